@@ -12,6 +12,7 @@ from mpifed.command import started_as
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, closest
 from mpifed.watchdog.launcher import launched_rank
 
+# Subcommands by name: the module whose ``main`` runs them, and a summary for the help.
 SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("mpifed.run", "run an experiment, alone or under mpirun"),
     "data": ("mpifed.data.__main__", "make a federated HDF5 file from raw files"),
@@ -27,25 +28,13 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "theory": ("mpifed.theory.__main__", "compare a run of FLIX with the paper's theorems"),
     "completion": ("mpifed.completion.__main__", "print what lets bash or zsh complete words"),
 }
-"""Subcommands by name: the module whose ``main`` runs them, and a summary for the help."""
 
+# Options without a subcommand.
 OPTIONS = ("--help", "--version")
-"""Options without a subcommand."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run a subcommand.
-
-    Parameters
-    ----------
-    words : sequence of str, optional
-        The subcommand and its arguments; those of this process by default.
-
-    Returns
-    -------
-    int
-        The exit code of the subcommand; 2 for an unknown one.
-    """
+    """Run a subcommand."""
     words = list(sys.argv[1:] if words is None else words)
     if words[:1] == ["help"]:
         # ``mpifed help run`` is ``mpifed run --help``.

@@ -15,10 +15,7 @@ N = TypeVar("N", int, float)
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, except that a wrong argument raises ``InputError``.
-
-    Numbers have ASCII digits alone, and words must be text that a file can hold.
-    """
+    """argparse, except that a wrong argument raises ``InputError``."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -43,13 +40,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def whole(least: int) -> Callable[[str], int]:
-    """Return the ``type`` of an argument that is a whole number.
-
-    Parameters
-    ----------
-    least : int
-        The smallest that is allowed.
-    """
+    """Return the ``type`` of an argument that is a whole number."""
     return number(int, f"a whole number, at least {least}", lambda value: bool(value >= least))
 
 
@@ -59,13 +50,7 @@ def started_as() -> str:
 
 
 def program(subcommand: str) -> str:
-    """Return the text that starts a subcommand, in the form in which this process was started.
-
-    Parameters
-    ----------
-    subcommand : str
-        Name of the subcommand, a key of ``mpifed.__main__.SUBCOMMANDS``.
-    """
+    """Return the text that starts a subcommand, in the form in which this process was started."""
     started = Path(sys.argv[0])
     dispatched = started.name == "mpifed" or started.parts[-2:] == ("mpifed", "__main__.py")
     return f"{started_as()} {subcommand}" if dispatched else f"python -m mpifed.{subcommand}"

@@ -1,9 +1,4 @@
-"""``python -m mpifed.dry_runs``: dry runs of many configurations, for a sweep that begins.
-
-One process imports torch for all of them. It reads what ``sweep.dry_runs`` asks for as JSON from
-standard input, and prints its answer as JSON. A configuration that names a user's own components is
-tried in a copy of the process, since they may keep what they did before.
-"""
+"""``python -m mpifed.dry_runs``: dry runs of many configurations, for a sweep that begins."""
 
 from __future__ import annotations
 
@@ -30,30 +25,7 @@ from mpifed.watchdog.launcher import die_with_parent
 
 
 def refusal_of(experiment: str, words: list[str], output: str, ranks: int) -> str | None:
-    """Return why a run would be refused, as far as its dry run on one rank tells.
-
-    Parameters
-    ----------
-    experiment : str
-        A shipped experiment or a YAML file.
-    words : list of str
-        Overrides, ``key=value``.
-    output : str
-        Its run directory, in which an interrupted run may be.
-    ranks : int
-        The ranks that ``clients=ranks`` means.
-
-    Returns
-    -------
-    str or None
-        None also where the dry run fails for another reason, which is left to the run.
-
-    Examples
-    --------
-    >>> words = ["algorithm=fedper", "clients=3", "data.n_test=5"]
-    >>> refusal_of("synthetic-fedem", words, "missing", ranks=1)[:24]
-    'algorithm.head is null, '
-    """
+    """Return why a run would be refused, as far as its dry run on one rank tells."""
     try:
         overrides = parse_overrides(words)
         asked = apply_overrides(read_experiment(experiment), overrides)
@@ -102,14 +74,7 @@ def _in_a_copy(*about: Any) -> str | None:
 
 
 def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the first refusal, and how many configurations were tried.
-
-    Parameters
-    ----------
-    asked : mapping
-        What ``sweep.dry_runs`` writes: ``experiment``, ``ranks``, ``tried`` (words and directory of
-        each run), ``seconds`` after which no more are begun, but for the first ``needed``.
-    """
+    """Return the first refusal, and how many configurations were tried."""
     experiment, latest = asked["experiment"], time.monotonic() + asked["seconds"]
     made: set[str] = set()
     for number, (words, output) in enumerate(asked["tried"]):

@@ -13,21 +13,7 @@ from mpifed.watchdog.launcher import is_alone, launched_rank
 
 @dataclass(frozen=True)
 class EarlyRequest:
-    """What the words of a command ask for, read before torch is imported.
-
-    Attributes
-    ----------
-    experiment : str or None
-        Its name or file.
-    overrides : dict
-        Values by dotted key.
-    resume : str, True or None
-        A checkpoint, the newest one, or none.
-    plan : mapping or None
-        What ``--plan`` gives.
-    stall_limit : float or None
-        Seconds without a step after which a rank counts as stalled.
-    """
+    """What the words of a command ask for, read before torch is imported."""
 
     experiment: str | None
     overrides: dict[str, Any]
@@ -37,13 +23,7 @@ class EarlyRequest:
 
 
 def early_request(options: Any) -> EarlyRequest:
-    """Check what ``parser`` returns as far as that needs neither torch nor data.
-
-    Raises
-    ------
-    InputError
-        For words that cannot be read, or do not fit together.
-    """
+    """Check what ``parser`` returns as far as that needs neither torch nor data."""
     from mpifed.config.early import check_early, check_plan_words, written_stall_limit
     from mpifed.config.experiments import parse_overrides, split_plan, split_words
 

@@ -151,23 +151,12 @@ class _Words:
     early: EarlyRequest
 
 
+# Words that were read before this process was forked: reading them takes a rank 9 MiB.
 _known: dict[tuple[str, ...], _Words] = {}
-"""Words that were read before this process was forked: reading them takes a rank 9 MiB."""
 
 
 def remember_words(arguments: list[str]) -> EarlyRequest | None:
-    """Read the words of a command for the ranks that are forked from this process.
-
-    Returns
-    -------
-    EarlyRequest or None
-        None where they ask for a list.
-
-    Raises
-    ------
-    InputError, SystemExit
-        As ``early_request``, and for ``--help`` and options that do not exist.
-    """
+    """Read the words of a command for the ranks that are forked from this process."""
     options = parser().parse_intermixed_args(arguments)
     if options.list is not None:
         return None
@@ -197,10 +186,7 @@ def _request(options: Any, early: EarlyRequest) -> Any:
 
 
 def _stop_on_signals() -> Callable[[], bool]:
-    """Return a function that says whether SIGUSR1 or SIGTERM was received.
-
-    The run then stops after its round, before round 1 at once. A second SIGINT is ignored.
-    """
+    """Return a function that says whether SIGUSR1 or SIGTERM was received."""
     came: list[int] = []
     requests = (signal.SIGUSR1, signal.SIGTERM)
     for number in requests:

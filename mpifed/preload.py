@@ -1,8 +1,4 @@
-"""What all ranks of a run import, imported once for those of a node before they are forked.
-
-``mpi4py.MPI`` is imported here, but MPI begins in each rank. No user's modules are imported, which
-may start threads; and nothing computes.
-"""
+"""What all ranks of a run import, imported once for those of a node before they are forked."""
 
 from __future__ import annotations
 
@@ -23,23 +19,7 @@ RUN = ("h5py", "mpifed.api", "mpifed.training.train", "mpifed.mpi.node", "mpifed
 
 
 def preload(words: list[str]) -> bool:
-    """Import what ``mpifed run`` needs with these words.
-
-    Parameters
-    ----------
-    words : list of str
-        The experiment, overrides and options.
-
-    Returns
-    -------
-    bool
-        Whether ranks may be forked from this process; not if the words ask for a list alone.
-
-    Raises
-    ------
-    InputError, SystemExit, ImportError
-        What a rank itself would meet, and has to report.
-    """
+    """Import what ``mpifed run`` needs with these words."""
     bound_threads()
     early = remember_words(words)
     if early is None:

@@ -8,15 +8,7 @@ import sys
 
 
 def say(text: str) -> None:
-    """Print whole lines on standard output.
-
-    Where the reader has closed the pipe, as ``head`` does, nothing is printed and nothing raised.
-
-    Parameters
-    ----------
-    text : str
-        The lines, without the last newline. Bytes of a path that are not UTF-8 are escaped.
-    """
+    """Print whole lines on standard output."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:

@@ -31,14 +31,14 @@ from mpifed.watchdog.heartbeat import announce_orderly_end, hosted_clients, send
 from mpifed.watchdog.launcher import launched_rank
 from mpifed.watchdog.shared_memory import remove_segments, segments_of
 
+# Begins the messages of a run.
 NAME = "mpifed"
-"""Begins the messages of a run."""
 
+# Seconds that a rank waits to be ended by the rank that reports a failure.
 PATIENCE = 30.0
-"""Seconds that a rank waits to be ended by the rank that reports a failure."""
 
+# Delay of a rank's failure report for each rank before it, and the longest delay; seconds.
 TURN, LONGEST_TURN = 0.1, 10.0
-"""Delay of a rank's failure report for each rank before it, and the longest delay; seconds."""
 
 
 def bound_threads() -> None:
@@ -48,15 +48,7 @@ def bound_threads() -> None:
 
 
 def started(prepare: Callable[[], Callable[[], int]], command: str = NAME) -> int:
-    """Prepare a command and carry it out; return its exit code.
-
-    Parameters
-    ----------
-    prepare : callable
-        Returns what is to be done once all ranks are there. What it raises is reported.
-    command : str
-        Name of the command, with which messages begin.
-    """
+    """Prepare a command and carry it out; return its exit code."""
     bound_threads()
     if os.environ.get("MPIFED_DEBUG") == "1":
         faulthandler.enable()

@@ -1,12 +1,4 @@
-"""``python -m mpifed.retime RUN ... network.latency=0.05``: finished runs on another network.
-
-    python -m mpifed.retime runs/study network.latency=0.05 network.bandwidth=1e6
-    python -m mpifed.retime runs/study network.latency=0.05 --output runs/study-slow
-    python -m mpifed.report runs/study runs/study-slow --figure test_accuracy --x simulated_seconds
-
-Nothing is trained: the clock of the simulated federation is replayed over the rounds of each run.
-With --output a run directory with other times is written for each, which reports read as a run.
-"""
+"""``python -m mpifed.retime RUN ... network.latency=0.05``: finished runs on another network."""
 
 from __future__ import annotations
 
@@ -36,23 +28,12 @@ from mpifed.watchdog.launcher import launched_rank
 if TYPE_CHECKING:
     from mpifed.training.retiming import Retimed
 
+# Sections of which nothing in a run depends but its seconds.
 SECTIONS = ("network", "compute")
-"""Sections of which nothing in a run depends but its seconds."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command.
-
-    Parameters
-    ----------
-    words : sequence of str, optional
-        Run directories, overrides and options; the arguments of this process by default.
-
-    Returns
-    -------
-    int
-        0, or 2 for bad input, for which nothing is written.
-    """
+    """Run the command."""
     if launched_rank() not in (None, 0):  # one process does it, whatever started it
         return EXIT_FINISHED
     try:

@@ -22,18 +22,7 @@ sys.modules[__name__].__class__ = _CallableModule
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command, guarded where a launcher started this process.
-
-    Parameters
-    ----------
-    words : sequence of str
-        The experiment, overrides and options.
-
-    Returns
-    -------
-    int
-        The exit code.
-    """
+    """Run the command, guarded where a launcher started this process."""
     from mpifed.watchdog.guard import guarded
 
     quiet = "--quiet" in words or "--dry-run" in words

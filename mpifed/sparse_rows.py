@@ -12,17 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class SparseRows:
-    """Rows of ``size`` numbers, zero except for ``values`` at ``columns``.
-
-    Attributes
-    ----------
-    columns : ndarray of int64, shape (clients, k)
-        Positions of the values; those of one row differ.
-    values : Tensor, shape (clients, k)
-        The values.
-    size : int
-        Numbers in each row.
-    """
+    """Rows of ``size`` numbers, zero except for ``values`` at ``columns``."""
 
     columns: np.ndarray
     values: Tensor
@@ -49,26 +39,7 @@ class SparseRows:
 
 
 def places(columns: np.ndarray, size: int) -> np.ndarray:
-    """Return positions in flattened rows.
-
-    Parameters
-    ----------
-    columns : ndarray of int64, shape (clients, k)
-        Positions in each row.
-    size : int
-        Numbers in each row.
-
-    Returns
-    -------
-    ndarray of int64, shape (clients, k)
-        Positions in the rows when concatenated.
-
-    Examples
-    --------
-    >>> places(np.array([[0, 2], [1, 2]]), 3)
-    array([[0, 2],
-           [4, 5]])
-    """
+    """Return positions in flattened rows."""
     return columns + np.arange(0, len(columns) * size, size)[:, None]
 
 
@@ -82,28 +53,7 @@ def gathered(rows: Tensor, columns: np.ndarray) -> Tensor:
 
 
 def add_scaled(rows: Tensor, more: Tensor | SparseRows, scale: float) -> Tensor:
-    """Return rows + scale * more.
-
-    Parameters
-    ----------
-    rows : Tensor, shape (clients, size)
-        Dense rows; not changed.
-    more : Tensor, shape (clients, size), or SparseRows
-        What is added.
-    scale : float
-        Its factor.
-
-    Returns
-    -------
-    Tensor, shape (clients, size)
-        A new tensor.
-
-    Examples
-    --------
-    >>> more = SparseRows(np.array([[1]]), torch.tensor([[2.0]]), size=3)
-    >>> add_scaled(torch.ones(1, 3), more, 0.5)
-    tensor([[1., 2., 1.]])
-    """
+    """Return rows + scale * more."""
     if not isinstance(more, SparseRows):
         return more.mul(scale).add_(rows)
     whole = rows.clone()

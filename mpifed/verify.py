@@ -1,12 +1,4 @@
-"""``python -m mpifed.verify RUN``: repeats rounds of a finished run and compares digests.
-
-    python -m mpifed.verify runs/study                     # all rounds, from the first state
-    python -m mpifed.verify runs/study --last 10           # the last ten
-    mpirun -n 4 python -m mpifed.verify runs/study --rounds 51:100
-
-The exit code is 0 where everything agrees, 1 where something differs, and 2 for bad input. Nothing
-is written.
-"""
+"""``python -m mpifed.verify RUN``: repeats rounds of a finished run and compares digests."""
 
 from __future__ import annotations
 
@@ -26,18 +18,7 @@ RANGE = re.compile(r"([0-9]{1,18}):([0-9]{1,18})")
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command, guarded where a launcher started this process.
-
-    Parameters
-    ----------
-    words : sequence of str, optional
-        The run directory and options; the arguments of this process by default.
-
-    Returns
-    -------
-    int
-        0 where everything agrees, 1 where something differs, 2 for bad input.
-    """
+    """Run the command, guarded where a launcher started this process."""
     from mpifed.watchdog.guard import guarded
 
     given = list(sys.argv[1:] if words is None else words)

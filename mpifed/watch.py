@@ -1,11 +1,4 @@
-"""``python -m mpifed.watch RUN``: a running run in a terminal, from the files that it writes.
-
-It shows rounds, seconds a round and time left, the last values with their curves, and the end of
-the log, and ends when the run does. It reads the run directory alone, so it needs no connection to
-the run: a job of SLURM is watched from any node that sees the directory. Where the output is not a
-terminal, each evaluated round is one line. The exit code is 0 for a run that is finished or going
-on, and 1 for one that diverged or has ended before its last round.
-"""
+"""``python -m mpifed.watch RUN``: a running run in a terminal, from the files that it writes."""
 
 from __future__ import annotations
 
@@ -27,25 +20,14 @@ from mpifed.errors import (
 from mpifed.report.watching import View, drawn, progress, view
 from topologies.arguments import number
 
+# Type of the time between two looks.
 SECONDS = number(float, "from 0.1 to 3600 seconds", lambda value: 0.1 <= value <= 3600)
-"""Type of the time between two looks."""
+# Looks in a row that may find files in the middle of a change.
 PATIENCE = 3
-"""Looks in a row that may find files in the middle of a change."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run ``python -m mpifed.watch``.
-
-    Parameters
-    ----------
-    words : sequence of str, optional
-        The words of the command line; None reads them from ``sys.argv``.
-
-    Returns
-    -------
-    int
-        The exit code.
-    """
+    """Run ``python -m mpifed.watch``."""
     try:
         options = parser().parse_args(words)
         if not (options.run_dir / "config.yaml").is_file():
@@ -64,29 +46,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def follow(path: Path, every: float, once: bool, show: Callable[[View], None]) -> View:
-    """Show a run until it ends.
-
-    Parameters
-    ----------
-    path : Path
-        The run directory.
-    every : float
-        Seconds between two looks.
-    once : bool
-        Whether to look once only.
-    show : callable
-        Takes each view.
-
-    Returns
-    -------
-    View
-        The last view.
-
-    Raises
-    ------
-    InputError
-        If files are damaged.
-    """
+    """Show a run until it ends."""
     failed = 0
     while True:
         try:

@@ -1,16 +1,4 @@
-"""Graphs, mixing matrices and schedules for gossip averaging.
-
-The package needs numpy, scipy and networkx only. A round of gossip is x <- W @ x, where W[i, j] is
-the weight that the receiver i gives to the message from the sender j.
-
-Examples
---------
->>> import topologies
->>> graph = topologies.build_graph("ring", 4)  # a networkx graph
->>> matrix = topologies.mixing_matrix(graph, "fmmc")  # a MixingMatrix
->>> round(topologies.slem(matrix), 6)
-0.333333
-"""
+"""Graphs, mixing matrices and schedules for gossip averaging."""
 
 from __future__ import annotations
 
@@ -96,6 +84,9 @@ __all__ = [
     "uniform",
 ]
 
+# The public names by the module that defines them, which is imported when one of them is used.
+# scipy and networkx take most of a second to import, and most users of a module of this package
+# need little of them.
 _HOMES = {
     "analysis.spectrum": "diameter effective_neighbours slem spectrum",
     "parameters": "Entry Parameter TopologyError",
@@ -113,11 +104,6 @@ _HOMES = {
     "weights.rules": "WEIGHTS best_constant check_weights max_degree metropolis_hastings "
     "mixing_matrix uniform",
 }
-"""The public names by the module that defines them, which is imported when one of them is used.
-
-scipy and networkx take most of a second to import, and most users of a module of this package need
-little of them.
-"""
 
 if not TYPE_CHECKING:  # else mypy would accept any name
 

@@ -1,10 +1,4 @@
-"""``python -m topologies``: study graphs, mixing matrices and schedules.
-
-A graph is written family:key=value,... such as erdos_renyi:n=20,p=0.5 or torus:rows=8,cols=8. A
-schedule that needs no graph can be given in its place, such as one_peer_exponential:n=16. Weight
-rules and schedules take options in the same way: fmmc:tolerance=1e-4,
-matcha:budget=0.25,drop_nodes=0.1.
-"""
+"""``python -m topologies``: study graphs, mixing matrices and schedules."""
 
 from __future__ import annotations
 
@@ -31,21 +25,7 @@ from topologies.threads import one_thread
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command of ``python -m topologies``.
-
-    The program name in messages is that of the command that started it: ``python -m topologies``,
-    or a script that has it as a subcommand.
-
-    Parameters
-    ----------
-    arguments : list[str], optional
-        The words of the command line; None reads them from ``sys.argv``.
-
-    Returns
-    -------
-    int
-        The exit code: 0, or 2 after one sentence on standard error about bad input.
-    """
+    """Run one command of ``python -m topologies``."""
     try:
         options = parser().parse_args(arguments)
         warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)

@@ -9,8 +9,8 @@ from typing import Any
 
 from topologies.spelling import nearest
 
+# What argparse says of a word that is none of those allowed.
 CHOICE = r"argument (.+): invalid choice: '(.*)' \(choose from (.*)\)"
-"""What argparse says of a word that is none of those allowed."""
 
 KINDS = {"int": "a whole number", "float": "a number"}
 
@@ -18,22 +18,7 @@ HELP = "--help shows how the command is used"
 
 
 def number(kind: type, allowed: str, holds: Callable[[Any], bool]) -> Callable[[str], Any]:
-    """Return the ``type`` of an argument that is a number.
-
-    Parameters
-    ----------
-    kind : type
-        int or float. Texts that mean a number to Python alone are refused.
-    allowed : str
-        What is allowed, in words.
-    holds : callable
-        Returns whether a number is allowed.
-
-    Examples
-    --------
-    >>> number(int, "a whole number, at least 1", lambda value: value >= 1)("3")
-    3
-    """
+    """Return the ``type`` of an argument that is a number."""
 
     def read(text: str) -> Any:
         try:
@@ -49,18 +34,7 @@ def number(kind: type, allowed: str, holds: Callable[[Any], bool]) -> Callable[[
 
 
 def choice_in(message: str) -> tuple[str, str, list[str]] | None:
-    """Return the argument, the word given and those allowed where argparse refuses a choice.
-
-    Parameters
-    ----------
-    message : str
-        What argparse says.
-
-    Examples
-    --------
-    >>> choice_in("argument --kind: invalid choice: 'x' (choose from 'graph', 'decay')")
-    ('--kind', 'x', ['graph', 'decay'])
-    """
+    """Return the argument, the word given and those allowed where argparse refuses a choice."""
     found = re.fullmatch(CHOICE, message)
     if found is None:
         return None
@@ -69,22 +43,7 @@ def choice_in(message: str) -> tuple[str, str, list[str]] | None:
 
 
 def sentence(message: str, options: Iterable[str]) -> str:
-    """Return what argparse says as a sentence: what was wrong, where, and what is allowed.
-
-    Parameters
-    ----------
-    message : str
-        What argparse says, of anything but a choice.
-    options : iterable of str
-        The options of the command, of which one may be meant.
-
-    Examples
-    --------
-    >>> sentence("argument --jobs: invalid int value: 'x'", [])
-    "--jobs is 'x'; it must be a whole number"
-    >>> sentence("unrecognized arguments: --josn", ["--json"])
-    'unrecognized arguments: --josn; did you mean --json? --help shows how the command is used'
-    """
+    """Return what argparse says as a sentence: what was wrong, where, and what is allowed."""
     if found := re.fullmatch(r"argument (.+?): invalid (int|float) value: (.*)", message):
         place, kind, given = found.groups()
         return f"{place} is {given}; it must be {KINDS[kind]}"

@@ -1,16 +1,4 @@
-"""The commands of ``python -m topologies``: one function each, on the parsed command line.
-
-Each function checks its input first, then computes, then prints or writes. All raise
-``TopologyError`` for bad input.
-
-Writing of matrices and tables: npz (exact), dense CSV, edge lists, GraphML.
-
-Output of the commands: JSON, tables, plots, and checks of the files to write.
-
-The commands rates, rank and throughput: tables that need no graph on the command line.
-
-The command list: the graph families, weight rules and schedules with their parameters.
-"""
+"""The commands of ``python -m topologies``: one function each, on the parsed command line."""
 
 from __future__ import annotations
 
@@ -44,24 +32,7 @@ from topologies.weights.rules import WEIGHTS
 
 
 def write_matrix(matrix: MixingMatrix, path: str | Path) -> None:
-    """Write the matrix in the format of the path's suffix, one of ``FORMATS``.
-
-    Weights are written with all their digits. Only the CSV file has self-weights; elsewhere they
-    are one minus the other weights of the row. The edge list begins with the number of nodes.
-
-    Parameters
-    ----------
-    matrix : MixingMatrix
-        The mixing matrix.
-    path : str | Path
-        The file to write.
-
-    Raises
-    ------
-    TopologyError
-        For another suffix, for a directed matrix as an edge list or GraphML, or if the file cannot
-        be written.
-    """
+    """Write the matrix in the format of the path's suffix, one of ``FORMATS``."""
     path = Path(path)
     check_format(path)
     if not matrix.symmetric and path.suffix in (".edges", ".graphml"):
@@ -73,18 +44,7 @@ def write_matrix(matrix: MixingMatrix, path: str | Path) -> None:
 
 
 def check_format(path: Path) -> None:
-    """Check that a path has the suffix of a format and may be written.
-
-    Parameters
-    ----------
-    path : Path
-        The file to be written.
-
-    Raises
-    ------
-    TopologyError
-        If it does not.
-    """
+    """Check that a path has the suffix of a format and may be written."""
     if path.suffix not in FORMATS:
         raise TopologyError(
             f"{str(path)!r} ends in {path.suffix!r}, but must end in one of {', '.join(FORMATS)}"
@@ -93,17 +53,8 @@ def check_format(path: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Check that a path is that of a regular file or of none, in a directory that may be written.
-
-    Parameters
-    ----------
-    path : Path
-        The file to be written.
-
-    Raises
-    ------
-    TopologyError
-        If it does not.
+    """Check that a path is that of a regular file or of none, in a directory that may be
+    written.
     """
     try:
         check_replaceable(path)
@@ -112,18 +63,7 @@ def check_writable(path: Path) -> None:
 
 
 def check_empty(directory: Path) -> None:
-    """Check that a directory is empty, or may be made.
-
-    Parameters
-    ----------
-    directory : Path
-        The directory.
-
-    Raises
-    ------
-    TopologyError
-        If it is not empty, or a file or a link, or its parent may not be written.
-    """
+    """Check that a directory is empty, or may be made."""
     try:
         if directory.is_symlink() or not directory.is_dir():
             check_replaceable(directory)
@@ -170,20 +110,7 @@ FORMATS: dict[str, Callable[[MixingMatrix, Path], None]] = {
 
 
 def write_table(records: Sequence[dict[str, Any]], path: str | Path) -> None:
-    """Write records of equal keys as CSV; None becomes an empty cell, a mapping JSON.
-
-    Parameters
-    ----------
-    records : Sequence[dict[str, Any]]
-        The rows; the keys of the first one make the header.
-    path : str | Path
-        The file to write.
-
-    Raises
-    ------
-    TopologyError
-        If the file cannot be written.
-    """
+    """Write records of equal keys as CSV; None becomes an empty cell, a mapping JSON."""
     try:
         with replacing(path) as raw:
             file = io.TextIOWrapper(raw, encoding="utf-8", newline="")
@@ -204,20 +131,7 @@ PICTURES = (".png", ".pdf", ".svg")
 
 
 def check_outputs(table: str | None, picture: str | None) -> None:
-    """Check output files, before anything is computed.
-
-    Parameters
-    ----------
-    table : str | None
-        The CSV file, if any.
-    picture : str | None
-        The picture, if any; one of ``PICTURES``.
-
-    Raises
-    ------
-    TopologyError
-        If a file has another suffix or may not be written.
-    """
+    """Check output files, before anything is computed."""
     if table:
         check_writable(Path(table))
     if picture:
@@ -227,20 +141,7 @@ def check_outputs(table: str | None, picture: str | None) -> None:
 
 
 def save_figure(figure: Any, path: str) -> None:
-    """Save a figure.
-
-    Parameters
-    ----------
-    figure : matplotlib.figure.Figure
-        The figure.
-    path : str
-        The file.
-
-    Raises
-    ------
-    TopologyError
-        If the file cannot be written.
-    """
+    """Save a figure."""
     try:
         with replacing(path) as file:
             figure.savefig(file, format=Path(path).suffix[1:], dpi=150)
@@ -255,15 +156,7 @@ def print_json(value: Any) -> None:
 
 
 def print_table(records: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> None:
-    """Print records as a table with aligned columns.
-
-    Parameters
-    ----------
-    records : Sequence[Mapping[str, Any]]
-        The rows.
-    columns : Iterable[str]
-        The keys to print; the first column is set left, the others right.
-    """
+    """Print records as a table with aligned columns."""
     names = tuple(columns)
     cells = [names, *([shown(record[name]) for name in names] for record in records)]
     widths = [max(len(row[k]) for row in cells) for k in range(len(names))]
@@ -273,30 +166,14 @@ def print_table(records: Sequence[Mapping[str, Any]], columns: Iterable[str]) ->
 
 
 def shown(value: Any) -> str:
-    """Return a value as text: six digits of a float, a dash for None.
-
-    Parameters
-    ----------
-    value : Any
-        The value.
-
-    Returns
-    -------
-    str
-        The text.
-
-    Examples
-    --------
-    >>> shown(1 / 3), shown(None)
-    ('0.333333', '-')
-    """
+    """Return a value as text: six digits of a float, a dash for None."""
     if value is None:
         return "-"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
+# Largest number of rounds that are shown, drawn or written.
 MOST_ROUNDS = 1_000_000
-"""Largest number of rounds that are shown, drawn or written."""
 
 COLUMNS = (
     "slem",
@@ -312,14 +189,7 @@ COLUMNS = (
 
 
 def show(options: argparse.Namespace) -> None:
-    """Print the description of one graph with its weights and schedule.
-
-    Parameters
-    ----------
-    options : argparse.Namespace
-        ``graph``, ``weights``, ``schedule``, ``n``, ``seed``, ``accuracy``, ``message_bytes`` and
-        ``json``.
-    """
+    """Print the description of one graph with its weights and schedule."""
     what = _plan(options)
     record = carry_out(what, options.seed).record(**_measures(options))
     if options.json:
@@ -330,13 +200,8 @@ def show(options: argparse.Namespace) -> None:
 
 
 def compare(options: argparse.Namespace) -> None:
-    """Print a table of several graphs, weights and schedules; write it and a picture if asked for.
-
-    Parameters
-    ----------
-    options : argparse.Namespace
-        As for :func:`show`, with lists ``graphs``, ``weights`` and ``schedules``, and the files
-        ``csv`` and ``plot``.
+    """Print a table of several graphs, weights and schedules; write it and a picture if
+    asked for.
     """
     plans = [
         plan(text, weights, schedule, options.n)
@@ -362,13 +227,7 @@ def compare(options: argparse.Namespace) -> None:
 
 
 def show_rounds(options: argparse.Namespace) -> None:
-    """Print the rounds of a schedule.
-
-    Parameters
-    ----------
-    options : argparse.Namespace
-        As for :func:`show`, with ``rounds``, the number of rounds.
-    """
+    """Print the rounds of a schedule."""
     _check_rounds(options.rounds)
     case = carry_out(_plan(options), options.seed)
     count = options.rounds or case.schedule.period or 8
@@ -398,13 +257,7 @@ def show_rounds(options: argparse.Namespace) -> None:
 
 
 def export(options: argparse.Namespace) -> None:
-    """Write a matrix to a file, or the rounds of a schedule to a directory of them.
-
-    Parameters
-    ----------
-    options : argparse.Namespace
-        The graph as for :func:`show`, ``output`` and ``rounds``.
-    """
+    """Write a matrix to a file, or the rounds of a schedule to a directory of them."""
     _check_rounds(options.rounds)
     what = _plan(options)
     target = Path(options.output)
@@ -428,13 +281,7 @@ def export(options: argparse.Namespace) -> None:
 
 
 def plot(options: argparse.Namespace) -> None:
-    """Draw a graph, its matrix, its spectrum, its consensus or its rounds.
-
-    Parameters
-    ----------
-    options : argparse.Namespace
-        The graph as for :func:`show`, ``kind``, ``output`` and ``rounds``.
-    """
+    """Draw a graph, its matrix, its spectrum, its consensus or its rounds."""
     _check_rounds(options.rounds)
     what = _plan(options)
     check_outputs(None, options.output)
@@ -458,13 +305,7 @@ def plot(options: argparse.Namespace) -> None:
 
 
 def dry_run(options: argparse.Namespace) -> None:
-    """Run gossip on random vectors; print the measured and the predicted contraction.
-
-    Parameters
-    ----------
-    options : argparse.Namespace
-        The graph as for :func:`show`, ``rounds``, ``width``, ``csv``, ``plot`` and ``json``.
-    """
+    """Run gossip on random vectors; print the measured and the predicted contraction."""
     what = _plan(options)
     check_outputs(options.csv, options.plot)
     run = gossip(
@@ -521,15 +362,7 @@ def _measures(options: argparse.Namespace) -> dict[str, float]:
 
 
 def ranked(options: argparse.Namespace) -> None:
-    """Print the topologies and schedules that keep a budget, the best first.
-
-    Parameters
-    ----------
-    options : argparse.Namespace
-        ``graphs`` (candidates, or none for the usual ones), ``n``, ``budget``, ``by``, ``weights``,
-        ``accuracy``, ``message_bytes``, ``network``, ``latency``, ``bandwidth``, ``compute``,
-        ``seed``, ``most``, ``csv`` and ``json``.
-    """
+    """Print the topologies and schedules that keep a budget, the best first."""
     check_outputs(options.csv, None)
     n, budget = options.n, read_budget(options.budget)
     if options.network is None:
@@ -554,13 +387,7 @@ def ranked(options: argparse.Namespace) -> None:
 
 
 def stated_rates(options: argparse.Namespace) -> None:
-    """Print the consensus rates that papers state beside the measured ones.
-
-    Parameters
-    ----------
-    options : argparse.Namespace
-        ``n``, ``seed``, ``csv``, ``json`` and ``markdown``.
-    """
+    """Print the consensus rates that papers state beside the measured ones."""
     check_outputs(options.csv, None)
     records = rates(options.n, options.seed)
     if options.markdown:
@@ -570,13 +397,7 @@ def stated_rates(options: argparse.Namespace) -> None:
 
 
 def cycle_times(options: argparse.Namespace) -> None:
-    """Print the overlays for a network, with the seconds per round of each.
-
-    Parameters
-    ----------
-    options : argparse.Namespace
-        ``network``, ``overlays``, ``message_bytes``, ``local_steps``, ``csv`` and ``json``.
-    """
+    """Print the overlays for a network, with the seconds per round of each."""
     for name in options.overlays:
         check_overlay(name)
     check_outputs(options.csv, None)
@@ -602,25 +423,7 @@ def cycle_times(options: argparse.Namespace) -> None:
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
-    """Return records of equal keys as a Markdown table, numbers with four digits.
-
-    Parameters
-    ----------
-    rows : list of dict
-        The records.
-
-    Returns
-    -------
-    str
-        The table.
-
-    Examples
-    --------
-    >>> print(markdown([{"a": 0.123456, "b": None}]))
-    | a | b |
-    | --- | --- |
-    | 0.1235 | - |
-    """
+    """Return records of equal keys as a Markdown table, numbers with four digits."""
     lines = [list(rows[0]), ["---"] * len(rows[0])]
     for row in rows:
         lines.append(
@@ -640,13 +443,7 @@ def _show(rows: list[dict[str, Any]], options: argparse.Namespace, most: int | N
 
 
 def list_names(options: argparse.Namespace) -> None:
-    """Print the graph families, weight rules and schedules, with their parameters.
-
-    Parameters
-    ----------
-    options : argparse.Namespace
-        ``what`` (one table, or None for all) and ``json``.
-    """
+    """Print the graph families, weight rules and schedules, with their parameters."""
     tables: dict[str, Mapping[str, Entry]] = {
         "families": FAMILIES,
         "weights": WEIGHTS,

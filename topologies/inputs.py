@@ -1,7 +1,4 @@
-"""Checks of input files and of memory, against what the system has.
-
-They need Python's standard library only.
-"""
+"""Checks of input files and of memory, against what the system has."""
 
 from __future__ import annotations
 
@@ -22,31 +19,12 @@ KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+# Bytes that every process has: asking the system takes longer than using them.
 NEGLIGIBLE = 1 << 20
-"""Bytes that every process has: asking the system takes longer than using them."""
 
 
 def check_regular(path: str | Path) -> int:
-    """Return the size of a regular file.
-
-    A pipe, a socket and a device are refused without being opened: reading one may wait, or never
-    end.
-
-    Parameters
-    ----------
-    path : str | Path
-        The file, or a link to it.
-
-    Returns
-    -------
-    int
-        The size in bytes.
-
-    Raises
-    ------
-    OSError
-        If the file does not exist or is not regular.
-    """
+    """Return the size of a regular file."""
     try:
         found = os.stat(path)
     except ValueError as error:  # a NUL in the name
@@ -64,23 +42,7 @@ def _size_of(found: os.stat_result) -> int:
 
 
 def open_regular(path: str | Path) -> IO[bytes]:
-    """Open a regular file for reading bytes.
-
-    Parameters
-    ----------
-    path : str | Path
-        The file, or a link to it.
-
-    Returns
-    -------
-    file object
-        The open file.
-
-    Raises
-    ------
-    OSError
-        As by :func:`check_regular`, or if the file may not be read.
-    """
+    """Open a regular file for reading bytes."""
     check_regular(path)
     # What has become a pipe since then does not make this wait.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -93,25 +55,7 @@ def open_regular(path: str | Path) -> IO[bytes]:
 
 
 def read_bytes(path: str | Path, most: int | None = None) -> bytes:
-    """Return the content of a regular file.
-
-    Parameters
-    ----------
-    path : str | Path
-        The file, or a link to it.
-    most : int, optional
-        The largest size allowed in bytes; None takes the available memory.
-
-    Returns
-    -------
-    bytes
-        The content.
-
-    Raises
-    ------
-    OSError
-        As by :func:`open_regular`, or if the file is larger.
-    """
+    """Return the content of a regular file."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if most is not None and size > most:
@@ -123,20 +67,7 @@ def read_bytes(path: str | Path, most: int | None = None) -> bytes:
 
 
 def check_archive(path: str | Path) -> None:
-    """Check that a zip archive, such as an ``.npz`` file, fits in memory when unpacked.
-
-    Parameters
-    ----------
-    path : str | Path
-        The archive.
-
-    Raises
-    ------
-    OSError
-        As by :func:`check_regular`, or if its members are too large.
-    zipfile.BadZipFile
-        If it is not an archive.
-    """
+    """Check that a zip archive, such as an ``.npz`` file, fits in memory when unpacked."""
     with open_regular(path) as file, zipfile.ZipFile(file) as archive:
         lacking = beyond_memory(sum(member.file_size for member in archive.infolist()))
     if lacking is not None:
@@ -144,23 +75,7 @@ def check_archive(path: str | Path) -> None:
 
 
 def in_bytes(count: float) -> str:
-    """Return a number of bytes with its unit.
-
-    Parameters
-    ----------
-    count : float
-        The number of bytes.
-
-    Returns
-    -------
-    str
-        The number with three digits.
-
-    Examples
-    --------
-    >>> in_bytes(3_200_000)
-    '3.2 MB'
-    """
+    """Return a number of bytes with its unit."""
     for unit in ("bytes", "kB", "MB", "GB", "TB", "PB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -169,18 +84,7 @@ def in_bytes(count: float) -> str:
 
 
 def beyond_memory(needed: float) -> str | None:
-    """Return why some memory is not available, as the end of a sentence.
-
-    Parameters
-    ----------
-    needed : float
-        The memory in bytes.
-
-    Returns
-    -------
-    str or None
-        The reason; None if there is enough, or a mebibyte at most is needed.
-    """
+    """Return why some memory is not available, as the end of a sentence."""
     if needed <= NEGLIGIBLE:
         return None
     available = available_memory()
@@ -190,16 +94,7 @@ def beyond_memory(needed: float) -> str | None:
 
 
 def available_memory() -> int:
-    """Return the memory that this process may still take.
-
-    It is the least of what the system says is available, what the process's control groups leave,
-    and its limit on addresses. A system that states none of these counts as unlimited.
-
-    Returns
-    -------
-    int
-        The memory in bytes.
-    """
+    """Return the memory that this process may still take."""
     return min([sys.maxsize, *_of_the_system(), *_of_control_groups(), *_of_the_process()])
 
 

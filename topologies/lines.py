@@ -1,55 +1,29 @@
-"""Messages on one printable line, short enough to be read.
-
-What makes a message long is what a user, a file or a component contributes to it: a path, a number,
-a text in quotes, a list of names. These lose their middle; the sentence around them stays whole.
-"""
+"""Messages on one printable line, short enough to be read."""
 
 from __future__ import annotations
 
+# Largest length of a message, in characters.
 LONGEST = 500
-"""Largest length of a message, in characters."""
 
+# Replaces the middle of a word.
 CUT = "[...]"
-"""Replaces the middle of a word."""
 
+# Replaces words in the middle of a text.
 GAP = f" {CUT} "
-"""Replaces words in the middle of a text."""
 
+# Characters of a word, and of a text in quotes, up to which they are left whole if others can be
+# shortened; no sentence of ours has such words.
 LONG_WORD, LONG_QUOTE = 64, 100
-"""Characters of a word, and of a text in quotes, up to which they are left whole if others can be
-shortened; no sentence of ours has such words."""
 
+# A list of eight items or more, without what may follow it as in ", or a path".
 LISTED = r"(?:[^\s,;]+, ){7,}(?!or\b|and\b)[^\s,;]+"
-"""A list of eight items or more, without what may follow it as in ", or a path"."""
 
+# A text in quotes, which are not those of words such as isn't.
 QUOTED = r"""(?<!\w)(['"])((?:(?!\1(?:[\s;,.:)\]}]|$)).)+)\1(?=[\s;,.:)\]}]|$)"""
-"""A text in quotes, which are not those of words such as isn't."""
 
 
 def one_line(text: str, longest: int = LONGEST) -> str:
-    r"""Return ``text`` as one printable line.
-
-    White space becomes single spaces; characters that do not print become escape sequences. In a
-    text that is too long, first words lose their middle, then texts in quotes, then lists, the
-    longest one first. If that is not enough, the text does, between two words: a message begins
-    with what was wrong and ends with what is allowed.
-
-    Parameters
-    ----------
-    text : str
-        Any text.
-    longest : int
-        Characters of the line at most.
-
-    Examples
-    --------
-    >>> one_line("a name\nwith \x1b[31mcolour")
-    'a name with \\x1b[31mcolour'
-    >>> one_line(f"the file {'x' * 90} is missing; name another", longest=80)
-    'the file xxxxxxxxxxxxxxxxxxxx[...]xxxxxxxxxxxxxxxxxxxxx is missing; name another'
-    >>> one_line("it is 'h'; allowed: a, b, c, d, e, f, g, i, or none", longest=48)
-    "it is 'h'; allowed: a, b, [5 more], i, or none"
-    """
+    r"""Return ``text`` as one printable line."""
     if len(text) > 4 * longest:  # escapes may still lengthen it; the rest is not needed
         text = _both(text[: 2 * longest], text[-2 * longest :])
     line = "".join(

@@ -1,9 +1,4 @@
-"""Mixing matrices: the weights with which nodes average their neighbours' values.
-
-Edge weights: canonical order, sums at nodes, and scaling to sums of at most one.
-
-Checks of mixing matrices: what keeps one from being non-negative and doubly stochastic.
-"""
+"""Mixing matrices: the weights with which nodes average their neighbours' values."""
 
 from __future__ import annotations
 
@@ -31,22 +26,7 @@ from topologies.replacing import replacing
 
 
 def node_sums(n: int, edges: NDArray[np.int64], values: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the sum of the values on each node's edges.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    edges : ndarray of int64, shape (m, 2)
-        The edges.
-    values : ndarray, shape (m,)
-        A value for each edge.
-
-    Returns
-    -------
-    ndarray of float64, shape (n,)
-        The sums.
-    """
+    """Return the sum of the values on each node's edges."""
     ends = np.concatenate([edges[:, 0], edges[:, 1]])
     return np.bincount(ends, np.concatenate([values, values]), n).astype(np.float64)
 
@@ -54,22 +34,7 @@ def node_sums(n: int, edges: NDArray[np.int64], values: NDArray[Any]) -> NDArray
 def at_most_one(
     n: int, edges: NDArray[np.int64], weights: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Scale weights down so that the sum at each node is at most one, also in floating point.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    edges : ndarray of int64, shape (m, 2)
-        The edges.
-    weights : ndarray of float64, shape (m,)
-        Non-negative weights.
-
-    Returns
-    -------
-    ndarray of float64, shape (m,)
-        The scaled weights.
-    """
+    """Scale weights down so that the sum at each node is at most one, also in floating point."""
     while (sums := node_sums(n, edges, weights)).max() > 1:
         divisor = np.where(sums > 1, sums * (1 + np.finfo(float).eps), 1)
         weights = weights / divisor[edges].max(axis=1)
@@ -154,20 +119,7 @@ class Report:
 
 
 def violations(array: sparse.csr_array, tolerance: float) -> Report:
-    """Check that a square array is finite, non-negative and doubly stochastic.
-
-    Parameters
-    ----------
-    array : sparse.csr_array
-        The entries, shape (n, n).
-    tolerance : float
-        The largest violation allowed.
-
-    Returns
-    -------
-    Report
-        The violations.
-    """
+    """Check that a square array is finite, non-negative and doubly stochastic."""
     if not np.isfinite(array.data).all():
         return Report((Violation("entries are not finite", float("inf"), 0.0),))
     excess = {

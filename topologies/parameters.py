@@ -1,8 +1,5 @@
-"""Parameters of named choices: their types, defaults and allowed values, read from text or YAML.
-
-Calls of a user's own functions: what they must take, and where they fail.
-
-Tables of named choices: what can be asked for by name and with which parameters.
+"""Parameters of named choices: their types, defaults and allowed values, read from text or
+YAML.
 """
 
 from __future__ import annotations
@@ -24,18 +21,12 @@ class TopologyError(ValueError):
     """A graph, matrix or schedule that cannot be made as asked, in one sentence."""
 
 
+# What a user's own function may be.
 Part = Literal["topology", "weights", "schedule"]
-"""What a user's own function may be."""
 
 
 class OwnPartError(TopologyError):
-    """A mistake in a user's own function, in one sentence with its file and its signature.
-
-    Attributes
-    ----------
-    part : {'topology', 'weights', 'schedule'}
-        What the function is.
-    """
+    """A mistake in a user's own function, in one sentence with its file and its signature."""
 
     def __init__(self, message: str, part: Part) -> None:
         super().__init__(message)
@@ -141,25 +132,7 @@ class Parameter:
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """Return the allowed names as the end of a message, after the one that was likely meant.
-
-    Parameters
-    ----------
-    name : str
-        The unknown name.
-    known : Iterable[str]
-        The known names.
-
-    Returns
-    -------
-    str
-        Such as "did you mean 'ring'? allowed: ring, star".
-
-    Examples
-    --------
-    >>> closest("rign", ["ring", "star"])
-    "did you mean 'ring'? allowed: ring, star"
-    """
+    """Return the allowed names as the end of a message, after the one that was likely meant."""
     names = list(known)
     meant = nearest(name, names)
     near = f"did you mean {meant!r}? " if meant else ""
@@ -188,33 +161,12 @@ def _convert(kind: type, value: Any) -> Any:
         return None
 
 
+# The other form of a user's schedule, for messages.
 ROUNDS = "; write def function(n, round) for one that returns the matrix of a round"
-"""The other form of a user's schedule, for messages."""
 
 
 def load_object(name: str) -> Callable[..., Any]:
-    """Import ``package.module:object``.
-
-    Parameters
-    ----------
-    name : str
-        The module and the object.
-
-    Returns
-    -------
-    callable
-        The object.
-
-    Raises
-    ------
-    TopologyError
-        If the module or the object does not exist, or cannot be called.
-
-    Examples
-    --------
-    >>> load_object("math:sqrt")(4.0)
-    2.0
-    """
+    """Import ``package.module:object``."""
     module, _, attribute = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
@@ -238,38 +190,7 @@ def call_own(
     arguments: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> Any:
-    """Call a user's function, and tell a wrong signature and a failure in one sentence.
-
-    Parameters
-    ----------
-    name : str
-        The function, ``package.module:object``.
-    function : Callable[..., Any]
-        The function.
-    part : {'topology', 'weights', 'schedule'}
-        What it is.
-    arguments : Mapping[str, Any]
-        What it is called with by position, under the names for messages.
-    options : Mapping[str, Any]
-        What it is called with by name.
-
-    Returns
-    -------
-    Any
-        What it returns.
-
-    Raises
-    ------
-    OwnPartError
-        If it does not take these arguments, or raises an exception.
-
-    Examples
-    --------
-    >>> def wheel(nodes): ...
-    >>> call_own("mine:wheel", wheel, "topology", {}, {"n": 4})
-    Traceback (most recent call last):
-    topologies.parameters.OwnPartError: mine:wheel is wheel(nodes), but is called as wheel(n=...)
-    """
+    """Call a user's function, and tell a wrong signature and a failure in one sentence."""
     call = check_call(name, function, part, arguments, options)
     try:
         return function(*arguments.values(), **options)
@@ -287,25 +208,7 @@ def check_call(
     arguments: Iterable[str],
     options: Iterable[str],
 ) -> str:
-    """Return how a user's function is called, if it can be called so.
-
-    Parameters
-    ----------
-    name, function, part
-        As for :func:`call_own`.
-    arguments, options : Iterable[str]
-        The names of what it is called with by position, and by name.
-
-    Returns
-    -------
-    str
-        The call, for messages.
-
-    Raises
-    ------
-    OwnPartError
-        If it does not take these arguments.
-    """
+    """Return how a user's function is called, if it can be called so."""
     short = name.rpartition(":")[2]
     call = f"{short}({', '.join([*arguments, *(f'{key}=...' for key in options)])})"
     try:
@@ -326,21 +229,15 @@ def check_call(
 
 
 def kind_of(found: Any) -> str:
-    """Return what a function has returned, for messages.
-
-    Examples
-    --------
-    >>> kind_of(None), kind_of([1]), kind_of(1)
-    ('None', 'a list', 'an int')
-    """
+    """Return what a function has returned, for messages."""
     name = type(found).__name__
     return "None" if found is None else f"a{'n' * (name[0] in 'AEIOUaeiou')} {name}"
 
 
 E = TypeVar("E", bound="Entry")
 
+# Bytes that a mixing matrix takes for each node, without its edges, at least.
 MATRIX_NODE_BYTES = 64
-"""Bytes that a mixing matrix takes for each node, without its edges, at least."""
 
 
 @dataclass(frozen=True)
@@ -363,27 +260,7 @@ class Entry:
 
 
 def find(table: Mapping[str, E], what: str, name: str) -> E:
-    """Return the entry called ``name``, or one for the user's own ``package.module:object``.
-
-    Parameters
-    ----------
-    table : Mapping[str, E]
-        The named choices.
-    what : str
-        What the table holds, for the message.
-    name : str
-        The name to look up.
-
-    Returns
-    -------
-    Entry
-        The entry.
-
-    Raises
-    ------
-    TopologyError
-        If there is no such entry; the message names the closest known one.
-    """
+    """Return the entry called ``name``, or one for the user's own ``package.module:object``."""
     if name in table:
         return table[name]
     if isinstance(name, str) and ":" in name:
@@ -393,27 +270,7 @@ def find(table: Mapping[str, E], what: str, name: str) -> E:
 
 
 def read_parameters(owner: str, entry: Entry, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all parameters of ``entry``: the given ones checked, the others at their defaults.
-
-    Parameters
-    ----------
-    owner : str
-        The name of the entry, for the message.
-    entry : Entry
-        The entry.
-    given : Mapping[str, Any]
-        The given values by name.
-
-    Returns
-    -------
-    dict of str to Any
-        The complete parameters.
-
-    Raises
-    ------
-    TopologyError
-        For an unknown, missing, mistyped or out-of-range parameter.
-    """
+    """Return all parameters of ``entry``: the given ones checked, the others at their defaults."""
     if entry.parameters is None:
         return dict(given)
     for name in given:
@@ -432,25 +289,7 @@ def read_parameters(owner: str, entry: Entry, given: Mapping[str, Any]) -> dict[
 
 
 def node_count(owner: str, n: Any) -> int:
-    """Return the number of nodes as an int.
-
-    Parameters
-    ----------
-    owner : str
-        The name of the entry, for the message.
-    n : Any
-        The number of nodes.
-
-    Returns
-    -------
-    int
-        The number of nodes.
-
-    Raises
-    ------
-    TopologyError
-        If it is not an integer of at least 1.
-    """
+    """Return the number of nodes as an int."""
     if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
         raise TopologyError(f"{owner}: n is {n!r}; it must be an integer of at least 1")
     check_memory(MATRIX_NODE_BYTES * int(n), f"{owner}: n is {n}, which")
@@ -458,50 +297,14 @@ def node_count(owner: str, n: Any) -> int:
 
 
 def check_memory(needed: float, what: str) -> None:
-    """Refuse what would take more memory than is available, before it is made.
-
-    Parameters
-    ----------
-    needed : float
-        The memory in bytes.
-    what : str
-        The beginning of the message: what needs it.
-
-    Raises
-    ------
-    TopologyError
-        If there is not so much memory.
-    """
+    """Refuse what would take more memory than is available, before it is made."""
     lacking = beyond_memory(needed)
     if lacking is not None:
         raise TopologyError(f"{what} {lacking}")
 
 
 def parse_spec(text: str) -> tuple[str, dict[str, str]]:
-    """Split ``name:key=value,...`` into the name and its values, which stay text.
-
-    The name may itself be ``package.module:object``, recognised by its dot.
-
-    Parameters
-    ----------
-    text : str
-        The text.
-
-    Returns
-    -------
-    tuple of str and dict
-        The name, and the values by key.
-
-    Raises
-    ------
-    TopologyError
-        If a part is not ``key=value`` or a key comes twice.
-
-    Examples
-    --------
-    >>> parse_spec("torus:rows=8,cols=4")
-    ('torus', {'rows': '8', 'cols': '4'})
-    """
+    """Split ``name:key=value,...`` into the name and its values, which stay text."""
     name, _, rest = text.partition(":")
     if "." in name:
         attribute, _, rest = rest.partition(":")

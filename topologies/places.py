@@ -11,8 +11,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+# The folders of the packages that call a user's code, which lie side by side.
 OURS = tuple(Path(__file__).parents[1] / name for name in ("topologies", "mpifed"))
-"""The folders of the packages that call a user's code, which lie side by side."""
 
 LIBRARY = Path(os.__file__).parent
 INSTALLED = {"site-packages", "dist-packages"}
@@ -24,53 +24,20 @@ def is_ours(file: str) -> bool:
 
 
 def is_users(file: str) -> bool:
-    """Return whether a file is a user's: of no package that is installed, nor of Python's own.
-
-    Parameters
-    ----------
-    file : str
-        As a code object names it.
-
-    Examples
-    --------
-    >>> is_users(os.__file__), is_users("<string>"), is_users("/home/me/mine.py")
-    (False, False, True)
-    """
+    """Return whether a file is a user's: of no package that is installed, nor of Python's own."""
     path = Path(file)
     foreign = INSTALLED.intersection(path.parts) or path.is_relative_to(LIBRARY)
     return not (foreign or file.startswith("<") or is_ours(file))
 
 
 def place(file: str, line: int) -> str:
-    """Return a file, as seen from the working directory, and a line of it.
-
-    Examples
-    --------
-    >>> place(str(Path.cwd() / "mine.py"), 3)
-    'mine.py, line 3'
-    """
+    """Return a file, as seen from the working directory, and a line of it."""
     path, here = Path(file), Path.cwd()
     return f"{path.relative_to(here) if path.is_relative_to(here) else path}, line {line}"
 
 
 def defined_at(made: Any) -> str:
-    """Return where a user's function, method or class is defined.
-
-    Parameters
-    ----------
-    made : Any
-        The function, method or class, which may be decorated.
-
-    Returns
-    -------
-    str
-        The place; empty where it is not in a user's file.
-
-    Examples
-    --------
-    >>> defined_at(len), defined_at(defined_at), defined_at(Path)
-    ('', '', '')
-    """
+    """Return where a user's function, method or class is defined."""
     while isinstance(made, functools.partial):
         made = made.func
     made = inspect.unwrap(made) if callable(made) else made
@@ -112,17 +79,6 @@ def passed_at(frame: FrameType, line: int) -> str:
 
 
 def raised_at(error: BaseException) -> str:
-    """Return the last place in a user's files that an exception came through.
-
-    Parameters
-    ----------
-    error : BaseException
-        What was raised.
-
-    Returns
-    -------
-    str
-        The continuation of a sentence; empty where it came through none.
-    """
+    """Return the last place in a user's files that an exception came through."""
     users = [each for each in frames(error) if is_users(each[0].f_code.co_filename)]
     return passed_at(*users[-1]) if users else ""

@@ -13,20 +13,7 @@ NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
 
 
 def check_replaceable(path: Path) -> None:
-    """Check that a file may be written: it is a regular one, or does not exist yet.
-
-    A link is refused, since somebody else may have chosen where it points.
-
-    Parameters
-    ----------
-    path : Path
-        The file to be written.
-
-    Raises
-    ------
-    OSError
-        If it is something else, or its directory does not exist or may not be written.
-    """
+    """Check that a file may be written: it is a regular one, or does not exist yet."""
     try:
         found = path.is_symlink() or path.exists()
     except ValueError as error:  # a NUL in the name
@@ -42,25 +29,8 @@ def check_replaceable(path: Path) -> None:
 
 @contextlib.contextmanager
 def replacing(path: str | Path) -> Iterator[IO[bytes]]:
-    """Yield a new file, open for writing bytes, which replaces ``path`` at the end of the block.
-
-    It is flushed to disk before it is renamed. If the block fails, it is removed and ``path`` is
-    unchanged.
-
-    Parameters
-    ----------
-    path : str | Path
-        The file to be replaced or created.
-
-    Yields
-    ------
-    file object
-        The new file.
-
-    Raises
-    ------
-    OSError
-        As by :func:`check_replaceable`, or if the disk refuses a write.
+    """Yield a new file, open for writing bytes, which replaces ``path`` at the end of the
+    block.
     """
     path = Path(path)
     check_replaceable(path)

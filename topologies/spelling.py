@@ -4,32 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+# Smallest similarity, by difflib's measure, of a name that is suggested.
 ALIKE = 0.6
-"""Smallest similarity, by difflib's measure, of a name that is suggested."""
 
+# Letters of a name from which on it is taken for the beginning of another.
 BEGUN = 3
-"""Letters of a name from which on it is taken for the beginning of another."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that ``name`` was likely meant to be; None if none is alike.
-
-    Parameters
-    ----------
-    name : str
-        What was typed.
-    known : iterable of str
-        The known names. One with the same letters in another order comes first.
-
-    Examples
-    --------
-    >>> nearest("fedme", ["fedem", "fedmm"])
-    'fedem'
-    >>> nearest("fish", ["bash", "zsh"]) is None
-    True
-    >>> nearest("tol", ["tolerance", "self_loops"])
-    'tolerance'
-    """
+    """Return the known name that ``name`` was likely meant to be; None if none is alike."""
     import difflib  # here, since every guard would import it
 
     names, letters = list(known), sorted(name)

@@ -24,26 +24,7 @@ from topologies.places import defined_at
 
 
 def check_state(algorithm: Algorithm, method: str, made: Any, before: Any = None) -> None:
-    """Check a state that a method returned.
-
-    Parameters
-    ----------
-    algorithm : Algorithm
-        The algorithm.
-    method : {'init', 'prepare', 'round'}
-        The method that returned it.
-    made : Any
-        What it returned.
-    before : dataclass, optional
-        The state that it was given. The new one must be of its type, and have tensors of the same
-        shapes and types.
-
-    Raises
-    ------
-    WrongResult
-        For anything else than a dataclass of tensors with declared owners, or one that is not as
-        ``before``.
-    """
+    """Check a state that a method returned."""
     if before is not None and type(made) is not type(before):
         _refuse(algorithm, method, made, f"a state as it was given, of {type(before).__name__}")
     if not dataclasses.is_dataclass(made) or isinstance(made, type):
@@ -120,22 +101,7 @@ def _short(kind: torch.dtype | torch.layout) -> str:
 
 
 def check_rows(algorithm: Algorithm, made: Any, n_clients: int, shared_is_rows: bool) -> None:
-    """Check that what ``init`` returned has a row of each client where it must.
-
-    Parameters
-    ----------
-    algorithm, made
-        As for ``check_state``, which was called before.
-    n_clients : int
-        The number of clients hosted here.
-    shared_is_rows : bool
-        Whether shared fields have a client axis, as under gossip.
-
-    Raises
-    ------
-    WrongResult
-        For a field with another number of rows.
-    """
+    """Check that what ``init`` returned has a row of each client where it must."""
     for name, tensor, is_rows in tensors(made, shared_is_rows):
         if is_rows and (not tensor.dim() or len(tensor) != n_clients):
             _wrong(
@@ -149,20 +115,7 @@ def check_rows(algorithm: Algorithm, made: Any, n_clients: int, shared_is_rows: 
 def checked_predictor(
     algorithm: Algorithm, method: str, made: Any, n_clients: int, n_parameters: int
 ) -> Predictor:
-    """Return what ``deploy`` or ``adapt`` returned.
-
-    Parameters
-    ----------
-    algorithm, method, made
-        As for ``check_state``.
-    n_clients, n_parameters : int
-        As for ``check_predictor``.
-
-    Raises
-    ------
-    WrongResult
-        If it is not a ``Predictor`` of tensors, or these have other shapes than allowed.
-    """
+    """Return what ``deploy`` or ``adapt`` returned."""
     if not isinstance(made, Predictor):
         _refuse(algorithm, method, made, "a mpifed.algorithms.base.Predictor")
     parts = [made.parameters, made.mixture, *made.results.values()]
@@ -195,14 +148,7 @@ def checked_payload(algorithm: Algorithm) -> int:
 
 
 def checked_measures(algorithm: Algorithm, made: Any) -> dict[str, float | None]:
-    """Return the columns that ``measure`` returned.
-
-    Raises
-    ------
-    WrongResult
-        For a column that ``columns`` does not declare, or a value that is neither a number nor
-        None.
-    """
+    """Return the columns that ``measure`` returned."""
     if not isinstance(made, Mapping):
         _refuse(algorithm, "measure", made, "a mapping of columns to numbers")
     for name, value in made.items():
@@ -253,26 +199,7 @@ def check_predictor(
     said: str = "the algorithm",
     where: str = "",
 ) -> None:
-    """Refuse a predictor whose shapes do not say which models a client deploys.
-
-    Parameters
-    ----------
-    predictor : Predictor
-        What ``deploy`` or ``adapt`` returned.
-    n_clients : int
-        Number of clients for which it was asked.
-    n_parameters : int
-        P, the numbers in one model.
-    said : str
-        Who deploys it, for the message.
-    where : str
-        Where this is defined, the end of the message.
-
-    Raises
-    ------
-    WrongResult
-        For other shapes than allowed; (clients, P) must not be read as M = clients shared models.
-    """
+    """Refuse a predictor whose shapes do not say which models a client deploys."""
     came, mixture = predictor.parameters, predictor.mixture
     if came is not None:
         shape, models = tuple(came.shape), came.shape[-2] if came.dim() > 1 else 0

@@ -18,68 +18,20 @@ from mpifed.local.options import unread
 
 
 def message_variance(compressor: Compressor | None, federation: Federation, size: int) -> float:
-    """Return omega of a client's message, participation included: (1 + omega) / p - 1.
-
-    A client that takes part with probability p sends U / p of its compressed message, U in {0, 1}.
-
-    Parameters
-    ----------
-    compressor : Compressor or None
-        An unbiased compressor; None sends messages whole.
-    federation : Federation
-        Its ``inclusion`` is p.
-    size : int
-        Numbers in a message.
-
-    Returns
-    -------
-    float
-    """
+    """Return omega of a client's message, participation included: (1 + omega) / p - 1."""
     omega = compressor.omega(size) if compressor is not None else 0.0
     return (1 + omega) / federation.inclusion - 1
 
 
 def averaged_buffers(model: Tensor, average: Tensor, n_buffers: int) -> Tensor:
-    """Return a server's new model, with running statistics that are averaged.
-
-    A server whose step is longer than to the average could make a variance negative.
-
-    Parameters
-    ----------
-    model : Tensor
-        The new model, (1, P).
-    average : Tensor
-        The mean of the clients' models, (1, P).
-    n_buffers : int
-        How many of the last numbers of a row are running statistics.
-
-    Examples
-    --------
-    >>> averaged_buffers(torch.tensor([[5.0, -1.0]]), torch.tensor([[2.0, 0.5]]), 1)
-    tensor([[5.0000, 0.5000]])
-    """
+    """Return a server's new model, with running statistics that are averaged."""
     if not n_buffers:
         return model
     return torch.cat([model[..., :-n_buffers], average[..., -n_buffers:]], -1)
 
 
 def refuse_others(configuration: Any, needed: Mapping[str, Any], why: str) -> str | None:
-    """Return why a configuration is refused that differs from what the method needs.
-
-    Parameters
-    ----------
-    configuration : Configuration
-        What the user asks for.
-    needed : mapping
-        The value of each key that the method needs; for sections the name of the component.
-    why : str
-        End of the sentence, after the name of the algorithm.
-
-    Returns
-    -------
-    str or None
-        One sentence with all keys that differ.
-    """
+    """Return why a configuration is refused that differs from what the method needs."""
     unfit = []
     for key, wanted in needed.items():
         value = getattr(configuration, key)

@@ -1,13 +1,4 @@
-"""Checkpoints that are written while the run continues.
-
-``Writer.start`` copies the state of the round and returns; a thread on every rank writes the copy,
-or sends its rows to the rank that does. At most one checkpoint is being written: where the disk is
-slower than the interval, ``start`` waits for the previous one. A failure is raised at the next
-round boundary.
-
-Threads need an MPI library that lets two threads of a process call it at once
-(MPI_THREAD_MULTIPLE). Without it, a run on several ranks waits while a checkpoint is written.
-"""
+"""Checkpoints that are written while the run continues."""
 
 from __future__ import annotations
 
@@ -24,18 +15,12 @@ from mpifed.checkpoint.disk import in_thread
 from mpifed.checkpoint.files import Meta, write
 from mpifed.federation.clients import Federation
 
+# Seconds that a failed run waits for a checkpoint being written.
 SETTLING = 20.0
-"""Seconds that a failed run waits for a checkpoint being written."""
 
 
 class Writer:
-    """Writer of the checkpoints of one run. Every rank has one; making it is collective.
-
-    Parameters
-    ----------
-    federation : Federation
-        Clients, their owners and the communicator, from which the writer derives its own.
-    """
+    """Writer of the checkpoints of one run. Every rank has one; making it is collective."""
 
     def __init__(self, federation: Federation) -> None:
         """Derive a communicator for the thread; collective."""
@@ -65,35 +50,7 @@ class Writer:
         keep: int,
         release: Callable[[], None] | None = None,
     ) -> None:
-        """Begin a checkpoint; collective.
-
-        Returns when ``state`` is copied and the previous checkpoint is written. A state on disk is
-        not copied: the call then returns when the checkpoint is complete.
-
-        Parameters
-        ----------
-        path : Path
-            The checkpoint's file.
-        meta : Meta
-            What the checkpoint records besides the state; used on rank 0.
-        state : Any
-            The state of the run, with the rows of the clients hosted here.
-        shared_is_rows : bool
-            Whether every client has its own copy of the shared tensors, as under gossip.
-        arrays : mapping of str to ndarray
-            Arrays that the exchange stores, by name.
-        keep : int
-            Checkpoints that are kept.
-        release : callable, optional
-            For a state on disk: gives back the memory of rows that were read.
-
-        Raises
-        ------
-        RunError
-            If the previous checkpoint could not be written here.
-        PeerFailure
-            If it failed on another rank.
-        """
+        """Begin a checkpoint; collective."""
         self.finish()
         federation = self._federation
         if self._communicator is None or release is not None:

@@ -1,8 +1,4 @@
-"""The tensors of a state in the form that a checkpoint stores, and a copy of them.
-
-A round continues as soon as the state is copied; the copy is written. The memory of the copy is
-kept from one checkpoint to the next, so that later copies touch no fresh pages.
-"""
+"""The tensors of a state in the form that a checkpoint stores, and a copy of them."""
 
 from __future__ import annotations
 
@@ -23,19 +19,7 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class Part:
-    """One tensor of a state, in the host's memory.
-
-    Attributes
-    ----------
-    name : str
-        The tensor's name in the state.
-    values : ndarray
-        The rows of the clients hosted here, (hosted, ...), or the server's tensor.
-    is_rows : bool
-        Whether the first axis is clients.
-    release : callable
-        Called when a piece of the values was taken, which are then read once more.
-    """
+    """One tensor of a state, in the host's memory."""
 
     name: str
     values: np.ndarray
@@ -52,22 +36,7 @@ class Part:
 def parts(
     state: Any, shared_is_rows: bool, release: Callable[[], None] | None = None
 ) -> list[Part]:
-    """Return the tensors of a state as NumPy arrays, without a copy where they are on the CPU.
-
-    Parameters
-    ----------
-    state : Any
-        The state of a run.
-    shared_is_rows : bool
-        Whether shared tensors have a row for each client.
-    release : callable, optional
-        As in ``Part``.
-
-    Returns
-    -------
-    list of Part
-        In the order of ``mpifed.state.tensors``.
-    """
+    """Return the tensors of a state as NumPy arrays, without a copy where they are on the CPU."""
     return [
         Part(name, on_host(tensor), is_rows, release or _nothing)
         for name, tensor, is_rows in states.tensors(state, shared_is_rows)
@@ -81,22 +50,7 @@ class Staging:
         self._buffers: dict[str, Tensor] = {}
 
     def copy(self, state: Any, shared_is_rows: bool, server: bool) -> list[Part]:
-        """Copy the tensors of a state.
-
-        Parameters
-        ----------
-        state : Any
-            The state of a run.
-        shared_is_rows : bool
-            Whether shared tensors have a row for each client.
-        server : bool
-            Whether the server's tensors are copied too, as on rank 0.
-
-        Returns
-        -------
-        list of Part
-            The copies. The next call overwrites them.
-        """
+        """Copy the tensors of a state."""
         made = []
         for name, tensor, is_rows in states.tensors(state, shared_is_rows):
             if is_rows or server:

@@ -12,20 +12,12 @@ from mpifed.data.base import Description, Task
 from mpifed.io.hdf5 import whole
 from mpifed.io.text import is_count
 
+# Arrays of a description, a number for each client.
 COUNTS = ("n_train", "n_val", "n_test")
-"""Arrays of a description, a number for each client."""
 
 
 def store_description(meta: h5py.Group, about: Description) -> None:
-    """Store a description in the group ``meta`` of a checkpoint.
-
-    Parameters
-    ----------
-    meta : h5py.Group
-        The group, in which ``data`` is made.
-    about : Description
-        Of data without a ``problem`` of their own, which a file cannot hold.
-    """
+    """Store a description in the group ``meta`` of a checkpoint."""
     group = meta.create_group("data")
     group.attrs["source"], group.attrs["task"] = about.source, about.task
     group.attrs["input_shape"] = json.dumps(list(map(int, about.input_shape)))
@@ -38,18 +30,7 @@ def store_description(meta: h5py.Group, about: Description) -> None:
 
 
 def read_description_of_data(meta: h5py.Group) -> Description | None:
-    """Return the description that a checkpoint holds; None in one of an earlier version.
-
-    Parameters
-    ----------
-    meta : h5py.Group
-        The group ``meta`` of a checkpoint.
-
-    Raises
-    ------
-    KeyError, TypeError, ValueError
-        If it has values that no run writes.
-    """
+    """Return the description that a checkpoint holds; None in one of an earlier version."""
     if "data" not in meta:
         return None
     group = meta["data"]

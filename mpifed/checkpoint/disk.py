@@ -1,9 +1,4 @@
-"""Writing and hashing a file with reserved places, from its beginning to its end.
-
-Every piece goes to two threads, one that writes it and one that adds it to the SHA-256 of the file;
-a third flushes to disk meanwhile. None waits for another. All release the interpreter while they
-work, and have a lower priority than threads that compute.
-"""
+"""Writing and hashing a file with reserved places, from its beginning to its end."""
 
 from __future__ import annotations
 
@@ -20,17 +15,17 @@ import numpy as np
 
 from mpifed.checkpoint.integrity import BLOCK, header
 
+# Largest number of bytes in one write.
 PIECE = 1 << 24
-"""Largest number of bytes in one write."""
 
+# Pieces in memory, besides those that are views of the copied state.
 IN_FLIGHT = 3
-"""Pieces in memory, besides those that are views of the copied state."""
 
+# Bytes after which a flush begins, so that the disk works while the rest is hashed.
 FLUSHED = 1 << 26
-"""Bytes after which a flush begins, so that the disk works while the rest is hashed."""
 
+# Added to the nice value of the threads that write, below those that compute.
 NICE = 5
-"""Added to the nice value of the threads that write, below those that compute."""
 
 
 def give_way() -> None:
@@ -41,15 +36,7 @@ def give_way() -> None:
 
 
 class Sink:
-    """A laid-out file that is filled and sealed.
-
-    Errors of the disk are raised by ``close``.
-
-    Parameters
-    ----------
-    path : Path
-        The file, which has its final length.
-    """
+    """A laid-out file that is filled and sealed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -66,15 +53,7 @@ class Sink:
         self._error: BaseException | None = None
 
     def put(self, offset: int, values: np.ndarray) -> None:
-        """Write bytes at an offset; returns before they are written.
-
-        Parameters
-        ----------
-        offset : int
-            Place of the first byte. Offsets rise from call to call.
-        values : ndarray
-            uint8, contiguous. They are read after the return, so the caller must not change them.
-        """
+        """Write bytes at an offset; returns before they are written."""
         while len(self._pending) >= IN_FLIGHT:
             self._await()
         if self._error is not None:
@@ -90,13 +69,7 @@ class Sink:
         )
 
     def close(self) -> None:
-        """Seal the file and flush it to disk.
-
-        Raises
-        ------
-        OSError
-            The first error of the disk.
-        """
+        """Seal the file and flush it to disk."""
         try:
             while self._pending:
                 self._await()
@@ -145,20 +118,7 @@ class Sink:
 
 
 def in_thread(action: Callable[[], None], name: str) -> threading.Thread:
-    """Start a thread of lower priority than those that compute.
-
-    Parameters
-    ----------
-    action : callable
-        Called without arguments in the thread.
-    name : str
-        Name of the thread.
-
-    Returns
-    -------
-    threading.Thread
-        The started thread; the process does not wait for it at exit.
-    """
+    """Start a thread of lower priority than those that compute."""
 
     def run() -> None:
         give_way()

@@ -1,16 +1,4 @@
-"""Checkpoints: one HDF5 file each, of the same form for any number of ranks.
-
-``/meta`` holds the format version, configuration, round and seed; ``/server/<name>`` tensors
-without a client axis; ``/clients/<name>`` those with one, clients in order; ``/metrics`` the rows
-recorded so far.
-
-A file is written beside its final name, sealed (``integrity``), flushed to disk, read back and
-verified, and renamed.
-
-Rank 0 lays the file out (``format``). Where h5py has parallel HDF5, every rank then writes the rows
-of its own clients; else they travel in pieces to rank 0 (``gathering``), so that no rank holds
-more than its own share. ``background`` does all of this while the run continues.
-"""
+"""Checkpoints: one HDF5 file each, of the same form for any number of ranks."""
 
 from __future__ import annotations
 
@@ -83,26 +71,7 @@ def write(
     communicator: Communicator,
     keep: int | None = None,
 ) -> None:
-    """Write a checkpoint; collective over ``communicator``.
-
-    Afterwards checkpoints of later rounds are removed, and all but the ``keep`` newest.
-
-    Parameters
-    ----------
-    path, meta, arrays, keep
-        As for ``background.Writer.start``; used on rank 0.
-    parts : sequence of Part
-        The tensors of this rank: rows of its clients, and on rank 0 those of the server.
-    federation, communicator
-        Hosts of the clients, and the ranks that write.
-
-    Raises
-    ------
-    RunError
-        If it cannot be written here; older checkpoints, also one of this name, are unchanged.
-    PeerFailure
-        If another rank failed.
-    """
+    """Write a checkpoint; collective over ``communicator``."""
     failure: RunError | None = None
     try:
         if communicator.rank == 0:
@@ -215,10 +184,8 @@ def _reserve(path: Path) -> None:
 
 
 def newest(directory: Path) -> tuple[tuple[Path, Meta] | None, list[str]]:
-    """Return the newest intact checkpoint of a run directory, and what is wrong with newer ones.
-
-    The first is (path, meta), or None where no checkpoint is intact; the second has a sentence for
-    each damaged one.
+    """Return the newest intact checkpoint of a run directory, and what is wrong with newer
+    ones.
     """
     return _first_intact(listed(directory / "checkpoints"))
 

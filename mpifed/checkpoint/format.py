@@ -1,9 +1,4 @@
-"""The layout of a checkpoint in HDF5: groups, attributes, and space for every tensor.
-
-The file that ``lay_out`` creates is complete but for the bytes of the tensors. Each tensor is
-contiguous and has its offset from the beginning. The bytes can thus be written in order, without
-HDF5, by a thread that releases the interpreter.
-"""
+"""The layout of a checkpoint in HDF5: groups, attributes, and space for every tensor."""
 
 from __future__ import annotations
 
@@ -27,35 +22,13 @@ from mpifed.io.text import is_count, is_number
 from mpifed.results.configurations import check_stored
 from mpifed.results.results import check_rows
 
+# The version of the file format, which every HDF5 since 1.10 writes and reads.
 LIBRARY = ("v110", "v110")
-"""The version of the file format, which every HDF5 since 1.10 writes and reads."""
 
 
 @dataclass(frozen=True)
 class Meta:
-    """What a checkpoint records besides the state.
-
-    Attributes
-    ----------
-    round : int
-        The round after which it was written.
-    seed : int
-        The seed of the run.
-    horizon : int
-        R of the learning-rate schedules.
-    configuration : dict
-        The complete configuration, as plain data.
-    columns, rows : list
-        Content of metrics.csv up to this round, as text.
-    ledger : dict of str to int
-        Bits sent so far, see ``mpifed.exchange.base.Ledger``.
-    seconds : dict of str to float
-        Wall seconds by phase, see ``mpifed.training.clock``.
-    data : Description or None
-        What the data are. None where they have a ``problem``, and in files of earlier versions.
-    simulated : ndarray of float64 or None
-        The clock of the simulated federation, where it has one, see ``mpifed.training.simulated``.
-    """
+    """What a checkpoint records besides the state."""
 
     round: int
     seed: int
@@ -71,15 +44,7 @@ class Meta:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the bytes of a tensor are in the file.
-
-    Attributes
-    ----------
-    name : str
-        The tensor's name.
-    offset : int
-        Its first byte, from the beginning of the file.
-    """
+    """Where the bytes of a tensor are in the file."""
 
     name: str
     offset: int
@@ -92,31 +57,7 @@ def lay_out(
     arrays: Mapping[str, np.ndarray],
     n_clients: int,
 ) -> list[Place]:
-    """Create the file of a checkpoint, complete but for the bytes of its tensors.
-
-    Parameters
-    ----------
-    path : Path
-        The new file.
-    meta : Meta
-        What is recorded besides the state.
-    parts : sequence of Part
-        The tensors; those with rows get space for all clients.
-    arrays : mapping of str to ndarray
-        Arrays of the exchange, written at once.
-    n_clients : int
-        Clients of the run.
-
-    Returns
-    -------
-    list of Place
-        Places of all tensors that have bytes, by rising offset.
-
-    Raises
-    ------
-    OSError
-        If the disk refuses a write.
-    """
+    """Create the file of a checkpoint, complete but for the bytes of its tensors."""
     with writing(path, "w", userblock_size=BLOCK, libver=LIBRARY) as file:
         _describe(file, meta)
         server, clients = file.create_group("server"), file.create_group("clients")
@@ -160,20 +101,7 @@ def _describe(file: h5py.File, meta: Meta) -> None:
 
 
 def read_description(file: h5py.File) -> Meta:
-    """Read and check what ``lay_out`` recorded of ``meta``.
-
-    A seal shows that a file is unchanged, but not who wrote it: hence the checks.
-
-    Parameters
-    ----------
-    file : h5py.File
-        An open checkpoint.
-
-    Raises
-    ------
-    KeyError, TypeError, ValueError
-        If the file has another format, or values that no run writes.
-    """
+    """Read and check what ``lay_out`` recorded of ``meta``."""
     about = file["meta"].attrs
     if _count(about, "format") != FORMAT:
         raise ValueError(f"/meta says format {about['format']}, and this mpifed reads {FORMAT}")

@@ -1,9 +1,4 @@
-"""Gathering the rows of all clients into one file on rank 0, in pieces.
-
-Rank 0 fills a file that is laid out (``format``), from its beginning to its end. Every rank visits
-the same pieces in the same order and sends the rows it hosts of each. Rank 0 thus holds its own
-rows and a few pieces, every other rank only its own rows.
-"""
+"""Gathering the rows of all clients into one file on rank 0, in pieces."""
 
 from __future__ import annotations
 
@@ -22,15 +17,7 @@ from mpifed.mpi.communicator import Communicator
 
 @dataclass(frozen=True)
 class Piece:
-    """A block of a tensor: a range of clients, and a range of bytes in the row of each.
-
-    Attributes
-    ----------
-    first, last : int
-        The clients, ``last`` excluded.
-    begin, end : int
-        The bytes of each row, ``end`` excluded.
-    """
+    """A block of a tensor: a range of clients, and a range of bytes in the row of each."""
 
     first: int
     last: int
@@ -39,25 +26,7 @@ class Piece:
 
 
 def pieces(n_clients: int, row_bytes: int) -> Iterator[Piece]:
-    """Divide a tensor into pieces of at most ``PIECE`` bytes, in the order of the file.
-
-    Parameters
-    ----------
-    n_clients : int
-        Rows of the tensor.
-    row_bytes : int
-        Bytes of a row. Rows longer than ``PIECE`` are divided.
-
-    Yields
-    ------
-    Piece
-        Blocks of whole rows, or parts of one row.
-
-    Examples
-    --------
-    >>> list(pieces(3, PIECE // 2))
-    [Piece(first=0, last=2, begin=0, end=8388608), Piece(first=2, last=3, begin=0, end=8388608)]
-    """
+    """Divide a tensor into pieces of at most ``PIECE`` bytes, in the order of the file."""
     if row_bytes > PIECE:
         for client in range(n_clients):
             for begin in range(0, row_bytes, PIECE):
@@ -69,23 +38,7 @@ def pieces(n_clients: int, row_bytes: int) -> Iterator[Piece]:
 
 
 def bytes_of(part: Part) -> np.ndarray:
-    """Return the values of a part as bytes.
-
-    Parameters
-    ----------
-    part : Part
-        One tensor of a state.
-
-    Returns
-    -------
-    ndarray
-        uint8, (rows, row_bytes); one row for the server's.
-
-    Examples
-    --------
-    >>> bytes_of(Part("model", np.zeros((2, 3), np.float32), is_rows=True)).shape
-    (2, 12)
-    """
+    """Return the values of a part as bytes."""
     rows = len(part.values) if part.is_rows else 1
     flat = np.ascontiguousarray(part.values).reshape(-1).view(np.uint8)
     return flat.reshape(rows, part.row_bytes)
@@ -98,26 +51,7 @@ def fill(
     federation: Federation,
     communicator: Communicator,
 ) -> None:
-    """Write all tensors into the file and seal it; rank 0's part, while other ranks ``feed``.
-
-    Parameters
-    ----------
-    path : Path
-        A file made by ``lay_out``.
-    places : sequence of Place
-        Where the tensors are, by rising offset.
-    parts : sequence of Part
-        The tensors of rank 0.
-    federation : Federation
-        Says which rank hosts which client.
-    communicator : Communicator
-        Carries the pieces.
-
-    Raises
-    ------
-    OSError
-        If the disk refused a write; only after all pieces of other ranks were received.
-    """
+    """Write all tensors into the file and seal it; rank 0's part, while other ranks ``feed``."""
     by_name = {part.name: part for part in parts}
     sink = Sink(path)
     try:
@@ -163,19 +97,7 @@ def feed(
     federation: Federation,
     communicator: Communicator,
 ) -> None:
-    """Send rank 0 the rows that this rank hosts, piece by piece.
-
-    Parameters
-    ----------
-    order : sequence of str
-        Names of the tensors in the order of the file, as rank 0 gives them.
-    parts : sequence of Part
-        The tensors of this rank.
-    federation : Federation
-        Says which rank hosts which client.
-    communicator : Communicator
-        Carries the pieces.
-    """
+    """Send rank 0 the rows that this rank hosts, piece by piece."""
     by_name = {part.name: part for part in parts}
     for name in order:
         part = by_name.get(name)

@@ -1,9 +1,4 @@
-"""HDF5 files on a disk that may become full.
-
-HDF5 cannot close a file whose last bytes the disk refuses, and h5py then ends the process with a
-segmentation fault. A file opened here accepts every write; the first error is raised when HDF5 has
-closed it.
-"""
+"""HDF5 files on a disk that may become full."""
 
 from __future__ import annotations
 
@@ -73,27 +68,7 @@ class _Tolerant:
 
 @contextmanager
 def writing(path: Path, mode: Literal["w", "r+"], **options: Any) -> Iterator[h5py.File]:
-    """Open an HDF5 file for writing.
-
-    Parameters
-    ----------
-    path : Path
-        The file. A symbolic link is refused.
-    mode : {'w', 'r+'}
-        For a new or an existing file.
-    **options
-        Passed to ``h5py.File``.
-
-    Yields
-    ------
-    h5py.File
-        The open file.
-
-    Raises
-    ------
-    OSError
-        At the end of the block, if the disk refused a write.
-    """
+    """Open an HDF5 file for writing."""
     # A link in its place, which another user may have made, is not followed.
     flags = os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT | os.O_TRUNC if mode == "w" else 0)
     descriptor = os.open(path, flags, 0o666)

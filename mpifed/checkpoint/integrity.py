@@ -1,9 +1,4 @@
-"""The seal of a file: a checksum that shows whether the file is exactly as it was written.
-
-The first ``BLOCK`` bytes of the file, which HDF5 leaves to its users, hold the SHA-256 and the
-length of the rest. A file that was cut, changed in a single bit or never sealed is recognised
-before its content is used.
-"""
+"""The seal of a file: a checksum that shows whether the file is exactly as it was written."""
 
 from __future__ import annotations
 
@@ -16,17 +11,17 @@ from mpifed.errors import InputError
 from mpifed.io.hdf5 import disk_reason
 from topologies.inputs import available_memory, in_bytes, open_regular
 
+# Version of the content of a sealed file.
 FORMAT = 1
-"""Version of the content of a sealed file."""
 
+# Bytes of the user block; the smallest that HDF5 allows.
 BLOCK = 512
-"""Bytes of the user block; the smallest that HDF5 allows."""
 
 MAGIC = b"mpifed checkpoint "
 SEAL = re.compile(rb"mpifed checkpoint [0-9]+\nsha256 [0-9a-f]{64}\nsize ([0-9]{1,18})\n\0*")
 
+# Largest ratio of a file's length to its bytes on disk, for files larger than memory.
 SPARSE = 1000
-"""Largest ratio of a file's length to its bytes on disk, for files larger than memory."""
 
 
 class Damaged(InputError):
@@ -34,18 +29,7 @@ class Damaged(InputError):
 
 
 def seal(path: Path) -> None:
-    """Write the seal of a file into its first block and flush the file to disk.
-
-    Parameters
-    ----------
-    path : Path
-        A file whose first ``BLOCK`` bytes are reserved.
-
-    Raises
-    ------
-    OSError
-        If the disk refuses it.
-    """
+    """Write the seal of a file into its first block and flush the file to disk."""
     found = _header_of(path)
     with path.open("r+b") as file:
         file.write(found)
@@ -54,18 +38,7 @@ def seal(path: Path) -> None:
 
 
 def verify(path: Path) -> None:
-    """Check that a file is a checkpoint exactly as it was sealed.
-
-    Parameters
-    ----------
-    path : Path
-        The file; all of it is read.
-
-    Raises
-    ------
-    Damaged
-        If it cannot be read, has another format, or does not match its seal.
-    """
+    """Check that a file is a checkpoint exactly as it was sealed."""
     try:
         with open_regular(path) as file:
             found = file.read(BLOCK)
@@ -95,40 +68,14 @@ def verify(path: Path) -> None:
 
 
 def verify_on_disk(path: Path) -> None:
-    """Verify a file that was just flushed, as it is on disk.
-
-    The system is asked to drop the file's cached pages first; a file system in memory keeps them.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-
-    Raises
-    ------
-    Damaged
-        As by ``verify``.
-    """
+    """Verify a file that was just flushed, as it is on disk."""
     with open_regular(path) as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     verify(path)
 
 
 def header(digest: str, size: int) -> bytes:
-    r"""Return a seal, ``BLOCK`` bytes.
-
-    Parameters
-    ----------
-    digest : str
-        SHA-256 of the bytes after the first block, in hexadecimal digits.
-    size : int
-        Bytes of the whole file.
-
-    Examples
-    --------
-    >>> header("0" * 64, 4096)[:20]
-    b'mpifed checkpoint 1\n'
-    """
+    r"""Return a seal, ``BLOCK`` bytes."""
     text = f"{FORMAT}\nsha256 {digest}\nsize {size}\n"
     return (MAGIC + text.encode()).ljust(BLOCK, b"\0")
 

@@ -1,8 +1,4 @@
-"""Rows of a state on disk: a file without a name, mapped into memory.
-
-A rank reads and writes the rows of the participants of a round; all others take no memory of the
-process. The file ends with the process: what lasts is a checkpoint, which holds all rows as ever.
-"""
+"""Rows of a state on disk: a file without a name, mapped into memory."""
 
 from __future__ import annotations
 
@@ -24,57 +20,30 @@ from mpifed.io.hdf5 import disk_reason
 
 State = TypeVar("State")
 
+# Bytes that are copied at once.
 BLOCK = 1 << 24
-"""Bytes that are copied at once."""
 
+# What a disk answers that has no room left, for this user or in one file.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What a disk answers that has no room left, for this user or in one file."""
 
 
 @dataclass(frozen=True)
 class Mapped:
-    """One tensor in the file.
-
-    Attributes
-    ----------
-    tensor : Tensor
-        Its rows, which are written to in place.
-    pages : mmap
-        The memory that it is in.
-    """
+    """One tensor in the file."""
 
     tensor: Tensor
     pages: mmap.mmap
 
 
 class RowFile:
-    """Rows of a state in a file of this rank.
-
-    Parameters
-    ----------
-    directory : Path
-        Where the file is; the nearest directory above it that exists is used.
-    """
+    """Rows of a state in a file of this rank."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._mapped: dict[str, Mapped] = {}
 
     def hold(self, state: State, shared_is_rows: bool) -> State:
-        """Return ``state`` with its rows in the file. What was there before is overwritten.
-
-        Parameters
-        ----------
-        state : dataclass
-            The state of all hosted clients, on the CPU.
-        shared_is_rows : bool
-            Whether shared tensors have a row for each client.
-
-        Raises
-        ------
-        RunError
-            If the disk has no room for them, or files there cannot be mapped.
-        """
+        """Return ``state`` with its rows in the file. What was there before is overwritten."""
         values = {}
         for name, tensor, is_rows in states.tensors(state, shared_is_rows):
             if not is_rows or not tensor.numel():
@@ -115,19 +84,7 @@ class RowFile:
 
 
 def why_unusable(place: Path) -> str | None:
-    """Return why no rows can be kept in a directory; None where they can.
-
-    Parameters
-    ----------
-    place : Path
-        The directory. A file without a name is made there, and is gone afterwards.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> why_unusable(Path(tempfile.gettempdir())) is None
-    True
-    """
+    """Return why no rows can be kept in a directory; None where they can."""
     try:
         _pages(place, mmap.PAGESIZE).close()
     except OSError as error:

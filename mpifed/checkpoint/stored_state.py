@@ -43,15 +43,8 @@ def read_state(
     hosted: np.ndarray,
     release: Callable[[], None] | None = None,
 ) -> Any:
-    """Return ``state`` with the stored tensors; each rank reads the rows of the ``hosted`` clients.
-
-    With ``release`` rows are read to the tensors of ``state`` themselves, in pieces, after each of
-    which it is called.
-
-    Raises
-    ------
-    Damaged
-        If the file lacks a tensor, or has another shape, dtype or too few clients.
+    """Return ``state`` with the stored tensors; each rank reads the rows of the ``hosted``
+    clients.
     """
     values = {}
     with opened_checkpoint(path) as file:

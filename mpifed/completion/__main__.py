@@ -1,11 +1,4 @@
-"""Prints a script with which bash or zsh completes the words of mpifed.
-
-    mpifed completion bash > ~/.local/share/bash-completion/completions/mpifed
-    mpifed completion zsh > "${fpath[1]}/_mpifed"
-
-It completes subcommands, their options, experiments, keys of the configuration and names of
-components. The script holds lists of this version; print it again after an upgrade.
-"""
+"""Prints a script with which bash or zsh completes the words of mpifed."""
 
 from __future__ import annotations
 
@@ -19,18 +12,7 @@ from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, closest, co
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run ``mpifed completion``.
-
-    Parameters
-    ----------
-    words : sequence of str, optional
-        The words of the command line; None reads them from ``sys.argv``.
-
-    Returns
-    -------
-    int
-        The exit code.
-    """
+    """Run ``mpifed completion``."""
     try:
         shell = parser().parse_args(words).shell
         if shell not in SHELLS:

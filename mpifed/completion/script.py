@@ -16,13 +16,7 @@ TEMPLATES = Path(__file__).parent
 
 
 def script(shell: str) -> str:
-    """Return the script with which a shell completes ``mpifed``.
-
-    Parameters
-    ----------
-    shell : {'bash', 'zsh'}
-        The shell.
-    """
+    """Return the script with which a shell completes ``mpifed``."""
     with without_torch():
         from mpifed.__main__ import SUBCOMMANDS
         from mpifed.completion.words import CONFIGURED, words

@@ -22,6 +22,7 @@ from mpifed.jobs.options import JobOptions
 from mpifed.launch import KINDS as LISTED
 from mpifed.new.__main__ import KINDS as NEW
 
+# Modules whose ``parser`` says what options a subcommand has.
 PARSERS: Mapping[str, str] = {
     "run": "mpifed.launch",
     "sweep": "mpifed.sweep.__main__",
@@ -35,29 +36,14 @@ PARSERS: Mapping[str, str] = {
     "new": "mpifed.new.__main__",
     "theory": "mpifed.theory.__main__",
 }
-"""Modules whose ``parser`` says what options a subcommand has."""
 
+# Subcommands whose words are an experiment and keys of the configuration.
 CONFIGURED = ("run", "sweep", "jobs")
-"""Subcommands whose words are an experiment and keys of the configuration."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Words:
-    """What can be typed.
-
-    Attributes
-    ----------
-    options : dict of str to list of str
-        Options by subcommand.
-    arguments : dict of str to list of str
-        What the first argument of a subcommand may be.
-    after : dict of (str, str) to list of str
-        What may follow an option of a subcommand.
-    keys : dict of (str, str) to list of str
-        Keys by section and name of its component; of no component under an empty section.
-    values : dict of str to list of str
-        Values by key.
-    """
+    """What can be typed."""
 
     options: dict[str, list[str]]
     arguments: dict[str, list[str]]

@@ -1,7 +1,5 @@
-"""A user's object that its module does not have, found in the module's text before it is imported.
-
-Importing a module may bring torch, which takes seconds. What a text cannot tell, for it may make
-its names in any way, is left to ``registry.load``.
+"""A user's object that its module does not have, found in the module's text before it is
+imported.
 """
 
 from __future__ import annotations
@@ -18,33 +16,20 @@ from mpifed.components.registry import load
 from mpifed.errors import InputError
 from topologies.spelling import nearest
 
+# Words of a text that may give its module other names than those that it binds.
 MAKES_NAMES = {"__dict__", "__getattr__", "exec", "globals", "locals", "modules", "setattr", "vars"}
-"""Words of a text that may give its module other names than those that it binds."""
 
+# Functions that are told the module's ``__name__`` and give it no name.
 LEAVE_NAMES = {"getLogger"}
-"""Functions that are told the module's ``__name__`` and give it no name."""
 
+# ``package.module:object``, and not a graph with its options, as edges:links=0-1.
 OWN = re.compile(r"[^\s:=]*:[^\s=]*")
-"""``package.module:object``, and not a graph with its options, as edges:links=0-1."""
 
 DEFINED = (ast.FunctionDef, ast.ClassDef)
 
 
 def refuse_absent(name: str, field: str) -> None:
-    """Refuse a user's object whose module is nowhere or does not have it.
-
-    Parameters
-    ----------
-    name : str
-        ``package.module:object``.
-    field : str
-        The name's place in the configuration, for messages.
-
-    Raises
-    ------
-    InputError
-        If there is no such module, or no such object in it.
-    """
+    """Refuse a user's object whose module is nowhere or does not have it."""
     module, _, attribute = name.partition(":")
     if "/" in module or not module or not attribute or module in sys.modules:
         load(name, field)

@@ -1,9 +1,4 @@
-"""Base classes of components.
-
-``Algorithm``, ``Dataset``, ``Exchange`` and ``Compressor`` derive from ``Component``, which has
-what a configuration needs of all of them; ``Model`` and ``Surrogate`` derive from ``Contract``,
-which refuses misspelt names.
-"""
+"""Base classes of components."""
 
 from __future__ import annotations
 
@@ -28,8 +23,8 @@ from topologies.places import within
 
 C = TypeVar("C", bound="Contract")
 
+# Least similarity (difflib's ratio) at which a name counts as a misspelt one.
 SIMILAR = 0.76
-"""Least similarity (difflib's ratio) at which a name counts as a misspelt one."""
 
 
 def _names(cls: type) -> set[str]:
@@ -45,14 +40,7 @@ def _is_public(name: str) -> bool:
 
 
 class Contract(ABC):  # noqa: B024 (the contracts derived from it have abstract methods)
-    """Base class whose subclasses may not misspell its names.
-
-    A subclass made with ``kind="..."`` is the contract: its public names are the ones that mpifed
-    reads. Classes derived from it may add methods and annotated fields. They may not add a name
-    that resembles one of the contract, unless they define that one too, nor a plain class attribute
-    that mpifed does not read. Values must fit the contract's annotations, and methods its calls;
-    what ``__init__`` sets is checked in the same way when it returns.
-    """
+    """Base class whose subclasses may not misspell its names."""
 
     _kind: ClassVar[str] = "class"
     _known: ClassVar[frozenset[str]] = frozenset()
@@ -84,25 +72,7 @@ class Contract(ABC):  # noqa: B024 (the contracts derived from it have abstract 
 
     @classmethod
     def adopt(cls: type[C], made: Any, said: str, maker: Any = None) -> C:
-        """Return a user's object as one of this base class.
-
-        An object of a plain class is wrapped: what it has of the base class's names it does
-        itself, and the others have their defaults.
-
-        Parameters
-        ----------
-        made : Any
-            The object.
-        said : str
-            Where it comes from; the beginning of messages.
-        maker : callable, optional
-            What made it, where that is no class.
-
-        Raises
-        ------
-        InputError
-            If it lacks a name without a default, or has a misspelt one.
-        """
+        """Return a user's object as one of this base class."""
         present, required = set(dir(made)), cls.required()
         missing, where = required - present, within(type(made)) or within(maker)
         if missing:
@@ -186,51 +156,24 @@ class Component(Contract):
 
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
-        """Fill in what the options leave open.
-
-        Parameters
-        ----------
-        options : dict
-            The checked options of the component's section.
-        n_training : int
-            Clients that take part in training.
-
-        Returns
-        -------
-        dict
-            The same options, with every default spelled out.
-        """
+        """Fill in what the options leave open."""
         return options
 
     @staticmethod
     def refuse(configuration: Any) -> str | None:
-        """Say why the component does not go with the rest of the configuration.
-
-        Parameters
-        ----------
-        configuration : Configuration
-            The complete configuration.
-
-        Returns
-        -------
-        str or None
-            One sentence: the key, its value, and what is allowed. None if all is well.
-        """
+        """Say why the component does not go with the rest of the configuration."""
         return None
 
 
+# Which compressors the messages of an algorithm may go through.
 Compressors = Literal["any", "unbiased", "none"]
-"""Which compressors the messages of an algorithm may go through."""
 
+# What a server makes of the messages of an algorithm.
 Aggregates = Literal["mean", "means", "sums"]
-"""What a server makes of the messages of an algorithm."""
 
 
 class DeclaredAlgorithm(Component, kind="algorithm"):
-    """The attributes of an algorithm's class that a configuration reads.
-
-    ``mpifed.algorithms.base.Algorithm`` describes them.
-    """
+    """The attributes of an algorithm's class that a configuration reads."""
 
     exchanges: ClassVar[
         tuple[Annotated[str, NameAmong(tuple(EXCHANGES), or_own=True)], ...] | None

@@ -1,8 +1,4 @@
-"""Checks of what a class declares against the base class of its kind.
-
-Values of attributes must fit the annotations of the base class, and methods must take the arguments
-with which the base class is called.
-"""
+"""Checks of what a class declares against the base class of its kind."""
 
 from __future__ import annotations
 
@@ -24,15 +20,7 @@ METHODS = (types.FunctionType, staticmethod, classmethod)
 
 @dataclass(frozen=True)
 class NameAmong:
-    """Annotates a name that must be among ``names``.
-
-    Attributes
-    ----------
-    names : tuple of str
-        The names.
-    or_own : bool
-        Whether a user's ``package.module:object`` is allowed too.
-    """
+    """Annotates a name that must be among ``names``."""
 
     names: tuple[str, ...]
     or_own: bool = False
@@ -59,13 +47,7 @@ def annotations_of(base: type) -> dict[str, Any]:
 
 
 def fits(value: Any, annotation: Any) -> bool:
-    """Return whether ``value`` is what ``annotation`` allows.
-
-    Examples
-    --------
-    >>> fits(("a",), tuple[str, ...]), fits("a", tuple[str, ...]), fits(True, int)
-    (True, False, False)
-    """
+    """Return whether ``value`` is what ``annotation`` allows."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is ClassVar:
         return fits(value, parts[0])
@@ -90,13 +72,7 @@ def fits(value: Any, annotation: Any) -> bool:
 
 
 def in_words(annotation: Any) -> str:
-    """Return what ``annotation`` allows, in the words of a message.
-
-    Examples
-    --------
-    >>> in_words(tuple[Literal["a", "b"], ...] | None)
-    "a tuple whose entries are each one of 'a', 'b'; or None"
-    """
+    """Return what ``annotation`` allows, in the words of a message."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is ClassVar:
         return in_words(parts[0])
@@ -129,15 +105,7 @@ def in_words(annotation: Any) -> str:
 
 
 def misfits(cls: type, contract: type) -> Iterator[str]:
-    """Yield what a class declares that its base class does not allow, each as a clause.
-
-    Parameters
-    ----------
-    cls : type
-        A user's class.
-    contract : type
-        The base class of its kind, whose names mpifed reads.
-    """
+    """Yield what a class declares that its base class does not allow, each as a clause."""
     for name, value in vars(cls).items():
         wanted = _declared(contract, name)
         is_method = isinstance(value, METHODS)
@@ -173,37 +141,13 @@ def _declared(contract: type, name: str) -> Any:
 
 
 def call_of(contract: type, name: str) -> str:
-    """Return how mpifed calls a method of a base class.
-
-    Examples
-    --------
-    >>> class Example:
-    ...     def weights(self, graph, round): ...
-    >>> call_of(Example, "weights")
-    'weights(graph, round)'
-    """
+    """Return how mpifed calls a method of a base class."""
     method = inspect.getattr_static(contract, name)
     return f"{name}({', '.join(_parameters(method, isinstance(method, types.FunctionType)))})"
 
 
 def calls_of(contract: type, names: Iterable[str]) -> str:
-    """Return how mpifed calls methods of a base class, and what attributes of it must be.
-
-    Parameters
-    ----------
-    contract : type
-        The base class.
-    names : iterable of str
-        Names of its methods and attributes.
-
-    Examples
-    --------
-    >>> class Example:
-    ...     exact: bool
-    ...     def weights(self, graph, round): ...
-    >>> calls_of(Example, ["weights", "exact"])
-    'exact (True or False), weights(graph, round)'
-    """
+    """Return how mpifed calls methods of a base class, and what attributes of it must be."""
     found, annotations = [], annotations_of(contract)
     for name in sorted(names):
         if isinstance(inspect.getattr_static(contract, name, None), METHODS):

@@ -13,18 +13,12 @@ from mpifed.errors import InputError
 
 Find = Callable[[str, str], Any]
 
+# Components that are named, at most.
 MOST = 3
-"""Components that are named, at most."""
 
 
 def words_of(module: str) -> set[str]:
-    """Return the words in the text of a module of this package; none where it cannot be read.
-
-    Parameters
-    ----------
-    module : str
-        Its name, with dots.
-    """
+    """Return the words in the text of a module of this package; none where it cannot be read."""
     path = Path(__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py")
     try:
         text = path.read_text(encoding="utf-8")
@@ -34,25 +28,7 @@ def words_of(module: str) -> set[str]:
 
 
 def said_elsewhere(kind: str, section: str, option: str, find: Find) -> str:
-    """Return what to set so that an option is known, for a message; empty where nothing has it.
-
-    Parameters
-    ----------
-    kind : str
-        A key of ``TABLES``.
-    section : str
-        The place of the component in the configuration.
-    option : str
-        The option that the component does not have.
-    find : callable
-        ``registry.find``.
-
-    Examples
-    --------
-    >>> from mpifed.components.registry import find
-    >>> said_elsewhere("exchange", "exchange", "topology", find)
-    'set exchange=gossip, which has it; '
-    """
+    """Return what to set so that an option is known, for a message; empty where nothing has it."""
     owners = [
         name
         for name, path in TABLES.get(kind, {}).items()

@@ -18,27 +18,7 @@ BOTH = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
 def checked_own(kind: str, found: Callable[..., Any], said: str) -> Callable[..., Any]:
-    """Return a user's component, which derives from its base class and can be made.
-
-    Parameters
-    ----------
-    kind : str
-        A key of ``TABLES``.
-    found : callable
-        The class or function.
-    said : str
-        Where a configuration names it; the beginning of messages.
-
-    Returns
-    -------
-    callable
-        The component. Failures of a function, or of a plain class, are ``InputError``.
-
-    Raises
-    ------
-    InputError
-        For another base class, a missing method, or parameters that mpifed does not give.
-    """
+    """Return a user's component, which derives from its base class and can be made."""
     if kind in BASES:
         _check_base(kind, found, said)
         _check_call(kind, found, said)
@@ -72,20 +52,7 @@ def _refusing(kind: str, function: Callable[..., Any], said: str) -> Callable[..
 
 
 def call_of_class(kind: str, made: Callable[..., Any]) -> str:
-    """Return how mpifed makes an object of a component's class, or calls its function.
-
-    Parameters
-    ----------
-    kind : str
-        A key of ``TABLES``.
-    made : callable
-        The class or function.
-
-    Examples
-    --------
-    >>> call_of_class("algorithm", Contract)
-    'Contract(model, local, **options)'
-    """
+    """Return how mpifed makes an object of a component's class, or calls its function."""
     name = getattr(made, "__name__", "it")
     return f"{name}({', '.join([*MADE_WITH.get(kind, ()), '**options'])})"
 

@@ -1,14 +1,4 @@
-"""Names of components in a configuration become objects; ``tables`` has the names.
-
-Where a configuration names a component, it has a name alone (``model: mlp``) or a mapping with a
-name and options (``model: {name: mlp, hidden: [64]}``). ``complete`` makes a ``Section`` of either,
-in which every option has a checked value. An option that is a component itself is annotated with
-``ComponentOf``, and becomes a ``Section`` too.
-
-Names of components as users write them: objects in their place, and names of another form.
-
-Reads descriptions of options from docstrings: the section ``Parameters`` of numpydoc.
-"""
+"""Names of components in a configuration become objects; ``tables`` has the names."""
 
 from __future__ import annotations
 
@@ -35,8 +25,8 @@ from mpifed.io.yaml_files import parse_value
 from topologies.places import raised_at
 from topologies.spelling import nearest
 
+# How a component with options in one text begins: ``torus:rows=4``, ``own.module:graph:k=3``.
 SPELT = re.compile(r"[A-Za-z_]\w*(\.[\w.]*:\w+)?:\w+=")
-"""How a component with options in one text begins: ``torus:rows=4``, ``own.module:graph:k=3``."""
 
 
 def is_component(value: Any) -> bool:
@@ -45,34 +35,7 @@ def is_component(value: Any) -> bool:
 
 
 def name_of(made: Any, field: str) -> str:
-    """Return the name under which a class or a function can be imported.
-
-    Parameters
-    ----------
-    made : class or callable
-        What a program passes as a component.
-    field : str
-        Its place in the configuration, for messages.
-
-    Returns
-    -------
-    str
-        ``package.module:object``. The module of the program itself is ``__main__``.
-
-    Raises
-    ------
-    InputError
-        For what no name at the top level of its module stands for, such as a method, or a lambda
-        or ``functools.partial`` within a call.
-
-    Examples
-    --------
-    >>> name_of(InputError, "model")
-    'mpifed.errors:InputError'
-    >>> name_of(lambda data: None, "model")  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    mpifed.errors.InputError: model is a lambda, which a configuration cannot name; ...
-    """
+    """Return the name under which a class or a function can be imported."""
     function = made.func if isinstance(made, functools.partial) else made
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     if getattr(sys.modules.get(str(module)), name, None) is made:
@@ -89,31 +52,14 @@ def name_of(made: Any, field: str) -> str:
 
 
 def without_module(name: str) -> str:
-    """Return the name of a user's component without the module that it is in.
-
-    Parameters
-    ----------
-    name : str
-        The name of a component.
-
-    Examples
-    --------
-    >>> without_module("mymethod:Mymethod"), without_module("fedem")
-    ('Mymethod', 'fedem')
-    """
+    """Return the name of a user's component without the module that it is in."""
     module, _, own = name.rpartition(":")
     return own if own.isidentifier() and all(map(str.isidentifier, module.split("."))) else name
 
 
 def hint_at_own(name: str) -> str:
-    """Return the form of names of a user's own components, where a name with dots looks like one.
-
-    Examples
-    --------
-    >>> hint_at_own("json.loads")
-    "did you mean 'json:loads'? components of your own are named package.module:object; "
-    >>> hint_at_own("lineal")
-    ''
+    """Return the form of names of a user's own components, where a name with dots looks
+    like one.
     """
     if "." not in name:
         return ""
@@ -132,39 +78,15 @@ def _is_there(module: str) -> bool:
 
 
 def where_modules_are(module: str, attribute: str) -> str:
-    """Return the end of a sentence: how a file of Python is named, and where it is looked for.
-
-    Examples
-    --------
-    >>> where_modules_are("mine.py", "net")
-    "; write 'mine:net'; the file must be in the working directory or in a folder of PYTHONPATH"
-    """
+    """Return the end of a sentence: how a file of Python is named, and where it is looked for."""
     file = module.removesuffix(".py").rpartition("/")[2]
     named = f"; write '{file}:{attribute}'" if file != module else ""
     return f"{named}; the file must be in the working directory or in a folder of PYTHONPATH"
 
 
 def with_options(name: str, path: str) -> tuple[str, dict[str, Any]]:
-    """Split ``name:key=value,...``, as ``python -m topologies`` does; other names have no options.
-
-    Parameters
-    ----------
-    name : str
-        What was given as a component's name.
-    path : str
-        Its place in the configuration, for messages.
-
-    Raises
-    ------
-    InputError
-        If a part is not ``key=value``, or a key comes twice.
-
-    Examples
-    --------
-    >>> with_options("torus:rows=4,cols=5", "exchange.topology")
-    ('torus', {'rows': 4, 'cols': 5})
-    >>> with_options("mine:graph", "exchange.topology")
-    ('mine:graph', {})
+    """Split ``name:key=value,...``, as ``python -m topologies`` does; other names have no
+    options.
     """
     if SPELT.match(name) is None:
         return name, {}
@@ -192,44 +114,14 @@ def refuse_text(name: str, path: str) -> str:
 
 @dataclass(frozen=True)
 class Section:
-    """A component that a configuration names.
-
-    Attributes
-    ----------
-    name : str
-        Its name in the table of its kind, or ``package.module:object``.
-    options : mapping of str to Any
-        All of its options.
-    """
+    """A component that a configuration names."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def find(kind: str, name: str, field: str | None = None) -> Callable[..., Any]:
-    """Return a component by name.
-
-    Parameters
-    ----------
-    kind : str
-        A key of ``TABLES``.
-    name : str
-        A name in that table, or a user's ``package.module:object``.
-    field : str, optional
-        The name's place in the configuration, for messages; ``<kind>.name`` by default.
-
-    Raises
-    ------
-    InputError
-        For an unknown name, with the closest one, and for a user's component that does not derive
-        from the base class of its kind or lacks one of its methods.
-
-    Examples
-    --------
-    >>> find("model", "lineal")  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    mpifed.errors.InputError: model.name is 'lineal'; did you mean 'linear'? allowed: cnn, ...
-    """
+    """Return a component by name."""
     table, field = TABLES[kind], field or f"{kind}.name"
     if ":" in name:
         with_torch()
@@ -239,18 +131,7 @@ def find(kind: str, name: str, field: str | None = None) -> Callable[..., Any]:
 
 
 def check_name(kind: str, name: str, field: str | None = None) -> None:
-    """Refuse a name that no table has, without importing anything.
-
-    Parameters
-    ----------
-    kind, name, field
-        As for ``find``; a user's ``package.module:object`` is not looked up.
-
-    Raises
-    ------
-    InputError
-        For an unknown name, with the closest one.
-    """
+    """Refuse a name that no table has, without importing anything."""
     if ":" in name or name in TABLES[kind]:
         return
     place = field or f"{kind}.name"
@@ -281,22 +162,7 @@ def summary(component: Callable[..., Any]) -> str:
 
 
 def named(section: Any, path: str, default: str | None = None) -> tuple[str, dict[str, Any]]:
-    """Return the name of a section and the options given beside it, neither of them looked up.
-
-    Parameters
-    ----------
-    section : Any
-        A name, a mapping with a name, or a ``Section``; None means the ``default``.
-    path : str
-        The section's place in the configuration, for messages.
-    default : str, optional
-        The name of a section that has none; without it a name is required.
-
-    Raises
-    ------
-    InputError
-        Where the section is none of these.
-    """
+    """Return the name of a section and the options given beside it, neither of them looked up."""
     if isinstance(section, Section):
         return section.name, dict(section.options)
     if isinstance(section, str):
@@ -316,22 +182,7 @@ def named(section: Any, path: str, default: str | None = None) -> tuple[str, dic
 def complete(
     kind: str, section: Any, path: str, default: str | None = None, n_training: int = 0
 ) -> Section:
-    """Return the component of ``kind`` that a section asks for, with all options.
-
-    Parameters
-    ----------
-    kind : str
-        The table that has the name, a key of ``TABLES``.
-    section, path, default
-        As for ``named``; a ``Section`` is returned unchanged.
-    n_training : int
-        Clients that take part in training.
-
-    Raises
-    ------
-    InputError
-        For what is unknown or out of range.
-    """
+    """Return the component of ``kind`` that a section asks for, with all options."""
     if isinstance(section, Section):
         return section
     name, given = named(section, path, default)
@@ -356,28 +207,12 @@ def complete(
 def checked_options(
     kind: str, made: Callable[..., Any], given: Mapping[str, Any], path: str
 ) -> dict[str, Any]:
-    """As ``check_options``; of an unknown option it says which other components have it.
-
-    Parameters
-    ----------
-    kind : str
-        A key of ``TABLES``.
-    made, given, path
-        As for ``check_options``.
-    """
+    """As ``check_options``; of an unknown option it says which other components have it."""
     return check_options(made, given, path, lambda option: said_elsewhere(kind, path, option, find))
 
 
 def with_defaults(kind: str, section: Any) -> Any:
-    """Return a stored section with the defaults of options that it lacks, as older runs do.
-
-    Parameters
-    ----------
-    kind : str
-        A key of ``TABLES``.
-    section : Any
-        The section; what is not a mapping with a known name is returned unchanged.
-    """
+    """Return a stored section with the defaults of options that it lacks, as older runs do."""
     name = section.get("name") if isinstance(section, Mapping) else None
     if not isinstance(name, str) or name not in TABLES[kind]:
         return section
@@ -386,13 +221,7 @@ def with_defaults(kind: str, section: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a configuration, or a part of one, as plain mappings, lists and values.
-
-    Examples
-    --------
-    >>> plain(Section("mlp", {"hidden": (64, 32)}))
-    {'name': 'mlp', 'hidden': [64, 32]}
-    """
+    """Return a configuration, or a part of one, as plain mappings, lists and values."""
     if isinstance(value, Section):
         return {"name": value.name, **plain(value.options)}
     if dataclasses.is_dataclass(value):
@@ -409,13 +238,7 @@ def plain(value: Any) -> Any:
 
 
 def load(target: str, field: str) -> Callable[..., Any]:
-    """Import the object that ``package.module:object`` names; ``field`` is for messages.
-
-    Raises
-    ------
-    InputError
-        If the module cannot be imported, or has no such callable.
-    """
+    """Import the object that ``package.module:object`` names; ``field`` is for messages."""
     module_name, _, attribute = target.partition(":")
     if "/" in module_name:
         hint = where_modules_are(module_name, attribute)
@@ -457,29 +280,7 @@ SENTENCE = re.compile(r"(?<=[\w)\]'`])\.\s+(?=[A-Z`])")
 
 
 def summaries(component: Callable[..., Any]) -> dict[str, str]:
-    """Return a line about each parameter of a component, by name.
-
-    The line is the first sentence of its description, and the next one where that begins with None.
-
-    Parameters
-    ----------
-    component : callable
-        A function or class. Base classes of a class are read too.
-
-    Examples
-    --------
-    >>> def model(data, *, width=None):
-    ...     '''A model.
-    ...
-    ...     Parameters
-    ...     ----------
-    ...     width : int
-    ...         Width of a layer. None is the
-    ...         number of inputs. It changes nothing.
-    ...     '''
-    >>> summaries(model)
-    {'width': 'Width of a layer; null is the number of inputs'}
-    """
+    """Return a line about each parameter of a component, by name."""
     found: dict[str, str] = {}
     parts = reversed(inspect.getmro(component)) if inspect.isclass(component) else [component]
     for part in parts:
@@ -489,15 +290,8 @@ def summaries(component: Callable[..., Any]) -> dict[str, str]:
 
 
 def source(component: Callable[..., Any]) -> str:
-    """Return the first sentence of the component's module if it names a year of a paper, else ''.
-
-    Examples
-    --------
-    >>> from mpifed.algorithms.personal.ditto import Ditto
-    >>> source(Ditto)
-    'Ditto (Li et al. 2021, Algorithm 1): a global model, and personal ones that are pulled to it'
-    >>> source(len)
-    ''
+    """Return the first sentence of the component's module if it names a year of a paper,
+    else ''.
     """
     module = inspect.getmodule(component)
     first = " ".join(((module and module.__doc__) or "").split("\n\n")[0].split())

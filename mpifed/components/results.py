@@ -16,15 +16,7 @@ class WrongResult(RunError):
 
 
 def defined_in(cls: type, method: str) -> type | None:
-    """Return the base class of mpifed that defines a method; None where no such class has it.
-
-    Parameters
-    ----------
-    cls : type
-        A component's class.
-    method : str
-        Its method.
-    """
+    """Return the base class of mpifed that defines a method; None where no such class has it."""
     for base in reversed(cls.__mro__):
         if base.__module__.partition(".")[0] == "mpifed" and method in vars(base):
             return base
@@ -32,36 +24,15 @@ def defined_in(cls: type, method: str) -> type | None:
 
 
 def place_of(part: Any, method: str) -> str:
-    """Return where a user defines a component's method, or else its class; empty for mpifed's own.
-
-    Parameters
-    ----------
-    part : Any
-        The component.
-    method : str
-        The name of the method.
+    """Return where a user defines a component's method, or else its class; empty for
+    mpifed's own.
     """
     return defined_at(getattr(part, method, None)) or defined_at(type(part))
 
 
 def as_called(part: Any, base: type | None, method: str) -> str:
-    """Return the end of a sentence about a component's method: how it is called, and where it is.
-
-    Parameters
-    ----------
-    part : Any
-        The component.
-    base : type or None
-        The base class that defines the method; None where there is none.
-    method : str
-        The name of the method.
-
-    Examples
-    --------
-    >>> class Example:
-    ...     def weights(self, graph, round): ...
-    >>> as_called(Example(), Example, "weights")
-    ' (mpifed calls weights(graph, round))'
+    """Return the end of a sentence about a component's method: how it is called, and where
+    it is.
     """
     place = place_of(part, method)
     said = [f"mpifed calls {call_of(base, method)}"] if base is not None else []
@@ -70,36 +41,7 @@ def as_called(part: Any, base: type | None, method: str) -> str:
 
 
 def checked_result(part: Any, method: str, made: Any, like: Result, shape: Any = None) -> Result:
-    """Return what a component's method returned.
-
-    Parameters
-    ----------
-    part : Any
-        The component.
-    method : str
-        The name of the method.
-    made : Any
-        What it returned.
-    like : Tensor or ndarray
-        Something of the type that it must return.
-    shape : tuple of int, optional
-        The shape that it must have; by default that of ``like``.
-
-    Raises
-    ------
-    WrongResult
-        If it is of another type or shape.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> checked_result(None, "bits", np.ones(2), np.zeros(2))
-    array([1., 1.])
-    >>> checked_result(None, "bits", 3.0, np.zeros(2))
-    Traceback (most recent call last):
-    mpifed.components.results.WrongResult: NoneType: bits returned a float; it must return a \
-ndarray of shape (2,)
-    """
+    """Return what a component's method returned."""
     wanted = tuple(getattr(like, "shape", ())) if shape is None else tuple(shape)
     if isinstance(made, type(like)) and tuple(getattr(made, "shape", ())) == wanted:
         return made

@@ -1,13 +1,4 @@
-"""Options of components, read from their signatures.
-
-A component is any callable whose keyword-only parameters are its options. Annotations define the
-allowed values, as ``annotations`` says. The same rules check a dataclass, and a user's own
-component.
-
-Annotations of options: those that are understood, and what they allow in words.
-
-Values of options, as YAML gives them and as a stored configuration holds them.
-"""
+"""Options of components, read from their signatures."""
 
 from __future__ import annotations
 
@@ -30,54 +21,35 @@ from mpifed.components.tables import LISTS
 from mpifed.errors import InputError, closest, one_line, text_of
 from topologies.places import within
 
+# Kinds of values that are written as one word.
 PLAIN = (int, float, bool, str, type(None), Any)
-"""Kinds of values that are written as one word."""
 
+# Kinds of paths, which are written as a string.
 PATHS = (Path, PurePath)
-"""Kinds of paths, which are written as a string."""
 
 ALLOWED = (
     "int, float, bool, str, Path, Literal[...], X | None, list[X], Sequence[X], tuple[X, ...], "
     "dict[str, X], a dataclass, and Annotated[X, Ge(1)]"
 )
 
+# The bounds that an annotation may have: their operator, and their words in a message.
 BOUNDS: Mapping[type, tuple[str, str]] = {
     Ge: ("ge", "at least"),
     Gt: ("gt", "above"),
     Le: ("le", "at most"),
     Lt: ("lt", "below"),
 }
-"""The bounds that an annotation may have: their operator, and their words in a message."""
 
 
 @dataclass(frozen=True)
 class ComponentOf:
-    """Annotates an option that is a component of ``kind`` itself: a name, or a mapping.
-
-    ``kind`` is a key of ``tables.LISTS``; graphs, weights and schedules are completed by the
-    component that has the option.
-    """
+    """Annotates an option that is a component of ``kind`` itself: a name, or a mapping."""
 
     kind: str
 
 
 def refuse_unknown(annotation: Any, where: str, component: Any) -> None:
-    """Refuse an annotation that would not be checked, or that no value of a file can fit.
-
-    Parameters
-    ----------
-    annotation : Any
-        That of an option of a component, of a user's own or of mpifed.
-    where : str
-        The option; the beginning of the message.
-    component : Any
-        The component, whose place is told.
-
-    Raises
-    ------
-    InputError
-        With what is understood.
-    """
+    """Refuse an annotation that would not be checked, or that no value of a file can fit."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         for bound in parts[1:]:
@@ -123,13 +95,7 @@ def _refuse(annotation: Any, where: str, component: Any) -> typing.NoReturn:
 
 
 def has_tuple(annotation: Any) -> bool:
-    """Return whether an annotation, or a part of a union, is of a tuple.
-
-    Examples
-    --------
-    >>> has_tuple(tuple[int, ...] | None), has_tuple(list[int])
-    (True, False)
-    """
+    """Return whether an annotation, or a part of a union, is of a tuple."""
     return get_origin(annotation) is tuple or (
         get_origin(annotation) in (typing.Union, types.UnionType, Annotated)
         and any(map(has_tuple, get_args(annotation)))
@@ -153,13 +119,7 @@ _SHORT.maxlevel = 3
 
 
 def describe(annotation: Any) -> str:
-    """Return ``annotation`` in the words of a message.
-
-    Examples
-    --------
-    >>> describe(Annotated[int, Ge(1)] | None)
-    'a whole number, at least 1, or empty (null)'
-    """
+    """Return ``annotation`` in the words of a message."""
     origin = get_origin(annotation)
     if origin is Annotated:
         base, *bounds = get_args(annotation)
@@ -208,23 +168,12 @@ def _word(value: Any) -> str:
     )
 
 
+# The largest whole number of an option: arrays of counts are int64.
 LARGEST = 2**63 - 1
-"""The largest whole number of an option: arrays of counts are int64."""
 
 
 def storable(value: Any) -> Any:
-    """Return ``value`` if it reads back as stored; YAML also has dates, sets and bytes.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If it does not.
-
-    Examples
-    --------
-    >>> storable({"hidden": (64, 32)})
-    {'hidden': [64, 32]}
-    """
+    """Return ``value`` if it reads back as stored; YAML also has dates, sets and bytes."""
     if isinstance(value, str):
         return _text(value)
     if value is None or isinstance(value, (bool, int, float)):
@@ -245,18 +194,7 @@ def _text(value: str) -> str:
 
 
 def plain_value(value: Any, kind: type) -> Any:
-    """Return ``value`` as None, a float, an int, a bool or a string, where it means the same.
-
-    Raises
-    ------
-    TypeError, ValueError, OverflowError
-        If it is something else.
-
-    Examples
-    --------
-    >>> plain_value("1e-3", float), plain_value(2.0, int)
-    (0.001, 2)
-    """
+    """Return ``value`` as None, a float, an int, a bool or a string, where it means the same."""
     if kind is type(None):
         if value is None:
             return None
@@ -306,15 +244,7 @@ class Option:
 
 
 def options_of(component: Callable[..., Any]) -> dict[str, Option]:
-    """Return the options of ``component``: its keyword-only parameters, in order.
-
-    A class that takes ``**options`` has those of its base class too.
-
-    Raises
-    ------
-    InputError
-        If the parameters or annotations cannot be read, or have a bound that is not understood.
-    """
+    """Return the options of ``component``: its keyword-only parameters, in order."""
     # A function under a decorator has its own options.
     inner: Any = inspect.unwrap(component)
     once = inspect.isclass(inner) or inspect.isfunction(inner)
@@ -367,24 +297,7 @@ def check_options(
     path: str,
     elsewhere: Callable[[str], str] = lambda option: "",
 ) -> dict[str, Any]:
-    """Return the complete, checked options of a component.
-
-    Parameters
-    ----------
-    component : callable
-        Its keyword-only parameters are the options.
-    given : mapping of str to Any
-        Values by option; options left out have their defaults.
-    path : str
-        Dotted place in the configuration, for messages; empty at its top.
-    elsewhere : callable
-        Returns what to say of an unknown option before those that are allowed.
-
-    Raises
-    ------
-    InputError
-        For an unknown option, a missing one, a wrong type or a value out of its range.
-    """
+    """Return the complete, checked options of a component."""
     options = options_of(component)
     prefix = f"{path}." if path else ""
     for name in given:

@@ -1,9 +1,4 @@
-"""Names of components: a table of import paths for each kind.
-
-A component is imported when it is named, so that ``--help`` is quick and an optional dependency is
-needed only where it is used. A name of the form ``package.module:object`` is a user's own
-component.
-"""
+"""Names of components: a table of import paths for each kind."""
 
 from __future__ import annotations
 
@@ -146,6 +141,7 @@ TABLES = {
     "surrogate": SURROGATES,
 }
 
+# Base classes from which the components of a kind derive, one of them where there are several.
 BASES = {
     "algorithm": ("mpifed.algorithms.base:Algorithm",),
     "data": ("mpifed.data.base:Dataset",),
@@ -159,11 +155,11 @@ BASES = {
     "attack": ("mpifed.exchange.attacks:Attack",),
     "surrogate": ("mpifed.surrogates.base:Surrogate",),
 }
-"""Base classes from which the components of a kind derive, one of them where there are several."""
 
+# Kinds whose components may be of any class that has the methods, and made by a function.
 ADOPTED = ("compression", "correction", "surrogate")
-"""Kinds whose components may be of any class that has the methods, and made by a function."""
 
+# What mpifed gives to the classes and functions of a kind beside their options; to others nothing.
 MADE_WITH = {
     "algorithm": ("model", "local"),
     "data": ("n_clients", "seed", "communicator"),
@@ -171,9 +167,8 @@ MADE_WITH = {
     "exchange": ("federation", "seed", "stored", "compressor"),
     "surrogate": ("data",),
 }
-"""What mpifed gives to the classes and functions of a kind beside their options; to others nothing.
-"""
 
+# The word after ``--list`` that shows the names of a kind.
 LISTS = {
     "algorithm": "algorithms",
     "data": "datasets",
@@ -189,4 +184,3 @@ LISTS = {
     "schedule": "schedules",
     "participation": "participation",
 }
-"""The word after ``--list`` that shows the names of a kind."""

@@ -1,11 +1,4 @@
-"""Reading what components declare without importing torch, which takes seconds.
-
-Their modules import torch for what they compute and use it in declarations alone: in annotations,
-as a base class, as a default. While ``without_torch`` lasts, ``import torch`` gives a stand-in that
-serves for these; whatever is called on it raises. The modules that were imported meanwhile are
-dropped at the end, so that they are imported again with torch itself. ``stand_ins`` does the same
-for other large libraries.
-"""
+"""Reading what components declare without importing torch, which takes seconds."""
 
 from __future__ import annotations
 
@@ -19,11 +12,11 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
+# Packages whose modules are dropped.
 OURS = ("mpifed", "topologies")
-"""Packages whose modules are dropped."""
 
+# Libraries that take long to import and that no declaration needs.
 LARGE = ("torch", "scipy", "networkx", "h5py", "sklearn")
-"""Libraries that take long to import and that no declaration needs."""
 
 
 class _Named:
@@ -97,21 +90,7 @@ def without_torch() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stand_ins(*libraries: str) -> Iterator[Callable[[], bool]]:
-    """Give stand-ins to what imports these libraries in the context.
-
-    A library that is imported already is used itself; without another one, or within a context of
-    this function, nothing is done.
-
-    Parameters
-    ----------
-    *libraries : str
-        Names of packages.
-
-    Yields
-    ------
-    callable
-        Returns whether something of a stand-in was called, which has raised.
-    """
+    """Give stand-ins to what imports these libraries in the context."""
     absent = frozenset(libraries) - set(sys.modules)
     if not absent or _finder in sys.meta_path:
         earlier = _finder.calls
@@ -144,20 +123,7 @@ def with_torch() -> None:
 
 
 def names_own_module(word: str) -> bool:
-    """Return whether a word, or the file that it names, may name a user's ``module:object``.
-
-    Such a module may do anything with torch when it is imported.
-
-    Parameters
-    ----------
-    word : str
-        A word of the command line.
-
-    Examples
-    --------
-    >>> names_own_module("algorithm=mine:Method"), names_own_module("job.time=2:00:00")
-    (True, False)
-    """
+    """Return whether a word, or the file that it names, may name a user's ``module:object``."""
     texts = [word]
     with contextlib.suppress(OSError, ValueError):
         if Path(word).is_file():

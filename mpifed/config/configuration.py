@@ -1,9 +1,4 @@
-"""Configurations: checked and completed before a run begins.
-
-``resolve`` turns the mapping of a YAML file and overrides (``experiment_files``) into a complete
-``Configuration``; ``to_mapping`` writes it back, and that mapping repeats the run. Sections that
-name a component (data, model, algorithm, exchange, compression) take its options alone.
-"""
+"""Configurations: checked and completed before a run begins."""
 
 from __future__ import annotations
 
@@ -70,8 +65,8 @@ __all__ = [
 
 T = TypeVar("T")
 
+# Most threads of a rank; OpenMP ends a process in which it cannot start as many as asked for.
 MOST_THREADS = 1024
-"""Most threads of a rank; OpenMP ends a process in which it cannot start as many as asked for."""
 
 
 def _where_given(default: T) -> T:
@@ -176,29 +171,16 @@ class Configuration:
         return self.clients - count_unseen(self.clients, self.evaluation.unseen_fraction)
 
 
+# Sections that name no component, by key. They may be left empty: their options have defaults.
 SECTIONS: Mapping[str, type] = {
     field.name: type(field.default)
     for field in dataclasses.fields(Configuration)
     if dataclasses.is_dataclass(field.default) and not isinstance(field.default, Section)
 }
-"""Sections that name no component, by key. They may be left empty: their options have defaults."""
 
 
 def resolve(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
-    """Return the checked, complete configuration of a mapping.
-
-    Parameters
-    ----------
-    mapping : mapping
-        Keys and values as in a configuration file.
-    ranks : int
-        The value of ``clients: ranks``.
-
-    Raises
-    ------
-    InputError
-        For what is unknown, missing, out of range, or does not go together.
-    """
+    """Return the checked, complete configuration of a mapping."""
     settled = _without_components(mapping, ranks)
     sections: dict[str, Any] = {
         key: _component(key, mapping.get(key, default), settled.n_training)
@@ -210,26 +192,7 @@ def resolve(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
 
 
 def check_names(mapping: Mapping[str, Any]) -> Configuration:
-    """Refuse what can be refused before components are imported, which takes torch and seconds.
-
-    Keys, types and bounds outside of components are checked, and that components have known names.
-    ``resolve`` checks the same and the rest.
-
-    Parameters
-    ----------
-    mapping : mapping
-        Keys and values as in a configuration file.
-
-    Returns
-    -------
-    Configuration
-        What ``mapping`` says outside of components; ``clients: ranks`` counts as one.
-
-    Raises
-    ------
-    InputError
-        In the words of ``resolve``.
-    """
+    """Refuse what can be refused before components are imported, which takes torch and seconds."""
     settled = _without_components(mapping, 1)
     for key, default in DEFAULTS.items():
         given = with_name(key, mapping.get(key, default))
@@ -321,20 +284,7 @@ def _component(section: str, given: Any, n_training: int) -> Section:
 
 
 def with_name(section: str, given: Any) -> Any:
-    """Return what is given for a component, with a data file as the data set that reads it.
-
-    Parameters
-    ----------
-    section : str
-        The section of the component.
-    given : Any
-        What the configuration has there, or the default.
-
-    Raises
-    ------
-    InputError
-        Where it is empty.
-    """
+    """Return what is given for a component, with a data file as the data set that reads it."""
     if given is None:
         raise InputError(f"{section} is empty; it must be a name, or a mapping with a name")
     return as_data_file(given) if section == "data" else given

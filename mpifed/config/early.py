@@ -1,8 +1,4 @@
-"""What a command finds in its words before torch and MPI are imported, which takes seconds.
-
-Every rank reads the experiment here. A file that cannot be read is left to the ranks, if there are
-several, which read it again on one of them and fail together.
-"""
+"""What a command finds in its words before torch and MPI are imported, which takes seconds."""
 
 from __future__ import annotations
 
@@ -32,30 +28,14 @@ from mpifed.watchdog.heartbeat import STALL_LIMIT
 from mpifed.watchdog.launcher import launched_rank
 from topologies.spelling import nearest
 
+# Options that may name a user's function of the package ``topologies``.
 TOPOLOGIES = ("topology", "weights", "schedule")
-"""Options that may name a user's function of the package ``topologies``."""
 
 
 def check_early(
     experiment: str | None, overrides: Mapping[str, Any], with_files: bool | None = None
 ) -> None:
-    """Refuse what needs neither torch nor data.
-
-    Parameters
-    ----------
-    experiment : str or None
-        Name or path of the experiment; None is the default one.
-    overrides : mapping
-        Values by dotted key.
-    with_files : bool, optional
-        Whether files of data that are not there are refused too; by default where no launcher has
-        started this process, since ranks may see other files and look together.
-
-    Raises
-    ------
-    InputError
-        In the words of ``configuration.resolve``, which checks the rest.
-    """
+    """Refuse what needs neither torch nor data."""
     own = experiment is not None and experiment.endswith(YAML_FILES)
     if own and launched_rank() is not None:
         mapping = written(experiment)
@@ -68,36 +48,12 @@ def check_early(
 
 
 def check_changes(stored: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
-    """Refuse what ``check_early`` does, of a configuration that a run has stored.
-
-    Parameters
-    ----------
-    stored : mapping
-        The configuration.
-    overrides : mapping
-        Values by dotted key.
-
-    Raises
-    ------
-    InputError
-        As by ``check_early``; data are not looked for.
-    """
+    """Refuse what ``check_early`` does, of a configuration that a run has stored."""
     _check(stored, overrides, True, False)
 
 
 def refuse_absent_in(overrides: Mapping[str, Any]) -> None:
-    """Refuse a user's objects that overrides name and their modules do not have.
-
-    Parameters
-    ----------
-    overrides : mapping
-        Values by dotted key, or lists of them.
-
-    Raises
-    ------
-    InputError
-        As by ``refuse_absent``.
-    """
+    """Refuse a user's objects that overrides name and their modules do not have."""
     for key, value in overrides.items():
         place = key.removesuffix(".name")
         kind = place.rpartition(".")[2]
@@ -139,10 +95,8 @@ def _refuse_absent_objects(section: str, name: str, options: Mapping[str, Any]) 
 def _check_components(
     mapping: Mapping[str, Any], sections: Mapping[str, tuple[str, Any]], n_training: int
 ) -> None:
-    """Refuse what ``configuration.resolve`` does, as far as stand-ins for libraries let it tell.
-
-    A user's own objects, which may do anything with torch, are left out, and so is then what goes
-    together. Where clients are not counted yet, only options are checked.
+    """Refuse what ``configuration.resolve`` does, as far as stand-ins for libraries let it
+    tell.
     """
     is_counted = mapping.get("clients") != "ranks"
     own = {key for key, given in sections.items() if any(map(OWN.fullmatch, _texts(given)))}
@@ -188,18 +142,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def written_stall_limit(experiment: str | None, overrides: Mapping[str, Any]) -> float | None:
-    """Return ``stall_limit`` as written, for the time before the configuration is complete.
-
-    Parameters
-    ----------
-    experiment, overrides
-        As for ``check_early``, except that no experiment says nothing.
-
-    Returns
-    -------
-    float or None
-        Seconds; the default where what is written cannot be used.
-    """
+    """Return ``stall_limit`` as written, for the time before the configuration is complete."""
     mapping = (written(experiment) if experiment is not None else None) or {}
     found = {"stall_limit": STALL_LIMIT, **mapping, **overrides}["stall_limit"]
     usable = found is None or (type(found) in (int, float) and 0 < found < 1e18)
@@ -207,13 +150,7 @@ def written_stall_limit(experiment: str | None, overrides: Mapping[str, Any]) ->
 
 
 def written(experiment: str | None) -> dict[str, Any] | None:
-    """Return an experiment as written; None where its file cannot be read.
-
-    Parameters
-    ----------
-    experiment : str or None
-        Name or path of the experiment; None is the default one.
-    """
+    """Return an experiment as written; None where its file cannot be read."""
     try:
         return read_experiment(DEFAULT_EXPERIMENT if experiment is None else experiment)
     except InputError:
@@ -221,18 +158,7 @@ def written(experiment: str | None) -> dict[str, Any] | None:
 
 
 def check_plan_words(words: Sequence[str]) -> None:
-    """Refuse words after ``--plan`` that are neither of the plan nor of the configuration.
-
-    Parameters
-    ----------
-    words : sequence of str
-        What ``split_plan`` leaves: experiments and overrides.
-
-    Raises
-    ------
-    InputError
-        For a word of another form, or an unknown key.
-    """
+    """Refuse words after ``--plan`` that are neither of the plan nor of the configuration."""
     keys = [field.name for field in dataclasses.fields(Configuration)]
     for word in words:
         key, is_override, _ = word.partition("=")

@@ -1,9 +1,4 @@
-"""Experiments as written: YAML files, and overrides on the command line.
-
-Everything here is plain nested mappings; ``config.resolve`` checks their values.
-
-File names from values that a user chose.
-"""
+"""Experiments as written: YAML files, and overrides on the command line."""
 
 from __future__ import annotations
 
@@ -23,15 +18,16 @@ from mpifed.io.yaml_files import parse_value, read_yaml
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
 DEFAULT_EXPERIMENT = "synthetic-fedem"
+# The data set that reads a file, by the ending of its name.
 READERS = {
     **dict.fromkeys((".h5", ".hdf5"), "federated"),
     **dict.fromkeys((".csv", ".csv.gz", ".csv.xz", ".csv.bz2"), "csv"),
     ".npz": "npz",
 }
-"""The data set that reads a file, by the ending of its name."""
 
 YAML_FILES = (".yaml", ".yml")
 
+# The component of each section that names none.
 DEFAULTS = {
     "data": "synthetic",
     "model": "linear",
@@ -40,7 +36,6 @@ DEFAULTS = {
     "compression": "none",
     "attack": "none",
 }
-"""The component of each section that names none."""
 
 
 def experiment_names() -> list[str]:
@@ -49,44 +44,12 @@ def experiment_names() -> list[str]:
 
 
 def is_experiment(word: str) -> bool:
-    """Return whether a word of the command line is an experiment and not an override.
-
-    Parameters
-    ----------
-    word : str
-        The word. One with ``=`` is an experiment only if it names an existing YAML file.
-
-    Examples
-    --------
-    >>> is_experiment("synthetic-fedem"), is_experiment("rounds=10")
-    (True, False)
-    """
+    """Return whether a word of the command line is an experiment and not an override."""
     return "=" not in word or (word.endswith(YAML_FILES) and Path(word).is_file())
 
 
 def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Divide the words of a command into the experiment and the overrides.
-
-    Parameters
-    ----------
-    words : sequence of str
-        An experiment at most, and words ``key=value``, in any order.
-
-    Returns
-    -------
-    tuple of (str or None) and list of str
-        The experiment, and the overrides in their order.
-
-    Raises
-    ------
-    InputError
-        For two experiments.
-
-    Examples
-    --------
-    >>> split_words(["rounds=10", "synthetic-fedem"])
-    ('synthetic-fedem', ['rounds=10'])
-    """
+    """Divide the words of a command into the experiment and the overrides."""
     experiments = [word for word in words if is_experiment(word)]
     if len(experiments) > 1:
         raise InputError(
@@ -97,23 +60,12 @@ def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
     return (experiments[0] if experiments else None), overrides
 
 
+# Keys of ``--plan``.
 PLAN = ("ranks", "ranks_per_node", "cores", "latency", "overhead", "bandwidth", "site")
-"""Keys of ``--plan``."""
 
 
 def split_plan(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the values among the words after ``--plan``, and the other words.
-
-    Raises
-    ------
-    InputError
-        For a value that is not YAML, and where a key is given twice.
-
-    Examples
-    --------
-    >>> split_plan(["ranks=[1,16]", "latency=2.0e-6", "clients=300"])
-    ({'ranks': [1, 16], 'latency': 2e-06}, ['clients=300'])
-    """
+    """Return the values among the words after ``--plan``, and the other words."""
     found: dict[str, Any] = {}
     others = []
     for word in words:
@@ -131,23 +83,7 @@ def split_plan(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 
 
 def read_experiment(name: str) -> dict[str, Any]:
-    """Read a shipped experiment, or a YAML file.
-
-    Parameters
-    ----------
-    name : str
-        Name of the experiment, or path of the file.
-
-    Returns
-    -------
-    dict
-        Its mapping; ``experiment`` is the name of the file where it is not set.
-
-    Raises
-    ------
-    InputError
-        If there is none, or it is not a YAML mapping of strings to plain data.
-    """
+    """Read a shipped experiment, or a YAML file."""
     if name in experiment_names():
         return copy.deepcopy(_shipped(EXPERIMENTS / f"{name}.yaml"))
     path = Path(name)
@@ -174,23 +110,7 @@ def _mapping_in(path: Path) -> dict[str, Any]:
 
 
 def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
-    """Return words ``key=value`` as a mapping of dotted keys to YAML values.
-
-    Parameters
-    ----------
-    words : sequence of str
-        The words; the last one of a key counts.
-
-    Raises
-    ------
-    InputError
-        For a word of another form, or a value that is not YAML.
-
-    Examples
-    --------
-    >>> parse_overrides(["rounds=10", "model.hidden=[64, 32]"])
-    {'rounds': 10, 'model.hidden': [64, 32]}
-    """
+    """Return words ``key=value`` as a mapping of dotted keys to YAML values."""
     overrides = {}
     for word in words:
         key, equals, text = word.partition("=")
@@ -203,31 +123,7 @@ def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
 
 
 def apply_overrides(mapping: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a mapping in which dotted keys are set.
-
-    A component named alone (``algorithm=fedavg``) takes its own defaults for its options, so names
-    are set before options, in whatever order they were typed. A mapping with a name takes the
-    section's place, and one without (``local={lr: 0.2}``) sets the options that it has.
-
-    Parameters
-    ----------
-    mapping : mapping
-        A configuration as written; not changed.
-    overrides : mapping
-        Values by dotted key.
-
-    Raises
-    ------
-    InputError
-        For a key within a value that has no options.
-
-    Examples
-    --------
-    >>> apply_overrides({"model": "mlp"}, {"model.hidden": [64], "rounds": 10})
-    {'model': {'name': 'mlp', 'hidden': [64]}, 'rounds': 10}
-    >>> apply_overrides({"local": {"lr": 0.1, "batch_size": 32}}, {"local": {"lr": 0.2}})
-    {'local': {'lr': 0.2, 'batch_size': 32}}
-    """
+    """Return a mapping in which dotted keys are set."""
     result = copy.deepcopy(dict(mapping))
     overrides = dict(_option_by_option(overrides, result))
     data = overrides.get("data.name", overrides.get("data", result.get("data")))
@@ -269,13 +165,7 @@ def _setting(data: Any, key: str, value: Any) -> tuple[list[str], Any, str]:
 
 
 def reader_of(path: str) -> str | None:
-    """Return the data set that reads a file of this name, or None.
-
-    Examples
-    --------
-    >>> reader_of("own.csv.xz"), reader_of("digits")
-    ('csv', None)
-    """
+    """Return the data set that reads a file of this name, or None."""
     return next((name for ending, name in READERS.items() if path.endswith(ending)), None)
 
 
@@ -323,28 +213,7 @@ LONGEST = 120
 
 
 def safe(text: str) -> str:
-    """Return a text as the name of one file.
-
-    A text that had to be changed or cut ends in 8 hexadecimal digits of its SHA-256, so that
-    different texts have different names.
-
-    Parameters
-    ----------
-    text : str
-        Any text.
-
-    Returns
-    -------
-    str
-        Letters, digits and ``. _ = , + -``, at most ``LONGEST`` characters.
-
-    Examples
-    --------
-    >>> safe("seed=1,local.lr=0.1")
-    'seed=1,local.lr=0.1'
-    >>> safe("data=../a b")
-    'data=..-a-b-373844b8'
-    """
+    """Return a text as the name of one file."""
     name = re.sub(r"[^A-Za-z0-9._=,+-]+", "-", text).lstrip(".-")
     if name == text and len(name) <= LONGEST:
         return name

@@ -28,6 +28,7 @@ from mpifed.errors import InputError
 from mpifed.federation.participation import KINDS
 from topologies.spelling import nearest
 
+# How a configuration names one of a kind, where it is not ``kind=name``.
 USES: Mapping[str, str] = {
     "surrogate": "algorithm.surrogate={}",
     "participation": "participation={{name: {}}}",
@@ -39,34 +40,10 @@ USES: Mapping[str, str] = {
     "section": "{}.KEY=VALUE",
     "key": "{}=VALUE",
 }
-"""How a configuration names one of a kind, where it is not ``kind=name``."""
 
 
 def listing(word: str) -> str:
-    """Return the names of one kind of component, of all kinds, or the options of one component.
-
-    Parameters
-    ----------
-    word : str
-        A kind as in ``--list``, ``all``, a key of a configuration, or the name of a component,
-        which may be a user's ``package.module:object``.
-
-    Returns
-    -------
-    str
-        Lines of text.
-
-    Raises
-    ------
-    InputError
-        For a word that is none of these.
-
-    Examples
-    --------
-    >>> print(listing("placement"))
-    key placement: Which clients share a rank: consecutive, exchanging most, or of equal work
-      one of contiguous, partitioned, balanced (default contiguous)
-    """
+    """Return the names of one kind of component, of all kinds, or the options of one component."""
     kinds = _kinds()
     if word == "all":
         return "\n\n".join(f"{name}\n{make()}" for name, make in kinds.items())

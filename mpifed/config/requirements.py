@@ -1,9 +1,4 @@
-"""Which components of a configuration go together.
-
-What a method declares (``devices``, ``exchanges``, ``compressors``, ``steps_locally``) is enforced
-here, for shipped methods and a user's own alike; only what is particular to a method is in its
-``refuse``.
-"""
+"""Which components of a configuration go together."""
 
 from __future__ import annotations
 
@@ -23,18 +18,7 @@ UNBIASED = "none, rand_k, quantise, natural, bernoulli, or a composition of thes
 
 
 def check_together(configuration: Any) -> None:
-    """Refuse components that do not go together.
-
-    Parameters
-    ----------
-    configuration : Configuration
-        The complete configuration.
-
-    Raises
-    ------
-    InputError
-        One sentence with all reasons.
-    """
+    """Refuse components that do not go together."""
     reason = _refusal(configuration)
     if reason is None and configuration.on_divergence == "drop":
         # A client that is left out is one that takes no part in the round.

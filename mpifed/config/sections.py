@@ -10,8 +10,8 @@ from annotated_types import Ge, Gt, Le, Lt
 from mpifed.components.schema import LARGEST
 from mpifed.errors import InputError
 
+# Weights of averages over clients, see ``EvaluationOptions``.
 ClientWeights = Literal["scored", "train", "uniform"]
-"""Weights of averages over clients, see ``EvaluationOptions``."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,10 +1,4 @@
-"""`python -m mpifed.data NAME --output FILE.h5 --clients N ...`: makes a federated HDF5 file.
-
-NAME is a data set, as ``data.name`` of a run, and its options are options of the command. Every
-data set in ``components.tables`` can be written. Clients are loaded and written a block at a
-time. Exit codes: 0 written, 2 bad input, 1 any other failure. Bad input gives one sentence on
-standard error and writes nothing.
-"""
+"""`python -m mpifed.data NAME --output FILE.h5 --clients N ...`: makes a federated HDF5 file."""
 
 from __future__ import annotations
 
@@ -44,23 +38,12 @@ from mpifed.mpi.communicator import LAUNCHER_SIZES
 
 INTERRUPTED = 130
 
+# A whole number as it is typed; Python takes more for one, and refuses those that are longer.
 WHOLE = re.compile(r"[+-]?[0-9]{1,1000}")
-"""A whole number as it is typed; Python takes more for one, and refuses those that are longer."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        The words after the name of the program. None takes those of ``sys.argv``.
-
-    Returns
-    -------
-    int
-        The exit code.
-    """
+    """Run the command."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         _check_alone()

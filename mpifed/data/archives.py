@@ -1,7 +1,4 @@
-"""Published sets of files: a directory, a zip archive or a tar archive, read in one way.
-
-Published files as they lie on a disk: found by name, plain or compressed.
-"""
+"""Published sets of files: a directory, a zip archive or a tar archive, read in one way."""
 
 from __future__ import annotations
 
@@ -28,41 +25,18 @@ Stream = IO[bytes] | io.BufferedReader
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 
 
+# By how much a compressed file may grow; published data grow less than a hundredfold.
 MOST_TIMES = 500
-"""By how much a compressed file may grow; published data grow less than a hundredfold."""
 
+# Bytes up to which it may grow by more.
 UNCHECKED = 1 << 26
-"""Bytes up to which it may grow by more."""
 
 
 @contextlib.contextmanager
 def opened(
     path: Path, held: float = 0.0, ending: str | None = None, within: IO[bytes] | None = None
 ) -> Iterator[Stream]:
-    """Open ``path`` for reading bytes, decompressed if its name ends in .gz, .xz or .bz2.
-
-    Parameters
-    ----------
-    path : Path
-        A regular file.
-    held : float
-        Bytes of memory that the reader takes for each byte that it reads.
-    ending : str, optional
-        The ending of the compression, where the name does not have it.
-    within : file object, optional
-        The bytes of the file where it is a member of an archive; ``path`` is then its name alone.
-
-    Yields
-    ------
-    Stream
-        The decompressed bytes, to be read from first to last.
-
-    Raises
-    ------
-    InputError
-        If the disk or the decompression fails while the stream is open, if a file grows by more
-        than ``MOST_TIMES``, or if memory cannot hold it.
-    """
+    """Open ``path`` for reading bytes, decompressed if its name ends in .gz, .xz or .bz2."""
     open_stream = OPENERS.get(path.suffix if ending is None else ending)
     try:
         with open_regular(path) if within is None else contextlib.nullcontext(within) as raw:
@@ -110,25 +84,7 @@ class _Growing(io.RawIOBase):
 
 
 def located(given: str | None, folder: str, raw: str | None = None) -> Path:
-    """Return the file meant by the options ``data.path`` and ``data.raw``.
-
-    The ending of a compressed file may be left out.
-
-    Parameters
-    ----------
-    given : str or None
-        ``data.path``. With ``raw`` it is a name in that directory, and None its only file. Without,
-        it is a path or a name in ``$MPIFED_DATA/folder``, and None the only file there.
-    folder : str
-        Directory of ``$MPIFED_DATA`` that is searched.
-    raw : str, optional
-        ``data.raw``, a directory.
-
-    Raises
-    ------
-    InputError
-        If the file or the directory does not exist.
-    """
+    """Return the file meant by the options ``data.path`` and ``data.raw``."""
     home = os.environ.get("MPIFED_DATA")
     if given is None and raw is None:
         if not home:
@@ -179,66 +135,32 @@ def _only_file(raw: Path) -> Path:
 
 
 def bare_name(path: Path) -> str:
-    """Return the name of a file without the ending of a compression.
-
-    Examples
-    --------
-    >>> bare_name(Path("data/a6a.txt.bz2"))
-    'a6a.txt'
-    """
+    """Return the name of a file without the ending of a compression."""
     return path.stem if path.suffix in OPENERS else path.name
 
 
 TARS = (".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2")
 
+# Members of an archive, or files of a directory, that are looked at.
 MOST_MEMBERS = 1 << 21
-"""Members of an archive, or files of a directory, that are looked at."""
 
 Wanted = Callable[[str], bool]
 
+# What zipfile, tarfile and decompression raise for damaged archives and encrypted members.
 UNREADABLE = (
     *(OSError, EOFError, ValueError, NotImplementedError, RuntimeError),
     *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError),
     *(OverflowError, LookupError, struct.error),
 )
-"""What zipfile, tarfile and decompression raise for damaged archives and encrypted members."""
 
 
 def is_archive(path: Path) -> bool:
-    """Return whether the name of a file is that of a zip or tar archive.
-
-    Examples
-    --------
-    >>> is_archive(Path("cifar-10-python.tar.gz")), is_archive(Path("data_batch_1"))
-    (True, False)
-    """
+    """Return whether the name of a file is that of a zip or tar archive."""
     return path.name.endswith((".zip", *TARS))
 
 
 def contents(place: Path, wanted: Wanted, held: float = 1.0) -> Iterator[tuple[str, bytes]]:
-    """Yield the names and the bytes of files of a directory or archive.
-
-    Parameters
-    ----------
-    place : Path
-        A directory, or an archive (zip, or tar plain or compressed).
-    wanted : callable
-        Whether a file is read, by its name: relative to ``place``, with slashes.
-    held : float
-        Bytes of memory that the caller takes for each byte of a file.
-
-    Yields
-    ------
-    tuple of str and bytes
-        A file whose name ends in .gz, .xz or .bz2 is decompressed. Files of a directory and of a
-        zip archive come in the order of their names, those of a tar archive in its own.
-
-    Raises
-    ------
-    InputError
-        If the archive is damaged, or a file grows by more than ``MOST_TIMES`` or beyond memory when
-        it is decompressed.
-    """
+    """Yield the names and the bytes of files of a directory or archive."""
     with _readable(place):
         for name, stream in _members(place, wanted, held):
             with _readable(place / name):
@@ -248,20 +170,7 @@ def contents(place: Path, wanted: Wanted, held: float = 1.0) -> Iterator[tuple[s
 
 @contextlib.contextmanager
 def member(place: Path, name: str, held: float = 1.0) -> Iterator[Stream]:
-    """Open one file of a directory or archive for reading its bytes, decompressed.
-
-    Parameters
-    ----------
-    place, held
-        As for ``contents``.
-    name : str
-        The name of the file.
-
-    Raises
-    ------
-    InputError
-        If there is none, and as by ``contents`` while the file is open.
-    """
+    """Open one file of a directory or archive for reading its bytes, decompressed."""
     with _readable(place / name):
         for _, stream in _members(place, lambda found: found == name, held):
             yield stream
@@ -369,25 +278,7 @@ def _check_count(place: Path, count: int) -> None:
 
 
 def places(raw: str | None, folder: str) -> list[Path]:
-    """Return the directories and archives that the option ``data.raw`` means.
-
-    Parameters
-    ----------
-    raw : str or None
-        A directory or an archive. None is the directory ``folder`` of ``$MPIFED_DATA``.
-    folder : str
-        The name of that directory.
-
-    Returns
-    -------
-    list of Path
-        The archive, or the directory and then the archives in it by name.
-
-    Raises
-    ------
-    InputError
-        If there is no such directory or archive.
-    """
+    """Return the directories and archives that the option ``data.raw`` means."""
     home = os.environ.get("MPIFED_DATA")
     if raw is None and not home:
         raise InputError(

@@ -20,18 +20,7 @@ MADE = "make_split(name, client_ids, dtype) returns Split(x, y, offsets)"
 
 
 class Checked(Dataset):
-    """A data set whose samples are compared with its description.
-
-    Parameters
-    ----------
-    dataset : Dataset
-        A user's own.
-
-    Raises
-    ------
-    InputError
-        For a description that is missing or wrong; what is loaded is refused when it is.
-    """
+    """A data set whose samples are compared with its description."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset, self._said = dataset, f"data set '{type(dataset).__name__}'"

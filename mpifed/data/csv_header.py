@@ -12,28 +12,13 @@ from typing import Any
 from mpifed.data.archives import opened
 from mpifed.errors import InputError, closest, one_line
 
+# Options that name a column.
 NAMED = ("label", "client", "test")
-"""Options that name a column."""
 
 
 @contextlib.contextmanager
 def rows_of(path: Path, delimiter: str = ",", held: float = 0.0) -> Iterator[Any]:
-    """Open a CSV file, and yield the reader of its rows.
-
-    Parameters
-    ----------
-    path : Path
-        The file, plain or compressed.
-    delimiter : str
-        As for ``Csv``.
-    held : float
-        As for ``compressed.opened``.
-
-    Raises
-    ------
-    InputError
-        For another delimiter, or where the file is no CSV file.
-    """
+    """Open a CSV file, and yield the reader of its rows."""
     mark = "\t" if delimiter == "tab" else delimiter
     if len(mark) != 1 or mark in '"\r\n':
         raise InputError(f"data.delimiter is {delimiter!r}; it must be one character, or tab")
@@ -52,24 +37,7 @@ def rows_of(path: Path, delimiter: str = ",", held: float = 0.0) -> Iterator[Any
 def places_in(
     path: Path, header: Sequence[str], named: Mapping[str, str | None], features: Sequence[str]
 ) -> dict[str, int]:
-    """Return the places of columns by name.
-
-    Parameters
-    ----------
-    path : Path
-        The file, for messages.
-    header : sequence of str
-        Its first row.
-    named : mapping
-        Columns that options name, by option; None for options that name none.
-    features : sequence of str
-        The columns of inputs that are named.
-
-    Raises
-    ------
-    InputError
-        If two columns have one name, or one that is named is not there.
-    """
+    """Return the places of columns by name."""
     places = {name.strip(): number for number, name in enumerate(header)}
     if not header or len(places) != len(header):
         raise InputError(
@@ -85,20 +53,7 @@ def places_in(
 
 
 def check_columns(path: Path, options: Mapping[str, Any]) -> None:
-    """Refuse options of ``Csv`` that name columns which a file does not have.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    options : mapping
-        Those that are given, of the right types.
-
-    Raises
-    ------
-    InputError
-        As ``rows_of`` and ``places_in``.
-    """
+    """Refuse options of ``Csv`` that name columns which a file does not have."""
     with rows_of(path, options.get("delimiter", ",")) as rows:
         named = {option: options.get(option) for option in NAMED}
         named["label"] = options.get("label", "label")

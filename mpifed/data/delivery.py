@@ -1,8 +1,4 @@
-"""How data reach the ranks that own them.
-
-Only rank 0 needs to see a file. It reads what is small (labels, offsets) once and broadcasts it.
-Rows are sent to the rank that hosts their client, and to no other.
-"""
+"""How data reach the ranks that own them."""
 
 from __future__ import annotations
 
@@ -20,34 +16,18 @@ from mpifed.errors import InputError, RunError
 from mpifed.mpi.communicator import Communicator
 
 T = TypeVar("T")
+# Bytes of x that are read, or sent to another rank, at once.
 PIECE = 8 << 20
-"""Bytes of x that are read, or sent to another rank, at once."""
 
+# The value in a piece for a tag that is neither 0 nor 1.
 NO_TAG = 255
-"""The value in a piece for a tag that is neither 0 nor 1."""
 
+# (split, first row, end row) -> x as stored, y.
 Fetch = Callable[[str, int, int], tuple[np.ndarray, np.ndarray]]
-"""(split, first row, end row) -> x as stored, y."""
 
 
 def agreed(communicator: Communicator, make: Callable[[], T]) -> T:
-    """Return on every rank what ``make()`` returns on rank 0. Collective.
-
-    No rank waits for one that has failed.
-
-    Parameters
-    ----------
-    communicator : Communicator
-        All ranks of the run.
-    make : callable
-        Called on rank 0 only. Its result must be small and picklable.
-
-    Raises
-    ------
-    InputError, RunError
-        What ``make()`` raises, on every rank. Any other exception is raised on rank 0, and
-        ``RunError`` with its text on the others.
-    """
+    """Return on every rank what ``make()`` returns on rank 0. Collective."""
     outcome: tuple[T | None, Exception | None] = (None, None)
     if communicator.rank == 0:
         try:
@@ -70,30 +50,7 @@ def deliver(
     dtype: torch.dtype,
     communicator: Communicator,
 ) -> Shards:
-    """Return the shards of ``client_ids`` from the federated file ``path``. Collective.
-
-    A rank reads its own rows. A rank that does not see the file, or sees another under its name,
-    gets them from rank 0, piece by piece.
-
-    Parameters
-    ----------
-    path : Path
-        The federated file.
-    contents : Contents
-        What it holds, as ``read_contents`` found on rank 0.
-    client_ids : ndarray
-        Clients hosted here, int64, ascending.
-    dtype : torch.dtype
-        Type of x. x is divided by ``contents.divisor`` for a floating-point type and left as
-        stored for ``torch.uint8``.
-    communicator : Communicator
-        All ranks of the run.
-
-    Raises
-    ------
-    InputError
-        For labels out of range, tags that are neither 0 nor 1, and values that are not finite.
-    """
+    """Return the shards of ``client_ids`` from the federated file ``path``. Collective."""
     sees = _sees(path, contents)
     wishes = communicator.gather_object(None if sees else client_ids)
     if wishes is not None:

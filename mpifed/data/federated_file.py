@@ -1,24 +1,4 @@
-"""The federated HDF5 file: all clients' shards, each client's rows together, in client order.
-
-Layout, version 1. Every split ``train``, ``val`` and ``test`` has
-
-* ``/SPLIT/x`` (samples, ...): uint8, float32 or float64. A sample is x over the attribute
-  ``divisor`` of ``/SPLIT/x`` (1 where absent), so that images stay bytes and their values exact;
-* ``/SPLIT/y``: labels 0 .. n_classes - 1, whole numbers (samples,), or what the task says below;
-* ``/SPLIT/offsets`` (n_clients + 1,): client i owns rows ``offsets[i]`` to ``offsets[i + 1]``.
-
-The root has the attributes ``source``, ``partition`` (texts), ``seed`` and ``n_classes`` (whole
-numbers) and may have ``task``: ``classification`` (also where absent), ``sequence`` (y a label for
-each position of x, (samples, L)), ``multi_label`` (y 0 or 1, (samples, n_classes)), ``regression``
-(y finite, (samples, n_classes)) or ``unlabelled`` (n_classes is 0 and y (samples, 0)). Files that
-mpifed writes also carry ``version`` and ``options`` (JSON). Where the source has them there are
-``/class_names`` (JSON, a list of n_classes texts, as uint8) and ``/label_counts`` (n_classes,), see
-``Description``. Every client has training samples; test samples have all of them or, without a test
-split, none. Nothing is compressed or chunked, so that the rows of a block of clients are one run of
-bytes.
-
-Writes the federated HDF5 file; ``federated_format`` says what is in one.
-"""
+"""The federated HDF5 file: all clients' shards, each client's rows together, in client order."""
 
 from __future__ import annotations
 
@@ -45,36 +25,22 @@ from mpifed.io.hdf5 import disk_reason
 VERSION = 1
 SPLITS: tuple[SplitName, ...] = ("train", "val", "test")
 STORED = ("uint8", "float32", "float64")
+# Every whole number up to it is one of float64.
 LARGEST_DIVISOR = 2**53 - 1
-"""Every whole number up to it is one of float64."""
 
 TASKS: tuple[str, ...] = get_args(Task)
+# What the root must have; docs/data.md says more.
 ATTRIBUTES = {
     "n_classes": "a whole number, 0 for task 'unlabelled'",
     "source": "a text, where the samples are from",
     "partition": "a text, how they were dealt to clients",
     "seed": "a whole number, of the partition",
 }
-"""What the root must have; docs/data.md says more."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a federated file holds, apart from its rows.
-
-    Attributes
-    ----------
-    description : Description
-        The data set.
-    partition : str
-        Name of the partition that dealt the samples; ``natural`` where there was none.
-    seed : int
-        Seed that the file was made with.
-    stored : {'uint8', 'float32', 'float64'}
-        Type of x in the file.
-    divisor : int
-        A sample is x over this number.
-    """
+    """What a federated file holds, apart from its rows."""
 
     description: Description
     partition: str
@@ -122,14 +88,7 @@ def opened(path: Path) -> Iterator[h5py.File]:
 
 
 def read_contents(path: Path) -> Contents:
-    """Return what the federated file ``path`` holds, checked without reading its rows.
-
-    Raises
-    ------
-    InputError
-        If the file does not exist, may not be read, or breaks a rule of the format. The message
-        names the rule.
-    """
+    """Return what the federated file ``path`` holds, checked without reading its rows."""
     check_there(path)
     if not os.access(path, os.R_OK):
         raise InputError(f"data.path is '{path}', which this user has no permission to read")
@@ -286,30 +245,7 @@ class _Reading:
 def write(
     path: Path, contents: Contents, blocks: Iterable[Shards], options: Mapping[str, Any]
 ) -> None:
-    """Write the shards of all clients to a federated file, which replaces one of the same name.
-
-    The file is written beside its name, flushed to disk and renamed. ``path`` therefore never holds
-    an incomplete file.
-
-    Parameters
-    ----------
-    path : Path
-        The file to write.
-    contents : Contents
-        What it will hold.
-    blocks : iterable of Shards
-        The clients in order, any number in a block, with x of type ``contents.stored``. Only one
-        block is held at a time.
-    options : mapping
-        How the data were made; kept in the file as JSON.
-
-    Raises
-    ------
-    RunError
-        If the disk refuses the file.
-    ValueError
-        If the blocks are not all clients in order.
-    """
+    """Write the shards of all clients to a federated file, which replaces one of the same name."""
     with _made(path) as partial:
         with _disk(path):
             # This format has checksums of all that HDF5 itself needs to find the rows.

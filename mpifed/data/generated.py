@@ -16,11 +16,11 @@ from mpifed.errors import InputError, RunError
 from mpifed.io.memory import check_memory
 from mpifed.watchdog import heartbeat
 
+# (client, split, samples) -> x (samples, *input_shape), y (samples, *target_shape).
 Make = Callable[[int, str, int], tuple[np.ndarray, np.ndarray]]
-"""(client, split, samples) -> x (samples, *input_shape), y (samples, *target_shape)."""
 
+# Batches after which samples of a kind are given up that has not turned up often enough.
 MOST_BATCHES = 100_000
-"""Batches after which samples of a kind are given up that has not turned up often enough."""
 
 
 def alike(
@@ -31,27 +31,7 @@ def alike(
     counts: tuple[int, int, int],
     task: Task,
 ) -> Description:
-    """Return the description of clients that all have the same number of samples.
-
-    Parameters
-    ----------
-    source, input_shape, n_classes, task
-        As in ``Description``.
-    n_clients : int
-        Number of clients.
-    counts : tuple of int
-        Training, validation and test samples of each client.
-
-    Examples
-    --------
-    >>> alike("sine", (1,), 1, n_clients=3, counts=(5, 0, 2), task="regression").n_train
-    array([5, 5, 5])
-
-    Raises
-    ------
-    InputError
-        If memory cannot hold the samples of one client.
-    """
+    """Return the description of clients that all have the same number of samples."""
     most, name = max(zip(counts, ("n_train", "n_val", "n_test"), strict=True))
     numbers = math.prod(input_shape) + (0 if task == "unlabelled" else n_classes)
     check_memory(
@@ -65,25 +45,7 @@ def alike(
 def make_shards(
     about: Description, client_ids: np.ndarray, dtype: torch.dtype, make: Make
 ) -> Shards:
-    """Return the shards of ``client_ids``, made client by client.
-
-    Parameters
-    ----------
-    about : Description
-        The data set.
-    client_ids : ndarray
-        Clients hosted here, int64, ascending.
-    dtype : torch.dtype
-        Type of x, and of floating-point targets.
-    make : callable
-        ``make(client, split, samples)`` returns x, (samples, *input_shape), and y,
-        (samples, *target_shape); ``split`` is train, val or test.
-
-    Raises
-    ------
-    InputError
-        If a value is not finite.
-    """
+    """Return the shards of ``client_ids``, made client by client."""
     splits = [_unset(about, name, client_ids, dtype) for name in SPLITS]
     for position, client in enumerate(client_ids):
         heartbeat.step()
@@ -96,21 +58,7 @@ def make_shards(
 def split_made(
     about: Description, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype, make: Make
 ) -> Split:
-    """Return one split of ``make_shards`` alone; the other parameters are the same.
-
-    Parameters
-    ----------
-    about : Description
-        The data set.
-    name : {'train', 'val', 'test'}
-        The split.
-    client_ids : ndarray
-        Clients, int64, in any order.
-    dtype : torch.dtype
-        Type of x, and of floating-point targets.
-    make : callable
-        As for ``make_shards``.
-    """
+    """Return one split of ``make_shards`` alone; the other parameters are the same."""
     split = _unset(about, name, client_ids, dtype)
     for position, client in enumerate(client_ids):
         heartbeat.step()
@@ -154,29 +102,7 @@ def drawn_until(
     wanted: Callable[[np.ndarray], np.ndarray],
     what: str,
 ) -> np.ndarray:
-    """Return the first ``count`` samples that are wanted, from as many batches as that takes.
-
-    Parameters
-    ----------
-    count : int
-        Number of samples.
-    draw : callable
-        Returns the next batch, float64 (batch, dimension).
-    wanted : callable
-        Maps a batch to a bool array (batch,).
-    what : str
-        Whom the samples are for, in the message of the error.
-
-    Returns
-    -------
-    ndarray
-        float64 (count, dimension), in the order in which they were drawn.
-
-    Raises
-    ------
-    RunError
-        If ``MOST_BATCHES`` batches do not contain enough.
-    """
+    """Return the first ``count`` samples that are wanted, from as many batches as that takes."""
     kept = [draw()[:0]]
     found = 0
     for _ in range(MOST_BATCHES):
@@ -189,15 +115,7 @@ def drawn_until(
 
 
 def unlabelled(rows: list[np.ndarray], dimension: int) -> Split:
-    """Return unlabelled samples as a split.
-
-    Parameters
-    ----------
-    rows : list of ndarray
-        Samples of each client, float64 (samples, dimension).
-    dimension : int
-        Length of a sample, needed where ``rows`` is empty.
-    """
+    """Return unlabelled samples as a split."""
     offsets = np.cumsum([0, *(len(own) for own in rows)], dtype=np.int64)
     x = torch.from_numpy(np.concatenate([np.empty((0, dimension)), *rows]))
     return Split(x, x.new_empty((len(x), 0)), offsets)

@@ -13,26 +13,7 @@ from mpifed.random import stream
 
 
 class HeldOut(Dataset):
-    """A data set with a part of each client's training samples as its validation samples.
-
-    Of n samples max(1, round(fraction n)) are held out, but never all: a client with one keeps it.
-    Which ones depends on the seed and the client alone. The others keep their order. Validation
-    samples of the data set itself are left out.
-
-    Parameters
-    ----------
-    dataset : Dataset
-        The data set.
-    fraction : float
-        Share of each client's training samples, in (0, 1).
-    seed : int
-        Seed of the draw.
-
-    Raises
-    ------
-    InputError
-        For unlabelled data, which no evaluation scores, and if no client has two samples.
-    """
+    """A data set with a part of each client's training samples as its validation samples."""
 
     def __init__(self, dataset: Dataset, fraction: float, seed: int) -> None:
         about = dataset.description
@@ -78,30 +59,14 @@ class HeldOut(Dataset):
 
 
 def count_held_out(n_train: np.ndarray, fraction: float) -> np.ndarray:
-    """Return how many of ``n_train`` samples are held out, int64 of the same shape.
-
-    Examples
-    --------
-    >>> count_held_out(np.array([1, 4, 10]), 0.25)
-    array([0, 1, 3])
-    """
+    """Return how many of ``n_train`` samples are held out, int64 of the same shape."""
     wanted = np.maximum(1, np.floor(fraction * n_train + 0.5)).astype(np.int64)
     return np.minimum(wanted, np.maximum(n_train - 1, 0))
 
 
 def draw_held_out(seed: int, client: int, n: int, fraction: float) -> np.ndarray:
-    """Return the positions, int64 (k,), of those of a client's training samples that are held out.
-
-    Parameters
-    ----------
-    seed : int
-        Seed of the draw.
-    client : int
-        Number of the client.
-    n : int
-        Its training samples.
-    fraction : float
-        Share of them that is held out.
+    """Return the positions, int64 (k,), of those of a client's training samples that are
+    held out.
     """
     count = int(count_held_out(np.array(n), fraction))
     return stream(seed, "validation", client=client).permutation(n)[:count]

@@ -1,14 +1,4 @@
-"""Clusters of equal size: k-means with constrained cluster sizes (Bradley et al. 2000).
-
-k-means alternates between means and assignments. With prescribed sizes the assignment is a
-transportation problem (``assignment``). Its dual solution (a price per cluster) starts the next
-assignment, in which little is then left to move.
-
-Libraries lower the sum of squares by less than 1 %, and would add 180 MB to what experiments need;
-their version would decide who the clients are. ``scripts/bench clusters_ratings`` compares them.
-
-The cheapest assignment of points to clusters of given sizes: a transportation problem.
-"""
+"""Clusters of equal size: k-means with constrained cluster sizes (Bradley et al. 2000)."""
 
 from __future__ import annotations
 
@@ -22,21 +12,14 @@ import numpy as np
 from mpifed.errors import InputError
 from mpifed.io.memory import check_memory
 
+# Passes over the clusters that bring prices close to those of an assignment, at most.
 MOST_SWEEPS = 20
-"""Passes over the clusters that bring prices close to those of an assignment, at most."""
 
 
 def assign(
     costs: np.ndarray, sizes: np.ndarray, prices: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the cheapest assignment of points to clusters of given ``sizes``, and its prices.
-
-    ``costs`` is float64 (points, clusters); ``sizes``, int64 (clusters,), sums to the number of
-    points. ``prices``, (clusters,), is a first guess, or zeros. It decides how long this takes and
-    which of several cheapest assignments is found, nothing else. The result is the cluster of each
-    point, int64 (points,), and dual prices, float64 (clusters,), from the interior of the set of
-    all dual prices: points lie off the borders of cells wherever they can.
-    """
+    """Return the cheapest assignment of points to clusters of given ``sizes``, and its prices."""
     owner = (costs - _nearly_right(costs, sizes, prices)).argmin(axis=1)
     counts = np.bincount(owner, minlength=len(sizes))
     moves = _Moves(costs, owner)
@@ -163,28 +146,22 @@ class _Moves:
 
 
 Solver = Literal["own", "package"]
+# Times that k-means begins anew; the best result is kept.
 STARTS = 4
-"""Times that k-means begins anew; the best result is kept."""
 
+# Steps of one k-means, if it has not settled before.
 MOST_STEPS = 100
-"""Steps of one k-means, if it has not settled before."""
 
 
+# Points times squared clusters above which the log reports progress.
 REPORTED = 1e8
-"""Points times squared clusters above which the log reports progress."""
 
 log = logging.getLogger("mpifed")
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """Points in clusters whose sizes differ by at most one.
-
-    ``owner`` is the cluster of each point, int64 (points,). ``centres`` are the means, float64
-    (clusters, dimension). ``prices``, float64 (clusters,), are dual to the sizes: every point is in
-    the cluster of least |x - c|^2 - price, so that clusters are cells of a power diagram (with
-    ``package``, as far as it has converged). ``inertia`` is the sum of squared distances.
-    """
+    """Points in clusters whose sizes differ by at most one."""
 
     owner: np.ndarray
     centres: np.ndarray
@@ -199,13 +176,7 @@ class Clusters:
 def equal_clusters(
     points: np.ndarray, n_clusters: int, rng: np.random.Generator, solver: Solver = "own"
 ) -> Clusters:
-    """Return the k-means of ``points``, float64 (n, dimension), into clusters of equal size.
-
-    ``own`` begins ``STARTS`` times by k-means++ and keeps the best; where ``n_clusters`` does not
-    divide n, the clusters that draw most points at first are larger. ``package`` is the optional
-    package k-means-constrained (Levy-Kramer). Raises ``InputError`` for fewer points than clusters,
-    and if the package is asked for but missing.
-    """
+    """Return the k-means of ``points``, float64 (n, dimension), into clusters of equal size."""
     if len(points) < n_clusters:
         raise InputError(
             f"clients is {n_clusters}, but {len(points)} samples are enough for at most "

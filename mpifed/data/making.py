@@ -17,8 +17,8 @@ from mpifed.errors import one_line
 from mpifed.io.memory import check_memory, enough_memory
 from mpifed.mpi.communicator import Alone
 
+# Bytes of x that are held at once, if no client has more.
 BLOCK = 256 << 20
-"""Bytes of x that are held at once, if no client has more."""
 
 
 def make(
@@ -31,35 +31,7 @@ def make(
     output: Path,
     say: Callable[[str], None],
 ) -> str:
-    """Write the file.
-
-    Parameters
-    ----------
-    name : str
-        The data set.
-    component : callable
-        Makes it.
-    n_clients, seed : int
-        Clients, and the seed of all that is random.
-    values : mapping
-        The options of the data set.
-    dtype : {'float32', 'float64'}
-        How x is stored where it is not bytes.
-    output : Path
-        The file.
-    say : callable
-        Called with the data set's remarks.
-
-    Returns
-    -------
-    str
-        What the file holds, in a line.
-
-    Raises
-    ------
-    InputError
-        For what the data set refuses, and where memory is too small.
-    """
+    """Write the file."""
     check_memory(8.0 * n_clients, f"--clients is {n_clients}, which")
     with enough_memory(f"the data set {name} with such options"):
         dataset = component(n_clients, seed, Alone(), **values)

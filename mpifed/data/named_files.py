@@ -12,6 +12,7 @@ from mpifed.data.csv_header import check_columns
 from mpifed.errors import InputError
 from topologies.inputs import check_regular
 
+# Data sets that read one file, by name: its directory in ``$MPIFED_DATA``.
 FILES = {
     "csv": "csv",
     "npz": "npz",
@@ -20,28 +21,16 @@ FILES = {
     "shakespeare": "shakespeare",
     "tags_file": "tags",
 }
-"""Data sets that read one file, by name: its directory in ``$MPIFED_DATA``."""
 
+# Those of them that are always given a path.
 REQUIRING = ("csv", "npz", "tags_file")
-"""Those of them that are always given a path."""
 
+# Data sets that read a directory or archives.
 FOLDERS = ("mnist", "emnist", "cifar10", "cifar100", "leaf", "femnist", "omniglot")
-"""Data sets that read a directory or archives."""
 
 
 def check_there(path: Path) -> None:
-    """Refuse a federated file that is not there.
-
-    Parameters
-    ----------
-    path : Path
-        ``data.path``.
-
-    Raises
-    ------
-    InputError
-        If it does not exist or is no regular file.
-    """
+    """Refuse a federated file that is not there."""
     try:
         check_regular(path)
     except FileNotFoundError:
@@ -51,20 +40,7 @@ def check_there(path: Path) -> None:
 
 
 def check_named_files(name: str, options: Mapping[str, Any]) -> None:
-    """Refuse files and directories that the options of a data set name and that are not there.
-
-    Parameters
-    ----------
-    name : str
-        The data set.
-    options : mapping
-        The options given, not necessarily checked.
-
-    Raises
-    ------
-    InputError
-        In the words of the data set, which looks for them again.
-    """
+    """Refuse files and directories that the options of a data set name and that are not there."""
     path, raw = options.get("path"), options.get("raw")
     if {type(value) for value in (path, raw) if value is not None} - {str}:
         return

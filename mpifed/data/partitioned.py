@@ -1,11 +1,4 @@
-"""Base class of data sets whose samples are read from one source and dealt to clients.
-
-From one data set to clients' shards.
-
-Splits of clients' samples that keep the order of their source; ``pooled`` has random ones.
-
-Base class of data sets whose samples come from sources: writers, roles, users, clinics.
-"""
+"""Base class of data sets whose samples are read from one source and dealt to clients."""
 
 from __future__ import annotations
 
@@ -41,37 +34,16 @@ from mpifed.errors import InputError, closest
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 
+# Samples that a source reads at once.
 PIECE = 4096
-"""Samples that a source reads at once."""
 
+# Reads a source: arrays (k, *input_shape) of its samples in order, k = ``PIECE`` until the end.
 Pieces = Callable[[], Iterable[np.ndarray]]
-"""Reads a source: arrays (k, *input_shape) of its samples in order, k = ``PIECE`` until the end."""
 
 
 @dataclass(frozen=True)
 class Pool:
-    """A data set before it is dealt.
-
-    Attributes
-    ----------
-    source : str
-        Name of the data set.
-    labels : ndarray
-        What ``Split.y`` holds, of any numpy type: (samples,) for classification, else
-        (samples, n_classes).
-    n_classes : int
-        Labels, tags or target columns.
-    input_shape : tuple of int
-        Shape of a sample.
-    stored : str
-        numpy type in which the source reads x.
-    divisor : int
-        A sample is what the source reads over this number.
-    task : str
-        See ``Description``.
-    class_names : tuple of str
-        See ``Description``.
-    """
+    """A data set before it is dealt."""
 
     source: str
     labels: np.ndarray
@@ -90,9 +62,8 @@ class Dealt(Protocol):
         """Return training, validation and test samples of each client, int64 (n_clients,) each."""
 
     def split(self, client: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the numbers of the client's training, validation and test samples, in their order.
-
-        int64 each, counted from 0 in the source.
+        """Return the numbers of the client's training, validation and test samples, in their
+        order.
         """
 
 
@@ -111,20 +82,7 @@ def describe(pool: Pool, dealt: Dealt) -> Description:
 
 @dataclass(frozen=True)
 class InFileOrder:
-    """Clients keep the order of the source; a share of each one's samples is for testing.
-
-    Of m samples, ``test_fraction`` m, rounded and never all, are drawn for testing by ``seed`` and
-    the client. The validation split is empty.
-
-    Attributes
-    ----------
-    indices : list of ndarray
-        Sample numbers of each client, int64.
-    seed : int
-        Seed of the draw.
-    test_fraction : float
-        Share of each client's samples, in [0, 1).
-    """
+    """Clients keep the order of the source; a share of each one's samples is for testing."""
 
     indices: list[np.ndarray]
     seed: int
@@ -145,15 +103,7 @@ class InFileOrder:
 
 @dataclass(frozen=True)
 class Assignment:
-    """Each client's samples in random order, 60/20/20, by the seed and the client.
-
-    Attributes
-    ----------
-    indices : list of ndarray
-        Sample numbers of each client, int64.
-    seed : int
-        Seed of the random order.
-    """
+    """Each client's samples in random order, 60/20/20, by the seed and the client."""
 
     indices: list[np.ndarray]
     seed: int
@@ -170,21 +120,7 @@ class Assignment:
 
 
 def assign(pool: Pool, n_clients: int, seed: int, name: str, **options: float) -> Assignment:
-    """Deal ``pool`` to clients; the same on every rank.
-
-    Parameters
-    ----------
-    pool : Pool
-        The data set.
-    n_clients : int
-        Number of clients.
-    seed : int
-        Seed of the partition and of each client's split.
-    name : str
-        Name of the partition.
-    **options
-        Options of partitions; those that this one does not take are ignored.
-    """
+    """Deal ``pool`` to clients; the same on every rank."""
     rng = stream(seed, "partition")
     return Assignment(partition(name, pool.labels, n_clients, rng, options), seed)
 
@@ -197,24 +133,7 @@ def load_pooled(
     dtype: torch.dtype,
     communicator: Communicator,
 ) -> Shards:
-    """Return the shards of ``client_ids``. Collective.
-
-    Parameters
-    ----------
-    pool : Pool
-        The data set.
-    assignment : Dealt
-        Who owns which of its samples.
-    pieces : callable
-        Reads the source in pieces of ``PIECE`` samples; called on rank 0 only.
-    client_ids : ndarray
-        Clients hosted here, int64, ascending.
-    dtype : torch.dtype
-        Type of x. x is divided by ``pool.divisor`` for a floating-point type and left as stored for
-        ``torch.uint8``.
-    communicator : Communicator
-        All ranks of the run.
-    """
+    """Return the shards of ``client_ids``. Collective."""
     wishes = communicator.gather_object(client_ids)
     order, offsets = _order(assignment, client_ids)
     x = allocated((len(order), *pool.input_shape), dtype)
@@ -249,9 +168,8 @@ def _order(assignment: Dealt, client_ids: np.ndarray) -> tuple[np.ndarray, list[
 
 
 def _places(order: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """For each piece of the source that matters: its first sample, and which of ``order`` it has.
-
-    The latter are ascending by sample, so that sender and receiver agree.
+    """For each piece of the source that matters: its first sample, and which of ``order``
+    it has.
     """
     by_sample = np.argsort(order, kind="stable")
     piece = order[by_sample] // PIECE
@@ -291,12 +209,8 @@ def _receive(
 
 @dataclass(frozen=True)
 class InTurn:
-    """Each client's samples in the order of the source, the first 60 % for training, then 20/20.
-
-    Attributes
-    ----------
-    indices : list of ndarray
-        Sample numbers of each client, int64.
+    """Each client's samples in the order of the source, the first 60 % for training, then
+    20/20.
     """
 
     indices: list[np.ndarray]
@@ -312,15 +226,7 @@ class InTurn:
 
 @dataclass(frozen=True)
 class Published:
-    """Each client's samples in the order of the source, tested on those published for testing.
-
-    Attributes
-    ----------
-    indices : list of ndarray
-        Sample numbers of each client, int64.
-    is_test : ndarray
-        bool (samples,).
-    """
+    """Each client's samples in the order of the source, tested on those published for testing."""
 
     indices: list[np.ndarray]
     is_test: np.ndarray
@@ -338,13 +244,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Consecutive:
-    """Each client's samples one after the other: training, then validation, then test samples.
-
-    Attributes
-    ----------
-    sizes : ndarray
-        Training, validation and test samples of each client, int64 (n_clients, 3).
-    """
+    """Each client's samples one after the other: training, then validation, then test samples."""
 
     sizes: np.ndarray
 
@@ -364,25 +264,7 @@ Parts = Literal["60_20_20", "in_order", "published"]
 
 @dataclass(frozen=True)
 class Source:
-    """What a reader found in its files; rank 0 has it.
-
-    Attributes
-    ----------
-    pool : Pool
-        The samples without x.
-    pieces : callable
-        Reads x in pieces of ``PIECE`` samples.
-    owner : ndarray or None
-        The source of each sample, int64 (samples,), from 0 on: what ``natural`` deals by.
-    coarse : ndarray or None
-        Coarse label of each sample, int64 (samples,), for ``pachinko``.
-    is_test : ndarray or None
-        Whether a sample belongs to the published test part, bool (samples,).
-    is_text : bool
-        Whether samples are overlapping windows of texts, in the order of these.
-    remarks : tuple of str
-        Lines for the log.
-    """
+    """What a reader found in its files; rank 0 has it."""
 
     pool: Pool
     pieces: Pieces
@@ -395,8 +277,6 @@ class Source:
 
 class DealtDataset(Dataset):
     """Samples of one source, dealt to clients by a partition and split by each of them.
-
-    Rank 0 reads the source and sends each sample to its owner.
 
     Parameters
     ----------
@@ -562,8 +442,8 @@ def _given(source: Source, name: str) -> np.ndarray:
     return given
 
 
+# Partitions that only count samples.
 COUNTING = ("contiguous", "iid", "quantity_skew")
-"""Partitions that only count samples."""
 
 
 def _splits(source: Source, indices: list[np.ndarray], seed: int, parts: Parts | None) -> Dealt:

@@ -1,24 +1,5 @@
-"""Ways to deal the samples of one data set to clients.
-
-A partition is a function of (labels, n_clients, rng), labels int64 (samples,), whose keyword-only
-parameters are its options. It returns the sample numbers of each client, int64, ascending. For any
-labels it terminates, gives every sample to exactly one client and each client ``min_samples`` or
-more, or raises ``InputError`` where that is impossible. ``PARTITIONS`` names them. ``OTHERS`` takes
-something else instead of labels: ``kmeans`` samples, ``natural`` the source of each sample (of
-which it may leave some out), ``pachinko`` coarse and fine labels. ``contiguous``, ``iid`` and
-``quantity_skew`` only count labels.
-
-What partitions share: types of their options, counts of samples, and samples by counts.
-
-Shards of few labels: the partition ``pathological`` (McMahan et al. 2017, sec. 3).
-
-Pachinko allocation: labels in two stages, coarse then fine (the partition ``pachinko``).
-
-Clients of unequal size: the partition ``quantity_skew``.
-
-Every client one source of the data: a writer, a role, a drawer (the partition ``natural``).
-
-Any number of clusters of equal size: many are found by parting the points recursively.
+"""Ways to deal the samples of one data set to clients. Shards of few labels: the partition
+``pathological`` (McMahan et al. 2017, sec. 3).
 """
 
 from __future__ import annotations
@@ -37,30 +18,20 @@ from mpifed.data.kmeans import kmeans as kmeans_of_kmeans
 from mpifed.errors import InputError, closest
 from mpifed.random import stream
 
+# A symmetric Dirichlet parameter that double precision can draw with.
 Alpha = Annotated[float, Ge(1e-6), Le(1e9)]
-"""A symmetric Dirichlet parameter that double precision can draw with."""
 
 MinSamples = Annotated[int, Ge(2)]
 
+# Share of all samples that is used.
 Fraction = Annotated[float, Gt(0), Le(1)]
-"""Share of all samples that is used."""
 
+# Samples of a client by default: the fewest of which 60/20/20 leaves 3, 1 and 1.
 FEWEST = 5
-"""Samples of a client by default: the fewest of which 60/20/20 leaves 3, 1 and 1."""
 
 
 def share_of(n_samples: int, fraction: float, seed: int) -> np.ndarray:
-    """Return which samples are used where ``fraction`` of them is, int64, ascending.
-
-    Parameters
-    ----------
-    n_samples : int
-        All samples.
-    fraction : float
-        Share that is used, in (0, 1]; rounded to one sample at least.
-    seed : int
-        Seed of the draw.
-    """
+    """Return which samples are used where ``fraction`` of them is, int64, ascending."""
     count = max(1, int(np.floor(fraction * n_samples + 0.5)))
     return np.sort(stream(seed, "fraction").permutation(n_samples)[:count])
 
@@ -123,12 +94,7 @@ def pathological(
     min_samples: MinSamples = FEWEST,
     classes_per_client: Classes = 2,
 ) -> list[np.ndarray]:
-    """Deal exactly ``classes_per_client`` labels to each client (McMahan et al. 2017, sec. 3).
-
-    There, data sorted by label are cut into equal shards, of which every client gets some; a shard
-    may hold two labels. Here shards end where labels end: every label is cut into a number of
-    shards about proportional to its size, and a client gets shards of different labels.
-    """
+    """Deal exactly ``classes_per_client`` labels to each client (McMahan et al. 2017, sec. 3)."""
     classes, sizes = np.unique(labels, return_counts=True)
     smallest = -(-min_samples // classes_per_client)
     shards = _shards_of(classes, sizes, n_clients, classes_per_client, smallest)
@@ -142,11 +108,7 @@ def pathological(
 def _shards_of(
     classes: np.ndarray, sizes: np.ndarray, n_clients: int, each: int, smallest: int
 ) -> np.ndarray:
-    """Shards of each label: ``n_clients * each`` in all, none below ``smallest`` samples.
-
-    They are given out one by one to the label whose shards are the largest so far (the method of
-    d'Hondt), so that they become about equally large.
-    """
+    """Shards of each label: ``n_clients * each`` in all, none below ``smallest`` samples."""
     if each > len(classes):
         raise InputError(
             f"data.classes_per_client is {each}, but the data have only {len(classes)} labels"
@@ -182,12 +144,7 @@ def _shards_of(
 def _hand_out(
     shards: np.ndarray, n_clients: int, each: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Which client gets a shard of which label: bool (clients, labels), ``each`` True a row.
-
-    Client by client, ``each`` labels are drawn with the number of their shards left as weights. A
-    label with as many shards left as there are clients must be taken; then the rest can always be
-    handed out, and there are never more than ``each`` such labels.
-    """
+    """Which client gets a shard of which label: bool (clients, labels), ``each`` True a row."""
     left = shards.copy()
     holds = np.zeros((n_clients, len(shards)), bool)
     for client in range(n_clients):
@@ -210,38 +167,8 @@ def pachinko(
     pachinko_alpha: Alpha = 0.4,
     pachinko_beta: Alpha = 10.0,
 ) -> list[np.ndarray]:
-    """Deal by Pachinko allocation (Reddi et al. 2021, App. C.1; Marfoq et al. 2021, App. I.1.1).
-
-    A client draws weights of the coarse labels ~ Dir(alpha) and, within each coarse label, of its
-    fine labels ~ Dir(beta). Its samples come one by one: a coarse label, then a fine label, then a
-    sample of that label that nobody has. A fine label without samples left is removed and the
-    weights beside it are renormalised; so is a coarse label whose fine labels are all removed.
-    Clients draw in their order and get equally many samples, or one more.
-
-    Parameters
-    ----------
-    pairs : ndarray
-        Coarse and fine label of each sample, int64 (samples, 2).
-    n_clients : int
-        Number of clients.
-    rng : Generator
-        Draws weights, labels and samples.
-    min_samples : int
-        Fewest samples of a client.
-    pachinko_alpha : float
-        Concentration over coarse labels: the larger, the more alike clients are.
-    pachinko_beta : float
-        Concentration over the fine labels of a coarse one.
-
-    Returns
-    -------
-    list of ndarray
-        The samples of each client, int64, ascending.
-
-    Raises
-    ------
-    InputError
-        If there are fewer than ``n_clients * min_samples`` samples.
+    """Deal by Pachinko allocation (Reddi et al. 2021, App. C.1; Marfoq et al. 2021, App.
+    I.1.1).
     """
     check_enough(len(pairs), n_clients, min_samples)
     leaves, leaf_of, left = np.unique(pairs, axis=0, return_inverse=True, return_counts=True)
@@ -257,11 +184,7 @@ def pachinko(
 
 
 def _log_gamma(size: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
-    """Logarithms of Gamma(alpha, 1) draws, which normalised are ~ Dir(alpha); float64 (size,).
-
-    Gamma(alpha) is Gamma(alpha + 1) U^(1 / alpha). A small alpha would make most of the draws 0,
-    and nothing to renormalise when the others are removed.
-    """
+    """Logarithms of Gamma(alpha, 1) draws, which normalised are ~ Dir(alpha); float64 (size,)."""
     larger = np.log(rng.standard_gamma(alpha + 1, size))
     return larger + np.log1p(-rng.random(size)) / alpha
 
@@ -324,41 +247,7 @@ def quantity_skew(
     quantity_sigma: Spread = 1.0,
     quantity_exponent: Spread = 1.0,
 ) -> list[np.ndarray]:
-    """Deal all samples at random to clients of unequal size (Li et al. 2022, sec. IV.C).
-
-    Every client gets ``min_samples``. The rest is shared in proportion to q: Dir(alpha) of Li et
-    al. 2022 ("Federated learning on non-IID data silos"), exp(sigma z) with z standard normal, or
-    rank^-exponent, as in Li et al. 2020 ("Federated optimization in heterogeneous networks").
-
-    Parameters
-    ----------
-    labels : ndarray
-        One entry for each sample, which are only counted.
-    n_clients : int
-        Number of clients.
-    rng : Generator
-        Draws q, and who gets which sample.
-    min_samples : int
-        Fewest samples of a client.
-    quantity_law : {'dirichlet', 'lognormal', 'power_law'}
-        The law of q.
-    quantity_alpha : float
-        Concentration of ``dirichlet``: the larger, the more equal the clients.
-    quantity_sigma : float
-        Standard deviation of the logarithm under ``lognormal``; 0 makes equal clients.
-    quantity_exponent : float
-        Exponent of ``power_law``; 0 makes equal clients.
-
-    Returns
-    -------
-    list of ndarray
-        The samples of each client, int64, ascending.
-
-    Raises
-    ------
-    InputError
-        If there are fewer than ``n_clients * min_samples`` samples.
-    """
+    """Deal all samples at random to clients of unequal size (Li et al. 2022, sec. IV.C)."""
     check_enough(len(labels), n_clients, min_samples)
     if quantity_law == "dirichlet":
         shares = rng.dirichlet(np.full(n_clients, quantity_alpha))
@@ -373,22 +262,7 @@ def quantity_skew(
 
 
 def apportioned(total: int, shares: np.ndarray) -> np.ndarray:
-    """Return whole numbers in proportion to ``shares``, int64, whose sum is ``total``.
-
-    Each is the exact quotient rounded down, and what is left goes to the largest remainders.
-
-    Parameters
-    ----------
-    total : int
-        What is shared out, at least 0.
-    shares : ndarray
-        At least 0, with a positive sum.
-
-    Examples
-    --------
-    >>> apportioned(10, np.array([1.0, 1.0, 2.0]))
-    array([3, 2, 5])
-    """
+    """Return whole numbers in proportion to ``shares``, int64, whose sum is ``total``."""
     exact = total * (shares / shares.sum())
     whole = np.floor(exact).astype(np.int64)
     rest = np.argsort(whole - exact, kind="stable")[: total - whole.sum()]
@@ -407,40 +281,7 @@ def natural(
     min_samples: MinSamples = FEWEST,
     choose: Choose = "random",
 ) -> list[np.ndarray]:
-    """Give each client all samples of one source.
-
-    Sources below ``min_samples`` are left out, and so are those that are not chosen where there are
-    more than clients. Clients have the order of their sources.
-
-    Parameters
-    ----------
-    owner : ndarray
-        The source of each sample, int64 (samples,), at least 0.
-    n_clients : int
-        Number of clients.
-    rng : Generator
-        Draws the sources.
-    min_samples : int
-        Fewest samples of a source that is taken.
-    choose : {'random', 'first', 'largest'}
-        Which sources are taken.
-
-    Returns
-    -------
-    list of ndarray
-        The samples of each client, int64, ascending.
-
-    Raises
-    ------
-    InputError
-        If there are fewer sources than clients.
-
-    Examples
-    --------
-    >>> owner = np.array([4, 7, 4, 4, 9, 7])
-    >>> [own.tolist() for own in natural(owner, 2, np.random.default_rng(0), min_samples=2)]
-    [[0, 2, 3], [1, 5]]
-    """
+    """Give each client all samples of one source."""
     sources = chosen(np.bincount(owner), n_clients, rng, min_samples, choose)
     by_source = np.argsort(owner, kind="stable")
     starts = np.searchsorted(owner[by_source], sources)
@@ -455,20 +296,7 @@ def chosen(
     min_samples: int,
     choose: Choose,
 ) -> np.ndarray:
-    """Return the sources that become clients, int64 (n_clients,), ascending.
-
-    Parameters
-    ----------
-    sizes : ndarray
-        Samples of each source, int64 (sources,).
-    n_clients, rng, min_samples, choose
-        As for ``natural``.
-
-    Raises
-    ------
-    InputError
-        If fewer sources than clients have ``min_samples``.
-    """
+    """Return the sources that become clients, int64 (n_clients,), ascending."""
     enough = np.flatnonzero(sizes >= min_samples)
     if len(enough) < n_clients:
         raise InputError(
@@ -482,14 +310,14 @@ def chosen(
     return np.sort(enough[:n_clients])
 
 
+# Points times squared clusters above which clusters are parted recursively.
 LARGE = 2.1e9
-"""Points times squared clusters above which clusters are parted recursively."""
 
+# Into how many parts at a time.
 BRANCHES = 4
-"""Into how many parts at a time."""
 
+# Steps of k-means for each parting, if it has not settled before.
 STEPS = 10
-"""Steps of k-means for each parting, if it has not settled before."""
 
 log = logging.getLogger("mpifed")
 
@@ -497,27 +325,7 @@ log = logging.getLogger("mpifed")
 def equal_parts(
     points: np.ndarray, n_clusters: int, rng: np.random.Generator, solver: Solver = "own"
 ) -> np.ndarray:
-    """Return the cluster of each point, int64 (n,), where clusters have equal size.
-
-    Up to ``LARGE``, or with ``package``, these are the clusters of ``equal_clusters``; above, they
-    are found by recursive parting.
-
-    Parameters
-    ----------
-    points : ndarray
-        float64 (n, dimension).
-    n_clusters : int
-        Number of clusters; their sizes differ by at most one.
-    rng : Generator
-        Draws the first centres.
-    solver : {'own', 'package'}
-        As in ``equal_clusters``.
-
-    Raises
-    ------
-    InputError
-        As in ``equal_clusters``.
-    """
+    """Return the cluster of each point, int64 (n,), where clusters have equal size."""
     few = len(points) * n_clusters**2 <= LARGE or len(points) < n_clusters
     if solver == "package" or few:
         return equal_clusters(points, n_clusters, rng, solver).owner
@@ -540,10 +348,7 @@ def _part(
     rng: np.random.Generator,
     owner: np.ndarray,
 ) -> None:
-    """Writes to ``owner`` which of ``clusters`` each of ``members`` belongs to.
-
-    ``sizes`` are those of all clusters.
-    """
+    """Writes to ``owner`` which of ``clusters`` each of ``members`` belongs to."""
     if len(clusters) == 1:
         owner[members] = clusters[0]
         return
@@ -604,13 +409,7 @@ def dirichlet(
     min_samples: MinSamples = FEWEST,
     dirichlet_alpha: Alpha = 0.4,
 ) -> list[np.ndarray]:
-    """Deal by Dirichlet allocation (Marfoq et al. 2021, App. I.1.1, after Wang et al. 2020).
-
-    The samples of each label go to the clients with probabilities ~ Dir(alpha), drawn anew for
-    every label: the smaller alpha, the more the clients differ, in labels and in size. The paper
-    draws again until every client has enough. Here, clients below ``min_samples`` are filled up one
-    sample at a time from the client that has most, out of its most frequent label.
-    """
+    """Deal by Dirichlet allocation (Marfoq et al. 2021, App. I.1.1, after Wang et al. 2020)."""
     check_enough(len(labels), n_clients, min_samples)
     classes, sizes = np.unique(labels, return_counts=True)
     alpha = np.full(n_clients, dirichlet_alpha)
@@ -627,14 +426,8 @@ def contiguous(
     min_samples: MinSamples = FEWEST,
     contiguous_rule: ContiguousRule = "floor",
 ) -> list[np.ndarray]:
-    """Deal runs of consecutive samples, in the order of the source (Gasanov et al. 2022, sec. 6).
-
-    ``floor`` is the paper's rule: of r samples client i of n gets floor(i r / n) up to
-    floor((i + 1) r / n), that excluded, i = 0 .. n - 1. ``array_split`` is the published code's:
-    the first r mod n clients get one more than the others.
-
-    >>> [len(own) for own in contiguous(np.zeros(17), 3, np.random.default_rng(0))]
-    [5, 6, 6]
+    """Deal runs of consecutive samples, in the order of the source (Gasanov et al. 2022,
+    sec. 6).
     """
     check_enough(len(labels), n_clients, min_samples)
     every = np.arange(len(labels))
@@ -651,9 +444,8 @@ def kmeans(
     min_samples: MinSamples = FEWEST,
     kmeans_solver: Solver = "own",
 ) -> list[np.ndarray]:
-    """Deal clusters of equal size (Dieuleveut et al. 2025, sec. 6): clients as unlike as can be.
-
-    ``points`` is float64 (samples, dimension); sizes differ by at most one. See ``clustering``.
+    """Deal clusters of equal size (Dieuleveut et al. 2025, sec. 6): clients as unlike as
+    can be.
     """
     check_enough(len(points), n_clients, min_samples)
     points = points.reshape(len(points), -1).astype(np.float64)
@@ -695,21 +487,7 @@ def deal_by(
     rng: np.random.Generator,
     options: Mapping[str, Any],
 ) -> list[np.ndarray]:
-    """Return the partition called ``name`` of what it deals by, with the options that it takes.
-
-    Parameters
-    ----------
-    name : str
-        A key of ``PARTITIONS`` or ``OTHERS``.
-    given : ndarray
-        Labels, or what ``OTHERS`` take instead; the first axis is samples.
-    n_clients : int
-        Number of clients.
-    rng : Generator
-        For all draws.
-    options : mapping
-        Options of any partitions; those that this one does not take are ignored.
-    """
+    """Return the partition called ``name`` of what it deals by, with the options that it takes."""
     return _with_own_options({**PARTITIONS, **OTHERS}[name], given, n_clients, rng, options)
 
 
@@ -732,9 +510,8 @@ def _with_own_options(
 
 
 def counts_60_20_20(n_samples: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return training, validation and test samples out of ``n_samples`` (at least 2), any shape.
-
-    A fifth, rounded, for validation, the same for test but at least one, the rest for training.
+    """Return training, validation and test samples out of ``n_samples`` (at least 2), any
+    shape.
     """
     fifth = (2 * np.asarray(n_samples, np.int64) + 5) // 10
     n_test = np.maximum(fifth, 1)

@@ -13,15 +13,7 @@ from mpifed.errors import InputError
 
 
 class Recorded(Dataset):
-    """A data set of which the description is known.
-
-    Parameters
-    ----------
-    description : Description
-        What the run recorded of it.
-    make : callable
-        Makes the data set itself.
-    """
+    """A data set of which the description is known."""
 
     def __init__(self, description: Description, make: Callable[[], Dataset]) -> None:
         self.description = description

@@ -1,7 +1,4 @@
-"""Users' own samples: inputs, targets and clients as arrays, checked and described.
-
-Targets of a user's own samples: which task they are of, and labels as numbers from 0 on.
-"""
+"""Users' own samples: inputs, targets and clients as arrays, checked and described."""
 
 from __future__ import annotations
 
@@ -17,33 +14,19 @@ from mpifed.data.partitioned import PIECE, GroupedDataset, GroupedName, Parts, P
 from mpifed.errors import InputError, one_line
 from mpifed.mpi.communicator import Communicator
 
+# Labels are counted from 0 on, so that a large one is more likely a mistake.
 MOST_LABELS = 1 << 20
-"""Labels are counted from 0 on, so that a large one is more likely a mistake."""
 
+# Above it not all whole numbers are numbers of double precision.
 MOST_EXACT = 2.0**53
-"""Above it not all whole numbers are numbers of double precision."""
 
+# Labels that a line of the log shows.
 SHOWN = 5
-"""Labels that a line of the log shows."""
 
 
 @dataclass(frozen=True)
 class Targets:
-    """Targets as ``Split.y`` holds them.
-
-    Attributes
-    ----------
-    task : str
-        See ``Description``.
-    values : ndarray
-        (samples,) for labels, (samples, L) for sequences, else (samples, n_classes).
-    n_classes : int
-        Labels, tags or target columns.
-    class_names : tuple of str
-        Names of the labels, or empty.
-    remarks : tuple of str
-        Lines for the log: what was guessed, and which labels never occur.
-    """
+    """Targets as ``Split.y`` holds them."""
 
     task: Task
     values: np.ndarray
@@ -59,30 +42,7 @@ def read_targets(
     x_shape: tuple[int, ...],
     names: tuple[str, ...] = (),
 ) -> Targets:
-    """Return checked targets.
-
-    The task is guessed by values, whatever their type: whole numbers and texts are labels, columns
-    of 0 and 1 are tags, other numbers are regressed on. Columns with one 1 in each row are refused
-    then, since they are labels as often as tags.
-
-    Parameters
-    ----------
-    said : str
-        The beginning of messages, as ``data.path is 'file.npz', where``.
-    y : ndarray or None
-        (samples,) or (samples, targets), numbers or texts; None for unlabelled data.
-    task : str or None
-        What is to be learnt; None guesses.
-    x_shape : tuple of int
-        Shape of the inputs, (samples, ...).
-    names : tuple of str
-        Names of the labels 0, 1, ...
-
-    Raises
-    ------
-    InputError
-        If the targets do not fit the task, or the task is to be named.
-    """
+    """Return checked targets."""
     if task is None:
         task, reason = _guessed(said, y)
         found = _of_task(said, y, task, x_shape, names)
@@ -206,22 +166,7 @@ def _labels_at_positions(
 
 
 def numbered(said: str, values: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct values in their order, and the place of each among them, int64.
-
-    Parameters
-    ----------
-    said : str
-        The beginning of messages.
-    values : ndarray
-        Whole numbers or texts, (samples,).
-    what : str
-        What each of them is, for messages.
-
-    Raises
-    ------
-    InputError
-        If they are anything else.
-    """
+    """Return the distinct values in their order, and the place of each among them, int64."""
     if values.dtype.kind == "O" and all(isinstance(value, str) for value in values.tolist()):
         values = values.astype(str)
     is_whole = values.dtype.kind in "biuU" or (values.dtype.kind == "f" and _is_whole(values))
@@ -258,23 +203,7 @@ OwnTask = Literal["auto", "classification", "sequence", "multi_label", "regressi
 
 @dataclass(frozen=True)
 class Columns:
-    """Samples, one a row.
-
-    Attributes
-    ----------
-    x : ndarray
-        Inputs, numbers (samples, ...).
-    y : ndarray or None
-        Targets: (samples,) or (samples, targets).
-    client : ndarray or None
-        Whose each sample is, whole numbers or texts (samples,).
-    is_test : ndarray or None
-        Whether each sample is for testing, true or false or 0 or 1 (samples,).
-    class_names : tuple of str
-        Names of the labels.
-    divisor : int or None
-        What x is divided by unless an option says so; None where the source does not tell.
-    """
+    """Samples, one a row."""
 
     x: np.ndarray
     y: np.ndarray | None = None
@@ -359,26 +288,7 @@ def _unread(columns: Columns, partition: str | None, split: str | None) -> Itera
 def source_of(
     said: str, name: str, columns: Columns, task: OwnTask, divisor: int | None = None
 ) -> Source:
-    """Return checked columns as a source.
-
-    Parameters
-    ----------
-    said : str
-        The beginning of messages, as ``data.path is 'file.npz', where``.
-    name : str
-        Name of the data set.
-    columns : Columns
-        The samples.
-    task : str
-        What is to be learnt.
-    divisor : int, optional
-        A sample is x over this number. None is that of the columns, else 1.
-
-    Raises
-    ------
-    InputError
-        If shapes or types do not fit, or a value is not finite.
-    """
+    """Return checked columns as a source."""
     x = _inputs(said, columns.x)
     for column, what in (
         (columns.y, "targets"),

@@ -30,35 +30,14 @@ from mpifed.exchange.compression import Compressor
 from mpifed.exchange.compression.base import PURPOSE
 from mpifed.federation.clients import Draws
 
+# Share of a run's rounds in which the distance from consensus must be known to halve.
 SHARE_TO_HALVE = 0.1
-"""Share of a run's rounds in which the distance from consensus must be known to halve."""
 
 
 def contracted(
     compressor: Compressor, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
 ) -> Tensor:
-    """Return C'(rows): C / (1 + omega) for an unbiased compressor C, C itself for a biased one.
-
-    E||C'(v) - v||^2 <= (1 - delta) ||v||^2 with delta = ``compressor.contraction(size)``.
-
-    Parameters
-    ----------
-    compressor : Compressor
-        C.
-    rows : Tensor
-        (clients, size).
-    draws : Draws
-        The random numbers of the round.
-    ids : ndarray
-        Numbers of the clients, int64 (clients,).
-    purpose : str
-        Name of the random stream.
-
-    Returns
-    -------
-    Tensor
-        (clients, size).
-    """
+    """Return C'(rows): C / (1 + omega) for an unbiased compressor C, C itself for a biased one."""
     made = compressor(rows, draws, ids, purpose)
     sent = checked_result(compressor, "__call__", made, rows)
     return sent / (1 + compressor.omega(rows.shape[1])) if compressor.unbiased else sent
@@ -71,58 +50,19 @@ def gossip_step(
     mix: Callable[[Tensor], Tensor],
     step_size: float,
 ) -> tuple[Tensor, Tensor]:
-    """Return the new values and the new replicas of the clients hosted here.
-
-    If nothing is lost and ``step_size`` is 1, the values are W ``values``, plain gossip.
-
-    Parameters
-    ----------
-    values : Tensor
-        What the clients computed, x, (clients, size).
-    replicas : Tensor
-        Their replicas, x̂, (clients, size).
-    sent : Tensor
-        ``contracted`` of ``values - replicas``, (clients, size).
-    mix : callable
-        Maps rows X to the rows of W X.
-    step_size : float
-        gamma.
-    """
+    """Return the new values and the new replicas of the clients hosted here."""
     replicas = replicas + sent
     return values + step_size * (mix(replicas) - replicas), replicas
 
 
 def constants(weights: np.ndarray) -> np.ndarray:
-    """Return ``gap`` and ``spread`` of a dense W whose rows sum to one, float64 (2,).
-
-    Examples
-    --------
-    >>> constants(np.array([[0.75, 0.25], [0.25, 0.75]])).round(12).tolist()
-    [0.5, 0.5]
-    """
+    """Return ``gap`` and ``spread`` of a dense W whose rows sum to one, float64 (2,)."""
     away = np.linalg.norm(weights - weights.mean(axis=0), 2)
     return np.array([1 - away, np.linalg.norm(np.eye(len(weights)) - weights, 2)])
 
 
 def optimal_step(gap: float, spread: float, delta: float) -> float:
-    """Return the gamma in (0, 1] with the largest ``shrinkage``; ``gap`` must be above 0.
-
-    With s = sqrt(1 - delta) and h = sqrt(beta) + sqrt(rho + beta) it is the smaller of 1 and
-
-        rho (1 - s) h / (sqrt(rho + beta) (rho^2 + s beta h^2))
-
-    where mu reaches its maximum, rho^2 (1 - s) / (rho^2 + s beta h^2). The maximum is unique: mu is
-    the least eigenvalue of a symmetric matrix that is affine in gamma, hence concave.
-
-    Examples
-    --------
-    Without compression the step is 1, plain gossip:
-
-    >>> optimal_step(0.5, 0.5, delta=1.0)
-    1.0
-    >>> round(optimal_step(0.5, 0.5, delta=0.5), 4)
-    0.1953
-    """
+    """Return the gamma in (0, 1] with the largest ``shrinkage``; ``gap`` must be above 0."""
     left = math.sqrt(1 - delta)
     both = math.sqrt(spread) + math.sqrt(gap + spread)
     below = math.sqrt(gap + spread) * (gap * gap + left * spread * both * both)
@@ -130,18 +70,7 @@ def optimal_step(gap: float, spread: float, delta: float) -> float:
 
 
 def shrinkage(step: float, gap: float, spread: float, delta: float) -> float:
-    """Return mu, where 1 - mu bounds the factor by which the error falls in a round.
-
-    With a^2 = E sum_t ||x_t - mean||^2, e^2 = E sum_t ||x_t - x̂_t||^2 (x_t before the replica
-    moves from it, x̂_t after) and s = sqrt(1 - delta), a round of gamma = ``step`` in (0, 1] obeys
-
-        a' <= (1 - gamma rho) a + gamma beta e
-        e' <= s (gamma beta a + (1 + gamma beta) e)
-
-    by Minkowski's inequality, for any draws. So sqrt(a^2 + e^2 / s) falls by 1 - mu, the largest
-    eigenvalue of these four coefficients. This holds for any W whose rows sum to one. mu is above 0
-    where s gamma beta (rho + beta) < rho (1 - s); at most 0 means that the bound says nothing.
-    """
+    """Return mu, where 1 - mu bounds the factor by which the error falls in a round."""
     left = math.sqrt(1 - delta)
     kept = delta / (1 + left)
     trace = step * (gap - left * spread) + kept
@@ -152,43 +81,20 @@ def shrinkage(step: float, gap: float, spread: float, delta: float) -> float:
 
 
 def theoretical_step(gap: float, spread: float, delta: float) -> float:
-    """Return a step size gamma with which CHOCO-Gossip converges (Theorem 2).
-
-    With
-
-        gamma = rho delta / (16 rho + rho^2 + 4 beta^2 + 2 rho beta^2 - 8 rho delta)
-
-    the error falls by ``theoretical_rate`` a round. It is cautious: ``optimal_step`` is proven too.
-    """
+    """Return a step size gamma with which CHOCO-Gossip converges (Theorem 2)."""
     below = 16 * gap + gap**2 + 4 * spread**2 + 2 * gap * spread**2 - 8 * gap * delta
     return gap * delta / below
 
 
 def theoretical_rate(gap: float, delta: float) -> float:
-    """Return 1 - rho^2 delta / 82, the factor of the error in a round (Theorem 2).
-
-    The error is E sum_t (||x_t - mean||^2 + ||x_t - x̂_t||^2), x_t taken before the replica moves
-    from it, x̂_t after; gamma is ``theoretical_step``.
-    """
+    """Return 1 - rho^2 delta / 82, the factor of the error in a round (Theorem 2)."""
     return 1 - gap**2 * delta / 82
 
 
 def forecast(
     step: float, where_from: str, bounds: tuple[float, float, float], rounds: int
 ) -> list[str]:
-    """Return lines for the log: the rate of ``step``, and a warning if it is negligible.
-
-    Parameters
-    ----------
-    step : float
-        gamma.
-    where_from : str
-        How it was chosen, in words.
-    bounds : tuple of float
-        ``gap``, ``spread`` and ``delta``.
-    rounds : int
-        Rounds of the run.
-    """
+    """Return lines for the log: the rate of ``step``, and a warning if it is negligible."""
     mu, said = shrinkage(step, *bounds), f"consensus step {step:.3g}, {where_from}: "
     if mu <= 0:
         return [f"{said}no bound is known for it"]

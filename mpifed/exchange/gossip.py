@@ -1,17 +1,4 @@
-"""Exchange by gossip: x_t <- sum_s W^k[t, s] x_s (Marfoq et al. 2021, Alg. 4, line 15).
-
-What W^k is made from is computed once on rank 0, broadcast, and stored with the run. ``routing``
-gives the matrix of a round and ``routes`` what ranks must send each other for it. The mixing is
-exact (``reduction``), so the route of a row cannot change a number.
-
-One round of gossip: rows mixed by W^k, plainly, corrected, or by CHOCO-Gossip if compressed.
-
-What ``--dry-run`` says of gossip.
-
-What gossip does not go with, and asynchronous gossip in particular.
-
-How fast averaging alone would bring clients together: what a schedule's consensus rate predicts.
-"""
+"""Exchange by gossip: x_t <- sum_s W^k[t, s] x_s (Marfoq et al. 2021, Alg. 4, line 15)."""
 
 from __future__ import annotations
 
@@ -56,30 +43,14 @@ from topologies.schedules.thinning import Partial
 
 @dataclass(frozen=True)
 class Replicas:
-    """The replicas of the clients' values that their neighbours hold (CHOCO-Gossip).
-
-    Attributes
-    ----------
-    replica : Tensor
-        (clients, numbers), one row per client; the shared values of a round one after another.
-    """
+    """The replicas of the clients' values that their neighbours hold (CHOCO-Gossip)."""
 
     replica: Tensor = client()
 
 
 @dataclass(frozen=True)
 class CompressedMessages:
-    """How the messages of gossip are compressed.
-
-    Attributes
-    ----------
-    compressor : Compressor
-        What messages go through.
-    seed : int
-        The seed of its draws.
-    step : callable
-        Maps the size of a message to the step size gamma of CHOCO-Gossip.
-    """
+    """How the messages of gossip are compressed."""
 
     compressor: Compressor
     seed: int
@@ -88,25 +59,7 @@ class CompressedMessages:
 
 @dataclass
 class GossipChannel(Channel):
-    """The neighbours of one round.
-
-    Attributes
-    ----------
-    federation : Federation
-        Its training clients are the nodes.
-    routing : Routing
-        Gives W^k and how its rows move.
-    ledger : Ledger
-        Where messages are booked.
-    messages : CompressedMessages, Correction or None
-        How messages are compressed or corrected; None where they are sent whole and mixed plainly.
-    round : int
-        k, counted from 1.
-    active : ndarray
-        Who takes part, bool (n_clients,).
-    memory : Replicas, Kept or Nothing
-        What the messages of this round leave behind.
-    """
+    """The neighbours of one round."""
 
     federation: Federation
     routing: Routing
@@ -115,10 +68,10 @@ class GossipChannel(Channel):
     round: int
     active: np.ndarray
     memory: Any = field(default_factory=Nothing)
+    # Messages of this round so far.
     _sent: int = 0
-    """Messages of this round so far."""
+    # Numbers of the memory that they have used.
     _place: int = 0
-    """Numbers of the memory that they have used."""
 
     @property
     def shared_is_rows(self) -> bool:
@@ -227,19 +180,7 @@ class GossipChannel(Channel):
 
 
 def gossip_lines(route: Route, period: int | None, payload: int, values_kept: int) -> list[str]:
-    """Return lines on a round of gossip.
-
-    Parameters
-    ----------
-    route : Route
-        What ranks send each other in round 1.
-    period : int or None
-        The period of the schedule.
-    payload : int
-        The bytes of a message.
-    values_kept : int
-        Values of each client that are kept for others; 0 where clients wait for each other.
-    """
+    """Return lines on a round of gossip."""
     matrix, traffic = route.matrix, route.traffic
     transport, why = route.chosen
     per_row, per_sum = traffic.bytes_a_number()
@@ -266,11 +207,11 @@ def gossip_lines(route: Route, period: int | None, payload: int, values_kept: in
     ]
 
 
+# Options of schedules with which every neighbour hears every message.
 STILL = (("drop_nodes", 0), ("drop_edges", 0), ("edge_failure", 0), ("local_rounds", 1))
-"""Options of schedules with which every neighbour hears every message."""
 
+# Schedules that say who takes part in a round.
 FEW_HOLDERS = ("teleport", "random_walk")
-"""Schedules that say who takes part in a round."""
 
 
 def gossip_refusal(configuration: Any) -> str | None:
@@ -371,22 +312,16 @@ def _asynchrony_refusal(configuration: Any) -> str | None:
     return None
 
 
+# Blocks of tau rounds that the rate of a schedule without a closed form is estimated from.
 FEWEST_SAMPLES, MOST_SAMPLES = 20, 200
-"""Blocks of tau rounds that the rate of a schedule without a closed form is estimated from."""
 
+# Nodes up to which such an estimate is made; it holds matrices of nodes x nodes.
 MOST_NODES = 1000
-"""Nodes up to which such an estimate is made; it holds matrices of nodes x nodes."""
 
 
 @dataclass(frozen=True)
 class Attended(Partial):
-    """The matrices of a schedule among those who take part.
-
-    Attributes
-    ----------
-    taking_part : callable
-        Maps a round k to bool (nodes,).
-    """
+    """The matrices of a schedule among those who take part."""
 
     taking_part: Callable[[int], np.ndarray]
 
@@ -400,24 +335,7 @@ def predict(
     taking_part: Callable[[int], np.ndarray] | None,
     rounds: int,
 ) -> dict[str, float | int] | None:
-    """Return the consensus rate (p, tau) of a schedule as plain numbers.
-
-    Parameters
-    ----------
-    schedule : topologies.Schedule
-        Gives W^k.
-    taking_part : callable or None
-        Maps a round k to bool (nodes,); None where all nodes take part in every round.
-    rounds : int
-        Rounds of the run. An estimate looks at no more than these, or ``FEWEST_SAMPLES`` times tau.
-
-    Returns
-    -------
-    dict or None
-        ``p``; ``tau``; ``per_round``, the factor (1 - p)^(1 / tau) of the squared distance in a
-        round; and ``standard_error``, that of p, 0 where p is exact. None if there are too many
-        nodes for an estimate, or the rate is not defined.
-    """
+    """Return the consensus rate (p, tau) of a schedule as plain numbers."""
     if taking_part is not None:
         schedule = Attended(schedule, taking_part)
     if schedule.period is None and schedule.n > MOST_NODES:
@@ -435,8 +353,8 @@ def predict(
     }
 
 
+# Numbers of the rows that are compared with their mean at a time.
 WIDTH = 1 << 16
-"""Numbers of the rows that are compared with their mean at a time."""
 
 
 class Gossip(Exchange):
@@ -509,13 +427,7 @@ class Gossip(Exchange):
     def prepare(
         communicator: Communicator, n_training: int, seed: int, options: Mapping[str, Any]
     ) -> dict[str, np.ndarray]:
-        """Return what the schedule is made from: computed on rank 0, the same bytes everywhere.
-
-        Raises
-        ------
-        InputError
-            On every rank, if there is no such graph, matrix or schedule.
-        """
+        """Return what the schedule is made from: computed on rank 0, the same bytes everywhere."""
         made: Any = None
         if communicator.rank == 0:
             try:
@@ -650,9 +562,8 @@ class Gossip(Exchange):
         return float(every.sum() / len(self.federation.training))
 
     def predicted_contraction(self, rounds: int) -> dict[str, float | int] | None:
-        """Return how ``rounds`` rounds of averaging alone would contract; ``contraction.predict``.
-
-        None where messages are compressed, corrected or late, which contracts by another law.
+        """Return how ``rounds`` rounds of averaging alone would contract;
+        ``contraction.predict``.
         """
         if self.compressor is not None or self.correction is not None or self.values_kept:
             return None

@@ -14,28 +14,18 @@ from mpifed.mpi.communicator import Communicator
 from mpifed.mpi.sums import FlatSums, Sums
 from mpifed.watchdog.shared_memory import PLACE, room
 
+# Numbers from which a sum goes node by node; the steps of a smaller one cost more than they save.
 LARGE = 1 << 12
-"""Numbers from which a sum goes node by node; the steps of a smaller one cost more than they save.
-"""
 
+# The same where there is a single node, between whose ranks MPI is as fast up to there.
 LARGE_ON_ONE_NODE = 1 << 18
-"""The same where there is a single node, between whose ranks MPI is as fast up to there."""
 
+# Arrays of a message's size that a node holds at a time: sums, and models before and after.
 ARRAYS = 4
-"""Arrays of a message's size that a node holds at a time: sums, and models before and after."""
 
 
 class Grouping:
-    """The way of the sums of a run.
-
-    Parameters
-    ----------
-    communicator : Communicator
-        The ranks.
-    asked : {'auto', 'flat', 'hierarchical'}
-        'auto' takes 'hierarchical' where a node has several ranks; if it is the only one, for sums
-        of ``LARGE_ON_ONE_NODE`` numbers or more.
-    """
+    """The way of the sums of a run."""
 
     def __init__(self, communicator: Communicator, asked: str) -> None:
         self._communicator, self._asked = communicator, asked
@@ -68,13 +58,7 @@ class Grouping:
         return self.sums(size) is not self._flat
 
     def sums(self, size: int) -> Sums:
-        """Return how messages of ``size`` numbers are added. Collective when first asked for.
-
-        Raises
-        ------
-        RunError
-            If 'hierarchical' was asked for and a node has too little shared memory.
-        """
+        """Return how messages of ``size`` numbers are added. Collective when first asked for."""
         if not self.goes_by_node(size):
             return self._flat
         if size not in self._has_room:
@@ -82,11 +66,7 @@ class Grouping:
         return self._by_node if self._has_room[size] else self._flat
 
     def average(self, total: np.ndarray, divisor: float, kept: float, before: Tensor) -> Tensor:
-        """Return total / divisor + kept before in the type of ``before``. Collective.
-
-        A node holds the result once, which must not be changed; ``total`` is overwritten, so that
-        beside the result there is one float64 array at a time, or two where some stays.
-        """
+        """Return total / divisor + kept before in the type of ``before``. Collective."""
         sums = self.sums(total.size)
         kind = np.float64 if before.dtype == torch.float64 else np.float32
         made = torch.from_numpy(sums.array(before.shape, kind))

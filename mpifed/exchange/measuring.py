@@ -1,8 +1,4 @@
-"""What ranks compute together outside of the simulated federation: measured, and not booked.
-
-Algorithms work on clients and do not know ranks; these functions combine what is on each rank. All
-are collective unless they say otherwise.
-"""
+"""What ranks compute together outside of the simulated federation: measured, and not booked."""
 
 from __future__ import annotations
 
@@ -21,22 +17,7 @@ T = TypeVar("T")
 
 
 def total(clients: Clients, rows: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return sum_t weights[t] rows[t] over the given clients of all ranks. Collective.
-
-    Parameters
-    ----------
-    clients : Clients
-        The clients hosted here.
-    rows : Tensor
-        A row of each client, (clients, ...).
-    weights : Tensor, optional
-        float64 (clients,). None is ones.
-
-    Returns
-    -------
-    Tensor
-        float64, of shape ``rows.shape[1:]``; the same bits for any number of ranks.
-    """
+    """Return sum_t weights[t] rows[t] over the given clients of all ranks. Collective."""
     federation = clients.federation
     w = torch.ones(len(clients), dtype=torch.float64) if weights is None else weights
     summed = weighted_sum(
@@ -51,52 +32,24 @@ def total(clients: Clients, rows: Tensor, weights: Tensor | None = None) -> Tens
 
 
 def largest(clients: Clients, values: Tensor) -> float:
-    """Return the largest of ``values`` over the given clients of all ranks, 0 if there are none.
-
-    Parameters
-    ----------
-    clients : Clients
-        The clients hosted here.
-    values : Tensor
-        One number of each client, at least 0; shape (clients,).
+    """Return the largest of ``values`` over the given clients of all ranks, 0 if there are
+    none.
     """
     here = float(values.max()) if len(values) else 0.0
     return float(clients.federation.communicator.max(np.array([here]))[0])
 
 
 def agreed(clients: Clients, action: Callable[[], T]) -> T:
-    """Return ``action()`` once it has ended on every rank. Collective.
-
-    For work of the clients that may be refused, or stopped on request, on some ranks only.
-
-    Parameters
-    ----------
-    clients : Clients
-        The clients hosted here.
-    action : callable
-        Called on every rank.
-
-    Raises
-    ------
-    InputError, AgreedStop
-        The same on all ranks, if it was raised on any.
-    """
+    """Return ``action()`` once it has ended on every rank. Collective."""
     return agree(clients.federation.communicator, action)
 
 
 def computed_once(clients: Clients, make: Callable[[], T]) -> T:
-    """Return ``make()`` of rank 0 on every rank, so that all have the same bits. Collective.
-
-    For numbers that another kind of CPU may round differently (a factorisation).
-    """
+    """Return ``make()`` of rank 0 on every rank, so that all have the same bits. Collective."""
     communicator = clients.federation.communicator
     return communicator.broadcast_object(make() if communicator.rank == 0 else None)
 
 
 def where_recorded(clients: Clients, make: Callable[[], dict[str, T]]) -> dict[str, T]:
-    """Return ``make()`` on the rank that writes metrics.csv; {} elsewhere. Not collective.
-
-    For measures that need no client's data and would be the same on every rank. ``make`` must not
-    be collective.
-    """
+    """Return ``make()`` on the rank that writes metrics.csv; {} elsewhere. Not collective."""
     return make() if clients.federation.communicator.rank == 0 else {}

@@ -1,10 +1,4 @@
-"""Products W X of a mixing matrix that do not depend on how clients are grouped into ranks.
-
-As in ``reduction``, every term of a sum is rounded once to a multiple of one power of two. The
-multiples are integer-valued float64 matrices with so few bits that every partial sum of their
-products is below 2**53 and hence exact, in whatever order BLAS adds (the idea of Ozaki et al.
-2012). Gossip is then as fast as a matrix product.
-"""
+"""Products W X of a mixing matrix that do not depend on how clients are grouped into ranks."""
 
 from __future__ import annotations
 
@@ -20,17 +14,13 @@ from mpifed.exchange.reduction import shifted
 if TYPE_CHECKING:
     from jaxtyping import Float, Float64
 
+# Numbers mixed at a time: few enough that all that is made of them stays in a core's cache.
 BLOCK = 1 << 15
-"""Numbers mixed at a time: few enough that all that is made of them stays in a core's cache."""
 
 
 @dataclass(frozen=True)
 class Mixer:
-    """Some rows and columns of a mixing matrix as integers, ready to multiply.
-
-    ``limbs`` are float64 matrices of integers (dense or CSR), most significant first, with
-    W = sum_k limbs[k] 2**(-bits (k + 1)); each full row of W sums to one exactly.
-    """
+    """Some rows and columns of a mixing matrix as integers, ready to multiply."""
 
     limbs: list[np.ndarray | scipy.sparse.csr_array]
     bits: int
@@ -38,12 +28,7 @@ class Mixer:
     def products(
         self, x: Float[np.ndarray, "columns width"], exponent: int
     ) -> Float64[np.ndarray, "orders rows width"]:
-        """Return the integers that make up W X, float64 (2 limbs - 1, rows, width).
-
-        ``x`` is (columns, width) with |x| < 2**exponent. The integers are exact, and so are sums of
-        the products of several blocks of columns, in any order: a row of W X may be added up from
-        the products of different ranks.
-        """
+        """Return the integers that make up W X, float64 (2 limbs - 1, rows, width)."""
         count = len(self.limbs)
         totals = np.empty((2 * count - 1, self.limbs[0].shape[0], x.shape[1]))
         for part in _blocks(x.shape[1], max(self.limbs[0].shape)):
@@ -86,11 +71,8 @@ def mix(
     mixed: np.ndarray,
     elsewhere: Iterable[tuple[np.ndarray, np.ndarray]] = (),
 ) -> None:
-    """Fill ``mixed``, (rows, width), by W X, from the blocks of columns that W and X are cut into.
-
-    Each of ``parts`` is a block of W and the rows of X that it multiplies, (columns, width), all
-    below 2**exponent. ``elsewhere`` are products from other ranks, each with the rows it adds to,
-    int64 (k,): float64 (2 limbs - 1, k, width).
+    """Fill ``mixed``, (rows, width), by W X, from the blocks of columns that W and X are
+    cut into.
     """
     mixers = [mixer for mixer, _ in parts]
     rows, width = mixed.shape
@@ -116,12 +98,7 @@ def mixer(
     longest: int,
     limbs: int,
 ) -> Mixer:
-    """Return full rows of a mixing matrix in fixed point.
-
-    ``own`` gives the column of each row's own client; its weight is set to one minus the others, so
-    that constants are preserved exactly. ``longest`` bounds the entries in a row over the whole
-    matrix, the same on every rank.
-    """
+    """Return full rows of a mixing matrix in fixed point."""
     bits = _bits(longest, limbs)
     coo = rows.tocoo()
     row, column = coo.row, coo.col

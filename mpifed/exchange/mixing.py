@@ -1,10 +1,4 @@
-"""Which mixing matrices a configuration asks for: its topology, weights and schedule.
-
-The sections are checked and completed by the tables of the package ``topologies``. What a schedule
-is made from is computed once (``prepare_arrays``) and restored wherever it is needed.
-
-Graphs, weights and schedules that a Python program passes, as keys of a configuration.
-"""
+"""Which mixing matrices a configuration asks for: its topology, weights and schedule."""
 
 from __future__ import annotations
 
@@ -32,20 +26,7 @@ DEFAULT_TOPOLOGY, DEFAULT_WEIGHTS, DEFAULT_SCHEDULE = "erdos_renyi", "fmmc", "st
 
 
 def complete(options: Mapping[str, Any], n_training: int) -> dict[str, Any]:
-    """Return the options with every parameter of topology, weights and schedule spelled out.
-
-    Parameters
-    ----------
-    options : mapping
-        Options of the exchange ``gossip``.
-    n_training : int
-        Number of training clients, which are the nodes.
-
-    Raises
-    ------
-    InputError
-        For what is unknown, out of range, or not used by the schedule.
-    """
+    """Return the options with every parameter of topology, weights and schedule spelled out."""
     name, rest = named(options["schedule"], "exchange.schedule", DEFAULT_SCHEDULE)
     try:
         rest = topologies.check_schedule(name, rest)
@@ -84,22 +65,7 @@ def correction(options: Mapping[str, Any]) -> Section:
 
 
 def prepare_arrays(n: int, seed: int, options: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Return the arrays that the schedule of these options is made from.
-
-    Parameters
-    ----------
-    n : int
-        Number of nodes.
-    seed : int
-        Seed of the graph, unless the topology has one.
-    options : mapping
-        What ``complete`` returned.
-
-    Raises
-    ------
-    TopologyError
-        If there is no such graph, matrix or schedule over ``n`` nodes.
-    """
+    """Return the arrays that the schedule of these options is made from."""
     name, parameters = named(options["schedule"], "exchange.schedule", DEFAULT_SCHEDULE)
     graph, rule = None, DEFAULT_WEIGHTS
     rule_options: dict[str, Any] = {}
@@ -125,34 +91,13 @@ def prepare_arrays(n: int, seed: int, options: Mapping[str, Any]) -> dict[str, n
 
 
 def restore(n: int, seed: int, schedule: Any, stored: Mapping[str, np.ndarray]) -> Any:
-    """Return the schedule over ``n`` nodes from the arrays that ``prepare_arrays`` made.
-
-    Parameters
-    ----------
-    n : int
-        Number of nodes.
-    seed : int
-        Seed of what is drawn in rounds.
-    schedule : str, mapping or Section
-        The section ``schedule`` of the options.
-    stored : mapping
-        Arrays by name.
-    """
+    """Return the schedule over ``n`` nodes from the arrays that ``prepare_arrays`` made."""
     name, parameters = named(schedule, "exchange.schedule", DEFAULT_SCHEDULE)
     return topologies.restore_schedule(name, n, stored, seed=seed, **parameters)
 
 
 def computed_in_rounds(schedule: Any) -> bool:
-    """Return whether weights are computed in round k, not taken from what was prepared.
-
-    An eigensolver gives other last digits on another kind of CPU, and a user's own schedule may do
-    anything; rank 0 then computes W^k for all.
-
-    Examples
-    --------
-    >>> computed_in_rounds("static"), computed_in_rounds("resampled")
-    (False, True)
-    """
+    """Return whether weights are computed in round k, not taken from what was prepared."""
     name, _ = named(schedule, "exchange.schedule", DEFAULT_SCHEDULE)
     return name == "resampled" or name not in topologies.SCHEDULES
 
@@ -186,40 +131,22 @@ def _completed(
         raise InputError(f"{field}: {error}") from None
 
 
+# The family that reads a file of each suffix.
 FILES: Mapping[str, str] = {
     ".graphml": "graphml",
     ".edges": "edge_list",
     ".npz": "matrix",
     ".csv": "matrix",
 }
-"""The family that reads a file of each suffix."""
 
+# Most rounds of a schedule that are stored with a configuration.
 MOST_ROUNDS = 1000
-"""Most rounds of a schedule that are stored with a configuration."""
 
 
 def mixing_overrides(
     topology: Any, weights: Any, schedule: Any, overrides: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the overrides that ``topology``, ``weights`` and ``schedule`` stand for.
-
-    Parameters
-    ----------
-    topology, weights, schedule : Any
-        As for ``mpifed.run``.
-    overrides : mapping
-        The other overrides, which may name the exchange.
-
-    Returns
-    -------
-    dict of str to Any
-        Values by dotted key; empty if none of the three is given.
-
-    Raises
-    ------
-    InputError
-        For an object that is no graph, no mixing matrix or no schedule, or both at once.
-    """
+    """Return the overrides that ``topology``, ``weights`` and ``schedule`` stand for."""
     given = {"topology": topology, "weights": weights, "schedule": schedule}
     found = {f"exchange.{key}": value for key, value in given.items() if value is not None}
     if not found:

@@ -13,25 +13,13 @@ from mpifed.exchange.routes import Route
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import on_host
 
+# Columns that travel at a time: the same on any ranks, so that sums over them are too.
 WIDTH = 1 << 13
-"""Columns that travel at a time: the same on any ranks, so that sums over them are too."""
 
 
 @dataclass(frozen=True)
 class Nearby:
-    """Who hears whom in a round, for the participants hosted here.
-
-    Attributes
-    ----------
-    receivers : ndarray
-        For each arc its receiver, as a place among the participants hosted here, ascending, int64
-        (arcs,).
-    senders : ndarray
-        Its sender, as a place among the rows that ``pieces`` yields, int64 (arcs,). Arcs of a
-        receiver have their senders in the order of the nodes.
-    weights : ndarray
-        W[receiver, sender], float64 (arcs,).
-    """
+    """Who hears whom in a round, for the participants hosted here."""
 
     communicator: Communicator
     ids: np.ndarray
@@ -42,15 +30,7 @@ class Nearby:
     weights: np.ndarray
 
     def pieces(self, rows: Tensor) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield some columns, and the rows of all senders there, float64 (senders, width).
-
-        Collective: every rank must take all pieces.
-
-        Parameters
-        ----------
-        rows : Tensor
-            Rows of the participants hosted here, (participants, numbers).
-        """
+        """Yield some columns, and the rows of all senders there, float64 (senders, width)."""
         # What is not finite is refused with the client's number.
         common_exponents(self.communicator, [rows], self.ids, "update")
         for start in range(0, rows.shape[1], WIDTH):
@@ -61,15 +41,7 @@ class Nearby:
 
 
 def nearby(communicator: Communicator, route: Route) -> Nearby:
-    """Return who hears whom in a round.
-
-    Parameters
-    ----------
-    communicator : Communicator
-        All ranks of the run.
-    route : Route
-        The matrix of the round, and who hosts its nodes.
-    """
+    """Return who hears whom in a round."""
     arcs = route.sparse.tocoo()
     between = (arcs.row != arcs.col) & (route.owner[arcs.row] >= 0)
     row, column, weight = arcs.row[between], arcs.col[between], arcs.data[between]

@@ -17,15 +17,7 @@ from mpifed.sparse_rows import SparseRows
 
 @dataclass(frozen=True)
 class Round:
-    """Who takes part in which round.
-
-    Attributes
-    ----------
-    number : int
-        Counted from 1.
-    active : ndarray
-        The participants, bool (n_clients,).
-    """
+    """Who takes part in which round."""
 
     number: int
     active: np.ndarray
@@ -33,18 +25,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Change:
-    """A change of the updates of some clients.
-
-    Attributes
-    ----------
-    federation : Federation
-        All clients.
-    who : ndarray
-        Whose updates change, bool (n_clients,).
-    how : callable
-        Maps updates of these clients, (clients, ...), their numbers, int64 (clients,), and the
-        round to what is sent in place of the updates.
-    """
+    """A change of the updates of some clients."""
 
     federation: Federation
     who: np.ndarray
@@ -52,15 +33,7 @@ class Change:
 
 
 def changing(channel: Channel, change: Change, round: Round) -> Channel:
-    """Return a channel by which clients send what ``change`` makes of their updates.
-
-    Messages that a method sends whole beside its updates (counts, choices) stay as they are.
-
-    Returns
-    -------
-    Channel
-        A ``ServerChannel`` if ``channel`` is one.
-    """
+    """Return a channel by which clients send what ``change`` makes of their updates."""
     kind = ChangingServer if isinstance(channel, ServerChannel) else Changing
     return kind(channel, change, round)  # type: ignore[arg-type]
 

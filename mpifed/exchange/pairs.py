@@ -1,8 +1,5 @@
-"""What a server knows of its clients one by one: numbers, products of pairs, all of a coordinate.
-
-Sums over clients are in ``reduction``. Here rows of all ranks come together, some columns at a
-time, in client order: on rank 0, or each rank has a share of the columns. What is computed of them
-has the same bits for any number of ranks.
+"""What a server knows of its clients one by one: numbers, products of pairs, all of a
+coordinate.
 """
 
 from __future__ import annotations
@@ -16,22 +13,12 @@ from torch import Tensor
 from mpifed.federation.clients import Federation
 from mpifed.state import on_host
 
+# Numbers that a rank holds of other ranks' rows at a time.
 AT_ONCE = 1 << 22
-"""Numbers that a rank holds of other ranks' rows at a time."""
 
 
 def collected(federation: Federation, active: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return the numbers of all active clients on every rank, 0 for the others. Collective.
-
-    Parameters
-    ----------
-    federation : Federation
-        All clients.
-    active : ndarray
-        Whose numbers these are, bool (n_clients,), the same on every rank.
-    values : ndarray
-        One number for each active client hosted here, (clients,).
-    """
+    """Return the numbers of all active clients on every rank, 0 for the others. Collective."""
     present = _present(federation, active)
     counts = [len(clients) for clients in present]
     found = federation.communicator.gather_rows(np.ascontiguousarray(values)[:, None], counts)
@@ -41,21 +28,8 @@ def collected(federation: Federation, active: np.ndarray, values: np.ndarray) ->
 
 
 def inner_products(federation: Federation, active: np.ndarray, rows: Tensor) -> np.ndarray:
-    """Return the inner products of all pairs of active clients' rows, in client order. Collective.
-
-    Parameters
-    ----------
-    federation : Federation
-        All clients.
-    active : ndarray
-        Whose rows these are, bool (n_clients,), the same on every rank.
-    rows : Tensor
-        One row for each active client hosted here, (clients, ...).
-
-    Returns
-    -------
-    ndarray
-        float64 (n, n) for n active clients, the same bits on every rank.
+    """Return the inner products of all pairs of active clients' rows, in client order.
+    Collective.
     """
     communicator, flat = federation.communicator, rows.detach().flatten(1)
     present = _present(federation, active)
@@ -81,27 +55,7 @@ def by_coordinates(
     rows: Tensor,
     combine: Callable[[np.ndarray], np.ndarray],
 ) -> np.ndarray:
-    """Return what ``combine`` makes of all active clients' rows, coordinate by coordinate.
-
-    Collective. Each rank combines a share of the columns, some at a time.
-
-    Parameters
-    ----------
-    federation : Federation
-        All clients.
-    active : ndarray
-        Whose rows these are, bool (n_clients,), the same on every rank; n are true.
-    rows : Tensor
-        One row for each active client hosted here, (clients, ...).
-    combine : callable
-        Maps some columns of all rows, float64 (n, width) in client order, to float64 (width,). A
-        column's result must not depend on the others.
-
-    Returns
-    -------
-    ndarray
-        float64, of shape ``rows.shape[1:]``, the same bits on every rank.
-    """
+    """Return what ``combine`` makes of all active clients' rows, coordinate by coordinate."""
     communicator, flat = federation.communicator, rows.detach().flatten(1)
     size, present = communicator.size, _present(federation, active)
     order = np.argsort(np.concatenate(present))

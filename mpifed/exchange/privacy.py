@@ -35,21 +35,7 @@ PURPOSE = "privacy"
 def with_central_noise(
     channel: Channel, options: PrivacyOptions, federation: Federation, seed: int, round: Round
 ) -> Channel:
-    """Return a channel to a server that clips updates and adds noise to their sum.
-
-    Parameters
-    ----------
-    channel : Channel
-        The channel of the round.
-    options : PrivacyOptions
-        With noise.
-    federation : Federation
-        All clients.
-    seed : int
-        The seed of the run.
-    round : Round
-        Who takes part.
-    """
+    """Return a channel to a server that clips updates and adds noise to their sum."""
     assert isinstance(channel, ServerChannel)
     return Private(channel, options, federation, seed, round)
 
@@ -57,10 +43,7 @@ def with_central_noise(
 def with_local_noise(
     channel: Channel, options: PrivacyOptions, federation: Federation, seed: int, round: Round
 ) -> Channel:
-    """Return a channel by which each client clips its update and adds noise to it.
-
-    The parameters are those of ``with_central_noise``.
-    """
+    """Return a channel by which each client clips its update and adds noise to it."""
     everyone = np.ones(federation.n_clients, bool)
     change = Change(federation, everyone, partial(noised, options=options, seed=seed))
     return changing(channel, change, round)

@@ -1,11 +1,4 @@
-"""Sums over clients that do not depend on how clients are grouped into ranks.
-
-Floating-point addition is not associative; integer addition is. Every term of a sum is therefore
-rounded once to a multiple of one power of two, chosen from the largest term over all ranks, and
-the multiples are added as integers: ``weighted_sum`` adds w_t x_t over all clients in int64, with
-two limbs for float64 states. ``mixer`` does the same for the sums of gossip. The rounding error is
-below 2**-40 of the largest term; float32 keeps 2**-24 of each.
-"""
+"""Sums over clients that do not depend on how clients are grouped into ranks."""
 
 from __future__ import annotations
 
@@ -28,20 +21,18 @@ from mpifed.state import on_host
 if TYPE_CHECKING:
     from jaxtyping import Float, Float64, Int64
 
+# Numbers of its rows that a GPU works on at once.
 ON_GPU = 1 << 24
-"""Numbers of its rows that a GPU works on at once."""
 
+# Numbers of its rows that are worked on at once, to stay in a core's cache.
 CACHED = 1 << 14
-"""Numbers of its rows that are worked on at once, to stay in a core's cache."""
 
 
 def common_exponents(
     communicator: Communicator, tensors: list[Tensor], ids: np.ndarray, what: str
 ) -> list[int]:
-    """Return for each tensor of rows the least e with |value| < 2**e over all ranks. Collective.
-
-    Raises ``Diverged`` on the rank of the first client (of ``ids``) whose row is not finite, and
-    ``PeerDiverged`` on the others. Costs one small Allreduce.
+    """Return for each tensor of rows the least e with |value| < 2**e over all ranks.
+    Collective.
     """
     found = [largest(t) for t in tensors]
     finite = all(np.isfinite(found))
@@ -84,14 +75,7 @@ def weighted_sum(
     what: str = "update",
     sums: Sums | None = None,
 ) -> Float64[np.ndarray, "*shape"]:
-    """Return sum_t weights[t] rows[t] over the clients of all ranks, float64. Collective.
-
-    Ranks may differ in whether their rows are sparse. ``weights`` is float64 (clients,) and
-    ``n_terms`` bounds the number of clients over all ranks. With ``sums`` the result is an array of
-    theirs, which must not be changed. Exact but for the rounding of each product to 2**-53 of
-    itself and to 2**(n_terms bits - 61) of the largest (for float64 rows: twice as many bits).
-    Raises as ``common_exponents``.
-    """
+    """Return sum_t weights[t] rows[t] over the clients of all ranks, float64. Collective."""
     sums = FlatSums(communicator.begin_total) if sums is None else sums
     # A product rounded up can reach 2**exponent, hence the extra bit of headroom.
     bits = 61 - int(n_terms).bit_length()
@@ -142,9 +126,8 @@ def sum_and_mass(
     n_terms: int,
     what: str = "update",
 ) -> tuple[Float64[np.ndarray, "*shape"], float]:
-    """Return sum_t weights[t] rows[t] and sum_t weights[t], as two ``weighted_sum`` do. Collective.
-
-    Both travel together, so that it costs two small Allreduces in place of four.
+    """Return sum_t weights[t] rows[t] and sum_t weights[t], as two ``weighted_sum`` do.
+    Collective.
     """
     flat, ones = rows.detach().flatten(1), torch.ones(len(weights), 1, dtype=torch.float64)
     bits, moduli = 61 - int(n_terms).bit_length(), np.abs(weights)
@@ -217,9 +200,8 @@ def _limbs_on_gpu(
 
 
 def _limbs(rows: Tensor, weights: np.ndarray, bits: int, exponent: int, own: np.ndarray) -> None:
-    """Fill ``own`` by sum_t weights[t] rows[t] over the rows here, as integers of ``bits`` bits.
-
-    int64 (limbs, columns): the most significant first, below 2**exponent.
+    """Fill ``own`` by sum_t weights[t] rows[t] over the rows here, as integers of ``bits``
+    bits.
     """
     flat, by = rows.numpy(), bits - exponent
     if not len(flat):
@@ -240,10 +222,7 @@ def _limbs(rows: Tensor, weights: np.ndarray, bits: int, exponent: int, own: np.
 
 
 def _scales_exactly(weights: np.ndarray, by: int) -> bool:
-    """Whether products with ``weights`` times 2**by are those with ``weights``, times 2**by.
-
-    That is so where no factor and no product that counts leaves the range of normal numbers.
-    """
+    """Whether products with ``weights`` times 2**by are those with ``weights``, times 2**by."""
     moduli = np.abs(weights[weights != 0])
     return abs(by) < 900 and bool(((moduli > 2.0**-100) & (moduli < 2.0**100)).all())
 
@@ -263,10 +242,7 @@ def _sparse_limbs(
 
 
 def _integers(terms: np.ndarray, bits: int, by: int, limbs: int) -> Iterator[np.ndarray]:
-    """Terms times 2**by as integers, and what is left in units of 2**-bits, int64 each.
-
-    ``terms`` is overwritten.
-    """
+    """Terms times 2**by as integers, and what is left in units of 2**-bits, int64 each."""
     if by:
         _shift(terms, by)
     for left in reversed(range(limbs)):

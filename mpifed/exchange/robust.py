@@ -25,32 +25,14 @@ from mpifed.state import on_host
 
 @dataclass(frozen=True)
 class Treatment:
-    """What a server does instead of averaging.
-
-    Attributes
-    ----------
-    federation : Federation
-        All clients.
-    clip : float or None
-        Largest Euclidean norm of an update; longer ones are scaled to it.
-    aggregator : Aggregator or None
-        What takes the place of the mean; None is the mean.
-    """
+    """What a server does instead of averaging."""
 
     federation: Federation
     clip: float | None
     aggregator: Aggregator | None
 
     def traffic(self, payload: int, itemsize: int, summed: int) -> tuple[int, str]:
-        """Return the bytes that MPI moves in a round in which all take part, and how, in words.
-
-        Parameters
-        ----------
-        payload, itemsize : int
-            Bytes of an update, and of one of its numbers.
-        summed : int
-            Bytes that a sum moves.
-        """
+        """Return the bytes that MPI moves in a round in which all take part, and how, in words."""
         here, n = self.federation.communicator.size, len(self.federation.training)
         if isinstance(self.aggregator, ByCoordinates):
             shares = n * payload * (here - 1) // here
@@ -68,14 +50,8 @@ def treatment(federation: Federation, clip: float | None, aggregator: Any) -> Tr
 
 
 class Aggregating(ServerForwarding):
-    """A channel whose server makes one thing of updates, whether a method averages or sends them.
-
-    Attributes
-    ----------
-    federation : Federation
-        All clients.
-    active : ndarray
-        Who takes part, bool (n_clients,).
+    """A channel whose server makes one thing of updates, whether a method averages or
+    sends them.
     """
 
     def __init__(self, channel: ServerChannel, federation: Federation, active: np.ndarray) -> None:
@@ -149,16 +125,7 @@ def _combined(aggregator: ByCoordinates, columns: np.ndarray) -> np.ndarray:
 
 
 def clipped(rows: Tensor, norm: float) -> Tensor:
-    """Return rows (clients, ...), of which those longer than ``norm`` are scaled to it.
-
-    Row i is min(1, norm / ||row||) row, with Euclidean norms over all of its numbers.
-
-    Examples
-    --------
-    >>> clipped(torch.tensor([[3.0, 4.0], [0.3, 0.4]]), 1.0)
-    tensor([[0.6000, 0.8000],
-            [0.3000, 0.4000]])
-    """
+    """Return rows (clients, ...), of which those longer than ``norm`` are scaled to it."""
     lengths = norms(rows)
     if not (lengths > norm).any():
         return rows
@@ -169,9 +136,6 @@ def clipped(rows: Tensor, norm: float) -> Tensor:
 
 
 def norms(rows: Tensor) -> np.ndarray:
-    """Return the Euclidean norm of each row (clients, ...), float64 (clients,).
-
-    They are added by numpy one by one, so that a norm does not depend on the other rows.
-    """
+    """Return the Euclidean norm of each row (clients, ...), float64 (clients,)."""
     squares = [np.square(on_host(row).reshape(-1).astype(np.float64)).sum() for row in rows]
     return np.sqrt(np.array(squares, np.float64))

@@ -1,18 +1,4 @@
-"""What ranks send each other in a round of gossip, found from W and from who lives where.
-
-A rank can get what it needs from another rank in two ways: as the *rows* that its clients mix, each
-once, or as the *sums* that its clients receive, added up by the sender. The way with fewer bytes is
-taken: sums for hubs (a star), rows for nearly everything else. All ranks derive the same plan from
-the same W.
-
-Rows travel by one of three transports. If nearly all ranks need nearly all rows, an Allgatherv
-moves as many bytes in fewer steps; if few pairs of ranks are neighbours, a neighbourhood collective
-on a distributed-graph communicator; where W changes from round to round, point-to-point messages.
-
-W^k of each round, and the route by which ranks send each other the rows that it mixes.
-
-Moving what a round of gossip needs between ranks, some columns of the rows at a time.
-"""
+"""What ranks send each other in a round of gossip, found from W and from who lives where."""
 
 from __future__ import annotations
 
@@ -31,20 +17,15 @@ from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Communicator
 from topologies import MixingMatrix
 
+# An Allgatherv is taken when it moves at most this many times the bytes that are needed.
 GATHER_SLACK = 1.05
-"""An Allgatherv is taken when it moves at most this many times the bytes that are needed."""
 
 TRANSPORTS = ("auto", "collective", "neighbourhood", "messages")
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """What all pairs of ranks need of each other.
-
-    ``distinct_rows[a, b]`` counts the rows of b that a mixes, ``distinct_sums[a, b]`` the nodes of
-    a that receive from b; both int64 (ranks, ranks), zero on the diagonal. ``hosted`` counts the
-    nodes of each rank. Rows have ``itemsize`` bytes a number, sums ``limbs`` limbs.
-    """
+    """What all pairs of ranks need of each other."""
 
     distinct_rows: np.ndarray
     distinct_sums: np.ndarray
@@ -129,9 +110,8 @@ def traffic(
 
 @dataclass(frozen=True)
 class Route:
-    """The part of this rank in a round of gossip by ``matrix``, among the nodes with ``active``.
-
-    ``repeats`` says whether the same matrix comes again; ``transport`` is 'auto' or forced.
+    """The part of this rank in a round of gossip by ``matrix``, among the nodes with
+    ``active``.
     """
 
     federation: Federation
@@ -288,10 +268,7 @@ class Route:
         mixed: np.ndarray,
         sums: Iterable[tuple[np.ndarray, np.ndarray]],
     ) -> None:
-        """Fill ``mixed`` by W X for some columns of our rows and of what arrived.
-
-        The other arguments are those of ``reduction.mix``.
-        """
+        """Fill ``mixed`` by W X for some columns of our rows and of what arrived."""
         own, others = self.mixers
         parts = [(others, arrived)] if own is None else [(own, mine), (others, arrived)]
         mix([part for part in parts if len(part[1])] or parts, exponent, mixed, sums)
@@ -307,26 +284,12 @@ class Route:
         ]
 
 
+# Routes of earlier rounds that are kept for when their matrix comes again.
 ROUTES_KEPT = 16
-"""Routes of earlier rounds that are kept for when their matrix comes again."""
 
 
 class Routing:
-    """The routes of a schedule's matrices between the clients of a federation.
-
-    Parameters
-    ----------
-    federation : Federation
-        Its training clients are the nodes, in their order.
-    schedule : topologies.Schedule
-        Gives W^k.
-    from_rank_0 : bool
-        Whether rank 0 computes W^k for all, because others might round it differently.
-    transport : str
-        One of ``routes.TRANSPORTS``.
-    within : topologies.Schedule, optional
-        A second schedule, whose routes are those of the attribute ``within``.
-    """
+    """The routes of a schedule's matrices between the clients of a federation."""
 
     def __init__(
         self,
@@ -346,22 +309,7 @@ class Routing:
         self._neighbourhoods: dict[int, Any] = {}
 
     def route(self, round: int, active: np.ndarray, itemsize: int) -> Route:
-        """Return what this rank does in a round. Collective when first asked for.
-
-        Parameters
-        ----------
-        round : int
-            k, counted from 1.
-        active : ndarray
-            Who takes part, bool (n_clients,).
-        itemsize : int
-            Bytes of a number.
-
-        Raises
-        ------
-        RunError
-            On every rank, if rank 0 cannot make W^k.
-        """
+        """Return what this rank does in a round. Collective when first asked for."""
         phase, period = self._phase(round), self.schedule.period
         key = (phase, np.packbits(active).tobytes(), itemsize)
         if key not in self._routes:
@@ -379,25 +327,13 @@ class Routing:
         return self._routes[key]
 
     def arcs(self, round: int, active: np.ndarray, itemsize: int) -> np.ndarray:
-        """Return receivers and senders of a round's messages, int64 (messages, 2).
-
-        Parameters
-        ----------
-        round, active, itemsize
-            As for ``route``.
-        """
+        """Return receivers and senders of a round's messages, int64 (messages, 2)."""
         used = self.route(round, active, itemsize).sparse.tocoo()
         pairs = np.stack([used.row, used.col], axis=1).astype(np.int64)
         return np.asarray(pairs[used.row != used.col])
 
     def weights(self, round: int) -> scipy.sparse.csr_array:
-        """Return W^k over all training clients, without explicit zeros. Collective.
-
-        Parameters
-        ----------
-        round : int
-            k, counted from 1.
-        """
+        """Return W^k over all training clients, without explicit zeros. Collective."""
         phase = self._phase(round)
         if phase not in self._weights:
             if len(self._weights) >= ROUTES_KEPT:
@@ -429,9 +365,8 @@ class Routing:
         return topologies.MixingMatrix(*made)
 
     def neighbourhood(self, route: Route) -> Any:
-        """Return the distributed-graph communicator of ``route``. Collective when first asked for.
-
-        None for a route that has another transport.
+        """Return the distributed-graph communicator of ``route``. Collective when first
+        asked for.
         """
         if route.chosen[0] != "neighbourhood":
             return None
@@ -447,32 +382,20 @@ class Routing:
 
 T = TypeVar("T")
 
+# Bytes of rows and sums, leaving and arriving, of a piece; a rank holds two at a time.
 BUFFER = 1 << 23
-"""Bytes of rows and sums, leaving and arriving, of a piece; a rank holds two at a time."""
 
+# Bytes of a large model that a piece may have without notice, beside a rank's clients.
 LITTLE = 1 << 21
-"""Bytes of a large model that a piece may have without notice, beside a rank's clients."""
 
+# A model of more numbers than ``COLUMNS`` travels in at least ``PIECES``, or pieces of that; in
+# ``FEWEST`` where these have no more than ``LITTLE`` bytes.
 COLUMNS, FEWEST, PIECES = 1 << 15, 8, 32
-"""A model of more numbers than ``COLUMNS`` travels in at least ``PIECES``, or pieces of that; in
-``FEWEST`` where these have no more than ``LITTLE`` bytes.
-"""
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """Some columns of the rows that a rank mixes.
-
-    Attributes
-    ----------
-    columns : slice
-        The columns.
-    rows : ndarray
-        Rows from other ranks, (nodes, width), in the order of ``Route.columns``.
-    sums : list of tuple
-        For each rank that sends sums: the rows they add to, int64 (k,), and the products, float64
-        (orders, k, width).
-    """
+    """Some columns of the rows that a rank mixes."""
 
     columns: slice
     rows: np.ndarray
@@ -482,23 +405,7 @@ class Arrival:
 def arrivals(
     communicator: Communicator, route: Route, neighbourhood: Any, flat: np.ndarray, exponent: int
 ) -> Iterator[Arrival]:
-    """Return what a rank mixes, piece by piece. Collective: every rank must take all pieces.
-
-    While a piece is mixed the next one travels.
-
-    Parameters
-    ----------
-    communicator : Communicator
-        All ranks of the run.
-    route : Route
-        What is sent.
-    neighbourhood : object
-        What the communicator made for the route, if that is its transport, else None.
-    flat : ndarray
-        Rows of ``route.mine``, (clients, numbers).
-    exponent : int
-        All numbers of all ranks are below 2**exponent in modulus.
-    """
+    """Return what a rank mixes, piece by piece. Collective: every rank must take all pieces."""
     width, by_sums = piece(flat.shape[1], route.bytes_a_number), route.by_sums.any()
 
     def begun() -> Iterator[Callable[[], Arrival]]:
@@ -521,20 +428,7 @@ def _arrival(
 
 
 def ahead(begun: Iterable[Callable[[], T]]) -> Iterator[T]:
-    """Yield what operations return, each once the one after it has begun.
-
-    Examples
-    --------
-    >>> def operation(k):
-    ...     print("begin", k)
-    ...     return lambda: k
-    >>> for k in ahead(map(operation, range(2))):
-    ...     print("use", k)
-    begin 0
-    begin 1
-    use 0
-    use 1
-    """
+    """Yield what operations return, each once the one after it has begun."""
     waiting: Callable[[], T] | None = None
     for operation in begun:
         if waiting is not None:
@@ -545,13 +439,7 @@ def ahead(begun: Iterable[Callable[[], T]]) -> Iterator[T]:
 
 
 def piece(numbers: int, bytes_a_number: int) -> int:
-    """Return the columns of a model of so many numbers that travel at a time.
-
-    Examples
-    --------
-    >>> piece(1_000_000, 16), piece(1_000_000, 800), piece(1000, 16), piece(10**9, 800)
-    (125000, 10485, 32768, 10485)
-    """
+    """Return the columns of a model of so many numbers that travel at a time."""
     little = min(-(-numbers // FEWEST), LITTLE // bytes_a_number)
     return max(1, min(BUFFER // bytes_a_number, max(COLUMNS, numbers // PIECES, little)))
 

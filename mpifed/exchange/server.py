@@ -30,8 +30,8 @@ from mpifed.federation.participation import is_unbiased
 from mpifed.sparse_rows import SparseRows
 from mpifed.state import Nothing, on_host
 
+# How far the participants' weights may be above those of all clients, relatively.
 ROUNDING = 1e-6
-"""How far the participants' weights may be above those of all clients, relatively."""
 
 
 class Server(Exchange):
@@ -125,28 +125,16 @@ class Server(Exchange):
 
 @dataclass
 class ServerRound(ServerChannel):
-    """A server and its clients in one round.
-
-    Attributes
-    ----------
-    server : Server
-        The exchange.
-    round : int
-        Counted from 1.
-    active : ndarray
-        Who takes part, bool (n_clients,).
-    memory : ErrorFeedback or Nothing
-        What the messages of this round leave behind.
-    """
+    """A server and its clients in one round."""
 
     server: Server
     round: int
     active: np.ndarray
     memory: Any = field(default_factory=Nothing)
+    # Messages of this round so far.
     _sent: int = 0
-    """Messages of this round so far."""
+    # Numbers of the memory that they have used.
     _place: int = 0
-    """Numbers of the memory that they have used."""
 
     @property
     def shared_is_rows(self) -> bool:
@@ -276,10 +264,9 @@ class ServerRound(ServerChannel):
         return [torch.from_numpy(communicator.broadcast(values)) for values in sent]
 
     def _arrived(self, update: Tensor) -> Tensor:
-        """What the server receives of an update; a biased compressor's error is sent later.
-
-        Error feedback: what was lost is added to the next round's update (Seide et al. 2014; Stich
-        et al. 2018).
+        """What the server receives of an update; a biased compressor's error is sent later. Error
+        feedback: what was lost is added to the next round's update (Seide et al. 2014; Stich et
+        al. 2018).
         """
         assert self.compressor is not None
         if self.compressor.unbiased:

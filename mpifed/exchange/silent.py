@@ -8,10 +8,7 @@ from mpifed.exchange.server import Server
 
 
 class Silent(Server):
-    """The exchange of an algorithm that sends nothing, whatever exchange is configured.
-
-    Nothing is prepared for it: no graph is drawn and no mixing matrix computed.
-    """
+    """The exchange of an algorithm that sends nothing, whatever exchange is configured."""
 
     def arcs(self, round: int, active: np.ndarray, itemsize: int) -> np.ndarray:
         return np.zeros((0, 2), np.int64)

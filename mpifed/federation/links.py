@@ -19,29 +19,14 @@ from topologies.links.network import Network, read_network
 from topologies.links.timing import Links, at_sites, one_site
 from topologies.parameters import TopologyError
 
+# Seconds of a local step by round and clients, int64 (m,): float64 (m,).
 StepSeconds = Callable[[int, np.ndarray], np.ndarray]
-"""Seconds of a local step by round and clients, int64 (m,): float64 (m,)."""
 
 
 def read_links(
     options: NetworkOptions, n: int, communicator: Communicator
 ) -> tuple[Links, int | None]:
-    """Return the links among ``n`` training clients, and the site of a server. Collective.
-
-    Parameters
-    ----------
-    options : NetworkOptions
-        The section ``network``.
-    n : int
-        The number of clients in training.
-    communicator : Communicator
-        All ranks; rank 0 reads the file.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be used.
-    """
+    """Return the links among ``n`` training clients, and the site of a server. Collective."""
     up, down = options.upload, options.download
     if options.path is None:
         rates = [math.inf if rate is None else rate for rate in (options.bandwidth, up, down)]
@@ -77,31 +62,7 @@ def step_seconds(
     seed: int,
     communicator: Communicator,
 ) -> StepSeconds:
-    """Return the function that gives the seconds of a local step. Collective.
-
-    Parameters
-    ----------
-    options : ComputeOptions
-        The section ``compute``; where it says nothing, the sites' own seconds count.
-    links : Links
-        The links, with the seconds of each site.
-    clients : ndarray of int64, shape (n,)
-        The clients in training.
-    seed : int
-        The seed of the run.
-    communicator : Communicator
-        All ranks; rank 0 reads the trace.
-
-    Raises
-    ------
-    InputError
-        If the trace cannot be used.
-
-    Notes
-    -----
-    'lognormal' is seconds exp(client_sigma z_t + round_sigma z_tk), with standard normal z drawn by
-    (seed, purpose, round, client).
-    """
+    """Return the function that gives the seconds of a local step. Collective."""
     if options.name == "trace":
         path = str(options.path)
         table = _by_rank_0(communicator, lambda: _trace(path, len(clients)), "compute.path")

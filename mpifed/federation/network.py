@@ -1,9 +1,4 @@
-"""How long the simulated clients compute, and over which links they communicate.
-
-The sections ``network`` and ``compute`` of a configuration describe the federation that is
-simulated, not this computer. They change no number of the training: ``simulated_seconds`` is a
-column of metrics.csv where one of them is given. ``links`` makes of them what they describe.
-"""
+"""How long the simulated clients compute, and over which links they communicate."""
 
 from __future__ import annotations
 

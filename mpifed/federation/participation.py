@@ -1,27 +1,6 @@
-"""Who takes part in a round, and who is late: pure functions of the seed and the round.
-
-A fraction, or a mapping with a name:
-
-* ``uniform``: a fixed fraction, drawn without replacement, as a number alone asks for;
-* ``bernoulli``: each client independently with probability p;
-* ``dropout``: clients go away and come back, a two-state Markov chain each;
-* ``stragglers``: some clients are late in a round; they miss it, or do a part of their local steps
-  (the systems heterogeneity of Li et al. 2020, FedProx, section 5.2).
-
-The same functions serve a server and gossip: a client that takes no part neither steps nor sends,
-and its edges' weights return to both ends.
-
-A mapping may say how a server weighs those who take part, ``weights: renormalised`` or
-``unbiased``. With n_t samples of n, and p the probability with which a client takes part, the
-average of what participants S make of x is
-
-    renormalised    sum_S n_t x_t / sum_S n_t
-    unbiased        x + sum_S n_t / (n p) (x_t - x)
-
-The second has the mean over all clients as its expectation (Horvitz and Thompson 1952), the first
-has not where the n_t differ: a ratio of two random sums, it weighs large clients too little.
-
-How many clients take no part in training; a configuration asks it before torch is imported.
+"""Who takes part in a round, and who is late: pure functions of the seed and the round. The second
+has the mean over all clients as its expectation (Horvitz and Thompson 1952), the first has not
+where the n_t differ: a ratio of two random sums, it weighs large clients too little.
 """
 
 from __future__ import annotations
@@ -122,23 +101,17 @@ class Stragglers:
 
 Participation = float | Uniform | Bernoulli | Dropout | Stragglers
 
+# What ``participation.name`` may be, with its options.
 KINDS: Mapping[str, type] = {
     "uniform": Uniform,
     "bernoulli": Bernoulli,
     "dropout": Dropout,
     "stragglers": Stragglers,
 }
-"""What ``participation.name`` may be, with its options."""
 
 
 def shortest_form(participation: Participation) -> Participation:
-    """Return a fixed fraction as a number where that says everything, all else unchanged.
-
-    Examples
-    --------
-    >>> shortest_form(Uniform(fraction=0.5))
-    0.5
-    """
+    """Return a fixed fraction as a number where that says everything, all else unchanged."""
     if isinstance(participation, Uniform) and participation.weights == "renormalised":
         return participation.fraction
     return participation
@@ -157,45 +130,14 @@ def fixed_fraction(participation: Participation) -> float | None:
 
 
 def count_participants(fraction: float, n_training: int) -> int:
-    """Return how many clients take part with a fixed fraction: max(1, round(f n)).
-
-    Examples
-    --------
-    >>> count_participants(0.25, 10), count_participants(0.01, 10)
-    (3, 1)
-    """
+    """Return how many clients take part with a fixed fraction: max(1, round(f n))."""
     return max(1, int(np.floor(fraction * n_training + 0.5)))
 
 
 def present(
     participation: Participation, training: np.ndarray, n_clients: int, seed: int, round: int
 ) -> np.ndarray:
-    """Draw who takes part in a round.
-
-    Parameters
-    ----------
-    participation : Participation
-        A fraction f, which draws max(1, round(f n)) of the n training clients uniformly without
-        replacement, or one of ``KINDS``.
-    training : ndarray of int64, shape (n,)
-        The clients that train, ascending.
-    n_clients : int
-        The number of clients.
-    seed : int
-        The seed of the run.
-    round : int
-        The round, from 1.
-
-    Returns
-    -------
-    ndarray of bool, shape (n_clients,)
-        True for those that take part.
-
-    Examples
-    --------
-    >>> int(present(0.5, np.arange(10), 10, seed=0, round=1).sum())
-    5
-    """
+    """Draw who takes part in a round."""
     active = np.zeros(n_clients, bool)
     active[training] = _present_among(participation, training, n_clients, seed, round)
     return active
@@ -226,13 +168,7 @@ def _present_among(
 def efforts(
     participation: Participation, clients: np.ndarray, seed: int, round: int
 ) -> np.ndarray | None:
-    """Return the share of its local steps that each of ``clients`` (int64) takes in ``round``.
-
-    Returns
-    -------
-    ndarray of float64 in (0, 1], shape of ``clients``, or None
-        None if all clients take all steps.
-    """
+    """Return the share of its local steps that each of ``clients`` (int64) takes in ``round``."""
     if not isinstance(participation, Stragglers) or participation.late != "partial":
         return None
     late = _late(participation.rate, clients, seed, round)
@@ -245,17 +181,7 @@ def shortens_rounds(participation: Participation) -> bool:
 
 
 def inclusion(participation: Participation, n_training: int) -> float:
-    """Return the probability with which any of ``n_training`` clients takes part in a round.
-
-    It is the same for all clients: k / n for k drawn of n; p; the stationary probability
-    recovery / (rate + recovery) of dropout; 1 - rate for stragglers that miss rounds, and 1 for
-    those that take a part of their steps.
-
-    Examples
-    --------
-    >>> inclusion(Dropout(rate=0.1, recovery=0.4), 10)
-    0.8
-    """
+    """Return the probability with which any of ``n_training`` clients takes part in a round."""
     fraction = fixed_fraction(participation)
     if fraction is not None:
         return count_participants(fraction, n_training) / n_training
@@ -288,11 +214,5 @@ def _chains(rate: float, recovery: float, clients: np.ndarray, seed: int, round:
 
 
 def count_unseen(n_clients: int, fraction: float) -> int:
-    """Return how many clients are kept out of training: the rounded fraction, but never all.
-
-    Examples
-    --------
-    >>> count_unseen(10, 0.25), count_unseen(10, 1.0)
-    (3, 9)
-    """
+    """Return how many clients are kept out of training: the rounded fraction, but never all."""
     return min(n_clients - 1, math.floor(fraction * n_clients + 0.5))

@@ -1,10 +1,6 @@
-"""Which rank hosts which client: for equal work, or so that few edges cross between ranks.
-
-For equal work, clients are dealt out one by one, the costliest first, each to the rank with the
-least work so far (Graham 1969, LPT): no rank has more than 4/3 of the least largest work. For few
-edges, clients are lined up by the Fiedler vector of the graph, which keeps neighbours close, and
-the line is cut into blocks of equal work, as contiguous placement cuts the clients' own order.
-Whichever of the two orders sends fewer rows is taken. No number of a run depends on it.
+"""Which rank hosts which client: for equal work, or so that few edges cross between ranks. For
+equal work, clients are dealt out one by one, the costliest first, each to the rank with the least
+work so far (Graham 1969, LPT): no rank has more than 4/3 of the least largest work.
 """
 
 from __future__ import annotations
@@ -19,8 +15,8 @@ import scipy.sparse.linalg
 from mpifed.federation.clients import contiguous_owners
 from mpifed.mpi.communicator import Communicator
 
+# Nodes up to which all eigenvectors are computed at once.
 DENSE = 500
-"""Nodes up to which all eigenvectors are computed at once."""
 
 
 def partitioned_owners(
@@ -29,24 +25,7 @@ def partitioned_owners(
     links: scipy.sparse.csr_array,
     communicator: Communicator,
 ) -> np.ndarray:
-    """Assign clients to ranks so that few edges of the graph cross between ranks. Collective.
-
-    Parameters
-    ----------
-    work : ndarray, shape (n_clients,)
-        The work of each client, positive.
-    unseen : ndarray of bool, shape (n_clients,)
-        Clients that are kept out of training; they are placed last.
-    links : scipy.sparse.csr_array, shape (n_training, n_training)
-        How often two training clients exchange; symmetric.
-    communicator : Communicator
-        The ranks.
-
-    Returns
-    -------
-    ndarray of int32, shape (n_clients,)
-        The rank of each client, the same on every rank.
-    """
+    """Assign clients to ranks so that few edges of the graph cross between ranks. Collective."""
     if communicator.rank == 0:
         training = np.flatnonzero(~unseen)
         line = np.concatenate([training[spectral_order(links)], np.flatnonzero(unseen)])
@@ -59,25 +38,7 @@ def partitioned_owners(
 
 
 def balanced_owners(work: np.ndarray, n_ranks: int) -> np.ndarray:
-    """Assign clients to ranks so that ranks have nearly equal work.
-
-    Parameters
-    ----------
-    work : ndarray, shape (n_clients,)
-        The work of each client, positive, in any unit.
-    n_ranks : int
-        The number of ranks.
-
-    Returns
-    -------
-    ndarray of int64, shape (n_clients,)
-        The rank of each client. Ranks of equal work, and clients of equal work, are taken in order.
-
-    Examples
-    --------
-    >>> balanced_owners(np.array([1.0, 5.0, 2.0, 2.0]), 2)
-    array([1, 0, 1, 1])
-    """
+    """Assign clients to ranks so that ranks have nearly equal work."""
     owner, loads = np.zeros(len(work), np.int64), [(0.0, rank) for rank in range(n_ranks)]
     for client in np.argsort(-work, kind="stable").tolist():
         load, rank = loads[0]
@@ -87,30 +48,13 @@ def balanced_owners(work: np.ndarray, n_ranks: int) -> np.ndarray:
 
 
 def imbalance(work: np.ndarray, owner: np.ndarray, n_ranks: int) -> float:
-    """Return the largest work of a rank over the mean of all ranks, at least 1.
-
-    Examples
-    --------
-    >>> imbalance(np.array([1.0, 2.0, 3.0]), np.array([0, 0, 1]), 2)
-    1.0
-    """
+    """Return the largest work of a rank over the mean of all ranks, at least 1."""
     loads = np.bincount(owner, work, minlength=n_ranks)
     return float(loads.max() / loads.mean())
 
 
 def spectral_order(links: scipy.sparse.csr_array) -> np.ndarray:
-    """Order the nodes of a graph by component, each component along its Fiedler vector.
-
-    Parameters
-    ----------
-    links : scipy.sparse.csr_array, shape (nodes, nodes)
-        Symmetric weights of the edges.
-
-    Returns
-    -------
-    ndarray of int64, shape (nodes,)
-        The nodes in that order.
-    """
+    """Order the nodes of a graph by component, each component along its Fiedler vector."""
     count, label = scipy.sparse.csgraph.connected_components(links, directed=False)
     parts = []
     for component in range(count):
@@ -134,20 +78,7 @@ def _fiedler(links: scipy.sparse.csr_array) -> np.ndarray:
 
 
 def rows_sent(links: scipy.sparse.csr_array, owner: np.ndarray) -> int:
-    """Return how many distinct rows cross between ranks in a round.
-
-    Parameters
-    ----------
-    links : scipy.sparse.csr_array, shape (nodes, nodes)
-        A nonzero entry (i, j) means that i receives the row of j.
-    owner : ndarray of int64, shape (nodes,)
-        The rank of each node.
-
-    Returns
-    -------
-    int
-        Distinct pairs of receiving rank and sending node on another rank.
-    """
+    """Return how many distinct rows cross between ranks in a round."""
     pairs = links.tocoo()
     receiver, sender = pairs.row, pairs.col
     across = owner[receiver] != owner[sender]

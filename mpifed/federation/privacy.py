@@ -11,8 +11,8 @@ from annotated_types import Gt, Lt
 from mpifed.components.registry import find_algorithm
 from mpifed.errors import InputError
 
+# What finds epsilon.
 PACKAGE = "dp_accounting"
-"""What finds epsilon."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,4 @@
-"""HDF5 files that contain all of their data.
-
-An HDF5 file may refer to data elsewhere: by an external link, in the bytes of another file, or in
-the data sets of other files. Whoever writes such a file chooses which files its reader opens, so
-such a file is refused.
-"""
+"""HDF5 files that contain all of their data."""
 
 from __future__ import annotations
 
@@ -20,35 +15,15 @@ import numpy as np
 from mpifed.errors import one_line
 from topologies.inputs import beyond_memory, check_regular
 
+# Largest number of links in a file; a file of mpifed has a few dozen.
 MOST_LINKS = 100_000
-"""Largest number of links in a file; a file of mpifed has a few dozen."""
 
 OWN_LINKS = (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT)
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[h5py.File]:
-    """Open an HDF5 file for reading.
-
-    Parameters
-    ----------
-    path : Path
-        A regular file.
-
-    Yields
-    ------
-    h5py.File
-        The open file.
-
-    Raises
-    ------
-    OSError
-        If it cannot be read.
-    ValueError
-        If a part of it is in another file.
-    RuntimeError, KeyError, TypeError, AttributeError
-        From h5py, where the file is damaged.
-    """
+    """Open an HDF5 file for reading."""
     check_regular(path)
     # A file gets its name when it is complete: locks are not needed, and some file systems have
     # none.
@@ -59,38 +34,14 @@ def opened(path: Path) -> Iterator[h5py.File]:
 
 
 def whole(data: Any) -> np.ndarray:
-    """Return all values of a data set.
-
-    Parameters
-    ----------
-    data : Any
-        An object of an open file.
-
-    Raises
-    ------
-    ValueError
-        As by ``check_size``.
-    """
+    """Return all values of a data set."""
     check_size(data)
     found: np.ndarray = data[()]
     return found
 
 
 def check_size(data: Any) -> None:
-    """Check that an object is a data set that fits into memory.
-
-    A data set may declare any size and store nothing: what is not stored reads as zeros.
-
-    Parameters
-    ----------
-    data : Any
-        An object of an open file.
-
-    Raises
-    ------
-    ValueError
-        If it is not a data set, or has too many values.
-    """
+    """Check that an object is a data set that fits into memory."""
     if not isinstance(data, h5py.Dataset) or data.shape is None:
         raise ValueError("a data set is missing, or is a group or empty")
     lacking = beyond_memory(2.0 * data.size * data.dtype.itemsize)
@@ -130,18 +81,7 @@ def _check_data_sets(file: h5py.File) -> None:
 
 
 def disk_reason(error: Exception) -> str:
-    """Return why a file could not be written or read.
-
-    Parameters
-    ----------
-    error : Exception
-        From h5py or the system. Where HDF5 quotes an errno, the system's text of it is returned.
-
-    Examples
-    --------
-    >>> disk_reason(OSError("unable to write (errno = 28, error message = '')"))
-    'No space left on device'
-    """
+    """Return why a file could not be written or read."""
     found = re.search(r"errno = (\d+)", str(error))
     if found:
         return os.strerror(int(found[1]))

@@ -7,34 +7,15 @@ from collections.abc import Iterator
 
 from mpifed.errors import InputError, one_line
 
+# Parts of the messages with which torch and numpy refuse an array without a ``MemoryError``.
 TOO_LARGE = (
     *("can't allocate", "not enough memory", "storage size"),
     *("array is too big", "maximum allowed dimension"),
 )
-"""Parts of the messages with which torch and numpy refuse an array without a ``MemoryError``."""
 
 
 def check_memory(needed: float, what: str) -> None:
-    """Refuse data that do not fit into memory, before they are allocated.
-
-    Parameters
-    ----------
-    needed : float
-        Bytes, at least.
-    what : str
-        The beginning of the message: the field and its value.
-
-    Raises
-    ------
-    InputError
-        If this process cannot allocate ``needed`` bytes.
-
-    Examples
-    --------
-    >>> check_memory(1e18, "clients is 10**15, which")  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    mpifed.errors.InputError: clients is 10**15, which needs 1 EB of memory, ...
-    """
+    """Refuse data that do not fit into memory, before they are allocated."""
     from topologies.inputs import beyond_memory
 
     lacking = beyond_memory(needed)
@@ -44,18 +25,7 @@ def check_memory(needed: float, what: str) -> None:
 
 @contextlib.contextmanager
 def enough_memory(what: str) -> Iterator[None]:
-    """Turn a failed allocation within the block into an ``InputError``.
-
-    Parameters
-    ----------
-    what : str
-        What the memory is for, as the message names it.
-
-    Raises
-    ------
-    InputError
-        For exceptions of Python, numpy and torch that say that memory is lacking.
-    """
+    """Turn a failed allocation within the block into an ``InputError``."""
     try:
         yield
     except (MemoryError, RuntimeError, ValueError, OverflowError) as error:

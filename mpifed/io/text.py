@@ -8,8 +8,8 @@ from typing import Any, TypeGuard
 
 from mpifed.errors import InputError, one_line
 
+# Largest size of a text file, in bytes.
 MOST = 64 << 20
-"""Largest size of a text file, in bytes."""
 
 
 class MissingFile(InputError):
@@ -17,40 +17,12 @@ class MissingFile(InputError):
 
 
 def damaged(path: Path, reason: str) -> InputError:
-    """Return the error for a file whose content is wrong.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    reason : str
-        What is wrong in it.
-
-    Examples
-    --------
-    >>> str(damaged(Path("metrics.csv"), "its last line is cut"))
-    "'metrics.csv' is damaged: its last line is cut"
-    """
+    """Return the error for a file whose content is wrong."""
     return InputError(f"'{path}' is damaged: {one_line(reason, 300)}")
 
 
 def read_text(path: Path, most: int = MOST) -> str:
-    """Read a regular text file.
-
-    Parameters
-    ----------
-    path : Path
-        The file, in UTF-8.
-    most : int
-        Largest size, in bytes.
-
-    Raises
-    ------
-    MissingFile
-        If it does not exist.
-    InputError
-        If it cannot be read, has more than ``most`` bytes, or is not text in UTF-8.
-    """
+    """Read a regular text file."""
     # It imports numpy and networkx, which a command that reads nothing does not need.
     from topologies.inputs import read_bytes
 
@@ -65,20 +37,7 @@ def read_text(path: Path, most: int = MOST) -> str:
 
 
 def read_json(path: Path, most: int = MOST) -> Any:
-    """Read a JSON file.
-
-    Parameters
-    ----------
-    path : Path
-        The file, in UTF-8.
-    most : int
-        Largest size, in bytes.
-
-    Raises
-    ------
-    InputError
-        As by ``read_text``, or if it is not JSON.
-    """
+    """Read a JSON file."""
     text = read_text(path, most)
     try:
         return json.loads(text)
@@ -89,24 +48,12 @@ def read_json(path: Path, most: int = MOST) -> Any:
 
 
 def is_count(value: Any) -> TypeGuard[int]:
-    """Return whether ``value`` is an integer, at least 0, that fits into 64 bits.
-
-    Examples
-    --------
-    >>> is_count(3), is_count(-1), is_count(True)
-    (True, False, False)
-    """
+    """Return whether ``value`` is an integer, at least 0, that fits into 64 bits."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Return whether ``value`` is a number that fits into float64, including NaN and infinity.
-
-    Examples
-    --------
-    >>> is_number(1.5), is_number(10**400), is_number("1.5")
-    (True, False, False)
-    """
+    """Return whether ``value`` is a number that fits into float64, including NaN and infinity."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return isinstance(value, float) or abs(value) < 2**1023

@@ -12,24 +12,24 @@ import yaml
 
 from mpifed.errors import InputError, one_line
 
+# Largest size of a YAML file, in bytes.
 MOST = 8 << 20
-"""Largest size of a YAML file, in bytes."""
 
+# Largest number of values in a YAML text, each counted as often as an alias repeats it.
 MOST_VALUES = 1_000_000
-"""Largest number of values in a YAML text, each counted as often as an alias repeats it."""
 
+# Largest length of a number, in characters.
 LONGEST_NUMBER = 1000
-"""Largest length of a number, in characters."""
 
 
 PLAIN_INT = re.compile(r"[-+]?(0|[1-9][0-9]*|0x[0-9a-fA-F]+)")
+# Numbers that mean the same to every reader; 0x10 is 16 for all of them too.
 PLAIN_FLOAT = re.compile(
     r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
 )
-"""Numbers that mean the same to every reader; 0x10 is 16 for all of them too."""
 
+# The tag of the key ``<<``, which inserts the entries of other mappings.
 MERGE = "tag:yaml.org,2002:merge"
-"""The tag of the key ``<<``, which inserts the entries of other mappings."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -63,23 +63,7 @@ for _kind in ("int", "float"):
 
 
 def read_yaml(path: Path) -> Any:
-    """Read a YAML file.
-
-    Parameters
-    ----------
-    path : Path
-        The file, in UTF-8.
-
-    Returns
-    -------
-    Any
-        Its value; None for an empty file.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, or is not YAML of plain data.
-    """
+    """Read a YAML file."""
     from topologies.inputs import read_bytes
 
     try:
@@ -97,25 +81,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_value(text: str, key: str) -> Any:
-    """Parse a YAML value.
-
-    Parameters
-    ----------
-    text : str
-        The value.
-    key : str
-        The key for which it was typed, for messages.
-
-    Raises
-    ------
-    InputError
-        If it is not YAML of plain data.
-
-    Examples
-    --------
-    >>> parse_value("{name: mlp, hidden: [64]}", "model")
-    {'name': 'mlp', 'hidden': [64]}
-    """
+    """Parse a YAML value."""
     try:
         return _parse(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
@@ -143,10 +109,7 @@ def _parse(text: str) -> Any:
 
 
 def _count(node: yaml.Node, known: dict[int, int], open_nodes: set[int]) -> int:
-    """Return the number of values in ``node`` if written without aliases; refuse too many.
-
-    ``known`` are counts by ids of nodes, ``open_nodes`` the ids of nodes that contain this one.
-    """
+    """Return the number of values in ``node`` if written without aliases; refuse too many."""
     if isinstance(node, yaml.ScalarNode):
         if len(node.value) > LONGEST_NUMBER and node.tag.endswith((":int", ":float")):
             raise _refusal(f"a number of {len(node.value)} characters", node)
@@ -169,17 +132,6 @@ def _refusal(problem: str, node: yaml.Node) -> yaml.YAMLError:
 
 
 def as_text(value: Any) -> str:
-    """Return a value as YAML on one line, as it is typed after ``key=``.
-
-    Parameters
-    ----------
-    value : Any
-        Plain data.
-
-    Examples
-    --------
-    >>> as_text({"name": "mlp", "hidden": [64]})
-    '{name: mlp, hidden: [64]}'
-    """
+    """Return a value as YAML on one line, as it is typed after ``key=``."""
     text = yaml.safe_dump(value, default_flow_style=True, width=sys.maxsize, sort_keys=False)
     return text.removesuffix("...\n").strip()

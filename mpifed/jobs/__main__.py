@@ -1,13 +1,5 @@
-"""``python -m mpifed.jobs``: run experiments as SLURM jobs that survive what clusters do to jobs.
-
-    python -m mpifed.jobs submit synthetic-fedem clients=100 job.ranks=100 --output runs/first
-    python -m mpifed.jobs status runs/first
-    python -m mpifed.jobs stop runs/first        writes a checkpoint and ends
-    python -m mpifed.jobs resume runs/first      continues it, with job.ranks=50 on fewer ranks
-
-The words are those of mpifed.run; job.key=value sets an option of the job, as does the section
-``job`` of an experiment file. A value that is a list is swept over: the job is then an array with
-one run directory each, and a report at the end. docs/slurm.md explains the options.
+"""``python -m mpifed.jobs``: run experiments as SLURM jobs that survive what clusters do
+to jobs.
 """
 
 from __future__ import annotations
@@ -37,18 +29,7 @@ from mpifed.printing import say
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command.
-
-    Parameters
-    ----------
-    words : sequence of str, optional
-        Its arguments; those of the process by default.
-
-    Returns
-    -------
-    int
-        The exit code: 0, 1 after a failure, 2 for bad input.
-    """
+    """Run the command."""
     try:
         options = parser(__doc__).parse_intermixed_args(words)
         actions: dict[str, Callable[[Any], None]] = {

@@ -8,6 +8,7 @@ from pathlib import Path
 from mpifed.command import Parser, program
 
 SITE_VARIABLE = "MPIFED_SITE"
+# The options that go with an action.
 TAKES = {
     "render": ("output", "site", "smoke", "file", "report"),
     "check": ("output", "site", "smoke"),
@@ -17,7 +18,6 @@ TAKES = {
     "cancel": ("dry_run",),
     "resume": ("dry_run", "unchecked"),
 }
-"""The options that go with an action."""
 
 
 def parser(description: str | None) -> Parser:

@@ -18,27 +18,7 @@ PATIENCE = 60
 
 
 def checks(job: Job, script: str) -> Iterator[str]:
-    """Check a job and its script.
-
-    The configuration and the options were checked when the job was planned.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    script : str
-        Its script.
-
-    Yields
-    ------
-    str
-        One line for every check that passed or was left out.
-
-    Raises
-    ------
-    InputError
-        For what would fail.
-    """
+    """Check a job and its script."""
     layout = job.layout
     nodes = f" on {layout.nodes} nodes" if layout.nodes else ""
     yield f"{len(job.runs)} run{'s' * (len(job.runs) > 1)} of {layout.ranks} ranks{nodes}"
@@ -56,25 +36,7 @@ def checks(job: Job, script: str) -> Iterator[str]:
 
 
 def found_here(job: Job) -> Iterator[str]:
-    """Look for the programs and data that a job needs, on this machine.
-
-    The nodes of a cluster may have other files, which this cannot tell.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-
-    Yields
-    ------
-    str
-        One line for every check that passed or was left out.
-
-    Raises
-    ------
-    InputError
-        If something is missing.
-    """
+    """Look for the programs and data that a job needs, on this machine."""
     options = job.options
     if options.image is None and options.stage is None:
         yield _program("python", options.python or sys.executable, job)

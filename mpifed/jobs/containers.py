@@ -6,18 +6,7 @@ from mpifed.jobs.options import JobOptions
 
 
 def words(options: JobOptions) -> list[str]:
-    """Return the words before the interpreter; none where srun starts the container itself.
-
-    Parameters
-    ----------
-    options : JobOptions
-        The options of the job.
-
-    Returns
-    -------
-    list of str
-        For example ``["apptainer", "exec", "--nv", "image.sif"]``.
-    """
+    """Return the words before the interpreter; none where srun starts the container itself."""
     if options.image is None or options.pyxis:
         return []
     devices = ["--nv"] if options.gpus_per_node else []

@@ -1,8 +1,4 @@
-"""Where the templates, the shell library and the site files are.
-
-They live in ``jobs/`` of the repository. This package has links to them, so that they are found
-beside this module whether it is installed or not.
-"""
+"""Where the templates, the shell library and the site files are."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""What it costs a rank to import mpifed and what it needs, and whether a copy costs less.
-
-    python -m mpifed.jobs.importing ARCHIVE DIRECTORY
-
-compares how long one import from this Python's environment waits for files, beyond the CPU seconds
-that it takes from any disk, with unpacking an archive of the environment on a local disk. The exit
-code is 0 where unpacking takes less time, 1 where it does not.
-"""
+"""What it costs a rank to import mpifed and what it needs, and whether a copy costs less."""
 
 from __future__ import annotations
 
@@ -22,15 +15,16 @@ from typing import IO
 
 from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, InputError, RunError, complain, text_of
 
+# Seconds after which an import is given up.
 PATIENCE = 600
-"""Seconds after which an import is given up."""
 
+# Bytes of an archive that are unpacked to find out how fast that is, and in how many places: small
+# files lie together, and take longer than large ones.
 PROBE, PARTS = 64 << 20, 8
-"""Bytes of an archive that are unpacked to find out how fast that is, and in how many places: small
-files lie together, and take longer than large ones."""
 
 BLOCK = tarfile.BLOCKSIZE
 
+# What a Python runs to count the paths that its imports ask the file system for.
 COUNTING = """
 import json, os, sys, time
 began = time.perf_counter()
@@ -52,20 +46,11 @@ used = os.times()
 print(json.dumps([time.perf_counter() - began, used.user, used.system,
                   looked_up[0] + len(libraries)]))
 """
-"""What a Python runs to count the paths that its imports ask the file system for."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one process takes to import mpifed and all that it needs.
-
-    Attributes
-    ----------
-    seconds, user, system : float
-        Wall seconds, and CPU seconds of the process and of the system for it.
-    paths : int
-        Paths that the file system was asked for, of files that are there or not.
-    """
+    """What one process takes to import mpifed and all that it needs."""
 
     seconds: float
     user: float
@@ -87,18 +72,7 @@ class Cost:
 
 
 def cost(python: str = sys.executable) -> Cost:
-    """Measure one import in a process of its own.
-
-    Parameters
-    ----------
-    python : str
-        The interpreter.
-
-    Raises
-    ------
-    RunError
-        If it cannot import mpifed.
-    """
+    """Measure one import in a process of its own."""
     command = [python, "-c", COUNTING]
     try:
         said = subprocess.run(
@@ -114,22 +88,7 @@ def cost(python: str = sys.executable) -> Cost:
 
 
 def seconds_to_unpack(archive: Path, directory: Path, probe: int = PROBE) -> float:
-    """Estimate how long it takes to unpack an archive, from parts of it that are unpacked.
-
-    Parameters
-    ----------
-    archive : Path
-        The archive, as ``tar -x -f`` reads it. Of a compressed one the beginning is unpacked.
-    directory : Path
-        Where it would be unpacked. What is unpacked there is removed.
-    probe : int
-        Bytes that are unpacked, at most.
-
-    Raises
-    ------
-    InputError
-        If one cannot be read or the other not be written to.
-    """
+    """Estimate how long it takes to unpack an archive, from parts of it that are unpacked."""
     try:
         size = archive.stat().st_size
         with archive.open("rb") as source:
@@ -175,15 +134,7 @@ def is_plain(source: IO[bytes]) -> bool:
 
 
 def complete(piece: bytes, name: str) -> bytes:
-    """Return a piece of an archive as one without an end, to which another can be added.
-
-    Parameters
-    ----------
-    piece : bytes
-        Whole blocks. What it has of a file that begins before it or ends after it becomes a file.
-    name : str
-        How the names of these begin.
-    """
+    """Return a piece of an archive as one without an end, to which another can be added."""
     starts = range(0, len(piece), BLOCK)
     first = next((at for at in starts if _header(piece[at : at + BLOCK])), len(piece))
     at = first

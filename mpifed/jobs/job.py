@@ -14,23 +14,7 @@ from mpifed.sweep.plan import Planned
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be submitted.
-
-    Attributes
-    ----------
-    experiment : str
-        Name of the experiment, shipped or in the user's file.
-    text : str or None
-        Content of the user's experiment file; None for a shipped experiment.
-    output : Path
-        The run directory, or the one above the run directories of a sweep.
-    sweep : bool
-        Whether the job is an array of several runs.
-    runs : tuple of Planned
-        Its runs, in the order of their task numbers.
-    given : dict
-        The options of the job as they were given.
-    """
+    """What is to be submitted."""
 
     experiment: str
     text: str | None

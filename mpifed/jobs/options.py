@@ -1,7 +1,5 @@
-"""The resources that a job requests from SLURM: options, and the ranks and nodes that they mean.
-
-An option is looked for on the command line (``job.key=value``), then in the section ``job`` of the
-experiment, then in the site file; after that its default holds. docs/slurm.md explains them all.
+"""The resources that a job requests from SLURM: options, and the ranks and nodes that they
+mean.
 """
 
 from __future__ import annotations
@@ -18,8 +16,8 @@ from mpifed.components.schema import check_options, shown
 from mpifed.errors import InputError
 
 Count = Annotated[int, Ge(1)]
+# A text which YAML takes for a number if it looks like one: an account, a size of memory.
 Text = int | str
-"""A text which YAML takes for a number if it looks like one: an account, a size of memory."""
 
 TIME = re.compile(
     r"(?P<minutes>\d+)|((?P<h>\d+):)?(?P<m>\d+):(?P<s>\d+)"
@@ -30,11 +28,11 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 RANGE = re.compile(r"(\d+)-(\d+)")
 KIND_OF_GPU = re.compile(r"[A-Za-z0-9_.-]+")
 
+# The plugin by which srun itself starts containers.
 PYXIS = "pyxis"
-"""The plugin by which srun itself starts containers."""
 
+# Programs that take a container otherwise than as ``exec OPTIONS IMAGE COMMAND``.
 OTHER_WORDS = ("podman", "podman-hpc", "docker", "enroot", "shifter", "sarus", "ch-run")
-"""Programs that take a container otherwise than as ``exec OPTIONS IMAGE COMMAND``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,17 +94,7 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class Layout:
-    """Ranks and nodes.
-
-    Attributes
-    ----------
-    ranks : int
-        The number of ranks; the least number if ``nodes`` is a range.
-    nodes : str or None
-        N, or a range N-M.
-    ranks_per_node : int or None
-        Ranks on each node.
-    """
+    """Ranks and nodes."""
 
     ranks: int
     nodes: str | None
@@ -119,15 +107,7 @@ class Layout:
 
 
 def check(given: Mapping[str, Any]) -> JobOptions:
-    """Complete and check options.
-
-    Parameters
-    ----------
-    given : mapping
-        The options of the job that were given.
-
-    Raises ``InputError`` for an option that is wrong, alone or with others.
-    """
+    """Complete and check options."""
     options = JobOptions(**check_options(JobOptions, given, "job"))
     _check_lines(options)
     _check_environment(options.environment)
@@ -159,20 +139,7 @@ def check(given: Mapping[str, Any]) -> JobOptions:
 
 
 def seconds(time: Text) -> int:
-    """Return a time limit of SLURM in seconds.
-
-    Parameters
-    ----------
-    time : int or str
-        Minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S.
-
-    Raises ``InputError`` if it has another form or is 0.
-
-    Examples
-    --------
-    >>> seconds(90), seconds("01:00:00"), seconds("1-12")
-    (5400, 3600, 129600)
-    """
+    """Return a time limit of SLURM in seconds."""
     found = TIME.fullmatch(str(time))
     total = 0
     if found:

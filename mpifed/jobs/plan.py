@@ -1,8 +1,4 @@
-"""From the arguments of the command to a job: its runs, their directories, and its options.
-
-Nothing is written here. A list in an experiment, or behind ``key=``, is swept over as by
-``mpifed.sweep``; the job is then an array with one task per run.
-"""
+"""From the arguments of the command to a job: its runs, their directories, and its options."""
 
 from __future__ import annotations
 
@@ -36,26 +32,7 @@ SECTIONS = {**config.SECTIONS, "participation": Bernoulli}
 
 
 def plan(words: Sequence[str], site: str | None, output: Path | None, smoke: bool) -> Job:
-    """Plan and check a job.
-
-    Parameters
-    ----------
-    words : sequence of str
-        An experiment and overrides, ``key=value`` or ``job.key=value``.
-    site : str or None
-        Name or path of a site file.
-    output : Path or None
-        The run directory; None for a new one below ``runs``.
-    smoke : bool
-        Whether to plan one round on two ranks instead.
-
-    Returns
-    -------
-    Job
-        The job.
-
-    Raises ``InputError`` for what is wrong in the experiment, the options or the overrides.
-    """
+    """Plan and check a job."""
     experiment, overrides = split_words(words)
     experiment = experiment or DEFAULT_EXPERIMENT
     mapping = config.read_experiment(experiment)
@@ -107,22 +84,7 @@ def check_output(job: Job) -> None:
 
 
 def with_changes(job: Job, words: Sequence[str]) -> Job:
-    """Return a job with other options and overrides, to continue its unfinished runs.
-
-    Parameters
-    ----------
-    job : Job
-        The job as it was submitted.
-    words : sequence of str
-        Overrides, ``key=value`` or ``job.key=value``.
-
-    Returns
-    -------
-    Job
-        The changed job, checked.
-
-    Raises ``InputError`` for an override that is wrong.
-    """
+    """Return a job with other options and overrides, to continue its unfinished runs."""
     mine = sources.read_words([word for word in words if word.startswith("job.")])
     before = dict(job.given)
     if "ranks" in mine:
@@ -155,20 +117,7 @@ def _configurations(job: Job, tasks: Sequence[int]) -> Iterator[Configuration]:
 
 @contextmanager
 def experiment_file(experiment: str, text: str | None) -> Iterator[str]:
-    """Provide the experiment as ``mpifed.run`` takes it.
-
-    Parameters
-    ----------
-    experiment : str
-        Its name.
-    text : str or None
-        Its content, if it is not a shipped one.
-
-    Yields
-    ------
-    str
-        Its name, or the path of a file that exists while the context lasts.
-    """
+    """Provide the experiment as ``mpifed.run`` takes it."""
     if text is None:
         yield experiment
         return
@@ -257,22 +206,7 @@ def _takes(annotation: Any, value: list[Any]) -> bool:
 
 
 def unfinished(job: Job, tasks: Sequence[int]) -> list[int]:
-    """Return which runs have not reached their number of rounds.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    tasks : sequence of int
-        Numbers of the runs to look at.
-
-    Returns
-    -------
-    list of int
-        Those that are not finished.
-
-    Raises ``InputError`` for one that cannot continue, since it began with another configuration.
-    """
+    """Return which runs have not reached their number of rounds."""
     left = []
     for task, complete in zip(tasks, _configurations(job, tasks), strict=True):
         directory = job.runs[task].directory

@@ -1,7 +1,4 @@
-"""Parts of the files in a run directory, which anyone may have left there.
-
-Files have a bounded size and must be regular, so that reading one neither waits nor fills memory.
-"""
+"""Parts of the files in a run directory, which anyone may have left there."""
 
 from __future__ import annotations
 
@@ -13,30 +10,12 @@ from typing import Any
 from mpifed.errors import InputError
 from mpifed.io.text import MissingFile, damaged, read_text
 
+# Bytes of a file that is read whole.
 MOST = 1 << 24
-"""Bytes of a file that is read whole."""
 
 
 def read_tail(path: Path, most: int) -> str | None:
-    """Return the end of a regular file as text.
-
-    Parameters
-    ----------
-    path : Path
-        The file. Bytes that are not UTF-8 are replaced.
-    most : int
-        Bytes to read at most.
-
-    Returns
-    -------
-    str or None
-        None if the file does not exist.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read or is not a regular file.
-    """
+    """Return the end of a regular file as text."""
     return _read_part(path, most, from_end=True)
 
 
@@ -46,26 +25,7 @@ def read_head(path: Path, most: int) -> str | None:
 
 
 def read_rounds(path: Path) -> int | None:
-    """Return ``rounds`` of a run's config.yaml.
-
-    Only the line that holds it is parsed, so nested aliases, malformed dates and depth elsewhere
-    in the file do not matter.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-
-    Returns
-    -------
-    int or None
-        None if the file does not exist.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read or has no such line.
-    """
+    """Return ``rounds`` of a run's config.yaml."""
     try:
         text = read_text(path, MOST)
     except MissingFile:
@@ -77,13 +37,7 @@ def read_rounds(path: Path) -> int | None:
 
 
 def parse_digits(text: Any) -> int | None:
-    """Return the integer that ``text`` writes in 1 to 18 ASCII digits; None for anything else.
-
-    Examples
-    --------
-    >>> parse_digits("12"), parse_digits("1e9"), parse_digits("\u0661\u0662")
-    (12, None, None)
-    """
+    """Return the integer that ``text`` writes in 1 to 18 ASCII digits; None for anything else."""
     return int(text) if isinstance(text, str) and re.fullmatch(r"[0-9]{1,18}", text) else None
 
 

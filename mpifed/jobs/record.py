@@ -1,7 +1,5 @@
-"""The record of a job in its run directory: ``job/job.json``, the script, and a request to stop.
-
-A sweep has one record, in the directory above its runs; each run refers to it. All of it is
-private to the user.
+"""The record of a job in its run directory: ``job/job.json``, the script, and a request to
+stop.
 """
 
 from __future__ import annotations
@@ -27,16 +25,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Record:
-    """A job that was submitted.
-
-    Attributes
-    ----------
-    job : Job
-        The job.
-    history : tuple of dict
-        The jobs of SLURM, oldest first, each with ``job``, the numbers of its runs in ``tasks``,
-        ``report`` (None without one) and ``submitted``.
-    """
+    """A job that was submitted."""
 
     job: Job
     history: tuple[dict[str, Any], ...]
@@ -75,14 +64,8 @@ def prepare(job: Job) -> None:
 
 @contextlib.contextmanager
 def marks_removed(job: Job, tasks: Sequence[int]) -> Iterator[None]:
-    """Remove the marks that runs are finished or asked to stop; put them back if the block fails.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    tasks : sequence of int
-        Numbers of the runs that are submitted again in the block.
+    """Remove the marks that runs are finished or asked to stop; put them back if the block
+    fails.
     """
     runs = [job.runs[task].directory for task in tasks]
     places = [job.output / "job" / "stop"]
@@ -99,17 +82,7 @@ def marks_removed(job: Job, tasks: Sequence[int]) -> Iterator[None]:
 
 
 def write(job: Job, history: Sequence[dict[str, Any]], script: str) -> None:
-    """Record a job that was submitted.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    history : sequence of dict
-        The jobs of SLURM, oldest first; see :func:`entry`.
-    script : str
-        The script that was submitted.
-    """
+    """Record a job that was submitted."""
     known = {
         "version": VERSION,
         "experiment": job.experiment,
@@ -135,22 +108,7 @@ def entry(number: str, tasks: Sequence[int], report: str | None) -> dict[str, An
 
 
 def read(directory: Path) -> tuple[Record, int | None]:
-    """Read the record of a run directory.
-
-    Parameters
-    ----------
-    directory : Path
-        The directory of a job, or of one run of a sweep.
-
-    Returns
-    -------
-    record : Record
-        The record of the whole job.
-    task : int or None
-        The number of the run if the directory is one run of a sweep.
-
-    Raises ``InputError`` if there is no record, or it is damaged.
-    """
+    """Read the record of a run directory."""
     found = _load(directory)
     if "part_of" not in found:
         return _record(directory, found), None
@@ -247,6 +205,7 @@ def _list_of(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 NUMBER = re.compile(r"[0-9]{1,18}")
+# What a record must hold.
 FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "experiment": (_is_text, "a text"),
     "text": (lambda value: value is None or _is_text(value), "a text or null"),
@@ -256,7 +215,6 @@ FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "runs": (_list_of(_is_run), "a list of runs, each with directory and overrides"),
     "history": (_list_of(_is_entry), "a list of jobs, each with the digits of job, and tasks"),
 }
-"""What a record must hold."""
 
 
 def ask_to_stop(directory: Path) -> None:

@@ -1,9 +1,4 @@
-"""From a job to the script that SLURM runs: plain text, for which no SLURM is needed.
-
-A template has lines ``#@ directives``, ``#@ prologue``, ``#@ settings``, ``#@ library`` and
-``#@ tasks``, which are replaced. What comes from the user is quoted: for bash in the settings, for
-sbatch in the directives. ``prologue`` and ``extra_directives`` are the user's lines, unquoted.
-"""
+"""From a job to the script that SLURM runs: plain text, for which no SLURM is needed."""
 
 from __future__ import annotations
 
@@ -30,17 +25,7 @@ REPORT_MINUTES = 30
 
 
 def script(job: Job, tasks: Sequence[int] | None = None) -> str:
-    """Return the script of a job.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    tasks : sequence of int, optional
-        Numbers of the runs of a sweep to submit; all by default.
-
-    Raises ``InputError`` if the template or an option cannot be used.
-    """
+    """Return the script of a job."""
     options = job.options
     chosen = list(range(len(job.runs))) if tasks is None else list(tasks)
     blocks = {
@@ -79,10 +64,7 @@ def report_script(job: Job) -> str:
 
 
 def template_of(job: Job) -> Path:
-    """Return the path of the template for ``job``.
-
-    Raises ``InputError`` if the user names one that does not exist or does not fit the job.
-    """
+    """Return the path of the template for ``job``."""
     options = job.options
     given = options.template
     if given is not None and given.endswith(".sbatch"):

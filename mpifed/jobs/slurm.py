@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from mpifed.errors import InputError, RunError
 
+# Beginnings of variables of the job in which this command is given, if it is in one.
 FOREIGN = (
     "SLURM_",
     "SLURMD_",
@@ -22,10 +23,10 @@ FOREIGN = (
     "OMPI_COMM_",
     "PRTE_JOB",
 )
-"""Beginnings of variables of the job in which this command is given, if it is in one."""
 
 KEPT = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
 PATIENCE = 60.0
+# States of a job that is over; SLURM shows them for some minutes.
 ENDED = (
     "COMPLETED",
     "CANCELLED",
@@ -38,26 +39,11 @@ ENDED = (
     "DEADLINE",
     "REVOKED",
 )
-"""States of a job that is over; SLURM shows them for some minutes."""
 
 
 @dataclass(frozen=True)
 class Queued:
-    """A job in SLURM's queue, or one task of an array.
-
-    Attributes
-    ----------
-    job : str
-        Number of the job.
-    task : int or None
-        Number of the task; None without an array.
-    state : str
-        State of the job, such as PENDING.
-    reason : str
-        Why it waits.
-    nodes : str
-        The nodes on which it runs.
-    """
+    """A job in SLURM's queue, or one task of an array."""
 
     job: str
     task: int | None
@@ -72,26 +58,7 @@ class Queued:
 
 
 def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without the variables that another job has set.
-
-    sbatch takes variables before the directives of a script, and an ``mpirun`` in the new job would
-    mistake them for those of its own launcher.
-
-    Parameters
-    ----------
-    environment : mapping
-        Variables and their values.
-
-    Returns
-    -------
-    dict
-        Those that are kept.
-
-    Examples
-    --------
-    >>> clean_environment({"HOME": "/home/a", "SLURM_JOB_ID": "7"})
-    {'HOME': '/home/a'}
-    """
+    """Return an environment without the variables that another job has set."""
     return {
         name: value
         for name, value in environment.items()
@@ -105,13 +72,7 @@ def present() -> bool:
 
 
 def test_only(script: str) -> str:
-    """Return SLURM's estimate of when a script would start.
-
-    Raises
-    ------
-    InputError
-        If SLURM refuses the script.
-    """
+    """Return SLURM's estimate of when a script would start."""
     answer = _call("sbatch", "--test-only", input=script)
     said = _words(answer.stderr or answer.stdout)
     if answer.returncode:
@@ -129,25 +90,7 @@ def mpi_plugins() -> list[str]:
 
 
 def submit(script: str, options: Sequence[str] = ()) -> str:
-    """Submit a script.
-
-    Parameters
-    ----------
-    script : str
-        The script.
-    options : sequence of str
-        Options of sbatch.
-
-    Returns
-    -------
-    str
-        Number of the job.
-
-    Raises
-    ------
-    InputError
-        If SLURM refuses the script.
-    """
+    """Submit a script."""
     answer = _call("sbatch", "--parsable", *options, input=script)
     found = re.match(r"(\d+)", answer.stdout)
     if answer.returncode or not found:
@@ -156,23 +99,7 @@ def submit(script: str, options: Sequence[str] = ()) -> str:
 
 
 def queue(jobs: Sequence[str]) -> list[Queued]:
-    """Return what the queue holds of some jobs.
-
-    Parameters
-    ----------
-    jobs : sequence of str
-        Their numbers.
-
-    Returns
-    -------
-    list of Queued
-        One entry per job or task; jobs that SLURM has forgotten are missing.
-
-    Raises
-    ------
-    RunError
-        If squeue fails or does not answer.
-    """
+    """Return what the queue holds of some jobs."""
     if not jobs or not shutil.which("squeue"):
         return []
     form = "%A|%F|%K|%T|%R|%N"
@@ -201,13 +128,7 @@ def restarts(job: str) -> int | None:
 
 
 def cancel(jobs: Sequence[str], options: Sequence[str] = ()) -> None:
-    """Run ``scancel``; a job that has ended already is ignored.
-
-    Raises
-    ------
-    RunError
-        If scancel fails or does not answer.
-    """
+    """Run ``scancel``; a job that has ended already is ignored."""
     answer = _call("scancel", *options, *jobs)
     if answer.returncode and "Invalid job id" not in answer.stderr:
         raise RunError(f"scancel failed: {_words(answer.stderr)}")

@@ -18,11 +18,7 @@ from mpifed.jobs.reading import MOST
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain data, no key twice, and texts that YAML 1.1 takes for numbers of base 60 or 8.
-
-    2:00:00 is a time limit and not 7200, 0815 an account and not an error. Variables of the
-    environment keep the letters they are written with: FALSE is not False, off not False.
-    """
+    """Plain data, no key twice, and texts that YAML 1.1 takes for numbers of base 60 or 8."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         given = [key for key, _ in node.value if key.tag != _MERGE]
@@ -55,30 +51,7 @@ _Loader.add_implicit_resolver(_NUMBERS[0], re.compile(r"-?(0|[1-9]\d*)$"), list(
 
 
 def parse(text: str, where: str) -> Any:
-    """Parse YAML in which only plain decimals are numbers.
-
-    Parameters
-    ----------
-    text : str
-        The YAML.
-    where : str
-        Where it comes from, for messages.
-
-    Returns
-    -------
-    object
-        Plain data.
-
-    Raises
-    ------
-    InputError
-        If it is not valid YAML.
-
-    Examples
-    --------
-    >>> parse("[2:00:00, 0815, 12]", "an example")
-    ['2:00:00', '0815', 12]
-    """
+    """Parse YAML in which only plain decimals are numbers."""
     try:
         return yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
@@ -88,23 +61,7 @@ def parse(text: str, where: str) -> Any:
 
 
 def read_site(name: str) -> dict[str, Any]:
-    """Return the options in a site file.
-
-    Parameters
-    ----------
-    name : str
-        Name of a shipped site file, or path of a YAML file.
-
-    Returns
-    -------
-    dict
-        The options.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read or an option is wrong.
-    """
+    """Return the options in a site file."""
     path = folder("sites") / f"{name}.yaml"
     names = [file.stem for file in folder("sites").glob("*.yaml")]
     if name not in names:
@@ -129,23 +86,7 @@ def read_section(path: Path) -> dict[str, Any]:
 
 
 def read_words(words: Sequence[str]) -> dict[str, Any]:
-    """Return ``job.key=value`` arguments as options.
-
-    Parameters
-    ----------
-    words : sequence of str
-        The arguments; ``job.environment.NAME=value`` adds one variable.
-
-    Returns
-    -------
-    dict
-        The options.
-
-    Examples
-    --------
-    >>> read_words(["job.ranks=4", "job.environment.OMP_NUM_THREADS=1"])
-    {'ranks': 4, 'environment': {'OMP_NUM_THREADS': '1'}}
-    """
+    """Return ``job.key=value`` arguments as options."""
     options: dict[str, Any] = {}
     for word in words:
         key, _, text = word.removeprefix("job.").partition("=")
@@ -160,12 +101,8 @@ def read_words(words: Sequence[str]) -> dict[str, Any]:
 
 
 def merged(*sources: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge options; later sources override earlier ones, and variables of ``environment`` add up.
-
-    Examples
-    --------
-    >>> merged({"ranks": 2, "time": 10}, {"ranks": 4})
-    {'ranks': 4, 'time': 10}
+    """Merge options; later sources override earlier ones, and variables of ``environment``
+    add up.
     """
     options: dict[str, Any] = {}
     for source in sources:

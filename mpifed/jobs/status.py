@@ -1,8 +1,4 @@
-"""The status of a job: its state in SLURM's queue, and how far its runs have come.
-
-The accounting database is not used, for many sites have none. A run's own files tell the rest:
-metrics.csv, its checkpoints, DONE, and the events that its job has noted.
-"""
+"""The status of a job: its state in SLURM's queue, and how far its runs have come."""
 
 from __future__ import annotations
 
@@ -20,10 +16,11 @@ from mpifed.jobs import slurm
 from mpifed.jobs.reading import parse_digits, read_head, read_rounds, read_tail
 from mpifed.jobs.record import Record
 
+# Bytes of a file's beginning and end in which its first and last lines are looked for.
 TAIL = 1 << 16
-"""Bytes of a file's beginning and end in which its first and last lines are looked for."""
 
 EVENT = re.compile(r"\S+ job \S+ restart (\d+): ")
+# A line of a job's output by which somebody says what is wrong.
 COMPLAINT = re.compile(
     r"mpifed: "  # what a run says
     r"|([A-Za-z_][\w.]*(Error|Exception|Interrupt)|SystemExit)\b(:|$)"  # Python's last line
@@ -31,8 +28,8 @@ COMPLAINT = re.compile(
     r"|\S*\b(srun|sbatch|slurmstepd\S*|slurmd\S*|mpirun|mpiexec\S*): (error|fatal): "
     r"|.*\b(error while loading shared libraries|ModuleCmd_\w+.*:ERROR:|command not found)"
 )
-"""A line of a job's output by which somebody says what is wrong."""
 
+# Why a life of a job was not its last, as jobs/lib writes it and in words.
 CAUSES = {
     "time-limit": "time limit",
     "preempted": "pre-emption",
@@ -41,28 +38,11 @@ CAUSES = {
     "lost": "interruption by SLURM",
     "ended": "interruption by SLURM",
 }
-"""Why a life of a job was not its last, as jobs/lib writes it and in words."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run has come.
-
-    Attributes
-    ----------
-    finished : bool
-        Whether it is finished.
-    round : int or None
-        The last evaluated round.
-    rounds : int or None
-        The number of rounds that it is to have.
-    test_accuracy : float or None
-        That of the last evaluation, in [0, 1].
-    checkpoint : int or None
-        The round of the newest checkpoint.
-    event : str or None
-        The last event that its job has noted.
-    """
+    """How far a run has come."""
 
     finished: bool
     round: int | None
@@ -74,27 +54,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Status:
-    """The status of one run of a job.
-
-    Attributes
-    ----------
-    directory : Path
-        The run directory.
-    job : str
-        Number of its newest job, with the task if it is part of an array.
-    state : str
-        Its state in words.
-    restarts : int or None
-        How often SLURM has restarted the job; None once SLURM has forgotten it.
-    causes : dict of str to int
-        How the earlier lives of that job ended, counted.
-    progress : Progress
-        How far the run has come.
-    printed : Path or None
-        The file that holds the output of that job.
-    complaint : str or None
-        The last line there that reports an error in its newest life.
-    """
+    """The status of one run of a job."""
 
     directory: Path
     job: str
@@ -107,23 +67,7 @@ class Status:
 
 
 def progress(directory: Path) -> Progress:
-    """Read how far a run has come.
-
-    Parameters
-    ----------
-    directory : Path
-        The run directory.
-
-    Returns
-    -------
-    Progress
-        Its fields are None where the run has not begun.
-
-    Raises
-    ------
-    InputError
-        For a file that no run can have written.
-    """
+    """Read how far a run has come."""
     row = _last_row(directory / "metrics.csv")
     numbers = [
         int(found[1])
@@ -143,22 +87,7 @@ def progress(directory: Path) -> Progress:
 def statuses(
     record: Record, tasks: Sequence[int], queued: Sequence[slurm.Queued] | None
 ) -> list[Status]:
-    """Return the status of some runs of a job.
-
-    Parameters
-    ----------
-    record : Record
-        The record of the job.
-    tasks : sequence of int
-        Numbers of the runs.
-    queued : sequence of Queued or None
-        ``slurm.queue`` of the job; None where SLURM does not answer.
-
-    Returns
-    -------
-    list of Status
-        One per run.
-    """
+    """Return the status of some runs of a job."""
     found = []
     for task in tasks:
         run = record.job.runs[task]

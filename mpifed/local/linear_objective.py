@@ -1,9 +1,4 @@
-"""The empirical risks of linear models: sparse products, Hessians and smoothness constants.
-
-With the rows a_ij of client i's design matrix A_i (a column of ones appended where the model has a
-bias) and outputs z = A_i W', the gradient is A_i' slopes(z) / m_i. Where few inputs are not zero,
-all clients are one block-diagonal sparse matrix: one product forward, one backward.
-"""
+"""The empirical risks of linear models: sparse products, Hessians and smoothness constants."""
 
 from __future__ import annotations
 
@@ -26,14 +21,14 @@ from mpifed.models.base import Model
 from mpifed.models.linear import Linear
 from mpifed.models.losses import CROSS_ENTROPY, HALF_SQUARED, MULTI_LABEL, SQUARED, sigmoid
 
+# Share of non-zero inputs below which sparse products are faster; scripts/bench measures it.
 SPARSE_BELOW = 0.25
-"""Share of non-zero inputs below which sparse products are faster; scripts/bench measures it."""
 
+# Sets of clients whose objectives are kept; with partial participation every round has another.
 REMEMBERED = 4
-"""Sets of clients whose objectives are kept; with partial participation every round has another."""
 
+# Columns up to which the largest eigenvalue comes from a dense solver, not from Lanczos.
 EIGENVALUES_UP_TO = 2000
-"""Columns up to which the largest eigenvalue comes from a dense solver, not from Lanczos."""
 
 
 def objective_of(
@@ -43,10 +38,8 @@ def objective_of(
     split: Split | None = None,
     sparse: bool | None = None,
 ) -> Objective:
-    """Return f_i of ``clients`` on ``split`` (None: their training samples), by the fastest way.
-
-    ``sparse`` chooses sparse products for a linear model, or stacked ones; None decides for each
-    client by its share of non-zero inputs. Samples on a GPU are always stacked.
+    """Return f_i of ``clients`` on ``split`` (None: their training samples), by the
+    fastest way.
     """
     split = clients.shards.train if split is None else split
     stacked = StackedObjective(model, clients, regulariser, split)
@@ -69,10 +62,7 @@ def objective_of(
 
 
 class Objectives:
-    """Objectives of sets of clients, each made once; those of a few sets are kept.
-
-    ``choose`` selects samples from the hosted training shards; None is all of them.
-    """
+    """Objectives of sets of clients, each made once; those of a few sets are kept."""
 
     def __init__(
         self,
@@ -241,12 +231,7 @@ def rows_of(model: Linear, columns: Tensor) -> Tensor:
 
 
 def smoothness(model: Model, clients: Clients, regulariser: Regulariser) -> Tensor:
-    """Return L_i, float64 (clients,): the Lipschitz constants of the gradients of f_i.
-
-    Gasanov et al. 2021, section 5.1: c lambda_max(A'A) / m + lambda, with c = 1/4 for logistic
-    regression, 1/2 for softmax, 1 / (4 q) for q sigmoids, 1 for half the sum of squares and 2 / q
-    for the mean of q squares. Raises ``InputError`` for other models, whose L_i are not known.
-    """
+    """Return L_i, float64 (clients,): the Lipschitz constants of the gradients of f_i."""
     if not isinstance(model, Linear):
         raise InputError(
             "algorithm.step is empty, and the smoothness of this model is not known; give a number"

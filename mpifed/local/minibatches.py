@@ -1,11 +1,4 @@
-"""Which samples a client visits in which order, for many clients at once.
-
-``draw_orders`` draws a sequence of samples for every (client, component); ``plan`` cuts these
-sequences into minibatches and arranges clients in blocks that step together. A plan depends only on
-shard sizes, so one serves every round with the same participants.
-
-Clients' training samples drawn without replacement: as batches, splits, or weights.
-"""
+"""Which samples a client visits in which order, for many clients at once."""
 
 from __future__ import annotations
 
@@ -21,25 +14,13 @@ from mpifed.io.memory import check_memory
 from mpifed.local.options import LocalOptions, Sampling
 from mpifed.random import bits_at, shuffles
 
+# Least number of bytes of a sample in a minibatch: its place, int64, and its weight, float32.
 SLOT_BYTES = 12
-"""Least number of bytes of a sample in a minibatch: its place, int64, and its weight, float32."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """Amount of work of each client in a round.
-
-    Attributes
-    ----------
-    samples : numpy.ndarray
-        Training samples n_t, int64 (clients,), as all attributes.
-    steps : numpy.ndarray
-        Minibatches in the round.
-    per_epoch : numpy.ndarray
-        Minibatches in one pass.
-    drawn : numpy.ndarray
-        Samples in one pass: n_t, or more where every minibatch is full.
-    """
+    """Amount of work of each client in a round."""
 
     samples: np.ndarray
     steps: np.ndarray
@@ -52,17 +33,7 @@ class Work:
         return -(-self.steps // self.per_epoch)
 
     def shortened(self, effort: np.ndarray) -> Work:
-        """Return the first steps only, a share ``effort`` of them, at least one.
-
-        Parameters
-        ----------
-        effort : numpy.ndarray
-            Share of each client, float64 (clients,) in (0, 1].
-
-        Returns
-        -------
-        Work
-        """
+        """Return the first steps only, a share ``effort`` of them, at least one."""
         steps = np.ceil(effort * self.steps).astype(np.int64).clip(min=1)
         return replace(self, steps=np.minimum(steps, self.steps))
 
@@ -74,33 +45,9 @@ def work_of(
     steps: int | None,
     sampling: Sampling = "shuffled",
 ) -> Work:
-    """Return the work of ``epochs`` passes, or of ``steps`` minibatches where given.
-
-    The last minibatch of a shuffled pass holds the samples that are left. With ``uniform`` sampling
-    each has ``batch_size`` samples, at most n_t (Marfoq et al. 2021, Alg. 2, line 17). Clients
-    without samples take no step.
-
-    Parameters
-    ----------
-    n_train : numpy.ndarray
-        Training samples, int64 (clients,).
-    batch_size : int
-        Samples of a minibatch.
-    epochs : int
-        Passes over a client's samples.
-    steps : int or None
-        Minibatches, in place of ``epochs``.
-    sampling : {'shuffled', 'uniform'}
-        How samples are drawn; see ``draw_orders``.
-
-    Returns
-    -------
-    Work
-
-    Examples
-    --------
-    >>> work_of(np.array([5, 8]), 4, epochs=3, steps=None).steps
-    array([6, 6])
+    """Return the work of ``epochs`` passes, or of ``steps`` minibatches where given. With
+    ``uniform`` sampling each has ``batch_size`` samples, at most n_t (Marfoq et al. 2021, Alg. 2,
+    line 17).
     """
     per_epoch = -(-n_train // batch_size)
     total = per_epoch * epochs if steps is None else np.where(n_train > 0, steps, 0)
@@ -110,15 +57,7 @@ def work_of(
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a block: clients ``first`` to ``last`` each take minibatch ``number``.
-
-    Attributes
-    ----------
-    number : int
-        Minibatch of the round, from 0.
-    first, last : int
-        Range of clients, in the sorted order of the plan.
-    """
+    """One step of a block: clients ``first`` to ``last`` each take minibatch ``number``."""
 
     number: int
     first: int
@@ -127,21 +66,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """Minibatches of all active clients, padded, in the order in which they are visited.
-
-    Attributes
-    ----------
-    order : numpy.ndarray
-        Clients by decreasing number of steps, int64 (clients,).
-    steps : list of Step
-        All steps, block by block.
-    sizes : list of int
-        Slots of each step, (clients x components x width).
-    place : Tensor
-        Position in the sequences of ``draw_orders``, int64 (slots,).
-    scale : Tensor
-        1 / (samples in the minibatch), 0 on padding, (slots,).
-    """
+    """Minibatches of all active clients, padded, in the order in which they are visited."""
 
     order: np.ndarray
     steps: list[Step]
@@ -159,32 +84,7 @@ def plan(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Plan:
-    """Arrange minibatches, padded to one width, in blocks of clients.
-
-    Clients are sorted by their number of steps. Those of a block that still step are then its first
-    ones, so that a client that has finished costs nothing.
-
-    Parameters
-    ----------
-    work : Work
-        Work of each client.
-    batch_size : int
-        Samples of a minibatch.
-    width : int
-        Slots of a minibatch, at least ``batch_size`` or the largest shard.
-    components : int
-        Models that each client trains.
-    block : int
-        Clients in a block.
-    dtype : torch.dtype
-        Type of ``Plan.scale``.
-    device : torch.device
-        Where the tables are kept.
-
-    Returns
-    -------
-    Plan
-    """
+    """Arrange minibatches, padded to one width, in blocks of clients."""
     order = np.argsort(-work.steps, kind="stable")
     lengths = work.drawn * work.epochs
     starts = (np.cumsum(lengths * components) - lengths * components)[order]
@@ -216,27 +116,7 @@ def plan(
 def draw_orders(
     keys: np.ndarray, starts: np.ndarray, work: Work, components: int, sampling: Sampling
 ) -> Tensor:
-    """Draw the sequences of sample rows, by client, then component, then epoch.
-
-    Parameters
-    ----------
-    keys : numpy.ndarray
-        Keys of the clients' random numbers, uint64 (clients,).
-    starts : numpy.ndarray
-        First row of each client's shard, int64 (clients,).
-    work : Work
-        Work of each client.
-    components : int
-        Models that each client trains.
-    sampling : {'shuffled', 'uniform'}
-        ``shuffled`` draws a new permutation in each epoch, ``uniform`` every sample independently,
-        so that each minibatch is full (Marfoq et al. 2021, Alg. 2, line 17).
-
-    Returns
-    -------
-    Tensor
-        Rows of the hosted training samples, int64.
-    """
+    """Draw the sequences of sample rows, by client, then component, then epoch."""
     epochs = work.epochs
     passes = np.repeat(np.arange(len(keys)), epochs * components)
     number = np.arange(len(passes)) - np.repeat(
@@ -256,23 +136,7 @@ def draw_orders(
 
 
 def check_plan(options: LocalOptions, longest: int, width: int, epochs_field: str) -> None:
-    """Refuse more local steps than memory can hold minibatches of one client and model.
-
-    Parameters
-    ----------
-    options : LocalOptions
-        The section ``local``.
-    longest : int
-        Largest shard of all clients.
-    width : int
-        Slots of a minibatch.
-    epochs_field : str
-        Where the epochs come from, for messages.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse more local steps than memory can hold minibatches of one client and model."""
     steps = options.steps
     what = f"local.steps is {steps}, which"
     if steps is None:
@@ -284,26 +148,7 @@ def check_plan(options: LocalOptions, longest: int, width: int, epochs_field: st
 def batches(
     clients: Clients, draws: Draws, purpose: str, size: int | np.ndarray
 ) -> list[np.ndarray]:
-    """Draw training samples of each client, without replacement.
-
-    The rows of a client depend on ``purpose``, the seed, the round and the client alone.
-
-    Parameters
-    ----------
-    clients : Clients
-        The clients that draw.
-    draws : Draws
-        Random numbers of the round.
-    purpose : str
-        Name of the stream.
-    size : int or numpy.ndarray
-        Samples of a client, one number or int64 (clients,). A client with fewer gives all.
-
-    Returns
-    -------
-    list of numpy.ndarray
-        Rows of ``clients.shards.train`` for each client, int64.
-    """
+    """Draw training samples of each client, without replacement."""
     counts = clients.n_train
     order = shuffles(draws.client_keys(purpose, clients.ids), counts)
     begins = np.cumsum(counts) - counts
@@ -315,20 +160,7 @@ def batches(
 
 
 def chosen(train: Split, samples: list[np.ndarray]) -> Split:
-    """Return the split that consists of some rows of ``train``.
-
-    Parameters
-    ----------
-    train : Split
-        Where the rows are taken from.
-    samples : list of numpy.ndarray
-        Rows of ``train`` for each client, int64.
-
-    Returns
-    -------
-    Split
-        Its i-th client has ``samples[i]``.
-    """
+    """Return the split that consists of some rows of ``train``."""
     rows = torch.from_numpy(np.concatenate(samples) if samples else np.zeros(0, np.int64))
     rows = rows.to(train.x.device)
     offsets = np.concatenate([[0], np.cumsum([len(drawn) for drawn in samples])]).astype(np.int64)
@@ -336,27 +168,7 @@ def chosen(train: Split, samples: list[np.ndarray]) -> Split:
 
 
 def minibatches(split: Split, size: int) -> tuple[Split, np.ndarray]:
-    """Cut every client's samples into minibatches, in their order; the last one has the rest.
-
-    Parameters
-    ----------
-    split : Split
-        Samples of the clients.
-    size : int
-        Samples of a minibatch.
-
-    Returns
-    -------
-    tuple of Split and numpy.ndarray
-        The same samples, with a minibatch in place of each client; and the first minibatch of each
-        client, int64 (clients,).
-
-    Examples
-    --------
-    >>> parts, first = minibatches(Split(torch.zeros(7, 2), torch.zeros(7), np.array([0, 5, 7])), 2)
-    >>> parts.counts, first
-    (array([2, 2, 1, 2]), array([0, 3]))
-    """
+    """Cut every client's samples into minibatches, in their order; the last one has the rest."""
     numbers = -(-split.counts // size)
     ends = np.cumsum(numbers)
     first = ends - numbers
@@ -368,27 +180,7 @@ def minibatches(split: Split, size: int) -> tuple[Split, np.ndarray]:
 def share_weights(
     clients: Clients, draws: Draws, purpose: str, share: float, like: Tensor
 ) -> Tensor:
-    """Return weights of samples under which a loss is that of a drawn share of them.
-
-    Parameters
-    ----------
-    clients : Clients
-        The clients that draw.
-    draws : Draws
-        Random numbers of the round.
-    purpose : str
-        Name of the stream.
-    share : float
-        Share of each client's samples that is drawn, rounded up, in (0, 1].
-    like : Tensor
-        A tensor of the type and on the device of the weights.
-
-    Returns
-    -------
-    Tensor
-        (1, hosted training samples), for the solver's ``weights``: n_t / drawn for those drawn,
-        zero for the others.
-    """
+    """Return weights of samples under which a loss is that of a drawn share of them."""
     counts = clients.n_train
     sizes = np.ceil(share * counts).astype(np.int64)
     rows = np.concatenate([np.zeros(0, np.int64), *batches(clients, draws, purpose, sizes)])

@@ -182,11 +182,7 @@ class StackedObjective:
     def _products(
         self, parameters: Tensor, directions: Tensor, x: Tensor, y: Tensor, weights: Tensor
     ) -> Tensor:
-        """The derivative of a batched gradient along ``directions``, by differentiating twice.
-
-        The gradient is made from the loss's slopes, which are smooth where the loss as it is
-        computed has a kink (a logistic loss at zero).
-        """
+        """The derivative of a batched gradient along ``directions``, by differentiating twice."""
         with torch.enable_grad():
             leaf = parameters.detach().requires_grad_()
             outputs = self.model.logits(leaf, x)

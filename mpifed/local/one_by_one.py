@@ -1,9 +1,4 @@
-"""Local steps of one client after the other, each at its true batch size.
-
-Convolutions, recurrences and large models are faster alone than as stacked rows: a client's batch
-is work enough for the kernels, nothing is padded, and the parameters of one model stay in the
-cache. Since a client is alone, its result cannot depend on the clients beside it.
-"""
+"""Local steps of one client after the other, each at its true batch size."""
 
 from __future__ import annotations
 
@@ -21,8 +16,8 @@ from mpifed.models.base import Gradient, Model
 from mpifed.random import bits_at
 from mpifed.watchdog import heartbeat
 
+# Inputs, targets and weights of the samples of a minibatch.
 Batch = tuple[Tensor, Tensor, Tensor]
-"""Inputs, targets and weights of the samples of a minibatch."""
 
 
 def step_one_by_one(
@@ -34,30 +29,7 @@ def step_one_by_one(
     noise: np.ndarray,
     steps: Steps,
 ) -> tuple[Tensor, Moments]:
-    """Train each client's models, one after the other.
-
-    Parameters
-    ----------
-    model : Model
-        What is trained.
-    rule : Rule
-        The update rule.
-    batch_size : int
-        Samples of a minibatch.
-    start : Tensor
-        First parameters, (clients, components, P).
-    moments : tuple of Tensor
-        Those of the rule, (clients, components, P) each; they are not changed.
-    noise : numpy.ndarray
-        Keys of the random numbers that a model draws, uint64 (clients,).
-    steps : Steps
-        Samples and rates.
-
-    Returns
-    -------
-    tuple of Tensor and tuple of Tensor
-        The trained rows and their moments.
-    """
+    """Train each client's models, one after the other."""
     trained = start.clone(memory_format=torch.contiguous_format)
     moments = tuple(moment.clone() for moment in moments)
     components = sequences(start, steps.coupling)
@@ -150,23 +122,7 @@ def _couple(
 
 @dataclass
 class OfOneClient(Minibatch):
-    """A minibatch of one client, whose models move together.
-
-    Attributes
-    ----------
-    model, rule, steps
-        As for ``step_one_by_one``.
-    moments : tuple of Tensor
-        Those of the client's models, (models, n_trained) each.
-    batch : tuple of Tensor
-        Inputs, targets and weights of the samples.
-    client : int
-        Its position among the participants.
-    done : int
-        Steps of each model before this minibatch.
-    taken : Counter
-        Steps of each model on this minibatch.
-    """
+    """A minibatch of one client, whose models move together."""
 
     model: Model
     rule: Rule

@@ -1,13 +1,5 @@
-"""Pure local models x_i = argmin f_i, which every client finds alone (Gasanov et al. 2021, 3.1).
-
-Gradient descent is the paper's solver and runs for all clients at once. L-BFGS and Newton's method
-find the minimiser to high accuracy, and ``stochastic_optima`` follows the published code. A
-non-convex f_i has several minima; the start decides which one is found, and the one found is kept
-in the state of the run.
-
-Progress and interruption of a long search that clients do alone.
-
-Pure local models as in the published code of FLIX: SGD on random parts of the samples.
+"""Pure local models x_i = argmin f_i, which every client finds alone (Gasanov et al. 2021,
+3.1).
 """
 
 from __future__ import annotations
@@ -33,20 +25,14 @@ from mpifed.models.base import Model
 from mpifed.models.linear import Linear
 from mpifed.watchdog.stop_requests import raise_if_stop_requested
 
+# Seconds between two lines of the log, at least.
 EVERY = 10.0
-"""Seconds between two lines of the log, at least."""
 
 log = logging.getLogger("mpifed")
 
 
 class Search:
-    """Reports in the log on the search for the optima of ``clients``, and stops it on request.
-
-    Parameters
-    ----------
-    clients : Clients
-        All clients hosted here.
-    """
+    """Reports in the log on the search for the optima of ``clients``, and stops it on request."""
 
     def __init__(self, clients: Clients) -> None:
         self._count = len(clients)
@@ -55,22 +41,7 @@ class Search:
         self._reported = time.monotonic()
 
     def at(self, iteration: int, left: int, norm: Callable[[], Any]) -> None:
-        """Report an iteration; every iteration calls it.
-
-        Parameters
-        ----------
-        iteration : int
-            Number of the iteration.
-        left : int
-            Clients that have not finished.
-        norm : callable
-            Returns their largest gradient norm; called only where a line is written.
-
-        Raises
-        ------
-        StopRequested
-            Where this rank has been asked to stop.
-        """
+        """Report an iteration; every iteration calls it."""
         raise_if_stop_requested()
         now = time.monotonic()
         if now - self._reported < EVERY:
@@ -82,14 +53,14 @@ class Search:
         )
 
 
+# Step size.
 STEP = 1e-2
-"""Step size."""
+# Share of a client's samples in a step.
 PART = 0.7
-"""Share of a client's samples in a step."""
+# A loss below it is small.
 SMALL_LOSS = 1e-4
-"""A loss below it is small."""
+# Steps without a smaller validation loss.
 PATIENCE = 200
-"""Steps without a smaller validation loss."""
 
 
 def stochastic_optima(
@@ -102,39 +73,7 @@ def stochastic_optima(
     most_steps: int,
     search: Search,
 ) -> Tensor:
-    """Minimise the f_i by SGD on parts of the samples; not collective.
-
-    The samples of a client's step depend on the seed, the step and the client alone.
-
-    Parameters
-    ----------
-    model : Model
-        The model of all clients.
-    clients : Clients
-        The clients hosted here.
-    regulariser : Regulariser
-        Added to every f_i.
-    start : Tensor
-        First points, (clients, P).
-    draws : Draws
-        Random numbers of the parts.
-    tolerance : float
-        Norm of the gradient below which it is small.
-    most_steps : int
-        Largest number of steps of a client.
-    search : Search
-        Reports progress.
-
-    Returns
-    -------
-    Tensor
-        x_i, (clients, P).
-
-    Raises
-    ------
-    StopRequested
-        Where this rank has been asked to stop.
-    """
+    """Minimise the f_i by SGD on parts of the samples; not collective."""
     x, found, watch = start.clone(), start.clone(), Watch.begun(len(clients))
     here = left = np.arange(len(clients))
     some, objectives = clients, _objectives(model, clients, regulariser)
@@ -161,15 +100,7 @@ def stochastic_optima(
 
 @dataclass(frozen=True)
 class Watch:
-    """Validation losses during the search; both arrays are updated in place.
-
-    Attributes
-    ----------
-    least : numpy.ndarray
-        Least validation loss of each client, float64 (clients,).
-    since : numpy.ndarray
-        Steps since then, int64 (clients,).
-    """
+    """Validation losses during the search; both arrays are updated in place."""
 
     least: np.ndarray
     since: np.ndarray
@@ -224,35 +155,16 @@ def _judged(
 
 Solver = Literal["gd", "lbfgs", "newton", "published_code"]
 Start = Literal["zeros", "shared", "independent"]
+# First L of a line search (published code of FLIX).
 FIRST_SMOOTHNESS = 0.1
-"""First L of a line search (published code of FLIX)."""
+# Last L of a line search.
 MOST_SMOOTHNESS = 2.0**40
-"""Last L of a line search."""
 
 
 def local_starts(
     model: Model, clients: Clients, draws: Draws, start: Start, dtype: torch.dtype
 ) -> Tensor:
-    """Return the points where the clients' solvers start.
-
-    Parameters
-    ----------
-    model : Model
-        The model of all clients.
-    clients : Clients
-        The clients hosted here.
-    draws : Draws
-        Random numbers of the first points.
-    start : {'zeros', 'shared', 'independent'}
-        Zeros, one draw for all clients, or a draw for each.
-    dtype : torch.dtype
-        Floating-point type of models.
-
-    Returns
-    -------
-    Tensor
-        (clients, P).
-    """
+    """Return the points where the clients' solvers start."""
     if start == "zeros" or not len(clients):
         size = len(clients), model.n_parameters
         return torch.zeros(size, dtype=dtype, device=clients.device)
@@ -264,14 +176,8 @@ def local_starts(
 
 
 def usual_tolerance(l2: float) -> float:
-    """Return the gradient norm at which solvers stop by default.
-
-    It is 1e-6 with a regulariser (Gasanov et al. 2021) and 1e-3 without, as in the published code.
-
-    Examples
-    --------
-    >>> usual_tolerance(l2=0.1), usual_tolerance(l2=0.0)
-    (1e-06, 0.001)
+    """Return the gradient norm at which solvers stop by default. It is 1e-6 with a regulariser
+    (Gasanov et al. 2021) and 1e-3 without, as in the published code.
     """
     return 1e-6 if l2 > 0 else 1e-3
 
@@ -286,39 +192,7 @@ def local_optima(
     tolerance: float,
     most_iterations: int,
 ) -> tuple[Tensor, Tensor]:
-    """Minimise the f_i; not collective. The log reports progress now and then.
-
-    Parameters
-    ----------
-    model : Model
-        The model of all clients.
-    clients : Clients
-        The clients hosted here.
-    regulariser : Regulariser
-        Added to every f_i.
-    start : Tensor
-        First points, (clients, P).
-    draws : Draws
-        Random numbers of ``published_code``.
-    solver : {'gd', 'lbfgs', 'newton', 'published_code'}
-        ``newton`` is for linear models with one output.
-    tolerance : float
-        Norm of the gradient below which a client stops.
-    most_iterations : int
-        Largest number of iterations of a client.
-
-    Returns
-    -------
-    optima : Tensor
-        x_i, (clients, P).
-    norms : Tensor
-        ||grad f_i(x_i)||, float64 (clients,).
-
-    Raises
-    ------
-    StopRequested
-        Where this rank has been asked to stop.
-    """
+    """Minimise the f_i; not collective. The log reports progress now and then."""
     if not len(clients):
         return start.clone(), torch.zeros(0, dtype=torch.float64)
     search = Search(clients)
@@ -440,11 +314,7 @@ def _newton(
     most: int,
     report: Callable[..., None],
 ) -> Tensor:
-    """Newton's method, halving the step until f decreases.
-
-    It also stops where neither f nor the norm of its gradient falls any more, which is the limit of
-    rounding.
-    """
+    """Newton's method, halving the step until f decreases."""
     split, row = alone.shards.train, int(alone.rows[0])
 
     def at(x: Tensor) -> tuple[float, Tensor, float]:

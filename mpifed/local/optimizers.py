@@ -1,11 +1,4 @@
-"""Update rules of local steps: SGD with momentum, Adam and AdamW.
-
-A rule changes rows of parameters in place. It serves many rows with a learning rate each (rates are
-a tensor) and a single row (the rate is a number); the latter computes bit for bit what
-``torch.optim`` computes.
-
-Which numbers of a row local steps train, for updates that leave the others as they are.
-"""
+"""Update rules of local steps: SGD with momentum, Adam and AdamW."""
 
 from __future__ import annotations
 
@@ -21,25 +14,13 @@ from torch import Tensor
 from mpifed import state
 from mpifed.local.options import LocalOptions
 
+# Numbers, about, that are saved and restored in the time of updating one more span.
 SPAN = 4096
-"""Numbers, about, that are saved and restored in the time of updating one more span."""
 
 
 @dataclass(frozen=True)
 class Mask:
-    """A mask of the parameters of a row.
-
-    Attributes
-    ----------
-    numbers : Tensor
-        Which are trained, bool (P,).
-
-    Examples
-    --------
-    >>> import torch
-    >>> Mask(torch.arange(6) % 3 > 0).spans
-    (slice(1, 3, None), slice(4, 6, None))
-    """
+    """A mask of the parameters of a row."""
 
     numbers: Tensor
 
@@ -66,15 +47,7 @@ class OptimizerState:
 
 @dataclass(frozen=True)
 class SgdState(OptimizerState):
-    """What SGD keeps.
-
-    Attributes
-    ----------
-    momentum : Tensor
-        v, (clients, components, P); (clients, components, 0) without momentum.
-    epochs : Tensor
-        Local epochs done so far, int64 (clients,).
-    """
+    """What SGD keeps."""
 
     momentum: Tensor = state.client()
     epochs: Tensor = state.client()
@@ -82,15 +55,7 @@ class SgdState(OptimizerState):
 
 @dataclass(frozen=True)
 class AdamState(OptimizerState):
-    """What Adam keeps.
-
-    Attributes
-    ----------
-    first, second : Tensor
-        Moments m and v, (clients, components, P).
-    steps, epochs : Tensor
-        Local steps and epochs done so far, int64 (clients,).
-    """
+    """What Adam keeps."""
 
     first: Tensor = state.client()
     second: Tensor = state.client()
@@ -100,14 +65,7 @@ class AdamState(OptimizerState):
 
 @dataclass(frozen=True)
 class WithBuffers(OptimizerState):
-    """What a rule keeps, and running statistics that stay with the client.
-
-    Attributes
-    ----------
-    rule : SgdState or AdamState
-    buffers : Tensor
-        (clients, components, buffers); without meaning before a client's first local step.
-    """
+    """What a rule keeps, and running statistics that stay with the client."""
 
     rule: SgdState | AdamState = state.inline()
     buffers: Tensor = state.client()
@@ -117,13 +75,7 @@ RuleState = SgdState | AdamState
 
 
 def without_buffers(state: OptimizerState) -> RuleState:
-    """Return what the update rule keeps, without buffers.
-
-    Parameters
-    ----------
-    state : OptimizerState
-        What the solver keeps.
-    """
+    """Return what the update rule keeps, without buffers."""
     kept = state.rule if isinstance(state, WithBuffers) else state
     assert isinstance(kept, RuleState)
     return kept
@@ -133,22 +85,7 @@ Moments = tuple[Tensor, ...]
 
 
 def unwritten(like: Tensor, *shape: int) -> Tensor:
-    """Return zeros that take no memory on a CPU before something is written to them.
-
-    Clients that have not stepped yet have such moments, maybe thousands of them on a rank.
-
-    Parameters
-    ----------
-    like : Tensor
-        Has the type and device.
-    *shape : int
-        Its shape.
-
-    Examples
-    --------
-    >>> unwritten(torch.ones(0), 1, 2)
-    tensor([[0., 0.]])
-    """
+    """Return zeros that take no memory on a CPU before something is written to them."""
     if like.device.type != "cpu":
         return like.new_zeros(shape)
     # torch writes its zeros; numpy asks the system for pages, which are zero until written to.
@@ -156,16 +93,10 @@ def unwritten(like: Tensor, *shape: int) -> Tensor:
 
 
 class Rule(ABC):
-    """An update rule; ``options`` is the section ``local``.
+    """An update rule; ``options`` is the section ``local``."""
 
-    Parameters
-    ----------
-    options : LocalOptions
-        Momentum, weight decay and the like.
-    """
-
+    # Whether a step depends on its number.
     counts_steps: bool = True
-    """Whether a step depends on its number."""
 
     def __init__(self, options: LocalOptions) -> None:
         self.options = options
@@ -190,21 +121,7 @@ class Rule(ABC):
 
     @abstractmethod
     def step(self, w: Tensor, change: Tensor, moments: Moments, rate: Rate, number: Rate) -> None:
-        """Take one step in place.
-
-        Parameters
-        ----------
-        w : Tensor
-            Parameters, (R, P) or (P,).
-        change : Tensor
-            The gradient, of the same shape; it is overwritten.
-        moments : tuple of Tensor
-            Those of ``w``.
-        rate : Tensor or float
-            Learning rates, (R, 1), or one for all.
-        number : Tensor or float
-            This step's number, from 1, (R, 1), or one for all.
-        """
+        """Take one step in place."""
 
     def masked_step(
         self,
@@ -215,15 +132,7 @@ class Rule(ABC):
         number: Rate,
         mask: Mask | None,
     ) -> None:
-        """Take one step of some coordinates; the others, and their moments, stay as they are.
-
-        Parameters
-        ----------
-        w, change, moments, rate, number
-            As for ``step``.
-        mask : Mask or None
-            Which coordinates are trained; None for all.
-        """
+        """Take one step of some coordinates; the others, and their moments, stay as they are."""
         if mask is None:
             self.step(w, change, moments, rate, number)
             return
@@ -288,11 +197,7 @@ class Sgd(Rule):
 
 
 class Adam(Rule):
-    """Adam (Kingma and Ba 2015, Algorithm 1); AdamW decays weights apart from the gradient.
-
-    m <- beta1 m + (1 - beta1) g;  v <- beta2 v + (1 - beta2) g^2;
-    theta <- theta - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon).
-    """
+    """Adam (Kingma and Ba 2015, Algorithm 1); AdamW decays weights apart from the gradient."""
 
     def init(self, clients: int, components: int, size: int, zeros: Tensor) -> AdamState:
         first, second = (unwritten(zeros, clients, components, size) for _ in range(2))

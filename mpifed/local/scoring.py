@@ -1,8 +1,4 @@
-"""Losses and hits of many clients' samples, client by client.
-
-Each call has samples of one client only. The result then does not depend on the other clients of
-the rank, whatever kernel the library picks for a shape.
-"""
+"""Losses and hits of many clients' samples, client by client."""
 
 from __future__ import annotations
 
@@ -20,24 +16,7 @@ from mpifed.watchdog import heartbeat
 
 
 def train_losses(model: Model, parameters: Tensor, split: Split, rows: np.ndarray) -> Tensor:
-    """Return -log p_m(s) of every sample under every component.
-
-    Parameters
-    ----------
-    model : Model
-        The model of all clients.
-    parameters : Tensor
-        (M, P) for all clients, or (len(rows), M, P).
-    split : Split
-        Samples of the hosted clients.
-    rows : numpy.ndarray
-        Positions of clients in the split, int64.
-
-    Returns
-    -------
-    Tensor
-        (M, samples of the split). Samples of other clients have some finite value.
-    """
+    """Return -log p_m(s) of every sample under every component."""
     components, shared = parameters.shape[-2], parameters.dim() == 2
     logits = None
     for i, begin, sizes in _adjacent(model, split, rows, shared):
@@ -53,19 +32,7 @@ def train_losses(model: Model, parameters: Tensor, split: Split, rows: np.ndarra
 
 @dataclass(frozen=True)
 class ClientScores:
-    """Scores of the clients' predictors, each float64 (clients,); see ``losses.Score``.
-
-    Attributes
-    ----------
-    loss : numpy.ndarray
-        Mean loss of the deployed predictor, NaN without samples.
-    nll : numpy.ndarray
-        Mean negative log-likelihood of the mixture, NaN without samples.
-    hits : numpy.ndarray
-        Sum of what the samples score.
-    possible : numpy.ndarray
-        Sum of the most that they could.
-    """
+    """Scores of the clients' predictors, each float64 (clients,); see ``losses.Score``."""
 
     loss: np.ndarray
     nll: np.ndarray
@@ -81,29 +48,7 @@ def client_scores(
     rows: np.ndarray,
     beside: Callable[[int], torch.nn.Module] | None = None,
 ) -> ClientScores:
-    """Evaluate the clients' predictors on their samples of a split.
-
-    Parameters
-    ----------
-    model : Model
-        The model of all clients.
-    parameters_of : callable
-        Parameters (M, P) of the i-th of ``rows``.
-    weights_of : callable
-        Mixture weights of the i-th of ``rows`` on inputs (B, *input_shape): (M,), (M, B), or None
-        where M is 1.
-    split : Split
-        Samples of the hosted clients.
-    rows : numpy.ndarray
-        Positions of clients in the split, int64.
-    beside : callable, optional
-        One more predictor of the i-th of ``rows``, whose weight is the last of its mixture.
-
-    Returns
-    -------
-    ClientScores
-        In the order of ``rows``.
-    """
+    """Evaluate the clients' predictors on their samples of a split."""
     loss, nll = np.full((2, len(rows)), np.nan)
     hits, possible = np.zeros((2, len(rows)))
     for i, row in enumerate(rows):
@@ -131,11 +76,7 @@ def client_scores(
 def _adjacent(
     model: Model, split: Split, rows: np.ndarray, together: bool
 ) -> Iterator[tuple[int, int, list[int]]]:
-    """Yield sizes of the parts of each of ``rows``, those of adjacent clients ``together``.
-
-    Before them come the first client's position in ``rows`` and the first sample. Parts that come
-    together have at most ``model.scored_together`` samples.
-    """
+    """Yield sizes of the parts of each of ``rows``, those of adjacent clients ``together``."""
     first, begin, end, sizes, most = 0, 0, 0, list[int](), model.scored_together
     starts, ends = split.offsets[rows].tolist(), split.offsets[rows + 1].tolist()
     for i, (start, stop) in enumerate(zip(starts, ends, strict=True)):
@@ -163,22 +104,7 @@ def samples_of(split: Split, row: int, most: int) -> Iterator[slice]:
 
 
 def mean_by_client(values: Tensor, split: Split, rows: np.ndarray) -> Tensor:
-    """Return the mean of values over each client's samples.
-
-    Parameters
-    ----------
-    values : Tensor
-        A row of values of all samples for each of M models, (M, samples).
-    split : Split
-        Samples of the hosted clients.
-    rows : numpy.ndarray
-        Positions of clients in the split, int64.
-
-    Returns
-    -------
-    Tensor
-        float64 (len(rows), M); 0 for clients without samples.
-    """
+    """Return the mean of values over each client's samples."""
     if not len(rows):
         return torch.empty(0, len(values), dtype=torch.float64)
     filled = split.counts > 0  # an empty segment would give its successor's first value
@@ -190,32 +116,14 @@ def mean_by_client(values: Tensor, split: Split, rows: np.ndarray) -> Tensor:
 
 
 def train_risks(model: Model, parameters: Tensor, split: Split, rows: np.ndarray) -> Tensor:
-    """Return the mean of ``train_losses``, whose parameters these are, over each client's samples.
-
-    Returns
-    -------
-    Tensor
-        float64 (len(rows), M); 0 for clients without samples.
+    """Return the mean of ``train_losses``, whose parameters these are, over each client's
+    samples.
     """
     return mean_by_client(train_losses(model, parameters, split, rows), split, rows)
 
 
 def best_weight(loss: Loss, outputs: Tensor, y: Tensor, grid: Tensor) -> float:
-    """Return the weight of the second of two predictors with which most samples are right.
-
-    Of several the one with the least loss is taken, and then the first.
-
-    Parameters
-    ----------
-    loss : Loss
-        Loss of the task.
-    outputs : Tensor
-        Outputs of both predictors, (2, B, ...).
-    y : Tensor
-        Targets, (B, ...).
-    grid : Tensor
-        Weights that are tried, (weights,).
-    """
+    """Return the weight of the second of two predictors with which most samples are right."""
     best, found = (-1.0, 0.0), 0.0
     for weight in grid.tolist():
         scored = score(loss, outputs, y, outputs.new_tensor([1 - weight, weight]))

@@ -297,39 +297,7 @@ class LocalSGD:
         coupling: Coupling | None = None,
         steps: int | None = None,
     ) -> tuple[Float[Tensor, "clients components size"], OptimizerState]:
-        """Train every row of ``start`` on its client's shard.
-
-        Parameters
-        ----------
-        start : Tensor
-            First parameters, (clients, components, P).
-        optimizer : OptimizerState
-            State after the client's last round.
-        clients : Clients
-            The participants hosted here.
-        draws : Draws
-            Random numbers of the round.
-        weights : Tensor, optional
-            q, (components, hosted training samples). None is ones.
-        step_scale : numpy.ndarray, optional
-            Factors of the learning rate, (clients,).
-        adjustments : sequence of Adjustment
-            Terms that are added to the gradients.
-        mask : Tensor, optional
-            Which numbers of a row are trained, bool (P,), as ``Model.mask`` returns it; the others
-            and their moments stay as they are. None is all. Buffers change in any case.
-        coupling : Coupling, optional
-            What moves all models of a client together, on the same minibatches. ``start`` may then
-            have more models than ``optimizer``, which the update rule does not step. ``weights``
-            are (1, samples).
-        steps : int, optional
-            Local steps of this round, in place of ``local.epochs`` or ``local.steps``.
-
-        Returns
-        -------
-        tuple of Tensor and OptimizerState
-            The trained rows, (clients, components, P), and the new state.
-        """
+        """Train every row of ``start`` on its client's shard."""
         options, kept = self.options, without_buffers(optimizer)
         work = self._work(clients, steps)
         rates = learning_rates(options, self.horizon, draws.round, kept.epochs, work, step_scale)

@@ -1,10 +1,4 @@
-"""Local steps of many clients at once, as stacked rows (client, component).
-
-Rows step together, block by block; a block is small enough for its minibatches to stay in the
-processor's cache. Minibatches are padded to a width that all ranks share, whatever the block, and a
-client's arithmetic does not depend on the other clients of its block: the result is bit for bit the
-same for any blocks.
-"""
+"""Local steps of many clients at once, as stacked rows (client, component)."""
 
 from __future__ import annotations
 
@@ -28,34 +22,18 @@ from mpifed.watchdog import heartbeat
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
 
+# Bytes of inputs in one step of a block; near the size of a core's cache is fastest.
 BLOCK_BYTES = 3 << 20
-"""Bytes of inputs in one step of a block; near the size of a core's cache is fastest."""
 
+# The same on a GPU: all clients of a rank, as long as their activations fit.
 GPU_BLOCK_BYTES = 16 << 20
-"""The same on a GPU: all clients of a rank, as long as their activations fit."""
 
 EVERY = slice(None)
 CONTIGUOUS = torch.contiguous_format
 
 
 class Stacked:
-    """Steps of stacked rows.
-
-    Parameters
-    ----------
-    model : Model
-        What is trained; it has no buffers.
-    rule : Rule
-        The update rule.
-    batch_size : int
-        Samples of a minibatch.
-    width : int
-        Slots of a minibatch, for all clients of the run.
-    block_bytes : int
-        Bytes of inputs in one step of a block; 0 for one client at a time.
-    device : torch.device
-        Where the models are trained.
-    """
+    """Steps of stacked rows."""
 
     def __init__(
         self,
@@ -74,24 +52,7 @@ class Stacked:
     def __call__(
         self, start: Tensor, moments: Moments, clients: Clients, steps: Steps
     ) -> tuple[Tensor, Moments]:
-        """Train each client's models.
-
-        Parameters
-        ----------
-        start : Tensor
-            First parameters, (clients, components, P).
-        moments : tuple of Tensor
-            Those of the rule, (clients, components, P) each; they are not changed.
-        clients : Clients
-            The participants hosted here.
-        steps : Steps
-            Samples and rates.
-
-        Returns
-        -------
-        tuple of Tensor and tuple of Tensor
-            The trained rows and their moments.
-        """
+        """Train each client's models."""
         work, train, components = steps.work, steps.train, sequences(start, steps.coupling)
         the_plan = self._plan(clients, work, components, start.dtype)
         samples = steps.samples.to(self.device).index_select(0, the_plan.place)
@@ -167,22 +128,7 @@ class Stacked:
         scale: Float[Tensor, " samples"],
         compute: RowGradients | None = None,
     ) -> Float[Tensor, "rows size"]:
-        """Return the gradient of the rows ``w`` on one minibatch each, padded to ``width``.
-
-        Parameters
-        ----------
-        w : Tensor
-            Parameters, (R, P).
-        x, y, scale : Tensor
-            Inputs, targets and weights of R ``width`` samples.
-        compute : callable, optional
-            What computes it; None is ``model.gradient``.
-
-        Returns
-        -------
-        Tensor
-            (R, P).
-        """
+        """Return the gradient of the rows ``w`` on one minibatch each, padded to ``width``."""
         shape = (len(w), self.width)
         inputs, targets = x.view(*shape, *x.shape[1:]), y.view(*shape, *y.shape[1:])
         return never_alone(compute or self.model.gradient, w, inputs, targets, scale.view(shape))
@@ -210,27 +156,7 @@ class Stacked:
 
 @dataclass
 class OfBlock(Minibatch):
-    """Minibatches of the clients of a block, whose models move together.
-
-    Attributes
-    ----------
-    stacked : Stacked
-        What computes gradients.
-    moments : tuple of Tensor
-        Those of the clients' models, (c, models, P) each.
-    batch : tuple of Tensor
-        Inputs, targets and weights of the samples.
-    block : slice
-        Which clients, in the order of ``terms``.
-    done : Tensor
-        Steps of each client's models before this minibatch, (c, 1).
-    terms : tuple of Adjustment
-        Terms that are added to the gradients.
-    mask : Mask or None
-        Which parameters are trained.
-    taken : Counter
-        Steps of each model on this minibatch.
-    """
+    """Minibatches of the clients of a block, whose models move together."""
 
     stacked: Stacked
     moments: Moments

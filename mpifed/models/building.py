@@ -19,8 +19,8 @@ from mpifed.models.layout import Layout, Place, layout_of
 from mpifed.models.trial import BATCH, outputs_of
 
 Made = TypeVar("Made")
+# A user's function, with its arguments given.
 Build = Callable[[], nn.Module]
-"""A user's function, with its arguments given."""
 
 
 def seeded(make: Callable[[], Made], seed: int) -> Made:
@@ -31,20 +31,7 @@ def seeded(make: Callable[[], Made], seed: int) -> Made:
 
 
 def complete(module: object, input_shape: tuple[int, ...]) -> nn.Module:
-    """Return the module with the shapes of its lazy layers found.
-
-    Parameters
-    ----------
-    module : object
-        What a user's function returned.
-    input_shape : tuple of int
-        Shape of one sample.
-
-    Raises
-    ------
-    InputError
-        Where it is not a torch module, or cannot take a batch.
-    """
+    """Return the module with the shapes of its lazy layers found."""
     if not isinstance(module, nn.Module):
         raise InputError(f"model: the function returned {type(module).__name__}, not a module")
     lazy = [tensor for tensor in (*module.parameters(), *module.buffers()) if is_lazy(tensor)]
@@ -57,21 +44,7 @@ def complete(module: object, input_shape: tuple[int, ...]) -> nn.Module:
 
 @dataclass(frozen=True)
 class Builder:
-    """Builds modules of one kind after the first.
-
-    Attributes
-    ----------
-    build : callable
-        Returns a new module, with freshly drawn parameters.
-    input_shape : tuple of int
-        Shape of one sample.
-    dtype : torch.dtype
-        Floating-point type of the modules.
-    seed : int
-        Seed of what is drawn but not trained.
-    said, where : str
-        How messages about what ``build`` returns begin and end.
-    """
+    """Builds modules of one kind after the first."""
 
     build: Build
     input_shape: tuple[int, ...]
@@ -88,22 +61,7 @@ class Builder:
         return fresh.to(self.dtype)
 
     def refuse_unlike(self, fresh: nn.Module, first: nn.Module, layout: Layout) -> None:
-        """Refuse a module that is not trained as another one of the same function.
-
-        Parameters
-        ----------
-        fresh : torch.nn.Module
-            What ``drawn`` returned.
-        first : torch.nn.Module
-            The module that the model keeps.
-        layout : Layout
-            Its layout.
-
-        Raises
-        ------
-        InputError
-            Where ``fresh`` is ``first`` or has a trained part of it, or another layout.
-        """
+        """Refuse a module that is not trained as another one of the same function."""
         if fresh is first:
             raise self._refusal(
                 "the function must build a new module in every call; it returned the same one twice"
@@ -135,11 +93,7 @@ class Builder:
         return self.drawn(self.seed)
 
     def copy(self) -> nn.Module:
-        """Return a copy of the module of ``seed``, which has never computed anything.
-
-        Modules that have computed may hold tensors that cannot be copied. Some do as they are
-        built: ``torch.nn.utils.weight_norm`` keeps the product of its two parameters.
-        """
+        """Return a copy of the module of ``seed``, which has never computed anything."""
         kept = (t for part in self._unused.modules() for t in vars(part).values())
         products = (t for t in kept if isinstance(t, Tensor) and not t.is_leaf)
         return copy.deepcopy(self._unused, {id(t): t.detach().clone() for t in products})

@@ -11,24 +11,14 @@ from torch.nn.functional import max_pool2d
 from mpifed.data.base import Description
 from mpifed.models.images import Images, Network, images_of
 
+# Channels of the two convolutions.
 FILTERS = (32, 64)
-"""Channels of the two convolutions."""
 
 
 class ReddiCnn(Network):
-    """Two 3 x 3 convolutions, maximum over 2 x 2, dropout, and 128 hidden units.
-
-    The network of Reddi et al. 2021 ("Adaptive federated optimization") for EMNIST, which Marfoq et
-    al. 2021 name in appendix I.1.2. No convolution is padded.
-
-    Parameters
-    ----------
-    images : Images
-        The inputs, at least 6 x 6.
-    n_outputs : int
-        Number of outputs.
-    weights, new_classifier
-        As for ``Network``.
+    """Two 3 x 3 convolutions, maximum over 2 x 2, dropout, and 128 hidden units. The network of
+    Reddi et al. 2021 ("Adaptive federated optimization") for EMNIST, which Marfoq et al. 2021 name
+    in appendix I.1.2.
     """
 
     def __init__(
@@ -57,18 +47,8 @@ class ReddiCnn(Network):
 
 
 class PublishedCnn(Network):
-    """Two 5 x 5 convolutions, each with a maximum over 2 x 2, and 2048 hidden units.
-
-    The network in the published code of Marfoq et al. 2021. No convolution is padded.
-
-    Parameters
-    ----------
-    images : Images
-        The inputs, at least 16 x 16.
-    n_outputs : int
-        Number of outputs.
-    weights, new_classifier
-        As for ``Network``.
+    """Two 5 x 5 convolutions, each with a maximum over 2 x 2, and 2048 hidden units. The network
+    in the published code of Marfoq et al. 2021.
     """
 
     def __init__(
@@ -112,11 +92,6 @@ def cnn(
         File with the first parameters, a state dict of torch.save. None draws them.
     new_classifier : bool
         Draw the last layer although weights are given.
-
-    Raises
-    ------
-    InputError
-        Where the samples are not images, or too small: 6 x 6 (reddi), 16 x 16 (published).
     """
     made: Network
     if variant == "reddi":

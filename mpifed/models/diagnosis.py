@@ -16,38 +16,18 @@ from torch.nn.modules.loss import _Loss
 from mpifed.errors import InputError, text_of
 from mpifed.models.losses import Loss
 
+# What makes outputs probabilities.
 Ending = Literal["softmax", "sigmoid"]
-"""What makes outputs probabilities."""
 
+# Beginnings of the names under which autograd records operations that keep all numbers.
 VIEWS = ("Squeeze", "Unsqueeze", "View", "Reshape", "Transpose", "Permute", "Clone", "Slice")
-"""Beginnings of the names under which autograd records operations that keep all numbers."""
 
+# Names in a sentence, at most.
 SHOWN = 3
-"""Names in a sentence, at most."""
 
 
 def ending_of(outputs: Tensor) -> Ending | None:
-    """Return what makes outputs probabilities.
-
-    Parameters
-    ----------
-    outputs : Tensor
-        Outputs of a batch, (B, ..., K), with their graph.
-
-    Returns
-    -------
-    {'softmax', 'sigmoid'} or None
-        ``softmax`` where they are at least 0 and sum to one over K > 1 classes, or where that is
-        the last operation; ``sigmoid`` where that is.
-
-    Examples
-    --------
-    >>> x = torch.ones(2, 3, requires_grad=True)
-    >>> ending_of(x.softmax(-1)), ending_of(x.sigmoid()[:, None]), ending_of(x)
-    ('softmax', 'sigmoid', None)
-    >>> ending_of(x[:, :1].softmax(-1))
-    'softmax'
-    """
+    """Return what makes outputs probabilities."""
     sums = outputs.detach().sum(-1)
     sum_to_one = torch.allclose(sums, torch.ones_like(sums), atol=1e-3)
     if outputs.shape[-1] > 1 and sum_to_one and bool((outputs >= 0).all()):
@@ -62,25 +42,7 @@ def ending_of(outputs: Tensor) -> Ending | None:
 
 
 def cause_of_failure(module: nn.Module, x: Tensor) -> str | None:
-    """Return why a module fails for a batch, where the first of its layers tells.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        A module that fails for the batch, of the batch's type.
-    x : Tensor
-        The batch.
-
-    Returns
-    -------
-    str or None
-        The end of a sentence, with the remedy; None where the failure is another one.
-
-    Examples
-    --------
-    >>> cause_of_failure(nn.Conv2d(1, 4, 3), torch.ones(2, 8, 8))
-    'the Conv2d convolves samples without an axis of channels; begin with x.unsqueeze(1)'
-    """
+    """Return why a module fails for a batch, where the first of its layers tells."""
     found: list[str] = []
 
     def looks_at(name: str) -> Any:
@@ -103,15 +65,7 @@ def cause_of_failure(module: nn.Module, x: Tensor) -> str | None:
 
 
 def changed_in_place(module: nn.Module, error: Exception) -> str:
-    """Return why a module cannot be differentiated: the end of a sentence, with the remedy.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The module.
-    error : Exception
-        What its backward pass raised.
-    """
+    """Return why a module cannot be differentiated: the end of a sentence, with the remedy."""
     text = text_of(error)
     if "modified by an inplace operation" not in text:
         return f"{text}; leave out operations in place on tensors that other layers need"
@@ -184,21 +138,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def unregistered(module: nn.Module) -> list[str]:
-    """Return the attributes whose layers and tensors a module does not know to be its own.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        Lists, tuples and dictionaries among its attributes are searched, and for tensors with
-        ``requires_grad``.
-
-    Examples
-    --------
-    >>> module = nn.Module()
-    >>> module.layers, module.scale = [nn.Linear(2, 2)], torch.ones(1, requires_grad=True)
-    >>> unregistered(module)
-    ['layers', 'scale']
-    """
+    """Return the attributes whose layers and tensors a module does not know to be its own."""
     found = []
     own = {id(inner) for inner in (*module.modules(), *module.parameters())}
     for prefix, part in module.named_modules():
@@ -220,19 +160,7 @@ def _can_learn(value: Any) -> bool:
 def remarks_on(
     module: nn.Module, loss: Loss, idle: tuple[str, ...], ending: Ending | None
 ) -> tuple[str, ...]:
-    """Return lines for the log about a module that may not do what its author wants.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The module.
-    loss : Loss
-        What it is trained on.
-    idle : tuple of str
-        Names of the trained parameters that get no gradient.
-    ending : {'softmax', 'sigmoid'} or None
-        What makes its outputs probabilities, as ``ending_of`` returns it.
-    """
+    """Return lines for the log about a module that may not do what its author wants."""
     lines = []
     own = getattr(module, "loss", None)
     if ending is not None and loss.measure is not None and not isinstance(own, Loss):
@@ -263,20 +191,7 @@ def remarks_on(
 
 
 def converted(module: nn.Module, dtype: torch.dtype) -> tuple[str, ...]:
-    """Return a line for the log where a module was built in an unusual floating-point type.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The module as it was built.
-    dtype : torch.dtype
-        Type in which it will be trained.
-
-    Raises
-    ------
-    InputError
-        For complex parameters.
-    """
+    """Return a line for the log where a module was built in an unusual floating-point type."""
     for name, tensor in module.named_parameters():
         if tensor.is_complex():
             raise InputError(f"model: '{name}' is {_short(tensor.dtype)}; allowed: real parameters")

@@ -1,7 +1,4 @@
 """Parts of a model by what they do: its last layer, what that layer is given, its normalisation.
-
-Models whose rows hold other numbers than those of the model that computes.
-
 Models with two linear heads on one body, and a loss for each (Chen and Chao 2022).
 """
 
@@ -26,39 +23,15 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
 import math
 
+# Layers with running statistics: batch normalisation and its relatives.
 BATCH = (nn.modules.batchnorm._NormBase,)
-"""Layers with running statistics: batch normalisation and its relatives."""
 
+# All layers that normalise.
 EVERY = (*BATCH, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm, nn.RMSNorm)
-"""All layers that normalise."""
 
 
 def last_layer(model: Model) -> str:
-    """Return the name of a model's last layer; ``*`` where the model has one layer.
-
-    It is the layer of the last parameter, in the order of the state dict, unless a torch module
-    names another one in its attribute ``last_layer``.
-
-    Parameters
-    ----------
-    model : Model
-        What is trained.
-
-    Returns
-    -------
-    str
-        A name for ``model.mask``.
-
-    Raises
-    ------
-    InputError
-        For a model whose parameters have no names.
-
-    Examples
-    --------
-    >>> last_layer(Mlp((3, 4, 2))), last_layer(Linear(3, 2))
-    ('layers.1', '*')
-    """
+    """Return the name of a model's last layer; ``*`` where the model has one layer."""
     named = getattr(model.network, "last_layer", None) if isinstance(model, ModuleModel) else None
     if isinstance(named, str):
         return named
@@ -72,27 +45,7 @@ def last_layer(model: Model) -> str:
 
 
 def head_of(model: Model, names: list[str] | None, field: str = "algorithm.head") -> Tensor:
-    """Return which numbers of a row are the head.
-
-    Parameters
-    ----------
-    model : Model
-        What is trained.
-    names : list of str or None
-        Names of its layers or parameters, as for ``Model.mask``; None is the last layer.
-    field : str
-        Where the names come from; the beginning of messages.
-
-    Returns
-    -------
-    Tensor
-        bool (n_parameters,).
-
-    Raises
-    ------
-    InputError
-        For a name that nothing has, or if the last layer is the whole model.
-    """
+    """Return which numbers of a row are the head."""
     if names is not None:
         return model.mask(names, field)
     head = model.mask([last_layer(model)], field)
@@ -106,13 +59,7 @@ def head_of(model: Model, names: list[str] | None, field: str = "algorithm.head"
 
 
 def check_representation(model: Model) -> None:
-    """Refuse a model of which the inputs of the last layer are not known.
-
-    Raises
-    ------
-    InputError
-        Unless it is ``linear``, ``mlp`` or a torch module.
-    """
+    """Refuse a model of which the inputs of the last layer are not known."""
     if not isinstance(model, (Linear, Mlp, ModuleModel)):
         raise InputError(
             f"the model is a {type(model).__name__}, of which the inputs of the last layer are not "
@@ -121,35 +68,7 @@ def check_representation(model: Model) -> None:
 
 
 def representation(model: Model, parameters: Tensor, x: Tensor) -> Tensor:
-    """Return the inputs of the last layer, of M copies on the same samples.
-
-    For ``linear`` they are the samples themselves.
-
-    Parameters
-    ----------
-    model : Model
-        ``linear``, ``mlp`` or a torch module.
-    parameters : Tensor
-        (M, n_parameters).
-    x : Tensor
-        (B, *input_shape).
-
-    Returns
-    -------
-    Tensor
-        (M, B, numbers), or (M, B, L, numbers) where the last layer is called at L positions.
-
-    Raises
-    ------
-    InputError
-        For other models, and for a torch module that does not call its last layer once with one
-        tensor.
-
-    Examples
-    --------
-    >>> representation(Mlp((2, 1, 1)), torch.tensor([[1.0, 1, 0, 2, 0]]), torch.ones(1, 2))
-    tensor([[[2.]]])
-    """
+    """Return the inputs of the last layer, of M copies on the same samples."""
     if isinstance(model, Linear):
         return x.flatten(1).expand(len(parameters), -1, -1)
     if isinstance(model, Mlp):
@@ -176,20 +95,7 @@ def representation(model: Model, parameters: Tensor, x: Tensor) -> Tensor:
 
 
 def normalisation_layers(model: Model, every: bool = False) -> list[str]:
-    """Return the names of the normalisation layers that have numbers in a row.
-
-    Parameters
-    ----------
-    model : Model
-        What is trained.
-    every : bool
-        Whether layers without running statistics count too, such as ``GroupNorm``.
-
-    Returns
-    -------
-    list of str
-        Empty where there are none.
-    """
+    """Return the names of the normalisation layers that have numbers in a row."""
     if not isinstance(model, ModuleModel):
         return []
     kinds, owners = EVERY if every else BATCH, {p.name.rpartition(".")[0] for p in model.places()}
@@ -201,23 +107,7 @@ def normalisation_layers(model: Model, every: bool = False) -> list[str]:
 
 
 class Derived(Model):
-    """A model that another one computes, on one or more rows made from its own.
-
-    Local steps then move whatever a method has gradients for: weights between two models, or two
-    heads with a loss each. The buffers of the inner model come last in a row, as everywhere.
-
-    Parameters
-    ----------
-    inner : Model
-        What computes.
-    size : int
-        Numbers in a row without buffers.
-
-    Attributes
-    ----------
-    inner : Model
-        What computes.
-    """
+    """A model that another one computes, on one or more rows made from its own."""
 
     def __init__(self, inner: Model, size: int) -> None:
         self.inner, self._size = inner, size
@@ -234,29 +124,13 @@ class Derived(Model):
 
     @abstractmethod
     def inner_rows(self, rows: Float[Tensor, "rows size"]) -> list[Tensor]:
-        """Return rows of the inner model, (R, inner.n_parameters) each.
-
-        The first of them is what the model predicts with, and what moves buffers.
-        """
+        """Return rows of the inner model, (R, inner.n_parameters) each."""
 
     @abstractmethod
     def pulled_back(
         self, rows: Float[Tensor, "rows size"], gradients: Sequence[Tensor]
     ) -> Float[Tensor, "rows trained"]:
-        """Return the gradient in the numbers of a row, from those in each of ``inner_rows``.
-
-        Parameters
-        ----------
-        rows : Tensor
-            (R, n_parameters).
-        gradients : sequence of Tensor
-            One for each of ``inner_rows``, (R, at least its numbers without buffers).
-
-        Returns
-        -------
-        Tensor
-            (R, n_parameters - n_buffers).
-        """
+        """Return the gradient in the numbers of a row, from those in each of ``inner_rows``."""
 
     def init(self, generator: np.random.Generator) -> np.ndarray:
         """Return zeros: a method makes rows from models."""
@@ -305,18 +179,7 @@ class Derived(Model):
 
 
 class Between(Derived):
-    """Models between two others: own + w (other - own) in some numbers, w being trained.
-
-    A row is w, own and (other - own) of these numbers, then a whole row of the inner model, which
-    has the other numbers and the buffers.
-
-    Parameters
-    ----------
-    inner : Model
-        What computes.
-    chosen : Tensor
-        Which of its numbers w weighs, bool (inner.n_parameters,); buffers are left out.
-    """
+    """Models between two others: own + w (other - own) in some numbers, w being trained."""
 
     def __init__(self, inner: Model, chosen: Tensor) -> None:
         self.chosen = chosen & (torch.arange(len(chosen)) < len(chosen) - inner.n_buffers)
@@ -324,15 +187,7 @@ class Between(Derived):
         super().__init__(inner, 3 * self.count + inner.n_parameters - inner.n_buffers)
 
     def rows_of(self, weights: Tensor, own: Tensor, other: Tensor) -> Tensor:
-        """Return rows.
-
-        Parameters
-        ----------
-        weights : Tensor
-            w, (..., count).
-        own, other : Tensor
-            Rows of the inner model, (..., inner.n_parameters).
-        """
+        """Return rows."""
         kept = own[..., self.chosen]
         return torch.cat([weights, kept, other[..., self.chosen] - kept, other], -1)
 
@@ -356,15 +211,7 @@ class Between(Derived):
 
 
 class TwoHeads(Derived):
-    """A model with two heads: a row is theta and psi, phi, what is given, and the buffers.
-
-    What is given begins with log n.
-
-    Parameters
-    ----------
-    inner : Model
-        A model whose last layer is linear, with a bias for each output.
-    """
+    """A model with two heads: a row is theta and psi, phi, what is given, and the buffers."""
 
     def __init__(self, inner: Model) -> None:
         self.trained = inner.n_parameters - inner.n_buffers
@@ -386,10 +233,7 @@ class TwoHeads(Derived):
         return self.count, self.outputs
 
     def heads_of(self, personal: Tensor, given: Tensor) -> Tensor:
-        """Return phi, (..., count), from the numbers that it is made of, and those given.
-
-        Of the latter the last ones are enough, without log n.
-        """
+        """Return phi, (..., count), from the numbers that it is made of, and those given."""
         return personal
 
     def pulled_head(self, personal: Tensor, given: Tensor, slopes: Tensor) -> Tensor:
@@ -423,19 +267,8 @@ class TwoHeads(Derived):
 
 
 class HyperHeads(TwoHeads):
-    """Two heads, of which a perceptron nu makes the personal one from the client's label shares:
-
-        phi = v + V relu(u + U a)
-
-    A row has nu = (U, u, V, v) in place of phi; given are log n and a. All is computed entry by
-    entry, so that a row's numbers do not depend on the other rows.
-
-    Parameters
-    ----------
-    inner : Model
-        As for ``TwoHeads``.
-    width : int
-        Numbers of the perceptron's hidden layer.
+    """Two heads, of which a perceptron nu makes the personal one from the client's label
+    shares:
     """
 
     def __init__(self, inner: Model, width: int) -> None:

@@ -1,11 +1,4 @@
-"""Input-convex networks, whose gradients are optimal transport maps.
-
-The network is DenseICNN of Korotin et al. 2021 ("Wasserstein-2 generative networks"): every layer
-receives the input through convex quadratics of rank one and the layer below through weights >= 0,
-so that the value is convex in the input. Gradients in the parameters of functions
-of ``push``, the gradient in the input, need second derivatives; they are written out here, as one
-pass forward along a direction and one backward.
-"""
+"""Input-convex networks, whose gradients are optimal transport maps."""
 
 from __future__ import annotations
 
@@ -24,29 +17,13 @@ from mpifed.errors import InputError
 from mpifed.models.base import Parametrised
 from mpifed.models.mlp import MOST_LAYERS
 
+# All parameters are drawn from N(0, 0.1^2).
 INIT_STD = 0.1
-"""All parameters are drawn from N(0, 0.1^2)."""
 
 
 @dataclass(frozen=True)
 class DenseICNN(Parametrised):
-    """f(x) = <w, z_L> + strong_convexity / 2 ||x||^2, convex in x where W_l and w are >= 0.
-
-    z_1 = q_1(x) and z_l = celu(W_l z_{l-1} + q_l(x)), q_l(x)_j = <a_lj, x>^2 + <b_lj, x> + c_lj.
-    Parameters are one flat vector: all a and all b (H x dimension each, row by row), all c (H),
-    W_2 .. W_L (row by row), w.
-
-    Attributes
-    ----------
-    dimension : int
-        Number of inputs d.
-    hidden : tuple of int
-        Widths of z_1 .. z_L, together H.
-    strong_convexity : float
-        Factor of ||x||^2 / 2.
-    problem : object
-        Transport problem of the data, or None.
-    """
+    """f(x) = <w, z_L> + strong_convexity / 2 ||x||^2, convex in x where W_l and w are >= 0."""
 
     dimension: int
     hidden: tuple[int, ...]
@@ -121,23 +98,7 @@ class DenseICNN(Parametrised):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """f at B points, with what its derivatives share.
-
-    Attributes
-    ----------
-    model, parameters
-        The network, and its parameters (n_parameters,).
-    x : Tensor
-        The points, (B, dimension). In all other tensors features come before points.
-    roots : Tensor
-        <a_lj, x>, (H, B).
-    states : tuple of Tensor
-        z_1 .. z_L.
-    slopes : tuple of Tensor
-        celu' at the layers 2 .. L.
-    adjoint : Tensor
-        Derivatives of f in q_l(x), (H, B).
-    """
+    """f at B points, with what its derivatives share."""
 
     model: DenseICNN
     parameters: Tensor
@@ -199,19 +160,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Tangent:
-    """Derivatives of D = sum_b <v_b, push(x_b)>, which are second derivatives of f.
-
-    Attributes
-    ----------
-    point, v
-        f at the points, and the directions (B, dimension).
-    roots : Tensor
-        <a_lj, v>, (H, B).
-    moves : tuple of Tensor
-        Derivatives of z_1 .. z_L along v.
-    adjoint : Tensor
-        Derivatives of D in q_l(x), (H, B).
-    """
+    """Derivatives of D = sum_b <v_b, push(x_b)>, which are second derivatives of f."""
 
     point: Evaluation
     v: Tensor
@@ -261,10 +210,9 @@ def dense_icnn(
     hidden: list[Annotated[int, Ge(1)]] | None = None,
     strong_convexity: Annotated[float, Ge(0)] = 1e-4,
 ) -> DenseICNN:
-    """Make a convex potential with the widths of the Wasserstein-2 benchmark.
-
-    ``hidden`` null is [max(2 d, 64), max(2 d, 64), max(d, 32)] for dimension d (published code of
-    Korotin et al. 2021). Raises ``InputError`` for an empty list and for more than 1000 layers.
+    """Make a convex potential with the widths of the Wasserstein-2 benchmark. ``hidden`` null is
+    [max(2 d, 64), max(2 d, 64), max(d, 32)] for dimension d (published code of Korotin et al.
+    2021).
     """
     if hidden is not None and not hidden:
         raise InputError("model.hidden is []; it must have at least one width")

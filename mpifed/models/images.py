@@ -1,7 +1,4 @@
-"""Samples as images: which axis has the channels, and batches in the layout of convolutions.
-
-Networks whose first parameters are drawn, or read from a file.
-"""
+"""Samples as images: which axis has the channels, and batches in the layout of convolutions."""
 
 from __future__ import annotations
 
@@ -19,21 +16,7 @@ from mpifed.models.losses import refuse_sequences
 
 @dataclass(frozen=True)
 class Images:
-    """The images of a data set.
-
-    Attributes
-    ----------
-    channels, height, width : int
-        Size of an image.
-    axis : int or None
-        Axis of a sample that has the channels: 0, 2, or None where samples are (height, width).
-
-    Examples
-    --------
-    >>> import torch
-    >>> Images(3, 32, 32, axis=2)(torch.zeros(5, 32, 32, 3)).shape
-    torch.Size([5, 3, 32, 32])
-    """
+    """The images of a data set."""
 
     channels: int
     height: int
@@ -53,38 +36,7 @@ def images_of(
     least: int = 1,
     advice: str = "use mlp, or enlarge the images",
 ) -> Images:
-    """Find the channels of the samples.
-
-    Two axes are (height, width). Of three axes the first or the last has the channels, whichever
-    is shorter; the first where both are alike.
-
-    Parameters
-    ----------
-    data : Description
-        What the samples are.
-    model : str
-        Name of the model, for messages.
-    least : int
-        Smallest height and width that the model takes.
-    advice : str
-        What to do where images are smaller.
-
-    Returns
-    -------
-    Images
-
-    Raises
-    ------
-    InputError
-        Where samples are not images, or are too small, or have a target at each position.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> n = np.array([4])
-    >>> images_of(Description("colours", (32, 32, 3), 10, n, n, n), "cnn")
-    Images(channels=3, height=32, width=32, axis=2)
-    """
+    """Find the channels of the samples."""
     shape = data.input_shape
     refuse_sequences(data, model)
     if len(shape) not in (2, 3):
@@ -106,25 +58,7 @@ def images_of(
 
 
 class Network(torch.nn.Module):
-    """Base class of the networks here.
-
-    Parameters
-    ----------
-    weights : str, optional
-        File with the first parameters, a state dict; see ``load_weights``.
-    new_classifier : bool
-        Draw the last layer although ``weights`` are given.
-
-    Attributes
-    ----------
-    last_layer : str
-        Name of the last layer.
-
-    Raises
-    ------
-    InputError
-        Where ``new_classifier`` is true without ``weights``.
-    """
+    """Base class of the networks here."""
 
     last_layer = "output"
 
@@ -151,16 +85,8 @@ class Network(torch.nn.Module):
 
 
 def draw_by_fan_out(network: torch.nn.Module) -> None:
-    """Draw kernels of convolutions from N(0, 2 / fan out), all else by its own rule.
-
-    This is the variance of He et al. 2015 ("Delving deep into rectifiers"), eq. 14. The fan out is
-    the number of pixels of a kernel times all output channels, also where they are in groups, as in
-    torchvision.
-
-    Parameters
-    ----------
-    network : torch.nn.Module
-        Its parts are drawn from torch's global generator, in their order.
+    """Draw kernels of convolutions from N(0, 2 / fan out), all else by its own rule. This is the
+    variance of He et al. 2015 ("Delving deep into rectifiers"), eq. 14.
     """
     for part in network.modules():
         if isinstance(part, torch.nn.Conv2d):

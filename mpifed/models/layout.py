@@ -1,7 +1,4 @@
-"""Where the parameters and buffers of a torch module are in a flat row of numbers.
-
-Modules whose parameters and buffers are views of a flat row of numbers.
-"""
+"""Where the parameters and buffers of a torch module are in a flat row of numbers."""
 
 from __future__ import annotations
 
@@ -20,22 +17,7 @@ from mpifed.errors import InputError, closest
 
 @dataclass(frozen=True)
 class Place:
-    """The place of one tensor.
-
-    Attributes
-    ----------
-    name : str
-        Name in the module's state dict.
-    shape : tuple of int
-        Shape of the tensor.
-    begin : int
-        Its first number in the row.
-    channels_last : bool
-        Whether the numbers of a kernel (outputs, inputs, height, width) are in the order outputs,
-        height, width, inputs.
-    dtype : torch.dtype
-        Type of the module's own tensor; counters are integers there and floating-point in a row.
-    """
+    """The place of one tensor."""
 
     name: str
     shape: tuple[int, ...]
@@ -69,13 +51,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Layout:
-    """The places of a module's trained parameters, then of the buffers that training changes.
-
-    Attributes
-    ----------
-    parameters, buffers : tuple of Place
-        In the order of the row.
-    """
+    """The places of a module's trained parameters, then of the buffers that training changes."""
 
     parameters: tuple[Place, ...]
     buffers: tuple[Place, ...]
@@ -120,35 +96,7 @@ class Layout:
 
 
 def mask_of(places: Iterable[Place], size: int, names: Iterable[str], field: str) -> Tensor:
-    """Return which numbers of a row belong to some layers or tensors.
-
-    Parameters
-    ----------
-    places : iterable of Place
-        All tensors of the row.
-    size : int
-        Numbers in the row.
-    names : iterable of str
-        Names of tensors, of layers, or patterns of such names with ``*``.
-    field : str
-        Where the names come from; the beginning of messages.
-
-    Returns
-    -------
-    Tensor
-        bool (size,).
-
-    Raises
-    ------
-    InputError
-        For a name that nothing has, with the closest one.
-
-    Examples
-    --------
-    >>> layout = layout_of(nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1)))
-    >>> mask_of(layout.parameters, layout.size, ["1"], "head")
-    tensor([False, False, False,  True,  True])
-    """
+    """Return which numbers of a row belong to some layers or tensors."""
     mask, found = torch.zeros(size, dtype=torch.bool), list(places)
     for name in names:
         chosen = [place for place in found if any(fnmatchcase(n, name) for n in _names(place))]
@@ -170,18 +118,7 @@ def _names(place: Place) -> list[str]:
 
 
 def places_of(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[Place, ...]:
-    """Return the places of tensors that follow one another in a row.
-
-    Parameters
-    ----------
-    shapes : iterable of (str, tuple of int)
-        Name and shape of each tensor.
-
-    Examples
-    --------
-    >>> [place.begin for place in places_of([("weight", (2, 3)), ("bias", (2,))])]
-    [0, 6]
-    """
+    """Return the places of tensors that follow one another in a row."""
     begin, found = 0, []
     for name, shape in shapes:
         found.append(Place(name, shape, begin, False, torch.float64))
@@ -190,22 +127,7 @@ def places_of(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[Place, ...
 
 
 def layout_of(module: nn.Module, changing: Collection[str] = ()) -> Layout:
-    """Return the layout of a module.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        Its parameters with ``requires_grad`` are trained.
-    changing : collection of str
-        Names of the buffers that training changes.
-
-    Examples
-    --------
-    >>> module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
-    >>> layout = layout_of(module, ["1.running_mean"])
-    >>> layout.trained, layout.size, [place.name for place in layout.buffers]
-    (24, 26, ['1.running_mean'])
-    """
+    """Return the layout of a module."""
     kernels = {
         f"{name}.weight" if name else "weight"
         for name, part in module.named_modules()
@@ -226,25 +148,7 @@ def layout_of(module: nn.Module, changing: Collection[str] = ()) -> Layout:
 
 @dataclass(frozen=True)
 class Binding:
-    """A module and its tensors that have places in a row.
-
-    The tensors are looked up once: a module is bound for every client and component, and for every
-    part of the samples that are scored.
-
-    Attributes
-    ----------
-    module : torch.nn.Module
-    layout : Layout
-        Where its tensors are in a row.
-    leaves : tuple of Parameter
-        Trained parameters, in the order of the layout.
-    owners : tuple of (Module, str)
-        The submodule that has a buffer, and the buffer's name in it, in the order of the layout.
-    constants : tuple of Parameter
-        Parameters that are not trained.
-    parts : tuple of Module
-        The module and all its submodules.
-    """
+    """A module and its tensors that have places in a row."""
 
     module: nn.Module
     layout: Layout
@@ -259,30 +163,14 @@ class Binding:
             self.module.train(training)
 
     def converted(self, row: Tensor) -> Binding:
-        """Give what is not in rows the type and device of ``row``.
-
-        Returns
-        -------
-        Binding
-            This one; another one of the same module where something was converted, since torch may
-            make new parameters for it.
-        """
+        """Give what is not in rows the type and device of ``row``."""
         tensors = (*self.leaves, *self.constants)
         if all(each.dtype == row.dtype and each.device == row.device for each in tensors):
             return self
         return binding_of(self.layout, self.module.to(row.device, row.dtype))
 
     def bind(self, row: Tensor, gradient: Tensor | None) -> None:
-        """Make the module's tensors views of ``row``.
-
-        Parameters
-        ----------
-        row : Tensor
-            (size,), of the module's type and on its device.
-        gradient : Tensor or None
-            (trained,), of which the gradients become views, and training changes buffers in
-            ``row``. None for evaluation, in which buffers are copies: a module may change them.
-        """
+        """Make the module's tensors views of ``row``."""
         parameters, trained = self.layout.parameters, self.layout.trained
         for leaf, view in zip(self.leaves, _views(parameters, row[:trained]), strict=True):
             leaf.data, leaf.grad = view, None
@@ -300,21 +188,7 @@ class Binding:
     def trained_by(
         self, mask: Tensor | None, gradient: Tensor
     ) -> tuple[list[nn.Parameter] | None, list[Tensor]]:
-        """Return what a mask leaves to be trained.
-
-        Parameters
-        ----------
-        mask : Tensor or None
-            Which numbers are trained, bool (trained,); None for all.
-        gradient : Tensor
-            The gradient that the module is bound to, (trained,).
-
-        Returns
-        -------
-        tuple of list of Parameter, or None, and list of Tensor
-            The parameters of which some number is trained, None for all, and the parts of
-            ``gradient`` that are theirs.
-        """
+        """Return what a mask leaves to be trained."""
         if mask is None:
             return None, [gradient]
         parts = mask.split([place.size for place in self.layout.parameters])
@@ -348,29 +222,7 @@ class Binding:
 
 
 def binding_of(layout: Layout, module: nn.Module) -> Binding:
-    """Look up the tensors of a module.
-
-    Parameters
-    ----------
-    layout : Layout
-        Its layout.
-    module : torch.nn.Module
-        The module.
-
-    Returns
-    -------
-    Binding
-
-    Examples
-    --------
-    >>> module = nn.Linear(2, 1)
-    >>> binding = binding_of(layout_of(module), module)
-    >>> row = torch.tensor([1.0, 2.0, 3.0])
-    >>> binding.bind(row, None)
-    >>> row[2] = 5
-    >>> module(torch.ones(1, 2)).item()
-    8.0
-    """
+    """Look up the tensors of a module."""
     own = dict(module.named_parameters())
     leaves = tuple(own.pop(place.name) for place in layout.parameters)
     paths = (place.name.rpartition(".") for place in layout.buffers)
@@ -385,20 +237,7 @@ def _views(places: tuple[Place, ...], numbers: Tensor) -> list[Tensor]:
 
 
 def filled(build: Callable[[], nn.Module], row: Tensor) -> nn.Module:
-    """Return a module in evaluation mode with the numbers of a row.
-
-    Parameters
-    ----------
-    build : callable
-        Builds the module; no random number is drawn for it.
-    row : Tensor
-        All its parameters, in order, (P,).
-
-    Examples
-    --------
-    >>> filled(lambda: nn.Linear(2, 1), torch.tensor([1.0, 2.0, 3.0]))(torch.ones(1, 2))
-    tensor([[6.]], grad_fn=<AddmmBackward0>)
-    """
+    """Return a module in evaluation mode with the numbers of a row."""
     with torch.device("meta"):
         module = build()
     module = module.to_empty(device=row.device).to(row.dtype)

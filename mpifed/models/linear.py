@@ -20,32 +20,13 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
 
 
+# Outputs of all copies, but for a single one, up to which x Wᵀ is faster than W xᵀ.
 FEW_ROWS = 6
-"""Outputs of all copies, but for a single one, up to which x Wᵀ is faster than W xᵀ."""
 
 
 @dataclass(frozen=True)
 class Linear(Model):
-    """logits = W x + b; parameters are W (outputs x inputs, row by row), then b (outputs).
-
-    Attributes
-    ----------
-    n_inputs : int
-        Numbers in a sample, all axes together.
-    n_outputs : int
-        Rows of W; 1 for two classes.
-    bias : bool
-        Whether there is a b.
-    loss : Loss
-        Training loss.
-
-    Examples
-    --------
-    >>> Linear(3, 2).n_parameters
-    8
-    >>> Linear(3, 2).logits(torch.ones(1, 8), torch.ones(1, 1, 3))
-    tensor([[[4., 4.]]])
-    """
+    """logits = W x + b; parameters are W (outputs x inputs, row by row), then b (outputs)."""
 
     n_inputs: int
     n_outputs: int
@@ -144,13 +125,7 @@ class Linear(Model):
         return slopes
 
     def module(self, parameters: Tensor) -> nn.Module:
-        """Return one copy as ``Sequential(Flatten, Linear)``; see ``Model.module``.
-
-        Examples
-        --------
-        >>> list(Linear(3, 2).module(torch.zeros(8)).state_dict())
-        ['1.weight', '1.bias']
-        """
+        """Return one copy as ``Sequential(Flatten, Linear)``; see ``Model.module``."""
 
         def build() -> nn.Module:
             return nn.Sequential(
@@ -161,7 +136,8 @@ class Linear(Model):
 
 
 def linear(data: Description, *, bias: bool = True, loss: LossName = "auto") -> Linear:
-    """Linear predictor: logistic (two classes), softmax, multi-label or least-squares regression.
+    """Linear predictor: logistic (two classes), softmax, multi-label or least-squares
+    regression.
 
     Parameters
     ----------
@@ -171,11 +147,6 @@ def linear(data: Description, *, bias: bool = True, loss: LossName = "auto") -> 
         Whether each output has a bias.
     loss : {'auto', 'squared', 'half_squared'}
         Loss of a regression: the mean squared error (auto, squared), or half the sum of squares.
-
-    Raises
-    ------
-    InputError
-        Where the task is sequence.
     """
     refuse_sequences(data, "linear")
     kind = loss_for(data.task, loss)

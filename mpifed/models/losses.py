@@ -1,25 +1,4 @@
-"""Losses and hits of a model's outputs, for each task.
-
-* classification: binary problems have one output, the logit of label 1; problems with K > 2 classes
-  have K logits; ``y`` is int64 (..., B);
-* sequence: K logits at each of L positions, (..., B, L, K), and ``y`` is int64 (..., B, L); the
-  loss is the mean of the L cross-entropies;
-* multi_label: q independent sigmoids, the loss is the mean of their q cross-entropies;
-* regression: the mean of the q squared errors, or half their sum; ``y`` is floating (..., B, q).
-
-In the shapes below, outputs stand for (L, K) where the task is sequence.
-
-All functions on outputs work elementwise or on the last axis. They were chosen because a CPU
-computes them alike at any position in a tensor, which does not hold for ``softplus`` or for a
-softmax over another axis. A client's result therefore does not depend on its neighbours in a block;
-``tests/mpifed/test_blocks.py`` checks it.
-
-Negative log-likelihoods of labels under logits, element by element.
-
-Outputs of mixtures: what one predictor sum_m pi_m h_m gives for the outputs of M models.
-
-What the data ask of a model's outputs.
-"""
+"""Losses and hits of a model's outputs, for each task."""
 
 from __future__ import annotations
 
@@ -42,13 +21,7 @@ def sigmoid(z: Tensor) -> Tensor:
 
 
 def logistic(z: Tensor, y: Tensor) -> Tensor:
-    """Return -log of the probability that a logit ``z`` gives to ``y`` in {0, 1}; elementwise.
-
-    Examples
-    --------
-    >>> logistic(torch.tensor([0.0]), torch.tensor([1.0]))
-    tensor([0.6931])
-    """
+    """Return -log of the probability that a logit ``z`` gives to ``y`` in {0, 1}; elementwise."""
     return z.clamp(min=0) - z * y + torch.log1p(torch.exp(-z.abs()))
 
 
@@ -78,25 +51,7 @@ def mixed_output(outputs: Tensor, mixture: Tensor) -> Tensor:
 
 
 def mixed_logits(outputs: Tensor, mixture: Tensor) -> Tensor:
-    """Return the logit of sum_m pi_m sigmoid(outputs_m), elementwise.
-
-    Parameters
-    ----------
-    outputs : Tensor
-        Logits of M models, (M, ...).
-    mixture : Tensor
-        pi, (M,) or for each sample (M, B), non-negative with sum 1.
-
-    Returns
-    -------
-    Tensor
-        (...).
-
-    Examples
-    --------
-    >>> mixed_logits(torch.logit(torch.tensor([[0.9], [0.1]])), torch.tensor([0.5, 0.5]))
-    tensor([0.])
-    """
+    """Return the logit of sum_m pi_m sigmoid(outputs_m), elementwise."""
     weights = torch.log(aligned(mixture, outputs))
     # Of both labels, so that a probability near 1 keeps its digits.
     yes = torch.logsumexp(weights + logsigmoid(outputs), 0)
@@ -105,28 +60,7 @@ def mixed_logits(outputs: Tensor, mixture: Tensor) -> Tensor:
 
 
 def mixed_log_probabilities(outputs: Tensor, mixture: Tensor) -> Tensor:
-    """Return log sum_m pi_m softmax(outputs_m), of the shape of one model's outputs.
-
-    Where the last axis has one output, the logit of label 1, the result is such a logit too.
-
-    Parameters
-    ----------
-    outputs : Tensor
-        Logits of M models, (M, ..., outputs).
-    mixture : Tensor
-        pi, (M,) or for each sample (M, B), non-negative with sum 1.
-
-    Returns
-    -------
-    Tensor
-        (..., outputs). Logits whose softmax is the mixture, where there are several outputs.
-
-    Examples
-    --------
-    >>> outputs = torch.log(torch.tensor([[0.9, 0.1], [0.5, 0.5]]))
-    >>> torch.exp(mixed_log_probabilities(outputs, torch.tensor([0.5, 0.5])))
-    tensor([0.7000, 0.3000])
-    """
+    """Return log sum_m pi_m softmax(outputs_m), of the shape of one model's outputs."""
     if outputs.shape[-1] == 1:
         return mixed_logits(outputs, mixture)
     weights = torch.log(aligned(mixture, outputs))
@@ -134,34 +68,13 @@ def mixed_log_probabilities(outputs: Tensor, mixture: Tensor) -> Tensor:
 
 
 LossName = Literal["auto", "squared", "half_squared"]
+# Number of guesses in recall at 5 (Gasanov et al. 2021, section 5.3).
 TOP = 5
-"""Number of guesses in recall at 5 (Gasanov et al. 2021, section 5.3)."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss and the measure that belongs to it.
-
-    Attributes
-    ----------
-    name : str
-        Name of the loss.
-    measure : {'accuracy', 'recall_at_5'} or None
-        What ``hits`` counts; None for regressions.
-    samples : callable
-        ``samples(outputs, y)``: loss of each sample, (..., B, outputs) to (..., B).
-    slopes : callable
-        ``slopes(outputs, y)``: derivative of ``samples``, shape of ``outputs``.
-    hits : callable
-        ``hits(outputs, y, mixture, losses)``: what each sample scores on ``measure``, and the
-        most it could, (B,) each. ``outputs`` is (M, B, outputs), ``mixture`` (M,) or None where
-        M is 1, ``losses`` the losses of the deployed predictor, (B,).
-    of_mixture : callable or None
-        ``of_mixture(outputs, y, mixture)``: loss (B,) of the prediction sum_m pi_m h_m. None
-        where it is -log sum_m pi_m exp(-loss_m), as for probabilities of classes.
-    mixed : callable
-        ``mixed(outputs, mixture)``: outputs of that prediction, (M, B, outputs) to (B, outputs).
-    """
+    """A loss and the measure that belongs to it."""
 
     name: str
     measure: Literal["accuracy", "recall_at_5"] | None
@@ -174,19 +87,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Score:
-    """Loss, likelihood and hits of predictions on B samples.
-
-    Attributes
-    ----------
-    loss : Tensor
-        Loss of the deployed predictor, (B,).
-    nll : Tensor
-        Negative log-likelihood of the mixture of distributions, up to a constant, (B,).
-    hits : Tensor
-        What each sample scores on the measure, (B,).
-    possible : Tensor
-        The most that it could score, (B,).
-    """
+    """Loss, likelihood and hits of predictions on B samples."""
 
     loss: Tensor
     nll: Tensor
@@ -195,26 +96,7 @@ class Score:
 
 
 def loss_for(task: str, name: LossName = "auto") -> Loss:
-    """Return the loss of a task.
-
-    Parameters
-    ----------
-    task : str
-        A task of ``mpifed.data.base.Task``.
-    name : {'auto', 'squared', 'half_squared'}
-        Which of the two losses of a regression; other tasks have one.
-
-    Returns
-    -------
-    Loss
-
-    Examples
-    --------
-    >>> loss_for("regression", "half_squared").name
-    'half_squared'
-    >>> loss_for("classification").measure, loss_for("sequence").measure
-    ('accuracy', 'accuracy')
-    """
+    """Return the loss of a task."""
     if task == "multi_label":
         return MULTI_LABEL
     if task == "sequence":
@@ -225,26 +107,7 @@ def loss_for(task: str, name: LossName = "auto") -> Loss:
 
 
 def score(loss: Loss, outputs: Tensor, y: Tensor, mixture: Tensor | None) -> Score:
-    """Evaluate the predictor sum_m pi_m h_m (Marfoq et al. 2021, eq. 5) on B samples.
-
-    Parameters
-    ----------
-    loss : Loss
-        Loss of the task.
-    outputs : Tensor
-        Outputs of M models, (M, B, outputs).
-    y : Tensor
-        Targets, (B, ...).
-    mixture : Tensor or None
-        Weights pi, (M,) or for each sample (M, B), or None where M is 1.
-
-    Returns
-    -------
-    Score
-        Its ``nll`` is -log sum_m pi_m exp(-loss_m), the likelihood of the mixture of distributions
-        that FedEM maximises (eq. 6). Its ``loss`` is the same for classes, where probabilities are
-        mixed. It differs for regressions and tags: there the loss of the mixed prediction is taken.
-    """
+    """Evaluate the predictor sum_m pi_m h_m (Marfoq et al. 2021, eq. 5) on B samples."""
     losses = loss.samples(outputs, y.expand(len(outputs), *y.shape))
     if mixture is None:
         deployed = nll = losses[0]
@@ -298,10 +161,7 @@ def _mixed_probabilities(outputs: Tensor, mixture: Tensor) -> Tensor:
 def tags_recalled(
     outputs: Tensor, y: Tensor, mixture: Tensor | None, losses: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return how many of a sample's tags are among the ``TOP`` likeliest, and how many it has.
-
-    Both are (B,). With fewer than ``TOP`` tags in all, every one counts as found.
-    """
+    """Return how many of a sample's tags are among the ``TOP`` likeliest, and how many it has."""
     scores = outputs[0]
     if mixture is not None:
         scores = (sigmoid(outputs) * aligned(mixture, outputs)).sum(0)
@@ -318,13 +178,7 @@ def nothing_to_hit(
 
 
 def squared(outputs: Tensor, y: Tensor) -> Tensor:
-    """Return the mean of the squared errors over the targets: (..., B, q) to (..., B).
-
-    Examples
-    --------
-    >>> squared(torch.tensor([[1.0, 3.0]]), torch.zeros(1, 2))
-    tensor([5.])
-    """
+    """Return the mean of the squared errors over the targets: (..., B, q) to (..., B)."""
     return (outputs - y).square().mean(-1)
 
 
@@ -334,22 +188,7 @@ def half_squared(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def mixed_tags(outputs: Tensor, y: Tensor, mixture: Tensor) -> Tensor:
-    """Return the mean over tags of the cross-entropy of sum_m pi_m p_m.
-
-    Parameters
-    ----------
-    outputs : Tensor
-        Logits of M models, (M, B, q).
-    y : Tensor
-        0 or 1 for each tag, floating-point (B, q).
-    mixture : Tensor
-        pi, (M,).
-
-    Returns
-    -------
-    Tensor
-        (B,).
-    """
+    """Return the mean over tags of the cross-entropy of sum_m pi_m p_m."""
     return _mixed_nll(logistic(outputs, y.expand(len(outputs), *y.shape)), mixture).mean(-1)
 
 
@@ -397,20 +236,7 @@ HALF_SQUARED = Loss(
 
 
 def refuse_sequences(data: Description, model: str) -> None:
-    """Refuse data that have a target at each position, for models with one output a sample.
-
-    Parameters
-    ----------
-    data : Description
-        What the samples are.
-    model : str
-        Name of the model, for the message.
-
-    Raises
-    ------
-    InputError
-        Where the task is sequence.
-    """
+    """Refuse data that have a target at each position, for models with one output a sample."""
     if data.task == "sequence":
         raise InputError(
             f"model '{model}' gives one output for a sample, but the task of '{data.source}' is "

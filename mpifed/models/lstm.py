@@ -1,5 +1,4 @@
 """Stacked LSTMs that predict the next character (Marfoq et al. 2021, appendix I.1.4).
-
 Cross-entropies in which rare labels count for more (Marfoq et al. 2021, appendix I.1.4).
 """
 
@@ -27,38 +26,15 @@ from mpifed.models.losses import (
 
 Weighting = Literal["none", "inverse_frequency", "published"]
 
+# Factor of all weights in the published code.
 PUBLISHED_SCALE = 8.0
-"""Factor of all weights in the published code."""
 
+# Share of all characters above which a character's weight falls in the published code.
 PUBLISHED_RATE = 0.0114
-"""Share of all characters above which a character's weight falls in the published code.
-
-Its table of weights is min(1, PUBLISHED_RATE / f) within 4 % for the lower-case letters, f being
-their shares of Shakespeare's works.
-"""
 
 
 def class_weights(counts: np.ndarray, weighting: Weighting) -> np.ndarray:
-    """Return the weight of each label.
-
-    Parameters
-    ----------
-    counts : numpy.ndarray
-        How often each label occurs, (n_classes,). 0 is taken as 1.
-    weighting : {'none', 'inverse_frequency', 'published'}
-        1; 1 / f divided by its mean over the samples, so that every label has the same share of
-        the loss; or 8 min(1, 0.0114 / f). f is a label's share of all.
-
-    Returns
-    -------
-    numpy.ndarray
-        float64 (n_classes,).
-
-    Examples
-    --------
-    >>> class_weights(np.array([6, 2]), "inverse_frequency")
-    array([0.66666667, 2.        ])
-    """
+    """Return the weight of each label."""
     if weighting == "none":
         return np.ones(len(counts))
     shares = np.maximum(counts, 1) / max(counts.sum(), 1)
@@ -68,20 +44,7 @@ def class_weights(counts: np.ndarray, weighting: Weighting) -> np.ndarray:
 
 
 def weighted_loss(data: Description, weighting: Weighting) -> Loss:
-    """Return the loss of a classification or of sequences, weighted by label.
-
-    Parameters
-    ----------
-    data : Description
-        What the samples are.
-    weighting : {'none', 'inverse_frequency', 'published'}
-        See ``class_weights``.
-
-    Raises
-    ------
-    InputError
-        Where weights are asked for and the data set does not count its labels.
-    """
+    """Return the loss of a classification or of sequences, weighted by label."""
     loss = loss_for(data.task)
     if weighting == "none":
         return loss
@@ -114,23 +77,7 @@ def weighted_loss(data: Description, weighting: Weighting) -> Loss:
 
 
 class StackedLstm(Network):
-    """An embedding of characters, LSTM layers, and one linear layer.
-
-    Parameters
-    ----------
-    vocabulary : int
-        Number of characters of inputs.
-    n_outputs : int
-        Numbers given at a position.
-    every_position : bool
-        Give outputs at all positions, not at the last one only.
-    embedding, hidden, layers : int
-        Dimensions of the embedding and of a layer's state; number of layers.
-    loss : Loss
-        Training loss.
-    weights, new_classifier
-        As for ``Network``.
-    """
+    """An embedding of characters, LSTM layers, and one linear layer."""
 
     def __init__(
         self,
@@ -151,23 +98,7 @@ class StackedLstm(Network):
         self.output = torch.nn.Linear(hidden, n_outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the outputs for codes of characters, whole numbers of any type.
-
-        Parameters
-        ----------
-        x : Tensor
-            (B, L).
-
-        Returns
-        -------
-        Tensor
-            (B, L, n_outputs), or (B, n_outputs) without ``every_position``.
-
-        Raises
-        ------
-        InputError
-            Where a code is not one of 0 .. vocabulary - 1.
-        """
+        """Return the outputs for codes of characters, whole numbers of any type."""
         codes = x.long()
         size = self.embedding.num_embeddings
         if bool(((codes < 0) | (codes >= size) | (codes != x)).any()):
@@ -191,7 +122,8 @@ def lstm(
     weights: str | None = None,
     new_classifier: bool = False,
 ) -> StackedLstm:
-    """Stacked LSTM over characters; it predicts at every position (sequence) or after the last one.
+    """Stacked LSTM over characters; it predicts at every position (sequence) or after the last
+    one.
 
     Parameters
     ----------
@@ -211,11 +143,6 @@ def lstm(
         File with the first parameters, a state dict of torch.save. None draws them.
     new_classifier : bool
         Draw the last layer although weights are given.
-
-    Raises
-    ------
-    InputError
-        Where samples are not sequences of characters, or labels are not counted.
     """
     if len(data.input_shape) != 1 or data.task not in ("sequence", "classification"):
         raise InputError(

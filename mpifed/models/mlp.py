@@ -22,30 +22,13 @@ from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for, refuse
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
 
+# Largest number of hidden layers: deeper networks without skip connections do not train.
 MOST_LAYERS = 1000
-"""Largest number of hidden layers: deeper networks without skip connections do not train."""
 
 
 @dataclass(frozen=True)
 class Mlp(Model):
-    """Dense layers with an activation between them; parameters are W, b of each layer in order.
-
-    Attributes
-    ----------
-    sizes : tuple of int
-        Widths [inputs, hidden ..., outputs].
-    activation : {'relu', 'tanh'}
-        Function between layers.
-    loss : Loss
-        Training loss.
-    initial : {'uniform', 'normal'}
-        Distribution of the initial parameters; see ``init``.
-
-    Examples
-    --------
-    >>> Mlp((3, 4, 2)).n_parameters  # (3 + 1) * 4 + (4 + 1) * 2
-    26
-    """
+    """Dense layers with an activation between them; parameters are W, b of each layer in order."""
 
     sizes: tuple[int, ...]
     activation: Literal["relu", "tanh"] = "relu"
@@ -59,7 +42,6 @@ class Mlp(Model):
 
     def init(self, generator: np.random.Generator) -> np.ndarray:
         """Draw each layer uniformly from +-1/sqrt(its inputs), torch's default for a linear layer.
-
         ``initial: normal`` draws every number from N(0, 1) (Gasanov et al. 2021, published code).
         float64 (n_parameters,).
         """
@@ -139,10 +121,7 @@ class Mlp(Model):
         weights: Float[Tensor, "rows batch"],
         lowest: int = 0,
     ) -> Float[Tensor, "rows size"]:
-        """Return the gradient; see ``Model.gradient``.
-
-        ``lowest`` is the first layer of which it is computed; below there are zeros.
-        """
+        """Return the gradient; see ``Model.gradient``."""
         *inputs, outputs = self._activations(parameters, x.flatten(2))
         found = torch.zeros_like(parameters) if lowest else torch.empty_like(parameters)
         slopes = self.loss.slopes(outputs, y).mul_(weights.unsqueeze(-1))
@@ -163,15 +142,7 @@ class Mlp(Model):
         return partial(self.gradient, lowest=trained.index(True)) if any(trained) else self.gradient
 
     def module(self, parameters: Tensor) -> nn.Module:
-        """Return one copy as ``Sequential(Flatten, Linear, ReLU, ..., Linear)``.
-
-        See ``Model.module``; with ``activation: tanh`` there are ``Tanh`` layers.
-
-        Examples
-        --------
-        >>> list(Mlp((3, 4, 2)).module(torch.zeros(26)).state_dict())
-        ['1.weight', '1.bias', '3.weight', '3.bias']
-        """
+        """Return one copy as ``Sequential(Flatten, Linear, ReLU, ..., Linear)``."""
 
         def build() -> nn.Module:
             between = nn.ReLU if self.activation == "relu" else nn.Tanh
@@ -205,11 +176,6 @@ def mlp(
         Loss of a regression: the mean squared error (auto, squared), or half the sum of squares.
     initial : {'uniform', 'normal'}
         First parameters: uniform on +-1/sqrt(inputs), torch's default, or N(0, 1).
-
-    Raises
-    ------
-    InputError
-        Where ``hidden`` has more than 1000 layers, or the task is sequence.
     """
     refuse_sequences(data, "mlp")
     widths = [64] if hidden is None else hidden

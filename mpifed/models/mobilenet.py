@@ -1,7 +1,4 @@
-"""MobileNet-v2 (Sandler et al. 2018, "Inverted residuals and linear bottlenecks").
-
-Layers have the names that they have in torchvision, so that its state dicts can be loaded.
-"""
+"""MobileNet-v2 (Sandler et al. 2018, "Inverted residuals and linear bottlenecks")."""
 
 from __future__ import annotations
 
@@ -15,6 +12,7 @@ from torch.nn import BatchNorm2d, Conv2d, Linear, ReLU6, Sequential
 from mpifed.data.base import Description
 from mpifed.models.images import Images, Network, draw_by_fan_out, images_of
 
+# Expansion, channels, blocks and first stride of each stage (Sandler et al. 2018, table 2).
 STAGES = (
     (1, 16, 1, 1),
     (6, 24, 2, 2),
@@ -24,23 +22,16 @@ STAGES = (
     (6, 160, 3, 2),
     (6, 320, 1, 1),
 )
-"""Expansion, channels, blocks and first stride of each stage (Sandler et al. 2018, table 2)."""
 
+# Channels of the first and the last convolution.
 FIRST, LAST = 32, 1280
-"""Channels of the first and the last convolution."""
 
+# Outputs of the classifier that ``extra_linear`` keeps.
 IMAGENET_CLASSES = 1000
-"""Outputs of the classifier that ``extra_linear`` keeps."""
 
 
 def whole_channels(channels: float) -> int:
-    """Return the multiple of 8 nearest to ``channels``, not less than nine tenths of it.
-
-    Examples
-    --------
-    >>> whole_channels(24 * 0.75), whole_channels(11), whole_channels(1)
-    (24, 16, 8)
-    """
+    """Return the multiple of 8 nearest to ``channels``, not less than nine tenths of it."""
     nearest = max(8, int(channels + 4) // 8 * 8)
     return nearest if nearest >= 0.9 * channels else nearest + 8
 
@@ -58,19 +49,7 @@ def convolution(
 
 
 class InvertedResidual(torch.nn.Module):
-    """Expansion by 1 x 1, a 3 x 3 convolution of each channel, and a linear 1 x 1 projection.
-
-    The input is added where it has the shape of the output.
-
-    Parameters
-    ----------
-    inputs, outputs : int
-        Channels.
-    stride : int
-        Stride of the 3 x 3 convolution.
-    expansion : int
-        Hidden channels for each of the input's; 1 has no expansion layer.
-    """
+    """Expansion by 1 x 1, a 3 x 3 convolution of each channel, and a linear 1 x 1 projection."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -89,23 +68,7 @@ class InvertedResidual(torch.nn.Module):
 
 
 class MobileNetV2(Network):
-    """MobileNet-v2.
-
-    Parameters
-    ----------
-    images : Images
-        The inputs.
-    n_outputs : int
-        Number of outputs.
-    width : float
-        Factor of all numbers of channels.
-    cifar_stem : bool
-        Stride 1 in the first convolution and the second stage.
-    extra_linear : bool
-        A linear layer behind the classifier of 1000 outputs.
-    weights, new_classifier
-        As for ``Network``.
-    """
+    """MobileNet-v2."""
 
     def __init__(
         self,
@@ -174,11 +137,6 @@ def mobilenet_v2(
         File with the first parameters, such as torchvision's state dict. None draws them.
     new_classifier : bool
         Draw the last layer although weights are given.
-
-    Raises
-    ------
-    InputError
-        Where the samples are not images, or the weights do not fit.
     """
     images = images_of(data, "mobilenet_v2")
     made = MobileNetV2(

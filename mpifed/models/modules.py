@@ -1,16 +1,4 @@
-"""Torch modules as models.
-
-``module_model`` turns a function that builds a ``torch.nn.Module`` into a ``Model``: parameters and
-running statistics become one flat row. The networks of this package and those of users,
-``model.name=package.module:build``, are trained this way; ``linear`` and ``mlp`` have their own
-formulas instead.
-
-Clients are stepped one after the other by default, each at its true batch size: the module's
-parameters are then views of the client's row, and the gradient is accumulated into views of one
-flat buffer. Kernels of convolutions are stored with channels last, which pooling and convolution
-on CPUs are faster with. Modules that compute alike for every sample can be stacked instead, R rows
-with R batches at once, by ``torch.func.vmap``.
-"""
+"""Torch modules as models."""
 
 from __future__ import annotations
 
@@ -35,31 +23,13 @@ from mpifed.models.trial import BATCH, running_statistics, try_module
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
 
+# Samples scored together by networks with convolutions or recurrences.
 SCORED = 64
-"""Samples scored together by networks with convolutions or recurrences."""
 
 
 @dataclass(frozen=True)
 class ModuleModel(Model):
-    """A ``torch.nn.Module`` as a ``Model``; see ``module_model``.
-
-    Attributes
-    ----------
-    builder : Builder
-        Builds the module anew.
-    network : torch.nn.Module
-        One such module. Its parameters have no memory but while it computes.
-    layout : Layout
-        Where its parameters and running statistics are in a row.
-    deterministic : bool
-        Whether outputs in training depend on the parameters and the sample alone.
-    loss : Loss
-        Training loss.
-    autocast : torch.dtype or None
-        Type of products in training, where not that of the parameters. Rows are then not stacked.
-    remarks : tuple of str
-        Lines for the log about what may be a mistake in the module.
-    """
+    """A ``torch.nn.Module`` as a ``Model``; see ``module_model``."""
 
     builder: Builder
     network: nn.Module
@@ -112,24 +82,7 @@ class ModuleModel(Model):
         return 1024 if is_dense(self.network) else SCORED
 
     def init(self, generator: np.random.Generator) -> np.ndarray:
-        """Build the module anew, with torch's global generator seeded from ``generator``.
-
-        Parameters
-        ----------
-        generator : numpy.random.Generator
-            Draws the seed. Torch's global state is restored afterwards.
-
-        Returns
-        -------
-        numpy.ndarray
-            float64 (n_parameters,).
-
-        Raises
-        ------
-        InputError
-            Where the function returns what it returned before, or a part of it that is trained, or
-            another layout.
-        """
+        """Build the module anew, with torch's global generator seeded from ``generator``."""
         fresh = self.builder.drawn(int(generator.integers(2**63)))
         self.builder.refuse_unlike(fresh, self.network, self.layout)
         return self.layout.row(fresh)
@@ -236,45 +189,7 @@ def module_model(
     said: str = "model",
     where: str = "",
 ) -> ModuleModel:
-    """Turn a function that builds a module into a model.
-
-    Parameters
-    ----------
-    build : callable
-        Returns a new ``torch.nn.Module``, which takes a batch (B, *input_shape), at every call.
-    input_shape, output_shape : tuple of int
-        Shapes of one sample and of its outputs.
-    loss : Loss
-        Training loss; the module's own attribute ``loss``, if it is a ``Loss``, comes first.
-    seed : int
-        Seed of what is drawn but not trained: parameters without ``requires_grad``.
-    autocast : torch.dtype, optional
-        Type of products in training, such as bfloat16.
-    dtype : torch.dtype
-        Type of the parameters and samples, in which the module is tried.
-    network : torch.nn.Module, optional
-        What ``complete(build(), input_shape)`` returned under ``seeded(..., seed)``, where it was
-        called already; the model keeps it.
-    said, where : str
-        How messages about modules that are built later begin and end.
-
-    Returns
-    -------
-    ModuleModel
-
-    Raises
-    ------
-    InputError
-        Where the module cannot be trained on such data; see ``trial.try_module``.
-
-    Examples
-    --------
-    >>> module_model(lambda: nn.Linear(3, 2), (3,), (2,)).n_parameters
-    8
-    >>> normalised = lambda: nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
-    >>> module_model(normalised, (3,), (2,)).n_buffers  # two means, two variances, one counter
-    5
-    """
+    """Turn a function that builds a module into a model."""
     if network is None:
         network = seeded(lambda: complete(build(), input_shape), seed)
     unusual = converted(network, dtype)

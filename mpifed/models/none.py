@@ -10,13 +10,7 @@ from mpifed.models.base import Parametrised
 
 @dataclass(frozen=True)
 class NoModel(Parametrised):
-    """A model without parameters, which predicts nothing.
-
-    Attributes
-    ----------
-    data : Description
-        The data that the algorithm learns from.
-    """
+    """A model without parameters, which predicts nothing."""
 
     data: Description
 

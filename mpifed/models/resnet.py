@@ -1,7 +1,4 @@
-"""Residual networks of basic blocks (He et al. 2016, "Deep residual learning").
-
-Layers have the names that they have in torchvision, so that its state dicts can be loaded.
-"""
+"""Residual networks of basic blocks (He et al. 2016, "Deep residual learning")."""
 
 from __future__ import annotations
 
@@ -18,26 +15,15 @@ from mpifed.errors import InputError
 from mpifed.models.images import Images, Network, draw_by_fan_out, images_of
 
 Norm = Literal["batch", "group"]
+# Channels of the four stages.
 WIDTHS = (64, 128, 256, 512)
-"""Channels of the four stages."""
 
+# Makes the normalisation of a number of channels.
 Normalisation = Callable[[int], Module]
-"""Makes the normalisation of a number of channels."""
 
 
 class BasicBlock(Module):
-    """Two 3 x 3 convolutions, to whose result the input is added.
-
-    Parameters
-    ----------
-    inputs, outputs : int
-        Channels.
-    stride : int
-        Stride of the first convolution. The input goes through a 1 x 1 convolution of this stride
-        where its shape changes.
-    norm : callable
-        Makes a normalisation.
-    """
+    """Two 3 x 3 convolutions, to whose result the input is added."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, norm: Normalisation) -> None:
         super().__init__()
@@ -58,23 +44,7 @@ class BasicBlock(Module):
 
 
 class ResNet(Network):
-    """Four stages of basic blocks.
-
-    Parameters
-    ----------
-    images : Images
-        The inputs.
-    n_outputs : int
-        Number of outputs.
-    blocks : tuple of int
-        Basic blocks of each stage.
-    norm : callable
-        Makes a normalisation.
-    cifar_stem : bool
-        A 3 x 3 convolution of stride 1 for 7 x 7 of stride 2 and a maximum over 3 x 3.
-    weights, new_classifier
-        As for ``Network``.
-    """
+    """Four stages of basic blocks."""
 
     last_layer = "fc"
 
@@ -158,11 +128,6 @@ def resnet18(
         File with the first parameters, such as torchvision's state dict. None draws them.
     new_classifier : bool
         Draw the last layer although weights are given.
-
-    Raises
-    ------
-    InputError
-        Where the samples are not images, or the weights do not fit.
     """
     return _build("resnet18", (2, 2, 2, 2), data, cifar_stem, norm, groups, weights, new_classifier)
 
@@ -192,10 +157,5 @@ def resnet34(
         File with the first parameters, such as torchvision's state dict. None draws them.
     new_classifier : bool
         Draw the last layer although weights are given.
-
-    Raises
-    ------
-    InputError
-        Where the samples are not images, or the weights do not fit.
     """
     return _build("resnet34", (3, 4, 6, 3), data, cifar_stem, norm, groups, weights, new_classifier)

@@ -8,41 +8,21 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+# Parameters up to which dense networks are stacked; see ``scripts/bench ways_of_stepping``.
 SMALL = 1 << 15
-"""Parameters up to which dense networks are stacked; see ``scripts/bench ways_of_stepping``."""
 
+# Layers whose stacked products are about as fast as single ones.
 DENSE = (nn.Linear, nn.LayerNorm)
-"""Layers whose stacked products are about as fast as single ones."""
 
 
 def is_dense(network: nn.Module) -> bool:
-    """Return whether all parameters of a network belong to layers of ``DENSE``.
-
-    Examples
-    --------
-    >>> is_dense(nn.Linear(2, 1)), is_dense(nn.Conv1d(1, 1, 1))
-    (True, False)
-    """
+    """Return whether all parameters of a network belong to layers of ``DENSE``."""
     owners = (m for m in network.modules() if any(True for _ in m.parameters(recurse=False)))
     return all(isinstance(owner, DENSE) for owner in owners)
 
 
 def can_be_stacked(logits: Callable[[Tensor, Tensor], Tensor], rows: Tensor, x: Tensor) -> bool:
-    """Return whether rows can be computed at once; vmap refuses branches and changes in place.
-
-    Parameters
-    ----------
-    logits : callable
-        Outputs of rows of parameters (R, size), each on its own inputs (R, B, ...).
-    rows, x : Tensor
-        What is tried.
-
-    Examples
-    --------
-    >>> rows, x = torch.zeros(2, 3), torch.ones(2, 4, 3)
-    >>> can_be_stacked(lambda rows, x: torch.einsum("rp,rbp->rb", rows, x), rows, x)
-    True
-    """
+    """Return whether rows can be computed at once; vmap refuses branches and changes in place."""
     leaf = rows.detach().requires_grad_()
     try:
         with warnings.catch_warnings():

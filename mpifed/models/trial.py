@@ -22,26 +22,13 @@ from mpifed.models.diagnosis import (
 )
 from topologies.places import raised_at
 
+# Samples in the batch that is tried.
 BATCH = 2
-"""Samples in the batch that is tried."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What a module does in training.
-
-    Attributes
-    ----------
-    deterministic : bool
-        Whether outputs depend on the parameters and the sample alone: not on random numbers, nor
-        on the other samples of a batch.
-    changing : frozenset of str
-        Names of the buffers that it changes.
-    idle : tuple of str
-        Names of the trained parameters that get no gradient.
-    ending : {'softmax', 'sigmoid'} or None
-        What makes its outputs probabilities, where they are any.
-    """
+    """What a module does in training."""
 
     deterministic: bool
     changing: frozenset[str]
@@ -55,27 +42,7 @@ def try_module(
     output_shape: tuple[int, ...],
     dtype: torch.dtype = torch.float32,
 ) -> Trial:
-    """Train a module on one batch of ones.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        Of the type ``dtype``. Its buffers are as before when this returns.
-    input_shape, output_shape : tuple of int
-        Shapes of one sample and of its outputs.
-    dtype : torch.dtype
-        Type of the samples.
-
-    Returns
-    -------
-    Trial
-
-    Raises
-    ------
-    InputError
-        Where the module does not take such a batch or one of another size, gives outputs of another
-        shape, changes ``requires_grad``, keeps what is no buffer, or cannot be differentiated.
-    """
+    """Train a module on one batch of ones."""
     module.train()
     x = torch.ones(BATCH, *input_shape, dtype=dtype)
     before = {name: tensor.clone() for name, tensor in module.named_buffers()}
@@ -140,22 +107,7 @@ def _seeded_outputs(module: nn.Module, x: Tensor) -> tuple[Tensor, bool]:
 def _mixes_samples(
     module: nn.Module, x: Tensor, outputs: Tensor, before: dict[str, Tensor]
 ) -> bool:
-    """Return whether a sample's outputs depend on the other samples of its batch.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        Its buffers change.
-    x, outputs : Tensor
-        The batch that was tried, and what came of it.
-    before : dict of str to Tensor
-        Buffers before that.
-
-    Raises
-    ------
-    InputError
-        Where the same batch has other outputs the second time.
-    """
+    """Return whether a sample's outputs depend on the other samples of its batch."""
 
     def again(x: Tensor) -> Tensor:
         _restore(module, before)

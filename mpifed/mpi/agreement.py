@@ -11,43 +11,15 @@ from mpifed.errors import AgreedInputError, AgreedStop, InputError, StopRequeste
 from mpifed.mpi.communicator import Communicator
 from mpifed.watchdog import heartbeat
 
+# Seconds that a rank which refuses the input, or stops, waits for the others to do so too.
 PATIENCE = 3.0
-"""Seconds that a rank which refuses the input, or stops, waits for the others to do so too."""
 
 T = TypeVar("T")
 
 
 def agree(communicator: Communicator, action: Callable[[], T]) -> T:
-    """Run ``action`` on every rank; if it fails on any, raise the same error on all. Collective.
-
-    Parameters
-    ----------
-    communicator : Communicator
-        The ranks.
-    action : callable
-        Takes nothing. It may itself be collective.
-
-    Returns
-    -------
-    T
-        What ``action`` returns on this rank.
-
-    Raises
-    ------
-    AgreedInputError
-        On all ranks, if ``action`` raises ``InputError`` on any. The message names the rank unless
-        all have one.
-    AgreedStop
-        On all ranks, if none has bad input but any was asked to stop.
-    InputError, StopRequested
-        On one rank, its own error, if the others wait for it inside ``action`` and do not answer
-        within ``PATIENCE`` seconds.
-
-    Examples
-    --------
-    >>> from mpifed.mpi.communicator import Alone
-    >>> agree(Alone(), lambda: 6 * 7)
-    42
+    """Run ``action`` on every rank; if it fails on any, raise the same error on all.
+    Collective.
     """
     result: T | None = None
     failure: InputError | StopRequested | None = None
@@ -78,13 +50,7 @@ def _first(every: list[str | None], numbers: Sequence[int]) -> str | None:
 
 
 def share_guard_addresses(communicator: Communicator) -> None:
-    """Send every rank's guard the addresses of all others, if there are guards. Collective.
-
-    Parameters
-    ----------
-    communicator : Communicator
-        The ranks of the job.
-    """
+    """Send every rank's guard the addresses of all others, if there are guards. Collective."""
     every = communicator.gather_object((socket.gethostname(), heartbeat.port(), heartbeat.guard()))
     key = secrets.token_hex(16) if every is not None else None
     every, key = communicator.broadcast_object((every, key))
@@ -92,15 +58,7 @@ def share_guard_addresses(communicator: Communicator) -> None:
 
 
 def share_hosted_clients(communicator: Communicator, clients: Iterable[int]) -> None:
-    """Send every guard which clients each rank hosts, in words. Collective.
-
-    Parameters
-    ----------
-    communicator : Communicator
-        The ranks of the job.
-    clients : iterable of int
-        The clients that this rank hosts, ascending.
-    """
+    """Send every guard which clients each rank hosts, in words. Collective."""
     place = heartbeat.describe_clients([int(client) for client in clients])
     heartbeat.remember_clients(place)
     every = communicator.broadcast_object(communicator.gather_object(place))

@@ -8,10 +8,7 @@ import sys
 
 
 def import_mpi() -> None:
-    """Import ``mpi4py.MPI`` without beginning MPI, in a process that ranks are forked from.
-
-    What cannot be imported is left to the ranks, which report it.
-    """
+    """Import ``mpi4py.MPI`` without beginning MPI, in a process that ranks are forked from."""
     with contextlib.suppress(Exception):
         import mpi4py
 
@@ -23,12 +20,7 @@ def import_mpi() -> None:
 
 
 def begin_mpi() -> None:
-    """Begin MPI where ``import_mpi`` was called in the process that forked this rank.
-
-    The level of threads is that of ``mpi4py.rc``, which ``MPI4PY_RC_THREAD_LEVEL`` may name.
-    Elsewhere importing ``mpi4py.MPI`` begins it. Call it before modules of users are imported,
-    which may expect that.
-    """
+    """Begin MPI where ``import_mpi`` was called in the process that forked this rank."""
     module = sys.modules.get("mpi4py.MPI")
     if module is None or module.Is_initialized():
         return

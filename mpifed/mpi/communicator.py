@@ -1,9 +1,4 @@
-"""The communicator of a job, with or without MPI.
-
-``world()`` returns ``Mpi`` (``mpifed.mpi.over_mpi4py``) where there are several ranks, and
-``Alone`` for a single process, with or without an MPI library. Both provide the operations of
-``Communicator``.
-"""
+"""The communicator of a job, with or without MPI."""
 
 from __future__ import annotations
 
@@ -32,14 +27,7 @@ LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "M
 
 
 class Alone(Communicator):
-    """A single process without MPI; see ``Communicator`` for the operations.
-
-    Examples
-    --------
-    >>> alone = Alone()
-    >>> alone.rank, alone.size, alone.broadcast_object("configuration")
-    (0, 1, 'configuration')
-    """
+    """A single process without MPI; see ``Communicator`` for the operations."""
 
     rank = 0
     size = 1
@@ -135,25 +123,7 @@ class Alone(Communicator):
 
 
 def world(expected_ranks: int | None = None) -> Communicator:
-    """Return the communicator of this job.
-
-    Parameters
-    ----------
-    expected_ranks : int, optional
-        The number of ranks that the user started, to be compared with what MPI reports.
-
-    Returns
-    -------
-    Communicator
-        All ranks of the job.
-
-    Raises
-    ------
-    InputError
-        If the launcher gives more processes than MPI reports, or ``expected_ranks`` differs: the
-        MPI library of mpi4py and the launcher then do not match, and each process would run the
-        whole experiment.
-    """
+    """Return the communicator of this job."""
     why = ""
     spare_memory()
     try:
@@ -168,24 +138,7 @@ def world(expected_ranks: int | None = None) -> Communicator:
 
 
 def check_size(size: int, expected: int | None, environment: dict[str, str], why: str = "") -> None:
-    """Check the number of ranks that MPI reports.
-
-    Parameters
-    ----------
-    size : int
-        Ranks according to MPI.
-    expected : int or None
-        Ranks according to the user.
-    environment : dict of str to str
-        Variables of the environment, in which launchers give the number of ranks.
-    why : str
-        Why MPI may report a single rank, for the message.
-
-    Raises
-    ------
-    InputError
-        If ``size`` is not the number that the user or the launcher gives.
-    """
+    """Check the number of ranks that MPI reports."""
     if expected is not None and expected != size:
         raise InputError(
             f"--expect-ranks says {expected}, but MPI started {size}{why}: the launcher was asked "
@@ -205,10 +158,7 @@ def check_size(size: int, expected: int | None, environment: dict[str, str], why
 
 
 def spare_memory() -> None:
-    """Have UCX set aside 0.7 MiB a rank for messages within a host, in place of 4.
-
-    MPICH, which hydra starts, sends those without UCX. What the user has set stays.
-    """
+    """Have UCX set aside 0.7 MiB a rank for messages within a host, in place of 4."""
     launch = launched()
     if launch is not None and launch.on_one_host and "PMI_FD" in os.environ:
         os.environ.setdefault("UCX_MM_SEG_SIZE", "512")

@@ -1,9 +1,5 @@
-"""Sums in two steps: over the ranks of each node in shared memory, then over the nodes' leaders.
-
-The ranks of a node write their integers side by side into one window of shared memory, and each
-adds its share of the columns over all of them. The leader, the node's first rank, adds the result
-to those of the other nodes. What is made of a sum is an array in shared memory, of which every rank
-fills its share: a node holds one copy.
+"""Sums in two steps: over the ranks of each node in shared memory, then over the nodes'
+leaders.
 """
 
 from __future__ import annotations
@@ -18,37 +14,18 @@ import numpy as np
 
 from mpifed.mpi.sums import COLUMNS, Sums
 
+# Integers of all ranks of a node that are added at a time, at most.
 SCRATCH = 1 << 22
-"""Integers of all ranks of a node that are added at a time, at most."""
 
+# Bytes of a cache line, to multiples of which the parts of a window are padded.
 LINE = 64
-"""Bytes of a cache line, to multiples of which the parts of a window are padded."""
 
+# Arrays made since an array's memory was last in use, after which it is given back.
 LONG_UNUSED = 64
-"""Arrays made since an array's memory was last in use, after which it is given back."""
 
 
 class NodeSums(Sums):
-    """Sums by node; see ``Sums`` for the operations.
-
-    Parameters
-    ----------
-    library : module
-        ``mpi4py.MPI``.
-    local : mpi4py.MPI.Comm
-        The ranks of this node.
-    leaders : mpi4py.MPI.Comm or None
-        The first ranks of all nodes; None on other ranks.
-    several : bool
-        Whether there are several nodes.
-
-    Attributes
-    ----------
-    wait : callable
-        Waits for a request; whoever uses the sums sets it.
-    sent : callable
-        Is told the bytes that are handed to MPI; likewise.
-    """
+    """Sums by node; see ``Sums`` for the operations."""
 
     under_way, shared = 0, True
     wait: Callable[[Any], None]

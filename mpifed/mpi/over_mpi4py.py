@@ -1,8 +1,4 @@
-"""The operations of ``mpifed.mpi.protocol`` over mpi4py, which no other module imports.
-
-Every operation cuts large arrays into pieces, so that no message comes near the 2 GiB at which
-older MPI libraries fail, and adds the bytes that this rank hands to MPI to ``bytes_sent``.
-"""
+"""The operations of ``mpifed.mpi.protocol`` over mpi4py, which no other module imports."""
 
 from __future__ import annotations
 
@@ -27,28 +23,15 @@ from mpifed.mpi.star import Star, star_among
 from mpifed.mpi.sums import Sums
 from mpifed.watchdog import heartbeat
 
+# The tag of what ``tell`` sends.
 _TOLD = 1
-"""The tag of what ``tell`` sends."""
 
 
 class Mpi(Communicator):
-    """Ranks of the job, over mpi4py; see ``Communicator`` for the operations.
-
-    MPI libraries wait by spinning. Where a node has more ranks than cores, that takes the core from
-    the rank that is waited for, so ranks then sleep between polls, and reduce few numbers over
-    sockets (``star``) if they are all on one node.
-    """
+    """Ranks of the job, over mpi4py; see ``Communicator`` for the operations."""
 
     def __init__(self, numbers: tuple[int, ...], beside: bool = False) -> None:
-        """Create the operations on some ranks of the job.
-
-        Parameters
-        ----------
-        numbers : tuple of int
-            Their numbers in the job, ascending.
-        beside : bool
-            Whether a second thread uses it while the run computes.
-        """
+        """Create the operations on some ranks of the job."""
         self._mpi, own = MPI, _comms_of(numbers)
         self._comm, self._aside = (own.other if beside else own.comm), own.aside
         self._local, self.numbers, self.job_size = own.local, numbers, world_size()
@@ -240,10 +223,7 @@ class Mpi(Communicator):
         blocks: Sequence[tuple[slice, np.ndarray]] = (),
         sent: np.ndarray | None = None,
     ) -> Callable[[], np.ndarray]:
-        """Return what waits, puts columns that arrived by themselves in place, and returns.
-
-        ``sent`` is kept until then.
-        """
+        """Return what waits, puts columns that arrived by themselves in place, and returns."""
 
         def ended(sent: np.ndarray | None = sent) -> np.ndarray:
             if pending:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+# Bytes in one MPI message at most.
 PIECE = 1 << 28
-"""Bytes in one MPI message at most."""
 
+# Bytes of a row from which rows need not be put side by side before they leave. That takes as long
+# as sending large ones; for small ones MPI is quicker with a single block.
 WIDE = 1 << 14
-"""Bytes of a row from which rows need not be put side by side before they leave. That takes as long
-as sending large ones; for small ones MPI is quicker with a single block.
-"""
 
 
 def pieces(size: int, itemsize: int) -> list[slice]:
@@ -20,13 +19,7 @@ def pieces(size: int, itemsize: int) -> list[slice]:
 
 
 def in_place(row: int, all_rows: int) -> bool:
-    """Return whether rows are sent from where they are, as one message.
-
-    Parameters
-    ----------
-    row, all_rows : int
-        Bytes of a row, and of all that go to one rank.
-    """
+    """Return whether rows are sent from where they are, as one message."""
     return row >= WIDE and all_rows <= PIECE
 
 

@@ -1,7 +1,5 @@
-"""One rank of many, played by a single process that answers for the others and notes what it asks.
-
-What a rank computes in a round is measured so without the other ranks, and what it would send is
-known to the byte; ``training.network`` says how long that takes.
+"""One rank of many, played by a single process that answers for the others and notes what
+it asks.
 """
 
 from __future__ import annotations
@@ -19,17 +17,7 @@ from mpifed.mpi.sums import FlatSums, Sums
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation of a communicator.
-
-    Attributes
-    ----------
-    kind : {'reduce', 'node sum', 'broadcast', 'gather', 'neighbours'}
-        What it does.
-    sent, received : int
-        Bytes that this rank gives and gets.
-    messages : int
-        Ranks that it sends to, for 'neighbours'.
-    """
+    """One operation of a communicator."""
 
     kind: str
     sent: int
@@ -38,31 +26,8 @@ class Operation:
 
 
 class Played(Alone):
-    """Rank 0 of ``size``; every other rank answers as this one, gives an empty array where
-    arrays are gathered, and None in place of other objects.
-
-    A round to which this rank contributes nothing must be answered otherwise, since its sums would
-    be of nothing: it is played again after one to which it does contribute, with the same answers.
-
-    Parameters
-    ----------
-    size : int
-        The number of ranks.
-    per_node : int
-        Ranks on a node.
-
-    Attributes
-    ----------
-    operations : list of Operation
-        What was asked for so far.
-    answering : float
-        CPU seconds that went into keeping and repeating answers so far.
-
-    Examples
-    --------
-    >>> rank = Played(100, 10)
-    >>> rank.sum(np.ones(3, np.int64)), rank.operations[-1].kind, int(rank.nodes().max())
-    (array([1, 1, 1]), 'reduce', 9)
+    """Rank 0 of ``size``; every other rank answers as this one, gives an empty array where arrays
+    are gathered, and None in place of other objects.
     """
 
     def __init__(self, size: int, per_node: int) -> None:
@@ -79,11 +44,7 @@ class Played(Alone):
         self._kept, self._repeated = [], []
 
     def repeat_answers(self) -> None:
-        """Answer the reductions that follow with what was kept, in the same order.
-
-        All ranks take part in the same reductions, so that those of a round do not depend on what
-        this rank contributes.
-        """
+        """Answer the reductions that follow with what was kept, in the same order."""
         self._kept, self._repeated = None, (self._kept or [])[::-1]
 
     def answer_as_this_rank(self) -> None:

@@ -1,13 +1,4 @@
-"""Small reductions among the ranks of one node, without polling.
-
-MPI libraries wait by spinning. Ranks that share cores sleep between polls instead, and wake a dozen
-times for each step of a reduction. Here each rank sends its numbers to rank 0 over a Unix socket
-and sleeps in the kernel until the answer comes. Rank 0 combines them by operations that are exact
-in any order, so the result is that of MPI.
-
-The sockets are used where all ranks are on one node and share its cores, for messages of up to
-``LONGEST`` bytes; everything else goes through MPI.
-"""
+"""Small reductions among the ranks of one node, without polling."""
 
 from __future__ import annotations
 
@@ -24,30 +15,20 @@ import numpy as np
 from mpifed.mpi.protocol import Communicator
 from mpifed.watchdog.rank_process import peer_of
 
+# Bytes of a message at most; a socket's buffer holds several.
 LONGEST = 1 << 15
-"""Bytes of a message at most; a socket's buffer holds several."""
 
+# Seconds after which a rank that waits lets MPI move messages on, which others may wait for.
 LOOK = 0.2
-"""Seconds after which a rank that waits lets MPI move messages on, which others may wait for."""
 
+# Seconds in which all ranks must have connected.
 MEETING = 10.0
-"""Seconds in which all ranks must have connected."""
 
 _RANK = struct.Struct("=q")
 
 
 class Star:
-    """Connections between rank 0 and every other rank.
-
-    Parameters
-    ----------
-    links : sequence of socket.socket
-        On rank 0 those to all other ranks; on every other rank the one to rank 0.
-    central : bool
-        Whether this is rank 0.
-    progress : callable
-        Lets MPI move messages on.
-    """
+    """Connections between rank 0 and every other rank."""
 
     def __init__(
         self, links: Sequence[socket.socket], central: bool, progress: Callable[[], object]
@@ -64,20 +45,7 @@ class Star:
         return 0 < values.nbytes <= LONGEST
 
     def reduce(self, values: np.ndarray, operation: np.ufunc) -> np.ndarray | None:
-        """Combine the arrays of all ranks. Collective.
-
-        Parameters
-        ----------
-        values : ndarray
-            This rank's, contiguous, of the same shape and type on every rank.
-        operation : numpy.ufunc
-            ``np.add`` of integers, or ``np.maximum``.
-
-        Returns
-        -------
-        ndarray or None
-            The combined values; None where another rank has ended, and there will be no answer.
-        """
+        """Combine the arrays of all ranks. Collective."""
         answer = values.copy()
         try:
             if self._central:
@@ -120,20 +88,7 @@ class Star:
 
 
 def star_among(communicator: Communicator, progress: Callable[[], object]) -> Star | None:
-    """Connect the ranks of a communicator, which are all on one node. Collective.
-
-    Parameters
-    ----------
-    communicator : Communicator
-        The ranks.
-    progress : callable
-        Lets MPI move messages on.
-
-    Returns
-    -------
-    Star or None
-        None on every rank if the system refuses something to one of them.
-    """
+    """Connect the ranks of a communicator, which are all on one node. Collective."""
     links: list[socket.socket] = []
     with contextlib.ExitStack() as held:
         listening = held.enter_context(_listening()) if communicator.rank == 0 else None

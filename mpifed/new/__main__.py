@@ -1,12 +1,4 @@
-"""Writes a component that works as it is, to be changed, and a test of it.
-
-    python -m mpifed.new method gentle       # gentle.py and test_gentle.py
-    python -m mpifed.run digits-fedem algorithm.name=gentle:Gentle
-    python -m pytest test_gentle.py
-
-A method is a federated algorithm, a model a torch module, data a data set, a schedule the mixing
-matrices of gossip.
-"""
+"""Writes a component that works as it is, to be changed, and a test of it."""
 
 from __future__ import annotations
 
@@ -28,15 +20,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of component that there is a template of.
-
-    Attributes
-    ----------
-    about : str
-        What it writes.
-    command : str
-        The words after ``mpifed.run`` that use it.
-    """
+    """A kind of component that there is a template of."""
 
     about: str
     command: str
@@ -61,18 +45,7 @@ KINDS: Mapping[str, Kind] = {
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command.
-
-    Parameters
-    ----------
-    words : sequence of str, optional
-        The arguments; those of this process by default.
-
-    Returns
-    -------
-    int
-        0, or 2 for bad input, when nothing is written.
-    """
+    """Run the command."""
     try:
         options = parser().parse_args(words)
         lines = write(options.kind, options.name, Path(options.directory))
@@ -84,27 +57,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def write(kind: str, name: str, directory: Path) -> list[str]:
-    """Write the module and its test.
-
-    Parameters
-    ----------
-    kind : str
-        A key of ``KINDS``.
-    name : str
-        Name of the module, such as ``my_method``.
-    directory : Path
-        Where they are written.
-
-    Returns
-    -------
-    list of str
-        What to say: the files, and the commands that use them.
-
-    Raises
-    ------
-    InputError
-        For a wrong kind or name, or where a file or a module of that name exists.
-    """
+    """Write the module and its test."""
     if kind not in KINDS:
         raise InputError(f"{kind!r} is not a kind of component; {closest(kind, KINDS)}")
     _check_name(name)

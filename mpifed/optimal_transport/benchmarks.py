@@ -44,23 +44,13 @@ from mpifed.models.icnn import DenseICNN, dense_icnn
 from mpifed.random import stream
 from topologies.inputs import read_bytes
 
+# Spread of a component before the mixture is scaled.
 STD = 0.4
-"""Spread of a component before the mixture is scaled."""
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """A mixture of Gaussians with equal weights.
-
-    A sample of component c is centres[c] + roots[c] xi with xi ~ N(0, I).
-
-    Attributes
-    ----------
-    centres : Tensor of float64, shape (k, d)
-        The means.
-    roots : Tensor of float64, shape (k, d, d)
-        Roots of the covariances.
-    """
+    """A mixture of Gaussians with equal weights."""
 
     centres: Tensor
     roots: Tensor
@@ -71,20 +61,7 @@ class Mixture:
         return self.centres.shape[1]
 
     def sample(self, generator: np.random.Generator, count: int) -> Tensor:
-        """Return samples of the mixture.
-
-        Parameters
-        ----------
-        generator : numpy.random.Generator
-            The generator.
-        count : int
-            The number of samples.
-
-        Returns
-        -------
-        Tensor of float64, shape (count, d)
-            The samples.
-        """
+        """Return samples of the mixture."""
         component = torch.from_numpy(generator.integers(0, len(self.centres), count))
         noise = torch.from_numpy(generator.standard_normal((count, self.dimension)))
         samples = self.centres[component]
@@ -101,31 +78,7 @@ class Mixture:
 
 
 def gaussian(mean: np.ndarray, covariance: np.ndarray) -> Mixture:
-    """Return N(mean, covariance) as a mixture of one component.
-
-    Parameters
-    ----------
-    mean : ndarray, shape (d,)
-        The mean.
-    covariance : ndarray, shape (d, d)
-        The covariance.
-
-    Returns
-    -------
-    Mixture
-        The Gaussian.
-
-    Raises
-    ------
-    InputError
-        If the covariance is not symmetric and positive definite.
-
-    Examples
-    --------
-    >>> gaussian(np.zeros(2), np.diag([1.0, 4.0])).covariance()
-    array([[1., 0.],
-           [0., 4.]])
-    """
+    """Return N(mean, covariance) as a mixture of one component."""
     root = torch.from_numpy(symmetric_root(covariance))
     return Mixture(torch.from_numpy(np.asarray(mean, np.float64))[None], root[None])
 
@@ -133,27 +86,7 @@ def gaussian(mean: np.ndarray, covariance: np.ndarray) -> Mixture:
 def random_mixture(
     dimension: int, components: int, random: np.random.Generator | np.random.RandomState
 ) -> Mixture:
-    """Return a random mixture of the Wasserstein-2 benchmark (Korotin et al. 2021).
-
-    Along every axis the centres are a random order of 0, 1, .. minus their mean; the roots are
-    0.4 times random matrices with rows of length one. Everything is scaled so that the variance of
-    a coordinate is one on average. With numpy's legacy generator the draws are those of the
-    published code.
-
-    Parameters
-    ----------
-    dimension : int
-        The number of coordinates.
-    components : int
-        The number of components.
-    random : numpy.random.Generator | numpy.random.RandomState
-        The generator.
-
-    Returns
-    -------
-    Mixture
-        The mixture.
-    """
+    """Return a random mixture of the Wasserstein-2 benchmark (Korotin et al. 2021)."""
     centres = (
         np.stack(
             [random.choice(components, components, replace=False) for _ in range(dimension)], 1
@@ -167,29 +100,7 @@ def random_mixture(
 
 
 def symmetric_root(matrix: np.ndarray) -> np.ndarray:
-    """Return the positive definite square root of a positive definite matrix.
-
-    Parameters
-    ----------
-    matrix : ndarray, shape (d, d)
-        The matrix.
-
-    Returns
-    -------
-    ndarray of float64, shape (d, d)
-        The root.
-
-    Raises
-    ------
-    InputError
-        If ``matrix`` is not symmetric and positive definite.
-
-    Examples
-    --------
-    >>> symmetric_root(np.diag([4.0, 9.0]))
-    array([[2., 0.],
-           [0., 3.]])
-    """
+    """Return the positive definite square root of a positive definite matrix."""
     matrix = np.asarray(matrix, np.float64)
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
     tolerance = 1e-10 * float(np.abs(matrix).max())
@@ -204,25 +115,7 @@ Map = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Benchmark:
-    """P, the optimal map to Q, and moments of Q; exact for Gaussians, otherwise estimated.
-
-    Attributes
-    ----------
-    name : str
-        Which benchmark it is.
-    source : Mixture
-        P.
-    true_map : Map
-        The map, from points (B, dimension) of any dtype to the same.
-    target_mean : ndarray, shape (dimension,)
-        The mean of Q.
-    target_covariance : ndarray, shape (dimension, dimension)
-        The covariance of Q.
-    cost : float
-        E ||X - m(X)||^2, that is W2^2 without a factor 1/2.
-    variance : Variance
-        Which number Var(Q) is.
-    """
+    """P, the optimal map to Q, and moments of Q; exact for Gaussians, otherwise estimated."""
 
     name: str
     source: Mixture
@@ -239,10 +132,9 @@ class Benchmark:
 
     @property
     def target_variance(self) -> float:
-        """Var(Q), by which L2-UVP divides.
-
-        The trace of the covariance as in the published code, or, ``l1``, as in the text of
-        Dieuleveut et al. 2025, section 7.2, the sum of its absolute entries.
+        """Var(Q), by which L2-UVP divides. The trace of the covariance as in the published code,
+        or, ``l1``, as in the text of Dieuleveut et al. 2025, section 7.2, the sum of its absolute
+        entries.
         """
         if self.variance == "l1":
             return float(np.abs(self.target_covariance).sum())
@@ -251,61 +143,18 @@ class Benchmark:
     def sample_source(
         self, generator: np.random.Generator, count: int, dtype: torch.dtype = torch.float32
     ) -> Tensor:
-        """Return samples of P.
-
-        Parameters
-        ----------
-        generator : numpy.random.Generator
-            The generator.
-        count : int
-            The number of samples.
-        dtype : torch.dtype, default torch.float32
-            The type of the result.
-
-        Returns
-        -------
-        Tensor, shape (count, dimension)
-            The samples.
-        """
+        """Return samples of P."""
         return self.source.sample(generator, count).to(dtype)
 
     def sample_target(
         self, generator: np.random.Generator, count: int, dtype: torch.dtype = torch.float32
     ) -> Tensor:
-        """Return samples of Q.
-
-        Parameters
-        ----------
-        generator : numpy.random.Generator
-            The generator.
-        count : int
-            The number of samples.
-        dtype : torch.dtype, default torch.float32
-            The type of the result.
-
-        Returns
-        -------
-        Tensor, shape (count, dimension)
-            The samples.
-        """
+        """Return samples of Q."""
         return self.true_map(self.source.sample(generator, count)).to(dtype)
 
 
 def check_targets(batch_size: int, dimension: int) -> None:
-    """Refuse minibatches of the target that memory cannot hold.
-
-    Parameters
-    ----------
-    batch_size : int
-        Samples of a minibatch; the target has as many as are asked for.
-    dimension : int
-        The number of coordinates.
-
-    Raises
-    ------
-    InputError
-        If the samples do not fit.
-    """
+    """Refuse minibatches of the target that memory cannot hold."""
     check_memory(
         16.0 * batch_size * dimension,
         f"local.batch_size is {batch_size}, which in {dimension} dimensions",
@@ -318,37 +167,8 @@ def gaussian_benchmark(
     target_mean: np.ndarray,
     target_covariance: np.ndarray,
 ) -> Benchmark:
-    """Return the benchmark of two Gaussians.
-
-    The map is x -> m_Q + A (x - m_P), A = S_P^-1/2 (S_P^1/2 S_Q S_P^1/2)^1/2 S_P^-1/2 (Dowson and
-    Landau 1982).
-
-    Parameters
-    ----------
-    source_mean : ndarray, shape (d,)
-        m_P.
-    source_covariance : ndarray, shape (d, d)
-        S_P, symmetric and positive definite.
-    target_mean : ndarray, shape (d,)
-        m_Q.
-    target_covariance : ndarray, shape (d, d)
-        S_Q, symmetric and positive definite.
-
-    Returns
-    -------
-    Benchmark
-        The benchmark, with exact moments and cost.
-
-    Raises
-    ------
-    InputError
-        If a covariance is not positive definite.
-
-    Examples
-    --------
-    >>> shifted = gaussian_benchmark(np.zeros(1), np.eye(1), np.array([3.0]), 4 * np.eye(1))
-    >>> shifted.cost
-    10.0
+    """Return the benchmark of two Gaussians. The map is x -> m_Q + A (x - m_P), A = S_P^-1/2
+    (S_P^1/2 S_Q S_P^1/2)^1/2 S_P^-1/2 (Dowson and Landau 1982).
     """
     source = gaussian(source_mean, source_covariance)
     gaussian(target_mean, target_covariance)
@@ -373,20 +193,7 @@ def plane_gaussians() -> Benchmark:
 
 
 def random_gaussians(dimension: int, seed: int) -> Benchmark:
-    """Return two Gaussians with eigenvalues in [1/2, 2], random axes, and means from N(0, I).
-
-    Parameters
-    ----------
-    dimension : int
-        The number of coordinates.
-    seed : int
-        The seed of all draws.
-
-    Returns
-    -------
-    Benchmark
-        The benchmark, with exact moments and cost.
-    """
+    """Return two Gaussians with eigenvalues in [1/2, 2], random axes, and means from N(0, I)."""
     random = stream(seed, "transport/gaussians")
     means, covariances = [], []
     for _ in range(2):
@@ -404,28 +211,12 @@ def _affine(matrix: np.ndarray, shift: np.ndarray) -> Map:
 
 
 FOLDER = "w2-benchmark"
+# Bytes beyond which a file of potentials is refused.
 LARGEST = 1 << 26
-"""Bytes beyond which a file of potentials is refused."""
 
 
 def potentials_path(raw: str | None) -> Path:
-    """Return where the potentials are: ``raw``, or the directory w2-benchmark in MPIFED_DATA.
-
-    Parameters
-    ----------
-    raw : str | None
-        The directory or archive, if it is given.
-
-    Returns
-    -------
-    Path
-        An existing path.
-
-    Raises
-    ------
-    InputError
-        If neither is given or the path does not exist.
-    """
+    """Return where the potentials are: ``raw``, or the directory w2-benchmark in MPIFED_DATA."""
     if raw is not None:
         path = Path(raw).expanduser()
         if not path.exists():
@@ -444,27 +235,7 @@ def potentials_path(raw: str | None) -> Path:
 
 
 def read_potential(path: Path, name: str, model: DenseICNN) -> Tensor:
-    """Return the parameters in a file of potentials.
-
-    Parameters
-    ----------
-    path : Path
-        A directory with the file or with one archive, or an archive.
-    name : str
-        The name of the file.
-    model : DenseICNN
-        The network of the potential.
-
-    Returns
-    -------
-    Tensor of float64, shape (n_parameters,)
-        The flat parameters.
-
-    Raises
-    ------
-    InputError
-        If the file is missing or damaged, has more than tensors, or is not of ``model``'s shape.
-    """
+    """Return the parameters in a file of potentials."""
     where = f"'{name}' in '{path}'"
     try:
         content = _content(path, name)
@@ -548,38 +319,22 @@ def _flat(state: Any, model: DenseICNN, where: str) -> Tensor:
     return flat
 
 
+# Samples from which a map is standardised and the moments of Q are estimated.
 ESTIMATES = 1 << 14
-"""Samples from which a map is standardised and the moments of Q are estimated."""
 
 
+# Dimensions of the published potentials.
 PUBLISHED = (2, 4, 8, 16, 32, 64, 128, 256)
-"""Dimensions of the published potentials."""
 
 
 STRONG_CONVEXITY = 1e-2
 
+# Points that are mapped at once.
 BLOCK = 1024
-"""Points that are mapped at once."""
 
 
 def random_icnn_benchmark(dimension: int, seed: int) -> Benchmark:
-    """Return a random mixture of three Gaussians with its image under a fixed random network.
-
-    The network has the widths of the published potentials and the strong convexity 1/2 before the
-    map is standardised; see ``_random_potential`` for its parameters.
-
-    Parameters
-    ----------
-    dimension : int
-        The number of coordinates.
-    seed : int
-        The seed of all draws.
-
-    Returns
-    -------
-    Benchmark
-        The benchmark, with estimated moments and cost.
-    """
+    """Return a random mixture of three Gaussians with its image under a fixed random network."""
     source = random_mixture(dimension, 3, stream(seed, "transport/mixture"))
     model = dense_icnn(dimension, strong_convexity=0.5)
     potential = _random_potential(model, stream(seed, "transport/potential"))
@@ -587,30 +342,7 @@ def random_icnn_benchmark(dimension: int, seed: int) -> Benchmark:
 
 
 def mix3_to_mix10(dimension: int, seed: int, raw: str | None = None) -> Benchmark:
-    """Return the published benchmark: three random Gaussians, mapped by two trained potentials.
-
-    P has the published parameters, which come from numpy's legacy generator with seed 0. Samples
-    and the estimates for the standardisation are mpifed's, as the published ones depend on a GPU.
-
-    Parameters
-    ----------
-    dimension : int
-        One of ``PUBLISHED``.
-    seed : int
-        The seed of the estimates.
-    raw : str, optional
-        The directory or archive with the potentials; None takes ``$MPIFED_DATA``.
-
-    Returns
-    -------
-    Benchmark
-        The benchmark, with estimated moments and cost.
-
-    Raises
-    ------
-    InputError
-        For a dimension that was not published, or potentials that cannot be read.
-    """
+    """Return the published benchmark: three random Gaussians, mapped by two trained potentials."""
     if dimension not in PUBLISHED:
         listing = ", ".join(map(str, PUBLISHED))
         raise InputError(f"data.dimension is {dimension}; mix3tomix10 has {listing}")
@@ -623,12 +355,7 @@ def mix3_to_mix10(dimension: int, seed: int, raw: str | None = None) -> Benchmar
 
 
 def _random_potential(model: DenseICNN, generator: np.random.Generator) -> Tensor:
-    """Parameters of a network whose gradient is far from affine, float64.
-
-    Units have slopes b ~ N(0, 16 / d), offsets c ~ N(0, 16) and weak quadratics a ~ N(0, 0.01 / d):
-    they bend where P has its mass. Each takes two units below on average, with weights |N(0, 1)|,
-    and w is |N(0, 0.09 d / 16)|. A dense W would give all units the same sum, and an affine map.
-    """
+    """Parameters of a network whose gradient is far from affine, float64."""
     d, width = model.dimension, model.width
     quadratic = generator.normal(0, 0.1 / math.sqrt(d), width * d)
     linear = generator.normal(0, 4 / math.sqrt(d), width * d)
@@ -644,10 +371,7 @@ def _random_potential(model: DenseICNN, generator: np.random.Generator) -> Tenso
 def _standardised(
     name: str, source: Mixture, potentials: list[Tensor], model: DenseICNN, seed: int
 ) -> Benchmark:
-    """Return the map grad(D_1 + D_2 + ..), scaled to mean 0 and variance 1 per coordinate.
-
-    Both are estimated from one sample of P, the moments of Q from another.
-    """
+    """Return the map grad(D_1 + D_2 + ..), scaled to mean 0 and variance 1 per coordinate."""
 
     def raw(x: Tensor) -> Tensor:
         pushed = torch.zeros_like(x)
@@ -685,33 +409,7 @@ def find_benchmark(
     dimension: Annotated[int, Ge(1)] = 16,
     raw: str | None = None,
 ) -> Benchmark:
-    """Return a transport problem by name.
-
-    ``auto`` is mix3tomix10 where ``raw`` or MPIFED_DATA names its potentials and the dimension was
-    published, otherwise random_icnn. ``gaussian`` in two dimensions is a fixed pair with a closed
-    form, in other dimensions a random one.
-
-    Parameters
-    ----------
-    seed : int
-        The seed of all draws.
-    benchmark : Name, default 'auto'
-        The name.
-    dimension : int, default 16
-        The number of coordinates.
-    raw : str, optional
-        The directory or archive with the potentials of mix3tomix10.
-
-    Returns
-    -------
-    Benchmark
-        The benchmark; its ``name`` says which ``auto`` took.
-
-    Raises
-    ------
-    InputError
-        If mix3tomix10 cannot be read or has no such dimension.
-    """
+    """Return a transport problem by name."""
     if benchmark == "gaussian":
         return plane_gaussians() if dimension == 2 else random_gaussians(dimension, seed)
     if benchmark == "auto":
@@ -722,20 +420,7 @@ def find_benchmark(
 
 
 def automatic(dimension: int, raw: str | None) -> Name:
-    """Return the benchmark that ``auto`` means in this environment; see ``find_benchmark``.
-
-    Parameters
-    ----------
-    dimension : int
-        The number of coordinates.
-    raw : str | None
-        The directory or archive with the potentials, if it is given.
-
-    Returns
-    -------
-    str
-        "mix3tomix10" or "random_icnn".
-    """
+    """Return the benchmark that ``auto`` means in this environment; see ``find_benchmark``."""
     home = os.environ.get("MPIFED_DATA")
     there = raw is not None or (home is not None and (Path(home) / FOLDER).is_dir())
     return "mix3tomix10" if there and dimension in PUBLISHED else "random_icnn"

@@ -94,41 +94,13 @@ class Transport(Dataset):
 
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
-        """Return the options with ``auto`` replaced by the benchmark that it means here.
-
-        Another environment might choose another one.
-
-        Parameters
-        ----------
-        options : dict[str, Any]
-            The options of the data set.
-        n_training : int
-            Not used.
-
-        Returns
-        -------
-        dict of str to Any
-            The options to store.
-        """
+        """Return the options with ``auto`` replaced by the benchmark that it means here."""
         if options["benchmark"] != "auto":
             return options
         return {**options, "benchmark": automatic(options["dimension"], options["raw"])}
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
-        """Return the shards of some clients.
-
-        Parameters
-        ----------
-        client_ids : ndarray of int64
-            The clients.
-        dtype : torch.dtype
-            The type of the samples.
-
-        Returns
-        -------
-        Shards
-            Their shards.
-        """
+        """Return the shards of some clients."""
         pool = self._pool()
 
         def make(client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -44,17 +44,7 @@ from mpifed.state import server
 
 @dataclass(frozen=True)
 class AdamState:
-    """The state of Adam.
-
-    Attributes
-    ----------
-    step : Tensor
-        The number of steps made, int64, no axes.
-    first : Tensor
-        The first moments, of the parameters' shape.
-    second : Tensor
-        The second moments, of the parameters' shape.
-    """
+    """The state of Adam."""
 
     step: Tensor = server()
     first: Tensor = server()
@@ -63,18 +53,8 @@ class AdamState:
 
 @dataclass(frozen=True)
 class Adam:
-    """The step size and the constants of Adam; the defaults are those of the paper and of torch.
-
-    Attributes
-    ----------
-    lr : float
-        The step size.
-    beta1 : float
-        The decay of the first moments.
-    beta2 : float
-        The decay of the second moments.
-    epsilon : float
-        The constant added to the root of the second moments.
+    """The step size and the constants of Adam; the defaults are those of the paper and of
+    torch.
     """
 
     lr: float
@@ -90,22 +70,7 @@ class Adam:
     def step(
         self, parameters: Tensor, gradient: Tensor, state: AdamState
     ) -> tuple[Tensor, AdamState]:
-        """Return the parameters and the state after one step.
-
-        Parameters
-        ----------
-        parameters : Tensor, shape (n,)
-            The parameters.
-        gradient : Tensor, shape (n,)
-            The gradient to descend.
-        state : AdamState
-            The state before the step.
-
-        Returns
-        -------
-        tuple of Tensor and AdamState
-            The new parameters and the new state.
-        """
+        """Return the parameters and the state after one step."""
         count = int(state.step) + 1
         first = torch.lerp(state.first, gradient, 1 - self.beta1)
         second = (self.beta2 * state.second).addcmul_(gradient, gradient, value=1 - self.beta2)
@@ -120,19 +85,7 @@ Cycle = Literal["fwd", "both"]
 
 @dataclass(frozen=True)
 class Objective:
-    """The networks' shape and the terms of W; see the module.
-
-    Attributes
-    ----------
-    model : DenseICNN
-        The shape of both networks.
-    theta_objective : ThetaObjective
-        What the server minimises over theta.
-    lambda_cycle : float
-        The weight of the cycle terms.
-    cycle : Cycle
-        "fwd" for R_Q alone, "both" for R_Q and R_P.
-    """
+    """The networks' shape and the terms of W; see the module."""
 
     model: DenseICNN
     theta_objective: ThetaObjective = "mmv2"
@@ -141,24 +94,7 @@ class Objective:
 
 
 def client_loss(objective: Objective, omega: Tensor, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Return W_i(omega, theta).
-
-    Parameters
-    ----------
-    objective : Objective
-        The terms of W.
-    omega, theta : Tensor, shape (n_parameters,)
-        The parameters of potential and conjugate.
-    x : Tensor, shape (A, dimension)
-        Samples of P_i.
-    y : Tensor, shape (B, dimension)
-        Samples of Q.
-
-    Returns
-    -------
-    Tensor
-        A scalar.
-    """
+    """Return W_i(omega, theta)."""
     model = objective.model
     mapped = model.push(theta, y)
     point = model.at(omega, mapped)
@@ -173,85 +109,23 @@ def client_loss(objective: Objective, omega: Tensor, theta: Tensor, x: Tensor, y
 def omega_gradient(
     objective: Objective, omega: Tensor, theta: Tensor, x: Tensor, y: Tensor
 ) -> Tensor:
-    """Return the gradient of W_i in omega, which a client computes (Algorithm 3, line 6).
-
-    Parameters
-    ----------
-    objective : Objective
-        The terms of W.
-    omega, theta : Tensor, shape (n_parameters,)
-        The parameters of potential and conjugate.
-    x : Tensor, shape (A, dimension)
-        Samples of P_i.
-    y : Tensor, shape (B, dimension)
-        Samples of Q.
-
-    Returns
-    -------
-    Tensor, shape (n_parameters,)
-        The gradient.
-    """
+    """Return the gradient of W_i in omega, which a client computes (Algorithm 3, line 6)."""
     source = source_gradient(objective, omega, theta, x)
     return source + target_gradient(objective, omega, theta, y)
 
 
 def source_gradient(objective: Objective, omega: Tensor, theta: Tensor, x: Tensor) -> Tensor:
-    """Return the part of ``omega_gradient`` that depends on a client's own samples.
-
-    Parameters
-    ----------
-    objective : Objective
-        The terms of W.
-    omega, theta : Tensor, shape (n_parameters,)
-        The parameters of potential and conjugate.
-    x : Tensor, shape (A, dimension)
-        Samples of P_i.
-
-    Returns
-    -------
-    Tensor, shape (n_parameters,)
-        The part of the gradient.
-    """
+    """Return the part of ``omega_gradient`` that depends on a client's own samples."""
     return _source(objective, omega, theta, x)[0]
 
 
 def target_gradient(objective: Objective, omega: Tensor, theta: Tensor, y: Tensor) -> Tensor:
-    """Return the part of ``omega_gradient`` that depends on samples of the target.
-
-    Parameters
-    ----------
-    objective : Objective
-        The terms of W.
-    omega, theta : Tensor, shape (n_parameters,)
-        The parameters of potential and conjugate.
-    y : Tensor, shape (B, dimension)
-        Samples of Q.
-
-    Returns
-    -------
-    Tensor, shape (n_parameters,)
-        The part of the gradient, equal on all clients for equal y.
-    """
+    """Return the part of ``omega_gradient`` that depends on samples of the target."""
     return _target(objective, omega, objective.model.at(theta, y))[0]
 
 
 def theta_loss(objective: Objective, omega: Tensor, theta: Tensor, y: Tensor) -> Tensor:
-    """Return what the server minimises over theta.
-
-    Parameters
-    ----------
-    objective : Objective
-        The terms of W.
-    omega, theta : Tensor, shape (n_parameters,)
-        The parameters of potential and conjugate.
-    y : Tensor, shape (B, dimension)
-        Samples of Q.
-
-    Returns
-    -------
-    Tensor
-        A scalar.
-    """
+    """Return what the server minimises over theta."""
     mapped = objective.model.push(theta, y)
     point = objective.model.at(omega, mapped)
     loss = objective.lambda_cycle * _mean_square(point.push() - y)
@@ -261,22 +135,7 @@ def theta_loss(objective: Objective, omega: Tensor, theta: Tensor, y: Tensor) ->
 
 
 def theta_gradient(objective: Objective, omega: Tensor, theta: Tensor, y: Tensor) -> Tensor:
-    """Return the gradient of ``theta_loss`` in theta.
-
-    Parameters
-    ----------
-    objective : Objective
-        The terms of W.
-    omega, theta : Tensor, shape (n_parameters,)
-        The parameters of potential and conjugate.
-    y : Tensor, shape (B, dimension)
-        Samples of Q.
-
-    Returns
-    -------
-    Tensor, shape (n_parameters,)
-        The gradient.
-    """
+    """Return the gradient of ``theta_loss`` in theta."""
     back = objective.model.at(theta, y)
     point = objective.model.at(omega, back.push())
     error = (point.push() - y) / len(y)
@@ -291,27 +150,7 @@ def theta_gradient(objective: Objective, omega: Tensor, theta: Tensor, y: Tensor
 def joint_gradient(
     objective: Objective, omega: Tensor, theta: Tensor, x: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients in omega and theta of W_i with X' held constant in l_i.
-
-    Simultaneous descent in both needs this form (W2GN, for any ``theta_objective``): in omega it is
-    ``omega_gradient``, in theta the gradient of the cycle terms alone.
-
-    Parameters
-    ----------
-    objective : Objective
-        The terms of W.
-    omega, theta : Tensor, shape (n_parameters,)
-        The parameters of potential and conjugate.
-    x : Tensor, shape (A, dimension)
-        Samples of P_i.
-    y : Tensor, shape (B, dimension)
-        Samples of Q.
-
-    Returns
-    -------
-    tuple of Tensor, shape (n_parameters,)
-        The two gradients.
-    """
+    """Return the gradients in omega and theta of W_i with X' held constant in l_i."""
     source, source_theta = _source(objective, omega, theta, x)
     target, target_theta = _target(objective, omega, objective.model.at(theta, y))
     return source + target, source_theta() + target_theta()
@@ -325,28 +164,7 @@ def conjugate_steps(
     state: AdamState,
     batches: Iterable[Tensor],
 ) -> tuple[Tensor, AdamState]:
-    """Return theta after the server's steps, one per batch (Algorithm 3, line 16).
-
-    After each step theta is projected on the parameters for which f_theta is convex.
-
-    Parameters
-    ----------
-    objective : Objective
-        The terms of W.
-    omega, theta : Tensor, shape (n_parameters,)
-        The parameters of potential and conjugate.
-    optimizer : Adam
-        The optimiser of theta.
-    state : AdamState
-        Its state.
-    batches : iterable of Tensor, shape (B, dimension)
-        Samples of Q.
-
-    Returns
-    -------
-    tuple of Tensor and AdamState
-        The new theta and the new state.
-    """
+    """Return theta after the server's steps, one per batch (Algorithm 3, line 16)."""
     for y in batches:
         gradient = theta_gradient(objective, omega, theta, y)
         theta, state = optimizer.step(theta, gradient, state)
@@ -382,8 +200,8 @@ def _target(
     return cycle.gradient(-1 / len(y)), lambda: back.along(cycle.curvature()).gradient()
 
 
+# Points are drawn from N(0, 3^2 I).
 SPREAD = 3.0
-"""Points are drawn from N(0, 3^2 I)."""
 
 
 def identity_potential(
@@ -396,34 +214,7 @@ def identity_potential(
     iterations: int = 5000,
     batch_size: int = 1024,
 ) -> Tensor:
-    """Return parameters for which the gradient of f is close to the identity.
-
-    From ``model.init``, Adam minimises the mean square of grad f(x) - x, per coordinate, over
-    batches x ~ N(0, 9 I), setting negative weights to 0 after each step (published code of Korotin
-    et al. 2021). The result depends on the generator alone.
-
-    Parameters
-    ----------
-    model : DenseICNN
-        The network.
-    generator : numpy.random.Generator
-        The generator of the initial parameters and the batches.
-    dtype : torch.dtype
-        The type of the result.
-    lr : float, default 0.001
-        The step size of Adam.
-    tolerance : float, default 0.001
-        The mean square at which to stop.
-    iterations : int, default 5000
-        The largest number of steps.
-    batch_size : int, default 1024
-        The samples per step.
-
-    Returns
-    -------
-    Tensor, shape (n_parameters,)
-        The parameters.
-    """
+    """Return parameters for which the gradient of f is close to the identity."""
     optimizer = Adam(lr)
     parameters = torch.from_numpy(model.init(generator)).to(dtype)
     state = optimizer.init(parameters)
@@ -440,48 +231,18 @@ def identity_potential(
     return parameters
 
 
+# Fresh samples of P on which a map is scored.
 SCORED = 4096
-"""Fresh samples of P on which a map is scored."""
 
 
 def l2_uvp(mapped: Tensor, benchmark: Benchmark, x: Tensor) -> float:
-    """Return the unexplained variance in per cent: 100 E ||m(X) - m*(X)||^2 / Var(Q).
-
-    Parameters
-    ----------
-    mapped : Tensor, shape (B, d)
-        m(x).
-    benchmark : Benchmark
-        The benchmark, with the optimal map m*.
-    x : Tensor, shape (B, d)
-        Samples of P.
-
-    Returns
-    -------
-    float
-        0 for the optimal map; 100 for the constant one, where Var(Q) is the trace.
-    """
+    """Return the unexplained variance in per cent: 100 E ||m(X) - m*(X)||^2 / Var(Q)."""
     error = (mapped.double() - benchmark.true_map(x.double())).square().sum(1).mean()
     return 100 * float(error) / benchmark.target_variance
 
 
 def cosine(mapped: Tensor, benchmark: Benchmark, x: Tensor) -> float:
-    """Return the cosine of m - id and m* - id in L2(P), estimated from samples.
-
-    Parameters
-    ----------
-    mapped : Tensor, shape (B, d)
-        m(x).
-    benchmark : Benchmark
-        The benchmark, with the optimal map m*.
-    x : Tensor, shape (B, d)
-        Samples of P.
-
-    Returns
-    -------
-    float
-        1 for the optimal map; 0 for the identity, which has no angle, as in the published code.
-    """
+    """Return the cosine of m - id and m* - id in L2(P), estimated from samples."""
     x = x.double()
     moved, best = mapped.double() - x, benchmark.true_map(x) - x
     lengths = float(moved.square().sum().sqrt() * best.square().sum().sqrt())

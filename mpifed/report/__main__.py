@@ -1,15 +1,4 @@
-"""``python -m mpifed.report RUN_DIR ... --output DIR``: tables and plots from run directories.
-
-Each RUN_DIR is a run directory or holds some. Runs that differ only in the seed become one entry,
-with mean and 95 % interval. DIR gets report.html, a page that needs no other file, table.md,
-table.csv and a picture of each figure; without --output the table is only printed. With --against
-or --target there is a second table, of the differences from one method with the same seed, and of
-the rounds and bits that an accuracy took. With --figure COLUMN there is one more picture, of any
-column of metrics.csv against rounds, bits, floats, simulated_seconds or a key of the configuration
-(--x), a line for each value of the keys --by, a panel for what else differs. With --grid COLUMN
-there is a table of its last values, as text, CSV and picture, with a column for each value of the
-key --x and a row for each of the key --by, whose best is marked.
-"""
+"""``python -m mpifed.report RUN_DIR ... --output DIR``: tables and plots from run directories."""
 
 from __future__ import annotations
 
@@ -43,18 +32,7 @@ PLAIN_WIDTH = 120  # columns where the output is not a terminal
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run ``python -m mpifed.report``.
-
-    Parameters
-    ----------
-    words : Sequence[str], optional
-        The words of the command line; None reads them from ``sys.argv``.
-
-    Returns
-    -------
-    int
-        The exit code.
-    """
+    """Run ``python -m mpifed.report``."""
     try:
         options = parser(__doc__).parse_args(words)
         found = find_runs(options.run_dirs)
@@ -97,27 +75,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def compare(groups: Sequence[Group], against: str | None, target: float | None) -> dict[str, str]:
-    """Return the comparison of methods, as text by file name.
-
-    Parameters
-    ----------
-    groups : Sequence[Group]
-        The groups of runs.
-    against : str | None
-        The method to compare with, if any.
-    target : float | None
-        The test accuracy to reach, a fraction in (0, 1), if any.
-
-    Returns
-    -------
-    dict of str to str
-        ``comparison.md`` and ``comparison.csv``; empty if neither option is given.
-
-    Raises
-    ------
-    InputError
-        If no group has the method ``against``.
-    """
+    """Return the comparison of methods, as text by file name."""
     if against is None and target is None:
         return {}
     return {
@@ -127,25 +85,7 @@ def compare(groups: Sequence[Group], against: str | None, target: float | None) 
 
 
 def write(texts: dict[str, str], output: Path) -> list[Path]:
-    """Write the page and the tables, replacing the files of an older report.
-
-    Parameters
-    ----------
-    texts : dict[str, str]
-        The text of each file by name.
-    output : Path
-        The directory; it is made if it does not exist.
-
-    Returns
-    -------
-    list of Path
-        The files.
-
-    Raises
-    ------
-    InputError
-        If a file cannot be written.
-    """
+    """Write the page and the tables, replacing the files of an older report."""
     try:
         output.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():

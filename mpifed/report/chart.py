@@ -11,34 +11,16 @@ import numpy as np
 from mpifed.report.looks import Look
 from mpifed.report.scale import around
 
+# Lines in one panel, at most; more make small multiples.
 LINES = 6
-"""Lines in one panel, at most; more make small multiples."""
 
+# Bands in one panel, at most; with more of them, bars beside each other, which cannot merge.
 BANDS = 2
-"""Bands in one panel, at most; with more of them, bars beside each other, which cannot merge."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One curve of finite points.
-
-    Attributes
-    ----------
-    x : ndarray, shape (points,)
-        The places.
-    y : ndarray, shape (points,)
-        The values.
-    band : ndarray, shape (points,)
-        The half width of the band around them.
-    name : str
-        The name beside its last value.
-    look : Look
-        Colour, dashes and marker.
-    method : str
-        The label of its method in the tables.
-    panel : str
-        The title of its panel; empty where lines are shared out among panels.
-    """
+    """One curve of finite points."""
 
     x: np.ndarray
     y: np.ndarray
@@ -51,29 +33,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines on a pair of axes.
-
-    Attributes
-    ----------
-    column : str
-        What it shows, as 'test-accuracy'; together with ``x`` the name of its file.
-    x : str
-        One of 'rounds', 'bits', 'seconds', 'simulated-seconds'; empty for another axis.
-    title : str
-        The title: the vertical axis with its unit.
-    subtitle : str
-        The data set, and remarks.
-    x_label : str
-        The label of the horizontal axis with its unit.
-    lines : tuple of Line
-        The lines.
-    guides : tuple of Line
-        Thin dashed lines without names.
-    x_log, y_log : bool
-        Whether an axis is logarithmic.
-    mark : tuple of float and str, or None
-        A place on the horizontal axis that is marked, and its name.
-    """
+    """Lines on a pair of axes."""
 
     column: str
     x: str
@@ -97,11 +57,7 @@ class Chart:
         return self.x == "rounds"
 
     def panels(self) -> list[tuple[Line, ...]]:
-        """Return the lines of each panel: at most ``LINES``, as evenly as it can be.
-
-        Lines that name different panels are not in one, nor are lines of one colour and one kind of
-        dashes, and panels are in the order of the lines.
-        """
+        """Return the lines of each panel: at most ``LINES``, as evenly as it can be."""
         found = []
         for panel in dict.fromkeys(line.panel for line in self.lines):
             lines = [line for line in self.lines if line.panel == panel]
@@ -125,44 +81,14 @@ def _unlike(lines: Sequence[Line]) -> list[tuple[Line, ...]]:
 
 
 def bars(lines: Sequence[Line]) -> list[float] | None:
-    """Return how far the bars of each line are moved apart, in widths of a bar.
-
-    Parameters
-    ----------
-    lines : sequence of Line
-        The lines of a panel.
-
-    Returns
-    -------
-    list of float or None
-        None where bands are drawn, as at most ``BANDS`` lines have one.
-    """
+    """Return how far the bars of each line are moved apart, in widths of a bar."""
     if sum(bool(line.band.any()) for line in lines) <= BANDS:
         return None
     return [index - (len(lines) - 1) / 2 for index in range(len(lines))]
 
 
 def folded(names: Sequence[str], longest: int) -> list[str]:
-    r"""Return names of lines, those that are too long in several rows.
-
-    Parameters
-    ----------
-    names : sequence of str
-        The names.
-    longest : int
-        Letters that fit into a row, at least 4.
-
-    Returns
-    -------
-    list of str
-        The first row of several is the method; only a word that is too long for a row is without
-        its middle.
-
-    Examples
-    --------
-    >>> folded(["FedEM, learning rate = 0.1", "FedEM, median, lag = 2, q = 1", "Local"], 20)
-    ['FedEM\nlearning rate = 0.1', 'FedEM\nmedian, lag = 2,\nq = 1', 'Local']
-    """
+    r"""Return names of lines, those that are too long in several rows."""
     return [name if len(name) <= longest else "\n".join(_rows(name, longest)) for name in names]
 
 
@@ -191,13 +117,7 @@ def _cut(word: str, longest: int) -> str:
 
 
 def height_limits(chart: Chart) -> tuple[float, float]:
-    """Return the limits of a chart's vertical axis: lines, their bands, and guides.
-
-    Parameters
-    ----------
-    chart : Chart
-        The chart.
-    """
+    """Return the limits of a chart's vertical axis: lines, their bands, and guides."""
     lows = [float((line.y - line.band).min()) for line in chart.lines]
     high = max(float((line.y + line.band).max()) for line in chart.lines)
     return around(min([*lows, *(float(g.y.min()) for g in chart.guides)]), high, chart.y_log)

@@ -30,15 +30,7 @@ WIDE = 10.0  # from this ratio of most to fewest bits on, their axis is logarith
 
 @dataclass(frozen=True)
 class Drawn:
-    """How methods are called and drawn.
-
-    Attributes
-    ----------
-    looks : mapping of str to Look
-        By the label of the method.
-    names : mapping of str to str
-        Names by label, in place of the label in words.
-    """
+    """How methods are called and drawn."""
 
     looks: Mapping[str, Look]
     names: Mapping[str, str] = field(default_factory=dict)
@@ -50,36 +42,13 @@ class Drawn:
 
 
 def drawn(groups: Sequence[Group], names: Mapping[str, str] | None = None) -> Drawn:
-    """Return how the methods of all groups are drawn.
-
-    Parameters
-    ----------
-    groups : sequence of Group
-        The groups.
-    names : mapping of str to str, optional
-        Names by the label of the method.
-    """
+    """Return how the methods of all groups are drawn."""
     methods = [(method_title(group.runs[0].config), group.method) for group in groups]
     return Drawn(looks(list(dict.fromkeys(methods))), names or {})
 
 
 def charts(groups: Sequence[Group], how: Drawn, other: Group | None = None) -> list[Chart]:
-    """Return the charts of one data set for which its runs have numbers.
-
-    Parameters
-    ----------
-    groups : sequence of Group
-        The groups, all of one data set.
-    how : Drawn
-        How methods are drawn.
-    other : Group, optional
-        The group whose accuracy is subtracted from the others', seed by seed.
-
-    Returns
-    -------
-    list of Chart
-        Column by column.
-    """
+    """Return the charts of one data set for which its runs have numbers."""
     titles = {
         "test-accuracy": (ACCURACY, "Test accuracy, average over clients (%)", 100.0, False),
         "bottom-decile": (DECILE, "Test accuracy, bottom decile of clients (%)", 100.0, False),

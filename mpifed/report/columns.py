@@ -19,19 +19,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Measure:
-    """The title and scale of a column.
-
-    Attributes
-    ----------
-    title : str
-        The title of its figure.
-    short : str
-        Its header in a table.
-    log : bool
-        Whether the axis of its figure is logarithmic.
-    factor : float
-        What values are multiplied with; 100 shows shares in per cent.
-    """
+    """The title and scale of a column."""
 
     title: str
     short: str
@@ -39,6 +27,7 @@ class Measure:
     factor: float = 1.0
 
 
+# Columns that validation and some algorithms add.
 MEASURES = {
     "validation_loss": Measure("Validation loss, average over clients", "Validation loss"),
     "validation_accuracy": Measure(
@@ -67,28 +56,11 @@ MEASURES = {
     "l2_uvp": Measure("L2-UVP: unexplained variance of the map (%)", "L2-UVP (%)"),
     "cosine": Measure("Cosine of the map with the optimal one", "Cosine", log=False),
 }
-"""Columns that validation and some algorithms add."""
 
+# Words in the names of columns whose best value is the largest; others have the least.
 LARGER_IS_BETTER = ("accuracy", "recall", "cosine")
-"""Words in the names of columns whose best value is the largest; others have the least."""
 
 
 def larger_is_better(column: str) -> bool:
-    """Return whether the best value of ``column`` is the largest one.
-
-    Parameters
-    ----------
-    column : str
-        A column of metrics.csv.
-
-    Returns
-    -------
-    bool
-        True for accuracies, recalls and cosines, but not their deviations.
-
-    Examples
-    --------
-    >>> larger_is_better("test_accuracy"), larger_is_better("train_loss")
-    (True, False)
-    """
+    """Return whether the best value of ``column`` is the largest one."""
     return any(word in column for word in LARGER_IS_BETTER) and not column.endswith("_std")

@@ -1,9 +1,4 @@
-"""The consensus distance of gossip: the predicted contraction and the measured one.
-
-The prediction is (1 - p)^(1 / tau) for the (p, tau) of the schedule (Koloskova et al. 2020,
-Assumption 4): a bound on the expected factor per round on the squared distance from consensus where
-clients only average.
-"""
+"""The consensus distance of gossip: the predicted contraction and the measured one."""
 
 from __future__ import annotations
 
@@ -24,26 +19,12 @@ CAPTION = (
     "to the round k with the least. Local steps feed the distance in every round, so a run that "
     "trains comes to rest above zero, and measures more than is predicted."
 )
+# Relative to the first distance: below it, float32 rounding is as large as the contraction.
 ROUNDING = 1e-12
-"""Relative to the first distance: below it, float32 rounding is as large as the contraction."""
 
 
 def measured(run: Run) -> float:
-    """Return the measured factor per round on the squared distance from consensus.
-
-    It runs from the first positive distance to the least one. Rounds after the first distance at
-    the level of rounding are left out.
-
-    Parameters
-    ----------
-    run : Run
-        The run.
-
-    Returns
-    -------
-    float
-        The factor; NaN if the distance never decreased.
-    """
+    """Return the measured factor per round on the squared distance from consensus."""
     rounds, distances = run.metrics["round"], run.metrics[DISTANCE]
     apart = np.flatnonzero(distances > 0)
     if not len(apart):
@@ -60,18 +41,7 @@ def measured(run: Run) -> float:
 
 
 def numbers(group: Group) -> list[float]:
-    """Return the values of ``COLUMNS`` for a group.
-
-    Parameters
-    ----------
-    group : Group
-        The runs of one method.
-
-    Returns
-    -------
-    list of float
-        Means over the seeds; NaN where no run has a value.
-    """
+    """Return the values of ``COLUMNS`` for a group."""
     predicted = np.array([run.predicted.get("per_round", math.nan) for run in group.runs])
     return [
         mean_and_deviation(predicted)[0],
@@ -86,18 +56,7 @@ def gossiped(groups: Sequence[Group]) -> list[Group]:
 
 
 def rows(groups: Sequence[Group]) -> list[list[str]]:
-    """Return the rows of the consensus table, as ``HEADER`` names their cells.
-
-    Parameters
-    ----------
-    groups : Sequence[Group]
-        The groups of runs.
-
-    Returns
-    -------
-    list of list of str
-        One row per group that has a distance from consensus.
-    """
+    """Return the rows of the consensus table, as ``HEADER`` names their cells."""
     found = []
     for group in gossiped(groups):
         rates = [run.predicted for run in group.runs if run.predicted]

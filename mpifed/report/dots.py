@@ -27,17 +27,7 @@ SMALL = 8.5  # points of its letters
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes.
-
-    Attributes
-    ----------
-    title : str
-        What it is about.
-    found : mapping of str to Estimate or str
-        By row, the mean and its interval, or a word in its place. Rows without one are empty.
-    look : Look
-        Colour and marker.
-    """
+    """One pair of axes."""
 
     title: str
     found: dict[str, Estimate | str]
@@ -46,19 +36,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Dots:
-    """Panels that share their rows and, side by side, their scale.
-
-    Attributes
-    ----------
-    name : str
-        The name of its file, without an ending.
-    title : str
-        The label of the horizontal axes, with the unit.
-    rows : tuple of str
-        Names of the rows, from the top.
-    panels : tuple of tuple of Panel
-        Row by row.
-    """
+    """Panels that share their rows and, side by side, their scale."""
 
     name: str
     title: str
@@ -67,17 +45,7 @@ class Dots:
 
 
 def differences(groups: Sequence[Group], other: Group, names: dict[str, str]) -> Dots:
-    """Return the paired differences in accuracy from one group, with 95 % intervals.
-
-    Parameters
-    ----------
-    groups : sequence of Group
-        The groups, all of one data set.
-    other : Group
-        The group whose accuracy is subtracted, seed by seed.
-    names : dict of str to str
-        Names of methods by label.
-    """
+    """Return the paired differences in accuracy from one group, with 95 % intervals."""
     found: dict[str, Estimate | str] = {}
     for group in groups:
         if group is not other:
@@ -89,20 +57,7 @@ def differences(groups: Sequence[Group], other: Group, names: dict[str, str]) ->
 
 
 def limits(panels: Sequence[Panel]) -> tuple[float, float]:
-    """Return the ends of an axis: all means, and all but the longest tenth of the intervals.
-
-    Parameters
-    ----------
-    panels : sequence of Panel
-        The panels that share it.
-
-    Examples
-    --------
-    >>> dot = {"a": Estimate(1.0, 0.5, 3, 0.1)}
-    >>> low, high = limits([Panel("", dot, look(0))])
-    >>> round(low, 2), round(high, 2)
-    (-0.06, 1.56)
-    """
+    """Return the ends of an axis: all means, and all but the longest tenth of the intervals."""
     known = [one for panel in panels for one in panel.found.values() if isinstance(one, Estimate)]
     known = [one for one in known if math.isfinite(one.mean)]
     halves = sorted(one.half_width for one in known if math.isfinite(one.half_width))
@@ -115,17 +70,7 @@ def limits(panels: Sequence[Panel]) -> tuple[float, float]:
 
 
 def figure_of(chart: Dots, made: Pictures) -> Figure:
-    """Return the panels as a figure.
-
-    An interval that leaves the axis has no cap at that end.
-
-    Parameters
-    ----------
-    chart : Dots
-        The panels.
-    made : Pictures
-        Their sizes: the width is that of a row of panels without the names of the rows.
-    """
+    """Return the panels as a figure."""
     from matplotlib.figure import Figure
 
     across, down = max(map(len, chart.panels)), len(chart.panels)

@@ -1,10 +1,5 @@
-"""One figure of any column of metrics.csv: a line for each value of some keys, panels for the rest.
-
-``--figure objective_gap --x floats --by algorithm.flix_alpha`` draws the gap against the numbers
-sent, a line for each alpha, a panel for each value of the other keys in which the runs differ (the
-k of a compressor). With a key for x, ``--x algorithm.flix_alpha``, the last values are drawn
-against that key. Runs without the key, those of another method, are drawn as a level line. Keys or
-sections under ``--aside`` do not separate panels.
+"""One figure of any column of metrics.csv: a line for each value of some keys, panels for the
+rest.
 """
 
 from __future__ import annotations
@@ -30,8 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# Where a logarithmic axis ends: gaps of float64 below it are noise.
 FLOOR = 1e-16
-"""Where a logarithmic axis ends: gaps of float64 below it are noise."""
 
 
 ACROSS = 3  # panels in a row
@@ -43,19 +38,7 @@ TICKS = 4  # intervals between numbers on x, at most
 
 @dataclass(frozen=True)
 class Series:
-    """The points of one line, averaged over seeds.
-
-    Attributes
-    ----------
-    panel : str
-        The label of its panel.
-    line : str
-        The label of the line.
-    x : ndarray of float64, shape (points,)
-        NaN for a single value that holds for every x.
-    y : ndarray of float64, shape (points,)
-        The values.
-    """
+    """The points of one line, averaged over seeds."""
 
     panel: str
     line: str
@@ -66,24 +49,7 @@ class Series:
 def draw_figure(
     every: Sequence[Series], wanted: Wanted, output: Path, made: Pictures | None = None
 ) -> list[Path]:
-    """Draw ``series`` and save the figure.
-
-    Parameters
-    ----------
-    every : Sequence[Series]
-        The lines.
-    wanted : Wanted
-        What they show.
-    output : Path
-        The directory of the files.
-    made : Pictures, optional
-        Formats and font.
-
-    Returns
-    -------
-    list of Path
-        The files.
-    """
+    """Draw ``series`` and save the figure."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -93,25 +59,7 @@ def draw_figure(
 
 
 def series(runs: Sequence[Run], wanted: Wanted) -> list[Series]:
-    """Return the lines that ``wanted`` asks for, averaged over seeds, in the order of the runs.
-
-    Parameters
-    ----------
-    runs : Sequence[Run]
-        The runs.
-    wanted : Wanted
-        The figure to draw.
-
-    Returns
-    -------
-    list of Series
-        The lines.
-
-    Raises
-    ------
-    InputError
-        For a column or key that no run has, or a key for x that is not a number.
-    """
+    """Return the lines that ``wanted`` asks for, averaged over seeds, in the order of the runs."""
     flat = [leaves(run.config) for run in runs]
     _check_keys(flat, wanted)
     apart = differing(flat, {*wanted.by, wanted.x, *wanted.aside})
@@ -232,18 +180,5 @@ def _draw(axes: Axes, s: Series, index: int, wanted: Wanted) -> None:
 
 
 def best(s: Series, column: str) -> float:
-    """Return the x of the best value of a line, the first of equal ones.
-
-    Parameters
-    ----------
-    s : Series
-        The line.
-    column : str
-        Its column, which says whether large or small is better.
-
-    Returns
-    -------
-    float
-        The x.
-    """
+    """Return the x of the best value of a line, the first of equal ones."""
     return float(s.x[np.argmax(s.y) if larger_is_better(column) else np.argmin(s.y)])

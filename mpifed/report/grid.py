@@ -1,9 +1,6 @@
-"""A grid of runs over two keys: the last values of a column, the best of each row framed.
-
-``--grid validation_loss --x algorithm.step --by algorithm.flix_alpha`` is how Gasanov et al. choose
-step sizes (2021, Figs. 5 and 6): a row for each alpha, a column for each step, colours scaled row
-by row, grey where a run diverged or its value is not finite. The same numbers are written as a
-table.
+"""A grid of runs over two keys: the last values of a column, the best of each row framed. ``--grid
+validation_loss --x algorithm.step --by algorithm.flix_alpha`` is how Gasanov et al. choose step
+sizes (2021, Figs.
 """
 
 from __future__ import annotations
@@ -40,24 +37,7 @@ DARK = 0.6  # from this share of the colours on, numbers are white
 def draw_grid(
     found: Sequence[Grid], wanted: WantedGrid, output: Path, made: Pictures | None = None
 ) -> tuple[list[Path], str]:
-    """Write the figure and the tables of ``grids``.
-
-    Parameters
-    ----------
-    found : Sequence[Grid]
-        The grids.
-    wanted : WantedGrid
-        What they show.
-    output : Path
-        The directory of the files.
-    made : Pictures, optional
-        Formats and font.
-
-    Returns
-    -------
-    tuple
-        The files (.md, .csv and pictures) and the table as Markdown text.
-    """
+    """Write the figure and the tables of ``grids``."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -73,27 +53,7 @@ def draw_grid(
 
 
 def grids(runs: Sequence[Run], wanted: WantedGrid) -> list[Grid]:
-    """Return a grid for each panel, in the order of their names.
-
-    Runs that are neither finished nor diverged are left out.
-
-    Parameters
-    ----------
-    runs : Sequence[Run]
-        The runs.
-    wanted : WantedGrid
-        The grid to draw.
-
-    Returns
-    -------
-    list of Grid
-        The grids.
-
-    Raises
-    ------
-    InputError
-        For a column or key that no run has, or if no run is finished.
-    """
+    """Return a grid for each panel, in the order of their names."""
     flat = [leaves(run.config) for run in runs]
     keys = sorted({key for said in flat for key in said})
     for option, key in (("--x", wanted.x), ("--by", wanted.by)):

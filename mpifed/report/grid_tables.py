@@ -21,23 +21,7 @@ DIVERGED = "not finite"
 
 @dataclass(frozen=True)
 class Grid:
-    """The values of one panel, averaged over seeds.
-
-    Attributes
-    ----------
-    panel : str
-        The label of the panel.
-    rows : tuple[str, ...]
-        The values of the key of the rows.
-    columns : tuple[str, ...]
-        The values of the key of the columns.
-    values : ndarray of float64, shape (rows, columns)
-        NaN where there is no finite value.
-    diverged : ndarray of bool, shape (rows, columns)
-        Whether a value is missing because a run diverged or its last value is not finite.
-    best : ndarray of int64, shape (rows,)
-        The best column of each row, -1 in a row without a value.
-    """
+    """The values of one panel, averaged over seeds."""
 
     panel: str
     rows: tuple[str, ...]
@@ -49,21 +33,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class WantedGrid:
-    """A grid to draw.
-
-    Attributes
-    ----------
-    column : str
-        The column of metrics.csv.
-    x : str
-        The dotted key of the columns.
-    by : str
-        The dotted key of the rows.
-    linear : bool
-        Whether the colours are linear, not logarithmic.
-    aside : tuple[str, ...]
-        Dotted keys or sections that do not separate panels.
-    """
+    """A grid to draw."""
 
     column: str
     x: str
@@ -73,22 +43,7 @@ class WantedGrid:
 
 
 def markdown(found: Sequence[Grid], wanted: WantedGrid) -> str:
-    """Return the values as Markdown, the best of each row bold.
-
-    Rows whose best value is in the first or last column are listed.
-
-    Parameters
-    ----------
-    found : Sequence[Grid]
-        The grids.
-    wanted : WantedGrid
-        What they show.
-
-    Returns
-    -------
-    str
-        The text.
-    """
+    """Return the values as Markdown, the best of each row bold."""
     least = "largest" if larger_is_better(wanted.column) else "least"
     lines = [f"{wanted.column} at the last round; the {least} of each row is bold."]
     for grid in found:
@@ -104,20 +59,7 @@ def markdown(found: Sequence[Grid], wanted: WantedGrid) -> str:
 
 
 def csv_text(found: Sequence[Grid], wanted: WantedGrid) -> str:
-    """Return the values as CSV, a line for each cell.
-
-    Parameters
-    ----------
-    found : Sequence[Grid]
-        The grids.
-    wanted : WantedGrid
-        What they show.
-
-    Returns
-    -------
-    str
-        The text.
-    """
+    """Return the values as CSV, a line for each cell."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["panel", wanted.by, wanted.x, wanted.column, "diverged", "best"])

@@ -34,19 +34,7 @@ NO_DIFFERENCE = (
 
 @dataclass(frozen=True)
 class Curve:
-    """The measurements of a group over the evaluated rounds.
-
-    Attributes
-    ----------
-    rounds : ndarray, shape (k,)
-        The rounds.
-    bits : ndarray, shape (k,)
-        Bits sent up and down until then, mean over seeds.
-    mean : ndarray, shape (k,)
-        The mean over seeds.
-    deviation : ndarray, shape (k,)
-        The sample standard deviation over seeds, 0 for one seed.
-    """
+    """The measurements of a group over the evaluated rounds."""
 
     rounds: np.ndarray
     bits: np.ndarray
@@ -56,17 +44,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Group:
-    """The runs of one method on one data set, one per seed.
-
-    Attributes
-    ----------
-    data : str
-        The label of the data set.
-    method : str
-        The label of the method.
-    runs : tuple[Run, ...]
-        The runs.
-    """
+    """The runs of one method on one data set, one per seed."""
 
     data: str
     method: str
@@ -83,35 +61,11 @@ class Group:
         return all(run.finished for run in self.runs)
 
     def mean_and_deviation(self, column: str) -> tuple[float, float]:
-        """Return mean and sample deviation over seeds of the last value of a column.
-
-        Parameters
-        ----------
-        column : str
-            A column of metrics.csv.
-
-        Returns
-        -------
-        tuple of float
-            Mean and deviation; NaN where there are too few values.
-        """
+        """Return mean and sample deviation over seeds of the last value of a column."""
         return mean_and_deviation(np.array([run.last(column) for run in self.runs]))
 
     def estimate(self, column: str, factor: float = 1.0) -> Estimate:
-        """Return mean and 95 % interval over seeds of the last value of a column.
-
-        Parameters
-        ----------
-        column : str
-            A column of metrics.csv.
-        factor : float, default 1.0
-            A factor on its values.
-
-        Returns
-        -------
-        Estimate
-            The mean and half its interval; NaN where there are too few values.
-        """
+        """Return mean and 95 % interval over seeds of the last value of a column."""
         return estimate(factor * np.array([run.last(column) for run in self.runs]))
 
     def seconds(self) -> float:
@@ -119,20 +73,7 @@ class Group:
         return mean_and_deviation(np.array([run.seconds for run in self.runs]))[0]
 
     def curve(self, column: str, factor: float = 1.0) -> Curve:
-        """Return a column over the rounds that all seeds have evaluated.
-
-        Parameters
-        ----------
-        column : str
-            A column of metrics.csv.
-        factor : float, default 1.0
-            A factor on its values.
-
-        Returns
-        -------
-        Curve
-            Mean and deviation over seeds.
-        """
+        """Return a column over the rounds that all seeds have evaluated."""
         started = [run.metrics for run in self.runs if run.rounds is not None]
         rounds = np.zeros(0) if not started else started[0]["round"]
         for metrics in started[1:]:
@@ -148,53 +89,20 @@ class Group:
         return Curve(rounds, np.mean(sent, axis=0), np.mean(values, axis=0), deviation)
 
     def client_accuracies(self) -> np.ndarray | None:
-        """Return the test accuracies of all clients of all seeds, shape (seeds * clients,).
-
-        None if any run lacks them: it is unfinished, or its task has no accuracies.
-        """
+        """Return the test accuracies of all clients of all seeds, shape (seeds * clients,)."""
         values = [run.client_accuracies for run in self.runs if run.client_accuracies is not None]
         return np.concatenate(values) if len(values) == len(self.runs) else None
 
 
 def mean_and_deviation(values: np.ndarray) -> tuple[float, float]:
-    """Return mean and sample deviation of the finite values.
-
-    Parameters
-    ----------
-    values : ndarray, shape (n,)
-        The values.
-
-    Returns
-    -------
-    tuple of float
-        Mean and deviation; NaN where there are too few values.
-
-    Examples
-    --------
-    >>> mean_and_deviation(np.array([1.0, 3.0, np.nan]))
-    (2.0, 1.4142135623730951)
-    """
+    """Return mean and sample deviation of the finite values."""
     values = values[np.isfinite(values)]
     mean = float(values.mean()) if len(values) else np.nan
     return mean, float(values.std(ddof=1)) if len(values) > 1 else np.nan
 
 
 def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
-    """Group runs by data set and method.
-
-    Two runs of one configuration and one seed have the same numbers; the longer one is kept.
-
-    Parameters
-    ----------
-    runs : Sequence[Run]
-        The runs.
-
-    Returns
-    -------
-    tuple
-        The groups, data set by data set in the order of the runs, and notes about runs that are
-        unfinished or left out.
-    """
+    """Group runs by data set and method."""
     flat = [leaves(comparable(run.config)) for run in runs]
     data_parts = [{k: v for k, v in f.items() if k.startswith(DATA_KEYS)} for f in flat]
     method_parts = [

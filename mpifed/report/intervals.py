@@ -8,25 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 LEVEL = 0.95
+# What ``±`` is in every table, for those that have one.
 MEANING = "± is half the 95 % interval of Student's t over seeds."
-"""What ``±`` is in every table, for those that have one."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its interval.
-
-    Attributes
-    ----------
-    mean : float
-        The mean of the finite values, NaN without any.
-    half_width : float
-        Half the width of the interval, NaN for fewer than two values.
-    count : int
-        The number of finite values.
-    p_value : float
-        Of the two-sided test that the mean is 0, NaN where there is no interval.
-    """
+    """A mean with its interval."""
 
     mean: float
     half_width: float
@@ -34,25 +22,7 @@ class Estimate:
     p_value: float
 
     def text(self, form: str, width: str | None = None) -> str:
-        """Return the mean, and behind ``±`` half its interval if there is one.
-
-        Parameters
-        ----------
-        form : str
-            How the mean is written, as '.2f'.
-        width : str, optional
-            How half the interval is written; as the mean without its sign by default.
-
-        Returns
-        -------
-        str
-            The words; a dash without a mean.
-
-        Examples
-        --------
-        >>> Estimate(0.25, 0.012, 3, 0.1).text("+.2f"), Estimate(0.25, math.nan, 1, 1).text(".2f")
-        ('+0.25 ± 0.01', '0.25')
-        """
+        """Return the mean, and behind ``±`` half its interval if there is one."""
         if math.isnan(self.mean):
             return "–"
         if math.isnan(self.half_width):
@@ -61,26 +31,7 @@ class Estimate:
 
 
 def estimate(values: np.ndarray, level: float = LEVEL) -> Estimate:
-    """Return mean and interval of some values, by Student's t distribution.
-
-    Parameters
-    ----------
-    values : ndarray of float64, shape (n,)
-        The values; those that are not finite are left out.
-    level : float, default 0.95
-        The probability with which the interval covers the expectation of normal values.
-
-    Returns
-    -------
-    Estimate
-        The mean, half the width of its interval, and the p-value.
-
-    Examples
-    --------
-    >>> found = estimate(np.array([1.0, 2.0, 3.0]))
-    >>> found.mean, round(found.half_width, 3), round(found.p_value, 3)
-    (2.0, 2.484, 0.074)
-    """
+    """Return mean and interval of some values, by Student's t distribution."""
     from scipy.special import stdtr, stdtrit
 
     values = values[np.isfinite(values)]

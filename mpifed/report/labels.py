@@ -9,6 +9,7 @@ from typing import Any
 
 from mpifed.components.registry import without_module
 
+# Algorithms as the papers print them; a user's keeps its name.
 TITLES = {
     "agnostic": "AFL",
     "apfl": "APFL",
@@ -51,7 +52,6 @@ TITLES = {
     "scaffnew": "Scaffnew",
     "scaffold": "SCAFFOLD",
 }
-"""Algorithms as the papers print them; a user's keeps its name."""
 
 # Values that a label leaves out because they are the usual ones.
 USUAL = {"exchange.schedule.name": "static"}
@@ -74,25 +74,7 @@ def method_title(config: dict[str, Any]) -> str:
 
 
 def leaves(tree: Any, prefix: str = "") -> dict[str, str]:
-    """Return the leaves of a configuration under dotted keys, as text.
-
-    Parameters
-    ----------
-    tree : Any
-        A configuration, or a part of it.
-    prefix : str, default ''
-        The dotted key of the part.
-
-    Returns
-    -------
-    dict of str to str
-        The values, as JSON where they are not text.
-
-    Examples
-    --------
-    >>> leaves({"rounds": 5, "data": {"name": "digits"}})
-    {'rounds': '5', 'data.name': 'digits'}
-    """
+    """Return the leaves of a configuration under dotted keys, as text."""
     if isinstance(tree, dict):
         found: dict[str, str] = {}
         for key, value in tree.items():
@@ -102,25 +84,7 @@ def leaves(tree: Any, prefix: str = "") -> dict[str, str]:
 
 
 def comparable(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a configuration whose participation is a number wherever it is a fraction.
-
-    A fraction with unbiased weights is stored as a mapping, one without as a number.
-
-    Parameters
-    ----------
-    config : dict
-        The configuration of a run.
-
-    Returns
-    -------
-    dict
-        The same, but for ``participation``.
-
-    Examples
-    --------
-    >>> comparable({"participation": {"name": "uniform", "fraction": 0.2, "weights": "unbiased"}})
-    {'participation': 0.2, 'participation.weights': 'unbiased'}
-    """
+    """Return a configuration whose participation is a number wherever it is a fraction."""
     given = config.get("participation")
     if not isinstance(given, dict) or given.get("name") != "uniform":
         return config
@@ -129,25 +93,7 @@ def comparable(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def distinct_labels(titles: list[str], parts: list[dict[str, str]]) -> list[str]:
-    """Return titles, each with what distinguishes it from equal ones: 'FedEM, lr=0.1'.
-
-    Parameters
-    ----------
-    titles : list[str]
-        The title of each run.
-    parts : list[dict[str, str]]
-        The leaves of each run's configuration that may distinguish it.
-
-    Returns
-    -------
-    list of str
-        The labels.
-
-    Examples
-    --------
-    >>> distinct_labels(["FedEM", "FedEM"], [{"local.lr": "0.1"}, {"local.lr": "1"}])
-    ['FedEM, lr=0.1', 'FedEM, lr=1']
-    """
+    """Return titles, each with what distinguishes it from equal ones: 'FedEM, lr=0.1'."""
     labels = []
     for title, part in zip(titles, parts, strict=True):
         same = [p for t, p in zip(titles, parts, strict=True) if t == title]
@@ -156,11 +102,7 @@ def distinct_labels(titles: list[str], parts: list[dict[str, str]]) -> list[str]
 
 
 def _differences(part: dict[str, str], same: Sequence[dict[str, str]]) -> list[str]:
-    """Return what distinguishes ``part``: 'lr=0.1', and components as 'erdos_renyi p=0.05'.
-
-    An option of a component is compared only where that component is used: a ring has no p.
-    The numbers of a graph that is named belong to its name.
-    """
+    """Return what distinguishes ``part``: 'lr=0.1', and components as 'erdos_renyi p=0.05'."""
     words: list[str] = []
     named = ""  # the section whose component the last word names
     for key, value in part.items():

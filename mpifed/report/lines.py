@@ -28,15 +28,7 @@ BAR = 5  # points between the bars of two lines
 
 
 def figure_of(chart: Chart, made: Pictures) -> Figure:
-    """Return a chart as a figure, several panels if it has many lines.
-
-    Parameters
-    ----------
-    chart : Chart
-        The chart.
-    made : Pictures
-        Size and texts.
-    """
+    """Return a chart as a figure, several panels if it has many lines."""
     from matplotlib.figure import Figure
 
     panels = chart.panels()

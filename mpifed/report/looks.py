@@ -21,12 +21,14 @@ COLOURS = (
     "#882255",
     "#7A7A1F",
 )
+# Lengths of strokes and gaps in units of the line's width; none for a solid line.
 DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1, 1.5), (5, 2, 1, 2), (8, 2, 1, 2, 1, 2))
-"""Lengths of strokes and gaps in units of the line's width; none for a solid line."""
 
+# Shapes, as matplotlib names them.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-"""Shapes, as matplotlib names them."""
 
+# Places in ``COLOURS`` by title; methods that papers compare have different ones. There are more
+# methods than colours. Of two in a report with one place the first named here has it.
 COLOUR_OF = {
     "FedEM": 0,
     "FedAvg": 1,
@@ -58,25 +60,11 @@ COLOUR_OF = {
     "K-GT": 2,
     "ADMM": 3,
 }
-"""Places in ``COLOURS`` by title; methods that papers compare have different ones.
-
-There are more methods than colours. Of two in a report with one place the first named here has it.
-"""
 
 
 @dataclass(frozen=True)
 class Look:
-    """How a line is drawn.
-
-    Attributes
-    ----------
-    colour : str
-        Its colour, as '#0072B2'.
-    strokes : tuple of float
-        Lengths of strokes and gaps, one of ``DASHES``.
-    marker : str
-        The shape of its markers, one of ``MARKERS``.
-    """
+    """How a line is drawn."""
 
     colour: str
     strokes: tuple[float, ...] = ()
@@ -98,52 +86,14 @@ def look(index: int) -> Look:
 
 
 def colour_of(title: str) -> int:
-    """Return the place in ``COLOURS`` of a method, wherever no other in its report has it.
-
-    Parameters
-    ----------
-    title : str
-        The title of the method; under gossip it has the colour that it has under a server.
-
-    Examples
-    --------
-    >>> colour_of("FedEM"), colour_of("D-FedEM"), colour_of("D-FedAvg")
-    (0, 0, 1)
-    """
+    """Return the place in ``COLOURS`` of a method, wherever no other in its report has it."""
     plain = title.removeprefix("D-")
     known = COLOUR_OF.get(plain)
     return zlib.crc32(plain.encode()) % len(COLOURS) if known is None else known
 
 
 def looks(methods: Sequence[tuple[str, str]]) -> dict[str, Look]:
-    """Return how each method is drawn; two of them look alike only beyond 45 of them.
-
-    A method has its colour of ``COLOUR_OF``; where two methods of a report have the same there, the
-    one that is named later there has the next colour that no other has, and so have those beyond
-    it. Lines that share a colour differ in dashes: under gossip and under a server, and settings,
-    as few of a method to a colour as the colours allow, but two. A method whose settings do not
-    share one colour has further ones of its own. Where there is one title alone (a comparison of
-    its settings), none of them share a colour if there are enough. With more methods than colours
-    two of them share one that are far from each other in the list, so in different panels.
-
-    Parameters
-    ----------
-    methods : sequence of (str, str)
-        Title and label of each method, as ``("FedEM", "FedEM, lr=0.1")``.
-
-    Returns
-    -------
-    dict of str to Look
-        By label.
-
-    Examples
-    --------
-    >>> found = looks([("FedEM", "FedEM"), ("D-FedEM", "D-FedEM"), ("APFL", "APFL")])
-    >>> found["FedEM"].colour == found["D-FedEM"].colour, found["D-FedEM"].strokes
-    (True, (5, 2))
-    >>> found["FedEM"].colour == found["APFL"].colour
-    False
-    """
+    """Return how each method is drawn; two of them look alike only beyond 45 of them."""
     titles = {label: title for title, label in methods}
     plain = [title.removeprefix("D-") for title in titles.values()]
     counts = {title: plain.count(title) for title in dict.fromkeys(plain)}

@@ -13,18 +13,7 @@ CAPTION = "At the last evaluated round, mean over seeds."
 
 
 def measured(groups: Sequence[Group]) -> list[str]:
-    """Return the columns of ``MEASURES`` in which any run has numbers.
-
-    Parameters
-    ----------
-    groups : Sequence[Group]
-        The groups of runs.
-
-    Returns
-    -------
-    list of str
-        The columns.
-    """
+    """Return the columns of ``MEASURES`` in which any run has numbers."""
     runs = [run for group in groups for run in group.runs]
     return [
         column for column in MEASURES if any(np.isfinite(run.metrics[column]).any() for run in runs)
@@ -32,20 +21,7 @@ def measured(groups: Sequence[Group]) -> list[str]:
 
 
 def cell(group: Group, column: str) -> str:
-    """Return mean and interval of the last values as a table cell.
-
-    Parameters
-    ----------
-    group : Group
-        The runs of one method.
-    column : str
-        A column of metrics.csv.
-
-    Returns
-    -------
-    str
-        Such as '0.25 ± 0.01', or a dash.
-    """
+    """Return mean and interval of the last values as a table cell."""
     if MEASURES[column].factor == 100:
         return group.estimate(column, 100).text(".2f")
     return group.estimate(column).text(".4g", ".2g")

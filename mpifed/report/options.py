@@ -16,8 +16,8 @@ from mpifed.report.words import in_words
 from topologies.arguments import number
 
 FORMATS = ("png", "svg", "pdf")
+# The word for no pictures: the page and the tables alone.
 NO_FORMAT = "none"
-"""The word for no pictures: the page and the tables alone."""
 
 SMALLEST, LARGEST = 1.0, 50.0  # inches of a picture's side
 POINTS = number(float, "from 4 to 40 points", lambda value: 4 <= value <= 40)
@@ -26,23 +26,7 @@ FRACTION = number(float, "a fraction in (0, 1)", lambda value: 0 < value < 1)
 
 
 def figure_wanted(options: argparse.Namespace) -> Wanted | None:
-    """Return what --figure and its options ask for.
-
-    Parameters
-    ----------
-    options : argparse.Namespace
-        The parsed command line.
-
-    Returns
-    -------
-    Wanted or None
-        The request; None without --figure.
-
-    Raises
-    ------
-    InputError
-        If an option does not fit the others or is out of range.
-    """
+    """Return what --figure and its options ask for."""
     if options.figure is None and options.grid is None:
         beside = {"--x": options.x, "--by": options.by, "--aside": options.aside}
         beside["--linear"] = options.linear or None
@@ -61,23 +45,7 @@ def figure_wanted(options: argparse.Namespace) -> Wanted | None:
 
 
 def grid_wanted(options: argparse.Namespace) -> WantedGrid | None:
-    """Return what --grid and its options ask for.
-
-    Parameters
-    ----------
-    options : argparse.Namespace
-        The parsed command line.
-
-    Returns
-    -------
-    WantedGrid or None
-        The request; None without --grid.
-
-    Raises
-    ------
-    InputError
-        If an option does not fit the others.
-    """
+    """Return what --grid and its options ask for."""
     if options.grid is None:
         return None
     if options.figure is not None:
@@ -94,23 +62,7 @@ def grid_wanted(options: argparse.Namespace) -> WantedGrid | None:
 
 
 def pictures_wanted(options: argparse.Namespace) -> Pictures:
-    """Return how pictures are to be made.
-
-    Parameters
-    ----------
-    options : argparse.Namespace
-        The parsed command line.
-
-    Returns
-    -------
-    Pictures
-        Formats, size, font and texts.
-
-    Raises
-    ------
-    InputError
-        If an option is out of range, or is given without --output.
-    """
+    """Return how pictures are to be made."""
     given = {name: getattr(options, name) for name in ("format", "size", "font", "font_size")}
     given |= {name: getattr(options, name) for name in ("title", "x_label", "label")}
     for name, value in given.items():
@@ -130,44 +82,13 @@ def pictures_wanted(options: argparse.Namespace) -> Pictures:
 
 
 def names_wanted(options: argparse.Namespace, groups: Sequence[Group]) -> dict[str, str]:
-    """Return names of methods, by the label that the tables have.
-
-    Parameters
-    ----------
-    options : argparse.Namespace
-        The parsed command line.
-    groups : sequence of Group
-        The groups of runs.
-
-    Returns
-    -------
-    dict of str to str
-        What --label says.
-
-    Raises
-    ------
-    InputError
-        For a method that there is not.
-    """
+    """Return names of methods, by the label that the tables have."""
     names = _texts("--label", options.label)
     return {_method(f"--label is for '{name}'", name, groups): names[name] for name in names}
 
 
 def against_wanted(options: argparse.Namespace, groups: Sequence[Group]) -> str | None:
-    """Return the label of the method that others are compared with, if there is one.
-
-    Parameters
-    ----------
-    options : argparse.Namespace
-        The parsed command line.
-    groups : sequence of Group
-        The groups of runs.
-
-    Raises
-    ------
-    InputError
-        For a method that there is not.
-    """
+    """Return the label of the method that others are compared with, if there is one."""
     given = options.against
     return None if given is None else _method(f"--against is '{given}'", given, groups)
 

@@ -1,8 +1,4 @@
-"""Paired comparison of methods by seed, and the rounds and bits each took to reach an accuracy.
-
-Runs of one seed have the same data and the same draws, so the difference between two methods varies
-less from seed to seed than either of them.
-"""
+"""Paired comparison of methods by seed, and the rounds and bits each took to reach an accuracy."""
 
 from __future__ import annotations
 
@@ -23,26 +19,7 @@ from mpifed.report.words import in_words
 
 
 def minus(group: Group, other: Group, column: str, factor: float = 1.0) -> Curve:
-    """Return a column of one group minus that of another, over the seeds that both have run.
-
-    The rounds are those that all these runs have evaluated; ``bits`` are those of ``group``.
-
-    Parameters
-    ----------
-    group : Group
-        The runs of one method.
-    other : Group
-        The runs of the method to subtract.
-    column : str
-        A column of metrics.csv.
-    factor : float, default 1.0
-        A factor on the difference.
-
-    Returns
-    -------
-    Curve
-        Mean and deviation over the pairs; empty without common rounds.
-    """
+    """Return a column of one group minus that of another, over the seeds that both have run."""
     pairs = _pairs(group, other)
     rounds, values = _differences(pairs, column)
     if not len(rounds):
@@ -54,22 +31,7 @@ def minus(group: Group, other: Group, column: str, factor: float = 1.0) -> Curve
 
 
 def last_difference(group: Group, other: Group, column: str) -> tuple[float, float]:
-    """Return mean and sample deviation of the last value of :func:`minus`.
-
-    Parameters
-    ----------
-    group : Group
-        The runs of one method.
-    other : Group
-        The runs of the method to subtract.
-    column : str
-        A column of metrics.csv.
-
-    Returns
-    -------
-    tuple of float
-        Mean and deviation; NaN where there are too few pairs.
-    """
+    """Return mean and sample deviation of the last value of :func:`minus`."""
     values = last_differences(group, other, column)
     if not len(values):
         return np.nan, np.nan
@@ -77,41 +39,15 @@ def last_difference(group: Group, other: Group, column: str) -> tuple[float, flo
 
 
 def last_differences(group: Group, other: Group, column: str) -> np.ndarray:
-    """Return the differences of a column at the last round that both methods have with every seed.
-
-    Parameters
-    ----------
-    group : Group
-        The runs of one method.
-    other : Group
-        The runs of the method to subtract.
-    column : str
-        A column of metrics.csv.
-
-    Returns
-    -------
-    ndarray of float64, shape (pairs,)
-        One for each seed that both have; empty without a common round.
+    """Return the differences of a column at the last round that both methods have with
+    every seed.
     """
     rounds, values = _differences(_pairs(group, other), column)
     return values[:, -1] if len(rounds) else np.zeros(0)
 
 
 def reached(run: Run, target: float) -> tuple[float, float]:
-    """Return where the test accuracy first was at least ``target``.
-
-    Parameters
-    ----------
-    run : Run
-        The run.
-    target : float
-        The accuracy, a fraction in (0, 1).
-
-    Returns
-    -------
-    tuple of float
-        The round and the bits sent up until then; NaN if it was never reached.
-    """
+    """Return where the test accuracy first was at least ``target``."""
     hits = np.flatnonzero(run.metrics[ACCURACY] >= target)
     if not len(hits):
         return np.nan, np.nan
@@ -119,27 +55,7 @@ def reached(run: Run, target: float) -> tuple[float, float]:
 
 
 def partner(groups: Sequence[Group], data: str, method: str) -> Group | None:
-    """Return the group of a method on a data set.
-
-    Parameters
-    ----------
-    groups : Sequence[Group]
-        The groups of runs.
-    data : str
-        The label of the data set.
-    method : str
-        The label of the method.
-
-    Returns
-    -------
-    Group or None
-        The group; None if the method was not run on this data set.
-
-    Raises
-    ------
-    InputError
-        If the method was not run on any data set.
-    """
+    """Return the group of a method on a data set."""
     methods = {group.method for group in groups}
     if method not in methods:
         raise InputError(
@@ -149,27 +65,7 @@ def partner(groups: Sequence[Group], data: str, method: str) -> Group | None:
 
 
 def markdown(groups: Sequence[Group], against: str | None, target: float | None) -> str:
-    """Return the comparison as Markdown: differences in points, round and bits at ``target``.
-
-    Parameters
-    ----------
-    groups : Sequence[Group]
-        The groups of runs.
-    against : str | None
-        The method to compare with, if any.
-    target : float | None
-        The test accuracy to reach, if any.
-
-    Returns
-    -------
-    str
-        The text.
-
-    Raises
-    ------
-    InputError
-        If no group has the method ``against``.
-    """
+    """Return the comparison as Markdown: differences in points, round and bits at ``target``."""
     notes, names = [], ["Data", "Method", "Pairs"]
     if against is not None:
         notes.append(
@@ -195,29 +91,7 @@ def markdown(groups: Sequence[Group], against: str | None, target: float | None)
 
 
 def csv_text(groups: Sequence[Group], against: str | None, target: float | None) -> str:
-    """Return the comparison as CSV, one row per data set and method.
-
-    Accuracies are fractions; a field without a number is empty.
-
-    Parameters
-    ----------
-    groups : Sequence[Group]
-        The groups of runs.
-    against : str | None
-        The method to compare with, if any.
-    target : float | None
-        The test accuracy to reach, if any.
-
-    Returns
-    -------
-    str
-        The text.
-
-    Raises
-    ------
-    InputError
-        If no group has the method ``against``.
-    """
+    """Return the comparison as CSV, one row per data set and method."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     differences = [f"{column}_difference" for column in (ACCURACY, DECILE)]

@@ -39,21 +39,7 @@ SIZE = (6.6, 4.2)  # inches, without the names in the right margin
 
 @dataclass(frozen=True)
 class Pictures:
-    """How pictures are made.
-
-    Attributes
-    ----------
-    formats : tuple of str
-        Endings of their files: png, svg, pdf.
-    size : tuple of float
-        Width and height of a panel in inches, without the names in the right margin.
-    font : str | None
-        A family of fonts; None is matplotlib's own.
-    font_size : float
-        Points.
-    titles, x_labels : mapping of str to str
-        Texts by the name of a chart, or of what it shows.
-    """
+    """How pictures are made."""
 
     formats: tuple[str, ...] = ("png",)
     size: tuple[float, float] = SIZE
@@ -71,31 +57,7 @@ class Pictures:
 def save(
     figure: Figure, output: Path, name: str, made: Pictures, dots: float | None = None
 ) -> list[Path]:
-    """Write a figure in each format.
-
-    Parameters
-    ----------
-    figure : Figure
-        The figure.
-    output : Path
-        The directory.
-    name : str
-        The name of the files, without an ending.
-    made : Pictures
-        The formats.
-    dots : float, optional
-        Pixels an inch.
-
-    Returns
-    -------
-    list of Path
-        The files.
-
-    Raises
-    ------
-    InputError
-        If a file cannot be written.
-    """
+    """Write a figure in each format."""
     files = [output / f"{name}.{ending}" for ending in made.formats]
     dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}  # equal numbers, equal files
     for path, ending in zip(files, made.formats, strict=True):

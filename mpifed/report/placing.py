@@ -12,19 +12,8 @@ MARKED = 6  # markers on a line of more points
 
 
 def marked(points: int, index: int, lines: int) -> list[int]:
-    """Return the points of a line that have markers: all of few, else some, apart from the others'.
-
-    Parameters
-    ----------
-    points : int
-        The points of the line.
-    index, lines : int
-        Its place among the lines of the panel, and their number.
-
-    Examples
-    --------
-    >>> marked(3, 0, 2), marked(121, 1, 2)
-    ([0, 1, 2], [15, 35, 55, 75, 95, 115])
+    """Return the points of a line that have markers: all of few, else some, apart from the
+    others'.
     """
     if points <= FEW_POINTS:
         return list(range(points))
@@ -35,26 +24,7 @@ def marked(points: int, index: int, lines: int) -> list[int]:
 def beside(
     x: np.ndarray, moved: Sequence[float], index: int, width: float, ends: tuple[float, float]
 ) -> np.ndarray:
-    """Return where the bars of a line are, beside those of the others and within the axes.
-
-    Parameters
-    ----------
-    x : ndarray of float64, shape (n,)
-        The places of its points.
-    moved : sequence of float
-        How far the bars of each line are moved, in widths.
-    index : int
-        The line.
-    width : float
-        The width of a bar.
-    ends : tuple of float
-        The ends of the axis.
-
-    Examples
-    --------
-    >>> beside(np.array([0.0, 50.0]), [-1, 0, 1], 2, 5.0, (0.0, 100.0)).tolist()
-    [12.5, 55.0]
-    """
+    """Return where the bars of a line are, beside those of the others and within the axes."""
     room = width * (max(moved) + 0.5)
     return np.clip(x, ends[0] + room, ends[1] - room) + width * moved[index]
 
@@ -64,32 +34,7 @@ def spread(
     sizes: float | np.ndarray = LINE_HEIGHT,
     ends: tuple[float, float] = (-np.inf, np.inf),
 ) -> np.ndarray:
-    """Return the middles of names moved apart so that none covers another.
-
-    Names that are too close form a bundle around their mean; bundles that meet are joined. All of
-    them are between the ends if there is room.
-
-    Parameters
-    ----------
-    heights : ndarray of float64, shape (n,)
-        Where they would best be, in any order.
-    sizes : float or ndarray of float64, shape (n,), default LINE_HEIGHT
-        Their heights.
-    ends : tuple of float, optional
-        Between which they are.
-
-    Returns
-    -------
-    ndarray of float64, shape (n,)
-        The middles, in the same order.
-
-    Examples
-    --------
-    >>> spread(np.array([0.0, 1.0, 9.0]), 2.0)
-    array([-0.5,  1.5,  9. ])
-    >>> spread(np.array([0.0, 1.0, 9.0]), np.array([2.0, 4.0, 2.0]), (0.0, 12.0))
-    array([1., 4., 9.])
-    """
+    """Return the middles of names moved apart so that none covers another."""
     order = np.argsort(heights, kind="stable")
     room = np.broadcast_to(np.asarray(sizes, dtype=float), heights.shape)[order]
     # How far each is from the first where all touch; what is left must not decrease.

@@ -16,8 +16,8 @@ from mpifed.report.lines import figure_of
 from mpifed.report.paired import partner
 from mpifed.report.pictures import Pictures, save
 
+# Columns that are drawn not against rounds alone.
 AGAINST_ALL = ("test-accuracy", "bottom-decile", "train-loss")
-"""Columns that are drawn not against rounds alone."""
 
 
 def draw(
@@ -27,31 +27,7 @@ def draw(
     made: Pictures | None = None,
     how: Drawn | None = None,
 ) -> list[Path]:
-    """Draw every picture for which the runs have numbers.
-
-    Parameters
-    ----------
-    groups : Sequence[Group]
-        The groups of runs.
-    output : Path
-        The directory of the files.
-    against : str, optional
-        A method from which the others' accuracies are subtracted, seed by seed.
-    made : Pictures, optional
-        Formats, size, font and texts.
-    how : Drawn, optional
-        How methods are called and drawn.
-
-    Returns
-    -------
-    list of Path
-        The files.
-
-    Raises
-    ------
-    InputError
-        If a file cannot be written.
-    """
+    """Draw every picture for which the runs have numbers."""
     made = made or Pictures()
     files: list[Path] = []
     if not made.formats:
@@ -85,22 +61,7 @@ def _differences(groups: Sequence[Group], how: Drawn, against: str | None) -> di
 def by_data(
     groups: Sequence[Group], how: Drawn, against: str | None = None
 ) -> dict[str, list[Chart]]:
-    """Return the charts of each data set, by the prefix of their files.
-
-    Parameters
-    ----------
-    groups : Sequence[Group]
-        The groups of runs.
-    how : Drawn
-        How methods are called and drawn.
-    against : str, optional
-        A method from which the others' accuracies are subtracted.
-
-    Returns
-    -------
-    dict of str to list of Chart
-        The prefix is empty where there is one data set.
-    """
+    """Return the charts of each data set, by the prefix of their files."""
     datas = list(dict.fromkeys(group.data for group in groups))
     found = {}
     for data, prefix in zip(datas, prefixes(datas), strict=True):
@@ -111,18 +72,7 @@ def by_data(
 
 
 def prefixes(datas: Sequence[str]) -> list[str]:
-    """Return the prefix of each data set's files; no two are equal.
-
-    Parameters
-    ----------
-    datas : sequence of str
-        Different labels of data sets.
-
-    Examples
-    --------
-    >>> prefixes(["digits, clients=4", "digits"]), prefixes(["digits"])
-    (['digits,clients=4-', 'digits-'], [''])
-    """
+    """Return the prefix of each data set's files; no two are equal."""
     if len(datas) == 1:
         return [""]
     short = [safe(data.replace(" ", "")) for data in datas]
@@ -138,20 +88,7 @@ def in_a_file(chart: Chart) -> bool:
 
 
 def check_texts(made: Pictures, groups: Sequence[Group], how: Drawn, against: str | None) -> None:
-    """Refuse texts for pictures that there are not.
-
-    Parameters
-    ----------
-    made : Pictures
-        The texts.
-    groups, how, against
-        As for :func:`draw`.
-
-    Raises
-    ------
-    InputError
-        For an unknown name.
-    """
+    """Refuse texts for pictures that there are not."""
     texts: dict[str, Mapping[str, str]] = {"--title": made.titles, "--x-label": made.x_labels}
     if not any(texts.values()):
         return

@@ -18,27 +18,7 @@ from mpifed.results.results import DIGEST, read_clients, read_metrics, read_summ
 
 @dataclass(frozen=True)
 class Run:
-    """One run directory.
-
-    Attributes
-    ----------
-    path : Path
-        The directory.
-    config : dict[str, Any]
-        The configuration.
-    metrics : dict of str to ndarray of float64, shape (k,)
-        The ``COLUMNS`` and ``MEASURES`` at the evaluated rounds, NaN where the file has no value.
-    client_accuracies : ndarray of float64, shape (clients,), or None
-        The test accuracies at the last evaluation.
-    seconds : float
-        Wall time in seconds.
-    finished : bool
-        Whether the run is complete.
-    predicted : dict[str, float]
-        The contraction of pure averaging in summary.json (p, tau, per_round); empty without.
-    diverged : bool
-        Whether the run ended because numbers were no longer finite.
-    """
+    """One run directory."""
 
     path: Path
     config: dict[str, Any]
@@ -65,23 +45,7 @@ class Run:
 
 
 def find_runs(places: Iterable[Path]) -> list[Run]:
-    """Return the runs in some directories.
-
-    Parameters
-    ----------
-    places : Iterable[Path]
-        Run directories, or directories with run directories at any depth.
-
-    Returns
-    -------
-    list of Run
-        The runs, each once.
-
-    Raises
-    ------
-    InputError
-        If a place is not a directory or has no runs, or if a file is damaged.
-    """
+    """Return the runs in some directories."""
     found: dict[Path, Run] = {}
     for place in places:
         for directory in run_directories(place):
@@ -90,23 +54,7 @@ def find_runs(places: Iterable[Path]) -> list[Run]:
 
 
 def run_directories(place: Path) -> list[Path]:
-    """Return the run directories in a place, sorted.
-
-    Parameters
-    ----------
-    place : Path
-        A run directory, or a directory with run directories at any depth.
-
-    Returns
-    -------
-    list of Path
-        The directories, each beginning with ``place``.
-
-    Raises
-    ------
-    InputError
-        If the place is not a directory or has no runs.
-    """
+    """Return the run directories in a place, sorted."""
     if not os.path.isdir(place):
         raise InputError(f"'{place}' is not a directory; it must be or contain a run directory")
     found = sorted(_run_directories(place))
@@ -116,23 +64,7 @@ def run_directories(place: Path) -> list[Path]:
 
 
 def read_run(path: Path) -> Run:
-    """Return the run in a directory.
-
-    Parameters
-    ----------
-    path : Path
-        The run directory.
-
-    Returns
-    -------
-    Run
-        The run.
-
-    Raises
-    ------
-    InputError
-        If a file is missing, damaged or foreign; the message names it.
-    """
+    """Return the run in a directory."""
     finished = (path / "DONE").exists()
     config = read_stored(path / "config.yaml")
     metrics = _read_metrics(path / "metrics.csv", finished)
@@ -178,25 +110,7 @@ def _read_metrics(path: Path, finished: bool) -> dict[str, np.ndarray]:
 
 
 def read_columns(run: Run, names: Sequence[str]) -> np.ndarray:
-    """Return some columns of metrics.csv.
-
-    Parameters
-    ----------
-    run : Run
-        The run.
-    names : Sequence[str]
-        The columns, of all that the file has.
-
-    Returns
-    -------
-    ndarray of float64, shape (evaluated rounds, names)
-        The values, NaN where a field is empty.
-
-    Raises
-    ------
-    InputError
-        For a column that does not exist, or a file that cannot be read.
-    """
+    """Return some columns of metrics.csv."""
     found = read_metrics(run.path / "metrics.csv", growing=not run.finished)
     there = [name for name in found.columns if name != DIGEST]
     for name in names:

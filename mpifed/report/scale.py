@@ -12,19 +12,7 @@ SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 @dataclass(frozen=True)
 class Scale:
-    """Values from ``low`` to ``high`` on a line from ``start`` to ``end``.
-
-    Attributes
-    ----------
-    low, high : float
-        The values at its ends; positive where it is logarithmic.
-    start, end : float
-        Its ends, in units of the drawing.
-    log : bool
-        Whether it is logarithmic.
-    whole : bool
-        Whether only whole numbers are labelled.
-    """
+    """Values from ``low`` to ``high`` on a line from ``start`` to ``end``."""
 
     low: float
     high: float
@@ -34,23 +22,7 @@ class Scale:
     whole: bool = False
 
     def at(self, values: np.ndarray) -> np.ndarray:
-        """Return where values are.
-
-        Parameters
-        ----------
-        values : ndarray of float64, shape (n,)
-            The values.
-
-        Returns
-        -------
-        ndarray of float64, shape (n,)
-            Their places; beyond an end, the end.
-
-        Examples
-        --------
-        >>> Scale(0, 10, 100, 200).at(np.array([0.0, 5.0, 11.0]))
-        array([100., 150., 200.])
-        """
+        """Return where values are."""
         low, high = self.low, self.high
         if self.log:
             low, high = math.log10(low), math.log10(high)
@@ -59,42 +31,12 @@ class Scale:
         return self.start + share * (self.end - self.start)
 
     def ticks(self, count: int) -> list[tuple[float, str]]:
-        """Return about ``count`` values to label, with their labels.
-
-        Parameters
-        ----------
-        count : int
-            The number of intervals to aim at.
-
-        Examples
-        --------
-        >>> Scale(0, 40, 0, 1).ticks(4)
-        [(0.0, '0'), (10.0, '10'), (20.0, '20'), (30.0, '30'), (40.0, '40')]
-        >>> Scale(0, 2, 0, 1, whole=True).ticks(4)
-        [(0.0, '0'), (1.0, '1'), (2.0, '2')]
-        >>> Scale(1e-4, 1.0, 0, 1, log=True).ticks(4)[0]
-        (0.0001, '10⁻⁴')
-        """
+        """Return about ``count`` values to label, with their labels."""
         return _log_ticks(self.low, self.high, count) if self.log else _ticks(self, count)
 
 
 def around(low: float, high: float, log: bool = False, margin: float = 0.04) -> tuple[float, float]:
-    """Return limits of an axis around values from ``low`` to ``high``.
-
-    Parameters
-    ----------
-    low, high : float
-        The least and the largest value.
-    log : bool, default False
-        Whether the axis is logarithmic.
-    margin : float, default 0.04
-        The part of the range that is added at each end.
-
-    Examples
-    --------
-    >>> around(0.0, 1.0, margin=0.1), around(3.0, 3.0, margin=0)
-    ((-0.1, 1.1), (2.5, 3.5))
-    """
+    """Return limits of an axis around values from ``low`` to ``high``."""
     if log:
         if high <= low * 1.0001:
             return low / 2, high * 2

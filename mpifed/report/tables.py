@@ -25,22 +25,7 @@ ACCURACY, DECILE = "test_accuracy", "test_accuracy_p10"
 
 
 def markdown(groups: Sequence[Group], notes: Sequence[str]) -> str:
-    """Return the tables as Markdown: data sets down, methods across, the best of each row bold.
-
-    A second table has the costs of each method; others follow where runs have measures or gossip.
-
-    Parameters
-    ----------
-    groups : Sequence[Group]
-        The groups of runs.
-    notes : Sequence[str]
-        Remarks for the end.
-
-    Returns
-    -------
-    str
-        The text.
-    """
+    """Return the tables as Markdown: data sets down, methods across, the best of each row bold."""
     methods = _distinct([group.method for group in groups])
     cells = {(group.data, group.method): group for group in groups}
     lines = []
@@ -79,20 +64,7 @@ def markdown(groups: Sequence[Group], notes: Sequence[str]) -> str:
 
 
 def csv_text(groups: Sequence[Group]) -> str:
-    """Return the table as CSV, one row per data set and method.
-
-    Accuracies are fractions; a field without a number is empty.
-
-    Parameters
-    ----------
-    groups : Sequence[Group]
-        The groups of runs.
-
-    Returns
-    -------
-    str
-        The text.
-    """
+    """Return the table as CSV, one row per data set and method."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     columns = measures.measured(groups)
@@ -132,18 +104,7 @@ def csv_text(groups: Sequence[Group]) -> str:
 
 
 def terminal(groups: Sequence[Group]) -> Table:
-    """Return the table for a terminal, one line per data set and method.
-
-    Parameters
-    ----------
-    groups : Sequence[Group]
-        The groups of runs.
-
-    Returns
-    -------
-    rich.table.Table
-        The table.
-    """
+    """Return the table for a terminal, one line per data set and method."""
     accuracies = _shows_accuracies(groups)
     columns = measures.measured(groups)[:1]  # a terminal has no room for more
     title = "Test accuracy in per cent" if accuracies else None
@@ -224,40 +185,11 @@ def _cost(group: Group) -> list[str]:
 
 
 def markdown_header(names: Sequence[str], texts: int) -> list[str]:
-    """Return header and rule of a Markdown table.
-
-    Parameters
-    ----------
-    names : Sequence[str]
-        The headers.
-    texts : int
-        The number of leading columns with words; the others have numbers, set flush right.
-
-    Returns
-    -------
-    list of str
-        The two lines.
-    """
+    """Return header and rule of a Markdown table."""
     rule = ["---" if index < texts else "---:" for index in range(len(names))]
     return [markdown_row(names), markdown_row(rule)]
 
 
 def markdown_row(cells: Sequence[str]) -> str:
-    """Return one line of a Markdown table.
-
-    Parameters
-    ----------
-    cells : Sequence[str]
-        The cells.
-
-    Returns
-    -------
-    str
-        The line.
-
-    Examples
-    --------
-    >>> markdown_row(["FedEM", "83.1"])
-    '| FedEM | 83.1 |'
-    """
+    """Return one line of a Markdown table."""
     return "| " + " | ".join(cells) + " |"

@@ -23,12 +23,13 @@ from mpifed.report.reading import Run, read_run
 from mpifed.report.words import in_words
 
 GOING, UNKNOWN, ENDED = "going on", "unknown", "not going on"
+# Seconds without a written line after which a run whose lock cannot be read counts as ended.
 SILENCE = 3600.0
-"""Seconds without a written line after which a run whose lock cannot be read counts as ended."""
 
 BAR, CURVE = 40, 32  # letters of the bar and of a curve
 LOG_LINES, LOG_BYTES = 6, 1 << 16
 LEVELS = "▁▂▃▄▅▆▇█"
+# Columns of metrics.csv that are shown where they have numbers: name, factor, form.
 SHOWN = {
     "train_loss": ("training loss", 1.0, "{:.4f}"),
     "test_accuracy": ("test accuracy (%)", 100.0, "{:.2f}"),
@@ -39,22 +40,11 @@ SHOWN = {
         for column, measure in MEASURES.items()
     },
 }
-"""Columns of metrics.csv that are shown where they have numbers: name, factor, form."""
 
 
 @dataclass(frozen=True)
 class View:
-    """A run as it is now.
-
-    Attributes
-    ----------
-    run : Run
-        Its configuration and measurements.
-    state : str
-        'finished', 'diverged', or one of ``GOING``, ``UNKNOWN`` and ``ENDED``.
-    log : list of str
-        The last lines of its log.
-    """
+    """A run as it is now."""
 
     run: Run
     state: str
@@ -67,23 +57,7 @@ class View:
 
 
 def view(path: Path) -> View:
-    """Return a run as it is now.
-
-    Parameters
-    ----------
-    path : Path
-        The run directory.
-
-    Returns
-    -------
-    View
-        Its measurements, state and log.
-
-    Raises
-    ------
-    InputError
-        If a file is damaged or foreign.
-    """
+    """Return a run as it is now."""
     state = _state(path)  # before the measurements: what a run wrote at its end is then read
     run = read_run(path)
     if run.finished or run.diverged:
@@ -92,13 +66,7 @@ def view(path: Path) -> View:
 
 
 def progress(shown: View) -> str:
-    """Return the line of progress: bar, round, seconds a round, time left.
-
-    Parameters
-    ----------
-    shown : View
-        The run.
-    """
+    """Return the line of progress: bar, round, seconds a round, time left."""
     run = shown.run
     planned = run.config.get("rounds")
     at = run.rounds or 0
@@ -116,23 +84,7 @@ def progress(shown: View) -> str:
 
 
 def seconds_a_round(rounds: np.ndarray, seconds: np.ndarray) -> float:
-    """Return the wall time of a round over the later half of the measurements.
-
-    Parameters
-    ----------
-    rounds, seconds : ndarray of float64, shape (k,)
-        Rounds, and the wall time until then.
-
-    Returns
-    -------
-    float
-        Seconds; NaN before the second measurement.
-
-    Examples
-    --------
-    >>> seconds_a_round(np.array([0.0, 10.0, 20.0]), np.array([0.0, 30.0, 40.0]))
-    1.0
-    """
+    """Return the wall time of a round over the later half of the measurements."""
     if len(rounds) < 2:
         return math.nan
     first = (len(rounds) - 1) // 2
@@ -140,20 +92,7 @@ def seconds_a_round(rounds: np.ndarray, seconds: np.ndarray) -> float:
 
 
 def curve(values: np.ndarray, width: int = CURVE) -> str:
-    """Return values as a line of blocks from the least to the largest.
-
-    Parameters
-    ----------
-    values : ndarray of float64, shape (n,)
-        The values, finite.
-    width : int
-        Blocks, at most; of more values the last of each part is shown.
-
-    Examples
-    --------
-    >>> curve(np.array([0.0, 1.0, 2.0, 7.0]))
-    '▁▂▃█'
-    """
+    """Return values as a line of blocks from the least to the largest."""
     if not len(values):
         return ""
     if len(values) > width:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+# Components as papers print them.
 NAMES = {
     "barabasi_albert": "Barabási–Albert",
     "base_k": "base k",
@@ -60,8 +61,8 @@ NAMES = {
     "u_equistatic": "U-EquiStatic",
     "watts_strogatz": "Watts–Strogatz",
 }
-"""Components as papers print them."""
 
+# Options whose names are no words.
 KEYS = {
     "batch_size": "batch size",
     "dirichlet_alpha": "Dirichlet α",
@@ -73,43 +74,15 @@ KEYS = {
     "n_components": "components",
     "weight_decay": "weight decay",
 }
-"""Options whose names are no words."""
 
 
 def in_words(label: str) -> str:
-    """Return a label of a method or a data set in words.
-
-    Parameters
-    ----------
-    label : str
-        The label as the tables have it.
-
-    Returns
-    -------
-    str
-        The words.
-
-    Examples
-    --------
-    >>> in_words("D-FedEM, erdos_renyi p=0.1, lr=0.3")
-    'D-FedEM, Erdős–Rényi, p = 0.1, learning rate = 0.3'
-    """
+    """Return a label of a method or a data set in words."""
     return ", ".join(_part(part) for part in label.split(", "))
 
 
 def key_in_words(key: str) -> str:
-    """Return an option in words.
-
-    Parameters
-    ----------
-    key : str
-        The dotted key, or its last part.
-
-    Examples
-    --------
-    >>> key_in_words("local.lr"), key_in_words("algorithm.mixture_floor")
-    ('learning rate', 'mixture floor')
-    """
+    """Return an option in words."""
     section, _, last = key.rpartition(".")
     if last == "name" and section:
         return section.rpartition(".")[2].replace("_", " ")

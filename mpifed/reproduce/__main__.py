@@ -1,22 +1,4 @@
-"""Tables and figures of the papers: runs what is missing, and writes pages.
-
-    python -m mpifed.reproduce fedem --list
-    python -m mpifed.reproduce fedem --table 2 --output reproduced
-    python -m mpifed.reproduce fedem --study recovery seed=[0,1,2]
-    python -m mpifed.reproduce fedem --table 2 --tune --data released
-    python -m mpifed.reproduce fedem --table 2 --slurm SITE
-    python -m mpifed.reproduce flix --figure 2
-
-Without --table, --figure or --study it is all of a paper. Runs are in OUTPUT/STUDY/..., the pages
-in OUTPUT/STUDY.md. The same command continues after an interruption, and skips what is finished.
-Words key=value are overrides for all runs, as rounds=20 to try a study out; seed=[0,1] sets the
-seeds. --tune first chooses learning rates and penalties on validation data, over the paper's grids,
-and writes OUTPUT/tuned-PAPER-DATA.yaml, which later runs there use; mpifed comes with such files.
---slurm submits the runs as arrays of jobs instead; the same command without it, once they are
-finished, writes the page. --finished writes it from those that are finished, and runs nothing.
-Of several studies, those that cannot be run, such as those whose data are not there, are left out
-with a line that says why, and the exit code is 1.
-"""
+"""Tables and figures of the papers: runs what is missing, and writes pages."""
 
 from __future__ import annotations
 
@@ -50,18 +32,7 @@ PAPERS = ("fedem", "flix", "fedmm")
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command.
-
-    Parameters
-    ----------
-    words : sequence of str, optional
-        The arguments; those of this process by default.
-
-    Returns
-    -------
-    int
-        The exit code: 0, 1 if a run failed, 2 for bad input.
-    """
+    """Run the command."""
     given = list(sys.argv[1:] if words is None else words)
     try:
         options = parser().parse_intermixed_args(given)
@@ -151,20 +122,7 @@ def _refuse_unknown(options: argparse.Namespace, chosen: Mapping[str, Study]) ->
 def _planned(
     chosen: Mapping[str, Study], options: argparse.Namespace, overrides: Mapping[str, Any]
 ) -> tuple[dict[str, Plan | Figure], dict[str, str]]:
-    """Check all studies before the first run.
-
-    Returns
-    -------
-    planned : dict
-        What is run, by name.
-    left_out : dict of str to str
-        Why a study of several cannot be run, such as missing data.
-
-    Raises
-    ------
-    InputError
-        If none can be run.
-    """
+    """Check all studies before the first run."""
     from mpifed.reproduce.tables import plan_of
 
     planned: dict[str, Plan | Figure] = {}

@@ -15,20 +15,7 @@ from mpifed.reproduce.study import Figure, Planned
 
 
 def make_figure(study: Figure, options: argparse.Namespace) -> bool:
-    """Run a figure's sweeps, then its reports; return whether one failed.
-
-    Parameters
-    ----------
-    study : Figure
-        The figure.
-    options : Namespace
-        The options of the command. With ``finished`` the sweeps are left out.
-
-    Raises
-    ------
-    InputError
-        If one of the commands refuses its input.
-    """
+    """Run a figure's sweeps, then its reports; return whether one failed."""
     output = options.output / study.name
     sweeps = () if options.finished else study.sweeps
     commands = [
@@ -55,20 +42,7 @@ def make_figure(study: Figure, options: argparse.Namespace) -> bool:
 
 
 def submit(runs: Sequence[Planned], site: str) -> None:
-    """Submit the runs of a row that are missing as one array over their seeds.
-
-    Parameters
-    ----------
-    runs : sequence of Planned
-        The runs of the row.
-    site : str
-        The site file.
-
-    Raises
-    ------
-    InputError
-        If ``mpifed.jobs`` refuses it.
-    """
+    """Submit the runs of a row that are missing as one array over their seeds."""
     waiting = [run for run in runs if not run.finished]
     if not waiting:
         return

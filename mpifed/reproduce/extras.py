@@ -1,7 +1,4 @@
-"""What pages of the FedEM paper show beside their table, as Markdown made of the runs by row.
-
-What computes with torch is imported in the functions, since studies name them to list themselves.
-"""
+"""What pages of the FedEM paper show beside their table, as Markdown made of the runs by row."""
 
 from __future__ import annotations
 

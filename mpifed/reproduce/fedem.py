@@ -1,8 +1,5 @@
-"""The tables and figures of Marfoq et al. 2021, on the synthetic benchmark; ``real`` has real data.
-
-Every kind of data is trained as the published code does (300 clients, minibatches of 128, one local
-epoch, momentum 0.9, weight decay 5e-4, learning rates that fall at half and three quarters of the
-rounds), with learning rates chosen on validation data.
+"""The tables and figures of Marfoq et al. 2021, on the synthetic benchmark; ``real`` has real
+data.
 """
 
 from __future__ import annotations
@@ -33,11 +30,11 @@ from mpifed.reproduce.study import Entry, Study, Table
 DATA_SEED = 12345
 GOSSIP = {"exchange": "gossip", "algorithm.gossip_step_scale": "none"}
 
+# The generator of the text and that of the published code, both with the same data in all runs.
 SYNTHETIC: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "paper": ("synthetic-released", {"data.variant": "paper", "data.seed": DATA_SEED}),
     "released": ("synthetic-released", {}),
 }
-"""The generator of the text and that of the published code, both with the same data in all runs."""
 
 ENDS = {"evaluation.every": 1_000_000, "checkpoint.every": 100}
 
@@ -63,6 +60,7 @@ ONE_HOT = {
 }
 CORRECTED = {"corrected": ("synthetic-released", {"data.variant": "corrected"})}
 
+# Every table and figure, by name.
 STUDIES: dict[str, Study] = {
     study.name: replace(study, remarks=(*study.remarks, WHY)) if _published(study) else study
     for study in (
@@ -233,4 +231,3 @@ STUDIES: dict[str, Study] = {
         *real.TABLES,
     )
 }
-"""Every table and figure, by name."""

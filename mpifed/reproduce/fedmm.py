@@ -8,6 +8,7 @@ BOTH = "algorithm=[fedmm,fedmm_theta]"
 OPTIONS = ("algorithm.batch=50", "algorithm.control_variate_rate=0.01", "algorithm.step=[0.05]")
 SEEDS = "seed=[0,1,2,3,4,5,6,7,8,9]"
 
+# Every figure, by name.
 STUDIES: dict[str, Study] = {
     study.name: study
     for study in (
@@ -20,4 +21,3 @@ STUDIES: dict[str, Study] = {
         for data in ("heterogeneous", "homogeneous")
     )
 }
-"""Every figure, by name."""

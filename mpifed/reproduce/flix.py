@@ -9,6 +9,7 @@ SIZES = "compression.k=[1,22,45,67,90,113]"
 BY_ALPHA = ("--by", "algorithm.flix_alpha")
 GAP = ("--figure", "objective_gap")
 
+# Every figure, by name.
 STUDIES: dict[str, Study] = {
     study.name: study
     for study in (
@@ -63,4 +64,3 @@ STUDIES: dict[str, Study] = {
         ),
     )
 }
-"""Every figure, by name."""

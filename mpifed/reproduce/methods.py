@@ -1,8 +1,4 @@
-"""The methods of Table 2 of Marfoq et al. 2021 and of later papers, as rows on linear models.
-
-What the paper printed for a method stands beside it. Rows without numbers are methods that the
-paper does not have on this data.
-"""
+"""The methods of Table 2 of Marfoq et al. 2021 and of later papers, as rows on linear models."""
 
 from __future__ import annotations
 
@@ -82,14 +78,15 @@ WITHOUT_VALIDATION = (
     "kNN-Per mixes with lambda = 0.5 for all clients: runs hold out no samples to choose it by."
 )
 
+# The rows that the paper has.
 PAPER = (LOCAL, FEDAVG, FEDPROX, FEDAVG_FT, CLUSTERED, PFEDME, MOCHA, FEDEM_ROW)
-"""The rows that the paper has."""
 
 
 def _with_rates(row: Entry) -> Mapping[str, Sequence[float]]:
     return {"local.lr": LARGE_RATES, **row.grid} if row.learning_rates else row.grid
 
 
+# What the field compares with beside these.
 FIELD = tuple(
     replace(row, tuning_rounds=60, grid=_with_rates(row))
     for row in (
@@ -97,8 +94,3 @@ FIELD = tuple(
         *(IFCA, FEDGMM, FEDALA, FEDROD, KNN_PER),
     )
 )
-"""What the field compares with beside these. FedPer, FedRep, FedBABU and FedBN need a network.
-
-Their values are chosen after 60 rounds and among three learning rates: with the paper's grid they
-would take two thirds of the time. kNN-Per trains as FedAvg does, and takes its learning rate.
-"""

@@ -14,9 +14,10 @@ from mpifed.report.intervals import estimate
 from mpifed.reproduce.study import Entry, Planned, Table
 from mpifed.results.results import read_clients, read_summary
 
+# Above this p-value two methods tie.
 LEVEL = 0.05
-"""Above this p-value two methods tie."""
 
+# What a run is measured by.
 MEASURES = {
     "average": "average",
     "weighted": "average by n_t",
@@ -29,23 +30,10 @@ MEASURES = {
     "seconds": "seconds",
     "rounds": "rounds",
 }
-"""What a run is measured by. Accuracies are in per cent; the average weighs clients by the samples
-that are scored, as the published code does, and ``weighted`` by n_t, as the text says."""
 
 
 def measured(run: Planned) -> dict[str, float]:
-    """Return the measures of a finished run.
-
-    Parameters
-    ----------
-    run : Planned
-        The run.
-
-    Returns
-    -------
-    dict of str to float
-        By the names of ``MEASURES``; NaN where one does not apply.
-    """
+    """Return the measures of a finished run."""
     from mpifed.training.averages import bottom_decile  # brings torch
 
     summary = read_summary(run.directory / "summary.json")
@@ -81,15 +69,7 @@ def measured(run: Planned) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Row:
-    """A method's numbers, one for each seed that finished.
-
-    Attributes
-    ----------
-    entry : Entry
-        The row of the table.
-    values : dict of str to ndarray
-        By measure, (seeds,), NaN for seeds that did not finish.
-    """
+    """A method's numbers, one for each seed that finished."""
 
     entry: Entry
     values: dict[str, np.ndarray]
@@ -116,15 +96,7 @@ class Row:
 
 
 def rows_of(table: Table, runs: Mapping[str, Sequence[Planned]]) -> list[Row]:
-    """Return the rows of a table from what is finished.
-
-    Parameters
-    ----------
-    table : Table
-        The table.
-    runs : mapping of str to sequence of Planned
-        Its runs, by label.
-    """
+    """Return the rows of a table from what is finished."""
     rows = []
     for entry in table.entries:
         found = [measured(run) if run.finished else {} for run in runs[entry.label]]
@@ -134,10 +106,8 @@ def rows_of(table: Table, runs: Mapping[str, Sequence[Planned]]) -> list[Row]:
 
 
 def paired_p(row: Row, other: Row, measure: str) -> float:
-    """Return the p-value of a paired t-test over the seeds that both have; NaN for fewer than two.
-
-    Runs of one seed have the same data and draws. Without any spread of the differences it is 0, or
-    1 where they are 0.
+    """Return the p-value of a paired t-test over the seeds that both have; NaN for fewer
+    than two.
     """
     return estimate(row.values[measure] - other.values[measure]).p_value
 
@@ -153,15 +123,7 @@ def best_of(rows: Sequence[Row], measure: str) -> Row | None:
 
 
 def table_text(table: Table, rows: Sequence[Row]) -> str:
-    """Return the Markdown table of some rows.
-
-    Parameters
-    ----------
-    table : Table
-        Its columns, and what was published.
-    rows : sequence of Row
-        What came out.
-    """
+    """Return the Markdown table of some rows."""
     first = table.columns[0]
     bold = best_of(rows, first)
     reference = max(
@@ -196,23 +158,7 @@ def table_text(table: Table, rows: Sequence[Row]) -> str:
 
 
 def tuned_text(table: Table, tuned: Mapping[str, Mapping[str, Any]], source: str) -> str:
-    """Return a sentence about the tuned values of a table's rows.
-
-    Parameters
-    ----------
-    table : Table
-        The table.
-    tuned : mapping
-        Overrides by label of the row.
-    source : str
-        The file that has them.
-
-    Examples
-    --------
-    >>> table = Table("table-9", "A table", {}, (Entry("FedAvg", {}), Entry("Local", {})))
-    >>> print(tuned_text(table, {"FedAvg": {"local.lr": 0.1}}, "tuned.yaml"))
-    Values of tuned.yaml: FedAvg lr 0.1. Not tuned: Local.
-    """
+    """Return a sentence about the tuned values of a table's rows."""
     having: list[str] = []
     lacking: list[str] = []
     for entry in table.entries:
@@ -240,25 +186,7 @@ def write_page(
     failed: Mapping[str, str],
     missing: int = 0,
 ) -> None:
-    """Write the page of a table.
-
-    Parameters
-    ----------
-    path : Path
-        The Markdown file.
-    table : Table
-        The table.
-    seeds : sequence of int
-        The seeds of its runs.
-    parts : mapping of str to str
-        Its text for each kind of data.
-    command : str
-        What made it.
-    failed : mapping of str to str
-        Reasons of runs that failed, by directory.
-    missing : int
-        Runs that are neither finished nor failed.
-    """
+    """Write the page of a table."""
     lines = [f"# {table.title}", "", "```", f"$ {command}", "```", ""]
     for variant, text in parts.items():
         lines += [f"## {variant}", "", text, ""]

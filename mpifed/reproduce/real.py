@@ -1,10 +1,5 @@
-"""The methods of Table 2 of Marfoq et al. 2021 on real data, with networks, 20 % of clients unseen.
-
-``data.raw``, or a folder in the directory that ``MPIFED_DATA`` names, has the files (docs/data.md).
-Tables start from the shipped experiment of their data set, which has the paper's setting, and those
-of CIFAR and Shakespeare are cut to what a small machine trains; their remarks say how. Methods that
-compute gradients of whole risks are left out, since the networks have dropout or batch
-normalisation, and MOCHA, which is for linear models.
+"""The methods of Table 2 of Marfoq et al. 2021 on real data, with networks, 20 % of clients
+unseen.
 """
 
 from __future__ import annotations
@@ -22,13 +17,13 @@ PARTS = (
     Entry("FedBABU", {"algorithm": "fedbabu"}),
 )
 FEDBN = Entry("FedBN", {"algorithm": "fedbn"})
+# Rows of Table 2 that train no such network.
 WHOLE = tuple(row.label for row in (methods.MOCHA, methods.AFL, methods.L2SGD))
-"""Rows of Table 2 that train no such network."""
 
+# Local serves no unseen client: all of them train.
 ALONE = replace(
     methods.LOCAL, overrides={**methods.LOCAL.overrides, "evaluation.unseen_fraction": 0.0}
 )
-"""Local serves no unseen client: all of them train."""
 
 TRAIN = (row for row in (*methods.PAPER[1:], *methods.FIELD) if row.label not in WHOLE)
 ROWS = (ALONE, *TRAIN, *PARTS)
@@ -39,8 +34,8 @@ COMMON: Mapping[str, Any] = {
     "checkpoint.every": 20,
 }
 
+# Training of the paper, for data sets of which no experiment has its setting.
 OF_FEDEM = {"local.lr_schedule": "multi_step", "local.momentum": 0.9, "local.weight_decay": 5e-4}
-"""Training of the paper, for data sets of which no experiment has its setting."""
 
 # Average and bottom decile in Table 2, by label of the row.
 PUBLISHED: Mapping[str, Mapping[str, tuple[float, ...]]] = {
@@ -100,24 +95,7 @@ def table(
     rows: tuple[Entry, ...] = ROWS,
     **overrides: Any,
 ) -> Table:
-    """Return the table of a data set.
-
-    Parameters
-    ----------
-    name : str
-        The data set.
-    title : str
-        What the page is called.
-    remarks : tuple of str
-        How the setting differs from the paper's.
-    experiment : str, optional
-        The shipped experiment that it is made from; None is that of the data set, which has the
-        paper's setting.
-    rows : tuple of Entry
-        The methods.
-    **overrides
-        Values by dotted key, ``__`` for a dot.
-    """
+    """Return the table of a data set."""
     keys = {key.replace("__", "."): value for key, value in overrides.items()}
     if experiment is not None:
         keys = {"data": name, **OF_FEDEM, **keys}
@@ -136,6 +114,7 @@ def table(
     )
 
 
+# One table for each data set.
 TABLES = (
     table(
         "mnist",
@@ -191,4 +170,3 @@ TABLES = (
         rounds=40,
     ),
 )
-"""One table for each data set."""

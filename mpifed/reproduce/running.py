@@ -28,22 +28,7 @@ def check_input(run: Planned) -> None:
 def run_missing(
     runs: Sequence[Planned], processes: int, say: Callable[[str], None]
 ) -> dict[str, str]:
-    """Run those that are not finished, and resume those that were interrupted.
-
-    Parameters
-    ----------
-    runs : sequence of Planned
-        The runs.
-    processes : int
-        How many run at once, one core each.
-    say : callable
-        Called with a line for each run that ends, which tells how long the others will take.
-
-    Returns
-    -------
-    dict of str to str
-        The reason of each run that failed, by its directory.
-    """
+    """Run those that are not finished, and resume those that were interrupted."""
     waiting = [run for run in runs if not run.finished]
     failed: dict[str, str] = {}
     if not waiting:

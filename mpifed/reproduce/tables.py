@@ -30,19 +30,7 @@ from mpifed.sweep.plan import check_same_run
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked of a table.
-
-    Attributes
-    ----------
-    study : Table
-        The table, without the rows that are left out.
-    variants : tuple of str
-        The kinds of data.
-    seeds : tuple of int
-        The seeds.
-    more : mapping
-        A user's overrides of all runs.
-    """
+    """What is asked of a table."""
 
     study: Table
     variants: tuple[str, ...]
@@ -51,22 +39,7 @@ class Plan:
 
 
 def plan_of(study: Table, options: argparse.Namespace, overrides: Mapping[str, Any]) -> Plan:
-    """Return what is asked of a table, once its settings and its data have been checked.
-
-    Parameters
-    ----------
-    study : Table
-        The table.
-    options : Namespace
-        The options of the command. Kinds of data and rows that the table lacks are passed over.
-    overrides : mapping
-        A user's overrides.
-
-    Raises
-    ------
-    InputError
-        For what a run would refuse, and for a table without any of the kinds of data.
-    """
+    """Return what is asked of a table, once its settings and its data have been checked."""
     more = dict(overrides)
     seeds = _seeds(more.pop("seed", list(study.seeds)))
     labels = {row.label for row in study.entries}
@@ -84,27 +57,7 @@ def plan_of(study: Table, options: argparse.Namespace, overrides: Mapping[str, A
 
 
 def make_table(plan: Plan, options: argparse.Namespace, command: str) -> dict[str, str]:
-    """Run what a table lacks and write its page.
-
-    Parameters
-    ----------
-    plan : Plan
-        What is asked of it.
-    options : Namespace
-        The options of the command.
-    command : str
-        The command, for the page.
-
-    Returns
-    -------
-    dict of str to str
-        The reason of each run that failed, by its directory.
-
-    Raises
-    ------
-    InputError
-        For finished runs of other settings in the folder.
-    """
+    """Run what a table lacks and write its page."""
     study = plan.study
     failed: dict[str, str] = {}
     if options.tune and not options.finished:

@@ -12,31 +12,18 @@ import yaml
 from mpifed.reproduce.study import Entry, Planned, Table
 from mpifed.results.results import read_metrics
 
+# 10^-0.5, 10^-1, ..., 10^-3.
 LEARNING_RATES = (0.316, 0.1, 0.0316, 0.01, 0.00316, 0.001)
-"""10^-0.5, 10^-1, ..., 10^-3."""
 
+# mu of FedProx and pFedMe, lambda of MOCHA.
 PENALTIES = (10.0, 1.0, 0.1, 0.01, 0.001)
-"""mu of FedProx and pFedMe, lambda of MOCHA."""
 
+# A fifth of each client's training samples is held out while values are chosen.
 VALIDATION = {"evaluation.validation_fraction": 0.2}
-"""A fifth of each client's training samples is held out while values are chosen."""
 
 
 def grid_of(entry: Entry) -> list[dict[str, Any]]:
-    """Return the combinations that are tried for a row of a table.
-
-    Parameters
-    ----------
-    entry : Entry
-        The row; its ``grid`` adds to the learning rates, or has some of its own.
-
-    Examples
-    --------
-    >>> len(grid_of(Entry("FedAvg", {})))
-    6
-    >>> len(grid_of(Entry("FedProx", {}, grid={"algorithm.mu": [0.1, 1.0]})))
-    12
-    """
+    """Return the combinations that are tried for a row of a table."""
     rates = {"local.lr": LEARNING_RATES} if entry.learning_rates else {}
     axes: dict[str, Sequence[float]] = {**rates, **entry.grid}
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
@@ -45,21 +32,7 @@ def grid_of(entry: Entry) -> list[dict[str, Any]]:
 def trials_of(
     table: Table, variant: str, output: Path, seed: int, more: Mapping[str, Any]
 ) -> dict[str, list[tuple[dict[str, Any], Planned]]]:
-    """Return the runs from which values are chosen, by row, each with the values it tries.
-
-    Parameters
-    ----------
-    table : Table
-        The table whose rows are tuned; those with ``tuned=False`` or ``tuned_as`` are left out.
-    variant : str
-        A key of its ``variants``.
-    output : Path
-        The folder of all studies.
-    seed : int
-        The seed of these runs.
-    more : mapping
-        A user's overrides.
-    """
+    """Return the runs from which values are chosen, by row, each with the values it tries."""
     experiment, of_data = table.variants[variant]
     found: dict[str, list[tuple[dict[str, Any], Planned]]] = {}
     for entry in table.entries:
@@ -86,10 +59,7 @@ def trials_of(
 
 
 def chosen(trials: Sequence[tuple[dict[str, Any], Planned]]) -> dict[str, Any] | None:
-    """Return the values with the best validation accuracy at the end; None if no run finished.
-
-    Of equal ones the first is taken, which has the largest learning rate.
-    """
+    """Return the values with the best validation accuracy at the end; None if no run finished."""
     best: tuple[float, dict[str, Any]] | None = None
     for tried, run in trials:
         if not run.finished:
@@ -113,17 +83,7 @@ def shipped_file(paper: str, variant: str) -> Path:
 
 
 def sources_of(table: Table, paper: str, variant: str, output: Path) -> list[str]:
-    """Return the names of the files that tuned values of a table's rows are from.
-
-    Parameters
-    ----------
-    table : Table
-        The table.
-    paper, variant : str
-        Which study and kind of data.
-    output : Path
-        The folder of all studies.
-    """
+    """Return the names of the files that tuned values of a table's rows are from."""
     rows = {row.tuned_as or row.label for row in table.entries if row.tuned}
     own, shipped = own_file(paper, variant, output), shipped_file(paper, variant)
     from_own = rows & {*_read(own)}
@@ -137,14 +97,8 @@ def read_own(paper: str, variant: str, output: Path) -> dict[str, dict[str, Any]
 
 
 def read_tuned(paper: str, variant: str, output: Path) -> dict[str, dict[str, Any]]:
-    """Return tuned values by row: those chosen in ``output``, then those that mpifed comes with.
-
-    Parameters
-    ----------
-    paper, variant : str
-        Which study and kind of data.
-    output : Path
-        The folder of all studies.
+    """Return tuned values by row: those chosen in ``output``, then those that mpifed comes
+    with.
     """
     return _read(shipped_file(paper, variant)) | read_own(paper, variant, output)
 
@@ -154,17 +108,7 @@ def _read(place: Path) -> dict[str, dict[str, Any]]:
 
 
 def write_tuned(path: Path, values: Mapping[str, Mapping[str, Any]], command: str) -> None:
-    """Write tuned values by row as YAML.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    values : mapping
-        Overrides by row.
-    command : str
-        What made them.
-    """
+    """Write tuned values by row as YAML."""
     text = yaml.safe_dump({key: dict(each) for key, each in values.items()}, sort_keys=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"# {command}\n{text}", encoding="utf-8")

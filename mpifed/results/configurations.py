@@ -10,28 +10,12 @@ from mpifed.io.text import is_count
 from mpifed.io.yaml_files import read_yaml
 
 COMPONENTS = ("data", "model", "algorithm", "exchange", "compression")
+# Sections of a stored configuration that are mappings; ``COMPONENTS`` have a name.
 SECTIONS = (*COMPONENTS, "local", "evaluation", "checkpoint")
-"""Sections of a stored configuration that are mappings; ``COMPONENTS`` have a name."""
 
 
 def read_stored(path: Path) -> dict[str, Any]:
-    """Read the configuration that a run has stored in its config.yaml.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-
-    Returns
-    -------
-    dict
-        The configuration, not resolved.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, or is not one that a run may have written.
-    """
+    """Read the configuration that a run has stored in its config.yaml."""
     configuration = read_yaml(path)
     try:
         check_stored(configuration)
@@ -41,26 +25,7 @@ def read_stored(path: Path) -> dict[str, Any]:
 
 
 def check_stored(configuration: Any) -> None:
-    """Check the form of a stored configuration.
-
-    Options of components, which may be a user's own, are checked by ``config.resolve`` alone.
-
-    Parameters
-    ----------
-    configuration : Any
-        The content of the file.
-
-    Raises
-    ------
-    ValueError
-        If no run writes such a configuration.
-
-    Examples
-    --------
-    >>> check_stored({"clients": 0})
-    Traceback (most recent call last):
-    ValueError: clients is not a whole number, at least 1
-    """
+    """Check the form of a stored configuration."""
     if not isinstance(configuration, dict) or not all(isinstance(k, str) for k in configuration):
         raise ValueError("it does not hold a mapping of keys to values")
     for name, least in (("clients", 1), ("rounds", 1), ("seed", 0)):

@@ -1,7 +1,4 @@
-"""Results in a run directory: metrics.csv, clients.h5 and summary.json, checked.
-
-The results of one run, as a program reads them.
-"""
+"""Results in a run directory: metrics.csv, clients.h5 and summary.json, checked."""
 
 from __future__ import annotations
 
@@ -22,23 +19,15 @@ from mpifed.errors import InputError, in_words, one_line
 from mpifed.io.text import damaged, is_count, is_number, read_json, read_text
 
 ROUND = re.compile(r"[0-9]{1,18}")
+# The only column of metrics.csv that is not numeric.
 DIGEST = "state_digest"
-"""The only column of metrics.csv that is not numeric."""
 
 RATE = ("p", "tau", "per_round")
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """The content of metrics.csv.
-
-    Attributes
-    ----------
-    columns : list of str
-        Names of the columns.
-    rows : list of list of str
-        Fields of each row, as text.
-    """
+    """The content of metrics.csv."""
 
     columns: list[str]
     rows: list[list[str]]
@@ -49,38 +38,12 @@ class Metrics:
         return [row[place] for row in self.rows]
 
     def numbers(self, name: str) -> np.ndarray:
-        """Return a column as float64 (rows,), NaN where a field is empty.
-
-        Parameters
-        ----------
-        name : str
-            One of ``columns``, other than ``state_digest``.
-
-        Examples
-        --------
-        >>> Metrics(["round", "train_loss"], [["0", "1.5"], ["1", ""]]).numbers("train_loss")
-        array([1.5, nan])
-        """
+        """Return a column as float64 (rows,), NaN where a field is empty."""
         return np.array([_number(text) for text in self.texts(name)], dtype=np.float64)
 
 
 def read_metrics(path: Path, growing: bool = False) -> Metrics:
-    """Read a metrics.csv.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    growing : bool
-        Whether its run may be writing to it, so that what follows the last complete line is left
-        out.
-
-    Raises
-    ------
-    InputError
-        If it is not such a file: rounds rise, all rows have the same columns, and all columns but
-        ``state_digest`` hold numbers or nothing.
-    """
+    """Read a metrics.csv."""
     text = read_text(path)
     if growing:
         text = text[: text.rfind("\n") + 1]
@@ -96,20 +59,7 @@ def read_metrics(path: Path, growing: bool = False) -> Metrics:
 
 
 def check_rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Check the columns and rows of a metrics.csv.
-
-    Parameters
-    ----------
-    columns : sequence of str
-        Names of the columns.
-    rows : sequence of sequence of str
-        Fields of each row, as text.
-
-    Raises
-    ------
-    ValueError
-        The message names the row, and what is wrong in it.
-    """
+    """Check the columns and rows of a metrics.csv."""
     if "round" not in columns:
         raise ValueError("it has no column round")
     if len(set(columns)) != len(columns) or not all(columns):
@@ -145,23 +95,7 @@ def _number(text: str) -> float:
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    """Read a summary.json.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-
-    Returns
-    -------
-    dict
-        Its content. That of a run that diverged has fewer keys than that of a finished one.
-
-    Raises
-    ------
-    InputError
-        If it is not such a file.
-    """
+    """Read a summary.json."""
     found = read_json(path)
     if not isinstance(found, dict) or not isinstance(found.get("status"), str):
         raise damaged(path, "it has no status")
@@ -184,33 +118,14 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Clients:
-    """The content of clients.h5.
-
-    Attributes
-    ----------
-    results : dict of str to ndarray
-        Results by name, (clients, ...).
-    learnt : dict of str to ndarray
-        Results that belong to no client; the group ``learnt``.
-    """
+    """The content of clients.h5."""
 
     results: dict[str, np.ndarray]
     learnt: dict[str, np.ndarray]
 
 
 def read_clients(path: Path) -> Clients:
-    """Read a clients.h5.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-
-    Raises
-    ------
-    InputError
-        If it is not such a file: every result is made of numbers, with a row for each client.
-    """
+    """Read a clients.h5."""
     from mpifed.io import hdf5  # imports h5py, which the other files do not need
 
     try:
@@ -244,15 +159,7 @@ def _check_results(results: dict[str, np.ndarray]) -> None:
 
 @dataclass(frozen=True)
 class Result:
-    """A run. Its files are read on first access.
-
-    Attributes
-    ----------
-    directory : Path
-        The run directory.
-    status : {'finished', 'stopped', 'diverged', 'unfinished', 'dry run'}
-        How the run ended; 'unfinished' where it goes on, or has ended without a summary.
-    """
+    """A run. Its files are read on first access."""
 
     directory: Path
     status: str
@@ -279,25 +186,11 @@ class Result:
 
     @cached_property
     def learnt(self) -> dict[str, np.ndarray]:
-        """Results that belong to no client, by name: a dictionary, means, potentials.
-
-        The group ``learnt`` of clients.h5; empty for methods whose models are in the checkpoint.
-        """
+        """Results that belong to no client, by name: a dictionary, means, potentials."""
         return self._clients_file.learnt
 
     def frame(self) -> Any:
-        """Return ``metrics`` as a pandas DataFrame with a row for each recorded round.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Its index is ``round``.
-
-        Raises
-        ------
-        InputError
-            If pandas is not installed.
-        """
+        """Return ``metrics`` as a pandas DataFrame with a row for each recorded round."""
         try:
             import pandas
         except ImportError as error:
@@ -314,29 +207,7 @@ class Result:
 
 
 def read(run: str | Path) -> Result:
-    """Return the results of a run from its directory, also while it goes on.
-
-    Parameters
-    ----------
-    run : str or Path
-        The run directory.
-
-    Raises
-    ------
-    InputError
-        If the directory holds no run.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import mpifed
-    >>> options = {"clients": 3, "rounds": 2, "data.n_test": 20, "data.dimension": 10}
-    >>> with tempfile.TemporaryDirectory() as directory:
-    ...     _ = mpifed.run("synthetic-fedem", output=f"{directory}/run", **options)
-    ...     result = mpifed.read(f"{directory}/run")
-    ...     print(result.status, result.metrics["round"])
-    finished [0. 2.]
-    """
+    """Return the results of a run from its directory, also while it goes on."""
     directory = Path(os.fspath(run))
     if not (directory / "config.yaml").is_file():
         raise InputError(f"run is '{directory}', which holds no run: there is no config.yaml in it")

@@ -1,7 +1,4 @@
-"""What the names of files tell of a run directory that a command is given.
-
-It needs neither torch nor HDF5, so a command refuses a wrong directory before it imports them.
-"""
+"""What the names of files tell of a run directory that a command is given."""
 
 from __future__ import annotations
 
@@ -12,18 +9,7 @@ from mpifed.errors import InputError
 
 
 def check_finished(directory: Path) -> None:
-    """Refuse what is not the directory of a finished run.
-
-    Parameters
-    ----------
-    directory : Path
-        What was given as ``RUN``.
-
-    Raises
-    ------
-    InputError
-        If it is missing, a file, or without a file DONE.
-    """
+    """Refuse what is not the directory of a finished run."""
     if not os.path.isdir(directory):  # False also for names that are too long
         what = "a file" if os.path.exists(directory) else "missing"
         raise InputError(f"RUN is '{directory}', which is {what}; it must be a run directory")
@@ -32,18 +18,7 @@ def check_finished(directory: Path) -> None:
 
 
 def check_checkpointed(directory: Path) -> None:
-    """Refuse a run directory without a checkpoint.
-
-    Parameters
-    ----------
-    directory : Path
-        What was given as ``RUN_DIR``.
-
-    Raises
-    ------
-    InputError
-        If there is no file that may be one.
-    """
+    """Refuse a run directory without a checkpoint."""
     if not any(Path(directory, "checkpoints").glob("*.h5")):
         raise no_checkpoint(directory)
 
@@ -54,18 +29,7 @@ def no_checkpoint(directory: Path) -> InputError:
 
 
 def check_resumed(path: Path) -> None:
-    """Refuse a path for ``--resume`` that is no checkpoint and has none.
-
-    Parameters
-    ----------
-    path : Path
-        A checkpoint, or a run directory.
-
-    Raises
-    ------
-    InputError
-        If it is neither, as far as names tell.
-    """
+    """Refuse a path for ``--resume`` that is no checkpoint and has none."""
     if not os.path.exists(path):
         raise InputError(f"--resume {path}: there is no such file")
     if os.path.isdir(path) and not any(path.glob("checkpoints/*.h5")):
@@ -78,35 +42,13 @@ def check_resumed(path: Path) -> None:
 
 
 def stored_near(resumed: Path) -> Path:
-    """Return where the configuration of the run is that a path for ``--resume`` belongs to.
-
-    Parameters
-    ----------
-    resumed : Path
-        A checkpoint, or a run directory.
-
-    Examples
-    --------
-    >>> str(stored_near(Path("runs/study/checkpoints/round-000050.h5")))
-    'runs/study/config.yaml'
-    """
+    """Return where the configuration of the run is that a path for ``--resume`` belongs to."""
     directory = resumed if os.path.isdir(resumed) else resumed.parent.parent
     return directory / "config.yaml"
 
 
 def check_output(output: Path) -> None:
-    """Refuse a place where no directory can be made or written.
-
-    Parameters
-    ----------
-    output : Path
-        What was given as ``--output``.
-
-    Raises
-    ------
-    InputError
-        If it is or lies below a file, or may not be written.
-    """
+    """Refuse a place where no directory can be made or written."""
     if os.path.exists(output) and not os.path.isdir(output):
         raise InputError(f"--output {output} is a file; it must be a directory, or not exist yet")
     try:
@@ -128,18 +70,7 @@ def holds_run(directory: Path) -> bool:
 
 
 def check_free(output: Path) -> None:
-    """Refuse a directory that holds a run, which would be overwritten.
-
-    Parameters
-    ----------
-    output : Path
-        What was given as ``--output``.
-
-    Raises
-    ------
-    InputError
-        If it holds a run, finished or not.
-    """
+    """Refuse a directory that holds a run, which would be overwritten."""
     if holds_run(output):
         raise InputError(
             f"--output {output} already holds a run; add --resume to continue it, or choose "
@@ -148,25 +79,7 @@ def check_free(output: Path) -> None:
 
 
 def chosen_rounds(rounds: tuple[int, int] | int | None, last: int) -> tuple[int, int]:
-    """Return the first and the last round to repeat of a run.
-
-    Parameters
-    ----------
-    rounds : tuple of int, int or None
-        The first and the last; how many of the last; or None for all.
-    last : int
-        The last round of the run.
-
-    Raises
-    ------
-    InputError
-        If the run has no such rounds.
-
-    Examples
-    --------
-    >>> chosen_rounds(None, 20), chosen_rounds(5, 20), chosen_rounds((3, 4), 20)
-    ((1, 20), (16, 20), (3, 4))
-    """
+    """Return the first and the last round to repeat of a run."""
     if rounds is None:
         return 1, last
     if isinstance(rounds, int):

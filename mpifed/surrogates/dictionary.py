@@ -35,46 +35,31 @@ from mpifed.surrogates.projections import (
     positive_semidefinite,
 )
 
+# What is added to the diagonal of s1, as a multiple of it and of its sum.
 DAMPING, FLOOR = 1e-10, 1e-13
-"""What is added to the diagonal of s1, as a multiple of it and of its sum."""
 
+# How near to 1 the norms of atoms on the sphere are brought.
 EXACT = 1e-14
-"""How near to 1 the norms of atoms on the sphere are brought."""
 
+# How far a value of phi may be off, relative to it.
 ROUNDING = 1e-15
-"""How far a value of phi may be off, relative to it."""
 
+# The residual of the optimality conditions that Newton's method must reach; see ``_residual``.
 CERTIFIED = 1e-13
-"""The residual of the optimality conditions that Newton's method must reach; see ``_residual``."""
 
+# How far a value may be above the minimum, relative to the lengths of the columns of s2.
 ACCEPTED = 1e-6
-"""How far a value may be above the minimum, relative to the lengths of the columns of s2."""
 
 MOST_STEPS, MOST_PROXIMAL, MOST_HALVINGS = 100, 20, 40
 
+# The central path: its last mu, as a multiple of the norm of s2; the factor from one mu to the
+# next; and the relative length of a Newton step below which a point counts as on the path.
 PATH_END, SHORTER, NEAR_PATH = 1e-15, 0.1, 0.1
-"""The central path: its last mu, as a multiple of the norm of s2; the factor from one mu to the
-next; and the relative length of a Newton step below which a point counts as on the path.
-"""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Multipliers with the dictionary and the value of phi that they give.
-
-    Attributes
-    ----------
-    multipliers : Tensor, shape (K,)
-        nu.
-    factor : Tensor, shape (K, K)
-        The Cholesky factor of s1 + diag(nu).
-    atoms : Tensor, shape (K, p)
-        The atoms as rows.
-    squares : Tensor, shape (K,)
-        Their squared norms.
-    value : float
-        phi(nu).
-    """
+    """Multipliers with the dictionary and the value of phi that they give."""
 
     multipliers: Tensor
     factor: Tensor
@@ -84,36 +69,7 @@ class Trial:
 
 
 def unit_ball_atoms(first: Tensor, second: Tensor) -> Tensor:
-    """Return argmin of 1/2 tr(theta s1 thetaᵀ) - <theta, s2> with atoms of norm at most 1.
-
-    The result is exact to rounding: the residual of the optimality conditions is below 1e-13 of the
-    terms of s1 theta - s2, or, where a singular s1 prevents this, the value is above the minimum by
-    about 1e-13 of the lengths of the columns of s2 in all but extreme cases.
-
-    Parameters
-    ----------
-    first : Tensor, shape (K, K)
-        S1.
-    second : Tensor, shape (p, K)
-        S2.
-
-    Returns
-    -------
-    Tensor, shape (p, K)
-        The atoms as columns.
-
-    Raises
-    ------
-    RunError
-        If s1 is not positive semidefinite, s is not finite, or the value may be above the minimum
-        by more than 1e-6 of the lengths of the columns of s2.
-
-    Examples
-    --------
-    >>> unit_ball_atoms(torch.eye(2).double(), torch.tensor([[3.0, 0.0], [0.0, 0.5]]).double())
-    tensor([[1.0000, 0.0000],
-            [0.0000, 0.5000]], dtype=torch.float64)
-    """
+    """Return argmin of 1/2 tr(theta s1 thetaᵀ) - <theta, s2> with atoms of norm at most 1."""
     s1, s2 = _near_one((first + first.T) / 2, second.T.contiguous())
     weight, lengths = s1.diagonal(), torch.linalg.vector_norm(s2, dim=1)
     floor = FLOOR * float(weight.sum()) + torch.finfo(s1.dtype).tiny
@@ -144,10 +100,7 @@ def unit_ball_atoms(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _near_one(s1: Tensor, s2: Tensor) -> tuple[Tensor, Tensor]:
-    """Return both divided by a number that does not change T, so that no square overflows.
-
-    It is a power of 4, by which division and square roots stay the same to the bit.
-    """
+    """Return both divided by a number that does not change T, so that no square overflows."""
     largest = float(torch.maximum(s1.abs().max(), s2.abs().max()))
     if not largest or not math.isfinite(largest):
         return s1, s2
@@ -163,12 +116,6 @@ def _cut(found: Trial) -> Tensor:
 
 def _central_path(s1: Tensor, s2: Tensor, damping: Tensor) -> Iterator[Trial]:
     """Yield points at which nu_k (1 - ||theta_k||^2) = 2 mu for all k, for smaller and smaller mu.
-
-    They minimise phi(nu) - mu sum log nu and are sum nu_k (1 - ||theta_k||) above the minimum at
-    most. Multipliers of s1 with a small damping are as small as the damping, and rounding errors of
-    theta in directions that s1 does not see then carry atoms out of their balls; on the path these
-    directions are used to stay inside, until mu itself is as small as rounding errors.
-
     As diag(nu) <= s1 + diag(nu), the third derivative along nu h is at most 3 max |h| times the
     second (Nesterov and Nemirovskii 1994), which gives the length of Newton's steps.
     """
@@ -246,10 +193,8 @@ def _step(
     s1: Tensor, s2: Tensor, now: Trial, norms: Tensor, slope: Tensor, free: Tensor
 ) -> Trial | None:
     """Return a step of the ``free`` multipliers that lowers phi; None where rounding prevents it.
-
     Newton on 1 / ||theta_k|| = 1, which is nearly linear in nu_k (Moré and Sorensen 1983), takes
-    longer steps at first than Newton on phi and is tried before it. If both fail, multipliers that
-    Newton on phi takes below 0 although phi rises with them are set to 0 separately.
+    longer steps at first than Newton on phi and is tried before it.
     """
     hessian = torch.cholesky_inverse(now.factor) * (now.atoms @ now.atoms.T)
     direction = _newton_direction(hessian, now.squares * (norms - 1), free)
@@ -309,25 +254,7 @@ Codes = Literal["lasso", "ridge", "nonnegative"]
 
 @dataclass(frozen=True)
 class Dictionary(Surrogate):
-    """Dictionary learning; theta (p, K) and s = (s1 (K, K), s2 (p, K)), flat, row by row.
-
-    Attributes
-    ----------
-    dimension : int
-        p, the length of a sample.
-    n_atoms : int
-        K.
-    codes : Codes
-        The penalty chi on the codes.
-    code_penalty : float
-        Its factor lambda.
-    ridge : float | None
-        eta; None for atoms in the unit ball.
-    factor : float
-        The factor of 1/2 ||Z - theta h||^2 in the loss: 1, or 2 as printed.
-    tolerance : float
-        The relative duality gap of lasso codes.
-    """
+    """Dictionary learning; theta (p, K) and s = (s1 (K, K), s2 (p, K)), flat, row by row."""
 
     dimension: int
     n_atoms: int
@@ -355,20 +282,7 @@ class Dictionary(Surrogate):
         return theta.ravel()
 
     def code(self, z: Tensor, dictionary: Tensor) -> Tensor:
-        """Return M(z, theta), the minimising h of each sample.
-
-        Parameters
-        ----------
-        z : Tensor of float64, shape (samples, p)
-            The samples.
-        dictionary : Tensor of float64, shape (p, K)
-            The atoms as columns.
-
-        Returns
-        -------
-        Tensor of float64, shape (samples, K)
-            The codes.
-        """
+        """Return M(z, theta), the minimising h of each sample."""
         penalty = self.code_penalty / self.factor
         if self.codes == "ridge":
             gram = dictionary.T @ dictionary
@@ -500,11 +414,6 @@ def dictionary(
         Factor of ||z - theta h||^2: 1 / 2 as in equation 28, or 1 as in equations 14 to 17.
     tolerance : float
         Accuracy of the codes.
-
-    Returns
-    -------
-    Dictionary
-        The surrogate.
     """
     return Dictionary(
         math.prod(data.input_shape),

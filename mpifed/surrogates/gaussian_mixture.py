@@ -42,17 +42,7 @@ from mpifed.surrogates.projections import eigenvalues_at_least, positive_semidef
 
 @dataclass(frozen=True)
 class Mixture:
-    """The parameters of a Gaussian mixture.
-
-    Attributes
-    ----------
-    means : Tensor, shape (L, p)
-        The means.
-    covariances : Tensor, shape (L, p, p)
-        The covariances.
-    weights : Tensor, shape (L,)
-        The weights, with sum 1.
-    """
+    """The parameters of a Gaussian mixture."""
 
     means: Tensor
     covariances: Tensor
@@ -80,13 +70,7 @@ class Mixture:
 
 
 def weights_of(given: list[float] | None, components: int) -> Tensor:
-    """Return the weights that a configuration gives, or equal ones: float64 (components,).
-
-    Raises
-    ------
-    InputError
-        If they are not so many numbers with sum 1.
-    """
+    """Return the weights that a configuration gives, or equal ones: float64 (components,)."""
     weights = np.full(components, 1 / components) if given is None else np.array(given, float)
     if weights.shape != (components,) or abs(weights.sum() - 1) > 1e-9:
         raise InputError(
@@ -96,13 +80,7 @@ def weights_of(given: list[float] | None, components: int) -> Tensor:
 
 
 def covariances_of(given: list[list[list[float]]] | None, components: int, p: int) -> Tensor:
-    """Return the covariances that a configuration gives, or identities: (components, p, p).
-
-    Raises
-    ------
-    InputError
-        If they are not so many symmetric positive definite matrices.
-    """
+    """Return the covariances that a configuration gives, or identities: (components, p, p)."""
     if given is None:
         return torch.eye(p, dtype=torch.float64).repeat(components, 1, 1)
     wanted = f"{components} symmetric positive definite matrices of {p} x {p}"
@@ -118,24 +96,7 @@ def covariances_of(given: list[list[list[float]]] | None, components: int, p: in
 
 
 def semidefinite_with_shares(matrices: Tensor, floor: float) -> Tensor:
-    """Return the nearest semidefinite matrices whose last diagonal entries sum to 1.
-
-    With a multiplier nu on that entry the nearest semidefinite matrix is A - nu E with its negative
-    eigenvalues set to 0, and its entry decreases in nu; one nu makes the sum 1. A matrix whose
-    entry would be below the floor has a separate nu, which makes it the floor.
-
-    Parameters
-    ----------
-    matrices : Tensor of float64, shape (L, n, n)
-        The matrices A.
-    floor : float
-        The least last diagonal entry, at most 1 / L.
-
-    Returns
-    -------
-    Tensor of float64, shape (L, n, n)
-        The nearest matrices in Frobenius norm, symmetric.
-    """
+    """Return the nearest semidefinite matrices whose last diagonal entries sum to 1."""
     symmetric = (matrices + matrices.mT) / 2
     shares = symmetric[:, -1, -1]
     kept = symmetric.clone()
@@ -178,34 +139,13 @@ def _root(falling: Callable[[float], float], low: float) -> float:
     return float(brentq(falling, low, low + step, xtol=1e-15, rtol=1e-15))
 
 
+# Each component's weight in s is at least this, so that T is unique.
 WEIGHT_FLOOR = 1e-9
-"""Each component's weight in s is at least this, so that T is unique."""
 
 
 @dataclass(frozen=True)
 class GaussianMixture(Surrogate):
-    """A Gaussian mixture in MM form.
-
-    theta has the means and, with ``learn_all``, the covariances and weights, flat in that order.
-    s = (r z) (L, p), r (L,) and, with ``learn_all``, r z zᵀ (L, p, p).
-
-    Attributes
-    ----------
-    dimension : int
-        p.
-    weights : Tensor, shape (L,)
-        The known weights, or the initial ones if they are learnt.
-    covariances : Tensor, shape (L, p, p)
-        The known covariances, or the initial ones.
-    ridge : float
-        lambda.
-    learn_all : bool
-        Whether covariances and weights are learnt too.
-    covariance_floor : float
-        The least eigenvalue of a learnt covariance.
-    init_scale : float
-        The standard deviation of the initial means.
-    """
+    """A Gaussian mixture in MM form."""
 
     dimension: int
     weights: Tensor
@@ -275,10 +215,7 @@ class GaussianMixture(Surrogate):
         return torch.cat([part.flatten() for part in parts])
 
     def minimiser(self, s: Tensor) -> Tensor:
-        """Return T(s), row by row, for s2 > 0, or lambda > 0 where only means are learnt.
-
-        Where all is learnt, a component without any of a client's samples has the least weight.
-        """
+        """Return T(s), row by row, for s2 > 0, or lambda > 0 where only means are learnt."""
         return each_row(self._minimiser, s)
 
     def _minimiser(self, s: Tensor) -> Tensor:
@@ -302,13 +239,7 @@ class GaussianMixture(Surrogate):
         return eigenvalues_at_least(self.covariance_floor, covariance)
 
     def project(self, s: Tensor) -> Tensor:
-        """Return the projection on S, row by row.
-
-        s2 is projected on the simplex. Where all is learnt, the moments M_l = [[s3, s1], [s1ᵀ, s2]]
-        are also projected on positive semidefinite matrices, for then s3 - s1 s1ᵀ / s2 is a scatter
-        matrix. The norm is the sum of ||M_l||_F^2, which counts s1 twice, as M_l does (the paper's
-        norm with a matrix B).
-        """
+        """Return the projection on S, row by row."""
         return each_row(self._project, s)
 
     def _project(self, s: Tensor) -> Tensor:
@@ -323,11 +254,7 @@ class GaussianMixture(Surrogate):
         return torch.cat([part.flatten() for part in parts])
 
     def project_parameters(self, theta: Tensor) -> Tensor:
-        """Return theta projected on its domain.
-
-        Learnt weights are projected on the simplex, learnt covariances, in Frobenius norm, on
-        matrices without eigenvalues below the floor.
-        """
+        """Return theta projected on its domain."""
         return each_row(self._project_parameters, theta) if self.learn_all else theta
 
     def _project_parameters(self, theta: Tensor) -> Tensor:
@@ -353,11 +280,7 @@ class GaussianMixture(Surrogate):
         return 0.5 * self.ridge * float((mixture.means * solved).sum())
 
     def surrogate_of(self, theta: Tensor) -> Tensor:
-        """Return an s with T(s) = theta, shape (size,).
-
-        Where all is learnt s may lie outside S: with the ridge, no samples give a mean so far from
-        0 that w^2 C is not at least lambda (w + lambda) m mᵀ.
-        """
+        """Return an s with T(s) = theta, shape (size,)."""
         mixture = self.split(theta)
         if not self.learn_all:
             even = torch.full_like(self.weights, 1 / self.components)
@@ -379,10 +302,7 @@ class GaussianMixture(Surrogate):
         return torch.zeros_like(theta[0])
 
     def phi(self, theta: Tensor) -> Tensor:
-        """Return (C^-1 m, -1/2 mᵀ C^-1 m), shape (size,).
-
-        Where all is learnt the second block has ln w - 1/2 ln|C| added, and a third is -1/2 C^-1.
-        """
+        """Return (C^-1 m, -1/2 mᵀ C^-1 m), shape (size,)."""
         mixture = self.split(theta)
         precisions = torch.linalg.inv(mixture.covariances)
         first = torch.einsum("lij,lj->li", precisions, mixture.means)
@@ -424,16 +344,6 @@ def gaussian_mixture(
         Least eigenvalue of a covariance that is learnt.
     init_scale : float
         Standard deviation of the first means.
-
-    Returns
-    -------
-    GaussianMixture
-        The surrogate.
-
-    Raises
-    ------
-    InputError
-        If weights or covariances have another form.
     """
     p = math.prod(data.input_shape)
     w, known = weights_of(weights, components), covariances_of(covariances, components, p)

@@ -28,29 +28,15 @@ from mpifed.errors import InputError, RunError
 from mpifed.local.invariance import COLUMNS
 from mpifed.surrogates.base import padded
 
+# A Gram matrix is singular where it and its inverse have norms with a larger inverse product.
 RANK_TOLERANCE = 1e-10
-"""A Gram matrix is singular where it and its inverse have norms with a larger inverse product."""
+# What exact steps add to a singular Gram matrix, relative to its largest eigenvalue.
 DAMPING = 1e-7
-"""What exact steps add to a singular Gram matrix, relative to its largest eigenvalue."""
 
 
 @dataclass(frozen=True)
 class Quadratic:
-    """The problem 1/2 hᵀ G h - cᵀ h + l1 ||h||_1, and h >= 0 if ``nonnegative``, for many c.
-
-    Attributes
-    ----------
-    gram : ndarray, shape (K, K)
-        G.
-    inverse : ndarray, shape (K, K), or None
-        G^-1; None where G is singular to rounding.
-    damping : float
-        What exact steps add to the diagonal of a singular G, otherwise 0.
-    l1 : float
-        The penalty.
-    nonnegative : bool
-        Whether codes must be non-negative.
-    """
+    """The problem 1/2 hᵀ G h - cᵀ h + l1 ||h||_1, and h >= 0 if ``nonnegative``, for many c."""
 
     gram: np.ndarray
     inverse: np.ndarray | None
@@ -60,27 +46,7 @@ class Quadratic:
 
 
 def quadratic(dictionary: Tensor, l1: float, nonnegative: bool) -> Quadratic:
-    """Return the problem of a dictionary.
-
-    Parameters
-    ----------
-    dictionary : Tensor of float64, shape (p, K)
-        The atoms as columns.
-    l1 : float
-        The penalty.
-    nonnegative : bool
-        Whether codes must be non-negative.
-
-    Returns
-    -------
-    Quadratic
-        The problem.
-
-    Raises
-    ------
-    RunError
-        If the dictionary is not finite or too large.
-    """
+    """Return the problem of a dictionary."""
     gram = dictionary.T @ dictionary
     norm = float(torch.linalg.vector_norm(gram))
     if not np.isfinite(norm):
@@ -99,21 +65,7 @@ def quadratic(dictionary: Tensor, l1: float, nonnegative: bool) -> Quadratic:
 
 @dataclass(frozen=True)
 class Samples:
-    """Unfinished samples, filled up to a multiple of ``COLUMNS``; the first ``count`` are real.
-
-    Attributes
-    ----------
-    count : int
-        The number of real samples.
-    owner : ndarray of int64, shape (samples,)
-        Their numbers in the input.
-    c : ndarray, shape (K, samples)
-        Dᵀ z.
-    energy : ndarray, shape (samples,)
-        ||z||^2.
-    limit : ndarray, shape (samples,)
-        The duality gap to reach.
-    """
+    """Unfinished samples, filled up to a multiple of ``COLUMNS``; the first ``count`` are real."""
 
     count: int
     owner: np.ndarray
@@ -133,20 +85,7 @@ class Samples:
         return Samples(count, self.owner[columns], c, *parts)
 
     def where(self, unfinished: np.ndarray) -> tuple[Samples, np.ndarray] | None:
-        """Return the real samples for which ``unfinished``, bool (samples,), is true.
-
-        Columns are filled up with the first of them.
-
-        Parameters
-        ----------
-        unfinished : ndarray of bool, shape (samples,)
-            Which samples to keep.
-
-        Returns
-        -------
-        tuple or None
-            The samples and their columns here, int64; None if there are none.
-        """
+        """Return the real samples for which ``unfinished``, bool (samples,), is true."""
         columns = np.flatnonzero(unfinished[: self.count])
         count = len(columns)
         if not count:
@@ -176,29 +115,7 @@ def steepest(problem: Quadratic, g: np.ndarray) -> np.ndarray:
 def duality_gaps(
     problem: Quadratic, h: np.ndarray, g: np.ndarray, c: np.ndarray, energy: np.ndarray
 ) -> np.ndarray:
-    """Return the objective minus the dual value at the scaled residual.
-
-    The dual point is a r with the largest feasible a <= 1. In the form
-    1/2 (1 - a)^2 ||r||^2 + l1 ||h||_1 - a hᵀ g nothing cancels.
-
-    Parameters
-    ----------
-    problem : Quadratic
-        The lasso.
-    h : ndarray, shape (K, samples)
-        The codes.
-    g : ndarray, shape (K, samples)
-        c - G h = Dᵀ r, for the residual r.
-    c : ndarray, shape (K, samples)
-        Dᵀ z.
-    energy : ndarray, shape (samples,)
-        ||z||^2.
-
-    Returns
-    -------
-    ndarray, shape (samples,)
-        The gaps.
-    """
+    """Return the objective minus the dual value at the scaled residual."""
     scale = problem.l1 / np.maximum(steepest(problem, g), problem.l1)
     along = over_atoms(h, g)
     residual = np.maximum(energy - over_atoms(h, c) - along, 0)
@@ -216,35 +133,20 @@ def filled(columns: np.ndarray) -> np.ndarray:
     return np.concatenate([columns, columns[:1].repeat(-len(columns) % COLUMNS)])
 
 
+# Block pivots of a sample, at most.
 MOST_EXCHANGES = 12
-"""Block pivots of a sample, at most."""
+# Block pivots in a row that need not leave fewer numbers on the wrong side than ever before.
 PATIENCE = 3
-"""Block pivots in a row that need not leave fewer numbers on the wrong side than ever before."""
+# Atoms that a sample may leave unused for a pivot; with more, gradient steps are cheaper.
 MOST_UNUSED = 24
-"""Atoms that a sample may leave unused for a pivot; with more, gradient steps are cheaper."""
+# Systems up to this size are solved together, then those up to twice this size, and so on.
 SMALLEST = 4
-"""Systems up to this size are solved together, then those up to twice this size, and so on."""
+# Up to this size they are solved side by side, larger ones by LAPACK one after the other.
 ELIMINATED = 8
-"""Up to this size they are solved side by side, larger ones by LAPACK one after the other."""
 
 
 def block_pivots(problem: Quadratic, samples: Samples) -> tuple[np.ndarray, np.ndarray]:
-    """Return codes by block pivots, and which samples are not finished.
-
-    The Gram matrix must have an inverse.
-
-    Parameters
-    ----------
-    problem : Quadratic
-        The lasso.
-    samples : Samples
-        The samples.
-
-    Returns
-    -------
-    tuple of ndarray
-        Codes (samples, K), the last attempt where not finished, and a bool for each sample.
-    """
+    """Return codes by block pivots, and which samples are not finished."""
     assert problem.inverse is not None
     atoms, count = samples.c.shape
     found, unfinished = np.zeros((count, atoms)), np.ones(count, bool)
@@ -281,25 +183,7 @@ def block_pivots(problem: Quadratic, samples: Samples) -> tuple[np.ndarray, np.n
 
 
 def refine(problem: Quadratic, samples: Samples, h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return codes no worse than the given ones, and which are good enough.
-
-    The candidates are the minimum on the face with entries of the wrong sign set to zero, and the
-    point where the segment from ``h`` to that minimum first changes a sign.
-
-    Parameters
-    ----------
-    problem : Quadratic
-        The lasso.
-    samples : Samples
-        The samples.
-    h : ndarray, shape (K, samples)
-        The codes.
-
-    Returns
-    -------
-    tuple of ndarray
-        Codes (K, samples), and a bool for each sample.
-    """
+    """Return codes no worse than the given ones, and which are good enough."""
     g = samples.c - product(problem.gram, h)
     entering = (g if problem.nonnegative else np.abs(g)) > problem.l1
     signs = np.where(h != 0, np.sign(h), np.where(entering, np.sign(g), 0.0))
@@ -331,26 +215,7 @@ def _clipped(minimum: np.ndarray, signs: np.ndarray) -> tuple[np.ndarray, np.nda
 def face_minimum(
     problem: Quadratic, signs: np.ndarray, c: np.ndarray, around: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return h' with G_AA h'_A = c_A - l1 s_A for each sample's A = {s != 0}, zero elsewhere.
-
-    Where the system is singular although damped, the result is meaningless or not finite.
-
-    Parameters
-    ----------
-    problem : Quadratic
-        The lasso.
-    signs : ndarray, shape (K, samples)
-        s.
-    c : ndarray, shape (K, samples)
-        Dᵀ z.
-    around : ndarray, shape (K, samples), optional
-        The codes around which a singular G is damped.
-
-    Returns
-    -------
-    tuple of ndarray, shape (K, samples)
-        H' and c - G h'.
-    """
+    """Return h' with G_AA h'_A = c_A - l1 s_A for each sample's A = {s != 0}, zero elsewhere."""
     gram, inverse, active = problem.gram, problem.inverse, signs != 0
     pull = problem.l1 * signs
     b = c - pull
@@ -375,25 +240,7 @@ def face_minimum(
 
 
 def subsystems(matrix: np.ndarray, members: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return x with M_JJ x_J = b_J for each sample's J, zero elsewhere.
-
-    Systems are padded with ones on the diagonal: large ones to a power of two, which depends on the
-    size of J alone, small ones to the largest, which does not change a bit.
-
-    Parameters
-    ----------
-    matrix : ndarray, shape (K, K)
-        M, symmetric and positive definite.
-    members : ndarray of bool, shape (K, samples)
-        J.
-    b : ndarray, shape (K, samples)
-        The right sides.
-
-    Returns
-    -------
-    ndarray, shape (K, samples)
-        The solutions.
-    """
+    """Return x with M_JJ x_J = b_J for each sample's J, zero elsewhere."""
     n, samples = b.shape
     counts = members.sum(0)
     most, size = int(counts.max()), SMALLEST
@@ -426,17 +273,8 @@ def subsystems(matrix: np.ndarray, members: np.ndarray, b: np.ndarray) -> np.nda
 
 
 def solve_side_by_side(systems: np.ndarray) -> np.ndarray:
-    """Return the solutions of definite systems by Gaussian elimination, in parallel over samples.
-
-    Parameters
-    ----------
-    systems : ndarray, shape (n, n + 1, samples)
-        The matrices with the right sides last; overwritten.
-
-    Returns
-    -------
-    ndarray, shape (n, samples)
-        The solutions.
+    """Return the solutions of definite systems by Gaussian elimination, in parallel over
+    samples.
     """
     n, right = len(systems), systems[:, -1]
     for j in range(n):
@@ -458,17 +296,17 @@ def solve_one_by_one(systems: np.ndarray) -> np.ndarray:
     return solution.T.numpy()
 
 
+# Least and most iterations before the first look at the duality gap and the first exact step.
 FIRST_BURST = (25, 60)
-"""Least and most iterations before the first look at the duality gap and the first exact step."""
+# Iterations before the second look.
 SECOND_BURST = 20
-"""Iterations before the second look."""
+# The growth factor of later runs of FISTA.
 GROWTH = 1.5
-"""The growth factor of later runs of FISTA."""
+# Exact steps after each run of FISTA.
 EXACT_STEPS = 2
-"""Exact steps after each run of FISTA."""
 MOST_ITERATIONS = 100_000
+# Numbers of codes that are pivoted at once, to stay in a core's cache.
 NUMBERS = 1 << 15
-"""Numbers of codes that are pivoted at once, to stay in a core's cache."""
 
 
 def codes(
@@ -479,38 +317,7 @@ def codes(
     *,
     nonnegative: bool = False,
 ) -> Tensor:
-    """Return the lasso codes of samples over a dictionary.
-
-    Parameters
-    ----------
-    dictionary : Tensor of float64, shape (p, K)
-        The atoms as columns.
-    z : Tensor of float64, shape (samples, p)
-        The samples.
-    l1 : float
-        The penalty, above 0.
-    tolerance : float, default 1e-08
-        Each sample stops at a duality gap of at most this times 1/2 ||z||^2.
-    nonnegative : bool, default False
-        Whether only h >= 0 are considered.
-
-    Returns
-    -------
-    Tensor of float64, shape (samples, K)
-        The codes.
-
-    Raises
-    ------
-    InputError
-        Unless l1 > 0.
-    RunError
-        For a dictionary that is not finite, or a gap not reached in ``MOST_ITERATIONS``.
-
-    Examples
-    --------
-    >>> codes(torch.eye(2).double(), torch.tensor([[3.0, -2.0]]).double(), 1.0)
-    tensor([[ 2., -1.]], dtype=torch.float64)
-    """
+    """Return the lasso codes of samples over a dictionary."""
     if not l1 > 0:
         raise InputError(f"l1 is {l1}; a lasso needs a penalty above 0")
     dictionary, z = dictionary.double(), z.double()
@@ -531,22 +338,7 @@ def codes(
 
 
 def describe_samples(dictionary: Tensor, z: Tensor, tolerance: float) -> Samples:
-    """Return the samples by their products with the atoms and with themselves.
-
-    Parameters
-    ----------
-    dictionary : Tensor of float64, shape (p, K)
-        The atoms as columns.
-    z : Tensor of float64, shape (samples, p)
-        The samples.
-    tolerance : float
-        The relative duality gap to reach.
-
-    Returns
-    -------
-    Samples
-        The samples.
-    """
+    """Return the samples by their products with the atoms and with themselves."""
     full = len(z) - len(z) % COLUMNS
     parts = [part for part in (z[:full], padded(z[full:], COLUMNS)) if len(part)]  # copies few rows
     c = torch.cat([torch.mm(dictionary.T, part.T) for part in parts], 1).numpy()
@@ -557,20 +349,7 @@ def describe_samples(dictionary: Tensor, z: Tensor, tolerance: float) -> Samples
 
 
 def initial_codes(problem: Quadratic, samples: Samples) -> tuple[np.ndarray, np.ndarray]:
-    """Return codes by block pivots, and which samples need more iterations.
-
-    Parameters
-    ----------
-    problem : Quadratic
-        The lasso.
-    samples : Samples
-        The samples.
-
-    Returns
-    -------
-    tuple of ndarray
-        Codes (samples, K), and a bool for each sample (samples,).
-    """
+    """Return codes by block pivots, and which samples need more iterations."""
     atoms, count = samples.c.shape
     if problem.inverse is None:
         return np.empty((count, atoms)), np.ones(count, bool)
@@ -583,22 +362,7 @@ def initial_codes(problem: Quadratic, samples: Samples) -> tuple[np.ndarray, np.
 
 
 def finish(problem: Quadratic, samples: Samples, found: np.ndarray) -> int:
-    """Compute codes by proximal gradient and exact steps, in place.
-
-    Parameters
-    ----------
-    problem : Quadratic
-        The lasso.
-    samples : Samples
-        The samples to work on.
-    found : ndarray, shape (all samples, K)
-        The codes, overwritten where they converge.
-
-    Returns
-    -------
-    int
-        How many samples have not converged after ``MOST_ITERATIONS``.
-    """
+    """Compute codes by proximal gradient and exact steps, in place."""
     steps = step_sizes(problem)
     h = np.zeros_like(samples.c)
     iterations, burst, following = 0, first_burst(steps), float(SECOND_BURST)
@@ -622,15 +386,7 @@ def finish(problem: Quadratic, samples: Samples, found: np.ndarray) -> int:
 
 @dataclass(frozen=True)
 class Steps:
-    """The extreme eigenvalues of G, which determine the steps of FISTA.
-
-    Attributes
-    ----------
-    smoothness : float
-        The largest eigenvalue.
-    convexity : float
-        The smallest eigenvalue, 0 if G is singular.
-    """
+    """The extreme eigenvalues of G, which determine the steps of FISTA."""
 
     smoothness: float
     convexity: float
@@ -655,26 +411,7 @@ def first_burst(steps: Steps) -> int:
 def descend(
     problem: Quadratic, steps: Steps, c: np.ndarray, start: np.ndarray, count: int
 ) -> np.ndarray:
-    """Return codes after ``count`` iterations of FISTA.
-
-    Parameters
-    ----------
-    problem : Quadratic
-        The lasso.
-    steps : Steps
-        The extreme eigenvalues of G.
-    c : ndarray, shape (K, samples)
-        Dᵀ z.
-    start : ndarray, shape (K, samples)
-        The codes to start from.
-    count : int
-        The number of iterations.
-
-    Returns
-    -------
-    ndarray, shape (K, samples)
-        The codes.
-    """
+    """Return codes after ``count`` iterations of FISTA."""
     root = math.sqrt(steps.convexity / steps.smoothness)
     most = (1 - root) / (1 + root)
     matrix = torch.from_numpy(np.eye(len(problem.gram)) - problem.gram / steps.smoothness)

@@ -25,34 +25,13 @@ from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.surrogates.base import Surrogate, client_means, each_row
 
+# S is open; projections stop here.
 FLOOR = 1e-12
-"""S is open; projections stop here."""
 
 
 @dataclass(frozen=True)
 class Poisson(Surrogate):
-    """Poisson counts in MM form; theta is a scalar and s = (E Z, -E exp(h)).
-
-    With ``mean`` = E Z over all clients, s has only the second entry, psi = -mean theta and
-    phi = exp(theta); without, psi = 0 and phi = (theta, exp(theta)).
-
-    Attributes
-    ----------
-    penalty_rate : float
-        lambda.
-    shape : float
-        a, the shape of the Gamma law of exp(h).
-    rate : float
-        b, its rate.
-    mean : float | None
-        E Z over all clients; NaN if it is still to be measured, None if it is part of s.
-    counts_in_posterior : bool
-        Whether the posterior has the factor exp(Z h).
-    measured : bool
-        Whether the mean is measured before the first round.
-    n_parameters : int
-        1.
-    """
+    """Poisson counts in MM form; theta is a scalar and s = (E Z, -E exp(h))."""
 
     penalty_rate: float
     shape: float
@@ -119,23 +98,7 @@ class Poisson(Surrogate):
         return self.penalty_rate * float(torch.exp(theta))
 
     def surrogate_of(self, theta: Tensor) -> Tensor:
-        """Return an s with T(s) = theta.
-
-        Parameters
-        ----------
-        theta : Tensor, shape (1,)
-            The parameter.
-
-        Returns
-        -------
-        Tensor, shape (size,)
-            The s.
-
-        Raises
-        ------
-        InputError
-            If no s has this theta, which is possible with a known mean only.
-        """
+        """Return an s with T(s) = theta."""
         if self.mean is None:
             return torch.cat([torch.exp(theta) * (self.penalty_rate + 1), -torch.ones_like(theta)])
         s = self.penalty_rate - self.mean * torch.exp(-theta)
@@ -169,23 +132,7 @@ class Poisson(Surrogate):
         return means
 
     def knowing(self, facts: Tensor) -> Poisson:
-        """Return the surrogate with the measured mean.
-
-        Parameters
-        ----------
-        facts : Tensor of float64, shape (1,)
-            The mean.
-
-        Returns
-        -------
-        Poisson
-            The surrogate.
-
-        Raises
-        ------
-        InputError
-            If the mean is not above 0.
-        """
+        """Return the surrogate with the measured mean."""
         if not self.measured:
             return self
         mean = float(facts[0])
@@ -235,16 +182,6 @@ def poisson(
         E Z over all clients, a number or measured before the first round. None has E Z in s.
     posterior : {'exact', 'as_printed'}
         Posterior of h: the exact one, or that of equations 6 and 43, which drop exp(Z h).
-
-    Returns
-    -------
-    Poisson
-        The surrogate.
-
-    Raises
-    ------
-    InputError
-        If samples have more than one number.
     """
     if math.prod(data.input_shape) != 1:
         raise InputError(

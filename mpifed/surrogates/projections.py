@@ -7,32 +7,14 @@ from torch import Tensor
 
 from mpifed.errors import RunError
 
+# A matrix is positive semidefinite beyond rounding if less so many times its trace it still is.
 SURE = 1e-10
-"""A matrix is positive semidefinite beyond rounding if less so many times its trace it still is."""
 
 
 def simplex(v: Tensor, floor: float = 0.0) -> Tensor:
-    """Return the nearest point with sum 1 and no entry below ``floor``.
-
-    Held, Wolfe and Crowder 1974: subtract one number from all entries and set negative ones to
-    zero; the number follows from the sorted entries.
-
-    Parameters
-    ----------
-    v : Tensor, shape (n,)
-        The point.
-    floor : float, default 0.0
-        The least entry, at most 1 / n.
-
-    Returns
-    -------
-    Tensor, shape (n,)
-        The projection.
-
-    Examples
-    --------
-    >>> simplex(torch.tensor([0.5, 2.0]))
-    tensor([0., 1.])
+    """Return the nearest point with sum 1 and no entry below ``floor``. Held, Wolfe and Crowder
+    1974: subtract one number from all entries and set negative ones to zero; the number follows
+    from the sorted entries.
     """
     mass = 1 - floor * len(v)
     ordered = torch.sort(v - floor, descending=True).values
@@ -43,26 +25,7 @@ def simplex(v: Tensor, floor: float = 0.0) -> Tensor:
 
 
 def positive_semidefinite(matrix: Tensor) -> Tensor:
-    """Return the nearest symmetric positive semidefinite matrix in Frobenius norm.
-
-    It is the symmetric part with its negative eigenvalues set to 0.
-
-    Parameters
-    ----------
-    matrix : Tensor, shape (K, K)
-        Any square matrix.
-
-    Returns
-    -------
-    Tensor, shape (K, K)
-        The projection.
-
-    Examples
-    --------
-    >>> positive_semidefinite(torch.tensor([[1.0, 0.0], [0.0, -2.0]]))
-    tensor([[1., 0.],
-            [0., 0.]])
-    """
+    """Return the nearest symmetric positive semidefinite matrix in Frobenius norm."""
     symmetric = (matrix + matrix.T) / 2
     # Where even this has a Cholesky factor, no eigenvalue can be negative: much quicker to see.
     lowered = symmetric.clone()
@@ -82,23 +45,7 @@ def columns_in_unit_ball(matrix: Tensor) -> Tensor:
 
 
 def cholesky(matrix: Tensor) -> Tensor:
-    """Return the Cholesky factor of a statistic.
-
-    Parameters
-    ----------
-    matrix : Tensor, shape (K, K)
-        A symmetric matrix.
-
-    Returns
-    -------
-    Tensor, shape (K, K)
-        The lower factor.
-
-    Raises
-    ------
-    RunError
-        If the matrix is not positive definite or not finite.
-    """
+    """Return the Cholesky factor of a statistic."""
     factor, failed = torch.linalg.cholesky_ex(matrix)
     if int(failed):
         raise RunError(
@@ -109,20 +56,7 @@ def cholesky(matrix: Tensor) -> Tensor:
 
 
 def eigenvalues_at_least(floor: float, matrix: Tensor) -> Tensor:
-    """Return the nearest symmetric matrix, in Frobenius norm, whose eigenvalues reach a floor.
-
-    Parameters
-    ----------
-    floor : float
-        The least eigenvalue.
-    matrix : Tensor of float64, shape (n, n)
-        A symmetric matrix.
-
-    Returns
-    -------
-    Tensor, shape (n, n)
-        The same matrix, to the bit, where its eigenvalues are large enough.
-    """
+    """Return the nearest symmetric matrix, in Frobenius norm, whose eigenvalues reach a floor."""
     values, vectors = torch.linalg.eigh(matrix)
     if values[0] >= floor:
         return matrix

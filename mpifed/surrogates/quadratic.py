@@ -30,19 +30,7 @@ from mpifed.surrogates.base import Surrogate, client_means, each_row, padded, wi
 
 @dataclass(frozen=True)
 class Regulariser:
-    """A function g of flat vectors (d,), with its proximal map.
-
-    Attributes
-    ----------
-    value : Callable[[Tensor], float]
-        Returns g(theta).
-    prox : Callable[[Tensor, float], Tensor]
-        Returns the proximal map of rho g at s, for (s, rho).
-    preimage : Callable[[Tensor, float], Tensor]
-        Returns an s with prox(s, rho) = theta, for (theta, rho) with theta in the domain of g.
-    onto_domain : Callable[[Tensor], Tensor]
-        Returns the Euclidean projection on the domain of g.
-    """
+    """A function g of flat vectors (d,), with its proximal map."""
 
     value: Callable[[Tensor], float]
     prox: Callable[[Tensor, float], Tensor]
@@ -50,8 +38,8 @@ class Regulariser:
     onto_domain: Callable[[Tensor], Tensor] = lambda theta: theta
 
 
+# By how much rounding may carry a projected point out of its set, relative to the radius.
 SLACK = 1e-12
-"""By how much rounding may carry a projected point out of its set, relative to the radius."""
 
 
 def none() -> Regulariser:
@@ -60,23 +48,7 @@ def none() -> Regulariser:
 
 
 def l1(strength: float) -> Regulariser:
-    """Return g = strength ||theta||_1; its proximal map is soft thresholding.
-
-    Parameters
-    ----------
-    strength : float
-        The factor.
-
-    Returns
-    -------
-    Regulariser
-        G.
-
-    Examples
-    --------
-    >>> l1(1.0).prox(torch.tensor([3.0, -0.5]), 1.0)
-    tensor([2., -0.])
-    """
+    """Return g = strength ||theta||_1; its proximal map is soft thresholding."""
     return Regulariser(
         lambda theta: strength * float(theta.abs().sum()),
         lambda s, rho: torch.sign(s) * (s.abs() - rho * strength).clamp(min=0),
@@ -85,18 +57,7 @@ def l1(strength: float) -> Regulariser:
 
 
 def ridge(strength: float) -> Regulariser:
-    """Return g = strength / 2 ||theta||^2; its proximal map is a scaling.
-
-    Parameters
-    ----------
-    strength : float
-        The factor.
-
-    Returns
-    -------
-    Regulariser
-        G.
-    """
+    """Return g = strength / 2 ||theta||^2; its proximal map is a scaling."""
     return Regulariser(
         lambda theta: 0.5 * strength * float(theta @ theta),
         lambda s, rho: s / (1 + rho * strength),
@@ -105,40 +66,15 @@ def ridge(strength: float) -> Regulariser:
 
 
 def box(radius: float) -> Regulariser:
-    """Return the indicator of |theta_j| <= radius; its proximal map is clipping.
-
-    Parameters
-    ----------
-    radius : float
-        The bound.
-
-    Returns
-    -------
-    Regulariser
-        G.
-    """
+    """Return the indicator of |theta_j| <= radius; its proximal map is clipping."""
     return _indicating(
         lambda theta: float(theta.abs().max()), lambda v: v.clamp(-radius, radius), radius
     )
 
 
 def ball(radius: float) -> Regulariser:
-    """Return the indicator of ||theta|| <= radius; its proximal map is the projection on the ball.
-
-    Parameters
-    ----------
-    radius : float
-        The bound.
-
-    Returns
-    -------
-    Regulariser
-        G.
-
-    Examples
-    --------
-    >>> ball(1.0).prox(torch.tensor([3.0, 4.0]), 1.0)
-    tensor([0.6000, 0.8000])
+    """Return the indicator of ||theta|| <= radius; its proximal map is the projection on
+    the ball.
     """
     return _indicating(
         lambda theta: float(torch.linalg.vector_norm(theta)),
@@ -148,20 +84,7 @@ def ball(radius: float) -> Regulariser:
 
 
 def group(strength: float, group_size: int) -> Regulariser:
-    """Return strength times the sum of norms of consecutive groups: block soft thresholding.
-
-    Parameters
-    ----------
-    strength : float
-        The factor.
-    group_size : int
-        The length of a group.
-
-    Returns
-    -------
-    Regulariser
-        G.
-    """
+    """Return strength times the sum of norms of consecutive groups: block soft thresholding."""
 
     def norms(v: Tensor) -> Tensor:
         return torch.linalg.vector_norm(v.view(-1, group_size), dim=1, keepdim=True)
@@ -182,31 +105,7 @@ def group(strength: float, group_size: int) -> Regulariser:
 def regulariser(
     name: str, dimension: int, strength: float, radius: float, group_size: int
 ) -> Regulariser:
-    """Return the regulariser called ``name``.
-
-    Parameters
-    ----------
-    name : str
-        One of none, l1, ridge, box, ball and group.
-    dimension : int
-        The length of the vectors.
-    strength : float
-        The factor of l1, ridge and group.
-    radius : float
-        The bound of box and ball.
-    group_size : int
-        The length of the groups of group.
-
-    Returns
-    -------
-    Regulariser
-        G.
-
-    Raises
-    ------
-    InputError
-        If groups do not divide the vector.
-    """
+    """Return the regulariser called ``name``."""
     if name == "group" and dimension % group_size:
         raise InputError(
             f"algorithm.surrogate.group_size is {group_size}; it must divide the {dimension} "
@@ -234,25 +133,13 @@ def _indicating(
     )
 
 
+# Targets that a logistic loss may meet, two of them at once.
 LABELS = (-1, 0, 1)
-"""Targets that a logistic loss may meet, two of them at once."""
 
 
 @dataclass(frozen=True)
 class SmoothLoss:
-    """A loss l(z, theta) with a Lipschitz gradient.
-
-    Attributes
-    ----------
-    values : Callable[[Tensor, Tensor], Tensor]
-        Returns the loss of each sample, (samples,), for (z, theta).
-    gradient : Callable[[Tensor, Tensor], Tensor]
-        Returns the gradient of the mean loss, (d,), for (z, theta).
-    curvature : float | None
-        The largest second derivative in the linear predictor x theta; None for other losses.
-    labels : bool
-        Whether targets are two labels, 0 and 1 or -1 and 1.
-    """
+    """A loss l(z, theta) with a Lipschitz gradient."""
 
     values: Callable[[Tensor, Tensor], Tensor]
     gradient: Callable[[Tensor, Tensor], Tensor]
@@ -290,18 +177,7 @@ LOSSES = {
 
 
 def model_loss(model: Model) -> SmoothLoss:
-    """Return the loss of an mpifed model with inputs (d,) and one target, on z = (x, target).
-
-    Parameters
-    ----------
-    model : Model
-        The model.
-
-    Returns
-    -------
-    SmoothLoss
-        The loss; its curvature is not known.
-    """
+    """Return the loss of an mpifed model with inputs (d,) and one target, on z = (x, target)."""
     loss = model.loss
 
     def target(z: Tensor) -> Tensor:
@@ -317,32 +193,16 @@ def model_loss(model: Model) -> SmoothLoss:
     return SmoothLoss(values, gradient)
 
 
+# Parameters up to which L is measured: E x xᵀ is summed over clients, and has its square.
 MOST_MEASURED = 2048
-"""Parameters up to which L is measured: E x xᵀ is summed over clients, and has its square."""
 
+# Numbers of E x xᵀ that are summed at a time, so that no rank holds all of it for every client.
 BAND = 1 << 16
-"""Numbers of E x xᵀ that are summed at a time, so that no rank holds all of it for every client."""
 
 
 @dataclass(frozen=True)
 class QuadraticSurrogate(Surrogate):
-    """Proximal gradient in MM form; theta and s have length d.
-
-    Attributes
-    ----------
-    n_parameters : int
-        d.
-    rho : float
-        The step; NaN if it is to be 1 / L with the measured L.
-    loss : SmoothLoss
-        The loss.
-    regulariser : Regulariser
-        g.
-    measured : bool
-        Whether rho is 1 / L.
-    smoothness : float
-        L of the mean loss; NaN where it is not known.
-    """
+    """Proximal gradient in MM form; theta and s have length d."""
 
     n_parameters: int
     rho: float
@@ -438,23 +298,7 @@ class QuadraticSurrogate(Surrogate):
         return torch.cat([smoothness, shares])
 
     def knowing(self, facts: Tensor) -> QuadraticSurrogate:
-        """Return the surrogate with known L, and rho = 1 / L where it is measured.
-
-        Parameters
-        ----------
-        facts : Tensor of float64, shape (k,)
-            The result of ``conclude``.
-
-        Returns
-        -------
-        QuadraticSurrogate
-            The surrogate.
-
-        Raises
-        ------
-        InputError
-            If a logistic loss meets targets other than two labels.
-        """
+        """Return the surrogate with known L, and rho = 1 / L where it is measured."""
         if self.loss.labels:
             _check_labels(facts[1:].tolist())
         smoothness = float(facts[0])
@@ -511,8 +355,6 @@ def quadratic(
 ) -> QuadraticSurrogate:
     """Proximal gradient on linear or logistic regression.
 
-    The target is the label or the single target of a sample, the last column of unlabelled ones.
-
     Parameters
     ----------
     data : Description
@@ -529,16 +371,6 @@ def quadratic(
         Size of the ``box`` and the ``ball``.
     group_size : int
         Coordinates of a ``group``.
-
-    Returns
-    -------
-    QuadraticSurrogate
-        The surrogate.
-
-    Raises
-    ------
-    InputError
-        If the data do not suit the loss, or L is asked for with too many parameters.
     """
     if data.task == "regression" and data.n_classes != 1:
         raise InputError(

@@ -19,21 +19,13 @@ from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.surrogates.base import Surrogate, client_means
 
+# S and Theta are open; projections stop here.
 FLOOR = 1e-12
-"""S and Theta are open; projections stop here."""
 
 
 @dataclass(frozen=True)
 class RemarkOne(Surrogate):
-    """The example in MM form, with one parameter and one statistic.
-
-    Attributes
-    ----------
-    size : int
-        1.
-    n_parameters : int
-        1.
-    """
+    """The example in MM form, with one parameter and one statistic."""
 
     size: int = 1
     n_parameters: int = 1
@@ -90,16 +82,6 @@ def remark_one(data: Description) -> RemarkOne:
     ----------
     data : Description
         The data, with one number per sample.
-
-    Returns
-    -------
-    RemarkOne
-        The surrogate.
-
-    Raises
-    ------
-    InputError
-        If samples have more than one number.
     """
     if math.prod(data.input_shape) != 1:
         raise InputError(f"remark_one needs one number a sample; data has {data.input_shape}")

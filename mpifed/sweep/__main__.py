@@ -1,23 +1,4 @@
-"""Runs every combination of lists of values, one run directory each.
-
-    python -m mpifed.sweep synthetic-fedem algorithm=[fedem,fedavg] seed=[0,1,2] rounds=100
-
-A list gives the values of one key, one run for each; any other value is the same in all runs. For
-an option whose value is a list, add a pair of brackets: model.hidden=[[64],[64,32]] makes two runs,
-and model.hidden=[[64]] is the same in all runs. range(10) is the list of 0 to 9; as in Python it
-may have a first number and a step.
-
-    python -m mpifed.sweep flix-sine "algorithm.flix_alpha=[0,1]" "algorithm.start_from={previous}"
-
-{previous} is replaced by the directory of the run that has the preceding value of the last list
-and otherwise the same values, {first} by that of the run with its first value. The run with the
-first value has no such override. A run is not started if the run that it refers to has failed.
-
-Before the first run, each configuration is tried as by --dry-run of mpifed.run, those that differ
-in the seed once. The runs are then executed one after the other, or --jobs at a time, each in its
-own process. A repeated command skips finished runs and resumes interrupted ones. index.csv says
-which directory has which values.
-"""
+"""Runs every combination of lists of values, one run directory each."""
 
 from __future__ import annotations
 
@@ -45,18 +26,7 @@ from mpifed.sweep.plan import Planned, check_runs, launch_words, plan, run_words
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command.
-
-    Parameters
-    ----------
-    words : sequence of str, optional
-        The arguments; those of this process by default.
-
-    Returns
-    -------
-    int
-        The exit code.
-    """
+    """Run the command."""
     try:
         options = parser().parse_intermixed_args(words)
         if not options.words:

@@ -9,26 +9,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+# What the process runs.
 MODULE = "mpifed.dry_runs"
-"""What the process runs."""
 
+# Seconds after which no further configuration is tried.
 SECONDS = 60.0
-"""Seconds after which no further configuration is tried."""
 
+# Seconds after which the process is ended and the rest is left to the runs.
 LONGEST = 900.0
-"""Seconds after which the process is ended and the rest is left to the runs."""
 
 
 class Answer(NamedTuple):
-    """What dry runs say.
-
-    Attributes
-    ----------
-    tried : int
-        How many configurations were tried.
-    refused : str or None
-        Why the last of them is refused, if it is.
-    """
+    """What dry runs say."""
 
     tried: int
     refused: str | None
@@ -41,26 +33,7 @@ def dry_runs(
     ranks: int,
     seconds: float = SECONDS,
 ) -> Answer:
-    """Try configurations one after the other, until one is refused.
-
-    Parameters
-    ----------
-    experiment : str
-        A shipped experiment or a YAML file.
-    runs : sequence of (sequence of str, Path)
-        Overrides and directory of each.
-    needed : int
-        How many are tried however long it takes.
-    ranks : int
-        The ranks that ``clients=ranks`` means.
-    seconds : float
-        Seconds after which no other one is begun.
-
-    Returns
-    -------
-    Answer
-        As if none were refused where the process itself ends too early, or does not end.
-    """
+    """Try configurations one after the other, until one is refused."""
     tried = [(list(words), str(directory)) for words, directory in runs]
     asked = {"experiment": experiment, "ranks": ranks, "tried": tried}
     words = json.dumps({**asked, "needed": needed, "seconds": seconds})

@@ -17,26 +17,16 @@ from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED, InputError
 from mpifed.results.results import read_metrics, read_summary
 from mpifed.sweep.plan import Planned
 
+# Columns of which the first with a number is printed for a run without an accuracy.
 IN_THEIR_PLACE = ("objective", "l2_uvp", "test_loss")
-"""Columns of which the first with a number is printed for a run without an accuracy."""
 
+# Seconds between two looks at the runs in progress.
 LOOK = 0.05
-"""Seconds between two looks at the runs in progress."""
 
 
 @dataclass
 class Going:
-    """A run in progress.
-
-    Attributes
-    ----------
-    number : int
-        Its number in the sweep, from 0.
-    process : Popen
-        Its process, or that of mpirun.
-    began : float
-        When it was started, by ``time.perf_counter``.
-    """
+    """A run in progress."""
 
     number: int
     process: subprocess.Popen[bytes]
@@ -44,23 +34,7 @@ class Going:
 
 
 def execute(runs: Sequence[Planned], commands: Sequence[Sequence[str]], jobs: int = 1) -> int:
-    """Carry out what is not finished, in order.
-
-    Parameters
-    ----------
-    runs : sequence of Planned
-        The runs. One that starts from another begins once that is finished.
-    commands : sequence of sequence of str
-        The command of each run.
-    jobs : int
-        How many are in progress at a time. Each has processors of its own, where there are enough
-        and the system can bind processes to them.
-
-    Returns
-    -------
-    int
-        0 if all are finished, 1 if any failed, 75 if one was stopped on request.
-    """
+    """Carry out what is not finished, in order."""
     return _Sweep(runs, commands, jobs).run()
 
 
@@ -186,19 +160,7 @@ class _Sweep:
 
 
 def shares(jobs: int) -> list[set[int]] | None:
-    """Divide the processors of this process among jobs.
-
-    Parameters
-    ----------
-    jobs : int
-        How many run at a time.
-
-    Returns
-    -------
-    list of set of int, or None
-        Their processors; None for one job, for more jobs than processors, or where the system
-        cannot bind a process.
-    """
+    """Divide the processors of this process among jobs."""
     if jobs == 1 or not hasattr(os, "sched_getaffinity"):
         return None
     own = sorted(os.sched_getaffinity(0))
@@ -209,13 +171,7 @@ def shares(jobs: int) -> list[set[int]] | None:
 
 
 def in_words(seconds: float) -> str:
-    """Return a time in the unit that suits it.
-
-    Examples
-    --------
-    >>> in_words(50), in_words(150), in_words(9000)
-    ('50 s', '2 min', '2.5 h')
-    """
+    """Return a time in the unit that suits it."""
     if seconds < 99.5:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -14,8 +14,8 @@ from mpifed.config.experiments import safe
 from mpifed.io.atomic import replacing
 from mpifed.io.yaml_files import as_text
 
+# Characters of a name with whole keys and values; longer ones are abbreviated.
 SHORT = 64
-"""Characters of a name with whole keys and values; longer ones are abbreviated."""
 
 INDEX = "index.csv"
 
@@ -30,33 +30,7 @@ class Indexed(Protocol):
 
 
 def directory_names(axes: Mapping[str, Sequence[Any]], output: Path) -> list[str]:
-    """Return the names of the run directories, the last list varying fastest.
-
-    Where one would be longer than ``SHORT``, keys are written without their sections, and
-    components without their options, as far as they still differ.
-
-    Parameters
-    ----------
-    axes : mapping
-        The values of each key that is swept over.
-    output : Path
-        The directory of the sweep. Names that are in use there are kept.
-
-    Returns
-    -------
-    list of str
-        The names, all different.
-
-    Examples
-    --------
-    >>> directory_names({"local.lr": [0.1, 1], "seed": [0]}, Path("nowhere"))
-    ['local.lr=0.1,seed=0', 'local.lr=1,seed=0']
-    >>> graph = {"name": "gossip", "topology": {"name": "erdos_renyi", "p": 0.5}}
-    >>> directory_names({"exchange": ["server", graph]}, Path("nowhere"))
-    ['exchange=server', 'exchange=gossip,topology=erdos_renyi,p=0.5']
-    >>> directory_names({"local": [{"lr": 0.1}, {"lr": 1}]}, Path("nowhere"))
-    ['local=lr=0.1', 'local=lr=1']
-    """
+    """Return the names of the run directories, the last list varying fastest."""
     if not axes:
         return ["run"]
     whole = {key: key for key in axes}
@@ -85,16 +59,7 @@ def _differ(names: Sequence[str]) -> bool:
 
 
 def write_index(runs: Sequence[Indexed]) -> None:
-    """Write ``index.csv`` beside the run directories: a row for each run.
-
-    Its columns are ``directory`` and the keys that are swept over; runs of an earlier command in
-    the same directory are not in it.
-
-    Parameters
-    ----------
-    runs : sequence of Planned
-        The runs.
-    """
+    """Write ``index.csv`` beside the run directories: a row for each run."""
     place = runs[0].directory.parent
     # Private as the run directories in it, unless the user made it before.
     place.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -31,35 +31,19 @@ FREE = ("evaluation.every:", "checkpoint.", "storage.", "threads:", "reschedule:
 
 LEFT = ", 'auto' now"
 
+# Largest number of runs of a sweep, all of which are checked before the first begins.
 MOST_RUNS = 10_000
-"""Largest number of runs of a sweep, all of which are checked before the first begins."""
 
+# Runs of a sweep that are checked before torch is imported, which takes as long as a hundred.
 MOST_EARLY = 20
-"""Runs of a sweep that are checked before torch is imported, which takes as long as a hundred."""
 
+# An override whose value is a range as in Python.
 RANGE = re.compile(r"([^=]+)=range\( *(-?[0-9]{1,15}(?: *, *-?[0-9]{1,15}){0,2}) *\)")
-"""An override whose value is a range as in Python."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """One run of a sweep.
-
-    Attributes
-    ----------
-    directory : Path
-        Its run directory.
-    overrides : dict
-        Values by dotted key.
-    data : dict
-        Its complete section ``data``.
-    linked : tuple of str
-        Keys of the overrides that name other runs.
-    needs : tuple of Path
-        Directories of these runs, which must be finished before this one begins.
-    chosen : dict
-        The values of the lists that are swept over, by dotted key.
-    """
+    """One run of a sweep."""
 
     directory: Path
     overrides: dict[str, Any]
@@ -80,31 +64,7 @@ class Planned:
 def plan(
     experiment: str, words: Sequence[str], output: Path, ranks: int, with_files: bool = False
 ) -> list[Planned]:
-    """Plan and check every run of a sweep.
-
-    Parameters
-    ----------
-    experiment : str
-        A shipped experiment or a YAML file.
-    words : sequence of str
-        Overrides ``key=value``. Lists are swept over; the last one varies fastest.
-    output : Path
-        The directory of the run directories.
-    ranks : int
-        MPI ranks of each run.
-    with_files : bool
-        Whether files of data that are not here are refused.
-
-    Returns
-    -------
-    list of Planned
-        A run for each combination of values.
-
-    Raises
-    ------
-    InputError
-        For more than ``MOST_RUNS`` runs, or the first run whose configuration is wrong.
-    """
+    """Plan and check every run of a sweep."""
     plain, links = split_linked(words)
     axes, fixed = split_axes(config.parse_overrides([written_out(word) for word in plain]))
     if links and not axes:
@@ -154,47 +114,15 @@ def _check_values(
 
 
 def check_data(experiment: str, runs: Sequence[Planned]) -> None:
-    """Check data that are not read by ``plan``, by a dry run of one run for each section ``data``.
-
-    Parameters
-    ----------
-    experiment : str
-        A shipped experiment or a YAML file.
-    runs : sequence of Planned
-        The runs. Those that are finished are not checked.
-
-    Raises
-    ------
-    InputError
-        With the message of the first dry run that refuses its input.
+    """Check data that are not read by ``plan``, by a dry run of one run for each section
+    ``data``.
     """
     chosen = _first_of(runs, lambda run: as_text(run.data))
     _dry_run(experiment, chosen, len(chosen), 1)
 
 
 def check_runs(experiment: str, runs: Sequence[Planned], ranks: int) -> int:
-    """Check each configuration as far as its dry run does, those that differ in the seed once.
-
-    Parameters
-    ----------
-    experiment : str
-        A shipped experiment or a YAML file.
-    runs : sequence of Planned
-        The runs. Those that are finished, or wait for another one, are not checked.
-    ranks : int
-        MPI ranks of each run.
-
-    Returns
-    -------
-    int
-        How many configurations were left to their runs, for lack of time. One for each section
-        ``data`` is always checked.
-
-    Raises
-    ------
-    InputError
-        With the message of the first dry run that refuses its input.
-    """
+    """Check each configuration as far as its dry run does, those that differ in the seed once."""
     with_data = _first_of(runs, lambda run: as_text(run.data))
     ready = [run for run in runs if run.waits_for() is None]
     others = _first_of(ready, lambda run: as_text([run.data, _without_seed(run.overrides)]))
@@ -231,24 +159,7 @@ def _dry_run(experiment: str, runs: Sequence[Planned], needed: int, ranks: int) 
 
 
 def written_out(word: str) -> str:
-    """Return an override whose value is a range of Python as one whose value is a list.
-
-    Parameters
-    ----------
-    word : str
-        An override ``key=value``.
-
-    Raises
-    ------
-    InputError
-        For a range with a step of 0, of more than ``MOST_RUNS`` numbers, or that is not written
-        as one.
-
-    Examples
-    --------
-    >>> written_out("seed=range(3)"), written_out("clients=range(10, 40, 10)"), written_out("a=b")
-    ('seed=[0, 1, 2]', 'clients=[10, 20, 30]', 'a=b')
-    """
+    """Return an override whose value is a range of Python as one whose value is a list."""
     found = RANGE.fullmatch(word)
     if found is None:
         _refuse_unlike_range(word)
@@ -274,28 +185,7 @@ def _refuse_unlike_range(word: str) -> None:
 
 
 def split_axes(overrides: dict[str, Any]) -> tuple[dict[str, list[Any]], dict[str, Any]]:
-    """Divide overrides into lists of values and single values.
-
-    Parameters
-    ----------
-    overrides : dict
-        Values by dotted key.
-
-    Returns
-    -------
-    tuple of dict
-        The lists to sweep over, and the values for every run.
-
-    Raises
-    ------
-    InputError
-        For an empty list, or a value that is repeated in a list.
-
-    Examples
-    --------
-    >>> split_axes({"seed": [0, 1], "rounds": 100})
-    ({'seed': [0, 1]}, {'rounds': 100})
-    """
+    """Divide overrides into lists of values and single values."""
     axes = {key: value for key, value in overrides.items() if isinstance(value, list)}
     for key, values in axes.items():
         texts = Counter(map(as_text, values))
@@ -310,23 +200,7 @@ def split_axes(overrides: dict[str, Any]) -> tuple[dict[str, list[Any]], dict[st
 
 
 def launch_words(ranks: int | None) -> list[str]:
-    """Return ``mpirun -n RANKS``, that of this Python's environment or of the PATH.
-
-    Parameters
-    ----------
-    ranks : int or None
-        MPI ranks; None for a run without mpirun.
-
-    Returns
-    -------
-    list of str
-        Empty without ``ranks``.
-
-    Raises
-    ------
-    InputError
-        If there is no mpirun.
-    """
+    """Return ``mpirun -n RANKS``, that of this Python's environment or of the PATH."""
     if ranks is None:
         return []
     beside = Path(sys.executable).parent / "mpirun"
@@ -337,17 +211,7 @@ def launch_words(ranks: int | None) -> list[str]:
 
 
 def run_words(experiment: str, run: Planned, ranks: int | None) -> list[str]:
-    """Return the command of one run, without mpirun.
-
-    Parameters
-    ----------
-    experiment : str
-        A shipped experiment or a YAML file.
-    run : Planned
-        The run.
-    ranks : int or None
-        MPI ranks that the run requires; None for any number.
-    """
+    """Return the command of one run, without mpirun."""
     overrides = _as_words(run.overrides)
     expected = ["--expect-ranks", str(ranks)] if ranks is not None else []
     output = ["--output", str(run.directory), "--resume", "--quiet"]
@@ -359,20 +223,7 @@ def _as_words(overrides: Mapping[str, Any]) -> list[str]:
 
 
 def check_same_run(directory: Path, complete: dict[str, Any]) -> None:
-    """Refuse a directory that holds a finished run of another configuration.
-
-    Parameters
-    ----------
-    directory : Path
-        The run directory.
-    complete : dict
-        The configuration that is asked for, with all its keys.
-
-    Raises
-    ------
-    InputError
-        Where they differ in what a run that is resumed must not change.
-    """
+    """Refuse a directory that holds a finished run of another configuration."""
     path = directory / "config.yaml"
     if not path.exists():
         return

@@ -1,10 +1,4 @@
-"""Overrides of a sweep that refer to another of its runs, so that one may begin where it ended.
-
-``{previous}`` is the directory of the run with the previous value of the last list of the sweep,
-all else equal, and ``{first}`` that of the run with the first value. The runs that differ in the
-last list alone are a *chain*. In the first run of a chain, overrides with a placeholder are left
-out.
-"""
+"""Overrides of a sweep that refer to another of its runs, so that one may begin where it ended."""
 
 from __future__ import annotations
 
@@ -17,26 +11,16 @@ from typing import Any
 from mpifed.config.experiments import parse_overrides
 from mpifed.errors import InputError, closest
 
+# Replacements of placeholders while the value is read as YAML, where braces have a meaning.
 MARKS = {"previous": "\ue000", "first": "\ue001"}
-"""Replacements of placeholders while the value is read as YAML, where braces have a meaning."""
 
+# A single word in braces, which cannot be a value of an option: mappings have colons.
 BRACES = re.compile(r"\{\s*(\w+)\s*\}")
-"""A single word in braces, which cannot be a value of an option: mappings have colons."""
 
 
 @dataclass(frozen=True)
 class Linked:
-    """An override with placeholders.
-
-    Attributes
-    ----------
-    key : str
-        Its dotted key.
-    value : Any
-        Its value, with ``MARKS`` in place of placeholders.
-    names : tuple of str
-        The placeholders, without braces.
-    """
+    """An override with placeholders."""
 
     key: str
     value: Any
@@ -46,40 +30,12 @@ class Linked:
         return f"{self.key} has {' and '.join(f'{{{name}}}' for name in self.names)}"
 
     def filled(self, directories: Mapping[str, Path]) -> Any:
-        """Return the value with directories in place of placeholders.
-
-        Parameters
-        ----------
-        directories : mapping of str to Path
-            Directories by placeholder.
-        """
+        """Return the value with directories in place of placeholders."""
         return _filled(self.value, directories)
 
 
 def split_linked(words: Sequence[str]) -> tuple[list[str], list[Linked]]:
-    """Divide overrides into those without and those with placeholders.
-
-    Parameters
-    ----------
-    words : sequence of str
-        Words ``key=value``.
-
-    Returns
-    -------
-    tuple of list of str and list of Linked
-        Both in the order of ``words``.
-
-    Raises
-    ------
-    InputError
-        For an unknown placeholder, or one within a list that is swept over.
-
-    Examples
-    --------
-    >>> plain, linked = split_linked(["seed=1", "algorithm.start_from={previous}/x"])
-    >>> plain, linked[0].filled({"previous": Path("runs/a")})
-    (['seed=1'], 'runs/a/x')
-    """
+    """Divide overrides into those without and those with placeholders."""
     plain, linked = [], []
     for word in words:
         key, _, text = word.partition("=")

@@ -46,6 +46,7 @@ REQUIRED: dict[str, tuple[str, ...]] = {
 }
 
 
+# Explanations of the numbers of ``one_shot``.
 ONE_SHOT = {
     "largest_equal_alpha": "up to this alpha, the same for all clients, the one-shot average is "
     "within accuracy of the least f~ (Theorem 1)",
@@ -53,33 +54,21 @@ ONE_SHOT = {
     "bound_for_this_run": "with the alpha_i of this run f~ at the one-shot average is at most this "
     "far above its least value, whatever accuracy is and wherever the run began",
 }
-"""Explanations of the numbers of ``one_shot``."""
 
 FROM_AVERAGE = "from the one-shot average, which is one of them, with step 1 / L_alpha (Theorem 2)"
 ROUNDS = {
     "rounds": "after this many communications gradient descent is within accuracy of the least f~, "
     f"{FROM_AVERAGE}",
 }
+# Explanations of the numbers of ``rounds`` and ``affordable``.
 AFFORDABLE = {
     "largest_equal_alpha": "up to this alpha, the same for all clients, rounds communications "
     f"bring gradient descent within accuracy of the least f~, {FROM_AVERAGE}",
 }
-"""Explanations of the numbers of ``rounds`` and ``affordable``."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command.
-
-    Parameters
-    ----------
-    words : sequence of str, optional
-        The arguments; those of this process by default.
-
-    Returns
-    -------
-    int
-        The exit code.
-    """
+    """Run the command."""
     try:
         options = parser().parse_args(words)
         _check(options)
@@ -94,20 +83,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def variance(run: Stored, options: Mapping[str, Any]) -> dict[str, float]:
-    """Return both sides of Proposition 3 at the run's x: Var(T_i(x)) = (1 - alpha)^2 Var(x_i).
-
-    Parameters
-    ----------
-    run : Stored
-        A run with equal coefficients under a server.
-    options : mapping
-        Options of the command; none is used.
-
-    Raises
-    ------
-    InputError
-        If coefficients differ, or clients have their own x under gossip.
-    """
+    """Return both sides of Proposition 3 at the run's x: Var(T_i(x)) = (1 - alpha)^2 Var(x_i)."""
     alpha = run.equal_alpha()
     if run.x.ndim > 1:
         raise InputError(
@@ -125,20 +101,7 @@ def variance(run: Stored, options: Mapping[str, Any]) -> dict[str, float]:
 
 
 def one_shot(run: Stored, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the largest alpha for which the one-shot average is accurate (Theorem 1).
-
-    Parameters
-    ----------
-    run : Stored
-        A run whose L_i are known.
-    options : mapping
-        ``accuracy``, a gap of f~.
-
-    Returns
-    -------
-    dict
-        The bounds for equal coefficients and for any, and the bound for this run.
-    """
+    """Return the largest alpha for which the one-shot average is accurate (Theorem 1)."""
     c, accuracy = run.constants(), options["accuracy"]
     spread = flix.spread(run.optima, run.smoothness)
     apart = flix.largest_distance(run.optima)
@@ -153,15 +116,7 @@ def one_shot(run: Stored, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rounds(run: Stored, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the communications that gradient descent needs for an accuracy (Theorem 2).
-
-    Parameters
-    ----------
-    run : Stored
-        A run of flix with whole messages of all clients.
-    options : mapping
-        ``accuracy``, a gap of f~, and ``alpha``; None for that of the run.
-    """
+    """Return the communications that gradient descent needs for an accuracy (Theorem 2)."""
     c, accuracy = run.of_gradient_descent(), options["accuracy"]
     alpha = run.equal_alpha() if options["alpha"] is None else options["alpha"]
     spread = flix.spread(run.optima, run.smoothness)
@@ -170,14 +125,8 @@ def rounds(run: Stored, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def affordable(run: Stored, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the largest equal alpha for a number of communications (Theorem 2, solved for alpha).
-
-    Parameters
-    ----------
-    run : Stored
-        A run of flix with whole messages of all clients.
-    options : mapping
-        ``accuracy``, a gap of f~, and ``rounds``.
+    """Return the largest equal alpha for a number of communications (Theorem 2, solved for
+    alpha).
     """
     c, accuracy = run.of_gradient_descent(), options["accuracy"]
     spread = flix.spread(run.optima, run.smoothness)

@@ -23,27 +23,12 @@ from mpifed.federation.clients import Federation, participants
 from mpifed.federation.participation import Bernoulli, count_participants, fixed_fraction
 from mpifed.federation.privacy import PrivacyOptions
 
+# The column of metrics.csv, and the key of summary.json.
 EPSILON = "epsilon"
-"""The column of metrics.csv, and the key of summary.json."""
 
 
 def gaussian(noise_multiplier: float, rounds: int, delta: float) -> float:
-    """Return epsilon of ``rounds`` Gaussian mechanisms without sampling.
-
-    Parameters
-    ----------
-    noise_multiplier : float
-        Standard deviation of the noise over the sensitivity.
-    rounds : int
-        How many are composed.
-    delta : float
-        The delta of (epsilon, delta) differential privacy.
-
-    Examples
-    --------
-    >>> round(gaussian(1.0, 1, 1e-5), 2)
-    4.73
-    """
+    """Return epsilon of ``rounds`` Gaussian mechanisms without sampling."""
     from dp_accounting import GaussianDpEvent
 
     return _epsilon(GaussianDpEvent(noise_multiplier), rounds, delta, by_replacement=False)
@@ -52,13 +37,7 @@ def gaussian(noise_multiplier: float, rounds: int, delta: float) -> float:
 def poisson_sampled(
     probability: float, noise_multiplier: float, rounds: int, delta: float
 ) -> float:
-    """Return epsilon where each client takes part with a probability; see ``gaussian``.
-
-    Examples
-    --------
-    >>> poisson_sampled(0.01, 1.0, 1000, 1e-5) < poisson_sampled(0.1, 1.0, 1000, 1e-5)
-    True
-    """
+    """Return epsilon where each client takes part with a probability; see ``gaussian``."""
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 
     event = PoissonSampledDpEvent(probability, GaussianDpEvent(noise_multiplier))
@@ -97,17 +76,7 @@ def _epsilon(event: object, rounds: int, delta: float, by_replacement: bool) -> 
 def accountant_of(
     options: PrivacyOptions, federation: Federation, seed: int
 ) -> Callable[[int], float]:
-    """Return a function that maps a number of rounds to the epsilon of these rounds.
-
-    Parameters
-    ----------
-    options : PrivacyOptions
-        With noise.
-    federation : Federation
-        Says who takes part.
-    seed : int
-        The seed of the run.
-    """
+    """Return a function that maps a number of rounds to the epsilon of these rounds."""
     assert options.noise_multiplier is not None
     z, delta = options.noise_multiplier, options.delta
     if options.where == "local":

@@ -10,20 +10,7 @@ METHODS = ("flix", "dcgd", "diana")
 
 
 def check_method(directory: Path, name: object) -> None:
-    """Refuse a run of another method.
-
-    Parameters
-    ----------
-    directory : Path
-        The run directory, for the message.
-    name : object
-        ``algorithm.name`` of the run.
-
-    Raises
-    ------
-    InputError
-        If it is none of ``METHODS``.
-    """
+    """Refuse a run of another method."""
     if name not in METHODS:
         raise InputError(
             f"RUN_DIR is '{directory}', a run of '{name}'; it must be one of: {', '.join(METHODS)}"

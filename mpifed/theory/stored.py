@@ -23,25 +23,7 @@ OPTIONS = ("flix_alpha", "l2", "regulariser", "smoothness", "gradient")
 
 @dataclass(frozen=True)
 class Stored:
-    """The training clients in the newest checkpoint of a run; n of them, models of P numbers.
-
-    Attributes
-    ----------
-    path : Path
-        The checkpoint.
-    alpha : ndarray
-        alpha_i, float64 (n,).
-    optima : ndarray
-        x_i, float64 (n, P).
-    smoothness : ndarray
-        L_i, float64 (n,); zeros where unknown.
-    x : ndarray
-        The shared model, float64 (P,), or (n, P) under gossip.
-    strong : float
-        mu_i, the same for all.
-    configuration : mapping
-        The configuration of the run.
-    """
+    """The training clients in the newest checkpoint of a run; n of them, models of P numbers."""
 
     path: Path
     alpha: np.ndarray
@@ -66,13 +48,7 @@ class Stored:
         return float(self.alpha[0])
 
     def constants(self) -> flix.Constants:
-        """Return the constants without compression.
-
-        Raises
-        ------
-        InputError
-            If L_i are unknown, or those of the published code, which are too small.
-        """
+        """Return the constants without compression."""
         if self.configuration["algorithm"]["smoothness"] == "published_code":
             raise InputError(
                 f"{self.path}: algorithm.smoothness is 'published_code', whose L_i are too small "
@@ -86,13 +62,7 @@ class Stored:
         return flix.constants(self.alpha, self.smoothness, self.strong)
 
     def of_gradient_descent(self) -> flix.Constants:
-        """Return the constants for Theorem 2.
-
-        Raises
-        ------
-        InputError
-            If the run is not one of gradient descent on strongly convex risks.
-        """
+        """Return the constants for Theorem 2."""
         c, beyond = self.constants(), self._beyond_gradient_descent()
         if beyond:
             raise InputError(
@@ -123,18 +93,7 @@ class Stored:
 
 
 def read_run(directory: Path) -> Stored:
-    """Read the newest intact checkpoint of a run directory.
-
-    Parameters
-    ----------
-    directory : Path
-        The run directory.
-
-    Raises
-    ------
-    InputError
-        If it has none, or is not a run of flix, dcgd or diana.
-    """
+    """Read the newest intact checkpoint of a run directory."""
     found, _ = newest(directory)
     if found is None:
         raise no_checkpoint(directory)

@@ -1,7 +1,5 @@
-"""A thread that sends rows to a tracker, so that a tracker can neither stop a run nor hold it up.
-
-Rows wait in a bounded queue. The first failure drops the tracker with one warning in the log: what
-it raises, a queue that is full, or an end that takes longer than ``PATIENCE`` seconds.
+"""A thread that sends rows to a tracker, so that a tracker can neither stop a run nor hold
+it up.
 """
 
 from __future__ import annotations
@@ -17,29 +15,19 @@ from mpifed.errors import in_words
 from mpifed.tracking.trackers import Tracker
 from mpifed.watchdog.heartbeat import waiting
 
+# Rows that may wait.
 MOST = 1000
-"""Rows that may wait."""
 
+# Seconds that a tracker has after the last round, and where a run stops or fails.
 PATIENCE, HURRY = 30.0, 5.0
-"""Seconds that a tracker has after the last round, and where a run stops or fails."""
 
+# Seconds between two requests to a tracker at least: quick rounds are sent together.
 EVERY = 5.0
-"""Seconds between two requests to a tracker at least: quick rounds are sent together."""
 
 
 @dataclass
 class Sending:
-    """Rows on their way to a tracker.
-
-    Attributes
-    ----------
-    name : str
-        The tracker, for the warning.
-    open : callable
-        Opens the run in the tracker; called in the thread.
-    most : int
-        Rows that may wait.
-    """
+    """Rows on their way to a tracker."""
 
     name: str
     open: Callable[[], Tracker]
@@ -59,15 +47,7 @@ class Sending:
         self._thread.start()
 
     def row(self, round: int, values: Mapping[str, float]) -> None:
-        """Send a row; returns at once.
-
-        Parameters
-        ----------
-        round : int
-            The round.
-        values : mapping of str to float
-            Numbers by column; those that are NaN are not sent.
-        """
+        """Send a row; returns at once."""
         if self._dropped.is_set():
             return
         try:
@@ -78,15 +58,7 @@ class Sending:
             self._drop(f"{self.most} rows wait for it, so it is too slow or does not answer")
 
     def close(self, status: str, patience: float | None = None) -> None:
-        """Wait, for a bounded time, until everything is sent; only the first call counts.
-
-        Parameters
-        ----------
-        status : str
-            'finished', 'stopped' or 'failed'.
-        patience : float, optional
-            Seconds; ``PATIENCE`` or ``HURRY`` by default.
-        """
+        """Wait, for a bounded time, until everything is sent; only the first call counts."""
         if self._closed:
             return
         self._closed, self._status = True, status

@@ -1,8 +1,4 @@
-"""The trackers by name: how a run is opened in each, rows are sent to it, and it is closed.
-
-Each is opened and used in one thread of rank 0 (``sending``), with its own settings and variables
-of the environment. Packages are imported when they are used.
-"""
+"""The trackers by name: how a run is opened in each, rows are sent to it, and it is closed."""
 
 from __future__ import annotations
 
@@ -17,41 +13,25 @@ from typing import Any, Protocol
 
 from mpifed.errors import InputError, closest, in_words
 
+# Names the tracker of commands without ``--track``.
 TRACK_VARIABLE = "MPIFED_TRACK"
-"""Names the tracker of commands without ``--track``."""
 
+# The project, or experiment, of runs where the environment names none.
 PROJECT = "mpifed"
-"""The project, or experiment, of runs where the environment names none."""
 
+# Characters of a value of the configuration in MLflow, whose older servers take no more.
 LONGEST = 500
-"""Characters of a value of the configuration in MLflow, whose older servers take no more."""
 
+# Values of the configuration, and numbers of rows, in one request to MLflow.
 AT_ONCE, MOST = 100, 1000
-"""Values of the configuration, and numbers of rows, in one request to MLflow."""
 
+# Rounds with their numbers by column.
 Rows = Sequence[tuple[int, Mapping[str, float]]]
-"""Rounds with their numbers by column."""
 
 
 @dataclass(frozen=True)
 class About:
-    """What a tracker is told of a run before its first row.
-
-    Attributes
-    ----------
-    directory : Path
-        The run directory.
-    name : str
-        What the run is called.
-    configuration : mapping
-        The complete configuration, nested.
-    first : int
-        The first round that is sent; rows from there on replace those of an earlier part.
-    known : str or None
-        The tracker's name for the run, of its earlier part.
-    remember : callable
-        Takes that name, so that a resumed run continues it.
-    """
+    """What a tracker is told of a run before its first row."""
 
     directory: Path
     name: str
@@ -165,27 +145,16 @@ class Wandb:
         self._run.finish(exit_code=int(status == "failed"))
 
 
+# What opens a run in each tracker, and the modules that it needs.
 TRACKERS: Mapping[str, tuple[Callable[[About], Tracker], Sequence[str]]] = {
     "tensorboard": (TensorBoard, ("tensorboard", "torch.utils.tensorboard")),
     "mlflow": (MLflow, ("mlflow.tracking",)),
     "wandb": (Wandb, ("wandb",)),
 }
-"""What opens a run in each tracker, and the modules that it needs."""
 
 
 def check_tracker(name: str | None) -> None:
-    """Import what a tracker needs.
-
-    Parameters
-    ----------
-    name : str or None
-        One of ``TRACKERS``; None is none.
-
-    Raises
-    ------
-    InputError
-        For another name, or a package that cannot be imported.
-    """
+    """Import what a tracker needs."""
     if name is None:
         return
     if not isinstance(name, str) or name not in TRACKERS:
@@ -203,13 +172,7 @@ def check_tracker(name: str | None) -> None:
 
 
 def flat(configuration: Mapping[str, Any], front: str = "") -> Iterator[tuple[str, str]]:
-    """Yield dotted keys and values of a nested configuration, as text.
-
-    Examples
-    --------
-    >>> list(flat({"rounds": 9, "model": {"name": "mlp", "hidden": [64]}, "attack": {}}))
-    [('rounds', '9'), ('model.name', 'mlp'), ('model.hidden', '[64]')]
-    """
+    """Yield dotted keys and values of a nested configuration, as text."""
     for key, value in configuration.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{front}{key}.")

@@ -19,12 +19,12 @@ from topologies.links.events import Computations, Seconds, Versions
 from topologies.links.timing import Links
 from topologies.parameters import TopologyError
 
+# Seconds of computations that are kept until all clients have come to them.
 KEPT = 1 << 21
-"""Seconds of computations that are kept until all clients have come to them."""
 
 
+# Columns of metrics.csv of runs that do not wait.
 STALENESS = ("staleness_mean", "staleness_max")
-"""Columns of metrics.csv of runs that do not wait."""
 
 
 def waits(setup: Setup) -> bool:
@@ -33,13 +33,7 @@ def waits(setup: Setup) -> bool:
 
 
 class AsynchronousClock:
-    """The time of a run whose clients do not wait for each other.
-
-    Parameters
-    ----------
-    timetable : Timetable
-        The events of the run.
-    """
+    """The time of a run whose clients do not wait for each other."""
 
     def __init__(self, timetable: Timetable) -> None:
         self.timetable = timetable
@@ -73,13 +67,7 @@ class AsynchronousClock:
 
 
 def clock_of(setup: Setup) -> SimulatedClock | AsynchronousClock | None:
-    """Return the clock of the simulated federation, None where there is none. Collective.
-
-    Parameters
-    ----------
-    setup : Setup
-        The objects of the run. An exchange without waiting gets its timetable.
-    """
+    """Return the clock of the simulated federation, None where there is none. Collective."""
     if isinstance(setup.exchange, Gossip) and not waits(setup):
         setup.exchange.timetable = timetable_of(setup, setup.exchange)
         return AsynchronousClock(setup.exchange.timetable)
@@ -87,40 +75,14 @@ def clock_of(setup: Setup) -> SimulatedClock | AsynchronousClock | None:
 
 
 def taking_part(setup: Setup, round: int) -> np.ndarray:
-    """Return who takes part in a round, the last one or the one after it. Collective.
-
-    Parameters
-    ----------
-    setup : Setup
-        The objects of the run.
-    round : int
-        The round, from 1.
-
-    Returns
-    -------
-    ndarray of bool, shape (n_clients,)
-        The same on every rank.
-    """
+    """Return who takes part in a round, the last one or the one after it. Collective."""
     configuration = setup.configuration
     present = participants(setup.federation, configuration.participation, configuration.seed, round)
     return setup.exchange.participants(round, present)
 
 
 def timetable_of(setup: Setup, exchange: Gossip) -> Timetable:
-    """Return the events of a run before its first round. Collective.
-
-    Parameters
-    ----------
-    setup : Setup
-        The objects of the run.
-    exchange : Gossip
-        Its exchange.
-
-    Raises
-    ------
-    InputError
-        If computations take no time.
-    """
+    """Return the events of a run before its first round. Collective."""
     configuration, federation = setup.configuration, setup.federation
     clients, communicator = federation.training, federation.communicator
     links, _ = read_links(configuration.network, len(clients), communicator)

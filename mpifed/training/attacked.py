@@ -1,7 +1,4 @@
-"""Who attacks a run, and the data set that attackers train on.
-
-Training labels that attackers have changed; validation and test samples stay as they are.
-"""
+"""Who attacks a run, and the data set that attackers train on."""
 
 from __future__ import annotations
 
@@ -24,17 +21,7 @@ from topologies.places import within
 
 
 class Poisoned(Dataset):
-    """A data set in which some clients train on other labels.
-
-    Parameters
-    ----------
-    dataset : Dataset
-        The data set.
-    poisoned : ndarray
-        Whose labels change, bool (n_clients,).
-    relabelled : callable
-        Maps targets of training samples to those they are trained with, of the same shape.
-    """
+    """A data set in which some clients train on other labels."""
 
     def __init__(
         self, dataset: Dataset, poisoned: np.ndarray, relabelled: Callable[[Tensor], Tensor]
@@ -68,30 +55,14 @@ class Poisoned(Dataset):
         return self._dataset.remarks()
 
 
+# What an attack says that it changes, and the method that does.
 CHANGES = {"changes_labels": "relabelled", "changes_updates": "sent"}
-"""What an attack says that it changes, and the method that does."""
 
 
 def attacked(
     configuration: Configuration, federation: Federation, dataset: Dataset
 ) -> tuple[Attackers | None, Dataset]:
-    """Return the attackers of a run, and the data set with the labels that they train on.
-
-    Parameters
-    ----------
-    configuration : Configuration
-        Its section ``attack`` says who they are and what they do.
-    federation : Federation
-        All clients.
-    dataset : Dataset
-        The data set.
-
-    Raises
-    ------
-    InputError
-        For clients that cannot be malicious, for labels that the data do not have, and for an
-        attack that changes nothing, or not what it says.
-    """
+    """Return the attackers of a run, and the data set with the labels that they train on."""
     found, about = (
         attackers(configuration.attack, federation, configuration.seed),
         dataset.description,

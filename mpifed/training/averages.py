@@ -11,25 +11,7 @@ from mpifed.training.scores import VALIDATION_COLUMNS, ClientResults
 def summarise(
     results: ClientResults, client_weights: ClientWeights = "scored"
 ) -> dict[str, float | None]:
-    """Return the columns of metrics.csv that describe scores of clients.
-
-    Clients without a sample in a split are left out of its averages. The bottom decile is the
-    ceil(T / 10)-th smallest accuracy of T clients, not interpolated; it, the minimum and the
-    standard deviation count all clients alike.
-
-    Parameters
-    ----------
-    results : ClientResults
-        Scores of all clients.
-    client_weights : {'scored', 'train', 'uniform'}
-        Weights of averages: the samples of the split that is scored (for a recall the tags to be
-        found), each client's training samples, or one.
-
-    Returns
-    -------
-    dict of str to (float or None)
-        Values by column; None where one does not apply.
-    """
+    """Return the columns of metrics.csv that describe scores of clients."""
     seen = ~results.unseen
     tested = results.test_accuracy[seen & np.isfinite(results.test_accuracy)]
 
@@ -68,18 +50,7 @@ def summarise(
 
 
 def bottom_decile(accuracies: np.ndarray) -> float:
-    """Return the ceil(T / 10)-th smallest of T values.
-
-    Parameters
-    ----------
-    accuracies : ndarray
-        (T,), in any order, T at least 1.
-
-    Examples
-    --------
-    >>> bottom_decile(np.arange(20.0))
-    1.0
-    """
+    """Return the ceil(T / 10)-th smallest of T values."""
     return float(np.sort(accuracies)[-(-len(accuracies) // 10) - 1])
 
 

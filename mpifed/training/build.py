@@ -47,14 +47,14 @@ from mpifed.training.model import (
 )
 from mpifed.training.parts import exchanging_of, make_algorithm, make_exchange
 
+# Least number of bytes that a rank needs for each client of the run, hosted here or not.
 CLIENT_BYTES = 200
-"""Least number of bytes that a rank needs for each client of the run, hosted here or not."""
 
+# Bytes of samples that a rank holds where ``evaluation.sample`` is below 1, unless it is said.
 AUTOMATIC = 192e6
-"""Bytes of samples that a rank holds where ``evaluation.sample`` is below 1, unless it is said."""
 
+# Least number of copies of a model on a rank: the received one and the trained one.
 COPIES = 2
-"""Least number of copies of a model on a rank: the received one and the trained one."""
 
 
 @dataclass(frozen=True)
@@ -89,13 +89,7 @@ class Setup:
         return Shards(shards.client_ids, train, val, test, shards.fresh)
 
     def first_state(self, everyone: Clients) -> RunState:
-        """Return the state before round 1 and before ``Algorithm.prepare``; collective.
-
-        Parameters
-        ----------
-        everyone : Clients
-            All clients hosted here.
-        """
+        """Return the state before round 1 and before ``Algorithm.prepare``; collective."""
         draws = Draws(self.configuration.seed, 0)
         first = self.algorithm.init(everyone, self.exchange, draws, self.dtype)
         check_state(self.algorithm, "init", first)
@@ -133,12 +127,7 @@ def make(
     dataset: Dataset | None = None,
     renumber: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
 ) -> Setup:
-    """Make the objects of a run; collective. Raises ``InputError`` for wrong data.
-
-    ``stored`` are the arrays that the exchange of an earlier part of this run stored, ``dataset``
-    is the data set where it was made already. ``renumber`` gives the ranks that host clients other
-    numbers: of each client it takes the rank and the samples that are trained on.
-    """
+    """Make the objects of a run; collective. Raises ``InputError`` for wrong data."""
     n_clients = configuration.clients
     if dataset is None:
         dataset = make_dataset(configuration, communicator)

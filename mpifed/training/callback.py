@@ -19,17 +19,7 @@ FORM = "def function(recorded): ..."
 
 @dataclass(frozen=True)
 class RecordedRound:
-    """A round that was evaluated and recorded.
-
-    Attributes
-    ----------
-    round : int
-        Its number; 0 is the initial state.
-    row : mapping of str to float
-        Its row of metrics.csv by column, without ``state_digest``; NaN where a field is empty.
-    last : bool
-        Whether it is the last round of the run.
-    """
+    """A round that was evaluated and recorded."""
 
     round: int
     row: Mapping[str, float]
@@ -40,20 +30,7 @@ Callback = Callable[[RecordedRound], object]
 
 
 def recorded(scores: Mapping[str, Any], rounds: int) -> RecordedRound:
-    """Return a row of metrics.csv as a program gets it.
-
-    Parameters
-    ----------
-    scores : mapping of str to Any
-        The row by column.
-    rounds : int
-        The last round of the run.
-
-    Examples
-    --------
-    >>> recorded({"round": 4, "test_loss": 0.5, "train_loss": None, "state_digest": "ab"}, 9)
-    RecordedRound(round=4, row={'round': 4.0, 'test_loss': 0.5, 'train_loss': nan}, last=False)
-    """
+    """Return a row of metrics.csv as a program gets it."""
     row = {
         name: math.nan if value is None else float(value)
         for name, value in scores.items()
@@ -63,18 +40,7 @@ def recorded(scores: Mapping[str, Any], rounds: int) -> RecordedRound:
 
 
 def callback(given: Any) -> Callback | None:
-    """Return the function that ``on_round`` names or is.
-
-    Parameters
-    ----------
-    given : callable, str or None
-        A function of one argument, or the name of one as ``package.module:function``.
-
-    Raises
-    ------
-    InputError
-        If it is no function, or cannot be called with one argument.
-    """
+    """Return the function that ``on_round`` names or is."""
     if given is None:
         return None
     function = load(given, "on_round") if isinstance(given, str) and ":" in given else given
@@ -96,25 +62,13 @@ def callback(given: Any) -> Callback | None:
 
 
 def called(function: Any) -> str:
-    """Return the name of a function, for messages.
-
-    Examples
-    --------
-    >>> called(recorded), called(print)
-    ("'mpifed.training.callback:recorded'", "'builtins:print'")
-    """
+    """Return the name of a function, for messages."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"'{getattr(function, '__module__', None)}:{name}'"
 
 
 def importable_name(given: Any) -> str:
-    """Return the name by which ranks of their own can import what ``on_round`` is.
-
-    Raises
-    ------
-    InputError
-        For what is no function, or is in this program alone.
-    """
+    """Return the name by which ranks of their own can import what ``on_round`` is."""
     function = callback(given)
     if isinstance(given, str):
         return given
@@ -136,21 +90,7 @@ def importable_name(given: Any) -> str:
 def telling(
     communicator: Communicator, function: Callback | None
 ) -> Callable[[RecordedRound | None], None]:
-    """Return what calls a function on rank 0, and fails on all ranks where it does; collective.
-
-    Parameters
-    ----------
-    communicator : Communicator
-        All ranks. What is returned is collective too.
-    function : callable or None
-        What rank 0 calls; that of other ranks is not used.
-
-    Returns
-    -------
-    callable
-        Takes the round on rank 0, None elsewhere. It raises ``RunError`` with the function's name
-        where the function raises.
-    """
+    """Return what calls a function on rank 0, and fails on all ranks where it does; collective."""
     if not communicator.broadcast_object(function is not None):
         return lambda heard: None
 

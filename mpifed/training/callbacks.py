@@ -21,25 +21,15 @@ from mpifed.training.build import Setup
 from mpifed.training.callback import RecordedRound, callback, recorded, telling
 from mpifed.training.request import Request, Task
 
+# What trackers call the run, in the run directory; a resumed run continues it.
 FILE = "tracking.json"
-"""What trackers call the run, in the run directory; a resumed run continues it."""
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 @dataclass(frozen=True)
 class Hearers:
-    """Who is told of recorded rounds; all methods are collective.
-
-    Attributes
-    ----------
-    tell : callable
-        What calls the user's function; see ``callback.telling``.
-    sending : Sending or None
-        The way to a tracker, on rank 0.
-    rounds : int
-        The last round of the run.
-    """
+    """Who is told of recorded rounds; all methods are collective."""
 
     tell: Callable[[RecordedRound | None], None]
     sending: Sending | None
@@ -59,19 +49,7 @@ class Hearers:
 
 
 def hearers_of(setup: Setup, task: Task, request: Request, round: int) -> Hearers:
-    """Return who is told of a run; collective.
-
-    Parameters
-    ----------
-    setup : Setup
-        The objects of the run.
-    task : Task
-        The run directory, where it is recorded what a tracker calls the run.
-    request : Request
-        ``on_round`` and ``track``.
-    round : int
-        The round after which the run begins.
-    """
+    """Return who is told of a run; collective."""
     communicator, configuration = setup.federation.communicator, setup.configuration
     first = communicator.rank == 0
     tell = telling(communicator, callback(request.on_round) if first else None)

@@ -18,22 +18,7 @@ from mpifed.training.build import Setup
 
 
 def channel_of(setup: Setup, round: int, active: np.ndarray, memory: Any) -> Channel:
-    """Return the channel of a round.
-
-    An update passes, in this order, a client's own noise, its attack, the compressor, and what the
-    server does: clipping, aggregation, central noise.
-
-    Parameters
-    ----------
-    setup : Setup
-        The objects of the run.
-    round : int
-        Counted from 1.
-    active : ndarray
-        Who takes part, bool (n_clients,).
-    memory : Any
-        What earlier rounds left behind; see ``Exchange.remember``.
-    """
+    """Return the channel of a round."""
     channel = setup.exchange.at(round, active, memory)
     options, hostile = setup.configuration.privacy, setup.attackers
     federation, seed, now = setup.federation, setup.configuration.seed, Round(round, active)
@@ -50,10 +35,7 @@ def channel_of(setup: Setup, round: int, active: np.ndarray, memory: Any) -> Cha
 
 
 def remarks(setup: Setup) -> list[str]:
-    """Return lines for the log: who attacks, and what the privacy of the whole run will be.
-
-    On rank 0, which writes the log; nothing elsewhere.
-    """
+    """Return lines for the log: who attacks, and what the privacy of the whole run will be."""
     if setup.federation.communicator.rank:
         return []
     found = [] if setup.attackers is None else [str(setup.attackers)]

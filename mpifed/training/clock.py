@@ -18,33 +18,13 @@ PHASES = ("startup", "data", "local", "exchange", "evaluation", "checkpoint", "t
 
 @dataclass
 class Clock:
-    """Wall seconds by phase on this rank, over all parts of a run that was resumed.
-
-    Attributes
-    ----------
-    seconds : dict of str to float
-        Seconds of each of ``PHASES``.
-    """
+    """Wall seconds by phase on this rank, over all parts of a run that was resumed."""
 
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
 
     @contextmanager
     def measure(self, phase: str) -> Iterator[None]:
-        """Add the seconds of the block to a phase.
-
-        Parameters
-        ----------
-        phase : str
-            One of ``PHASES``.
-
-        Examples
-        --------
-        >>> clock = Clock()
-        >>> with clock.measure("data"):
-        ...     _ = sum(range(1000))
-        >>> clock.seconds["data"] > 0, clock.seconds["local"]
-        (True, 0.0)
-        """
+        """Add the seconds of the block to a phase."""
         began = time.perf_counter()
         try:
             yield
@@ -53,20 +33,7 @@ class Clock:
 
 
 def timed(channel: Channel, clock: Clock) -> Channel:
-    """Return a channel whose methods add their time to the phase ``exchange``.
-
-    Parameters
-    ----------
-    channel : Channel
-        The channel of a round.
-    clock : Clock
-        Where seconds are added.
-
-    Returns
-    -------
-    Channel
-        A ``ServerChannel`` if ``channel`` is one.
-    """
+    """Return a channel whose methods add their time to the phase ``exchange``."""
     if isinstance(channel, ServerChannel):
         return TimedServerChannel(channel, clock)
     return TimedChannel(channel, clock)

@@ -21,17 +21,8 @@ HEAD = "client,seconds"
 
 
 def samples_of_steps(configuration: Configuration, description: Description) -> np.ndarray:
-    """Return the samples that each client visits in a round, scoring included: float64 (clients,).
-
-    Examples
-    --------
-    A client with five samples takes one minibatch of them an epoch.
-
-    >>> from mpifed.config.configuration import resolve
-    >>> five = np.full(1, 5, np.int64)
-    >>> made = resolve({"clients": 1, "local": {"epochs": 3}, "evaluation": {"every": 5}})
-    >>> samples_of_steps(made, Description("made up", (2,), 2, five, 0 * five, five))
-    array([16.])
+    """Return the samples that each client visits in a round, scoring included: float64
+    (clients,).
     """
     local, n_train = configuration.local, description.n_train
     work = work_of(n_train, local.batch_size, local.epochs, local.steps, local.sampling)
@@ -48,20 +39,7 @@ def work_for_balance(configuration: Configuration, description: Description) -> 
 
 
 def read_costs(path: Path, n_clients: int) -> np.ndarray:
-    """Return the seconds of each client in a file that a run wrote, float64 (n_clients,).
-
-    Parameters
-    ----------
-    path : Path
-        The file, or the run directory that holds it.
-    n_clients : int
-        The number of clients.
-
-    Raises
-    ------
-    InputError
-        If the file is no such file, or is of other clients.
-    """
+    """Return the seconds of each client in a file that a run wrote, float64 (n_clients,)."""
     path = path / TIMING if path.is_dir() else path
     try:
         first, *rows = csv.reader(io.StringIO(read_text(path)))
@@ -86,17 +64,7 @@ def read_costs(path: Path, n_clients: int) -> np.ndarray:
 def seconds_of_clients(
     configuration: Configuration, description: Description, federation: Federation, seconds: float
 ) -> str | None:
-    """Return the content of ``timing.csv`` on rank 0; None elsewhere. Collective.
-
-    Parameters
-    ----------
-    configuration, description : Configuration, Description
-        The run and its data, by which a rank's seconds are divided among its clients.
-    federation : Federation
-        Who lives where.
-    seconds : float
-        Seconds of this rank's clients in a round.
-    """
+    """Return the content of ``timing.csv`` on rank 0; None elsewhere. Collective."""
     every = federation.communicator.gather_object(seconds)
     if every is None:
         return None
@@ -106,12 +74,6 @@ def seconds_of_clients(
 
 
 def as_text(seconds: np.ndarray) -> str:
-    r"""Return the content of the file of these seconds.
-
-    Examples
-    --------
-    >>> as_text(np.array([0.5, 0.25]))
-    'client,seconds\n0,0.5\n1,0.25\n'
-    """
+    r"""Return the content of the file of these seconds."""
     lines = [f"{client},{value:.6g}" for client, value in enumerate(seconds.tolist())]
     return "\n".join([HEAD, *lines]) + "\n"

@@ -14,26 +14,7 @@ from mpifed.mpi.communicator import Communicator
 def choose_device(
     name: str, supported: Collection[str], communicator: Communicator
 ) -> torch.device:
-    """Return the CPU, or this rank's GPU: its number on the node modulo the visible GPUs.
-
-    Parameters
-    ----------
-    name : {'auto', 'cpu', 'cuda'}
-        The key ``device``; ``auto`` is a GPU where there is one and the algorithm supports it.
-    supported : collection of str
-        Devices of the algorithm.
-    communicator : Communicator
-        Gives the number of this rank on its node.
-
-    Returns
-    -------
-    torch.device
-
-    Raises
-    ------
-    InputError
-        If ``name`` is 'cuda' and torch sees no GPU.
-    """
+    """Return the CPU, or this rank's GPU: its number on the node modulo the visible GPUs."""
     if name == "cpu" or "cuda" not in supported:
         return torch.device("cpu")
     if not torch.cuda.is_available():
@@ -48,9 +29,8 @@ def choose_device(
 
 
 def compute_reproducibly() -> None:
-    """Set torch so that a GPU repeats its results bit for bit, in full float32; for the process.
-
-    An operation without a deterministic algorithm is computed all the same, and torch warns of it.
+    """Set torch so that a GPU repeats its results bit for bit, in full float32; for the
+    process.
     """
     # Read by cuBLAS when it is first used: one workspace of a fixed size for each stream.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

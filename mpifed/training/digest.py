@@ -10,31 +10,14 @@ import numpy as np
 from mpifed import state as states
 from mpifed.training.build import Setup
 
+# Clients whose digests are gathered at once.
 BLOCK = 1 << 14
-"""Clients whose digests are gathered at once."""
 
 
 def digest(
     setup: Setup, state: states.RunState, after_block: Callable[[], None] = lambda: None
 ) -> str | None:
-    """Return the SHA-256 over the digests of the server's and each client's state, in order.
-
-    Collective.
-
-    Parameters
-    ----------
-    setup : Setup
-        The objects of the run.
-    state : RunState
-        The state of the server and of all hosted clients.
-    after_block : callable
-        Called when ``BLOCK`` clients were read.
-
-    Returns
-    -------
-    str or None
-        64 hexadecimal digits on rank 0, independent of the number of ranks; None elsewhere.
-    """
+    """Return the SHA-256 over the digests of the server's and each client's state, in order."""
     is_rows, federation = setup.exchange.shared_is_rows, setup.federation
     total = hashlib.sha256(states.server_digest(state, is_rows))
     for first in range(0, federation.n_clients, BLOCK):

@@ -1,8 +1,4 @@
-"""Divergence: values that are no longer finite, whose they are, and the failures they cause.
-
-A client diverges where an update that it would send, or its state, is infinite or NaN. This is
-found before anything is averaged, or else at the end of the round, alike on every rank.
-"""
+"""Divergence: values that are no longer finite, whose they are, and the failures they cause."""
 
 from __future__ import annotations
 
@@ -21,17 +17,7 @@ from mpifed.mpi.communicator import Communicator
 
 
 def bad_clients(state: Any, shared_is_rows: bool, ids: np.ndarray) -> list[int]:
-    """Return the ids of hosted clients whose state has a value that is not finite, ascending.
-
-    Parameters
-    ----------
-    state : Any
-        A state with a row for each of ``ids``.
-    shared_is_rows : bool
-        Whether shared tensors have a row for each client.
-    ids : ndarray
-        Ids of the hosted clients, (hosted,).
-    """
+    """Return the ids of hosted clients whose state has a value that is not finite, ascending."""
     bad = np.zeros(len(ids), bool)
     for _, tensor, is_rows in states.tensors(state, shared_is_rows):
         if is_rows and not _finite(tensor):
@@ -40,15 +26,7 @@ def bad_clients(state: Any, shared_is_rows: bool, ids: np.ndarray) -> list[int]:
 
 
 def server_diverged(state: Any, shared_is_rows: bool) -> bool:
-    """Return whether a tensor of the server has a value that is not finite.
-
-    Parameters
-    ----------
-    state : Any
-        The state of the run or of its algorithm.
-    shared_is_rows : bool
-        Whether shared tensors have a row for each client; the server then has none.
-    """
+    """Return whether a tensor of the server has a value that is not finite."""
     found = states.tensors(state, shared_is_rows)
     return not all(_finite(tensor) for _, tensor, is_rows in found if not is_rows)
 
@@ -61,78 +39,33 @@ def _finite(tensor: torch.Tensor) -> bool:
 def refuse(
     communicator: Communicator, state: Any, shared_is_rows: bool, ids: np.ndarray, where: str
 ) -> None:
-    """Raise if the state of any client is not finite; collective.
-
-    Parameters
-    ----------
-    communicator : Communicator
-        All ranks.
-    state, shared_is_rows, ids
-        As for ``bad_clients``.
-    where : str
-        The part of a client that is not finite, for the message.
-
-    Raises
-    ------
-    Diverged
-        On the rank that hosts the first of these clients.
-    PeerDiverged
-        On all other ranks.
-    """
+    """Raise if the state of any client is not finite; collective."""
     own = bad_clients(state, shared_is_rows, ids)
     answer = communicator.max(np.array([-float(own[0]) if own else -np.inf]))
     raise_first_diverged(-answer[0], own, where)
 
 
 def all_diverged(communicator: Communicator, error: Diverged | PeerDiverged) -> list[int]:
-    """Return the clients of all ranks that diverged, ascending, on every rank; collective.
-
-    Parameters
-    ----------
-    communicator : Communicator
-        All ranks.
-    error : Diverged or PeerDiverged
-        What this rank raised.
-    """
+    """Return the clients of all ranks that diverged, ascending, on every rank; collective."""
     gathered = communicator.gather_object(error.clients)
     union = sorted({client for own in gathered for client in own}) if gathered else None
     return list(communicator.broadcast_object(union))
 
 
 def of_the_server(round: int) -> Diverged:
-    """Return the failure of a run whose shared state is not finite, though all updates were.
-
-    Parameters
-    ----------
-    round : int
-        The round, for the message.
-    """
+    """Return the failure of a run whose shared state is not finite, though all updates were."""
     return Diverged(
         f"the server's state after round {round} is not finite: the training diverged", []
     )
 
 
 def advice(algorithm: Algorithm) -> str:
-    """Return what may help against divergence, for a message.
-
-    Parameters
-    ----------
-    algorithm : Algorithm
-        Its ``step_option`` names the option to make smaller.
-    """
+    """Return what may help against divergence, for a message."""
     return f"a smaller {algorithm.step_option} may help"
 
 
 def report(clients: list[int], round: int) -> None:
-    """Log that clients were left out of a round (``on_divergence: drop``).
-
-    Parameters
-    ----------
-    clients : list of int
-        Their ids, ascending.
-    round : int
-        The round.
-    """
+    """Log that clients were left out of a round (``on_divergence: drop``)."""
     listing = ", ".join(map(str, clients))
     many = "clients" if len(clients) > 1 else "client"
     logging.getLogger("mpifed").warning(
@@ -141,13 +74,7 @@ def report(clients: list[int], round: int) -> None:
 
 
 def of_all(error: Diverged) -> Diverged:
-    """Return the failure of a round in which all participants diverged.
-
-    Parameters
-    ----------
-    error : Diverged
-        What this rank raised.
-    """
+    """Return the failure of a round in which all participants diverged."""
     return Diverged(
         f"{error} (nor have the others that take part finite numbers, so on_divergence=drop leaves "
         "no client to continue with)",

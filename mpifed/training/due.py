@@ -16,24 +16,12 @@ RESUMED = re.compile(r"^resumed from .* after round ([0-9]{1,18})$", re.MULTILIN
 
 
 def line_of_resume(point: ResumePoint) -> str:
-    """Return the line of log.txt that says where a run was resumed.
-
-    Parameters
-    ----------
-    point : ResumePoint
-        The checkpoint.
-    """
+    """Return the line of log.txt that says where a run was resumed."""
     return f"resumed from {point.path.name} after round {point.meta.round}"
 
 
 def resumed_after(log: Path) -> int:
-    """Return the round after which a run was resumed last; 0 where it was not, or none is told.
-
-    Parameters
-    ----------
-    log : Path
-        log.txt of the run.
-    """
+    """Return the round after which a run was resumed last; 0 where it was not, or none is told."""
     try:
         found = RESUMED.findall(read_text(log))
     except InputError:
@@ -42,25 +30,7 @@ def resumed_after(log: Path) -> int:
 
 
 def rounds_due(mapping: Mapping[str, Any], metas: Iterable[Meta], resumed: int) -> set[int]:
-    """Return the rounds of which metrics.csv must have a row.
-
-    Rounds up to a resume may have been evaluated at another interval than the stored
-    ``evaluation.every``. Of these the rows are due that checkpoints hold.
-
-    Parameters
-    ----------
-    mapping : mapping
-        The stored configuration.
-    metas : iterable of Meta
-        What intact checkpoints of the run record besides states.
-    resumed : int
-        As from ``resumed_after``.
-
-    Examples
-    --------
-    >>> sorted(rounds_due({"rounds": 7, "evaluation": {"every": 3}}, [], 0))
-    [0, 3, 6, 7]
-    """
+    """Return the rounds of which metrics.csv must have a row."""
     last, every = int(mapping["rounds"]), int(mapping["evaluation"]["every"])
     due = {0, last, *range((resumed // every + 1) * every, last, every)}
     for meta in metas:

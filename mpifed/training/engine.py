@@ -37,21 +37,7 @@ from mpifed.watchdog.heartbeat import at_round
 
 
 class Engine:
-    """The state of a run and the loop that advances it; all methods are collective.
-
-    Attributes
-    ----------
-    setup, samples, clock
-        The objects of the run, the samples of the hosted clients, and seconds by phase.
-    rows : Rows
-        The state after round ``round``.
-    active : int or None
-        Participants of the last round.
-    scores : dict
-        The last recorded row of metrics.csv, on rank 0.
-    tell : callable
-        Called with ``scores`` after each recorded round; collective.
-    """
+    """The state of a run and the loop that advances it; all methods are collective."""
 
     def __init__(
         self, setup: Setup, samples: Samples, clock: Clock, directory: Path | None = None
@@ -115,22 +101,7 @@ class Engine:
         progress: Progress | None,
         stop_requested: Callable[[], bool],
     ) -> str:
-        """Run to the last round, or stop on request.
-
-        Parameters
-        ----------
-        directory : Path
-            The run directory.
-        recorder, progress
-            Files and terminal; None on all ranks but rank 0.
-        stop_requested : callable
-            Returns whether this rank was asked to stop.
-
-        Returns
-        -------
-        str
-            'finished' or 'stopped'.
-        """
+        """Run to the last round, or stop on request."""
         federation = self.setup.federation
         share_hosted_clients(federation.communicator, federation.hosted)
         try:
@@ -167,15 +138,7 @@ class Engine:
         return "finished"
 
     def advance(self, active: np.ndarray | None = None) -> None:
-        """Run one round among its participants.
-
-        Under ``on_divergence: drop`` the round is run again without the clients that diverged.
-
-        Parameters
-        ----------
-        active : ndarray of bool, shape (n_clients,), optional
-            Who takes part; by default those whom the configuration gives.
-        """
+        """Run one round among its participants."""
         setup, exchange = self.setup, self.setup.exchange
         federation, communicator = setup.federation, setup.federation.communicator
         self.round += 1
@@ -212,10 +175,7 @@ class Engine:
             self.simulated.advance(self.round, active, Ledger(**booked), exchange.ledger, local)
 
     def _round(self, active: np.ndarray) -> tuple[states.RunState, np.ndarray]:
-        """Run this round among ``active`` clients, bool (n_clients,).
-
-        Return the state of those hosted here, and their positions among the hosted.
-        """
+        """Run this round among ``active`` clients, bool (n_clients,)."""
         setup, federation = self.setup, self.setup.federation
         began, exchanged = time.perf_counter(), self.clock.seconds["exchange"]
         here = np.flatnonzero(active[federation.hosted])
@@ -237,11 +197,7 @@ class Engine:
         return states.RunState(moved, channel.memory), here
 
     def agree(self, stop: bool) -> bool:
-        """Return whether any rank was asked to stop.
-
-        Raises ``Diverged`` or ``PeerDiverged`` where a state is not finite, and the failure of the
-        last checkpoint.
-        """
+        """Return whether any rank was asked to stop."""
         is_rows, (changed, ids) = self.setup.exchange.shared_is_rows, self.rows.unchecked()
         own = divergence.bad_clients(changed, is_rows, ids)
         first = -float(own[0]) if own else -np.inf

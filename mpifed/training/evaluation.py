@@ -1,7 +1,4 @@
-"""Evaluation between rounds: scores, measures, learnt results and the digest of the state.
-
-All functions but ``columns_of`` are collective, and none changes the run.
-"""
+"""Evaluation between rounds: scores, measures, learnt results and the digest of the state."""
 
 from __future__ import annotations
 
@@ -43,13 +40,7 @@ from mpifed.training.stability import step_warnings
 
 
 def columns_of(setup: Setup) -> list[str]:
-    """Return the columns of this run's metrics.csv, in order.
-
-    Parameters
-    ----------
-    setup : Setup
-        The objects of the run.
-    """
+    """Return the columns of this run's metrics.csv, in order."""
     unseen = UNSEEN_COLUMNS if setup.federation.unseen.any() else []
     validates = setup.configuration.evaluation.validates
     validation = VALIDATION_COLUMNS if validates else []
@@ -67,21 +58,7 @@ def columns_of(setup: Setup) -> list[str]:
 
 @dataclass(frozen=True)
 class Appraisal:
-    """The evaluation of a state.
-
-    Attributes
-    ----------
-    results : ClientResults or None
-        Scores of every client, on rank 0.
-    digest : str or None
-        SHA-256 of the state, on rank 0.
-    distance : float or None
-        The consensus distance under gossip; see ``Exchange.consensus_distance``.
-    measured : dict of str to (float or None)
-        Columns that the algorithm adds to metrics.csv.
-    learnt : dict of str to ndarray
-        Results of the algorithm that belong to no client.
-    """
+    """The evaluation of a state."""
 
     results: ClientResults | None
     digest: str | None
@@ -90,13 +67,7 @@ class Appraisal:
     learnt: dict[str, np.ndarray]
 
     def row(self, client_weights: ClientWeights = "scored") -> dict[str, Any]:
-        """Return the values of a row of metrics.csv by column; on rank 0.
-
-        Parameters
-        ----------
-        client_weights : {'scored', 'train', 'uniform'}
-            Weights of averages over clients; see ``summarise``.
-        """
+        """Return the values of a row of metrics.csv by column; on rank 0."""
         assert self.results is not None
         return {
             **summarise(self.results, client_weights),
@@ -107,19 +78,7 @@ class Appraisal:
 
 
 def appraise(setup: Setup, samples: Samples, rows: Rows, draws: Draws) -> Appraisal:
-    """Evaluate the state after a round.
-
-    Parameters
-    ----------
-    setup : Setup
-        The objects of the run.
-    samples : Samples
-        The samples of the hosted clients.
-    rows : Rows
-        The state after the round.
-    draws : Draws
-        The random numbers of this evaluation.
-    """
+    """Evaluate the state after a round."""
     state, training = rows.state, training_of(setup, samples)
     shared, trained = states.shared_tensors(state.algorithm), of_trained(setup, state, training)
     results = score(setup, samples, state, training, trained, draws)
@@ -146,17 +105,7 @@ def unseen_of(setup: Setup, samples: Samples) -> Clients:
 
 
 def remarks(setup: Setup, state: states.RunState, samples: Samples) -> list[str]:
-    """Return lines for the log: the algorithm's own, and options of ``local`` that it ignores.
-
-    Parameters
-    ----------
-    setup : Setup
-        The objects of the run.
-    state : RunState
-        The state before the first round of this part.
-    samples : Samples
-        The samples of the hosted clients.
-    """
+    """Return lines for the log: the algorithm's own, and options of ``local`` that it ignores."""
     algorithm = setup.algorithm
     training = training_of(setup, samples)
     own = algorithm.remarks(state.algorithm, training, setup.exchange)
@@ -214,28 +163,7 @@ def score(
     trained: Any,
     draws: Draws,
 ) -> ClientResults | None:
-    """Score clients with the predictors of this round.
-
-    Parameters
-    ----------
-    setup : Setup
-        The objects of the run.
-    samples : Samples
-        The samples of the hosted clients.
-    state : RunState
-        The state, from which unseen clients adapt.
-    training : Clients
-        The hosted clients in training.
-    trained : Any
-        The algorithm's state of these; see ``of_trained``.
-    draws : Draws
-        The random numbers of this evaluation.
-
-    Returns
-    -------
-    ClientResults or None
-        On rank 0; None elsewhere.
-    """
+    """Score clients with the predictors of this round."""
     algorithm, federation = setup.algorithm, setup.federation
     options, is_rows = setup.configuration.evaluation, setup.exchange.shared_is_rows
     if options.sample < 1:
@@ -270,19 +198,7 @@ def score(
 
 
 def measure(setup: Setup, trained: Any, training: Clients, draws: Draws) -> dict[str, float | None]:
-    """Return what the algorithm adds to metrics.csv, by column.
-
-    Parameters
-    ----------
-    setup : Setup
-        The objects of the run.
-    trained : Any
-        The algorithm's state of the clients in ``training``; see ``of_trained``.
-    training : Clients
-        The hosted clients in training.
-    draws : Draws
-        The random numbers of this evaluation.
-    """
+    """Return what the algorithm adds to metrics.csv, by column."""
     measured = setup.algorithm.measure(trained, training, setup.exchange, draws)
     return returned.checked_measures(setup.algorithm, measured)
 
@@ -295,17 +211,7 @@ def _learnt(setup: Setup, trained: Any) -> dict[str, np.ndarray]:
 
 
 def of_trained(setup: Setup, state: states.RunState, training: Clients) -> Any:
-    """Return the algorithm's state without the rows of unseen clients.
-
-    Parameters
-    ----------
-    setup : Setup
-        The objects of the run.
-    state : RunState
-        The state of all hosted clients.
-    training : Clients
-        The hosted clients in training.
-    """
+    """Return the algorithm's state without the rows of unseen clients."""
     if len(training) == len(setup.federation.hosted):
         return state.algorithm
     rows = torch.from_numpy(training.rows)

@@ -13,17 +13,17 @@ from mpifed.mpi.played import Unheard
 from mpifed.training.build import Setup
 from mpifed.training.samples import Held, Samples
 
+# Training clients of a rank that rehearse.
 FEW = 3
-"""Training clients of a rank that rehearse."""
 
+# Samples of each: those of two minibatches, within these bounds.
 FEWEST, MOST = 16, 256
-"""Samples of each: those of two minibatches, within these bounds."""
 
+# Largest product of parameters and samples of the client that is scored as in a run.
 SCORED = 1 << 26
-"""Largest product of parameters and samples of the client that is scored as in a run."""
 
+# A share of the local steps that rounds up to one.
 ONE_STEP = 1e-12
-"""A share of the local steps that rounds up to one."""
 
 
 def federation_of(federation: Federation, shards: Shards) -> Federation:
@@ -39,18 +39,7 @@ def federation_of(federation: Federation, shards: Shards) -> Federation:
 
 
 def few_shards(setup: Setup, samples: Samples | None, scores: bool = False) -> Shards:
-    """Return a few samples of a few clients hosted here; collective where ``samples`` is None.
-
-    Parameters
-    ----------
-    setup : Setup
-        The objects of the run.
-    samples : Samples or None
-        The samples of the hosted clients; None loads those of the few.
-    scores : bool
-        Whether the client with most samples has as many as are scored together, if its model is
-        not large: a model may take the batches of training and fail for larger ones.
-    """
+    """Return a few samples of a few clients hosted here; collective where ``samples`` is None."""
     federation = setup.federation
     hosted, is_unseen = federation.hosted, federation.unseen[federation.hosted]
     rows = np.sort([*np.flatnonzero(~is_unseen)[:FEW], *np.flatnonzero(is_unseen)[:1]]).astype(int)

@@ -9,21 +9,7 @@ from mpifed.training.build import Setup, sum_on_host
 
 
 def check_round(setup: Setup) -> None:
-    """Refuse messages that do not fit into the memory of the hosts; collective.
-
-    Every participant has a row with the numbers that it sends, beside the shared state: one copy
-    under a server, a row of each client under gossip.
-
-    Parameters
-    ----------
-    setup : Setup
-        The objects of the run.
-
-    Raises
-    ------
-    InputError
-        If a host has less memory than that.
-    """
+    """Refuse messages that do not fit into the memory of the hosts; collective."""
     federation, communicator = setup.federation, setup.federation.communicator
     trained = np.bincount(federation.owner[federation.training], minlength=communicator.size)
     host, found = sum_on_host(communicator, trained)

@@ -1,10 +1,4 @@
-"""What a round would take on other numbers of ranks: ``--plan``.
-
-One process plays the first rank of many (``played_rounds``): it makes what that rank would host,
-and measures its CPU seconds of some rounds, while copies of it keep the other cores of this
-computer as busy as those of a node will be: ranks that share a core lose their caches to each
-other. What the rank asks of MPI in a round is timed by a model of the network (``network``).
-"""
+"""What a round would take on other numbers of ranks: ``--plan``."""
 
 from __future__ import annotations
 
@@ -29,46 +23,23 @@ from mpifed.training.spare import PAUSE, hosting_on
 from mpifed.watchdog.throwaway import meanwhile
 from topologies.inputs import in_bytes
 
+# Share of their cores' idle time in which ranks that share them poll for large messages: fitted to
+# rounds on 4, 8 and 16 ranks (docs/performance_model.md).
 BUSY_SHARE = 0.5
-"""Share of their cores' idle time in which ranks that share them poll for large messages: fitted to
-rounds on 4, 8 and 16 ranks (docs/performance_model.md)."""
 
+# Copies of a rank that compute at a time while one is measured, at most.
 MOST = 16
-"""Copies of a rank that compute at a time while one is measured, at most."""
 
+# Looks before a pause is that long: the first is 0.1 ms, and each twice the one before.
 FIRST_LOOKS = 5
-"""Looks before a pause is that long: the first is 0.1 ms, and each twice the one before."""
 
+# Rows of the participants that a round holds beside the state: begun, trained, their gradient.
 COPIES = 3
-"""Rows of the participants that a round holds beside the state: begun, trained, their gradient."""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """A round on so many ranks.
-
-    Attributes
-    ----------
-    ranks, hosting : int
-        Ranks, and those of them that host clients; the others sleep until the run ends.
-    hosted : int
-        Clients of a rank, at most.
-    compute, network : float
-        Wall seconds of a round: of computing, and of waiting for messages.
-    work : float
-        CPU seconds of a rank that hosts clients, on average, without those of waiting.
-    waits : float
-        Operations of a round, on average, that wait for other ranks, where ranks share cores, else
-        0: elsewhere a rank that waits keeps its core.
-    look : float
-        CPU seconds of a rank that wakes to look for a message; 0 where none sleeps.
-    polled : int
-        Cores that ranks share while they poll for large messages; 0 where none are large.
-    moved : float
-        Bytes that the rank that computes most in a round hands to MPI in it, on average.
-    memory : float
-        Bytes of a rank: the process, its samples, its clients' state and a round's rows.
-    """
+    """A round on so many ranks."""
 
     ranks: int
     hosting: int
@@ -97,11 +68,7 @@ class Forecast:
         return spent + BUSY_SHARE * max(0.0, self.polled * wall - spent)
 
     def sharing(self, cores: float) -> Forecast:
-        """Return the same where ranks take turns on so many cores, and wake late from waits.
-
-        A rank looks for a message when it has waited, and then again after half as long as it has
-        waited so far, up to the longest pause; the last of many ranks to look is that late.
-        """
+        """Return the same where ranks take turns on so many cores, and wake late from waits."""
         turns, wall = max(1.0, self.hosting / cores), self.total
         late = min(LONGEST_PAUSE, (turns - 1) * self.work / self.waits / 2) * self.waits
         for _ in range(40):  # each step is half of the one before, or less
@@ -112,17 +79,7 @@ class Forecast:
 def forecast(
     configuration: Configuration, ranks: int, per_node: int, cores: int, network: Network
 ) -> Forecast:
-    """Return what a round takes, one rank of which is played here.
-
-    Parameters
-    ----------
-    configuration : Configuration
-        The run.
-    ranks, per_node, cores : int
-        All ranks, those of a node, and its cores.
-    network : Network
-        Between ranks.
-    """
+    """Return what a round takes, one rank of which is played here."""
     base, nodes = resident(), math.ceil(ranks / per_node)
     hosting, here = hosting_on(configuration, ranks, per_node, cores)
     engine, rank = played(configuration, hosting, here)

@@ -1,7 +1,5 @@
-"""Unseen clients that collect their data little by little (Marfoq et al. 2021, App. J.3, Figure 2).
-
-A share of a client's training samples is the first of them, rounded down. With none, a method
-deploys what it can without data: FedEM uniform mixtures, fine-tuned methods the global model.
+"""Unseen clients that collect their data little by little (Marfoq et al. 2021, App. J.3, Figure
+2).
 """
 
 from __future__ import annotations
@@ -20,20 +18,12 @@ from mpifed.local.minibatches import chosen
 from mpifed.local.scoring import client_scores
 from mpifed.training.build import Setup
 
+# The data set of clients.h5, (clients, shares).
 NAME = "test_accuracy_by_share"
-"""The data set of clients.h5, (clients, shares)."""
 
 
 def first_samples(clients: Clients, share: float) -> Clients:
-    """Return the same clients with the first of their training samples.
-
-    Parameters
-    ----------
-    clients : Clients
-        Some of the clients hosted here.
-    share : float
-        In [0, 1]; client t keeps floor(share n_t) samples.
-    """
+    """Return the same clients with the first of their training samples."""
     known, federation = clients.shards, clients.federation
     train = known.train
     counts = np.floor(share * train.counts + 1e-9).astype(np.int64)
@@ -51,23 +41,7 @@ def first_samples(clients: Clients, share: float) -> Clients:
 def with_growth(
     setup: Setup, state: Any, unseen: Clients, predictor: Predictor, draws: Draws
 ) -> Predictor:
-    """Return ``predictor`` with the accuracies that its clients have with shares of their data.
-
-    Collective, like ``Algorithm.adapt``.
-
-    Parameters
-    ----------
-    setup : Setup
-        The objects of the run; ``evaluation.unseen_shares`` has the shares.
-    state : Any
-        The algorithm's state.
-    unseen : Clients
-        The unseen clients hosted here.
-    predictor : Predictor
-        What they deploy with all of their data.
-    draws : Draws
-        The random numbers of this evaluation.
-    """
+    """Return ``predictor`` with the accuracies that its clients have with shares of their data."""
     shares = setup.configuration.evaluation.unseen_shares or ()
     found = np.full((len(unseen), len(shares)), np.nan)
     for k, share in enumerate(shares):

@@ -1,10 +1,4 @@
-"""Tests whether this computer's kernels give equal digests on any number of ranks.
-
-Some kernels round a row differently by the number of rows, or by the address at which it begins:
-results then depend on which clients share a rank. Before the first round rank 0 repeats the calls
-from which this run's results come, in blocks of several sizes and at several addresses, and
-compares bits.
-"""
+"""Tests whether this computer's kernels give equal digests on any number of ranks."""
 
 from __future__ import annotations
 
@@ -26,44 +20,30 @@ from mpifed.models.icnn import DenseICNN
 from mpifed.training.build import Setup
 from mpifed.training.samples import Samples
 
+# Rows of the largest block tried: enough for kernels that process 16 at a time.
 ROWS = 20
-"""Rows of the largest block tried: enough for kernels that process 16 at a time."""
 
+# Largest count of parameters, or of inputs, in that block, which has 3 rows in any case.
 NUMBERS = 1 << 21
-"""Largest count of parameters, or of inputs, in that block, which has 3 rows in any case."""
 
+# Largest product of parameters and scored samples; 64 samples are scored in any case.
 PRODUCTS = 1 << 28
-"""Largest product of parameters and scored samples; 64 samples are scored in any case."""
 
+# Samples that are tried at a time, at most.
 CHUNK = 8192
-"""Samples that are tried at a time, at most."""
 
+# The value of MKL_CBWR that the promise needs; ``mpifed/__init__.py`` sets it.
 CBWR = "AUTO,STRICT"
-"""The value of MKL_CBWR that the promise needs; ``mpifed/__init__.py`` sets it."""
 
+# What is tried, in the plural, and a function that says whether its results agree.
 Trial = tuple[str, Callable[[], bool]]
-"""What is tried, in the plural, and a function that says whether its results agree."""
 
+# Returns so many models, each drawn anew: (count, P).
 Models = Callable[[int], Tensor]
-"""Returns so many models, each drawn anew: (count, P)."""
 
 
 def smallest_and_largest(setup: Setup, samples: Samples) -> Clients:
-    """Return the clients hosted here with whose samples kernels are tried.
-
-    Parameters
-    ----------
-    setup : Setup
-        The objects of the run.
-    samples : Samples
-        The samples of the hosted clients.
-
-    Returns
-    -------
-    Clients
-        Those with the fewest training samples, but not without one, by their number, and at last
-        the one with the most.
-    """
+    """Return the clients hosted here with whose samples kernels are tried."""
     counts = setup.dataset.description.n_train[setup.federation.hosted]
     order = np.argsort(counts, kind="stable")
     order = order[counts[order] > 0]
@@ -71,22 +51,7 @@ def smallest_and_largest(setup: Setup, samples: Samples) -> Clients:
 
 
 def warning_of_kernels(setup: Setup, clients: Clients, seed: int) -> str | None:
-    """Return a warning if results of this run depend on which clients share a rank.
-
-    Parameters
-    ----------
-    setup : Setup
-        The run; its algorithm is initialised.
-    clients : Clients
-        What ``smallest_and_largest`` returns.
-    seed : int
-        Seed of the models and batches that are tried.
-
-    Returns
-    -------
-    str or None
-        One sentence with what to do about it; None where all results agree.
-    """
+    """Return a warning if results of this run depend on which clients share a rank."""
     if setup.device.type != "cpu" or not len(clients):
         return None
     with torch.random.fork_rng(devices=[]):
@@ -104,27 +69,7 @@ def advice(
     has_mkl: bool | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> str:
-    """Return what to do where results depend on which clients share a rank.
-
-    Parameters
-    ----------
-    products : bool
-        Whether matrix products are the same at all addresses (``products_agree``).
-    has_mkl : bool, optional
-        Whether torch computes with MKL; by default torch is asked.
-    environment : mapping of str to str
-        Where MKL_CBWR is read from.
-
-    Returns
-    -------
-    str
-        The end of a sentence.
-
-    Examples
-    --------
-    >>> advice(products=False, has_mkl=True, environment={"MKL_CBWR": "SSE2"})
-    "MKL_CBWR is 'SSE2': unset it, or set it to AUTO,STRICT"
-    """
+    """Return what to do where results depend on which clients share a rank."""
     if products:
         return (
             "layers of another kind or another dtype may be computed by kernels that do not; else "

@@ -28,28 +28,22 @@ from mpifed.errors import (
 )
 from topologies.places import frames, is_ours, is_users, name_of, passed_at
 
+# Characters of what an exception says, at most.
 LONGEST = 240
-"""Characters of what an exception says, at most."""
 
+# What Python says of a call with wrong arguments begins so.
 CALL = re.compile(r"TypeError: ([\w.<>]+)\(\) ")
-"""What Python says of a call with wrong arguments begins so."""
 
+# Keys of the tables of components that are not what a class is called.
 KINDS = {"data set": "data"}
-"""Keys of the tables of components that are not what a class is called."""
 
+# What is told by itself.
 NOT_MISTAKES = (KeyboardInterrupt, MemoryError, PeerFailure, StopRequested, InputError, Diverged)
-"""What is told by itself."""
 
 
 @contextmanager
 def told_as_input() -> Iterator[None]:
-    """Refuse what goes wrong in a user's components as bad input; all else is raised as it is.
-
-    Raises
-    ------
-    InputError
-        For what a component's method raises in a user's file, or returns and must not.
-    """
+    """Refuse what goes wrong in a user's components as bad input; all else is raised as it is."""
     try:
         yield
     except NOT_MISTAKES:
@@ -61,18 +55,7 @@ def told_as_input() -> Iterator[None]:
 
 
 def with_place(error: BaseException) -> str:
-    """Return what an exception says, and where in a user's files it was raised.
-
-    Parameters
-    ----------
-    error : BaseException
-        What was raised.
-
-    Examples
-    --------
-    >>> with_place(KeyError("width"))
-    "KeyError: 'width'"
-    """
+    """Return what an exception says, and where in a user's files it was raised."""
     said = text_of(error) if isinstance(error, RunError) else in_words(error)
     user, where = _of_users(error), ""
     if user:
@@ -82,17 +65,8 @@ def with_place(error: BaseException) -> str:
 
 
 def in_own_words(error: BaseException) -> str:
-    """Return why a component fails: class, method, file and line, and how mpifed calls the method.
-
-    Parameters
-    ----------
-    error : BaseException
-        What was raised.
-
-    Examples
-    --------
-    >>> in_own_words(WrongResult("round returned None"))
-    'round returned None'
+    """Return why a component fails: class, method, file and line, and how mpifed calls the
+    method.
     """
     if isinstance(error, WrongResult):
         return text_of(error)
@@ -107,18 +81,7 @@ def in_own_words(error: BaseException) -> str:
 
 
 def in_later_round(error: BaseException) -> str:
-    """Return why a round fails: as ``in_own_words`` in a user's code, else what was raised.
-
-    Parameters
-    ----------
-    error : BaseException
-        What was raised.
-
-    Examples
-    --------
-    >>> in_later_round(KeyError("width"))
-    "KeyError: 'width'"
-    """
+    """Return why a round fails: as ``in_own_words`` in a user's code, else what was raised."""
     return in_own_words(error) if _of_users(error) else with_place(error)
 
 
@@ -160,11 +123,7 @@ def _forward(frame: FrameType) -> tuple[str, str] | None:
 
 
 def _as_written(said: str, error: BaseException, frame: FrameType) -> tuple[str, str]:
-    """Return what an exception says in the words of the code that raised it, and the remedy.
-
-    Python names a method by its class, which may be one that no user knows of; the code of the
-    frame calls it by the name of an argument, a variable or an attribute.
-    """
+    """Return what an exception says in the words of the code that raised it, and the remedy."""
     if isinstance(error, AttributeError) and _is_of_mpifed(type(error.obj)):
         for name, value in _named(frame):
             if value is error.obj:

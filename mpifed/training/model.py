@@ -26,23 +26,7 @@ from topologies.places import raised_at, within
 def make_model(
     configuration: Configuration, description: Description, method: type[Algorithm]
 ) -> Model:
-    """Return the model of a run.
-
-    Parameters
-    ----------
-    configuration : Configuration
-        Its section ``model`` names the function.
-    description : Description
-        What the data are; the function's argument.
-    method : type of Algorithm
-        What trains the model.
-
-    Raises
-    ------
-    InputError
-        Where the function returns neither a model nor a module, the module does not fit the data,
-        or the algorithm cannot train what it returns.
-    """
+    """Return the model of a run."""
     name = configuration.model.name
     function = find("model", name)
     where = within(function)
@@ -143,21 +127,8 @@ def _check_argument(function: Any, name: str, where: str) -> None:
 def with_stepping(
     configuration: Configuration, model: Model, device: torch.device
 ) -> Configuration:
-    """Return the configuration with ``local.stepping`` as it is used, where digests depend on it.
-
-    Parameters
-    ----------
-    configuration : Configuration
-        The configuration of the run.
-    model : Model
-        Its model.
-    device : torch.device
-        Where it is trained: a GPU is full with many clients only, so that it stacks what can be.
-
-    Raises
-    ------
-    InputError
-        Where the model cannot be stacked.
+    """Return the configuration with ``local.stepping`` as it is used, where digests depend
+    on it.
     """
     asked = configuration.local.stepping
     if asked != "auto" and asked not in model.steppings:
@@ -184,22 +155,7 @@ def _unstackable(configuration: Configuration, model: Model) -> str:
 def refuse_inexact(
     configuration: Configuration, model: Model, method: Algorithm | type[Algorithm]
 ) -> None:
-    """Refuse a model whose risk is random in a method that needs whole risks.
-
-    Parameters
-    ----------
-    configuration : Configuration
-        For its names.
-    model : Model
-        The model.
-    method : Algorithm or type of Algorithm
-        It takes local steps where it reads the whole section ``local``. A class that says so is
-        asked before an object is made of it, which may refuse options that no longer matter.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse a model whose risk is random in a method that needs whole risks."""
     if not method.uses_model or method.local_options is None:
         return
     if not model.deterministic:
@@ -212,21 +168,7 @@ def refuse_inexact(
 
 
 def refuse_extrapolated(configuration: Configuration, model: Model, unbiased: bool) -> None:
-    """Refuse running statistics in exchanges that do not average: a variance could be negative.
-
-    Parameters
-    ----------
-    configuration : Configuration
-        For its names.
-    model : Model
-        The model.
-    unbiased : bool
-        Whether a server weighs participants by n_t / (n p).
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse running statistics in exchanges that do not average: a variance could be negative."""
     name = configuration.compression.name
     if not model.n_buffers or (name in ("none", "identity") and not unbiased):
         return

@@ -1,5 +1,4 @@
 """How long messages between ranks take: a LogGP model, and a ping-pong that measures its numbers.
-
 A message of k bytes takes L + 2 o + k G (Alexandrov et al. 1997): the latency L, the overhead o of
 a processor at both ends, and the time G of a byte. Collective operations are made of messages as
 the best known algorithms do (Thakur et al. 2005).
@@ -17,25 +16,15 @@ import numpy as np
 from mpifed.mpi.communicator import Communicator
 from mpifed.mpi.played import Operation
 
+# Numbers of the messages of a ping-pong, float64.
 SMALL, LARGE = 1, 1 << 19
-"""Numbers of the messages of a ping-pong, float64."""
 
 TURNS = 30
 
 
 @dataclass(frozen=True)
 class Network:
-    """The network between ranks.
-
-    Attributes
-    ----------
-    latency : float
-        L, seconds.
-    overhead : float
-        o, seconds of a processor at each end of a message.
-    bandwidth : float
-        1 / G, bytes a second of one rank.
-    """
+    """The network between ranks."""
 
     latency: float
     overhead: float
@@ -47,17 +36,7 @@ class Network:
         return self.latency + 2 * self.overhead
 
     def seconds(self, operation: Operation, ranks: int, per_node: int) -> float:
-        """Return the wall seconds of an operation of all ranks that begin together.
-
-        Parameters
-        ----------
-        operation : Operation
-            What one rank asks for.
-        ranks : int
-            The number of ranks.
-        per_node : int
-            Ranks on a node, which sum in shared memory where the operation says so.
-        """
+        """Return the wall seconds of an operation of all ranks that begin together."""
         if ranks == 1:
             return 0.0
         if operation.kind == "node sum":
@@ -99,13 +78,7 @@ def wall_seconds(
 
 
 def ping_pong(communicator: Communicator) -> Network:
-    """Measure the network between ranks 0 and 1, of at least two; collective.
-
-    Returns
-    -------
-    Network
-        The quickest of several turns, which other work on the computer has disturbed least.
-    """
+    """Measure the network between ranks 0 and 1, of at least two; collective."""
     found = None
     if communicator.rank < 2:
         small = _quickest(communicator, SMALL, 1)

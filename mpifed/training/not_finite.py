@@ -1,8 +1,4 @@
-"""Numbers that are not finite in a rehearsed round: whether a user's own components are why.
-
-A round may also diverge because the learning rate is large, which the run itself tells. So it is
-rehearsed once more with steps that are much smaller; what is not finite then either is refused.
-"""
+"""Numbers that are not finite in a rehearsed round: whether a user's own components are why."""
 
 from __future__ import annotations
 
@@ -21,33 +17,17 @@ from mpifed.training.engine import Engine
 from mpifed.training.own_parts import is_users, own_sections
 from topologies.places import within
 
+# What the learning rate is multiplied by, or one where it is larger.
 SMALLER = 1e-6
-"""What the learning rate is multiplied by, or one where it is larger."""
 
+# Samples of a client for which the outputs of a model are looked at.
 TRIED = 16
-"""Samples of a client for which the outputs of a model are looked at."""
 
 
 def play_finitely(
     begin: Callable[[Setup], Engine], go: Callable[[Engine], None], setup: Setup
 ) -> None:
-    """Go through a round, and refuse own components that make it not finite; collective.
-
-    Parameters
-    ----------
-    begin : callable
-        Makes an engine of the objects of a run.
-    go : callable
-        Goes through its first round.
-    setup : Setup
-        The objects of the run.
-
-    Raises
-    ------
-    InputError
-        Where the round is not finite with a learning rate that is a million times smaller either,
-        or the outputs of an own model are not before it.
-    """
+    """Go through a round, and refuse own components that make it not finite; collective."""
     engine = begin(setup)
     try:
         go(engine)

@@ -12,13 +12,7 @@ from mpifed.training.build import Setup
 
 
 class OnDemand(Shards):
-    """The shards of the clients hosted here, loaded at the first use of a split.
-
-    Parameters
-    ----------
-    setup : Setup
-        The objects of the run.
-    """
+    """The shards of the clients hosted here, loaded at the first use of a split."""
 
     _setup: Setup
 

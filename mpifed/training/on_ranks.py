@@ -1,8 +1,4 @@
-"""A run that a Python program starts on several ranks: ``mpifed.run(..., ranks=4)``.
-
-It is the command ``mpirun -n RANKS python -m mpifed.run`` in processes of its own, so what it is
-given must be written in a configuration: names of importable components, and files of data.
-"""
+"""A run that a Python program starts on several ranks: ``mpifed.run(..., ranks=4)``."""
 
 from __future__ import annotations
 
@@ -33,41 +29,21 @@ from mpifed.training.output_line import RewrittenLine
 from mpifed.training.request import Request, understand
 from mpifed.watchdog.launcher import launched_rank
 
+# Seconds that an interrupted job has to end before it is killed.
 PATIENCE = 30.0
-"""Seconds that an interrupted job has to end before it is killed."""
 
+# Lines of a launcher that are repeated where no rank says why the job failed.
 LAST = 8
-"""Lines of a launcher that are repeated where no rank says why the job failed."""
 
+# How a line begins that shows a recorded round.
 ROUND = re.compile(r"round +[0-9]+/")
-"""How a line begins that shows a recorded round."""
 
+# How a line begins that reports a failure.
 SAYS = "mpifed: "
-"""How a line begins that reports a failure."""
 
 
 def run_on_ranks(request: Request, ranks: int) -> tuple[Path, str]:
-    """Carry out a request on several ranks of this computer.
-
-    Parameters
-    ----------
-    request : Request
-        What the program asks for.
-    ranks : int
-        MPI ranks.
-
-    Returns
-    -------
-    tuple of Path and str
-        The run directory, and 'finished' or 'stopped'.
-
-    Raises
-    ------
-    InputError
-        For bad input, also where a component or data are in this program alone.
-    RunError
-        For a failure while running.
-    """
+    """Carry out a request on several ranks of this computer."""
     if type(ranks) is not int or ranks < 1:
         raise InputError(f"ranks is {ranks!r}; it must be a whole number from 1")
     if launched_rank() is not None:
@@ -90,18 +66,7 @@ def run_on_ranks(request: Request, ranks: int) -> tuple[Path, str]:
 
 
 def refuse_own(overrides: Mapping[str, Any]) -> None:
-    """Refuse what only this process has: components of the program itself, and arrays.
-
-    Parameters
-    ----------
-    overrides : mapping
-        Values by dotted key.
-
-    Raises
-    ------
-    InputError
-        With the key, and what to do instead.
-    """
+    """Refuse what only this process has: components of the program itself, and arrays."""
     for key, value in overrides.items():
         inner = value if isinstance(value, Mapping) else {"name": value}
         name = inner.get("name")

@@ -7,18 +7,12 @@ import sys
 import time
 from typing import TextIO
 
+# Seconds between two texts at least.
 EVERY = 0.1
-"""Seconds between two texts at least."""
 
 
 class RewrittenLine:
-    """Shows the newest of many texts.
-
-    Parameters
-    ----------
-    stream : file
-        Where it is shown; standard output by default.
-    """
+    """Shows the newest of many texts."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = sys.stdout if stream is None else stream
@@ -26,15 +20,7 @@ class RewrittenLine:
         self._text, self._width, self._shown = "", 0, -EVERY
 
     def show(self, text: str, keep: bool = False) -> None:
-        """Show a text in place of the last one.
-
-        Parameters
-        ----------
-        text : str
-            The text, without an end of line.
-        keep : bool
-            Whether it is printed also where lines cannot be rewritten.
-        """
+        """Show a text in place of the last one."""
         if not self.rewrites:
             if keep:
                 print(text, file=self._stream, flush=True)

@@ -7,21 +7,15 @@ from typing import Any
 
 from mpifed.components.registry import Section
 
+# Sections whose components act in a round.
 ACTING = ("data", "model", "algorithm", "exchange", "compression", "attack")
-"""Sections whose components act in a round."""
 
+# Components within them that are asked before, when the mixing matrices are made.
 BEFORE = ("topology", "weights", "schedule")
-"""Components within them that are asked before, when the mixing matrices are made."""
 
 
 def has_own_parts(configuration: Any) -> bool:
-    """Return whether components that act in a round are a user's own.
-
-    Parameters
-    ----------
-    configuration : Configuration
-        The configuration.
-    """
+    """Return whether components that act in a round are a user's own."""
     return any(True for _ in own_sections(configuration))
 
 
@@ -33,18 +27,7 @@ def is_users(section: Any) -> bool:
 
 
 def own_sections(configuration: Any) -> Iterator[tuple[str, str, Section]]:
-    """Yield the components that act in a round and are a user's own.
-
-    Parameters
-    ----------
-    configuration : Configuration
-        The configuration.
-
-    Yields
-    ------
-    (str, str, Section)
-        Its key, what it is (a key of ``TABLES``), and its section.
-    """
+    """Yield the components that act in a round and are a user's own."""
     for key in ACTING:
         yield from _own(key, key, getattr(configuration, key))
 

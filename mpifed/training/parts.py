@@ -26,21 +26,7 @@ def make_algorithm(
     horizon: int,
     device: torch.device,
 ) -> Algorithm:
-    """Return the algorithm of a run, with a solver of its own.
-
-    Parameters
-    ----------
-    configuration : Configuration
-        The configuration.
-    description : Description
-        That of the data.
-    model : Model
-        What is trained.
-    horizon : int
-        The rounds of schedules.
-    device : torch.device
-        Where models are trained.
-    """
+    """Return the algorithm of a run, with a solver of its own."""
     longest = int(description.n_train.max())
     solver = LocalSGD(model, configuration.local, horizon, longest, device)
     made: Callable[..., Algorithm] = algorithm_class(configuration.algorithm.name)
@@ -60,24 +46,7 @@ def make_exchange(
     stored: Mapping[str, np.ndarray],
     algorithm: Algorithm,
 ) -> Exchange:
-    """Return the exchange of a run; collective.
-
-    Parameters
-    ----------
-    configuration : Configuration
-        The configuration.
-    federation : Federation
-        Who exchanges.
-    stored : mapping
-        What ``Exchange.prepare`` returned, or ``arrays`` of an earlier one.
-    algorithm : Algorithm
-        What sends.
-
-    Raises
-    ------
-    InputError
-        For a compressor that does not fit the messages.
-    """
+    """Return the exchange of a run; collective."""
     compressor = None
     if configuration.compression.name != "none":
         compressor = build(configuration.compression)

@@ -15,18 +15,7 @@ from mpifed.training.network import Network
 
 @dataclass(frozen=True)
 class Plan:
-    """What ``--plan`` asks for.
-
-    Attributes
-    ----------
-    ranks : tuple of int
-        Numbers of ranks, each once.
-    ranks_per_node, cores : int or None
-        Ranks and cores of a node. None for both is a core of its own for every rank, on nodes like
-        this one.
-    network : Network or None
-        None is the network between the ranks of this job, which a ping-pong measures.
-    """
+    """What ``--plan`` asks for."""
 
     ranks: tuple[int, ...]
     ranks_per_node: int | None = None
@@ -35,13 +24,7 @@ class Plan:
 
 
 def read_plan(given: Mapping[str, Any]) -> Plan:
-    """Return what the words after ``--plan`` ask for.
-
-    Raises
-    ------
-    InputError
-        For a key that is unknown, a value out of range, or a network of which a part is missing.
-    """
+    """Return what the words after ``--plan`` ask for."""
     values = dict(given)
     if "site" in values:
         values = {**_site(values.pop("site")), **values}
@@ -70,13 +53,7 @@ def read_plan(given: Mapping[str, Any]) -> Plan:
 
 
 def refuse_unmeasured(plan: Plan) -> None:
-    """Refuse a plan whose network would have to be measured, where one rank is alone.
-
-    Raises
-    ------
-    InputError
-        If it gives no network.
-    """
+    """Refuse a plan whose network would have to be measured, where one rank is alone."""
     if plan.network is None:
         raise InputError(
             "--plan needs latency, overhead and bandwidth (or site) where one rank is alone; "

@@ -1,10 +1,5 @@
-"""Rounds of one rank of many, played by this process: their CPU seconds, and what they ask of MPI.
-
-Rank 0 has tasks of its own, so it is the one that is played; the clients that it is given are those
-of another. The rank that computes most in a round, for which all others wait, is another one in
-every round where not all clients take part. The played rank therefore takes part with as many
-samples as that rank, and plays the round once more without participants: what lies between the two
-goes with the samples, and gives the seconds of every other rank.
+"""Rounds of one rank of many, played by this process: their CPU seconds, and what they ask
+of MPI.
 """
 
 from __future__ import annotations
@@ -26,30 +21,16 @@ from mpifed.training.clock import Clock
 from mpifed.training.engine import Engine
 from mpifed.training.samples import samples_of
 
+# Rounds that are measured, at most, and seconds after which no other is begun.
 ROUNDS, PATIENCE = 11, 10.0
-"""Rounds that are measured, at most, and seconds after which no other is begun."""
 
+# Rounds without a participant here after which no more are looked for.
 UNBUSY = 1000
-"""Rounds without a participant here after which no more are looked for."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured of some rounds.
-
-    Attributes
-    ----------
-    busiest, average : float
-        CPU seconds of a round: of the rank that computes most in it, and of a rank on average.
-    operations : list of list of Operation
-        What the first of these asks of MPI, round by round.
-    idle : list of list of Operation
-        The same of a rank without participants; empty where all clients always take part.
-    share : float
-        Participants' samples of a rank on average, as a share of those of the busiest.
-    participants : int
-        Clients that take part on the busiest rank, at most.
-    """
+    """What was measured of some rounds."""
 
     busiest: float
     average: float
@@ -61,10 +42,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class _Round:
-    """One played round: CPU seconds, operations, and samples of participants.
-
-    Those here, and of all ranks the most and the mean; and how many participants are here.
-    """
+    """One played round: CPU seconds, operations, and samples of participants."""
 
     seconds: float
     operations: list[Operation]
@@ -75,11 +53,7 @@ class _Round:
 
 
 def played(configuration: Configuration, ranks: int, per_node: int) -> tuple[Engine, Played]:
-    """Return the engine of one of ``ranks`` ranks, as rank 0, ready for a round.
-
-    It is the rank with most samples; where all clients always take part, one with as many as a rank
-    has on average, since seconds are then known to go with samples only nearby.
-    """
+    """Return the engine of one of ``ranks`` ranks, as rank 0, ready for a round."""
     rank = Played(ranks, per_node)
 
     def renumber(owner: np.ndarray, n_train: np.ndarray) -> np.ndarray:
@@ -96,15 +70,7 @@ def played(configuration: Configuration, ranks: int, per_node: int) -> tuple[Eng
 
 
 def measured(engine: Engine, rank: Played) -> Measured:
-    """Return the CPU seconds of a round, the median of some, and what they ask of MPI.
-
-    Parameters
-    ----------
-    engine : Engine
-        Of the played rank.
-    rank : Played
-        Its communicator.
-    """
+    """Return the CPU seconds of a round, the median of some, and what they ask of MPI."""
     turn(engine, rank)
     found: list[_Round] = []
     idle: list[_Round] = []
@@ -141,13 +107,7 @@ def _together(found: list[_Round], idle: list[_Round]) -> Measured:
 
 
 def turn(engine: Engine, rank: Played) -> tuple[_Round, _Round | None]:
-    """Play the next round as the rank that computes most in it, and again without participants.
-
-    Returns
-    -------
-    tuple
-        Both rounds; None for the second where this rank cannot be without participants.
-    """
+    """Play the next round as the rank that computes most in it, and again without participants."""
     setup, federation = engine.setup, engine.setup.federation
     active = taking_part(setup, engine.round + 1)
     everyone = bool(active[federation.training].all())
@@ -201,20 +161,8 @@ def loads_of(federation: Federation, active: np.ndarray) -> np.ndarray:
 
 
 def traded(federation: Federation, active: np.ndarray) -> np.ndarray:
-    """Return who takes part where rank 0 is given as much as the busiest rank, which gets the rest.
-
-    Parameters
-    ----------
-    federation : Federation
-        All clients.
-    active : ndarray
-        Who takes part, bool (n_clients,).
-
-    Returns
-    -------
-    ndarray
-        The same, but on these two ranks: clients of rank 0 with as many samples, as nearly as they
-        can, and as many clients of the other as rank 0 had, if there are.
+    """Return who takes part where rank 0 is given as much as the busiest rank, which gets the
+    rest.
     """
     loads = loads_of(federation, active)
     busiest = int(loads.argmax())

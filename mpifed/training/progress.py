@@ -15,19 +15,7 @@ from mpifed.training.output_line import RewrittenLine
 
 
 class Progress:
-    """Prints round, scores, seconds per round and time left; on rank 0 only.
-
-    Parameters
-    ----------
-    first, last : int
-        The rounds that are to be run.
-    quiet : bool
-        Whether lines go to the log alone.
-    log : callable
-        Called with every line that ``say`` prints.
-    one_line : bool
-        Whether a quiet run shows the newest round in one line that is replaced.
-    """
+    """Prints round, scores, seconds per round and time left; on rank 0 only."""
 
     def __init__(
         self,
@@ -64,15 +52,7 @@ class Progress:
             self._rewritten.show(self._line(number))
 
     def scores(self, number: int, scores: Mapping[str, Any]) -> None:
-        """Print the evaluation of a round.
-
-        Parameters
-        ----------
-        number : int
-            The round.
-        scores : mapping of str to Any
-            A row of metrics.csv by column.
-        """
+        """Print the evaluation of a round."""
         self._scores = scores
         self.say(self._line(number))
         if self._rewritten is not None:
@@ -117,13 +97,7 @@ def _has_terminal(console: Console) -> bool:
 
 
 def duration(seconds: float) -> str:
-    """Return a time as minutes and seconds, with hours where there are any.
-
-    Examples
-    --------
-    >>> duration(75), duration(3725)
-    ('1:15', '1:02:05')
-    """
+    """Return a time as minutes and seconds, with hours where there are any."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -18,29 +18,13 @@ from mpifed.results.run_directories import check_finished
 from mpifed.training.due import resumed_after, rounds_due
 from mpifed.training.versions import describe_versions
 
+# The key of summary.json that a retimed run has and no other.
 RETIMED = "retimed"
-"""The key of summary.json that a retimed run has and no other."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a run directory holds, read by one rank.
-
-    Attributes
-    ----------
-    directory : Path
-        The run directory.
-    mapping : dict
-        The stored configuration.
-    metrics : Metrics
-        Rows of metrics.csv.
-    checkpoints : dict of int to (Path, Meta)
-        Intact checkpoints by round.
-    damaged : dict of int to str
-        What is wrong with the others, by round.
-    lacking : list of str
-        A line for each thing that such a run records and this directory lacks, or has beyond.
-    """
+    """What a run directory holds, read by one rank."""
 
     directory: Path
     mapping: dict[str, Any]
@@ -70,18 +54,7 @@ class Recorded:
 
 
 def read_run(directory: Path) -> Recorded:
-    """Return what a finished run has recorded.
-
-    Parameters
-    ----------
-    directory : Path
-        The run directory.
-
-    Raises
-    ------
-    InputError
-        If it is not that of a finished run.
-    """
+    """Return what a finished run has recorded."""
     check_finished(directory)
     intact, damaged = {}, {}
     for path in checkpoint.listed(directory / "checkpoints"):
@@ -137,15 +110,7 @@ def _retimed(directory: Path) -> bool:
 
 
 def differing_clients(path: Path, made: Mapping[str, np.ndarray]) -> list[str]:
-    """Return how a clients.h5 differs from the last evaluation.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    made : mapping of str to ndarray
-        What the evaluation gives, by name.
-    """
+    """Return how a clients.h5 differs from the last evaluation."""
     try:
         stored = read_clients(path)
     except InputError as error:
@@ -161,17 +126,7 @@ def differing_clients(path: Path, made: Mapping[str, np.ndarray]) -> list[str]:
 
 
 def differing_summary(path: Path, made: Mapping[str, Any], passed_over: Set[str]) -> list[str]:
-    """Return how a summary.json differs from that of the repeated run.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    made : mapping of str to Any
-        What the repeated run gives.
-    passed_over : set of str
-        Keys that are not compared.
-    """
+    """Return how a summary.json differs from that of the repeated run."""
     try:
         summary = read_summary(path)
     except InputError as error:
@@ -195,13 +150,7 @@ def differing_summary(path: Path, made: Mapping[str, Any], passed_over: Set[str]
 
 
 def other_versions(directory: Path) -> list[str]:
-    """Return which packages have other versions here than where the run was made.
-
-    Parameters
-    ----------
-    directory : Path
-        The run directory.
-    """
+    """Return which packages have other versions here than where the run was made."""
     try:
         then = read_summary(directory / "summary.json").get("versions")
     except InputError:  # which is a difference in itself, and was reported

@@ -1,16 +1,5 @@
-"""A round with a user's own components before anything is written, so that mistakes are told then.
-
-First every rank rehearses alone, with a few of its clients, few samples and one local step: the
-state before round 1, an evaluation, the round, and an evaluation. It does so in a copy of its
-process that is thrown away, so that what components keep outside themselves (a counter of a module,
-a generator) is as if they had not been tried; see ``supervision.throwaway``.
-
-Where that fails on any rank, the same is done once more with all that the run has: in a copy too
-where one rank hosts all clients, otherwise by the ranks themselves, since a copy cannot use MPI.
-Only what fails then is refused, so that a method which needs all its clients, say, is not refused
-because a few were tried.
-
-A process that uses a GPU cannot be copied. There round 1 is the first try.
+"""A round with a user's own components before anything is written, so that mistakes are
+told then.
 """
 
 from __future__ import annotations
@@ -57,23 +46,23 @@ from topologies.places import within
 
 log = logging.getLogger("mpifed")
 
+# What is said where nothing is known of components.
 NOT_TRIED = (
     "components of your own were not tried before round 1: it took too long, or would have changed "
     "files or other programs"
 )
-"""What is said where nothing is known of components."""
 
+# What is said where nothing is known of kernels.
 KERNELS_NOT_TRIED = (
     "whether results depend on which clients share a rank was not tried with components of your "
     "own: it took too long, or would have changed files or other programs"
 )
-"""What is said where nothing is known of kernels."""
 
+# How the remark on generators begins whose numbers depend on what else a rank has done.
 DRAWS = "warning: components of your own draw from a generator of the whole process"
-"""How the remark on generators begins whose numbers depend on what else a rank has done."""
 
+# Seconds that a copy may compute, and take, with a few clients and with all.
 FEW_SECONDS, ALL_SECONDS = (5.0, 20.0), (60.0, 120.0)
-"""Seconds that a copy may compute, and take, with a few clients and with all."""
 
 
 def _check_schedule(setup: Setup) -> None:
@@ -86,18 +75,7 @@ def _check_schedule(setup: Setup) -> None:
 
 
 def without_own_failures(test: Callable[[], str | None], setup: Setup) -> str | None:
-    """Return what a test of this computer says; not collective.
-
-    A user's components are called in a copy of the process, as in a rehearsal, so that they do not
-    notice. Where they fail in it the run itself tells, if it calls them alike.
-
-    Parameters
-    ----------
-    test : callable
-        Returns a warning, or None.
-    setup : Setup
-        The objects of the run.
-    """
+    """Return what a test of this computer says; not collective."""
     if setup.device.type != "cpu" or not has_own_parts(setup.configuration):
         return test()
     found = in_throwaway(partial(_unless_it_fails, test), *ALL_SECONDS)
@@ -118,27 +96,7 @@ def _refuse(found: Outcome) -> None:
 
 
 def rehearse(setup: Setup, samples: Samples | None, directory: Path) -> list[str]:
-    """Try a round, where components that act in it are a user's own; collective.
-
-    Parameters
-    ----------
-    setup : Setup
-        The objects of the run, which are as before when this returns.
-    samples : Samples or None
-        The samples of the hosted clients. None loads those of a few.
-    directory : Path
-        The run directory, which need not exist.
-
-    Returns
-    -------
-    list of str
-        Remarks for the log.
-
-    Raises
-    ------
-    InputError
-        If the first round, or an evaluation around it, fails or returns what it must not.
-    """
+    """Try a round, where components that act in it are a user's own; collective."""
     communicator = setup.federation.communicator
     sent = communicator.bytes_sent
     if is_users(setup.configuration.exchange.options.get("schedule")):
@@ -165,10 +123,7 @@ def rehearse(setup: Setup, samples: Samples | None, directory: Path) -> list[str
 
 
 def _refuse_if_wrong(setup: Setup, samples: Samples | None, few: Outcome) -> list[str]:
-    """Raise ``InputError`` where the first round fails with all clients, which are hosted here.
-
-    Return remarks where that is not known.
-    """
+    """Raise ``InputError`` where the first round fails with all clients, which are hosted here."""
     held = told_as_input()(samples_of)(setup) if samples is None else samples
     found = Outcome(False, None)
     if setup.configuration.storage.state == "memory":
@@ -193,10 +148,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _with_few(setup: Setup, shards: Shards) -> str | None:
-    """Go through the first round with the clients of ``shards``; not collective.
-
-    Return a remark where that has drawn from generators of the process.
-    """
+    """Go through the first round with the clients of ``shards``; not collective."""
     few = shards.client_ids[~setup.federation.unseen[shards.client_ids]]
     if not len(few):
         return None

@@ -1,8 +1,4 @@
-"""A user's own schedules and data sets, asked twice: results need the same answer every time.
-
-A schedule is asked by rank 0 and again when a run is resumed, a data set by whichever rank hosts a
-client. What they draw must follow from the seed and the round, or the client.
-"""
+"""A user's own schedules and data sets, asked twice: results need the same answer every time."""
 
 from __future__ import annotations
 
@@ -22,25 +18,17 @@ from topologies import TopologyError
 from topologies.places import within
 from topologies.schedules.sequences import Schedule
 
+# Entries of the matrices of a user's schedule that are checked, in a second at most; two matrices
+# in any case.
 ENTRIES = 10**6
-"""Entries of the matrices of a user's schedule that are checked, in a second at most; two matrices
-in any case."""
 
+# Whether samples differ by no more than rounding, as those do not that were drawn anew.
 _same = partial(torch.allclose, rtol=1e-3, atol=1e-5, equal_nan=True)
-"""Whether samples differ by no more than rounding, as those do not that were drawn anew."""
 
 
 def wrong_schedule(schedule: Schedule, rounds: int, name: str, where: str) -> str | None:
-    """Return why a user's schedule has no matrix in one of the first rounds, or has two for one.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        The schedule.
-    rounds : int
-        Rounds of the run.
-    name, where : str
-        How it is named, and where it is defined, as the end of a sentence.
+    """Return why a user's schedule has no matrix in one of the first rounds, or has two
+    for one.
     """
     began = time.monotonic()
     try:
@@ -62,23 +50,7 @@ def wrong_schedule(schedule: Schedule, rounds: int, name: str, where: str) -> st
 
 
 def refuse_changing_data(setup: Setup, samples: Samples | None) -> None:
-    """Refuse a user's data set that gives a client other samples the second time; collective.
-
-    The client is the last that is hosted here, which is loaded alone: its samples must not depend
-    on those that are loaded with it either.
-
-    Parameters
-    ----------
-    setup : Setup
-        The objects of the run.
-    samples : Samples or None
-        The samples of the hosted clients, where they were loaded.
-
-    Raises
-    ------
-    InputError
-        With the place of the method.
-    """
+    """Refuse a user's data set that gives a client other samples the second time; collective."""
     hosted = setup.federation.hosted
     if not len(hosted):
         return

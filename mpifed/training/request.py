@@ -1,7 +1,4 @@
-"""Requests: a user's words become a configuration, a directory and a checkpoint to resume from.
-
-Nothing is written here.
-"""
+"""Requests: a user's words become a configuration, a directory and a checkpoint to resume from."""
 
 from __future__ import annotations
 
@@ -22,33 +19,7 @@ from mpifed.training.callback import Callback
 
 @dataclass(frozen=True)
 class Request:
-    """What a user asked for.
-
-    Attributes
-    ----------
-    experiment : str or None
-        A shipped experiment or a YAML file; None for the default, or for that of a resumed run.
-    overrides : mapping or None
-        Values by dotted key of the configuration.
-    output : Path or None
-        The run directory; None for the default.
-    resume : bool, Path or None
-        None for a new run, True for the newest checkpoint of ``output``, or a path.
-    dry_run : bool
-        Whether the plan is printed and nothing trained.
-    plan : mapping or None
-        What a round would take where, as ``plan_words.read_plan`` reads it; nothing is trained.
-    quiet : bool
-        Whether nothing is printed.
-    spent : float
-        Seconds that the process ran before the request.
-    progress : bool
-        Whether a quiet run shows its newest round in one line that is replaced.
-    on_round : callable, str or None
-        What rank 0 calls after each recorded round, or its name.
-    track : str or None
-        The tracker that recorded rounds are sent to.
-    """
+    """What a user asked for."""
 
     experiment: str | None = None
     overrides: Mapping[str, Any] | None = None
@@ -65,23 +36,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Task:
-    """What a request means after files were read.
-
-    Attributes
-    ----------
-    mapping : dict
-        The configuration, not yet resolved.
-    output : Path
-        The run directory.
-    point : ResumePoint or None
-        The checkpoint to resume from.
-    stored : dict or None
-        The stored configuration of a run without a checkpoint, which is started again.
-    remarks : list of str
-        Lines for the log.
-    begun : tuple of int or None
-        ``resume.begun`` of ``output`` when it was read.
-    """
+    """What a request means after files were read."""
 
     mapping: dict[str, Any]
     output: Path
@@ -92,26 +47,7 @@ class Task:
 
 
 def understand(request: Request) -> Task:
-    """Find the configuration, the directory and the checkpoint of a request.
-
-    It reads files, so one rank calls it.
-
-    Parameters
-    ----------
-    request : Request
-        What the user asked for.
-
-    Returns
-    -------
-    Task
-        The run to carry out.
-
-    Raises
-    ------
-    InputError
-        For an unknown experiment, a checkpoint that is not intact, or a directory that cannot be
-        used.
-    """
+    """Find the configuration, the directory and the checkpoint of a request."""
     output = request.output
     begun = resume.begun(output) if output is not None else None
     point: resume.ResumePoint | None = None
@@ -172,20 +108,7 @@ def _check_output(output: Path, request: Request, point: resume.ResumePoint | No
 
 
 def refuse_overtaken(task: Task) -> None:
-    """Refuse a directory in which another process has begun a run since ``understand``.
-
-    The result is reliable only while the caller holds the directory's lock.
-
-    Parameters
-    ----------
-    task : Task
-        The run to carry out.
-
-    Raises
-    ------
-    InputError
-        If another process started or resumed a run there.
-    """
+    """Refuse a directory in which another process has begun a run since ``understand``."""
     if resume.begun(task.output) != task.begun:
         raise InputError(
             f"--output {task.output} is in use: another process started or resumed a run there in "
@@ -194,20 +117,7 @@ def refuse_overtaken(task: Task) -> None:
 
 
 def check_resume(configuration: Configuration, task: Task) -> None:
-    """Refuse to resume a run under another configuration.
-
-    Parameters
-    ----------
-    configuration : Configuration
-        The configuration of this request.
-    task : Task
-        The run to carry out.
-
-    Raises
-    ------
-    InputError
-        If a key differs that may not, or the checkpoint is beyond the last round.
-    """
+    """Refuse to resume a run under another configuration."""
     point = task.point
     if point is not None:
         resume.refuse_changes(
@@ -224,23 +134,7 @@ def check_resume(configuration: Configuration, task: Task) -> None:
 
 
 def keep_horizon(configuration: Configuration, task: Task) -> tuple[Configuration, int]:
-    """Return the configuration to train under, and R of its learning-rate schedules.
-
-    A run that is resumed for more rounds keeps its R, unless ``reschedule`` is set. The returned
-    configuration records it as ``local.lr_horizon``, so that it still describes the run.
-
-    Parameters
-    ----------
-    configuration : Configuration
-        The configuration of this request.
-    task : Task
-        The run to carry out.
-
-    Returns
-    -------
-    tuple of Configuration and int
-        R is in rounds.
-    """
+    """Return the configuration to train under, and R of its learning-rate schedules."""
     horizon = configuration.rounds
     if task.point is not None and not configuration.reschedule:
         horizon = task.point.meta.horizon
@@ -253,19 +147,7 @@ def keep_horizon(configuration: Configuration, task: Task) -> tuple[Configuratio
 
 
 def keep_stepping(configuration: Configuration, task: Task) -> Configuration:
-    """Return the configuration with the ``local.stepping`` with which the run began.
-
-    Parameters
-    ----------
-    configuration : Configuration
-        The configuration of this request; its ``auto`` is replaced.
-    task : Task
-        The run to carry out.
-
-    Returns
-    -------
-    Configuration
-    """
+    """Return the configuration with the ``local.stepping`` with which the run began."""
     stored = task.stored if task.point is None else task.point.meta.configuration
     local = stored.get("local") if stored is not None else None
     if configuration.local.stepping != "auto" or not isinstance(local, Mapping):

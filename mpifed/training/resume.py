@@ -17,28 +17,20 @@ from mpifed.results.configurations import read_stored
 from mpifed.results.results import read_summary
 from mpifed.results.run_directories import check_resumed, holds_run
 
+# Keys that may change on a resume, in addition to ``evaluation.every``.
 MAY_CHANGE = (
     *("rounds", "checkpoint", "threads", "hosts", "reschedule", "stall_limit", "experiment"),
     "storage",
 )
-"""Keys that may change on a resume, in addition to ``evaluation.every``."""
 
 
+# Number of differences that a message shows with both values.
 MOST_SHOWN = 3
-"""Number of differences that a message shows with both values."""
 
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """An intact checkpoint.
-
-    Attributes
-    ----------
-    path : Path
-        The file.
-    meta : Meta
-        What it records besides the state.
-    """
+    """An intact checkpoint."""
 
     path: Path
     meta: checkpoint.Meta
@@ -51,18 +43,7 @@ class ResumePoint:
 
 
 def begun(directory: Path) -> tuple[int, int] | None:
-    """Return a value that changes when a process begins or resumes a run in a directory.
-
-    Parameters
-    ----------
-    directory : Path
-        A run directory, or one that does not exist yet.
-
-    Returns
-    -------
-    tuple of int or None
-        Inode and modification time (ns) of config.yaml; None where there is none.
-    """
+    """Return a value that changes when a process begins or resumes a run in a directory."""
     try:
         found = (directory / "config.yaml").stat()
     except OSError:
@@ -80,41 +61,14 @@ def finished_after(directory: Path) -> int | None:
 
 
 def newest(directory: Path) -> tuple[ResumePoint | None, list[str]]:
-    """Return the newest intact checkpoint of a run directory.
-
-    Parameters
-    ----------
-    directory : Path
-        The run directory.
-
-    Returns
-    -------
-    tuple of (ResumePoint or None) and list of str
-        The checkpoint, and a line for each newer one that is damaged.
-    """
+    """Return the newest intact checkpoint of a run directory."""
     found, reasons = checkpoint.newest(directory)
     passed_over = [f"passed over: {reason}" for reason in reasons]
     return ResumePoint(*found) if found is not None else None, passed_over
 
 
 def explicit(path: Path) -> tuple[ResumePoint, list[str]]:
-    """Return the checkpoint that ``--resume PATH`` names.
-
-    Parameters
-    ----------
-    path : Path
-        A checkpoint, or a run directory for its newest one.
-
-    Returns
-    -------
-    tuple of ResumePoint and list of str
-        The checkpoint, and a line for each newer one that is damaged.
-
-    Raises
-    ------
-    InputError
-        If none is intact.
-    """
+    """Return the checkpoint that ``--resume PATH`` names."""
     if path.is_dir():
         point, passed_over = newest(path)
         if point is None:
@@ -126,18 +80,7 @@ def explicit(path: Path) -> tuple[ResumePoint, list[str]]:
 
 
 def stored_configuration(directory: Path) -> dict[str, Any] | None:
-    """Return the configuration of the run in a directory; None where there is none.
-
-    Parameters
-    ----------
-    directory : Path
-        The run directory.
-
-    Raises
-    ------
-    InputError
-        If the directory has other files of a run but no config.yaml, or one that no run wrote.
-    """
+    """Return the configuration of the run in a directory; None where there is none."""
     path = directory / "config.yaml"
     if path.is_file():
         return read_stored(path)
@@ -150,41 +93,14 @@ def stored_configuration(directory: Path) -> dict[str, Any] | None:
 
 
 def stored_horizon(stored: Mapping[str, Any]) -> int | None:
-    """Return the R of schedules that a stored configuration sets; None where it is ``rounds``.
-
-    Parameters
-    ----------
-    stored : mapping
-        The configuration that the run stored.
-
-    Examples
-    --------
-    >>> stored_horizon({"local": {"lr_horizon": 200}})
-    200
-    """
+    """Return the R of schedules that a stored configuration sets; None where it is ``rounds``."""
     local = stored.get("local")
     found = local.get("lr_horizon") if isinstance(local, Mapping) else None
     return found if isinstance(found, int) else None
 
 
 def base_configuration(stored: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration of a resumed run for which no experiment is named.
-
-    ``reschedule`` applies only to the resume that asks for it. If it is asked for again,
-    ``local.lr_horizon``, which an earlier resume may have set (``keep_horizon``), is cleared.
-
-    Parameters
-    ----------
-    stored : mapping
-        The configuration that the run stored; not changed.
-    overrides : mapping
-        Values by dotted key, to be applied later.
-
-    Returns
-    -------
-    dict
-        A copy of ``stored``.
-    """
+    """Return the configuration of a resumed run for which no experiment is named."""
     base = copy.deepcopy(dict(stored))
     base["reschedule"] = False
     if overrides.get("reschedule") is True and isinstance(base.get("local"), dict):
@@ -195,24 +111,7 @@ def base_configuration(stored: Mapping[str, Any], overrides: Mapping[str, Any]) 
 def refuse_changes(
     stored: Mapping[str, Any], configuration: Configuration, where: Path, horizon: int | None = None
 ) -> None:
-    """Refuse a configuration that differs in other keys than may change on a resume.
-
-    Parameters
-    ----------
-    stored : mapping
-        The configuration that the run stored.
-    configuration : Configuration
-        The configuration of this request.
-    where : Path
-        The checkpoint or directory, for the message.
-    horizon : int, optional
-        R of the schedules of the run so far, in rounds, where it is known.
-
-    Raises
-    ------
-    InputError
-        The message lists what differs.
-    """
+    """Refuse a configuration that differs in other keys than may change on a resume."""
 
     def fixed(mapping: Mapping[str, Any]) -> dict[str, Any]:
         kept = {k: value for k, value in completed(mapping).items() if k not in MAY_CHANGE}
@@ -244,26 +143,7 @@ def _listed(differences: list[str]) -> str:
 def kept_rows(
     meta: checkpoint.Meta, configuration: Configuration, columns: Sequence[str]
 ) -> list[list[str]]:
-    """Return the recorded rows that an uninterrupted run would have too.
-
-    The last round of the earlier part was evaluated because it was the last. If it no longer is,
-    and is not a multiple of ``evaluation.every``, its row is removed. So is the row of the last
-    round of the whole run, which is evaluated again.
-
-    Parameters
-    ----------
-    meta : Meta
-        What the checkpoint records besides the state.
-    configuration : Configuration
-        The configuration of this request.
-    columns : sequence of str
-        Columns of the resumed run's metrics.csv.
-
-    Returns
-    -------
-    list of list of str
-        A row for each kept round, in the order of ``columns``; empty texts where it has no value.
-    """
+    """Return the recorded rows that an uninterrupted run would have too."""
     kept = []
     for row in meta.rows:
         values = dict(zip(meta.columns, row, strict=True))
@@ -274,14 +154,6 @@ def kept_rows(
 
 
 def only_as_last(meta: checkpoint.Meta, round: int) -> bool:
-    """Return whether a round was evaluated for no other reason than that the run ended with it.
-
-    Parameters
-    ----------
-    meta : Meta
-        What a checkpoint of that run records besides the state.
-    round : int
-        The round.
-    """
+    """Return whether a round was evaluated for no other reason than that the run ended with it."""
     last, every = meta.configuration["rounds"], meta.configuration["evaluation"]["every"]
     return bool(round == last and round % every)

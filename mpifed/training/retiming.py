@@ -1,9 +1,4 @@
-"""What a finished run would have taken on another network: its clock over its rounds, replayed.
-
-The clock of a synchronous run follows from the configuration, from who takes part, and from the
-bits of each round. Bits are those of metrics.csv: between two rows all messages count with their
-mean size. That is exact where there is one round between rows, or where messages have one size.
-"""
+"""What a finished run would have taken on another network: its clock over its rounds, replayed."""
 
 from __future__ import annotations
 
@@ -39,28 +34,7 @@ COPIED = ("clients.h5", "log.txt", "timing.csv")
 
 @dataclass(frozen=True)
 class Retimed:
-    """The times of a run on another network.
-
-    Attributes
-    ----------
-    run : Path
-        The run directory.
-    configuration : Configuration
-        That of the run, with the other sections ``network`` and ``compute``.
-    columns : list of str
-        Those of metrics.csv of such a run.
-    rounds : ndarray of int64, shape (k,)
-        The evaluated rounds.
-    seconds : ndarray of float64, shape (k,)
-        ``simulated_seconds`` after them.
-    before : ndarray of float64, shape (k,), or None
-        What the run has recorded; None without a clock.
-    exact : bool
-        Whether the bits of each round are known: one round between rows, or one size of messages.
-    error : float or None
-        The largest relative difference of what the same replay says of the run's own network from
-        what the run has recorded; None without a clock, or one that measured.
-    """
+    """The times of a run on another network."""
 
     run: Path
     configuration: Configuration
@@ -81,39 +55,7 @@ class Retimed:
 
 
 def retime(run: str | Path, overrides: Mapping[str, Any]) -> Retimed:
-    """Return what a finished run would have taken on another network; nothing is trained.
-
-    Parameters
-    ----------
-    run : str or Path
-        The run directory. Its checkpoint is used where there is one: for the mixing matrix, and for
-        the numbers of samples. Without it both are made again from the configuration.
-    overrides : mapping
-        Values of the sections ``network`` and ``compute`` by dotted key, such as
-        ``{"network.latency": 0.05}``. What is not named stays as it was.
-
-    Returns
-    -------
-    Retimed
-        The seconds at each evaluated round.
-
-    Raises
-    ------
-    InputError
-        If the run is not finished, did not wait (``exchange.asynchrony``), used times that this
-        computer measured, or may have dropped clients; or for wrong overrides.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import mpifed
-    >>> options = {"clients": 3, "rounds": 2, "data.n_test": 20, "data.dimension": 10}
-    >>> with tempfile.TemporaryDirectory() as directory:
-    ...     made = mpifed.run("synthetic-fedem", output=f"{directory}/run", **options)
-    ...     found = retime(made.directory, {"network.latency": 0.5})
-    >>> found.seconds.tolist()  # there and back in each round
-    [0.0, 2.0]
-    """
+    """Return what a finished run would have taken on another network; nothing is trained."""
     for key in overrides:
         if key.split(".")[0] not in SECTIONS:
             raise InputError(f"{key} cannot be changed without training; allowed: network, compute")
@@ -231,20 +173,7 @@ def _check_active(metrics: Metrics, row: int, setup: Setup, round: int, run: Pat
 
 
 def write(found: Retimed, directory: Path) -> None:
-    """Write a run directory with other times, without checkpoints, that reports read as a run.
-
-    Parameters
-    ----------
-    found : Retimed
-        The times.
-    directory : Path
-        The directory, which is made if it is missing.
-
-    Raises
-    ------
-    InputError
-        If it cannot be written.
-    """
+    """Write a run directory with other times, without checkpoints, that reports read as a run."""
     metrics = read_metrics(found.run / "metrics.csv")
     lines = [line_of(found.columns)]
     for row, seconds in zip(metrics.rows, found.seconds, strict=True):

@@ -1,7 +1,4 @@
-"""The state of a run with the rows of all hosted clients, in memory or on disk.
-
-Rounds change the rows of their participants in place, where nobody else has these tensors.
-"""
+"""The state of a run with the rows of all hosted clients, in memory or on disk."""
 
 from __future__ import annotations
 
@@ -18,20 +15,7 @@ from mpifed.training.build import Setup
 
 
 class Rows:
-    """The state between rounds.
-
-    Parameters
-    ----------
-    setup : Setup
-        The objects of the run.
-    file : RowFile or None
-        Where the rows are, if not in memory.
-
-    Attributes
-    ----------
-    state : RunState
-        The state, with a row for each hosted client.
-    """
+    """The state between rounds."""
 
     state: RunState
 
@@ -55,13 +39,7 @@ class Rows:
             self._file.release()
 
     def take(self, state: RunState) -> None:
-        """Replace the whole state.
-
-        Parameters
-        ----------
-        state : RunState
-            With a row for each hosted client.
-        """
+        """Replace the whole state."""
         self._changed, self._own = None, []
         if self._file is not None:
             state = self._file.hold(state, self._is_rows)
@@ -69,27 +47,14 @@ class Rows:
         self.state = state
 
     def read(self, path: Path) -> None:
-        """Replace the whole state by that of a checkpoint.
-
-        Parameters
-        ----------
-        path : Path
-            The checkpoint.
-        """
+        """Replace the whole state by that of a checkpoint."""
         release = self.release if self.on_disk else None
         self.state = checkpoint.read_state(path, self.state, self._is_rows, self._hosted, release)
         self._changed = None
         self._claim(self.state)
 
     def of(self, here: np.ndarray) -> RunState:
-        """Return the state of some hosted clients, or the state itself where these are all.
-
-        Parameters
-        ----------
-        here : ndarray of int64
-            Their positions among the hosted clients, ascending. The memory is that of all hosted
-            clients where the exchange changes it in place.
-        """
+        """Return the state of some hosted clients, or the state itself where these are all."""
         if len(here) == len(self._hosted):
             return self.state
         if self._keeps_values:
@@ -99,15 +64,7 @@ class Rows:
         return states.select(self.state, torch.from_numpy(here), self._is_rows)
 
     def merge(self, moved: RunState, here: np.ndarray) -> None:
-        """Replace the rows of some hosted clients, and all that has no client axis.
-
-        Parameters
-        ----------
-        moved : RunState
-            The new state of these clients.
-        here : ndarray of int64
-            As for ``of``.
-        """
+        """Replace the rows of some hosted clients, and all that has no client axis."""
         if len(here) == len(self._hosted):
             self.take(moved)
         elif self._keeps_values:
@@ -137,15 +94,7 @@ class Rows:
 
 
 def rows_of(setup: Setup, directory: Path | None) -> Rows:
-    """Return the place for the rows of the clients hosted here.
-
-    Parameters
-    ----------
-    setup : Setup
-        The objects of the run; ``storage`` says where rows are.
-    directory : Path or None
-        The run directory; None is the working directory.
-    """
+    """Return the place for the rows of the clients hosted here."""
     options = setup.configuration.storage
     if options.state == "memory":
         return Rows(setup, None)

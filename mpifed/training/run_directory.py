@@ -1,8 +1,4 @@
-"""The run directory: metrics.csv, clients.h5, summary.json, config.yaml, log.txt, DONE.
-
-Only rank 0 has a recorder. Every file but the growing metrics.csv and log.txt is written beside its
-final name and renamed, so that a reader never sees an incomplete one.
-"""
+"""The run directory: metrics.csv, clients.h5, summary.json, config.yaml, log.txt, DONE."""
 
 from __future__ import annotations
 
@@ -43,37 +39,14 @@ COLUMNS = [
     "consensus_distance",
     "state_digest",
 ]
+# Seconds to wait for a process that was killed to release the run directory.
 PATIENCE = 5.0
-"""Seconds to wait for a process that was killed to release the run directory."""
 
 UNSEEN_COLUMNS = ["unseen_train_accuracy", "unseen_test_accuracy"]
 
 
 class Recorder:
-    """Writes the directory of one run, and locks it against other processes until it is closed.
-
-    All methods raise ``RunError`` where the disk refuses a write.
-
-    Parameters
-    ----------
-    directory : Path
-        The run directory; made if it does not exist.
-    columns : list of str
-        Columns of metrics.csv.
-    rows : list of list of str
-        Rows of an earlier part of the run that are kept; all others are removed.
-    config : str
-        The content of config.yaml.
-    settle : callable
-        Waits for a checkpoint that is being written, so that a failure names the newest one.
-    admit : callable
-        Raises ``InputError`` if the directory has changed since it was chosen.
-
-    Raises
-    ------
-    InputError
-        If another process writes in the directory.
-    """
+    """Writes the directory of one run, and locks it against other processes until it is closed."""
 
     def __init__(
         self,
@@ -147,13 +120,7 @@ class Recorder:
             ) from error
 
     def row(self, values: Mapping[str, Any]) -> None:
-        """Append a row to metrics.csv.
-
-        Parameters
-        ----------
-        values : mapping of str to Any
-            Values by column. One that is missing or None leaves its field empty.
-        """
+        """Append a row to metrics.csv."""
         row = [field_of(values.get(name)) for name in self.columns]
         self.rows.append(row)
         self._guard(self._append_row, row)
@@ -169,15 +136,7 @@ class Recorder:
         self._guard(_append, self._log, line + "\n")
 
     def clients(self, results: ClientResults, learnt: Mapping[str, np.ndarray]) -> None:
-        """Replace clients.h5.
-
-        Parameters
-        ----------
-        results : ClientResults
-            One dataset for each kind of result, (n_clients, ...).
-        learnt : mapping of str to ndarray
-            Results that belong to no client; the group ``learnt``.
-        """
+        """Replace clients.h5."""
         self._guard(self._clients, results, learnt)
 
     def _clients(self, results: ClientResults, learnt: Mapping[str, np.ndarray]) -> None:
@@ -193,13 +152,7 @@ class Recorder:
         self._guard(replace_bytes, self.directory / "timing.csv", text.encode())
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Write summary.json, then DONE if the run is finished.
-
-        Parameters
-        ----------
-        summary : mapping of str to Any
-            The content of summary.json; ``status`` says whether the run is finished.
-        """
+        """Write summary.json, then DONE if the run is finished."""
         text = json.dumps(summary, indent=2) + "\n"
         self._guard(replace_bytes, self.directory / "summary.json", text.encode())
         if summary["status"] == "finished":
@@ -228,10 +181,7 @@ def line_of(row: list[str]) -> str:
 
 
 def _appending(path: Path, more: int = 0) -> io.FileIO:
-    """Open ``path`` to append to it; raise ``InputError`` for a link or a pipe.
-
-    Another user may have put one into a directory that is open to them.
-    """
+    """Open ``path`` to append to it; raise ``InputError`` for a link or a pipe."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | more
     try:
         descriptor = os.open(path, flags, 0o666)

@@ -1,10 +1,4 @@
-"""The samples of the clients hosted here: all of them from the start, or made when first used.
-
-Where the data set makes clients one by one, a round needs the training samples of its participants
-alone, and an evaluation those of the clients that it scores. ``Made`` makes them then, and keeps
-what was used last up to a number of bytes. A client's samples depend on the seed and the client,
-so that it makes no difference when they are made.
-"""
+"""The samples of the clients hosted here: all of them from the start, or made when first used."""
 
 from __future__ import annotations
 
@@ -21,38 +15,22 @@ from mpifed.data.delivery import allocated
 from mpifed.federation.clients import Clients, Federation
 from mpifed.training.build import Setup, kept_bytes, sample_bytes
 
+# Bytes of the samples of clients that are scored together, at most, but for one client alone.
 BLOCK = 32e6
-"""Bytes of the samples of clients that are scored together, at most, but for one client alone."""
 
+# Clients whose samples are made at once, before they are put in their place.
 PIECE = 64
-"""Clients whose samples are made at once, before they are put in their place."""
 
 
 class Held:
-    """Samples of all hosted clients, in memory for the whole run.
-
-    Parameters
-    ----------
-    federation : Federation
-        All clients.
-    shards : Shards
-        The samples of the clients hosted here.
-    """
+    """Samples of all hosted clients, in memory for the whole run."""
 
     def __init__(self, federation: Federation, shards: Shards) -> None:
         self.federation, self.shards = federation, shards
         self._lasting: dict[bytes, Clients] = {}
 
     def clients(self, rows: np.ndarray, effort: np.ndarray | None = None) -> Clients:
-        """Return some of the hosted clients for a round or an evaluation.
-
-        Parameters
-        ----------
-        rows : ndarray of int64
-            Their positions among the hosted clients.
-        effort : ndarray of float64, optional
-            As in ``Clients``.
-        """
+        """Return some of the hosted clients for a round or an evaluation."""
         return Clients(self.federation, self.shards, rows, effort)
 
     def among_hosted(self, rows: np.ndarray) -> Clients:
@@ -71,15 +49,7 @@ class Held:
 
 
 class Made:
-    """Samples that are made when they are first used; the methods are those of ``Held``.
-
-    Parameters
-    ----------
-    setup : Setup
-        The objects of the run, whose data set has ``make_split``.
-    budget : float
-        Bytes of samples that are held, or more where those in use are more; the last used ones.
-    """
+    """Samples that are made when they are first used; the methods are those of ``Held``."""
 
     def __init__(self, setup: Setup, budget: float) -> None:
         make = setup.dataset.make_split
@@ -113,15 +83,7 @@ class Made:
             yield slice(0, 0)
 
     def split(self, name: SplitName, ids: np.ndarray) -> Split:
-        """Return one split of some clients.
-
-        Parameters
-        ----------
-        name : {'train', 'val', 'test'}
-            The split.
-        ids : ndarray of int64
-            The clients.
-        """
+        """Return one split of some clients."""
         key = name, ids.tobytes()
         if key in self._kept:
             self._kept.move_to_end(key)
@@ -230,13 +192,7 @@ class _Spread(_Later):
 
 
 def samples_of(setup: Setup) -> Samples:
-    """Return the samples of the clients hosted here. Collective where all are loaded.
-
-    Parameters
-    ----------
-    setup : Setup
-        The objects of the run; ``storage.samples`` says how many bytes are kept.
-    """
+    """Return the samples of the clients hosted here. Collective where all are loaded."""
     budget = kept_bytes(setup.configuration, setup.dataset)
     if budget is None:
         return Held(setup.federation, setup.load())

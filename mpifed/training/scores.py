@@ -20,23 +20,7 @@ from mpifed.models.losses import likelihood_differs
 
 @dataclass(frozen=True)
 class ClientResults:
-    """Scores and sample counts of all clients, in client order; NaN where none applies.
-
-    Attributes
-    ----------
-    n_train, n_test : ndarray
-        Samples of each split, int (n_clients,).
-    train_loss, train_accuracy, test_loss, test_accuracy : ndarray
-        Means over the samples of a split, float64 (n_clients,).
-    unseen : ndarray
-        Whether the client takes no part in training, bool (n_clients,).
-    mixture : ndarray or None
-        Weights of the models of each client, (n_clients, M), where predictors are mixtures.
-    more : dict of str to ndarray
-        What the task or the method adds, each (n_clients, ...).
-    ids : ndarray or None
-        The clients, where these are not all: int64 (n_clients,), ascending.
-    """
+    """Scores and sample counts of all clients, in client order; NaN where none applies."""
 
     n_train: np.ndarray
     n_test: np.ndarray
@@ -56,20 +40,7 @@ class ClientResults:
 
 
 def scored_clients(federation: Federation, share: float, draws: Draws) -> np.ndarray:
-    """Return the clients that an evaluation scores, ascending, int64.
-
-    They depend on the seed and the round alone. Those in training and those unseen are drawn
-    apart, uniformly without replacement: of n of a kind max(1, round(share n)).
-
-    Parameters
-    ----------
-    federation : Federation
-        All clients.
-    share : float
-        ``evaluation.sample``, in (0, 1].
-    draws : Draws
-        The random numbers of this evaluation.
-    """
+    """Return the clients that an evaluation scores, ascending, int64."""
     chosen = []
     kinds = {"training": federation.training, "unseen": np.flatnonzero(federation.unseen)}
     for kind, among in kinds.items():
@@ -87,27 +58,7 @@ def score_clients(
     validates: bool = False,
     ids: np.ndarray | None = None,
 ) -> ClientResults | None:
-    """Score hosted clients on their training and test splits; collective.
-
-    Parameters
-    ----------
-    federation : Federation
-        All clients.
-    model : Model
-        The model whose parameters the predictors hold.
-    served : iterable of (Clients, Predictor)
-        Groups of hosted clients and what they deploy (``returned.checked_predictor``); each is
-        scored before the next is asked for.
-    validates : bool
-        Whether validation splits are scored too.
-    ids : ndarray, optional
-        The clients of all ranks that are scored, int64, ascending; None is all.
-
-    Returns
-    -------
-    ClientResults or None
-        Those of all ranks on rank 0; None elsewhere.
-    """
+    """Score hosted clients on their training and test splits; collective."""
     parts = []
     for clients, predictor in served:
         if len(clients):
@@ -132,8 +83,8 @@ def score_clients(
     return ClientResults(unseen=unseen, **own, more=columns, ids=ids)
 
 
+# The columns of ``metrics.csv`` where validation samples are scored.
 VALIDATION_COLUMNS = ["validation_loss", "validation_accuracy"]
-"""The columns of ``metrics.csv`` where validation samples are scored."""
 
 _FIELDS = set(ClientResults.__dataclass_fields__) - {"more", "ids"}
 
@@ -177,20 +128,7 @@ def _array(values: torch.Tensor) -> np.ndarray:
 
 
 def task_columns(model: Model, mixes: bool, validates: bool = False) -> list[str]:
-    """Return the columns of metrics.csv that the task adds.
-
-    Where numbers or tags are predicted, the negative log-likelihood of a mixture, up to a constant,
-    differs from its loss and has columns besides.
-
-    Parameters
-    ----------
-    model : Model
-        Its loss names the measure.
-    mixes : bool
-        Whether mixtures of several models are deployed.
-    validates : bool
-        Whether validation splits are scored.
-    """
+    """Return the columns of metrics.csv that the task adds."""
     loss = model.loss
     splits = ("train", "test", "validation") if validates else ("train", "test")
     measures: list[str] = [] if loss.measure in (None, "accuracy") else [loss.measure]
@@ -200,22 +138,7 @@ def task_columns(model: Model, mixes: bool, validates: bool = False) -> list[str
 
 
 def warn_of_losses(results: ClientResults, round: int, advice: str) -> bool:
-    """Log which clients have a loss that is not finite although the state is.
-
-    Parameters
-    ----------
-    results : ClientResults
-        Scores of all clients.
-    round : int
-        The round, for the message.
-    advice : str
-        What may help, for the message.
-
-    Returns
-    -------
-    bool
-        Whether there was such a client.
-    """
+    """Log which clients have a loss that is not finite although the state is."""
     loss = results.train_loss
     scored = np.isfinite(loss).any() or np.isfinite(results.train_accuracy).any()
     bad = np.flatnonzero(~np.isfinite(loss) & (results.n_train > 0) & ~results.unseen)

@@ -1,8 +1,4 @@
-"""The clock of the simulated federation: when its clients would have finished each round.
-
-Nothing of this computer's time is in it, unless ``compute.name`` is 'measured'. Every rank keeps
-the same clock: it follows from the configuration, who takes part, and the bits that were booked.
-"""
+"""The clock of the simulated federation: when its clients would have finished each round."""
 
 from __future__ import annotations
 
@@ -43,20 +39,7 @@ def describe_clock(setup: Setup) -> list[str]:
 
 
 class SimulatedClock:
-    """When each training client begins its next round, in seconds since the start of the run.
-
-    Parameters
-    ----------
-    setup : Setup
-        The objects of the run. Collective, for files are read on rank 0.
-
-    Attributes
-    ----------
-    start : ndarray of float64, shape (n_training,)
-        When each client begins its next round. A client that takes no part keeps its time.
-    measured : float or None
-        Seconds of a local step on this computer, where they are used and known.
-    """
+    """When each training client begins its next round, in seconds since the start of the run."""
 
     def __init__(self, setup: Setup) -> None:
         federation, configuration = setup.federation, setup.configuration
@@ -96,20 +79,7 @@ class SimulatedClock:
     def advance(
         self, round: int, active: np.ndarray, before: Ledger, after: Ledger, local: float
     ) -> None:
-        """Add a round. Collective.
-
-        Parameters
-        ----------
-        round : int
-            The round, from 1.
-        active : ndarray of bool, shape (n_clients,)
-            Who took part.
-        before, after : Ledger
-            What had been booked before the round, and after it. All messages of a round count with
-            their mean size.
-        local : float
-            Seconds that this rank computed in the round.
-        """
+        """Add a round. Collective."""
         if self.setup.configuration.compute.name == "measured" and self.measured is None:
             self.measured = self._measure(
                 local, local_steps(self.setup, round, self._among(active))
@@ -121,17 +91,7 @@ class SimulatedClock:
     def add(
         self, round: int, active: np.ndarray, arcs: np.ndarray | None, up: float, down: float
     ) -> None:
-        """Add a round whose messages are known.
-
-        Parameters
-        ----------
-        round, active
-            As for ``advance``.
-        arcs : ndarray of int64, shape (messages, 2), or None
-            What ``Exchange.arcs`` returns of the round.
-        up, down : float
-            The bits that all clients send, and that they receive of a server.
-        """
+        """Add a round whose messages are known."""
         clients = self._among(active)
         here = np.flatnonzero(active[self.setup.federation.training])
         steps = local_steps(self.setup, round, clients)
@@ -162,22 +122,7 @@ class SimulatedClock:
 
 
 def local_steps(setup: Setup, round: int, clients: np.ndarray) -> np.ndarray:
-    """Return each client's local steps; one where a method takes none of the section ``local``.
-
-    Parameters
-    ----------
-    setup : Setup
-        The objects of the run.
-    round : int
-        The round, from 1.
-    clients : ndarray of int, shape (m,)
-        The clients.
-
-    Returns
-    -------
-    ndarray of int64, shape (m,)
-        The steps.
-    """
+    """Return each client's local steps; one where a method takes none of the section ``local``."""
     configuration, read = setup.configuration, setup.algorithm.local_options
     if read is not None and not {"epochs", "steps"} & set(read):
         return np.ones(len(clients), np.int64)

@@ -1,10 +1,4 @@
-"""Ranks that host no client: they leave the run to the others, and end as those do.
-
-A rank more than there are clients has nothing to compute; neither, with ``hosts=cores``, has one
-more than its node has cores, where ranks only wait for each other. Such ranks sleep until the first
-rank tells them how the run has ended, and pass requests to stop on to it. No number of a run
-depends on it.
-"""
+"""Ranks that host no client: they leave the run to the others, and end as those do."""
 
 from __future__ import annotations
 
@@ -19,28 +13,20 @@ from mpifed.errors import AgreedInputError, AgreedStop, PeerFailure
 from mpifed.mpi.communicator import Communicator
 from mpifed.watchdog import heartbeat
 
+# Ranks that share a core from which on a run is told of ``hosts=cores``.
 MANY = 4
-"""Ranks that share a core from which on a run is told of ``hosts=cores``."""
 
+# Seconds that a spare rank sleeps between two looks for the end of the run.
 PAUSE = 0.1
-"""Seconds that a spare rank sleeps between two looks for the end of the run."""
 
+# Numbers of the runs with spare ranks in this process: a request to stop is of one of them.
 _runs = itertools.count()
-"""Numbers of the runs with spare ranks in this process: a request to stop is of one of them."""
 
 T = TypeVar("T")
 
 
 def hosting_ranks(configuration: Configuration, communicator: Communicator) -> list[int]:
-    """Return the ranks that host clients, ascending, rank 0 among them. Collective.
-
-    Parameters
-    ----------
-    configuration : Configuration
-        Its ``clients``, ``hosts`` and ``threads`` count.
-    communicator : Communicator
-        All ranks.
-    """
+    """Return the ranks that host clients, ascending, rank 0 among them. Collective."""
     ranks = list(range(communicator.size))
     if configuration.hosts == "cores" and communicator.size > 1:
         nodes = communicator.nodes()
@@ -51,15 +37,7 @@ def hosting_ranks(configuration: Configuration, communicator: Communicator) -> l
 
 
 def remarks_on_cores(configuration: Configuration, communicator: Communicator) -> list[str]:
-    """Return lines for the log where many ranks share the cores of this rank's node.
-
-    Parameters
-    ----------
-    configuration : Configuration
-        Its ``hosts`` and ``threads`` count.
-    communicator : Communicator
-        All ranks.
-    """
+    """Return lines for the log where many ranks share the cores of this rank's node."""
     ranks, cores = communicator.local_size(), os.cpu_count() or 1
     if configuration.hosts == "cores" or ranks <= MANY * cores:
         return []
@@ -71,28 +49,7 @@ def remarks_on_cores(configuration: Configuration, communicator: Communicator) -
 
 
 def first_per_core(nodes: list[int], cores: list[frozenset[int]], threads: int) -> list[int]:
-    """Return the first ranks of every node, as many as it has cores for.
-
-    Parameters
-    ----------
-    nodes : list of int
-        The node of each rank.
-    cores : list of frozenset of int
-        The cores on which each rank may run.
-    threads : int
-        Threads of a rank.
-
-    Returns
-    -------
-    list of int
-        At least one rank of every node, ascending.
-
-    Examples
-    --------
-    >>> both, other = frozenset({0, 1}), frozenset({4, 5, 6})
-    >>> first_per_core([0, 0, 0, 1, 1, 1], [both] * 3 + [other] * 3, threads=1)
-    [0, 1, 3, 4, 5]
-    """
+    """Return the first ranks of every node, as many as it has cores for."""
     found = []
     for node in set(nodes):
         ranks = [rank for rank, its in enumerate(nodes) if its == node]
@@ -104,21 +61,7 @@ def first_per_core(nodes: list[int], cores: list[frozenset[int]], threads: int) 
 def hosting_on(
     configuration: Configuration, ranks: int, per_node: int, cores: int
 ) -> tuple[int, int]:
-    """Return how many ranks would host clients: of all, and of a full node.
-
-    Parameters
-    ----------
-    configuration : Configuration
-        Its ``clients``, ``hosts`` and ``threads`` count.
-    ranks, per_node, cores : int
-        All ranks, those of a node, and its cores.
-
-    Examples
-    --------
-    >>> from mpifed.config.configuration import resolve
-    >>> hosting_on(resolve({"clients": 100, "hosts": "cores"}), 300, 128, 2)
-    (6, 2)
-    """
+    """Return how many ranks would host clients: of all, and of a full node."""
     here = per_node
     if configuration.hosts == "cores" and ranks > 1:
         here = min(per_node, max(1, cores // configuration.threads))
@@ -138,31 +81,7 @@ def beside_spare(
     run: Callable[[Communicator, Callable[[], bool]], T],
     stop_requested: Callable[[], bool],
 ) -> T:
-    """Run on some ranks, and let the others sleep until these have ended. Collective.
-
-    Parameters
-    ----------
-    communicator : Communicator
-        All ranks.
-    hosting : list of int
-        The ranks that run, ascending, with rank 0.
-    run : callable
-        Takes the communicator of those ranks, and what says whether a rank was asked to stop.
-    stop_requested : callable
-        Whether this rank was asked to stop.
-
-    Returns
-    -------
-    T
-        What ``run`` returns on rank 0, on the others that run what it returns there.
-
-    Raises
-    ------
-    AgreedInputError, AgreedStop
-        On all ranks, where ``run`` raises it on those that run.
-    PeerFailure
-        On spare ranks, where rank 0 raises something else.
-    """
+    """Run on some ranks, and let the others sleep until these have ended. Collective."""
     if len(hosting) == communicator.size:
         return run(communicator, stop_requested)
     number, part = next(_runs), communicator.among(hosting)

@@ -17,17 +17,7 @@ LINEAR = ("doubly_stochastic", "symmetric")
 
 
 def step_warnings(setup: Setup, training: Clients) -> list[str]:
-    """Return a line where steps exceed what the correction bears on quadratics. Collective.
-
-    It is checked where smoothness constants are known: linear models that take steps of SGD.
-
-    Parameters
-    ----------
-    setup : Setup
-        The objects of the run.
-    training : Clients
-        The hosted clients in training.
-    """
+    """Return a line where steps exceed what the correction bears on quadratics. Collective."""
     exchange, local = setup.exchange, setup.configuration.local
     if not isinstance(exchange, Gossip) or exchange.correction is None:
         return []

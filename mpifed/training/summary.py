@@ -14,22 +14,14 @@ from mpifed.training.evaluation import count_scored
 from mpifed.training.scores import VALIDATION_COLUMNS
 from mpifed.training.simulated import COLUMN
 
+# Keys that tell of the computer and of the ranks; all others follow from the configuration.
 MEASURED = frozenset(
     ("ranks", "seconds", "peak_memory_bytes", "imbalance", "mpi_bytes_sent", "versions")
 )
-"""Keys that tell of the computer and of the ranks; all others follow from the configuration."""
 
 
 def of_diverged(setup: Setup, engine: Engine) -> dict[str, Any]:
-    """Return the content of summary.json of a run that diverged; not collective.
-
-    Parameters
-    ----------
-    setup : Setup
-        The objects of the run.
-    engine : Engine
-        The run.
-    """
+    """Return the content of summary.json of a run that diverged; not collective."""
     configuration = setup.configuration
     return {
         "status": "diverged",
@@ -42,17 +34,7 @@ def of_diverged(setup: Setup, engine: Engine) -> dict[str, Any]:
 
 
 def summary_of(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
-    """Return the content of summary.json but the versions; collective.
-
-    Parameters
-    ----------
-    setup : Setup
-        The objects of the run.
-    engine : Engine
-        The run after its last round, with the last row of metrics.csv in its ``scores``.
-    status : str
-        'finished' or 'stopped'.
-    """
+    """Return the content of summary.json but the versions; collective."""
     configuration, communicator = setup.configuration, setup.federation.communicator
     seconds = dict(engine.clock.seconds)
     seconds["total"] = seconds["startup"] + seconds["data"] + engine.elapsed

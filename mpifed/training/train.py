@@ -48,31 +48,7 @@ from mpifed.watchdog.stop_requests import stop_requests_from
 def train(
     setup: Setup, task: Task, request: Request, clock: Clock, stop_requested: Callable[[], bool]
 ) -> str:
-    """Run to the last round, or stop on request; collective.
-
-    Parameters
-    ----------
-    setup : Setup
-        The objects of the run.
-    task : Task
-        The run directory, and the checkpoint to resume from.
-    request : Request
-        What is printed, and who is told of recorded rounds.
-    clock : Clock
-        Seconds by phase, to which those of the run are added.
-    stop_requested : callable
-        Returns whether this rank was asked to stop.
-
-    Returns
-    -------
-    str
-        The status, 'finished' or 'stopped'.
-
-    Raises
-    ------
-    RunError
-        The message names the round.
-    """
+    """Run to the last round, or stop on request; collective."""
     communicator, quiet = setup.federation.communicator, request.quiet
     say = partial(print, flush=True) if communicator.rank == 0 and not quiet else None
     with listening(say) as heard, ExitStack() as at_the_end:
@@ -173,10 +149,7 @@ class _Listener(logging.Handler):
 
 @contextmanager
 def listening(say: Callable[[str], None] | None = None) -> Iterator[list[str]]:
-    """Collect warnings within the block; yields the list of those of Python and mpifed's log.
-
-    ``say`` is called with messages of the log that are not warnings.
-    """
+    """Collect warnings within the block; yields the list of those of Python and mpifed's log."""
     heard: list[str] = []
     listener, log = _Listener(heard, say), logging.getLogger("mpifed")
     level = log.level

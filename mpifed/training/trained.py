@@ -253,11 +253,7 @@ class Trained:
 
     @cached_property
     def _shared(self) -> Tensor | None:
-        """The models that all clients share, (M, P), or None.
-
-        They are the first models of the state that the exchange averages, or else what all clients
-        deploy alike.
-        """
+        """The models that all clients share, (M, P), or None."""
         setup, state = self._setup, self._state.algorithm
         axes = 3 if setup.exchange.shared_is_rows else 2
         for models in states.shared_tensors(state):

@@ -1,10 +1,4 @@
-"""Repeats rounds of a finished run and compares what it recorded with what comes out.
-
-The state of every evaluated round is compared by its digest, and every column of metrics.csv but
-``seconds``; so are the states of checkpoints, clients.h5 and what summary.json says of the
-run. A row or a checkpoint that such a run must have is a difference where it is missing. Nothing is
-written.
-"""
+"""Repeats rounds of a finished run and compares what it recorded with what comes out."""
 
 from __future__ import annotations
 
@@ -42,23 +36,13 @@ from mpifed.training.samples import samples_of
 from mpifed.training.simulated import COLUMN
 from mpifed.training.summary import MEASURED, summary_of
 
+# The column that differs from run to run.
 NOT_COMPARED = "seconds"
-"""The column that differs from run to run."""
 
 
 @dataclass
 class Verdict:
-    """What was repeated and what differs, the same on every rank.
-
-    Attributes
-    ----------
-    first, last : int
-        The rounds that were repeated, ``last`` included.
-    compared : int
-        Rounds whose state was compared, that before ``first`` included.
-    differences : list of str
-        A line for each difference, which names the round.
-    """
+    """What was repeated and what differs, the same on every rank."""
 
     first: int
     last: int
@@ -72,27 +56,7 @@ def verify(
     communicator: Communicator,
     say: Callable[[str], None],
 ) -> Verdict:
-    """Repeat rounds of a finished run on these ranks; collective.
-
-    They are repeated from the newest intact checkpoint before them, or else from the first state.
-
-    Parameters
-    ----------
-    directory : Path
-        The run directory.
-    rounds : tuple of int, int or None
-        As for ``chosen_rounds``.
-    communicator : Communicator
-        All ranks.
-    say : callable
-        Called with lines that say what is done.
-
-    Raises
-    ------
-    InputError
-        For a directory that holds no finished run, rounds that it does not have, or data that are
-        not at hand.
-    """
+    """Repeat rounds of a finished run on these ranks; collective."""
     first = communicator.rank == 0
     read = agree(communicator, lambda: read_run(directory) if first else None)
     recorded: Recorded = communicator.broadcast_object(read)
@@ -163,10 +127,7 @@ def _engine(
 def _compare(
     engine: Engine, recorded: Recorded, verdict: Verdict, say: Callable[[str], None]
 ) -> bool:
-    """Compare the state after ``engine.round`` with what is recorded of it; collective.
-
-    Returns whether the state is the recorded one, so that it is worth going on.
-    """
+    """Compare the state after ``engine.round`` with what is recorded of it; collective."""
     number, found, same = engine.round, list[str](), True
     row, kept = recorded.row(number), recorded.checkpoints.get(number)
     at_the_end = number == recorded.rounds

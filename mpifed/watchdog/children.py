@@ -1,7 +1,5 @@
-"""Signals in processes that a user's component forks from a rank, such as ``multiprocessing``'s.
-
-A rank answers SIGTERM and SIGUSR1 by stopping after its round. A child that inherited that answer
-would never end by ``Process.terminate``, and ``join`` would wait for it for ever.
+"""Signals in processes that a user's component forks from a rank, such as
+``multiprocessing``'s.
 """
 
 from __future__ import annotations
@@ -15,20 +13,7 @@ from signal import SIG_BLOCK, SIG_DFL, SIG_SETMASK, pthread_sigmask
 
 @functools.cache
 def end_children_by(*held: int) -> None:
-    """Let signals end processes that are forked from now on, as they end any other process.
-
-    What was asked for once, stays so.
-
-    Parameters
-    ----------
-    *held : int
-        The signals that this process handles and its children do not.
-
-    Notes
-    -----
-    The signals are blocked while the process is copied: the interpreter forgets in a child what
-    came before the child could take its parent's handlers away.
-    """
+    """Let signals end processes that are forked from now on, as they end any other process."""
     before = threading.local()
 
     def hold() -> None:

@@ -1,10 +1,5 @@
-"""How the process of a run ends: like the interpreter's own exit, but without deallocating objects.
-
-Where several ranks share a core, deallocating the objects of Python and torch takes seconds in
-which a scheduler waits for its nodes. The process therefore joins its threads, runs the functions
-registered with ``atexit``, flushes open files, finalises MPI and ends. Omitted are ``__del__`` of
-the remaining objects, whatever was registered before ``prepare`` was called, and torch's removal of
-its operators one by one, which in a forked rank copies the 30 MiB that describe them.
+"""How the process of a run ends: like the interpreter's own exit, but without deallocating
+objects.
 """
 
 from __future__ import annotations
@@ -22,8 +17,8 @@ from typing import Any
 from mpifed.watchdog import heartbeat
 from mpifed.watchdog.launcher import launched_rank
 
+# Seconds that a component's threads and ``atexit`` functions may take after the run.
 PATIENCE = 60.0
-"""Seconds that a component's threads and ``atexit`` functions may take after the run."""
 
 
 class _Ending:
@@ -33,21 +28,12 @@ class _Ending:
 
 
 def prepare() -> None:
-    """Register the end of this process; call it before anything else is registered.
-
-    ``atexit`` runs its functions in reverse order, so the first one registered runs last.
-    """
+    """Register the end of this process; call it before anything else is registered."""
     atexit.register(_finish)
 
 
 def skip_teardown() -> None:
-    """In a guarded rank, end the process before the libraries loaded so far are torn down.
-
-    Call it before MPI is initialised: exit handlers run in reverse order, and MPI's must run first,
-    or a launcher takes the rank for one that was killed. Does nothing without a guard, where MPI
-    has begun already (h5py with parallel HDF5 begins it), or where the C library lacks ``on_exit``;
-    the exit then takes longer.
-    """
+    """In a guarded rank, end the process before the libraries loaded so far are torn down."""
     libc, mpi = ctypes.CDLL(None), sys.modules.get("mpi4py.MPI")
     begun = mpi is not None and mpi.Is_initialized()
     if heartbeat.watched() and not begun and hasattr(libc, "on_exit"):
@@ -55,23 +41,7 @@ def skip_teardown() -> None:
 
 
 def leave(code: int) -> int:
-    """Set the exit code of this process and bound the time that its exit may take.
-
-    Parameters
-    ----------
-    code : int
-        The exit code, used whatever a component has left behind.
-
-    Returns
-    -------
-    int
-        ``code``.
-
-    Notes
-    -----
-    Threads and ``atexit`` functions that take longer than ``PATIENCE`` seconds are reported on
-    standard error and abandoned.
-    """
+    """Set the exit code of this process and bound the time that its exit may take."""
     _Ending.code = code
     heartbeat.send_to_guard(code=code)
     keep_operators()

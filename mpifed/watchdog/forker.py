@@ -1,12 +1,4 @@
-"""The process of a node that imports what ranks need once, and from which ranks are forked.
-
-``stub`` describes how the guards of a node start it and ask it. It imports without starting a
-thread and without MPI, holds no descriptor of a launcher, is in a process group of its own, and
-blocks signals that launchers and users send to all processes of a job. What imports print is kept,
-and printed by every rank, as if each had imported for itself.
-
-It ends when the ranks that it has forked and their stubs have ended. No stub delays the others.
-"""
+"""The process of a node that imports what ranks need once, and from which ranks are forked."""
 
 from __future__ import annotations
 
@@ -37,14 +29,14 @@ from mpifed.watchdog.heartbeat import Ends
 from mpifed.watchdog.launcher import die_with_parent, outlive_parent
 from mpifed.watchdog.rank_process import peer_of
 
+# Its name in ``ps`` and ``top``.
 NAME = "mpifed-forker"
-"""Its name in ``ps`` and ``top``."""
 
+# Bytes of a request at most.
 LONGEST = 1 << 18
-"""Bytes of a request at most."""
 
+# Descriptors that a request begins with: signs of life, messages to the guard, leash.
 OWN = 3
-"""Descriptors that a request begins with: signs of life, messages to the guard, leash."""
 
 
 @dataclass(frozen=True)
@@ -56,15 +48,7 @@ class _Request:
 
 
 class Forker:
-    """Forks a rank for each stub that asks.
-
-    Parameters
-    ----------
-    listening : socket.socket
-        The socket to which stubs connect.
-    traits : dict of str to str
-        The likeness of the process that has started this one.
-    """
+    """Forks a rank for each stub that asks."""
 
     def __init__(self, listening: socket.socket, traits: dict[str, str]) -> None:
         self._listening, self._traits = listening, traits
@@ -77,20 +61,7 @@ class Forker:
         self._foreign: set[int] = set()
 
     def serve(self, ends: Ends, preload: Callable[[], bool]) -> Ends:
-        """Import, then fork ranks until all have ended.
-
-        Parameters
-        ----------
-        ends : Ends
-            Connects this process, while it imports, to the guard that has started it.
-        preload : callable
-            Imports; returns whether ranks shall be forked.
-
-        Returns
-        -------
-        Ends
-            Those of a rank, and in ranks alone: this process itself does not return.
-        """
+        """Import, then fork ranks until all have ended."""
         name = Path("/proc/self/comm").read_text(encoding="utf-8", errors="replace").strip()
         printed = self._let_go(ends)
         try:

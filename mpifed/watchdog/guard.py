@@ -1,16 +1,5 @@
-"""A guard for every rank of a job: a process that reports a rank which dies or stops responding.
-
-A rank that is killed (out of memory, a crash in a library, ``os._exit``) cannot report its own
-end, and some launchers then end the job silently, late, or even with exit code 0. One that is
-suspended, or caught in a loop, keeps all others waiting for ever. Under a launcher every rank is
-therefore a process beside the one that was started, which guards it: waits for it, forwards
-signals, watches its signs of life (``heartbeat``) and the launcher's (``launcher``), reports an end
-that the rank has not announced, and notifies the guards of the other ranks, so that the whole job
-ends: through ``peers`` once MPI has initialised, before that through ``rendezvous`` on the same
-host and through the launcher on others.
-
-The rank is forked from the guard, or, where several share a node, from a process that has imported
-for all of them (``stub``).
+"""A guard for every rank of a job: a process that reports a rank which dies or stops
+responding.
 """
 
 from __future__ import annotations
@@ -32,32 +21,15 @@ from mpifed.watchdog.starting import Starting
 from mpifed.watchdog.stub import join, usable
 from mpifed.watchdog.watch import Watch
 
+# Files that a process must be allowed to open; two ranks of MPICH on one host need 28.
 FEWEST_FILES = 32
-"""Files that a process must be allowed to open; two ranks of MPICH on one host need 28."""
 
 
 def guarded(
     action: Callable[[], int], preload: Callable[[], bool] | None = None, quiet: bool = True
 ) -> int:
-    """Run ``action`` in another process under a guard if a launcher started this one, else here.
-
-    Call it before anything has started a thread, registered an ``atexit`` function or initialised
-    MPI, since the process forks.
-
-    Parameters
-    ----------
-    action : callable
-        The work of the rank; returns its exit code.
-    preload : callable, optional
-        Imports what ranks need, in a process from which those of a node are then forked; returns
-        whether they shall be. Without it, every rank imports for itself.
-    quiet : bool
-        Whether nothing is said while ranks start.
-
-    Returns
-    -------
-    int
-        The exit code. It is returned in the rank too, whose caller must exit with it.
+    """Run ``action`` in another process under a guard if a launcher started this one, else
+    here.
     """
     leaving.prepare()
     launch = launched()
@@ -92,10 +64,7 @@ def guarded(
 
 
 def _few_files(launch: Launch) -> int | None:
-    """Return the exit code where this process may open too few files for MPI, after saying so.
-
-    MPI would abort the rank with pages of its own messages, or leave the others waiting.
-    """
+    """Return the exit code where this process may open too few files for MPI, after saying so."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if most == resource.RLIM_INFINITY or most >= FEWEST_FILES:
         return None

@@ -1,10 +1,4 @@
-"""What a rank that is forked from another process takes over from the one its launcher started.
-
-The launcher gives a rank its place in the job by variables of the environment, open descriptors
-(standard streams, a connection for PMI) and the processors it may use, and reaches it by its
-process group. ``Belongings.of_this_process`` collects that in the process that the launcher
-started; ``take_over`` puts it in place of the forked process's own.
-"""
+"""What a rank that is forked from another process takes over from the one its launcher started."""
 
 from __future__ import annotations
 
@@ -25,32 +19,20 @@ from mpifed.errors import EXIT_FAILED
 from mpifed.watchdog.launcher import stat_of
 from mpifed.watchdog.rank_process import PASSED_ON
 
+# Descriptors that are handed over at most; the kernel sends 253 in one message.
 MOST = 200
-"""Descriptors that are handed over at most; the kernel sends 253 in one message."""
 
 PR_SET_NAME, PR_SET_MM, PR_SET_MM_MAP = 15, 35, 14
 
+# The kernel's ``struct prctl_mm_map``.
 _MAP = struct.Struct("=12QIi")
-"""The kernel's ``struct prctl_mm_map``."""
 
+# Its first numbers as fields of ``/proc/self/stat``; None is the end of the heap.
 _BOUNDARIES = (26, 27, 45, 46, 47, None, 28, 48, 49)
-"""Its first numbers as fields of ``/proc/self/stat``; None is the end of the heap."""
 
 
 class Belongings(NamedTuple):
-    """What a launcher gave a process.
-
-    Attributes
-    ----------
-    environment : dict of str to str
-        Its variables.
-    descriptors : list of int
-        Open descriptors that it inherited, ascending.
-    processors : list of int
-        Processors on which it may run.
-    group, session : int
-        Its process group and session.
-    """
+    """What a launcher gave a process."""
 
     environment: dict[str, str]
     descriptors: list[int]
@@ -71,16 +53,7 @@ class Belongings(NamedTuple):
 
 
 def inherited_descriptors(pipes: bool = False) -> Iterator[int]:
-    """Yield the descriptors that the launcher gave this process, ascending.
-
-    Descriptors that Python has opened are not inherited.
-
-    Parameters
-    ----------
-    pipes : bool
-        Whether pipes other than the standard streams are among them: those are ends of the streams
-        of other ranks, which launchers leave open in every process that they start.
-    """
+    """Yield the descriptors that the launcher gave this process, ascending."""
     for number in open_descriptors():
         with contextlib.suppress(OSError):
             is_pipe = stat.S_ISFIFO(os.fstat(number).st_mode)
@@ -99,22 +72,7 @@ def open_descriptors() -> list[int]:
 
 
 def take_over(belongings: Belongings, received: Sequence[int], kept: Sequence[int]) -> list[int]:
-    """Put ``belongings`` in place of this process's own.
-
-    Parameters
-    ----------
-    belongings : Belongings
-        Those of the process that the launcher started.
-    received : sequence of int
-        Copies of its descriptors here, in their order.
-    kept : sequence of int
-        Further descriptors that stay open, under other numbers.
-
-    Returns
-    -------
-    list of int
-        The new numbers of ``kept``.
-    """
+    """Put ``belongings`` in place of this process's own."""
     _join_group(belongings)
     free = max([2, *belongings.descriptors]) + 1
     moved = [_moved(number, free) for number in received]
@@ -132,13 +90,7 @@ def take_over(belongings: Belongings, received: Sequence[int], kept: Sequence[in
 
 
 def _join_group(belongings: Belongings) -> None:
-    """Enter the process group of the stub, so that what is sent to it comes here too.
-
-    A group of another session cannot be entered: where a launcher starts each rank in a session of
-    its own, the rank has a group of its own in the forker's session. That also keeps the ranks of a
-    node in one group of Linux's scheduler (autogroup), so that one that polls for messages makes
-    room for another.
-    """
+    """Enter the process group of the stub, so that what is sent to it comes here too."""
     os.setpgid(0, belongings.group if belongings.session == os.getsid(0) else 0)
 
 
@@ -187,16 +139,7 @@ def call_process(name: str) -> None:
 
 
 def end_with(leash: int) -> None:
-    """Have the kernel kill this process when the other end of a pipe is closed.
-
-    ``PR_SET_PDEATHSIG`` does the same for a parent; the stub of a forked rank is not its parent.
-
-    Parameters
-    ----------
-    leash : int
-        The reading end of a pipe into which nobody writes, and whose writing end the stub alone
-        holds. It must stay open.
-    """
+    """Have the kernel kill this process when the other end of a pipe is closed."""
     fcntl.fcntl(leash, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(leash, fcntl.F_SETSIG, signal.SIGKILL)
     flags = fcntl.fcntl(leash, fcntl.F_GETFL)

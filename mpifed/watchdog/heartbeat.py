@@ -1,13 +1,4 @@
-"""Signs of life that a rank gives the guard that watches it, without MPI.
-
-A page of memory shared by rank and guard holds the round, a count of steps and whether the rank
-waits for others. Writing there costs a fraction of a microsecond, so it is done at every step of
-local training and at every message; the guard looks a few times a second. A pipe carries what is
-sent once: which ranks work together, and that the rank ends in order.
-
-Without a guard (a single process, or a program that uses mpifed as a library) every function
-here does nothing.
-"""
+"""Signs of life that a rank gives the guard that watches it, without MPI."""
 
 from __future__ import annotations
 
@@ -26,25 +17,15 @@ from mpifed.watchdog.launcher import started_at
 _STEPS, _ROUND, _WAITING = (struct.Struct("=q") for _ in range(3))
 _AT = {"steps": 0, "round": 8, "waiting": 16}
 
+# Seconds that a rank may take no step forward, unless the configuration says otherwise.
 STALL_LIMIT = 3600.0
-"""Seconds that a rank may take no step forward, unless the configuration says otherwise."""
 
+# The line on the pipe that says that what follows is an end in order.
 ORDERLY = "."
-"""The line on the pipe that says that what follows is an end in order."""
 
 
 class Signs(NamedTuple):
-    """What a rank shows its guard.
-
-    Attributes
-    ----------
-    steps : int
-        Steps taken so far; any change is progress.
-    round : int
-        The current round, -1 before training.
-    waiting : bool
-        Whether the rank waits for messages of others.
-    """
+    """What a rank shows its guard."""
 
     steps: int
     round: int
@@ -52,23 +33,7 @@ class Signs(NamedTuple):
 
 
 def new_board(memory: int = -1) -> mmap.mmap:
-    """Allocate a page that a process shares with its later children.
-
-    Parameters
-    ----------
-    memory : int
-        Descriptor of a file of that size, which others may map too; without a file by default.
-
-    Returns
-    -------
-    mmap.mmap
-        The page, with no steps and round -1.
-
-    Examples
-    --------
-    >>> read(new_board())
-    Signs(steps=0, round=-1, waiting=False)
-    """
+    """Allocate a page that a process shares with its later children."""
     board = mmap.mmap(memory, mmap.PAGESIZE)
     _ROUND.pack_into(board, _AT["round"], -1)
     return board
@@ -81,23 +46,7 @@ def read(board: mmap.mmap) -> Signs:
 
 
 class Ends(NamedTuple):
-    """What connects a rank to its guard.
-
-    Attributes
-    ----------
-    board : mmap.mmap
-        The shared page; see :func:`new_board`.
-    memory : int
-        Descriptor of its memory, -1 if it has none.
-    pipe : int
-        Descriptor on which messages are written.
-    port : int or None
-        UDP port on which the guard listens.
-    guard : int
-        Process id of the guard.
-    began : float
-        When the guard was started, in seconds since the system was; negative if unknown.
-    """
+    """What connects a rank to its guard."""
 
     board: mmap.mmap
     memory: int
@@ -143,21 +92,7 @@ def begin(
     guard: int | None = None,
     began: float = -1.0,
 ) -> None:
-    """Connect this process to its guard; called in the process of the rank.
-
-    Parameters
-    ----------
-    board : mmap.mmap
-        The shared page; see :func:`new_board`.
-    pipe : int
-        File descriptor on which messages are written.
-    port : int or None
-        UDP port on which the guard listens.
-    guard : int or None
-        Process id of the guard; the parent by default.
-    began : float
-        When the guard was started; see ``Ends``.
-    """
+    """Connect this process to its guard; called in the process of the rank."""
     _Own.board, _Own.pipe, _Own.port, _Own.steps = board, pipe, port, 0
     _Own.guard, _Own.began = guard, began
     if _ImportsAreSteps not in sys.meta_path:
@@ -229,14 +164,7 @@ def since_start() -> float:
 
 
 def send_to_guard(**what: Any) -> None:
-    """Send the guard a message.
-
-    Parameters
-    ----------
-    **what
-        Its fields, plain data that JSON can hold. The guard knows ``limit``, ``failure``, ``code``,
-        ``rank``, ``key``, ``peers`` and ``places``.
-    """
+    """Send the guard a message."""
     _write(json.dumps(what) + "\n")
 
 
@@ -258,25 +186,7 @@ def _write(line: str) -> None:
 
 
 def describe_clients(clients: Sequence[int]) -> str:
-    """Describe clients in words.
-
-    Parameters
-    ----------
-    clients : sequence of int
-        Client numbers, ascending.
-
-    Returns
-    -------
-    str
-        A range where they are consecutive, else the first three and how many more.
-
-    Examples
-    --------
-    >>> describe_clients([3]), describe_clients(range(25))
-    ('client 3', 'clients 0 to 24')
-    >>> describe_clients([1, 5, 9, 11, 13])
-    'clients 1, 5, 9 and 2 more'
-    """
+    """Describe clients in words."""
     if not clients:
         return "no clients"
     if len(clients) == 1:

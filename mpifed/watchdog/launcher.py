@@ -1,8 +1,5 @@
-"""What a process learns of its launcher without MPI: its place in the job, and whether it lives.
-
-MPICH's and Intel's hydra and SLURM's pmi2 give every rank a connection to the process that
-supervises it, and the kernel records which process made that connection. Elsewhere it is the
-parent.
+"""What a process learns of its launcher without MPI: its place in the job, and whether it
+lives.
 """
 
 from __future__ import annotations
@@ -27,26 +24,12 @@ LOCAL_SIZE_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 PR_SET_PDEATHSIG = 1
 
+# Seconds that ``scancel`` may take.
 CANCELLING = 10.0
-"""Seconds that ``scancel`` may take."""
 
 
 class Launch(NamedTuple):
-    """The place of a process in its job, from the launcher's environment variables.
-
-    Attributes
-    ----------
-    rank, size : int
-        The number of the process, and how many there are; 1 where the launcher does not say.
-    here : int or None
-        How many of them are on this host, where the launcher says so.
-    job : str
-        Names the job on this host, the same for all its ranks.
-    process : int
-        Process id of what started the rank and supervises it.
-    together : int
-        How many ranks ``process`` has started, where that is known; else 1.
-    """
+    """The place of a process in its job, from the launcher's environment variables."""
 
     rank: int
     size: int
@@ -72,13 +55,7 @@ def is_alone() -> bool:
 
 
 def launched() -> Launch | None:
-    """Return the place of this process in its job.
-
-    Returns
-    -------
-    Launch or None
-        None if no launcher started the process.
-    """
+    """Return the place of this process in its job."""
     rank = launched_rank()
     if rank is None:
         return None
@@ -122,18 +99,7 @@ def _pmi_process() -> int | None:
 
 
 def watch_process(process: int) -> int | None:
-    """Open a file descriptor that becomes readable when a process ends.
-
-    Parameters
-    ----------
-    process : int
-        Its id.
-
-    Returns
-    -------
-    int or None
-        None if there is no such process or the system has no such descriptors.
-    """
+    """Open a file descriptor that becomes readable when a process ends."""
     if hasattr(os, "pidfd_open"):
         with contextlib.suppress(OSError):
             return os.pidfd_open(process)
@@ -153,25 +119,13 @@ def started_at() -> float:
 
 
 def stat_of(process: int | str) -> list[str]:
-    """Return the fields of ``/proc/PROCESS/stat`` from the state on, the third of proc(5).
-
-    Raises
-    ------
-    OSError
-        If there is no such process, or no ``/proc``.
-    """
+    """Return the fields of ``/proc/PROCESS/stat`` from the state on, the third of proc(5)."""
     text = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
     return text.rsplit(")", 1)[1].split()  # the name before may have spaces and brackets
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when ``parent``, which has just started it, ends.
-
-    Parameters
-    ----------
-    parent : int
-        Process id of the parent. If it has ended already, this process ends at once.
-    """
+    """Have the kernel kill this process when ``parent``, which has just started it, ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -184,12 +138,7 @@ def outlive_parent() -> None:
 
 
 def end_job() -> NoReturn:
-    """Make the launcher end the ranks of other hosts, which before MPI nothing else reaches.
-
-    Launchers wait for ever when a process leaves with code 1 before MPI has initialised, but end
-    the job where a signal has killed one, so this process kills itself. SLURM ends the job only
-    with ``--kill-on-bad-exit``; its step is therefore cancelled with ``scancel``.
-    """
+    """Make the launcher end the ranks of other hosts, which before MPI nothing else reaches."""
     step = os.environ.get("SLURM_STEP_ID")
     if step is not None and _number(LOCAL_SIZE_VARIABLES) is None:
         import subprocess  # here, since every guard would import it

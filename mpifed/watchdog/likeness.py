@@ -1,10 +1,5 @@
-"""What two processes that a launcher started must have in common for one to stand in for the other.
-
-A rank that is forked from another process (``forker``) keeps what a process cannot change about
-itself: its control group, its namespaces, the limits and rights that the launcher gave it, and all
-that Python and the libraries have read at their import from the command and the environment. Two
-processes are alike if all of that is equal. What differs between ranks by design, and what a fork
-can take over (``handover``), is left out: the variables of launchers, descriptors, the processors.
+"""What two processes that a launcher started must have in common for one to stand in for the
+other.
 """
 
 from __future__ import annotations
@@ -14,43 +9,32 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+# How variables begin that launchers set for each rank, and that are read by MPI alone.
 LAUNCHERS = (
     *("PMI", "OMPI_", "PRTE_", "PRRTE_", "ORTE_", "OPAL_", "SLURM", "HYD", "MPIR_", "MPIEXEC_"),
     *("MPI_LOCAL", "I_MPI_", "MV2_", "PALS_", "FLUX_", "ALPS_"),
 )
-"""How variables begin that launchers set for each rank, and that are read by MPI alone."""
 
+# Files of ``/proc/self`` that are compared whole.
 FILES = (
     *("cgroup", "limits", "personality", "coredump_filter", "oom_score_adj", "attr/current"),
     *("timerslack_ns", "loginuid"),
 )
-"""Files of ``/proc/self`` that are compared whole."""
 
 LINKS = ("root", "cwd", "ns/cgroup", "ns/ipc", "ns/mnt", "ns/net", "ns/pid", "ns/user", "ns/uts")
 
+# Lines of ``/proc/self/status`` that are compared.
 STATUS = (
     *("Umask", "Uid", "Gid", "Groups", "SigBlk", "SigIgn", "CapInh", "CapPrm", "CapEff", "CapBnd"),
     *("CapAmb", "NoNewPrivs", "Seccomp", "Seccomp_filters", "Mems_allowed", "THP_enabled"),
 )
-"""Lines of ``/proc/self/status`` that are compared."""
 
+# Modules of import hooks that environments install, which do the same in every process.
 PLAIN_HOOKS = ("_distutils_hack", "_virtualenv")
-"""Modules of import hooks that environments install, which do the same in every process."""
 
 
 def traits() -> dict[str, str]:
-    """Return what must be equal in two processes, as text by name.
-
-    Returns
-    -------
-    dict of str to str
-        Contains no secrets but the values of the environment.
-
-    Examples
-    --------
-    >>> alike(traits(), traits())
-    True
-    """
+    """Return what must be equal in two processes, as text by name."""
     found = {name: _text(Path("/proc/self", name)) for name in FILES}
     found |= {name: _target(f"/proc/self/{name}") for name in LINKS}
     lines = (line.partition(":") for line in _text(Path("/proc/self/status")).splitlines())
@@ -71,11 +55,7 @@ def alike(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
 
 
 def observed() -> bool:
-    """Return whether something observes this process that would not observe a fork of another.
-
-    A tracer or profiler of Python, a debugger, threads of a tool that was loaded with the process,
-    and import hooks in front of Python's own do.
-    """
+    """Return whether something observes this process that would not observe a fork of another."""
     monitoring = getattr(sys, "monitoring", None)
     if monitoring is not None and any(monitoring.get_tool(number) for number in range(6)):
         return True

@@ -1,12 +1,4 @@
-"""Guards of one job that know each other, and the datagrams between them.
-
-The guard of rank 0 hears from every other once in some seconds and answers; a guard that notices an
-end which was not announced notifies all others, so that the job ends even where the launcher does
-not end it. A rank may crash because one that it communicates with has died; of ranks that die, the
-guard of the first reports. Datagrams are signed with a key that only this job knows; all others
-are ignored. Only a guard that was heard before can be missed: where hosts cannot reach each
-other, every rank still has its guard.
-"""
+"""Guards of one job that know each other, and the datagrams between them."""
 
 from __future__ import annotations
 
@@ -21,20 +13,20 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+# Seconds between two signs of life of a guard in a small job; see :func:`pause_between_beats`.
 BEAT = 1.0
-"""Seconds between two signs of life of a guard in a small job; see :func:`pause_between_beats`."""
 
+# Seconds without a sign of life after which a rank is taken for lost.
 SILENCE = 20.0
-"""Seconds without a sign of life after which a rank is taken for lost."""
 
+# Signs of life a second that wake the guard of rank 0, as long as one gives four in SILENCE.
 HEARD = 20.0
-"""Signs of life a second that wake the guard of rank 0, as long as one gives four in SILENCE."""
 
+# Seconds by which each rank waits longer for rank 0 than the rank before it, and at most.
 TURN, LONGEST_TURN = 0.2, 10.0
-"""Seconds by which each rank waits longer for rank 0 than the rank before it, and at most."""
 
+# Datagrams read per turn, so that a flood of them cannot occupy a guard.
 MOST = 1000
-"""Datagrams read per turn, so that a flood of them cannot occupy a guard."""
 
 ALIVE, ANSWER, LEAVING, END, DIED = range(5)
 _FORM = struct.Struct("=BIqQ")
@@ -42,29 +34,12 @@ _SIGNATURE = 16
 
 
 def pause_between_beats(size: int) -> float:
-    """Return the seconds between two signs of life of a guard in a job of ``size`` ranks.
-
-    Examples
-    --------
-    >>> [pause_between_beats(size) for size in (4, 60, 10_000)]
-    [1.0, 3.0, 5.0]
-    """
+    """Return the seconds between two signs of life of a guard in a job of ``size`` ranks."""
     return max(BEAT, min(SILENCE / 4, size / HEARD))
 
 
 def listen(on_one_host: bool) -> socket.socket | None:
-    """Open the UDP socket of a guard.
-
-    Parameters
-    ----------
-    on_one_host : bool
-        Whether all ranks are on this host; the socket then accepts no datagrams from others.
-
-    Returns
-    -------
-    socket.socket or None
-        None if the system has no socket to give.
-    """
+    """Open the UDP socket of a guard."""
     try:
         made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         made.bind(("127.0.0.1" if on_one_host else "", 0))
@@ -75,29 +50,7 @@ def listen(on_one_host: bool) -> socket.socket | None:
 
 
 class Peer:
-    """What a guard knows of a rank.
-
-    Attributes
-    ----------
-    host : str
-        Name of its host.
-    port : int or None
-        UDP port of its guard.
-    guard : int
-        Process id of its guard.
-    clients : str
-        The clients that it hosts, in words.
-    address : str or None
-        Internet address of its host, if the name resolves.
-    heard : bool
-        Whether anything was heard from its guard.
-    gone : bool
-        Whether it has ended in order.
-    silent : float
-        Seconds since its guard was last heard.
-    round : int
-        Its last known round, -1 before training.
-    """
+    """What a guard knows of a rank."""
 
     def __init__(
         self,
@@ -114,23 +67,7 @@ class Peer:
 
 
 class Peers:
-    """The other guards of a job, as seen by the guard of ``rank``.
-
-    Attributes
-    ----------
-    rank : int
-        The rank that this guard watches.
-    key : bytes
-        The key with which datagrams are signed.
-    peers : list of Peer
-        All ranks in order, this one included.
-    listening : socket.socket
-        The socket for datagrams.
-    ended : bool
-        Whether another guard has ended the job.
-    deaths : dict of int to int
-        When ranks died unannounced, in nanoseconds since the epoch.
-    """
+    """The other guards of a job, as seen by the guard of ``rank``."""
 
     def __init__(self, rank: int, key: bytes, peers: list[Peer], listening: socket.socket) -> None:
         self.rank, self.key, self.peers, self.listening = rank, key, peers, listening
@@ -141,20 +78,7 @@ class Peers:
 
     @classmethod
     def of(cls, message: dict[str, Any], listening: socket.socket) -> Peers:
-        """Create the peers from the message in which a rank names them.
-
-        Parameters
-        ----------
-        message : dict
-            ``rank``; ``key``, in hexadecimal; and ``peers``, the (host, port, guard) of every rank.
-        listening : socket.socket
-            The socket of this guard.
-
-        Returns
-        -------
-        Peers
-            The guards of the job.
-        """
+        """Create the peers from the message in which a rank names them."""
         peers = [Peer(*about) for about in message["peers"]]
         here = peers[message["rank"]].host
         addresses = {here: "127.0.0.1"}
@@ -171,20 +95,7 @@ class Peers:
         return self.peers[self.rank]
 
     def tick(self, seconds: float, round: int) -> int | None:
-        """Send and receive datagrams.
-
-        Parameters
-        ----------
-        seconds : float
-            Seconds that have passed since the last call.
-        round : int
-            The round of this rank.
-
-        Returns
-        -------
-        int or None
-            A rank that was not heard for ``SILENCE`` seconds or more, if there is one.
-        """
+        """Send and receive datagrams."""
         self._since += seconds
         if self._since >= pause_between_beats(len(self.peers)) and self.rank:
             self._since = 0.0

@@ -14,35 +14,23 @@ from typing import Any, Protocol
 
 from mpifed.watchdog.launcher import has_ended, watch_process
 
+# Signals that a guard passes on to its rank.
 PASSED_ON = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTERM", "SIGCONT")
-"""Signals that a guard passes on to its rank."""
 
+# In place of the exit code of a process that has ended when nobody was there to see how.
 UNSEEN = 256
-"""In place of the exit code of a process that has ended when nobody was there to see how."""
 
+# Seconds that a guard waits to hear how a rank has ended which it has seen to be gone.
 STATUS_PATIENCE = 5.0
-"""Seconds that a guard waits to hear how a rank has ended which it has seen to be gone."""
 
+# Seconds between two looks at whether a forked rank is suspended, which has to read a file.
 LOOK = 1.0
-"""Seconds between two looks at whether a forked rank is suspended, which has to read a file."""
 
 _LONGEST = 1 << 12
 
 
 class RankProcess(Protocol):
-    """What a guard can observe of its rank and do to it.
-
-    Attributes
-    ----------
-    pid : int or None
-        Its process id; None while it is still to be forked.
-    stopped : bool
-        Whether it is suspended (SIGSTOP).
-    code : int or None
-        Its exit code, negative for a signal, ``UNSEEN`` if unknown; None while it runs.
-    refused : bool
-        Whether it will not be forked, so that the guard has to fork it.
-    """
+    """What a guard can observe of its rank and do to it."""
 
     pid: int | None
     stopped: bool
@@ -124,13 +112,7 @@ class Child:
 
 
 class Forked:
-    """A rank that another process forks and reaps; see ``RankProcess`` and ``forker``.
-
-    Parameters
-    ----------
-    line : Line
-        The connection to that process.
-    """
+    """A rank that another process forks and reaps; see ``RankProcess`` and ``forker``."""
 
     def __init__(self, line: Line) -> None:
         self.pid: int | None = None
@@ -187,22 +169,10 @@ def _state(process: int) -> str:
 
 
 class Line:
-    """A connection to the process that forks ranks, which may still have to be made.
+    """A connection to the process that forks ranks, which may still have to be made."""
 
-    Parameters
-    ----------
-    connection : socket.socket
-        A Unix socket for packets.
-    name : bytes or None
-        Where to connect to; None if it is connected.
-    request : tuple of str and list of int
-        What is sent first: a text, and descriptors.
-    forker : int or None
-        The process at the other end if it is a child of this one, which then has to reap it.
-    """
-
+    # Seconds in which a name that is taken must answer.
     CONNECTING = 1.0
-    """Seconds in which a name that is taken must answer."""
 
     def __init__(
         self,

@@ -1,9 +1,5 @@
-"""Guards of one job on one host, which find each other by the job's name before MPI initialises.
-
-They send each other one thing: that the job ends, and with which exit code. Sockets in Linux's
-abstract namespace leave no file behind; the kernel reports which user has sent a datagram, and
-those of other users are ignored. On other systems guards do not find each other, and the launcher
-has to end the job.
+"""Guards of one job on one host, which find each other by the job's name before MPI
+initialises.
 """
 
 from __future__ import annotations
@@ -18,29 +14,18 @@ import time
 
 from mpifed.watchdog.launcher import Launch
 
+# Seconds that a guard waits for others whose process has only just been started.
 LATEST = 5.0
-"""Seconds that a guard waits for others whose process has only just been started."""
 
 PAUSE = 0.02
+# Datagrams read per turn, so that a flood of them cannot occupy a guard.
 MOST = 100
-"""Datagrams read per turn, so that a flood of them cannot occupy a guard."""
 
 _CREDENTIALS = struct.Struct("3i")
 
 
 def open_meeting_socket(launch: Launch) -> socket.socket | None:
-    """Open the socket at which other guards find this one.
-
-    Parameters
-    ----------
-    launch : Launch
-        The place of the guarded rank in its job.
-
-    Returns
-    -------
-    socket.socket or None
-        None if the system has no such sockets or gives none, or the name is taken.
-    """
+    """Open the socket at which other guards find this one."""
     if sys.platform != "linux":
         return None
     try:
@@ -63,18 +48,7 @@ def _name(launch: Launch, rank: int) -> bytes:
 
 
 def count_present(launch: Launch) -> int:
-    """Count the ranks of the job whose guards have come, on this host.
-
-    Parameters
-    ----------
-    launch : Launch
-        The place of one of them in the job.
-
-    Returns
-    -------
-    int
-        At least 1, for this one.
-    """
+    """Count the ranks of the job whose guards have come, on this host."""
     try:
         with open("/proc/net/unix", encoding="utf-8", errors="replace") as file:
             names = {line.rsplit(" ", 1)[-1].strip() for line in file}
@@ -85,18 +59,7 @@ def count_present(launch: Launch) -> int:
 
 
 def receive_exit_code(own: socket.socket) -> int | None:
-    """Receive the exit code with which another guard ends the job.
-
-    Parameters
-    ----------
-    own : socket.socket
-        The socket of :func:`open_meeting_socket`.
-
-    Returns
-    -------
-    int or None
-        None if no guard has sent one.
-    """
+    """Receive the exit code with which another guard ends the job."""
     for _ in range(MOST):
         try:
             data, about, _, _ = own.recvmsg(8, socket.CMSG_SPACE(_CREDENTIALS.size))
@@ -109,24 +72,7 @@ def receive_exit_code(own: socket.socket) -> int | None:
 
 
 def send_exit_code(own: socket.socket, launch: Launch, code: int) -> bool:
-    """Send the guards of this host the exit code with which the job ends.
-
-    Guards that have not started yet are waited for, ``LATEST`` seconds at most.
-
-    Parameters
-    ----------
-    own : socket.socket
-        The socket of this guard.
-    launch : Launch
-        The place of its rank in the job.
-    code : int
-        The exit code, 0 to 255.
-
-    Returns
-    -------
-    bool
-        Whether all ranks of the job have received one, from this guard or from another.
-    """
+    """Send the guards of this host the exit code with which the job ends."""
     left = set(range(launch.size)) - {launch.rank}
     deadline = time.monotonic() + LATEST
     while True:

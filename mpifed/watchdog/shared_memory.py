@@ -9,14 +9,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 PLACE = "/dev/shm/"
+# How the files of MPICH and of Open MPI begin.
 NAMES = ("mpich_shm_", "mpich_shar_tmp", "sm_segment.")
-"""How the files of MPICH and of Open MPI begin."""
 
+# What reading of a process raises where it has ended or is another user's.
 UNSEEN = (PermissionError, FileNotFoundError, ProcessLookupError)
-"""What reading of a process raises where it has ended or is another user's."""
 
+# Seconds after which every rank of a job has opened the files of its node.
 SETTLED = 60.0
-"""Seconds after which every rank of a job has opened the files of its node."""
 
 
 def room() -> int:
@@ -29,18 +29,7 @@ def room() -> int:
 
 
 def segments_of(process: int) -> tuple[str, ...]:
-    """List the files of shared memory that a process has mapped.
-
-    Parameters
-    ----------
-    process : int
-        Its id.
-
-    Returns
-    -------
-    tuple of str
-        Their paths, sorted; empty if the process cannot be inspected.
-    """
+    """List the files of shared memory that a process has mapped."""
     try:
         return _mapped(process)
     except OSError:
@@ -58,24 +47,14 @@ def _is_segment(path: str) -> bool:
 
 
 def remove_segments(paths: Iterable[str]) -> None:
-    """Remove shared memory that MPI will not remove itself.
-
-    Ranks that still run keep what they have mapped. Files that cannot be removed are left.
-    """
+    """Remove shared memory that MPI will not remove itself."""
     for path in paths:
         with contextlib.suppress(OSError):
             os.unlink(path)
 
 
 def remove_abandoned(now: float | None = None) -> None:
-    """Remove files of this user that no process uses: their job was killed with all its guards.
-
-    Parameters
-    ----------
-    now : float, optional
-        Seconds since the epoch. Files modified in the last ``SETTLED`` seconds are kept, since
-        their job may just begin, in processes that cannot be seen from here.
-    """
+    """Remove files of this user that no process uses: their job was killed with all its guards."""
     latest = (time.time() if now is None else now) - SETTLED
     # Nothing is removed where this process may not look, or may open no more files.
     with contextlib.suppress(OSError):
@@ -93,11 +72,7 @@ def _is_older(path: str, latest: float) -> bool:
 
 
 def _in_use() -> Iterable[str]:
-    """Yield the files that any process has opened or mapped.
-
-    Raises ``OSError`` where that cannot be told of a process, for another reason than that it has
-    ended or is another user's, who has no access to the files of this one.
-    """
+    """Yield the files that any process has opened or mapped."""
     for process in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(*UNSEEN):
             for file in os.listdir(f"/proc/{process}/fd"):

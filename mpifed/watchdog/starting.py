@@ -9,40 +9,19 @@ import time
 from mpifed.watchdog.launcher import Launch
 from mpifed.watchdog.rendezvous import count_present
 
+# Seconds before the first line, and between two lines at most.
 FIRST, LONGEST = 1.3, 60.0
-"""Seconds before the first line, and between two lines at most."""
 
 
 class Starting:
-    """The lines of one start.
-
-    Attributes
-    ----------
-    launch : Launch
-        The place of the rank in its job.
-    began : float
-        When its guard began, by ``time.monotonic``.
-    """
+    """The lines of one start."""
 
     def __init__(self, launch: Launch) -> None:
         self.launch, self.began = launch, time.monotonic()
         self._next = FIRST
 
     def line(self, importing: bool, waiting: bool) -> str | None:
-        """Return a line if one is due.
-
-        Parameters
-        ----------
-        importing : bool
-            Whether the rank is still to be forked, by a process that imports for all.
-        waiting : bool
-            Whether the rank waits for the other ranks.
-
-        Returns
-        -------
-        str or None
-            What the rank waits for, and how many ranks have come.
-        """
+        """Return a line if one is due."""
         waited = time.monotonic() - self.began
         if waited < self._next:
             return None

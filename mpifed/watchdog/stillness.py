@@ -5,25 +5,15 @@ from __future__ import annotations
 from mpifed.watchdog.exit import PATIENCE
 from mpifed.watchdog.heartbeat import STALL_LIMIT, Signs
 
+# Seconds that a rank may be stopped (SIGSTOP) while its guard is not.
 STOPPED = 5.0
-"""Seconds that a rank may be stopped (SIGSTOP) while its guard is not."""
 
+# Seconds that a rank which waits for others has on top of the limit of one that computes.
 WAITING = 60.0
-"""Seconds that a rank which waits for others has on top of the limit of one that computes."""
 
 
 class Stillness:
-    """How long a rank has made no progress.
-
-    Attributes
-    ----------
-    limit : float or None
-        Seconds without a step that are a fault; None for no limit.
-    ending : bool
-        Whether the run is over. The exit, in which components show no steps, may take longer.
-    stopped : bool
-        Whether the process is suspended (SIGSTOP).
-    """
+    """How long a rank has made no progress."""
 
     def __init__(self, limit: float | None = STALL_LIMIT, ending: bool = False) -> None:
         self.limit, self.ending, self.stopped = limit, ending, False
@@ -31,28 +21,7 @@ class Stillness:
         self._seen = (-1, False, False)
 
     def fault(self, signs: Signs, passed: float) -> str | None:
-        """Add the time that has passed and decide whether there is a fault.
-
-        Parameters
-        ----------
-        signs : Signs
-            What the rank shows now.
-        passed : float
-            Seconds since the last call in which the guard itself could run.
-
-        Returns
-        -------
-        str or None
-            The fault in words; None if there is none.
-
-        Examples
-        --------
-        >>> from mpifed.watchdog.heartbeat import Signs
-        >>> stillness = Stillness(limit=10.0)
-        >>> stillness.fault(Signs(steps=1, round=0, waiting=False), 1.0)
-        >>> stillness.fault(Signs(steps=1, round=0, waiting=False), 10.0)
-        'no step forward for 11 s (stall_limit)'
-        """
+        """Add the time that has passed and decide whether there is a fault."""
         self._stopped_for = self._stopped_for + passed if self.stopped else 0.0
         if self._stopped_for > STOPPED:
             return f"the process has been stopped for {STOPPED:.0f} s"

@@ -1,8 +1,4 @@
-"""Requests to stop before round 1, during work that may last and is in no checkpoint.
-
-From round 1 on the engine checks for a request between rounds. Before, code that iterates calls
-``raise_if_stop_requested`` now and then; the ranks then agree in ``mpi.agreement.agree``.
-"""
+"""Requests to stop before round 1, during work that may last and is in no checkpoint."""
 
 from __future__ import annotations
 
@@ -18,20 +14,7 @@ _requested: ContextVar[Callable[[], bool]] = ContextVar("requested", default=lam
 
 @contextmanager
 def stop_requests_from(stop_requested: Callable[[], bool]) -> Iterator[None]:
-    """Make :func:`raise_if_stop_requested` call ``stop_requested`` while the context lasts.
-
-    Parameters
-    ----------
-    stop_requested : callable
-        Returns whether this rank has been asked to stop.
-
-    Examples
-    --------
-    >>> with stop_requests_from(lambda: True):  # doctest: +ELLIPSIS
-    ...     raise_if_stop_requested()
-    Traceback (most recent call last):
-    mpifed.errors.StopRequested: stopped before round 1: ...
-    """
+    """Make :func:`raise_if_stop_requested` call ``stop_requested`` while the context lasts."""
     token = _requested.set(stop_requested)
     try:
         yield
@@ -40,13 +23,7 @@ def stop_requests_from(stop_requested: Callable[[], bool]) -> Iterator[None]:
 
 
 def raise_if_stop_requested() -> None:
-    """Raise if this rank has been asked to stop, else show its guard a step. Not collective.
-
-    Raises
-    ------
-    StopRequested
-        If the callable of :func:`stop_requests_from` returns True.
-    """
+    """Raise if this rank has been asked to stop, else show its guard a step. Not collective."""
     if _requested.get()():
         raise StopRequested
     heartbeat.step()

@@ -1,26 +1,5 @@
-"""One process per node that imports what ranks need and forks them, instead of each importing it.
-
-Importing torch takes seconds of a core and thousands of look-ups in the file system, in every rank.
-Of the ranks that a launcher has started on a node, the guard that comes first starts a ``forker``,
-which imports all that a run needs except MPI. Every guard of the node then asks it for its rank,
-and becomes a *stub*, which forwards signals and the exit status:
-
-* It connects to a socket in Linux's abstract namespace, whose name is made from the process that
-  supervises the ranks of the node (hydra's proxy, ``prted``, ``slurmstepd``), the time when that
-  was started, the job and the user, so that jobs do not meet each other.
-* It sends its ``likeness`` and its ``handover``: what must be equal in both processes, and what the
-  rank takes over, with the descriptors. Where it is not like the forker, as where a launcher gives
-  each rank a control group of its own, the connection is closed, and the guard forks its rank
-  itself, which then imports for itself. So it is where the forker cannot import, is killed, or has
-  more than one thread.
-* The forker forks the rank, sends its process id with a pidfd, reaps it, and sends its exit status.
-  One that is killed later is missed by nobody: a guard sees by the pidfd that its rank has ended,
-  and knows from the rank itself with which code.
-* A rank whose stub ends is killed by the kernel (``handover.end_with``).
-
-Nothing here waits: the guard looks at the connection as it looks at everything else, and
-``stall_limit`` bounds the imports of the forker as those of a rank. ``MPIFED_PREFORK=0`` in the
-environment switches all of this off.
+"""One process per node that imports what ranks need and forks them, instead of each
+importing it.
 """
 
 from __future__ import annotations
@@ -43,18 +22,12 @@ from mpifed.watchdog.rank_process import Forked, Line
 
 SWITCH = "MPIFED_PREFORK"
 
+# Stubs that may wait while the forker imports; others try again.
 WAITING = 1024
-"""Stubs that may wait while the forker imports; others try again."""
 
 
 def usable(launch: Launch) -> bool:
-    """Return whether a rank of this job may be forked from a process that several ranks share.
-
-    Parameters
-    ----------
-    launch : Launch
-        The place of this process in its job.
-    """
+    """Return whether a rank of this job may be forked from a process that several ranks share."""
     return (
         sys.platform == "linux"
         and os.environ.get(SWITCH) != "0"
@@ -68,25 +41,7 @@ def usable(launch: Launch) -> bool:
 def join(
     launch: Launch, ends: Ends, preload: Callable[[], bool], forget: Callable[[], None]
 ) -> Ends | Forked | None:
-    """Ask the forker of this node for a rank, after starting it if there is none yet.
-
-    Parameters
-    ----------
-    launch : Launch
-        The place of this process in its job.
-    ends : Ends
-        What connects the rank to this process.
-    preload : callable
-        Imports what ranks need; returns False if they should rather begin by themselves.
-    forget : callable
-        Closes, in a copy of this process, what belongs to this process alone.
-
-    Returns
-    -------
-    Ends, Forked or None
-        Ends in the rank, which is another process; in this process, the rank as it can be observed
-        from here; None if the system refuses something.
-    """
+    """Ask the forker of this node for a rank, after starting it if there is none yet."""
     belongings, traits = Belongings.of_this_process(), likeness.traits()
     if belongings.descriptors[:3] != [0, 1, 2] or len(belongings.descriptors) > MOST:
         return None

@@ -1,9 +1,5 @@
-"""Calls a function in a copy of this process, which is thrown away with all that it has changed.
-
-The copy is forked. It has one thread, no standard streams, and nothing of MPI or of a guard may be
-used in it. What it changes in memory, this process never sees. What would last is not done: the
-copy ends at the first file that it would create, lengthen or remove, and before it connects to
-another program, starts one or sends a signal. Then nothing is known of the function.
+"""Calls a function in a copy of this process, which is thrown away with all that it has
+changed.
 """
 
 from __future__ import annotations
@@ -24,18 +20,19 @@ from typing import Any, NamedTuple, NoReturn
 from mpifed.watchdog import heartbeat
 from mpifed.watchdog.launcher import die_with_parent, stat_of
 
+# Seconds after which the process that waits shows its guard that it does.
 STEP = 0.2
-"""Seconds after which the process that waits shows its guard that it does."""
 
+# Seconds without computing after which a copy waits, likely for a thread that it has not.
 STILL = 2.0
-"""Seconds without computing after which a copy waits, likely for a thread that it has not."""
 
+# Seconds that a copy may compute meanwhile.
 LONGEST = 3600.0
-"""Seconds that a copy may compute meanwhile."""
 
+# How what the copy writes begins.
 RETURNED, SAID = b"=", b":"
-"""How what the copy writes begins."""
 
+# Audit events of Python after which something outside the process is not as it was.
 LASTING = frozenset(
     (
         *("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate"),
@@ -45,53 +42,19 @@ LASTING = frozenset(
         *("subprocess.Popen", "socket.connect", "socket.bind", "socket.sendto", "sqlite3.connect"),
     )
 )
-"""Audit events of Python after which something outside the process is not as it was."""
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 class Outcome(NamedTuple):
-    """What is known of a function that was called in a copy.
-
-    Attributes
-    ----------
-    returned : bool
-        Whether it returned; otherwise the copy was ended.
-    said : str or None
-        What it returned.
-    """
+    """What is known of a function that was called in a copy."""
 
     returned: bool
     said: str | None
 
 
 def in_throwaway(action: Callable[[], str | None], cpu_seconds: float, seconds: float) -> Outcome:
-    """Call ``action`` in a copy of this process, and wait for it.
-
-    Parameters
-    ----------
-    action : callable
-        Takes nothing.
-    cpu_seconds : float
-        Seconds that the copy may compute.
-    seconds : float
-        Seconds that it may take.
-
-    Returns
-    -------
-    Outcome
-        What it returned, if it did.
-
-    Examples
-    --------
-    >>> seen = []
-    >>> in_throwaway(lambda: seen.append(1) or f"seen {seen}", cpu_seconds=5, seconds=60)
-    Outcome(returned=True, said='seen [1]')
-    >>> seen
-    []
-    >>> in_throwaway(lambda: print("x", file=open("name", "w")), cpu_seconds=5, seconds=60)
-    Outcome(returned=False, said=None)
-    """
+    """Call ``action`` in a copy of this process, and wait for it."""
     parent = os.getpid()
     reading, writing = os.pipe()
     with warnings.catch_warnings():
@@ -114,15 +77,7 @@ def in_throwaway(action: Callable[[], str | None], cpu_seconds: float, seconds: 
 
 @contextmanager
 def meanwhile(action: Callable[[], object], copies: int) -> Iterator[None]:
-    """Call ``action`` again and again in copies of this process while the context lasts.
-
-    Parameters
-    ----------
-    action : callable
-        Takes nothing.
-    copies : int
-        How many copies do so at a time.
-    """
+    """Call ``action`` again and again in copies of this process while the context lasts."""
     parent, children = os.getpid(), []
     try:
         for _ in range(copies):

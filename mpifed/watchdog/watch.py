@@ -34,31 +34,7 @@ from mpifed.watchdog.stillness import Stillness
 
 
 class Watch:
-    """The guard of one rank.
-
-    Attributes
-    ----------
-    launch : Launch
-        The place of the rank in its job.
-    reading : int
-        File descriptor of the pipe on which the rank writes its messages.
-    board : mmap.mmap
-        The page of memory on which it shows its progress; see ``heartbeat``.
-    listening : socket.socket or None
-        The UDP socket for the guards of other ranks.
-    starting : Starting or None
-        What is said while ranks start; None to say nothing.
-    announced : bool
-        Whether the rank has announced an orderly end.
-    stillness : Stillness
-        How long it has made no progress.
-    failure : str or None
-        The message with which it failed, if it sent one.
-    peers : Peers or None
-        The guards of the other ranks; None before MPI has initialised.
-    code : int or None
-        The exit code that the rank has announced; None if it has announced none.
-    """
+    """The guard of one rank."""
 
     def __init__(
         self,
@@ -83,19 +59,7 @@ class Watch:
         self._process: RankProcess
 
     def wait_for(self, rank: RankProcess) -> int | None:
-        """Wait until the rank, its launcher or the job ends, or a fault is found.
-
-        Parameters
-        ----------
-        rank : RankProcess
-            The process of the rank.
-
-        Returns
-        -------
-        int or None
-            The exit code of the rank, the one that another guard has sent, or 1 after a report;
-            None if nobody will fork the rank, which this process then has to do.
-        """
+        """Wait until the rank, its launcher or the job ends, or a fault is found."""
         self._process = rank
         try:
             return self._observe(rank)

@@ -15,7 +15,7 @@ from topologies import (
     mixing_time,
     slem,
 )
-from topologies.analysis.spectrum import consensus
+from topologies.analysis import consensus
 
 
 def metropolis(name, n, **params):

@@ -16,9 +16,9 @@ from topologies import (
     slem,
 )
 from topologies.matrix import at_most_one
+from topologies.weights import fastest_mixing
 from topologies.weights.fastest_mixing import GAP_FLOOR, best_of, formula_rules, slem_of
 from topologies.weights.projections import Pattern
-from topologies.weights.rules import fastest_mixing
 
 
 def er(n, p=0.5, seed=1234):

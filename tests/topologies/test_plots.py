@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from topologies import MixingMatrix, build_graph, gossip, mixing_matrix
-from topologies.analysis.spectrum import plots
+from topologies.analysis import plots
 from topologies.schedules.circulants import base_k, one_peer_exponential
 
 

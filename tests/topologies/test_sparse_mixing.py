@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 from topologies import build_graph, edge_array, fmmc
+from topologies.weights import fastest_mixing
 from topologies.weights.fastest_mixing import feasible_bound, sparse_iterates
 from topologies.weights.projections import (
     Multipliers,
@@ -12,7 +13,6 @@ from topologies.weights.projections import (
     project_admissible,
     project_scaled,
 )
-from topologies.weights.rules import fastest_mixing
 
 
 @pytest.fixture

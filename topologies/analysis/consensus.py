@@ -18,28 +18,12 @@ Array = NDArray[np.float64]
 DENSE_NODES = 2000
 SAMPLES = 200
 
+# A consensus rate p of at most this is rounding error: gossip does not converge.
 NEGLIGIBLE_RATE = 1e-10
-"""A consensus rate p of at most this is rounding error: gossip does not converge."""
 
 
 def contraction(matrices: list[MixingMatrix]) -> float:
-    """Return ||(I - J) W_last ... W_first||_2, the worst-case factor on the consensus distance.
-
-    Parameters
-    ----------
-    matrices : list of MixingMatrix
-        The matrices of some rounds, first round first.
-
-    Returns
-    -------
-    float
-        The norm, 0 below rounding error; above ``DENSE_NODES`` nodes by Lanczos iterations.
-
-    Raises
-    ------
-    TopologyError
-        If these do not converge.
-    """
+    """Return ||(I - J) W_last ... W_first||_2, the worst-case factor on the consensus distance."""
     from scipy import linalg
     from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
@@ -196,20 +180,7 @@ def mixing_time(source: MixingMatrix | Schedule, accuracy: float = 1e-2) -> floa
 
 
 def rounds_to(accuracy: float, rate: ConsensusRate) -> float:
-    """Return the number of rounds, a multiple of tau, that reaches ``accuracy`` at this rate.
-
-    Parameters
-    ----------
-    accuracy : float
-        The relative distance to reach, in (0, 1).
-    rate : ConsensusRate
-        The consensus rate.
-
-    Returns
-    -------
-    float
-        The number of rounds; infinity if 1 - p is 1 to rounding.
-    """
+    """Return the number of rounds, a multiple of tau, that reaches ``accuracy`` at this rate."""
     left = 1 - rate.p
     if left <= accuracy**2:
         return rate.tau

@@ -153,25 +153,7 @@ def _finite(value: float, kind: type) -> Any:
 
 @dataclass(frozen=True)
 class Plan:
-    """One graph with weights and schedule, checked but not built.
-
-    Attributes
-    ----------
-    label : str
-        The words of the user, for tables and legends.
-    family : str | None
-        The graph family; None for a schedule that needs no graph.
-    arguments : Mapping[str, Any]
-        The arguments of ``build_graph``, or ``n``.
-    rule : str
-        The name of the weight rule.
-    rule_options : Mapping[str, Any]
-        Its options.
-    schedule : str
-        The name of the schedule.
-    schedule_options : Mapping[str, Any]
-        Its options.
-    """
+    """One graph with weights and schedule, checked but not built."""
 
     label: str
     family: str | None
@@ -184,19 +166,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Case:
-    """The graph and the schedule that were built from a plan.
-
-    Attributes
-    ----------
-    plan : Plan
-        The plan.
-    graph : networkx.Graph | None
-        The graph; None for a schedule that needs none.
-    schedule : Schedule
-        The schedule.
-    seconds : float
-        CPU seconds for the weights and the schedule.
-    """
+    """The graph and the schedule that were built from a plan."""
 
     plan: Plan
     graph: nx.Graph | None
@@ -204,20 +174,7 @@ class Case:
     seconds: float
 
     def record(self, *, accuracy: float, message_bytes: float) -> dict[str, Any]:
-        """Return the description of the case, as ``describe`` makes it.
-
-        Parameters
-        ----------
-        accuracy : float
-            Of ``mixing_time`` and ``bytes_to_accuracy``, in (0, 1).
-        message_bytes : float
-            The size of a message in bytes.
-
-        Returns
-        -------
-        dict of str to Any
-            Plain values by name.
-        """
+        """Return the description of the case, as ``describe`` makes it."""
         record = describe(
             self.graph,
             self.schedule,
@@ -230,29 +187,7 @@ class Case:
 
 
 def plan(text: str, weights: str, schedule: str, n: int | None) -> Plan:
-    """Parse a graph, or a schedule that needs none, with its weights and schedule.
-
-    Parameters
-    ----------
-    text : str
-        ``family:key=value,...``, or a schedule that needs no graph.
-    weights : str
-        ``rule:key=value,...``.
-    schedule : str
-        ``schedule:key=value,...``.
-    n : int | None
-        The number of nodes where the graph does not say it.
-
-    Returns
-    -------
-    Plan
-        The checked plan.
-
-    Raises
-    ------
-    TopologyError
-        If any of them does not exist or has a bad option.
-    """
+    """Parse a graph, or a schedule that needs none, with its weights and schedule."""
     name, given = parse_spec(text)
     rule, rule_options = parse_spec(weights)
     rule_options = check_weights(rule, rule_options)
@@ -277,25 +212,7 @@ def plan(text: str, weights: str, schedule: str, n: int | None) -> Plan:
 
 
 def carry_out(plan: Plan, seed: int) -> Case:
-    """Build the graph, the weights and the schedule of a plan.
-
-    Parameters
-    ----------
-    plan : Plan
-        The plan.
-    seed : int
-        The seed of all draws, unless the graph has its own.
-
-    Returns
-    -------
-    Case
-        What was built.
-
-    Raises
-    ------
-    TopologyError
-        If the graph, the weights or the schedule cannot be built.
-    """
+    """Build the graph, the weights and the schedule of a plan."""
     graph = None
     if plan.family is not None:
         graph = build_graph(plan.family, **{"seed": seed, **plan.arguments})

@@ -20,41 +20,13 @@ MESSAGE_BYTES = 4_000_000
 
 
 def sampled_rounds(schedule: Schedule) -> list[MixingMatrix]:
-    """Return the matrices of one period, or of the first rounds of a schedule without one.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        The schedule.
-
-    Returns
-    -------
-    list of MixingMatrix
-        At least ``SAMPLED_ROUNDS`` rounds where there is no period.
-    """
+    """Return the matrices of one period, or of the first rounds of a schedule without one."""
     count = schedule.period or schedule.tau * math.ceil(SAMPLED_ROUNDS / schedule.tau)
     return [schedule.matrix(k) for k in range(1, count + 1)]
 
 
 def messages_received(matrix: MixingMatrix) -> NDArray[np.int64]:
-    """Return from how many other nodes each node needs a message in a round with this W.
-
-    Parameters
-    ----------
-    matrix : MixingMatrix
-        The mixing matrix; weights of at most ``ACTIVE`` need no message.
-
-    Returns
-    -------
-    ndarray of int64, shape (n,)
-        The messages by receiver.
-
-    Examples
-    --------
-    >>> from topologies import build_graph, mixing_matrix
-    >>> messages_received(mixing_matrix(build_graph("star", 4), "metropolis_hastings"))
-    array([3, 1, 1, 1])
-    """
+    """Return from how many other nodes each node needs a message in a round with this W."""
     edges = matrix.edges[np.abs(matrix.weights) > ACTIVE]
     receivers = edges.ravel() if matrix.symmetric else edges[:, 0]
     return np.bincount(receivers, minlength=matrix.n)

@@ -27,24 +27,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8
 def draw_graph(
     matrix: MixingMatrix, *, title: str = "", values: Sequence[float] | None = None
 ) -> Figure:
-    """Draw the graph of a matrix, with edges as wide as their weight.
-
-    Edges of weight zero are dotted.
-
-    Parameters
-    ----------
-    matrix : MixingMatrix
-        The mixing matrix.
-    title : str, default ''
-        The title.
-    values : sequence of float, shape (n,), optional
-        The colour of each node; the self-weights by default.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        The figure.
-    """
+    """Draw the graph of a matrix, with edges as wide as their weight."""
     figure = _figure(6.4, 5.6)
     axes = figure.subplots()
     shown = matrix.self_weights if values is None else np.asarray(values, dtype=np.float64)
@@ -56,20 +39,7 @@ def draw_graph(
 
 
 def heat_map(matrix: MixingMatrix, *, title: str = "") -> Figure:
-    """Show W as an image, with zero white and negative entries red.
-
-    Parameters
-    ----------
-    matrix : MixingMatrix
-        The mixing matrix.
-    title : str, default ''
-        The title.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        The figure.
-    """
+    """Show W as an image, with zero white and negative entries red."""
     figure = _figure(5.8, 5.0)
     axes = figure.subplots()
     dense = matrix.to_dense()
@@ -84,20 +54,7 @@ def heat_map(matrix: MixingMatrix, *, title: str = "") -> Figure:
 
 
 def spectrum_plot(matrices: Mapping[str, MixingMatrix], *, title: str = "") -> Figure:
-    """Plot the eigenvalues (singular values, if not symmetric) of each matrix, largest first.
-
-    Parameters
-    ----------
-    matrices : Mapping[str, MixingMatrix]
-        The matrices by label.
-    title : str, default ''
-        The title.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        The figure.
-    """
+    """Plot the eigenvalues (singular values, if not symmetric) of each matrix, largest first."""
     figure = _figure(6.4, 4.4)
     axes = figure.subplots()
     for (label, matrix), colour in _coloured(matrices):
@@ -113,20 +70,7 @@ def spectrum_plot(matrices: Mapping[str, MixingMatrix], *, title: str = "") -> F
 
 
 def consensus_decay(runs: Mapping[str, GossipRun], *, title: str = "") -> Figure:
-    """Plot the measured distance from consensus over the rounds, and the predicted one dashed.
-
-    Parameters
-    ----------
-    runs : Mapping[str, GossipRun]
-        The runs by label.
-    title : str, default ''
-        The title.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        The figure.
-    """
+    """Plot the measured distance from consensus over the rounds, and the predicted one dashed."""
     figure = _figure(6.4, 4.4)
     axes = figure.subplots()
     for (label, run), colour in _coloured(runs):
@@ -144,22 +88,7 @@ def consensus_decay(runs: Mapping[str, GossipRun], *, title: str = "") -> Figure
 
 
 def round_panels(schedule: Schedule, count: int, *, title: str = "") -> Figure:
-    """Draw the graphs of the first rounds, one panel each, with the nodes on one circle.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        The schedule.
-    count : int
-        The number of rounds.
-    title : str, default ''
-        The title.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        The figure.
-    """
+    """Draw the graphs of the first rounds, one panel each, with the nodes on one circle."""
     columns = min(count, 4)
     rows = math.ceil(count / columns)
     figure = _figure(2.6 * columns, 2.8 * rows)
@@ -177,19 +106,8 @@ def round_panels(schedule: Schedule, count: int, *, title: str = "") -> Figure:
 
 
 def comparison(records: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> Figure:
-    """Plot the contraction, the effective neighbours and the messages of each record side by side.
-
-    Parameters
-    ----------
-    records : Sequence[Mapping[str, Any]]
-        Records of :func:`topologies.describe`.
-    labels : Sequence[str]
-        The name of each record.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        The figure.
+    """Plot the contraction, the effective neighbours and the messages of each record side
+    by side.
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 

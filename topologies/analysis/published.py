@@ -14,42 +14,19 @@ from topologies.analysis.measures import carry_out, plan
 from topologies.schedules.circulants import powers, prime_factors
 from topologies.schedules.sequences import Schedule
 
+# Probability with which a bound on a drawn matrix may fail.
 FAILURE = 0.01
-"""Probability with which a bound on a drawn matrix may fail."""
 
+# A measured factor is within a stated one if its square is larger by at most this.
 ROUNDING = 1e-9
-"""A measured factor is within a stated one if its square is larger by at most this."""
 
+# The relative tolerance of ``fmmc``, within which its factors are those of closed forms.
 SOLVED = 1e-3
-"""The relative tolerance of ``fmmc``, within which its factors are those of closed forms."""
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A stated factor on the distance from consensus over tau rounds.
-
-    Attributes
-    ----------
-    spec : Callable[[int], str]
-        Returns the graph or the schedule, as the command line has it, for n nodes.
-    paper : str
-        Where it is stated.
-    formula : str
-        The factor in words.
-    factor : Callable[[int], float]
-        The factor for n nodes: of the distance, over the period or one round.
-    kind : str
-        "equal", "at most", or "limit" for a bound that is stated for large n only.
-    exchangeable : bool
-        Whether all orders of the nodes are equally likely, so that every vector contracts alike on
-        average, and random vectors measure the factor.
-    weights : str
-        The weight rule of a graph.
-    holds : Callable[[int], bool]
-        Whether the statement is about n nodes.
-    period : Callable[[int], float] | None
-        The stated number of rounds of the period, at most; None where it is not stated.
-    """
+    """A stated factor on the distance from consensus over tau rounds."""
 
     spec: Callable[[int], str]
     paper: str
@@ -186,22 +163,7 @@ STATEMENTS: tuple[Statement, ...] = (
 
 
 def rates(n: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Return the stated and the measured factors for n nodes.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes, at least 2.
-    seed : int, default 0
-        The seed of what is drawn.
-
-    Returns
-    -------
-    list of dict
-        For each statement about n nodes ``label``, ``paper``, ``stated`` (the formula),
-        ``factor`` (its value), ``measured``, ``tau`` (the rounds of both), ``most_rounds`` (stated)
-        and ``holds``: whether the measured factor and period are as stated, None for limits.
-    """
+    """Return the stated and the measured factors for n nodes."""
     records = []
     for statement in STATEMENTS:
         if not statement.holds(n):

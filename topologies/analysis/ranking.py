@@ -22,6 +22,7 @@ from topologies.parameters import TopologyError, closest, parse_spec
 from topologies.schedules.circulants import prime_factors
 from topologies.schedules.sequences import Schedule
 
+# What a budget may limit; all but the degree may also order the candidates.
 BUDGETS: dict[str, str] = {
     "degree": "messages that a node receives in a round, at most",
     "rounds": "rounds until the accuracy",
@@ -29,38 +30,16 @@ BUDGETS: dict[str, str] = {
     "bytes": "bytes of all nodes until the accuracy",
     "seconds": "seconds until the accuracy",
 }
-"""What a budget may limit; all but the degree may also order the candidates."""
 
+# Rounds that the clock runs through; the seconds of later rounds are those of the second half.
 TIMED_ROUNDS = 100
-"""Rounds that the clock runs through; the seconds of later rounds are those of the second half."""
 
+# Largest number of nodes for which graphs have the fastest mixing weights.
 CERTIFIED_NODES = 300
-"""Largest number of nodes for which graphs have the fastest mixing weights."""
 
 
 def read_budget(words: Sequence[str]) -> dict[str, float]:
-    """Return the limits of ``degree=4 seconds=60``.
-
-    Parameters
-    ----------
-    words : sequence of str
-        ``key=number``, with the keys of ``BUDGETS``.
-
-    Returns
-    -------
-    dict of str to float
-        The limits.
-
-    Raises
-    ------
-    TopologyError
-        For an unknown key, or what is not a number above 0.
-
-    Examples
-    --------
-    >>> read_budget(["degree=4", "bytes=1e9"])
-    {'degree': 4.0, 'bytes': 1000000000.0}
-    """
+    """Return the limits of ``degree=4 seconds=60``."""
     found = {}
     for key, text in parse_spec("budget:" + ",".join(words))[1].items():
         if key not in BUDGETS:
@@ -76,21 +55,7 @@ def read_budget(words: Sequence[str]) -> dict[str, float]:
 
 
 def candidates(n: int, degree: float = math.inf) -> list[Plan]:
-    """Return what is compared for n nodes: graphs with weights, schedules of graphs, schedules.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes, at least 2.
-    degree : float, default inf
-        The largest degree in a round; those with a free degree are asked for this one, and for
-        smaller ones.
-
-    Returns
-    -------
-    list of Plan
-        The candidates; some may have a larger degree.
-    """
+    """Return what is compared for n nodes: graphs with weights, schedules of graphs, schedules."""
     most = int(min(degree, n - 1, 8))
     rule = "fmmc" if n <= CERTIFIED_NODES else "metropolis_hastings"
     plans = [plan(text, rule, "static", None) for text in _graphs(n, most)]
@@ -136,29 +101,7 @@ def _schedules(n: int, most: int) -> Iterable[str]:
 def measure(
     case: Case, links: Links, work: float, message_bytes: float, accuracy: float
 ) -> dict[str, Any]:
-    """Return what a candidate needs until all are near consensus.
-
-    Parameters
-    ----------
-    case : Case
-        The candidate.
-    links : Links
-        The links of its nodes.
-    work : float
-        The seconds of local work in a round.
-    message_bytes : float
-        The size of a message in bytes.
-    accuracy : float
-        The relative distance from consensus to reach, in (0, 1).
-
-    Returns
-    -------
-    dict of str to Any
-        ``label``, ``contraction`` (the factor on the distance per round), ``degree`` (the most
-        messages that a node receives in a round), ``messages_per_round``, ``keeps_mean``, and the
-        ``rounds``, ``messages``, ``bytes`` and ``seconds`` until the accuracy, which may be
-        infinite.
-    """
+    """Return what a candidate needs until all are near consensus."""
     schedule = case.schedule
     rate = consensus_rate(schedule)
     sent = communication(schedule, message_bytes=message_bytes, accuracy=accuracy, rate=rate)
@@ -179,26 +122,7 @@ def measure(
 def seconds_of(
     schedule: Schedule, links: Links, work: float, message_bytes: float, rounds: float
 ) -> float:
-    """Return the seconds of so many rounds on given links.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        The schedule.
-    links : Links
-        The links of its nodes.
-    work : float
-        The seconds of local work in a round.
-    message_bytes : float
-        The size of a message in bytes.
-    rounds : float
-        The number of rounds; may be infinite.
-
-    Returns
-    -------
-    float
-        By the clock up to ``TIMED_ROUNDS`` rounds, then in proportion.
-    """
+    """Return the seconds of so many rounds on given links."""
     count = int(min(rounds, TIMED_ROUNDS))
     start, ends = np.zeros(schedule.n), [0.0]
     each = np.full(schedule.n, work)
@@ -231,37 +155,7 @@ def rank(
     accuracy: float = 1e-3,
     seed: int = 0,
 ) -> list[dict[str, Any]]:
-    """Return the candidates that reach consensus within a budget, the best first.
-
-    Parameters
-    ----------
-    plans : sequence of Plan
-        The candidates, such as those of ``candidates``.
-    links : Links
-        The links of the nodes.
-    budget : mapping of str to float
-        The largest value by key of ``BUDGETS``.
-    by : str, default 'rounds'
-        The key of ``BUDGETS`` that orders them; equal ones go by bytes.
-    work : float, default 0.0
-        The seconds of local work in a round.
-    message_bytes : float, default 4e6
-        The size of a message in bytes.
-    accuracy : float, default 1e-3
-        The relative distance from consensus to reach, in (0, 1).
-    seed : int, default 0
-        The seed of all draws.
-
-    Returns
-    -------
-    list of dict
-        The records of ``measure``.
-
-    Raises
-    ------
-    TopologyError
-        If no candidate fits.
-    """
+    """Return the candidates that reach consensus within a budget, the best first."""
     built = (carry_out(one, seed) for one in plans)
     every = [measure(case, links, work, message_bytes, accuracy) for case in built]
     fitting = [

@@ -121,28 +121,8 @@ def build_graph(
 
 
 def draw_graph(name: str, n: int, seed: int, **params: Any) -> nx.Graph:
-    """Return one draw of a random family, connected or not, with the metadata of ``build_graph``.
-
-    Parameters
-    ----------
-    name : str
-        The family.
-    n : int
-        The number of nodes.
-    seed : int
-        The seed of the draw.
-    **params : Any
-        The parameters of the family.
-
-    Returns
-    -------
-    networkx.Graph
-        The graph.
-
-    Raises
-    ------
-    TopologyError
-        For an unknown family, a bad parameter, or a size that does not exist.
+    """Return one draw of a random family, connected or not, with the metadata of
+    ``build_graph``.
     """
     family, values = _resolve(name, n, {**params, "seed": seed, "on_disconnected": "keep"})
     del values["seed"], values["on_disconnected"]

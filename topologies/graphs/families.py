@@ -1,16 +1,4 @@
-"""The table of graph families, with their parameters and sizes.
-
-generators.py and grids.py have the functions that make the graphs; :func:`topologies.build_graph`
-adds the seed, the redraws and the metadata.
-
-What a graph family is: its function, its parameters and its sizes.
-
-Generators of undirected graphs: one name and one order of nodes for each family.
-
-Graphs on regular grids: the torus and the hypercube, with their sizes.
-
-Graphs of groups and of people: cliques, trees, social and geometric graphs.
-"""
+"""The table of graph families, with their parameters and sizes."""
 
 from __future__ import annotations
 
@@ -30,26 +18,13 @@ from topologies.links.overlays import delta_mbst_graph as delta_mbst
 from topologies.links.overlays import mst_graph as mst
 from topologies.parameters import Entry, Parameter, TopologyError, check_memory, node_count
 
+# Bytes that networkx and the lists made of it take for a node and for an edge, about.
 NODE_BYTES, EDGE_BYTES = 400, 300
-"""Bytes that networkx and the lists made of it take for a node and for an edge, about."""
 
 
 @dataclass(frozen=True)
 class Family(Entry):
-    """A graph family.
-
-    Attributes
-    ----------
-    random : bool
-        Whether it takes a seed.
-    needs_n : bool
-        Whether n must be given because its parameters alone do not determine it.
-    edges : callable
-        Returns about how many edges a graph of n nodes has.
-    count : Callable[[Any, Mapping[str, Any]], int | None] | None
-        Returns the number of nodes (None where it is known only after reading a file) and refuses
-        sizes that do not exist.
-    """
+    """A graph family."""
 
     random: bool = False
     needs_n: bool = True
@@ -62,29 +37,7 @@ class Family(Entry):
 
 
 def count_nodes(name: str, family: Family, n: int | None, params: Mapping[str, Any]) -> int | None:
-    """Return the number of nodes that a graph of the family has, without building it.
-
-    Parameters
-    ----------
-    name : str
-        The name of the family.
-    family : Family
-        The family.
-    n : int | None
-        The number of nodes, if it is given.
-    params : Mapping[str, Any]
-        The complete parameters of the family.
-
-    Returns
-    -------
-    int or None
-        The number of nodes; None where it is known only after reading a file.
-
-    Raises
-    ------
-    TopologyError
-        If the family has no graph of that size.
-    """
+    """Return the number of nodes that a graph of the family has, without building it."""
     if n is None and family.needs_n and family.parameters is not None:
         raise TopologyError(f"{name} needs n, the number of nodes, an integer of at least 1")
     n = None if n is None else node_count(name, n)
@@ -99,240 +52,62 @@ Seed = int | random.Random | None
 
 
 def erdos_renyi(n: int, p: float = 0.5, seed: Seed = None) -> nx.Graph:
-    """Return a graph with each edge present independently with probability p.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    p : float, default 0.5
-        The probability of each edge.
-    seed : Seed, optional
-        Seed or generator of the draw.
-
-    Returns
-    -------
-    networkx.Graph
-        ``networkx.binomial_graph(n, p, seed)``.
-    """
+    """Return a graph with each edge present independently with probability p."""
     return nx.binomial_graph(n, p, seed=seed)
 
 
 def ring(n: int) -> nx.Graph:
-    """Return the cycle 0-1-...-(n-1)-0; one edge for n = 2, none for n = 1.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-
-    Returns
-    -------
-    networkx.Graph
-        The cycle.
-
-    Examples
-    --------
-    >>> sorted(ring(4).edges)
-    [(0, 1), (0, 3), (1, 2), (2, 3)]
-    """
+    """Return the cycle 0-1-...-(n-1)-0; one edge for n = 2, none for n = 1."""
     return plain(nx.cycle_graph(n))
 
 
 def path(n: int) -> nx.Graph:
-    """Return the path 0-1-...-(n-1).
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-
-    Returns
-    -------
-    networkx.Graph
-        The path.
-    """
+    """Return the path 0-1-...-(n-1)."""
     return nx.path_graph(n)
 
 
 def complete(n: int) -> nx.Graph:
-    """Return the complete graph, with all n(n-1)/2 edges.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-
-    Returns
-    -------
-    networkx.Graph
-        The complete graph.
-    """
+    """Return the complete graph, with all n(n-1)/2 edges."""
     return nx.complete_graph(n)
 
 
 def star(n: int) -> nx.Graph:
-    """Return the star: node 0 joined to all n-1 other nodes.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-
-    Returns
-    -------
-    networkx.Graph
-        The star.
-    """
+    """Return the star: node 0 joined to all n-1 other nodes."""
     return nx.star_graph(n - 1)
 
 
 def random_regular(n: int, degree: int = 4, seed: Seed = None) -> nx.Graph:
-    """Return a random graph in which every node has the given degree (Steger and Wormald 1999).
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    degree : int, default 4
-        The number of neighbours of each node; ``degree * n`` must be even.
-    seed : Seed, optional
-        Seed or generator of the draw.
-
-    Returns
-    -------
-    networkx.Graph
-        The graph.
-    """
+    """Return a random graph in which every node has the given degree (Steger and Wormald 1999)."""
     return plain(nx.random_regular_graph(degree, n, seed=seed))
 
 
 def small_world(n: int, neighbours: int = 4, p: float = 0.2, seed: Seed = None) -> nx.Graph:
-    """Return a ring lattice with edges rewired with probability p (Watts and Strogatz 1998).
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    neighbours : int, default 4
-        The degree of the lattice, even.
-    p : float, default 0.2
-        The probability that an edge is rewired.
-    seed : Seed, optional
-        Seed or generator of the draw.
-
-    Returns
-    -------
-    networkx.Graph
-        The graph.
-    """
+    """Return a ring lattice with edges rewired with probability p (Watts and Strogatz 1998)."""
     return plain(nx.watts_strogatz_graph(n, neighbours, p, seed=seed))
 
 
 def barbell(n: int, bridge: int | None = None) -> nx.Graph:
-    """Return two complete graphs joined by a path.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    bridge : int, optional
-        The number of nodes on the path; None takes n mod 2.
-
-    Returns
-    -------
-    networkx.Graph
-        The graph.
-    """
+    """Return two complete graphs joined by a path."""
     bridge = n % 2 if bridge is None else bridge
     return plain(nx.barbell_graph((n - bridge) // 2, bridge))
 
 
 def exponential(n: int) -> nx.Graph:
     """Return the undirected exponential graph: node i joined to i ± 2^k mod n for all 2^k < n.
-
     Ying et al. 2021 (Exponential graph is provably efficient for decentralized deep training) use
     the directed one.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-
-    Returns
-    -------
-    networkx.Graph
-        The graph.
-
-    Examples
-    --------
-    >>> sorted(exponential(8).neighbors(0))
-    [1, 2, 4, 6, 7]
     """
     return plain(nx.circulant_graph(n, [1 << k for k in range((n - 1).bit_length())]))
 
 
 def torus(n: int | None = None, rows: int | None = None, cols: int | None = None) -> nx.Graph:
-    """Return the periodic grid of rows x cols nodes, with node r * cols + c at (r, c).
-
-    Given n alone, rows and cols are its divisors nearest to each other. Where a side is 2 the
-    two neighbours along it coincide, and the degree is 3.
-
-    Parameters
-    ----------
-    n : int, optional
-        The number of nodes.
-    rows : int, optional
-        The number of rows.
-    cols : int, optional
-        The number of columns.
-
-    Returns
-    -------
-    networkx.Graph
-        The torus.
-
-    Raises
-    ------
-    TopologyError
-        If the sizes do not fit together.
-
-    Examples
-    --------
-    >>> torus(12).degree(0), torus(rows=2, cols=6).degree(0)
-    (4, 3)
-    """
+    """Return the periodic grid of rows x cols nodes, with node r * cols + c at (r, c)."""
     shape = torus_shape(n, rows, cols)
     return plain(nx.grid_2d_graph(*shape, periodic=True))
 
 
 def torus_shape(n: int | None, rows: int | None, cols: int | None) -> tuple[int, int]:
-    """Return (rows, cols), completed from whichever of the three are given.
-
-    Parameters
-    ----------
-    n : int | None
-        The number of nodes.
-    rows : int | None
-        The number of rows.
-    cols : int | None
-        The number of columns.
-
-    Returns
-    -------
-    tuple of int
-        (rows, cols).
-
-    Raises
-    ------
-    TopologyError
-        If they do not fit together, or if n is a prime above 3, which would make a ring.
-
-    Examples
-    --------
-    >>> torus_shape(12, None, None)
-    (3, 4)
-    """
+    """Return (rows, cols), completed from whichever of the three are given."""
     known = rows or cols
     if rows and cols:
         if n not in (None, rows * cols):
@@ -357,55 +132,14 @@ def torus_shape(n: int | None, rows: int | None, cols: int | None) -> tuple[int,
 
 
 def hypercube(n: int | None = None, dimension: int | None = None) -> nx.Graph:
-    """Return the hypercube: nodes are joined where their numbers differ in one binary digit.
-
-    Parameters
-    ----------
-    n : int, optional
-        The number of nodes, a power of two.
-    dimension : int, optional
-        Log2 of the number of nodes.
-
-    Returns
-    -------
-    networkx.Graph
-        The hypercube.
-
-    Raises
-    ------
-    TopologyError
-        If the number of nodes is not a power of two, or not 2^dimension.
-
-    Examples
-    --------
-    >>> sorted(hypercube(8).neighbors(0))
-    [1, 2, 4]
-    """
+    """Return the hypercube: nodes are joined where their numbers differ in one binary digit."""
     dimension = hypercube_dimension(n, dimension)
     # networkx has no node at all in dimension 0, where the cube is a point.
     return plain(nx.hypercube_graph(dimension)) if dimension else nx.empty_graph(1)
 
 
 def hypercube_dimension(n: int | None, dimension: int | None) -> int:
-    """Return log2(n).
-
-    Parameters
-    ----------
-    n : int | None
-        The number of nodes.
-    dimension : int | None
-        The dimension, if it is given besides or instead.
-
-    Returns
-    -------
-    int
-        The dimension.
-
-    Raises
-    ------
-    TopologyError
-        If n is not a power of two, or not 2^dimension.
-    """
+    """Return log2(n)."""
     if n is None:
         if dimension is None:
             raise TopologyError("hypercube needs n or dimension")
@@ -424,78 +158,29 @@ def hypercube_dimension(n: int | None, dimension: int | None) -> int:
 
 
 def tree(n: int, branching: int = 2) -> nx.Graph:
-    """Return the balanced tree in which every inner node has ``branching`` children.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes; the last inner node may have fewer children.
-    branching : int, default 2
-        The number of children.
-
-    Returns
-    -------
-    networkx.Graph
-        The tree, with root 0 and the nodes in breadth-first order.
-
-    Examples
-    --------
-    >>> sorted(tree(6).neighbors(1))
-    [0, 3, 4]
-    """
+    """Return the balanced tree in which every inner node has ``branching`` children."""
     return nx.full_rary_tree(branching, n)
 
 
 def karate(n: int | None = None) -> nx.Graph:
-    """Return Zachary's karate club: 34 members, joined where they met outside (Zachary 1977).
-
-    Parameters
-    ----------
-    n : int, optional
-        The number of nodes, which is always 34.
-
-    Returns
-    -------
-    networkx.Graph
-        The graph, without weights.
-    """
+    """Return Zachary's karate club: 34 members, joined where they met outside (Zachary 1977)."""
     return _unweighted(nx.karate_club_graph())
 
 
 def davis(n: int | None = None) -> nx.Graph:
-    """Return the 18 Southern women and the 14 events that they attended (Davis et al. 1941).
-
-    Parameters
-    ----------
-    n : int, optional
-        The number of nodes, which is always 32.
-
-    Returns
-    -------
-    networkx.Graph
-        The bipartite graph; women and events are numbered in the order of their names.
-    """
+    """Return the 18 Southern women and the 14 events that they attended (Davis et al. 1941)."""
     return _unweighted(nx.davis_southern_women_graph())
 
 
 def florentine(n: int | None = None) -> nx.Graph:
-    """Return 15 families of Renaissance Florence, joined by marriages (Breiger and Pattison 1986).
-
-    Parameters
-    ----------
-    n : int, optional
-        The number of nodes, which is always 15.
-
-    Returns
-    -------
-    networkx.Graph
-        The graph; families are numbered in alphabetical order.
+    """Return 15 families of Renaissance Florence, joined by marriages (Breiger and
+    Pattison 1986).
     """
     return _unweighted(nx.florentine_families_graph())
 
 
+# The number of nodes of each social graph.
 SOCIAL_NODES = {"karate": 34, "davis": 32, "florentine": 15}
-"""The number of nodes of each social graph."""
 
 
 def _unweighted(graph: nx.Graph) -> nx.Graph:
@@ -505,23 +190,7 @@ def _unweighted(graph: nx.Graph) -> nx.Graph:
 
 
 def geometric(n: int, radius: float | None = None, seed: Seed = None) -> nx.Graph:
-    """Return random points in the unit square, joined where they are at most ``radius`` apart.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    radius : float, optional
-        The largest distance of neighbours. None is sqrt(2 ln n / (pi n)), twice the area at which
-        such graphs become connected (Gupta and Kumar 1999).
-    seed : Seed, optional
-        Seed or generator of the draw.
-
-    Returns
-    -------
-    networkx.Graph
-        The graph, with ``distance`` on its edges, and ``x`` and ``y`` at its nodes.
-    """
+    """Return random points in the unit square, joined where they are at most ``radius`` apart."""
     drawn = random.Random(seed) if not isinstance(seed, random.Random) else seed
     points = np.array([[drawn.random(), drawn.random()] for _ in range(n)])
     if radius is None:
@@ -536,23 +205,7 @@ def geometric(n: int, radius: float | None = None, seed: Seed = None) -> nx.Grap
 
 
 def cliques(n: int, size: int = 10, between: str = "ring") -> nx.Graph:
-    """Return cliques of consecutive nodes, with one edge between neighbouring cliques.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    size : int, default 10
-        Nodes of a clique, at most; sizes differ by one at most.
-    between : str, default 'ring'
-        How cliques are joined: "ring" or "complete". An edge is taken by the nodes of its two
-        cliques that have the fewest edges outside.
-
-    Returns
-    -------
-    networkx.Graph
-        The graph.
-    """
+    """Return cliques of consecutive nodes, with one edge between neighbouring cliques."""
     groups = np.array_split(np.arange(n), -(-n // size))
     return _joined([group.tolist() for group in groups], n, between)
 

@@ -1,7 +1,4 @@
-"""Reading of graphs, matrices and tables: npz (exact), dense CSV, edge lists, GraphML.
-
-Graphs as text, and from networkx graphs.
-"""
+"""Reading of graphs, matrices and tables: npz (exact), dense CSV, edge lists, GraphML."""
 
 from __future__ import annotations
 
@@ -21,52 +18,19 @@ from topologies.parameters import TopologyError, check_memory, node_count
 
 WHOLE = re.compile(r"-?[0-9]{1,18}")
 
+# Bytes that the graph of a text file takes for each byte of the text, about.
 TEXT_BYTES = 30
-"""Bytes that the graph of a text file takes for each byte of the text, about."""
 
 
 def read_matrix(path: str | Path) -> MixingMatrix:
-    """Return the mixing matrix in a file.
-
-    Parameters
-    ----------
-    path : str | Path
-        ``.npz`` as written by ``MixingMatrix.save``, or ``.csv`` with n x n numbers.
-
-    Returns
-    -------
-    MixingMatrix
-        The matrix.
-
-    Raises
-    ------
-    TopologyError
-        If the file cannot be read, or its matrix is not doubly stochastic and non-negative; the
-        message then lists the violations.
-    """
+    """Return the mixing matrix in a file."""
     if Path(path).suffix == ".npz":
         return MixingMatrix.load(path)
     return MixingMatrix.from_sparse(read_numbers(path))
 
 
 def read_numbers(path: str | Path) -> NDArray[np.float64]:
-    """Return the numbers in a CSV file.
-
-    Parameters
-    ----------
-    path : str | Path
-        The file.
-
-    Returns
-    -------
-    ndarray of float64, shape (rows, columns)
-        The numbers.
-
-    Raises
-    ------
-    TopologyError
-        If the file cannot be read, is empty or has anything but numbers.
-    """
+    """Return the numbers in a CSV file."""
     text = read_text(path, "table of numbers")
     if not text.strip():
         raise TopologyError(f"{str(path)!r} holds no number")
@@ -77,29 +41,7 @@ def read_numbers(path: str | Path) -> NDArray[np.float64]:
 
 
 def edge_list(n: int | None = None, path: str = "") -> nx.Graph:
-    """Return the graph of a text file with one edge ``i j`` or ``i j weight`` per line.
-
-    Text after ``#`` is ignored. A line with a single integer gives the number of nodes. Labels are
-    replaced by 0 .. n-1 in sorted order. Where n is larger than the number of labels, these are the
-    node numbers themselves, and nodes that are not named are isolated.
-
-    Parameters
-    ----------
-    n : int, optional
-        The number of nodes, if it is larger than that of the labels.
-    path : str, default ''
-        The file.
-
-    Returns
-    -------
-    networkx.Graph
-        The graph, with ``weight`` on edges where the file has it.
-
-    Raises
-    ------
-    TopologyError
-        If the file cannot be read or a line is not an edge.
-    """
+    """Return the graph of a text file with one edge ``i j`` or ``i j weight`` per line."""
     graph = nx.Graph()
     for number, line in enumerate(read_text(path, "graph file").splitlines(), start=1):
         words = line.split("#")[0].replace(",", " ").split()
@@ -117,25 +59,7 @@ def edge_list(n: int | None = None, path: str = "") -> nx.Graph:
 
 
 def graphml(n: int | None = None, path: str = "") -> nx.Graph:
-    """Return the undirected graph of a GraphML file, with labels replaced by 0 .. n-1 in order.
-
-    Parameters
-    ----------
-    n : int, optional
-        The number of nodes, if it is larger than that of the labels.
-    path : str, default ''
-        The file.
-
-    Returns
-    -------
-    networkx.Graph
-        The graph.
-
-    Raises
-    ------
-    TopologyError
-        If the file cannot be read or its graph is directed.
-    """
+    """Return the undirected graph of a GraphML file, with labels replaced by 0 .. n-1 in order."""
     graph = read_graphml(path, "graph file")
     if graph.is_directed():
         raise TopologyError(
@@ -145,25 +69,7 @@ def graphml(n: int | None = None, path: str = "") -> nx.Graph:
 
 
 def read_graphml(path: str | Path, what: str) -> nx.Graph:
-    """Return the graph of a GraphML file, with its labels and attributes.
-
-    Parameters
-    ----------
-    path : str | Path
-        The file.
-    what : str
-        What the file is, for messages.
-
-    Returns
-    -------
-    networkx.Graph
-        The graph.
-
-    Raises
-    ------
-    TopologyError
-        If the file cannot be read or is not GraphML.
-    """
+    """Return the graph of a GraphML file, with its labels and attributes."""
     text = read_text(path, what)
     try:
         return nx.read_graphml(io.BytesIO(text.encode()))
@@ -172,25 +78,7 @@ def read_graphml(path: str | Path, what: str) -> nx.Graph:
 
 
 def matrix(n: int | None = None, path: str = "") -> nx.Graph:
-    """Return the graph of a stored symmetric mixing matrix.
-
-    Parameters
-    ----------
-    n : int, optional
-        The number of nodes; None takes that of the matrix.
-    path : str, default ''
-        A ``.npz`` file, or ``.csv`` with all n x n entries.
-
-    Returns
-    -------
-    networkx.Graph
-        The graph, with the matrix's entries as ``weight`` on its edges.
-
-    Raises
-    ------
-    TopologyError
-        If the file cannot be read, or its matrix is directed or of another size.
-    """
+    """Return the graph of a stored symmetric mixing matrix."""
     found = read_matrix(path)
     if not found.symmetric:
         raise TopologyError(
@@ -217,18 +105,7 @@ def _weight(text: str, number: int, path: str) -> float:
 
 
 def plain(graph: nx.Graph) -> nx.Graph:
-    """Return the graph on 0 .. n-1 in sorted order of its labels, without self-loops.
-
-    Parameters
-    ----------
-    graph : networkx.Graph
-        A graph with labels that can be sorted.
-
-    Returns
-    -------
-    networkx.Graph
-        The relabelled graph; it keeps edge weights only.
-    """
+    """Return the graph on 0 .. n-1 in sorted order of its labels, without self-loops."""
     number = {label: k for k, label in enumerate(sorted(graph))}
     plain = nx.empty_graph(len(number))
     for i, j, weight in graph.edges(data="weight"):
@@ -256,25 +133,7 @@ def _relabelled(graph: nx.Graph, n: int | None, source: str) -> nx.Graph:
 
 
 def read_text(path: str | Path, what: str) -> str:
-    """Return the text of a file.
-
-    Parameters
-    ----------
-    path : str | Path
-        The file, in UTF-8.
-    what : str
-        What the file is, for messages.
-
-    Returns
-    -------
-    str
-        The text.
-
-    Raises
-    ------
-    TopologyError
-        If the file cannot be read or is too large for the memory.
-    """
+    """Return the text of a file."""
     try:
         content = read_bytes(path)
         check_memory(TEXT_BYTES * len(content), f"the {what} {str(path)!r}")
@@ -288,32 +147,7 @@ WORD = re.compile(r"([0-9]{1,9})([->])([0-9]{1,9})(?::([-+.0-9eE]{1,30}))?")
 
 
 def edges_graph(n: int | None = None, nodes: int = 1, edges: str = "") -> nx.Graph:
-    """Return the graph of a text of edges.
-
-    Parameters
-    ----------
-    n : int, optional
-        The number of nodes, if it is given besides ``nodes``.
-    nodes : int
-        The number of nodes.
-    edges : str
-        Such as ``0-1 1-2:0.25``.
-
-    Returns
-    -------
-    networkx.Graph
-        The graph on 0 .. nodes-1, with ``weight`` on the edges that have one.
-
-    Raises
-    ------
-    TopologyError
-        If a word is not an edge between two of the nodes.
-
-    Examples
-    --------
-    >>> sorted(edges_graph(nodes=3, edges="0-1 1-2").edges)
-    [(0, 1), (1, 2)]
-    """
+    """Return the graph of a text of edges."""
     graph = nx.empty_graph(nodes)
     for i, sign, j, weight in words_of(edges, nodes, "edges"):
         if sign != "-":
@@ -323,32 +157,7 @@ def edges_graph(n: int | None = None, nodes: int = 1, edges: str = "") -> nx.Gra
 
 
 def words_of(text: str, n: int, owner: str) -> list[tuple[int, str, int, float | None]]:
-    """Return the edges and arcs of a text, with ``-`` or ``>`` between their ends, and weights.
-
-    Parameters
-    ----------
-    text : str
-        The text.
-    n : int
-        The number of nodes.
-    owner : str
-        What the text is of, for messages.
-
-    Returns
-    -------
-    list of tuple
-        Left node, sign, right node, and the weight or None.
-
-    Raises
-    ------
-    TopologyError
-        If a word is not an edge or an arc between two of the nodes.
-
-    Examples
-    --------
-    >>> words_of("0-1 2>0:0.5", 3, "edges")
-    [(0, '-', 1, None), (2, '>', 0, 0.5)]
-    """
+    """Return the edges and arcs of a text, with ``-`` or ``>`` between their ends, and weights."""
     found = []
     for word in text.split():
         match = WORD.fullmatch(word)
@@ -368,28 +177,7 @@ def words_of(text: str, n: int, owner: str) -> list[tuple[int, str, int, float |
 
 
 def graph_section(graph: nx.Graph) -> dict[str, Any]:
-    """Return a networkx graph as the parameters of the family ``edges``, with its name.
-
-    Parameters
-    ----------
-    graph : networkx.Graph
-        An undirected graph; labels that can be sorted become 0 .. n-1, self-loops are left out.
-
-    Returns
-    -------
-    dict of str to Any
-        ``name``, ``nodes`` and ``edges``. Weights of edges are kept where all edges have one.
-
-    Raises
-    ------
-    TopologyError
-        If the graph is directed, has no node, labels that cannot be sorted, or bad weights.
-
-    Examples
-    --------
-    >>> graph_section(nx.path_graph(["a", "b", "c"]))
-    {'name': 'edges', 'nodes': 3, 'edges': '0-1 1-2'}
-    """
+    """Return a networkx graph as the parameters of the family ``edges``, with its name."""
     if graph.is_directed():
         raise TopologyError(
             "the graph is directed, but a topology is undirected; pass its weights as an array"

@@ -1,7 +1,4 @@
-"""Networks of links among nodes, on which overlays are designed.
-
-Latencies of links from their lengths, and lengths from coordinates.
-"""
+"""Networks of links among nodes, on which overlays are designed."""
 
 from __future__ import annotations
 
@@ -19,77 +16,29 @@ from numpy.typing import NDArray
 from topologies.graphs.files import read_graphml, read_numbers, read_text
 from topologies.parameters import TopologyError
 
+# The mean radius of the earth in kilometres.
 EARTH = 6371.0
-"""The mean radius of the earth in kilometres."""
 
+# Latency of a link by its length: 0.0085 ms a kilometre and 4 ms (Marfoq et al. 2020).
 SECONDS_PER_KM, SECONDS_PER_LINK = 0.0085e-3, 4e-3
-"""Latency of a link by its length: 0.0085 ms a kilometre and 4 ms (Marfoq et al. 2020)."""
 
 
 def latency_over(kilometres: float) -> float:
-    """Return the latency of a link in seconds: 0.0085 ms a kilometre, and 4 ms.
-
-    Marfoq et al. 2020, section 4, after Gueye et al. 2006.
-
-    Parameters
-    ----------
-    kilometres : float
-        The length of the link.
-
-    Returns
-    -------
-    float
-        Seconds.
-
-    Examples
-    --------
-    >>> round(latency_over(1000), 6)
-    0.0125
+    """Return the latency of a link in seconds: 0.0085 ms a kilometre, and 4 ms. Marfoq et al.
+    2020, section 4, after Gueye et al. 2006.
     """
     return SECONDS_PER_KM * kilometres + SECONDS_PER_LINK
 
 
 def great_circle(one: tuple[float, float], other: tuple[float, float]) -> float:
-    """Return the distance of two places on the earth in kilometres, by the haversine formula.
-
-    Parameters
-    ----------
-    one, other : tuple of float
-        Latitude and longitude in degrees.
-
-    Returns
-    -------
-    float
-        Kilometres.
-
-    Examples
-    --------
-    >>> round(great_circle((0, 0), (0, 90)))
-    10008
-    """
+    """Return the distance of two places on the earth in kilometres, by the haversine formula."""
     (a, b), (c, d) = (map(math.radians, place) for place in (one, other))
     share = math.sin((c - a) / 2) ** 2 + math.cos(a) * math.cos(c) * math.sin((d - b) / 2) ** 2
     return 2 * EARTH * math.asin(math.sqrt(min(1.0, share)))
 
 
 def with_latencies(underlay: nx.Graph) -> nx.Graph:
-    """Return a copy of an underlay in which links that have a length have a latency too.
-
-    Parameters
-    ----------
-    underlay : networkx.Graph
-        A graph with attributes as in ``network.read_network``.
-
-    Returns
-    -------
-    networkx.Graph
-        The copy; a given ``latency`` is kept.
-
-    Raises
-    ------
-    TopologyError
-        If a distance or a coordinate is not a number in its range.
-    """
+    """Return a copy of an underlay in which links that have a length have a latency too."""
     made = underlay.copy()
     places = {node: _place(node, attributes) for node, attributes in made.nodes(data=True)}
     for i, j, link in made.edges(data=True):
@@ -131,21 +80,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Network:
-    """The links among n nodes, and the nodes' access rates and speed.
-
-    Attributes
-    ----------
-    latency : ndarray of float64, shape (n, n)
-        Seconds from i to j.
-    bandwidth : ndarray of float64, shape (n, n)
-        Bits per second available on the path from i to j.
-    upload : ndarray of float64, shape (n,)
-        Bits per second of each node's access link, shared by what it sends.
-    download : ndarray of float64, shape (n,)
-        The same for what it receives.
-    compute : ndarray of float64, shape (n,)
-        Seconds per local step.
-    """
+    """The links among n nodes, and the nodes' access rates and speed."""
 
     latency: Array
     bandwidth: Array
@@ -160,32 +95,7 @@ class Network:
 
 
 def read_network(path: str | Path) -> Network:
-    """Return the network of a file.
-
-    A ``.csv`` file has n x n latencies in seconds, from row to column; rates are then unlimited. A
-    ``.graphml`` or ``.gml`` file has an underlay with edge attributes ``latency`` (seconds) and
-    ``bandwidth`` (bits per second), and node attributes ``upload``, ``download`` (bits per second)
-    and ``compute`` (seconds); a missing rate is unlimited, a missing time 0. A link without
-    ``latency`` has that of its length (see :func:`latency_over`) where it has a ``distance`` in
-    kilometres, or where both ends have a ``latitude`` and a ``longitude`` in degrees, in capitals
-    or not, as published maps of networks do. Messages take the path of least latency, whose
-    bandwidth is that of its slowest link.
-
-    Parameters
-    ----------
-    path : str | Path
-        The file.
-
-    Returns
-    -------
-    Network
-        The network.
-
-    Raises
-    ------
-    TopologyError
-        If the file cannot be read or a value is out of range.
-    """
+    """Return the network of a file."""
     path = Path(path)
     if path.suffix == ".csv":
         network = _unlimited(read_numbers(path))
@@ -199,25 +109,7 @@ def read_network(path: str | Path) -> Network:
 
 
 def read_gml(path: str | Path, what: str) -> nx.Graph:
-    """Return the graph of a GML file, with its numbers as labels and its attributes.
-
-    Parameters
-    ----------
-    path : str | Path
-        The file.
-    what : str
-        What the file is, for messages.
-
-    Returns
-    -------
-    networkx.Graph
-        The graph. Of several edges between two nodes the last counts.
-
-    Raises
-    ------
-    TopologyError
-        If the file cannot be read or is not GML.
-    """
+    """Return the graph of a GML file, with its numbers as labels and its attributes."""
     text = read_text(path, what)
     try:
         # Maps often name several places alike, so that only numbers tell nodes apart.
@@ -234,23 +126,7 @@ def _unlimited(latency: Array) -> Network:
 
 
 def network_on(underlay: nx.Graph) -> Network:
-    """Return the network among all nodes of an underlay.
-
-    Parameters
-    ----------
-    underlay : networkx.Graph
-        A graph with the attributes of :func:`read_network`.
-
-    Returns
-    -------
-    Network
-        The network, with nodes in the order of the underlay.
-
-    Raises
-    ------
-    TopologyError
-        If the underlay is not connected.
-    """
+    """Return the network among all nodes of an underlay."""
     underlay = with_latencies(underlay)
     _check_attributes(underlay)
     nodes = list(underlay)

@@ -1,5 +1,4 @@
 """Overlays for given links, designed for a small cycle time (Marfoq, Xu, Neglia and Vidal 2020).
-
 Topologies that are designed for the links of a network (Marfoq et al. 2020).
 """
 
@@ -20,21 +19,8 @@ from topologies.schedules.sequences import Arrays, Periodic, identity
 
 
 def star(network: Network, *, message_bits: float, local_steps: int = 1) -> nx.DiGraph:
-    """Return a server with its clients; the server is the node for which the cycle time is least.
-
-    Parameters
-    ----------
-    network : Network
-        The network.
-    message_bits : float
-        The size of a message in bits.
-    local_steps : int, default 1
-        The number of local steps per round.
-
-    Returns
-    -------
-    networkx.DiGraph
-        The overlay.
+    """Return a server with its clients; the server is the node for which the cycle time is
+    least.
     """
 
     def around(centre: int) -> nx.DiGraph:
@@ -47,47 +33,13 @@ def star(network: Network, *, message_bits: float, local_steps: int = 1) -> nx.D
 
 
 def mst(network: Network, *, message_bits: float, local_steps: int = 1) -> nx.DiGraph:
-    """Return the minimum spanning tree of the delays, averaged over both directions.
-
-    It has the least cycle time of all undirected overlays where the paths, not the nodes' access
-    links, are the bottleneck (Prop. 3.1).
-
-    Parameters
-    ----------
-    network : Network
-        The network.
-    message_bits : float
-        The size of a message in bits.
-    local_steps : int, default 1
-        The number of local steps per round.
-
-    Returns
-    -------
-    networkx.DiGraph
-        The overlay.
-    """
+    """Return the minimum spanning tree of the delays, averaged over both directions."""
     return _both_ways(nx.minimum_spanning_tree(_pairwise(network, message_bits, local_steps)))
 
 
 def delta_mbst(network: Network, *, message_bits: float, local_steps: int = 1) -> nx.DiGraph:
-    """Return the best of several spanning trees of small degree and small largest delay (Alg. 1).
-
-    They are a Hamiltonian path in the cube of the minimum spanning tree, a 3-approximation of the
-    2-MBST, and for each degree bound delta the tree that Prim's algorithm grows within it.
-
-    Parameters
-    ----------
-    network : Network
-        The network.
-    message_bits : float
-        The size of a message in bits.
-    local_steps : int, default 1
-        The number of local steps per round.
-
-    Returns
-    -------
-    networkx.DiGraph
-        The overlay.
+    """Return the best of several spanning trees of small degree and small largest delay
+    (Alg. 1).
     """
     pairs = _pairwise(network, message_bits, local_steps)
     trees = [_hamiltonian_path(pairs)]
@@ -96,22 +48,7 @@ def delta_mbst(network: Network, *, message_bits: float, local_steps: int = 1) -
 
 
 def ring(network: Network, *, message_bits: float, local_steps: int = 1) -> nx.DiGraph:
-    """Return a directed ring along a short tour (Christofides 1976), in the faster direction.
-
-    Parameters
-    ----------
-    network : Network
-        The network.
-    message_bits : float
-        The size of a message in bits.
-    local_steps : int, default 1
-        The number of local steps per round.
-
-    Returns
-    -------
-    networkx.DiGraph
-        The overlay.
-    """
+    """Return a directed ring along a short tour (Christofides 1976), in the faster direction."""
     if network.n < 3:
         return _both_ways(nx.path_graph(network.n))
     tour = christofides(_pairwise(network, message_bits, local_steps))
@@ -128,47 +65,14 @@ OVERLAYS: dict[str, Callable[..., nx.DiGraph]] = {
 
 
 def design(name: str, network: Network, *, message_bits: float, local_steps: int = 1) -> nx.DiGraph:
-    """Return the named overlay for a network.
-
-    Parameters
-    ----------
-    name : str
-        An entry of ``OVERLAYS``.
-    network : Network
-        The network.
-    message_bits : float
-        The size of a message in bits.
-    local_steps : int, default 1
-        The number of local steps per round.
-
-    Returns
-    -------
-    networkx.DiGraph
-        The overlay on 0 .. n-1.
-
-    Raises
-    ------
-    TopologyError
-        For an unknown overlay, or delays that are too large.
-    """
+    """Return the named overlay for a network."""
     check_overlay(name)
     check_delays(network, message_bits=message_bits, local_steps=local_steps)
     return OVERLAYS[name](network, message_bits=message_bits, local_steps=local_steps)
 
 
 def check_overlay(name: str) -> None:
-    """Check that an overlay exists.
-
-    Parameters
-    ----------
-    name : str
-        Its name.
-
-    Raises
-    ------
-    TopologyError
-        For an unknown overlay.
-    """
+    """Check that an overlay exists."""
     if name not in OVERLAYS:
         raise TopologyError(f"Unknown overlay {name!r}; {closest(name, OVERLAYS)}")
 
@@ -193,10 +97,9 @@ def _both_ways(tree: nx.Graph) -> nx.DiGraph:
 
 
 def _hamiltonian_path(pairs: nx.Graph) -> nx.Graph:
-    """Return a path through all nodes whose steps are at most three edges of the spanning tree.
-
-    A path from a to b, joined by an edge of a tree, goes through a's side of the edge to a
-    neighbour of a, and from a neighbour of b through b's side to b (Sekanina 1960).
+    """Return a path through all nodes whose steps are at most three edges of the spanning tree. A
+    path from a to b, joined by an edge of a tree, goes through a's side of the edge to a neighbour
+    of a, and from a neighbour of b through b's side to b (Sekanina 1960).
     """
     tree = nx.minimum_spanning_tree(pairs)
     order: list[int] = []
@@ -240,6 +143,7 @@ def _best(
     return min(overlays, key=seconds)
 
 
+# Parameters of every design.
 PARAMETERS = {
     "path": Parameter(str, "the network: .csv of latencies, .graphml or .gml", required=True),
     "message_bytes": Parameter(
@@ -247,54 +151,19 @@ PARAMETERS = {
     ),
     "local_steps": Parameter(int, "local steps in a round", 1, low=1),
 }
-"""Parameters of every design."""
 
 
 def mst_graph(
     n: int | None = None, path: str = "", message_bytes: float = 4e6, local_steps: int = 1
 ) -> nx.Graph:
-    """Return the minimum spanning tree of a network's delays; see ``overlays.mst``.
-
-    Parameters
-    ----------
-    n : int, optional
-        The number of nodes, if it is given besides the network.
-    path : str
-        The file of the network.
-    message_bytes : float, default 4e6
-        The size of a message.
-    local_steps : int, default 1
-        The number of local steps in a round.
-
-    Returns
-    -------
-    networkx.Graph
-        The tree.
-    """
+    """Return the minimum spanning tree of a network's delays; see ``overlays.mst``."""
     return _undirected("mst", n, path, message_bytes, local_steps)
 
 
 def delta_mbst_graph(
     n: int | None = None, path: str = "", message_bytes: float = 4e6, local_steps: int = 1
 ) -> nx.Graph:
-    """Return the spanning tree of small degree and delay of a network; see ``overlays``.
-
-    Parameters
-    ----------
-    n : int, optional
-        The number of nodes, if it is given besides the network.
-    path : str
-        The file of the network.
-    message_bytes : float, default 4e6
-        The size of a message.
-    local_steps : int, default 1
-        The number of local steps in a round.
-
-    Returns
-    -------
-    networkx.Graph
-        The tree.
-    """
+    """Return the spanning tree of small degree and delay of a network; see ``overlays``."""
     return _undirected("delta_mbst", n, path, message_bytes, local_steps)
 
 
@@ -318,24 +187,7 @@ def _network(name: str, n: int | None, path: str) -> Network:
 def prepare_tour(
     graph: object, rule: object, path: str, message_bytes: float, local_steps: int
 ) -> Arrays:
-    """Return the arcs of the directed ring along a short tour of a network.
-
-    Parameters
-    ----------
-    graph, rule : object
-        Not used: the network is all.
-    path : str
-        The file of the network.
-    message_bytes : float
-        The size of a message.
-    local_steps : int
-        The number of local steps in a round.
-
-    Returns
-    -------
-    mapping of str to ndarray
-        ``nodes``, their number, and ``arcs``, int64 (arcs, 2): sender and receiver.
-    """
+    """Return the arcs of the directed ring along a short tour of a network."""
     network = _network("tour", None, path)
     overlay = design("ring", network, message_bits=8 * message_bytes, local_steps=local_steps)
     arcs = np.array(list(overlay.edges), dtype=np.int64).reshape(-1, 2)
@@ -345,29 +197,7 @@ def prepare_tour(
 def restore_tour(
     n: int, seed: int, arrays: Arrays, path: str, message_bytes: float, local_steps: int
 ) -> Periodic:
-    """Return the schedule in which each node averages with the one before it on the tour.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    seed : int
-        Not used: nothing is drawn.
-    arrays : mapping of str to ndarray
-        The arrays of :func:`prepare_tour`.
-    path, message_bytes, local_steps
-        As for :func:`prepare_tour`, for messages.
-
-    Returns
-    -------
-    Periodic
-        A schedule of period 1 with weights 1/2; directed and doubly stochastic.
-
-    Raises
-    ------
-    TopologyError
-        If the network has another number of nodes.
-    """
+    """Return the schedule in which each node averages with the one before it on the tour."""
     if arrays["nodes"] != n:
         found = int(arrays["nodes"])
         raise TopologyError(f"tour: n is {n}, but the network {path!r} has {found} nodes")

@@ -1,8 +1,6 @@
-"""The cycle time of an overlay on given links (Marfoq, Xu, Neglia and Vidal 2020).
-
-A round of an overlay begins at node j when the messages of the last one have arrived from all its
-in-neighbours i. Starting times then obey a max-plus linear recursion, and grow by the *cycle time*
-per round: the largest mean delay of a directed cycle, 1 / throughput (their eq. 5).
+"""The cycle time of an overlay on given links (Marfoq, Xu, Neglia and Vidal 2020). Starting times
+then obey a max-plus linear recursion, and grow by the *cycle time* per round: the largest mean
+delay of a directed cycle, 1 / throughput (their eq. 5).
 """
 
 from __future__ import annotations
@@ -17,8 +15,8 @@ from topologies.parameters import TopologyError
 
 Array = NDArray[np.float64]
 
+# Seconds; the sum of as many delays as a walk has is finite.
 LONGEST_DELAY = 1e290
-"""Seconds; the sum of as many delays as a walk has is finite."""
 
 TOO_LONG = (
     f"a delay of the network is above {LONGEST_DELAY:g} seconds: it has too small a bandwidth, or "
@@ -29,27 +27,8 @@ TOO_LONG = (
 def delays(
     overlay: nx.DiGraph, network: Network, *, message_bits: float, local_steps: int = 1
 ) -> Array:
-    """Return the seconds from the start of i's round to the arrival of its message at j (eq. 3).
-
-    On the overlay's arcs the delay is local_steps * compute_i + latency_ij + message_bits /
-    min(upload_i / out_i, download_j / in_j, bandwidth_ij). On the diagonal it is the local steps
-    alone.
-
-    Parameters
-    ----------
-    overlay : networkx.DiGraph
-        The overlay on 0 .. n-1.
-    network : Network
-        The network.
-    message_bits : float
-        The size of a message in bits.
-    local_steps : int, default 1
-        The number of local steps per round.
-
-    Returns
-    -------
-    ndarray of float64, shape (n, n)
-        The delays, infinite where there is no arc.
+    """Return the seconds from the start of i's round to the arrival of its message at j
+    (eq. 3).
     """
     n = network.n
     work = local_steps * network.compute
@@ -63,23 +42,7 @@ def delays(
 
 
 def maximum_cycle_mean(table: Array) -> float:
-    """Return the largest mean of the finite entries around a directed cycle (Karp 1978).
-
-    Parameters
-    ----------
-    table : ndarray of float64, shape (n, n)
-        The lengths of the arcs, infinite where there is no arc.
-
-    Returns
-    -------
-    float
-        The mean; -infinity without a cycle.
-
-    Examples
-    --------
-    >>> maximum_cycle_mean(np.array([[1.0, 4.0], [2.0, np.inf]]))
-    3.0
-    """
+    """Return the largest mean of the finite entries around a directed cycle (Karp 1978)."""
     n = len(table)
     arcs = np.where(np.isfinite(table), table, -np.inf)
     # longest[k, v]: of the walks of k arcs that end at v, from anywhere.
@@ -97,27 +60,7 @@ def maximum_cycle_mean(table: Array) -> float:
 def cycle_time(
     overlay: nx.DiGraph, network: Network, *, message_bits: float, local_steps: int = 1
 ) -> float:
-    """Return the seconds per round of the overlay in the long run.
-
-    In a star, whose centre waits for all and only then answers, a round takes the way to a client
-    and back, of the slowest. Such an overlay names its centre in ``overlay.graph["server"]``.
-
-    Parameters
-    ----------
-    overlay : networkx.DiGraph
-        The overlay on 0 .. n-1.
-    network : Network
-        The network.
-    message_bits : float
-        The size of a message in bits.
-    local_steps : int, default 1
-        The number of local steps per round.
-
-    Returns
-    -------
-    float
-        The cycle time in seconds.
-    """
+    """Return the seconds per round of the overlay in the long run."""
     table = delays(overlay, network, message_bits=message_bits, local_steps=local_steps)
     own = [(node, node) for node in overlay]
     if not all(np.isfinite(table[arc]) for arc in [*overlay.edges, *own]):
@@ -131,22 +74,7 @@ def cycle_time(
 
 
 def check_delays(network: Network, *, message_bits: float, local_steps: int = 1) -> None:
-    """Check that the delays of every walk through the network can be added up.
-
-    Parameters
-    ----------
-    network : Network
-        The network.
-    message_bits : float
-        The size of a message in bits.
-    local_steps : int, default 1
-        The number of local steps per round.
-
-    Raises
-    ------
-    TopologyError
-        If a delay may exceed ``LONGEST_DELAY`` seconds.
-    """
+    """Check that the delays of every walk through the network can be added up."""
     slowest = min(network.upload.min(), network.download.min(), network.bandwidth.min())
     with np.errstate(over="ignore"):
         sending = message_bits * network.n / slowest

@@ -25,34 +25,7 @@ Rounds = defaultdict[int, list[tuple[int, int, float]]]
 
 
 def base_k(n: int, peers: int = 1) -> Periodic:
-    """Return rounds with at most ``peers`` neighbours per node, after which the mean is exact.
-
-    The matrices are symmetric and doubly stochastic, for any n, and the period is at most
-    2 log_(peers + 1) n + 2: the Base-(k+1) graph with k = ``peers`` of Takezawa et al. 2023 (Beyond
-    exponential graph: communication-efficient topologies for decentralized learning via finite-time
-    convergence).
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    peers : int, default 1
-        The largest number of neighbours of a node in a round.
-
-    Returns
-    -------
-    Periodic
-        The schedule.
-
-    Examples
-    --------
-    >>> rounds = base_k(6)
-    >>> product = np.eye(6)
-    >>> for k in range(1, rounds.period + 1):
-    ...     product = rounds.matrix(k).to_dense() @ product
-    >>> bool(np.allclose(product, 1 / 6))
-    True
-    """
+    """Return rounds with at most ``peers`` neighbours per node, after which the mean is exact."""
     nodes, base = np.arange(n), peers + 1
     factors: list[int] = []
     for factor in range(base, 1, -1):
@@ -68,55 +41,17 @@ def base_k(n: int, peers: int = 1) -> Periodic:
 
 
 def simple_base_k(n: int, peers: int = 1) -> Periodic:
-    """Return the Simple Base-(k+1) graph, k = ``peers``: ``base_k`` without its factors of n.
-
-    The period is at most 2 log_(peers + 1) n + 2, and never below that of ``base_k`` (Takezawa et
-    al. 2023, section 4.2).
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    peers : int, default 1
-        The largest number of neighbours of a node in a round.
-
-    Returns
-    -------
-    Periodic
-        The schedule; symmetric, exact after a period for any n.
+    """Return the Simple Base-(k+1) graph, k = ``peers``: ``base_k`` without its factors of n. The
+    period is at most 2 log_(peers + 1) n + 2, and never below that of ``base_k`` (Takezawa et al.
+    2023, section 4.2).
     """
     return _periodic(n, _mean_of(np.arange(n), peers + 1))
 
 
 def hyper_hypercube(n: int, peers: int | None = None) -> Periodic:
-    """Return the k-peer hyper-hypercube, k = ``peers``: one round for each factor of n.
-
-    Nodes are the digits of their number in a mixed base of factors of at most peers + 1, and those
-    that differ in one digit average with each other in its round (Takezawa et al. 2023, section
-    4.1). The hypercube with one peer a round is that of n = 2^d.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    peers : int, optional
-        The largest number of neighbours of a node in a round. None is the least that n allows, its
-        largest prime factor less one.
-
-    Returns
-    -------
-    Periodic
-        The schedule with the fewest rounds; symmetric, exact after a period.
-
-    Raises
-    ------
-    TopologyError
-        If n has a prime factor above peers + 1.
-
-    Examples
-    --------
-    >>> hyper_hypercube(12).period, hyper_hypercube(12, 3).period
-    (3, 2)
+    """Return the k-peer hyper-hypercube, k = ``peers``: one round for each factor of n. Nodes are
+    the digits of their number in a mixed base of factors of at most peers + 1, and those that
+    differ in one digit average with each other in its round (Takezawa et al. 2023, section 4.1).
     """
     largest = max(prime_factors(n), default=1)
     most = max(1, largest - 1) if peers is None else peers
@@ -130,23 +65,7 @@ def hyper_hypercube(n: int, peers: int | None = None) -> Periodic:
 
 
 def prime_factors(n: int) -> list[int]:
-    """Return the prime factors of n in ascending order, with repetition.
-
-    Parameters
-    ----------
-    n : int
-        A number of at least 1.
-
-    Returns
-    -------
-    list of int
-        The factors; none for 1.
-
-    Examples
-    --------
-    >>> prime_factors(60)
-    [2, 2, 3, 5]
-    """
+    """Return the prime factors of n in ascending order, with repetition."""
     factors, factor = [], 2
     while factor * factor <= n:
         while n % factor == 0:
@@ -174,13 +93,7 @@ def _periodic(n: int, rounds: Rounds) -> Periodic:
 
 
 def _mean_of(nodes: Nodes, base: int) -> Rounds:
-    """Return rounds that average all ``nodes``, split by the digits of their number.
-
-    A digit d at place p is a part of d blocks of base^p nodes. First each block averages itself.
-    Then, part by part, every node of the later parts exchanges with one node of each block of the
-    part, with weights that give the part and the later ones the same mean. The part then averages
-    itself, while the later ones continue with the next part.
-    """
+    """Return rounds that average all ``nodes``, split by the digits of their number."""
     parts, rest, size = [], nodes, 1
     while size * base <= len(nodes):
         size *= base
@@ -226,31 +139,8 @@ def _add(rounds: Rounds, start: int, more: Rounds) -> None:
 def circulant(
     n: int, shifts: Iterable[int], weight: float, *, symmetric: bool = False
 ) -> MixingMatrix:
-    """Return W in which each node gives a weight to the node ``shift`` before it, for every shift.
-
-    Equal shifts modulo n add their weights, and a shift of 0 modulo n is the node itself.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    shifts : iterable of int
-        The shifts.
-    weight : float
-        The weight of each shift.
-    symmetric : bool, default False
-        Whether the shifts come with their opposites, and each pair of nodes is one edge. There and
-        back are always the same edge for n <= 2.
-
-    Returns
-    -------
-    MixingMatrix
-        The doubly stochastic matrix.
-
-    Examples
-    --------
-    >>> circulant(4, [1], 0.5).neighbours(0)[0].tolist()
-    [3]
+    """Return W in which each node gives a weight to the node ``shift`` before it, for
+    every shift.
     """
     symmetric = symmetric or n <= 2
     total: dict[int, float] = {}
@@ -269,25 +159,7 @@ def circulant(
 
 
 def powers(n: int, base: int = 2) -> list[int]:
-    """Return 1, base, base^2, ... below n.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    base : int, default 2
-        The base.
-
-    Returns
-    -------
-    list of int
-        The powers; none for n = 1.
-
-    Examples
-    --------
-    >>> powers(9), powers(9, 3)
-    ([1, 2, 4, 8], [1, 3])
-    """
+    """Return 1, base, base^2, ... below n."""
     found = [1] if n > 1 else []
     while found and found[-1] * base < n:
         found.append(found[-1] * base)
@@ -295,57 +167,15 @@ def powers(n: int, base: int = 2) -> list[int]:
 
 
 def one_peer_exponential(n: int) -> Periodic:
-    """Return the schedule in which each node averages with one node before it.
-
-    In round k it is the node 2^((k - 1) mod ceil(log2 n)) before. The matrices are directed and
-    doubly stochastic, with one message per node and round. After a period the mean is exact if n is
-    a power of two. Assran et al. 2019 (Stochastic gradient push for distributed deep learning);
-    Ying et al. 2021 (Exponential graph is provably efficient for decentralized deep training).
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-
-    Returns
-    -------
-    Periodic
-        A schedule of period ceil(log2 n), at least 1.
-
-    Examples
-    --------
-    >>> one_peer_exponential(8).period
-    3
+    """Return the schedule in which each node averages with one node before it. Assran et al. 2019
+    (Stochastic gradient push for distributed deep learning); Ying et al. 2021 (Exponential graph
+    is provably efficient for decentralized deep training).
     """
     return k_peer_exponential(n, 1)
 
 
 def k_peer_exponential(n: int, peers: int = 1) -> Periodic:
-    """Return the schedule in which each node averages with ``peers`` nodes before it.
-
-    In round t they are j (peers + 1)^((t - 1) mod period) before, j = 1 .. peers, all with weight
-    1 / (peers + 1). The mean is exact after a period if n is a power of peers + 1.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    peers : int, default 1
-        The number of nodes that each node hears in a round, at most.
-
-    Returns
-    -------
-    Periodic
-        A schedule of period ceil(log_(peers + 1) n), at least 1. Matrices are directed and doubly
-        stochastic.
-
-    Examples
-    --------
-    >>> rounds = k_peer_exponential(9, 2)
-    >>> product = rounds.matrix(2).to_dense() @ rounds.matrix(1).to_dense()
-    >>> bool(np.allclose(product, 1 / 9))
-    True
-    """
+    """Return the schedule in which each node averages with ``peers`` nodes before it."""
     rounds = [
         circulant(n, [j * hop for j in range(1, peers + 1)], 1 / (peers + 1))
         for hop in powers(n, peers + 1)
@@ -355,50 +185,14 @@ def k_peer_exponential(n: int, peers: int = 1) -> Periodic:
 
 def static_exponential(n: int) -> Periodic:
     """Return the schedule in which node i averages itself and all nodes 2^k < n before it equally.
-
-    The matrix is directed and doubly stochastic. Ying et al. 2021, section 3.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-
-    Returns
-    -------
-    Periodic
-        A schedule of period 1.
+    Ying et al. 2021, section 3.
     """
     hops = powers(n)
     return Periodic((circulant(n, hops, 1 / (len(hops) + 1)),))
 
 
 def null_cascade(n: int) -> Periodic:
-    """Return commuting symmetric rounds of at most two peers, after which the mean is exact.
-
-    A circulant matrix multiplies the Fourier mode m by its eigenvalue. That of the round
-    (1 - 2 w) I + w (P^s + P^-s) is 1 - 2 w (1 - cos(2 pi m s / n)), which w = 1 / (2 - 2 cos)
-    makes zero for m and for all modes with the same cosine. For a prime factor p of n, p // 2
-    rounds with shifts that are multiples of n / p null all modes but the multiples of p; those are
-    the modes of n / p nodes, where the next factor takes its turn. The multiples are chosen so that
-    each cosine is near -1, and w near 1/4. As the matrices commute, a period may begin at any
-    round. Commuting matrices that null one mode after the other for every n are the idea of the
-    null-cascade graph; these shifts and weights may differ from its own.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-
-    Returns
-    -------
-    Periodic
-        As many rounds as the sum of p // 2 over the prime factors p of n, with repetition.
-
-    Examples
-    --------
-    >>> null_cascade(15).period, null_cascade(64).period
-    (3, 6)
-    """
+    """Return commuting symmetric rounds of at most two peers, after which the mean is exact."""
     rounds, left = [], n
     for p in prime_factors(n):
         left //= p
@@ -412,26 +206,9 @@ def null_cascade(n: int) -> Periodic:
 
 
 def equistatic(n: int, seed: int, shifts: int | None = None, *, directed: bool = True) -> Periodic:
-    """Return the mean of A(u), or of its symmetric part, over random shifts u: EquiStatic.
-
-    With M shifts drawn with replacement from 1 .. n-1, the factor on the distance from consensus
-    is at most rho with probability 1 - p if M >= 8 ln(2 n / p) / (3 rho^2) (Theorem 1).
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    seed : int
-        The seed of the shifts.
-    shifts : int, optional
-        M. None is ceil(log2 n), the degree of the static exponential graph.
-    directed : bool, default True
-        Whether to return D-EquiStatic, otherwise U-EquiStatic.
-
-    Returns
-    -------
-    Periodic
-        A schedule of period 1, doubly stochastic.
+    """Return the mean of A(u), or of its symmetric part, over random shifts u: EquiStatic. With M
+    shifts drawn with replacement from 1 .. n-1, the factor on the distance from consensus is at
+    most rho with probability 1 - p if M >= 8 ln(2 n / p) / (3 rho^2) (Theorem 1).
     """
     if n == 1:
         return Periodic((identity(1),))
@@ -450,26 +227,7 @@ def basis(n: int, seed: int, shifts: int | None) -> NDArray[np.int64]:
 
 
 def equitopo(n: int, seed: int, step: float = 0.5) -> Drawn:
-    """Return the schedule in which every node averages with the node u before it, u random.
-
-    u is drawn anew in each round from 1 .. n-1, and W = (1 - step) I + step A(u). The matrices are
-    directed and doubly stochastic; the mean contraction does not depend on n. This is OD-EquiDyn
-    with all shifts.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    seed : int
-        The seed of all draws.
-    step : float, default 0.5
-        The weight of the exchange, in (0, 1].
-
-    Returns
-    -------
-    Drawn
-        The random schedule.
-    """
+    """Return the schedule in which every node averages with the node u before it, u random."""
     weight = step * (n - 1) / n
     draw = partial(_draw_shift, n=n, weight=weight)
     square = partial(_mean_square_of_shifts, n, step)
@@ -487,27 +245,7 @@ def _draw_shift(random: np.random.Generator, n: int, weight: float) -> MixingMat
 
 
 def od_equidyn(n: int, seed: int, step: float = 0.5, shifts: int | None = None) -> Drawn:
-    """Return OD-EquiDyn: ``equitopo`` with the shifts of one D-EquiStatic only.
-
-    E ||W x - mean||^2 <= (1 - 2 step (1 - step) (1 - rho)) ||x - mean||^2, where rho is the factor
-    of that D-EquiStatic.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    seed : int
-        The seed of the shifts and of all draws.
-    step : float, default 0.5
-        The weight of the exchange, in (0, 1].
-    shifts : int, optional
-        The number M of shifts; None is ceil(log2 n).
-
-    Returns
-    -------
-    Drawn
-        The random schedule; directed, doubly stochastic.
-    """
+    """Return OD-EquiDyn: ``equitopo`` with the shifts of one D-EquiStatic only."""
     if n == 1:
         return equitopo(n, seed, step)
     drawn, weight = basis(n, seed, shifts), step * (n - 1) / n
@@ -526,27 +264,9 @@ def od_equidyn(n: int, seed: int, step: float = 0.5, shifts: int | None = None) 
 
 
 def ou_equidyn(n: int, seed: int, step: float = 0.5, shifts: int | None = None) -> Drawn:
-    """Return OU-EquiDyn: nodes are paired with those u behind, u random; symmetric.
-
-    From a random node on, each node that is free is paired with the node u behind it, if that is
-    free too; pairs exchange with weight step (n - 1) / n (Algorithm 2). E ||W x - mean||^2 <=
-    (1 - 4/3 step (1 - step) (1 - rho)) ||x - mean||^2.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    seed : int
-        The seed of the shifts and of all draws.
-    step : float, default 0.5
-        The weight of the exchange, in (0, 1].
-    shifts : int, optional
-        The number M of shifts to draw from; None takes all of 1 .. n-1, and rho is then 0.
-
-    Returns
-    -------
-    Drawn
-        The random schedule; symmetric.
+    """Return OU-EquiDyn: nodes are paired with those u behind, u random; symmetric. From a random
+    node on, each node that is free is paired with the node u behind it, if that is free too; pairs
+    exchange with weight step (n - 1) / n (Algorithm 2).
     """
     drawn = np.arange(1, max(n, 2)) if shifts is None or n == 1 else basis(n, seed, shifts)
     weight = step * (n - 1) / n

@@ -26,22 +26,13 @@ from topologies.weights.rules import metropolis_hastings
 
 Array = NDArray[np.float64]
 
+# Dense matrices of nodes x nodes that the search holds.
 MATRICES = 4
-"""Dense matrices of nodes x nodes that the search holds."""
 
 
 def shares(path: str) -> Array:
-    """Return the share of each label at each node, float64 (nodes, classes), from a file of counts.
-
-    Parameters
-    ----------
-    path : str
-        CSV, a row of counts for each node.
-
-    Raises
-    ------
-    TopologyError
-        If the file cannot be read, a count is negative, or a node has none.
+    """Return the share of each label at each node, float64 (nodes, classes), from a file of
+    counts.
     """
     counts = read_numbers(path)
     if counts.min(initial=0) < 0 or not np.all(counts.sum(axis=1) > 0):
@@ -53,28 +44,7 @@ def shares(path: str) -> Array:
 
 
 def stl_fw(labels: Array, neighbours: int, balance: float = 0.1) -> MixingMatrix:
-    """Return the W of STL-FW; directed and doubly stochastic.
-
-    Parameters
-    ----------
-    labels : ndarray of float64, shape (n, classes)
-        Pi, the share of each class at each node.
-    neighbours : int
-        Steps of Frank-Wolfe, and the most values that a node sends and receives.
-    balance : float, default 0.1
-        lambda, the weight of mixing as such against that of labels.
-
-    Returns
-    -------
-    MixingMatrix
-        W; ``info`` has the ``objective`` g.
-
-    Examples
-    --------
-    >>> pairs = np.repeat(np.eye(2), 2, axis=0)  # two nodes of each label
-    >>> bool(np.allclose(stl_fw(pairs, 1, balance=0.0).to_dense() @ pairs, 0.5))
-    True
-    """
+    """Return the W of STL-FW; directed and doubly stochastic."""
     from scipy.optimize import linear_sum_assignment  # here, since it takes half a second
 
     n = len(labels)
@@ -103,24 +73,7 @@ def stl_fw(labels: Array, neighbours: int, balance: float = 0.1) -> MixingMatrix
 def prepare_stl_fw(
     graph: object, rule: object, labels: str, neighbours: int, balance: float
 ) -> Arrays:
-    """Return what :func:`restore_stl_fw` needs: ``edges``, ``weights`` and ``nodes``.
-
-    Parameters
-    ----------
-    graph, rule : object
-        Not used: the edges follow from the labels.
-    labels : str
-        The file of label counts.
-    neighbours : int
-        As for :func:`stl_fw`.
-    balance : float
-        As for :func:`stl_fw`.
-
-    Returns
-    -------
-    mapping of str to ndarray
-        The arrays.
-    """
+    """Return what :func:`restore_stl_fw` needs: ``edges``, ``weights`` and ``nodes``."""
     made = stl_fw(shares(labels), neighbours, balance)
     return {"edges": made.edges, "weights": made.weights, "nodes": np.array([made.n])}
 
@@ -128,31 +81,7 @@ def prepare_stl_fw(
 def restore_stl_fw(
     n: int, seed: int, arrays: Arrays, labels: str, neighbours: int, balance: float
 ) -> Static:
-    """Return the schedule of the arrays of :func:`prepare_stl_fw`.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    seed : int
-        Not used: nothing is drawn.
-    arrays : mapping of str to ndarray
-        The arrays.
-    labels : str
-        The file, for messages.
-    neighbours, balance
-        Not used: the arrays have what follows from them.
-
-    Returns
-    -------
-    Static
-        The schedule.
-
-    Raises
-    ------
-    TopologyError
-        If the file has another number of nodes.
-    """
+    """Return the schedule of the arrays of :func:`prepare_stl_fw`."""
     nodes = int(arrays["nodes"][0])
     if nodes != n:
         raise TopologyError(f"stl_fw: {labels!r} has label counts of {nodes} nodes, not of {n}")
@@ -164,13 +93,7 @@ Between = Literal["ring", "complete"]
 
 @dataclass(frozen=True)
 class Cliques(Static):
-    """A static matrix over cliques.
-
-    Attributes
-    ----------
-    cliques : ndarray of int64, shape (n,)
-        The clique of each node.
-    """
+    """A static matrix over cliques."""
 
     cliques: NDArray[np.int64]
 
@@ -185,19 +108,7 @@ class Cliques(Static):
 
 
 def greedy_swap(labels: Array, size: int, swaps: int, seed: int) -> NDArray[np.int64]:
-    """Return the clique of each node, int64 (n,); Alg. 2.
-
-    Parameters
-    ----------
-    labels : ndarray of float64, shape (n, classes)
-        The share of each class at each node.
-    size : int
-        The most members of a clique.
-    swaps : int
-        How many pairs of cliques are looked at.
-    seed : int
-        The seed of all draws.
-    """
+    """Return the clique of each node, int64 (n,); Alg. 2."""
     random, n = np.random.default_rng(seed), len(labels)
     parts = np.array_split(random.permutation(n), -(-n // size))
     mean = labels.mean(axis=0)
@@ -219,10 +130,7 @@ def greedy_swap(labels: Array, size: int, swaps: int, seed: int) -> NDArray[np.i
 
 
 def clique_graph(cliques: NDArray[np.int64], between: Between) -> nx.Graph:
-    """Return the cliques with an edge between each two (``complete``), or each and the next.
-
-    The ends are the members with the fewest edges so far, the first of these.
-    """
+    """Return the cliques with an edge between each two (``complete``), or each and the next."""
     graph = nx.empty_graph(len(cliques))
     members = [np.flatnonzero(cliques == c).tolist() for c in range(cliques.max() + 1)]
     for part in members:
@@ -243,59 +151,14 @@ def clique_graph(cliques: NDArray[np.int64], between: Between) -> nx.Graph:
 def prepare_d_cliques(
     graph: object, rule: object, labels: str, size: int, between: Between, swaps: int, draw: int
 ) -> Arrays:
-    """Return what :func:`restore_d_cliques` needs: ``edges``, ``weights`` and ``cliques``.
-
-    Parameters
-    ----------
-    graph, rule : object
-        Not used: the edges follow from the labels.
-    labels : str
-        The file of label counts.
-    size : int
-        The most members of a clique.
-    between : str
-        How cliques are connected, ``ring`` or ``complete``.
-    swaps : int
-        How many pairs of cliques are looked at.
-    draw : int
-        The seed of the search.
-
-    Returns
-    -------
-    mapping of str to ndarray
-        The arrays.
-    """
+    """Return what :func:`restore_d_cliques` needs: ``edges``, ``weights`` and ``cliques``."""
     cliques = greedy_swap(shares(labels), size, swaps, draw)
     made = metropolis_hastings(clique_graph(cliques, between))
     return {"edges": made.edges, "weights": made.weights, "cliques": cliques}
 
 
 def restore_d_cliques(n: int, seed: int, arrays: Arrays, labels: str, **given: object) -> Cliques:
-    """Return the schedule of the arrays of :func:`prepare_d_cliques`.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    seed : int
-        Not used: nothing is drawn any more.
-    arrays : mapping of str to ndarray
-        The arrays.
-    labels : str
-        The file, for messages.
-    **given : object
-        The other parameters, which are not used: the arrays have what follows from them.
-
-    Returns
-    -------
-    Cliques
-        The schedule.
-
-    Raises
-    ------
-    TopologyError
-        If the file has another number of nodes.
-    """
+    """Return the schedule of the arrays of :func:`prepare_d_cliques`."""
     cliques = arrays["cliques"]
     if len(cliques) != n:
         raise TopologyError(

@@ -20,25 +20,9 @@ from topologies.weights.formulas import laplacian
 
 
 def edge_colours(graph: nx.Graph) -> NDArray[np.int64]:
-    """Return a proper edge colouring: edges with a common node have different colours.
-
-    The edges of one colour are a matching. There are at most as many colours as the largest degree
-    plus one (Misra and Gries 1992, A constructive proof of Vizing's theorem).
-
-    Parameters
-    ----------
-    graph : networkx.Graph
-        An undirected graph on 0 .. n-1.
-
-    Returns
-    -------
-    ndarray of int64, shape (m,)
-        The colour of each edge of ``edge_array(graph)``, from 0.
-
-    Examples
-    --------
-    >>> edge_colours(nx.path_graph(4)).tolist()
-    [0, 1, 0]
+    """Return a proper edge colouring: edges with a common node have different colours. There are
+    at most as many colours as the largest degree plus one (Misra and Gries 1992, A constructive
+    proof of Vizing's theorem).
     """
     edges = edge_array(graph)
     colours = max((degree for _, degree in graph.degree), default=0) + 1
@@ -76,9 +60,8 @@ class _Painting:
         self.free[v] ^= 1 << c
 
     def fan(self, u: int, v: int) -> list[int]:
-        """Return neighbours of u, from v on: at each is free the colour of u's edge to the next.
-
-        The fan ends at a node that shares a free colour with u, or where it cannot be extended.
+        """Return neighbours of u, from v on: at each is free the colour of u's edge to the
+        next.
         """
         fan, used = [v], 0
         while not self.free[fan[-1]] & self.free[u]:
@@ -91,10 +74,7 @@ class _Painting:
         return fan
 
     def valid_part(self, u: int, fan: list[int], d: int) -> list[int]:
-        """Return the fan up to its first node at which d is free.
-
-        Exchanging colours on a path may break the fan, but not before there (Misra and Gries).
-        """
+        """Return the fan up to its first node at which d is free."""
         colour_of = {w: c for c, w in self.at[u].items()}
         for place, w in enumerate(fan):
             if place and not self.free[fan[place - 1]] & (1 << colour_of[w]):
@@ -130,22 +110,7 @@ def _lowest(bits: int) -> int:
 
 
 def matching_cycle(n: int, edges: NDArray[np.int64], colours: NDArray[np.int64]) -> Periodic:
-    """Return the schedule of the matchings of an edge colouring in turn; matched nodes average.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    edges : ndarray of int64, shape (m, 2)
-        The edges.
-    colours : ndarray of int64, shape (m,)
-        The colour of each edge.
-
-    Returns
-    -------
-    Periodic
-        One round per colour.
-    """
+    """Return the schedule of the matchings of an edge colouring in turn; matched nodes average."""
     rounds = [
         MixingMatrix(n, edges[colours == c], np.full((colours == c).sum(), 0.5))
         for c in np.unique(colours)
@@ -154,21 +119,8 @@ def matching_cycle(n: int, edges: NDArray[np.int64], colours: NDArray[np.int64])
 
 
 def draw_matching(random: np.random.Generator, n: int, edges: NDArray[np.int64]) -> MixingMatrix:
-    """Return the pairwise averages on a maximal matching, drawn by adding edges in random order.
-
-    Parameters
-    ----------
-    random : numpy.random.Generator
-        The generator.
-    n : int
-        The number of nodes.
-    edges : ndarray of int64, shape (m, 2)
-        The edges.
-
-    Returns
-    -------
-    MixingMatrix
-        Weight 1/2 on each edge of the matching.
+    """Return the pairwise averages on a maximal matching, drawn by adding edges in random
+    order.
     """
     free = np.ones(n, dtype=bool)
     chosen = []
@@ -181,78 +133,22 @@ def draw_matching(random: np.random.Generator, n: int, edges: NDArray[np.int64])
 
 
 def prepare_matchings(graph: nx.Graph, rule: object) -> Arrays:
-    """Return what :func:`restore_matchings` needs: the ``edges`` and their ``colours``.
-
-    Parameters
-    ----------
-    graph : networkx.Graph
-        The graph on 0 .. n-1.
-    rule : object
-        Not used: the weights are 1/2.
-
-    Returns
-    -------
-    mapping of str to ndarray
-        The arrays.
-    """
+    """Return what :func:`restore_matchings` needs: the ``edges`` and their ``colours``."""
     return {"edges": edge_array(graph), "colours": edge_colours(graph)}
 
 
 def restore_matchings(n: int, seed: int, arrays: Arrays) -> Periodic:
-    """Return the cycle of matchings of the arrays of :func:`prepare_matchings`.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    seed : int
-        Not used: nothing is drawn.
-    arrays : mapping of str to ndarray
-        The arrays.
-
-    Returns
-    -------
-    Periodic
-        The schedule.
-    """
+    """Return the cycle of matchings of the arrays of :func:`prepare_matchings`."""
     return matching_cycle(n, arrays["edges"], arrays["colours"])
 
 
 def prepare_random_matching(graph: nx.Graph, rule: object) -> Arrays:
-    """Return what :func:`restore_random_matching` needs: the ``edges``.
-
-    Parameters
-    ----------
-    graph : networkx.Graph
-        The graph on 0 .. n-1.
-    rule : object
-        Not used: the weights are 1/2.
-
-    Returns
-    -------
-    mapping of str to ndarray
-        The arrays.
-    """
+    """Return what :func:`restore_random_matching` needs: the ``edges``."""
     return {"edges": edge_array(graph)}
 
 
 def restore_random_matching(n: int, seed: int, arrays: Arrays) -> Drawn:
-    """Return the schedule of random maximal matchings (randomised gossip, Boyd et al. 2006).
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    seed : int
-        The seed of all draws.
-    arrays : mapping of str to ndarray
-        The arrays of :func:`prepare_random_matching`.
-
-    Returns
-    -------
-    Drawn
-        The random schedule.
-    """
+    """Return the schedule of random maximal matchings (randomised gossip, Boyd et al. 2006)."""
     return Drawn(n, seed, partial(draw_matching, n=n, edges=arrays["edges"]))
 
 
@@ -268,28 +164,8 @@ def activation_probabilities(
     n: int, edges: NDArray[np.int64], colours: NDArray[np.int64], budget: float
 ) -> Array:
     """Return p in [0, 1]^M, sum p <= budget M, that maximises the expected algebraic connectivity.
-
     The problem is to maximise l_2(sum_j p_j L_j) (eq. 6). l_2 is the least x'L(p)x over unit x
-    orthogonal to 1, a minimum of linear functions of p. Cutting planes solve it and bound how far
-    from optimal p is. ``TOLERANCE`` is that relative distance. Each step evaluates a point between
-    the best p so far and the optimum of the linear program, which takes far fewer steps than
-    evaluating the latter.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    edges : ndarray of int64, shape (m, 2)
-        The edges.
-    colours : ndarray of int64, shape (m,)
-        The matching of each edge, 0 .. M-1.
-    budget : float
-        The mean share of the matchings that are active, in (0, 1].
-
-    Returns
-    -------
-    ndarray of float64, shape (M,)
-        The probabilities.
+    orthogonal to 1, a minimum of linear functions of p.
     """
     count = int(colours.max(initial=-1)) + 1
     if budget >= 1 or count == 0:
@@ -327,52 +203,14 @@ def activation_probabilities(
 def mean_square(
     n: int, edges: NDArray[np.int64], colours: NDArray[np.int64], p: Array, alpha: float
 ) -> Array:
-    """Return E[W^2].
-
-    E[L^2] = E[L]^2 + 2 sum_j p_j (1 - p_j) L_j, because a matching has L_j^2 = 2 L_j.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    edges : ndarray of int64, shape (m, 2)
-        The edges.
-    colours : ndarray of int64, shape (m,)
-        The matching of each edge.
-    p : ndarray of float64, shape (M,)
-        The probabilities.
-    alpha : float
-        The weight of each active edge.
-
-    Returns
-    -------
-    ndarray of float64, shape (n, n)
-        E[W^2].
-    """
+    """Return E[W^2]."""
     mean = laplacian(n, edges, p[colours])
     spread = laplacian(n, edges, (p * (1 - p))[colours])
     return np.asarray(np.eye(n) - 2 * alpha * mean + alpha**2 * (mean @ mean + 2 * spread))
 
 
 def best_alpha(n: int, edges: NDArray[np.int64], colours: NDArray[np.int64], p: Array) -> float:
-    """Return the alpha that minimises ||E[W^2] - 11'/n|| (eq. 7), a convex function of alpha.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    edges : ndarray of int64, shape (m, 2)
-        The edges.
-    colours : ndarray of int64, shape (m,)
-        The matching of each edge.
-    p : ndarray of float64, shape (M,)
-        The probabilities.
-
-    Returns
-    -------
-    float
-        The weight of each active edge; 0 for a graph without edges.
-    """
+    """Return the alpha that minimises ||E[W^2] - 11'/n|| (eq. 7), a convex function of alpha."""
     if not len(edges):
         return 0.0
 
@@ -395,50 +233,14 @@ def matcha(
     alpha: float,
     seed: int,
 ) -> Drawn:
-    """Return the schedule of independently activated matchings; self-weights may be negative.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    edges : ndarray of int64, shape (m, 2)
-        The edges.
-    colours : ndarray of int64, shape (m,)
-        The matching of each edge.
-    probabilities : ndarray of float64, shape (M,)
-        The probability of each matching.
-    alpha : float
-        The weight of each active edge.
-    seed : int
-        The seed of all draws.
-
-    Returns
-    -------
-    Drawn
-        The random schedule.
-    """
+    """Return the schedule of independently activated matchings; self-weights may be negative."""
     draw = partial(_draw, n=n, edges=edges, colours=colours, p=probabilities, alpha=alpha)
     square = partial(mean_square, n, edges, colours, probabilities, alpha)
     return Drawn(n, seed, draw, mean_square=square)
 
 
 def prepare_matcha(graph: nx.Graph, rule: object, budget: float) -> Arrays:
-    """Compute what :func:`restore_matcha` needs.
-
-    Parameters
-    ----------
-    graph : networkx.Graph
-        The graph on 0 .. n-1.
-    rule : object
-        Not used: MATCHA sets its own weights.
-    budget : float
-        The mean share of the matchings that are active, in (0, 1].
-
-    Returns
-    -------
-    mapping of str to ndarray
-        ``edges``, their ``colours``, ``probabilities`` and ``alpha``.
-    """
+    """Compute what :func:`restore_matcha` needs."""
     n, edges, colours = len(graph), edge_array(graph), edge_colours(graph)
     with one_thread():
         p = activation_probabilities(n, edges, colours, budget)
@@ -447,24 +249,7 @@ def prepare_matcha(graph: nx.Graph, rule: object, budget: float) -> Arrays:
 
 
 def restore_matcha(n: int, seed: int, arrays: Arrays, budget: float) -> Drawn:
-    """Return the schedule of the arrays of :func:`prepare_matcha`.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    seed : int
-        The seed of all draws.
-    arrays : mapping of str to ndarray
-        The arrays.
-    budget : float
-        Not used: the probabilities contain it.
-
-    Returns
-    -------
-    Drawn
-        The random schedule.
-    """
+    """Return the schedule of the arrays of :func:`prepare_matcha`."""
     edges, colours, p = arrays["edges"], arrays["colours"], arrays["probabilities"]
     return matcha(n, edges, colours, p, float(arrays["alpha"]), seed)
 

@@ -47,28 +47,18 @@ from topologies.schedules.sequences import Drawn
 
 Nodes = NDArray[np.int64]
 
+# Schedules over the models of ``teleport``.
 OVER: dict[str, Callable[[int], Schedule]] = {
     "base_k": base_k,
     "one_peer_exponential": one_peer_exponential,
     "static_exponential": static_exponential,
     "ring": lambda m: Static(mixing_matrix(build_graph("ring", m), "metropolis_hastings")),
 }
-"""Schedules over the models of ``teleport``."""
 
 
 @dataclass(frozen=True)
 class Moving:
-    """Models that mix on the way from their holders in a round to those in the next.
-
-    Attributes
-    ----------
-    n : int
-        The number of nodes.
-    inner : Schedule
-        How the models mix.
-    holders : Callable[[int], ndarray of int64]
-        Returns the nodes that have the models in the round k >= 1, distinct, shape (m,).
-    """
+    """Models that mix on the way from their holders in a round to those in the next."""
 
     n: int
     inner: Schedule
@@ -93,30 +83,7 @@ class Moving:
 
 
 def teleport(n: int, seed: int, active: int = 2, over: str = "base_k") -> Moving:
-    """Return the schedule of ``active`` models, at nodes that are drawn anew in each round.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    seed : int
-        The seed of all draws.
-    active : int, default 2
-        The number m of models, in 1 .. n.
-    over : str, default 'base_k'
-        How they mix: an entry of ``OVER``.
-
-    Raises
-    ------
-    TopologyError
-        If there are fewer nodes than models.
-
-    Examples
-    --------
-    >>> schedule = teleport(100, seed=0, active=4)
-    >>> len(schedule.holders(1)), len(schedule.matrix(1).edges) <= 8
-    (4, True)
-    """
+    """Return the schedule of ``active`` models, at nodes that are drawn anew in each round."""
     if active > n:
         raise TopologyError(
             f"teleport: active is {active}, but there are {n} nodes; it must be an integer in "
@@ -131,22 +98,7 @@ def teleport(n: int, seed: int, active: int = 2, over: str = "base_k") -> Moving
 
 
 def restore_random_walk(n: int, seed: int, arrays: Arrays) -> Moving:
-    """Return the schedule of one model that walks along the edges of a graph.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    seed : int
-        The seed of all draws.
-    arrays : mapping of str to ndarray
-        Those of ``prepare_static``.
-
-    Raises
-    ------
-    TopologyError
-        If W has negative weights, which are no probabilities.
-    """
+    """Return the schedule of one model that walks along the edges of a graph."""
     from scipy.sparse import csr_array
 
     weights = csr_array(restore_static(n, seed, arrays).matrix(1).to_sparse())
@@ -160,15 +112,7 @@ def restore_random_walk(n: int, seed: int, arrays: Arrays) -> Moving:
 
 @dataclass
 class Walk:
-    """A Markov chain on the nodes, from round to round.
-
-    Attributes
-    ----------
-    seed : int
-        The seed of all draws.
-    weights : csr_array
-        The probabilities of a step, (n, n).
-    """
+    """A Markov chain on the nodes, from round to round."""
 
     seed: int
     weights: csr_array
@@ -196,36 +140,7 @@ NodesOnly = NDArray[np.int64]
 
 
 def epidemic(n: int, seed: int, sends: int = 1, regular: bool = False) -> Drawn:
-    """Return the schedule in which every node sends to ``sends`` random others.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    seed : int
-        The seed of all draws.
-    sends : int, default 1
-        s, the receivers of a node, in 1 .. n-1.
-    regular : bool, default False
-        Whether every node also receives s values (EL-Oracle), so that the matrices are doubly
-        stochastic. Otherwise nodes draw their receivers independently (EL-Local), and a round
-        keeps the mean only on average.
-
-    Returns
-    -------
-    Drawn
-        The random schedule, of directed matrices.
-
-    Raises
-    ------
-    TopologyError
-        If there are not so many others.
-
-    Examples
-    --------
-    >>> epidemic(6, seed=0, sends=2, regular=True).matrix(1).to_dense().sum(axis=0).round(12)
-    array([1., 1., 1., 1., 1., 1.])
-    """
+    """Return the schedule in which every node sends to ``sends`` random others."""
     if sends > max(1, n - 1):
         raise TopologyError(
             f"epidemic: sends is {sends}, but each of {n} nodes has {n - 1} others; "

@@ -26,51 +26,12 @@ from topologies.weights.rules import metropolis_hastings
 
 
 def prepare_matrices(graph: object, rule: object, nodes: int, rounds: str) -> Arrays:
-    """Return what :func:`restore_matrices` needs: the number of nodes.
-
-    Parameters
-    ----------
-    graph, rule : object
-        Not used: the rounds have edges and weights.
-    nodes : int
-        The number of nodes.
-    rounds : str
-        The rounds; see the module.
-
-    Returns
-    -------
-    mapping of str to ndarray
-        ``nodes``.
-    """
+    """Return what :func:`restore_matrices` needs: the number of nodes."""
     return {"nodes": np.array(nodes)}
 
 
 def restore_matrices(n: int, seed: int, arrays: Arrays, nodes: int, rounds: str) -> Periodic:
-    """Return the schedule of a text of rounds.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    seed : int
-        Not used: nothing is drawn.
-    arrays : mapping of str to ndarray
-        The arrays of :func:`prepare_matrices`.
-    nodes : int
-        The number of nodes of the text.
-    rounds : str
-        The rounds, such as ``0-1:0.5; 1>0:0.5``.
-
-    Returns
-    -------
-    Periodic
-        The rounds in turn.
-
-    Raises
-    ------
-    TopologyError
-        If the text is malformed, a round is not doubly stochastic, or n is another number.
-    """
+    """Return the schedule of a text of rounds."""
     if n != nodes:
         raise TopologyError(f"matrices: n is {n}, but the rounds are of {nodes} nodes")
     return Periodic(tuple(_round(text, n) for text in rounds.split(";")))
@@ -97,28 +58,7 @@ def _round(text: str, n: int) -> MixingMatrix:
 
 
 def schedule_section(matrices: Sequence[Any]) -> dict[str, Any]:
-    """Return matrices as the parameters of the schedule ``matrices``, with its name.
-
-    Parameters
-    ----------
-    matrices : sequence of array_like, scipy sparse array or MixingMatrix
-        W^1, W^2, ... of one size, each (n, n): W[i, j] is the weight that i gives to j.
-
-    Returns
-    -------
-    dict of str to Any
-        ``name``, ``nodes`` and ``rounds``.
-
-    Raises
-    ------
-    TopologyError
-        If one is not a doubly stochastic matrix, or sizes differ.
-
-    Examples
-    --------
-    >>> schedule_section([np.array([[0.75, 0.25], [0.25, 0.75]])])
-    {'name': 'matrices', 'nodes': 2, 'rounds': '0-1:0.25'}
-    """
+    """Return matrices as the parameters of the schedule ``matrices``, with its name."""
     rounds = Periodic(tuple(as_matrix(matrix) for matrix in matrices))
     return {"name": "matrices", "nodes": rounds.n, "rounds": "; ".join(map(_text, rounds.matrices))}
 
@@ -131,23 +71,7 @@ def _text(matrix: MixingMatrix) -> str:
 
 
 def as_matrix(value: Any) -> MixingMatrix:
-    """Return a mixing matrix from an array, a graph (Metropolis-Hastings weights), or as it is.
-
-    Parameters
-    ----------
-    value : array_like, scipy sparse array, networkx.Graph or MixingMatrix
-        The entries, or the graph on 0 .. n-1.
-
-    Returns
-    -------
-    MixingMatrix
-        The matrix.
-
-    Raises
-    ------
-    TopologyError
-        If it is not a doubly stochastic matrix.
-    """
+    """Return a mixing matrix from an array, a graph (Metropolis-Hastings weights), or as it is."""
     if isinstance(value, MixingMatrix):
         return value
     if isinstance(value, nx.Graph):
@@ -161,44 +85,20 @@ def as_matrix(value: Any) -> MixingMatrix:
 
 
 def takes_round(function: Callable[..., Any]) -> bool:
-    """Return whether a user's function has a parameter ``round``, and so returns W^k.
-
-    Parameters
-    ----------
-    function : Callable[..., Any]
-        The function.
-
-    Returns
-    -------
-    bool
-        False also where its parameters cannot be read.
-    """
+    """Return whether a user's function has a parameter ``round``, and so returns W^k."""
     try:
         return "round" in inspect.signature(function).parameters
     except (TypeError, ValueError):
         return False
 
 
+# How a user's function of rounds is called, for messages.
 RETURNS = "function(n, round, **options) returns W^k: an array (n, n), a graph or a MixingMatrix"
-"""How a user's function of rounds is called, for messages."""
 
 
 @dataclass(frozen=True)
 class OfRounds:
-    """The schedule of a user's function of n and the round.
-
-    Attributes
-    ----------
-    n : int
-        The number of nodes.
-    function : Callable[..., Any]
-        ``function(n, round=k, **options)`` returns W^k: an array (n, n), a networkx graph on
-        0 .. n-1 (Metropolis-Hastings weights), or a MixingMatrix.
-    options : Mapping[str, Any]
-        The options.
-    name : str
-        Its name, for messages.
-    """
+    """The schedule of a user's function of n and the round."""
 
     n: int
     function: Callable[..., Any]
@@ -248,8 +148,8 @@ def is_matrix(found: Any) -> bool:
         return False
 
 
+# What a schedule's method does, for messages.
 SCHEDULE_RETURNS = "matrix(k) returns W^k, a MixingMatrix"
-"""What a schedule's method does, for messages."""
 
 
 def _is_count(value: Any) -> bool:
@@ -260,6 +160,8 @@ def _is_flag(value: Any) -> bool:
     return isinstance(value, (bool, np.bool_))
 
 
+# Attributes of a schedule, and what each must be. None has a default, so that a misspelt one is
+# noticed.
 REQUIRED: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "n": ("a whole number", _is_count),
     "period": ("a whole number, or None", lambda value: value is None or _is_count(value)),
@@ -268,20 +170,10 @@ REQUIRED: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "doubly_stochastic": ("True or False", _is_flag),
     "matrix": ("a method", callable),
 }
-"""Attributes of a schedule, and what each must be. None has a default, so that a misspelt one is
-noticed."""
 
 
 class OwnSchedule:
-    """A user's schedule, of which the matrix of each round is checked.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        The user's object, whose other attributes this one has too.
-    name : str
-        What made it, ``package.module:object``.
-    """
+    """A user's schedule, of which the matrix of each round is checked."""
 
     def __init__(self, schedule: Schedule, name: str) -> None:
         self._schedule, self._name = schedule, name
@@ -320,29 +212,7 @@ class OwnSchedule:
 
 
 def own_schedule(found: object, name: str, n: int, where: str = "") -> Schedule:
-    """Return a user's object as a schedule of ``n`` nodes.
-
-    Parameters
-    ----------
-    found : object
-        What the object ``name`` has returned.
-    name : str
-        The object, ``package.module:object``.
-    n : int
-        The number of nodes asked for.
-    where : str, default ''
-        Where the object is defined, as the end of a sentence.
-
-    Returns
-    -------
-    Schedule
-        ``found``, with checks of its matrices where these are not made by this package.
-
-    Raises
-    ------
-    OwnPartError
-        If it lacks an attribute of a schedule, or has another number of nodes.
-    """
+    """Return a user's object as a schedule of ``n`` nodes."""
     missing = [attribute for attribute in REQUIRED if not hasattr(found, attribute)]
     if missing:
         near = difflib.get_close_matches(missing[0], dir(found), n=1)

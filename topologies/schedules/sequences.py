@@ -60,27 +60,7 @@ class Schedule(Protocol):
 
 
 def stream(seed: int, purpose: str, k: int) -> np.random.Generator:
-    """Return the generator of round k for one purpose; equal arguments give equal draws.
-
-    Parameters
-    ----------
-    seed : int
-        The seed of the schedule.
-    purpose : str
-        What is drawn.
-    k : int
-        The round, from 1.
-
-    Returns
-    -------
-    numpy.random.Generator
-        A Philox generator.
-
-    Raises
-    ------
-    TopologyError
-        If k is below 1.
-    """
+    """Return the generator of round k for one purpose; equal arguments give equal draws."""
     words = [seed, zlib.crc32(purpose.encode()), check_round(k)]
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(words)))
 
@@ -91,23 +71,7 @@ def identity(n: int) -> MixingMatrix:
 
 
 def check_round(k: int) -> int:
-    """Return the round k.
-
-    Parameters
-    ----------
-    k : int
-        The round.
-
-    Returns
-    -------
-    int
-        The round.
-
-    Raises
-    ------
-    TopologyError
-        If k is below 1.
-    """
+    """Return the round k."""
     if k < 1:
         raise TopologyError(f"the round is {k}, but rounds are counted from 1")
     return k

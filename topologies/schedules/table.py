@@ -77,17 +77,8 @@ from topologies.schedules.weighted import (
 
 @dataclass(frozen=True)
 class ScheduleEntry(Entry):
-    """A named schedule: ``prepare(graph, rule, **params)``, ``build(n, seed, arrays, **params)``.
-
-    Attributes
-    ----------
-    uses : str
-        What it takes from the topology: "weights" (the graph and a weight rule), "graph" (its edges
-        only) or "nodes" (their number only).
-    random : bool
-        Whether it draws from a seed.
-    prepare : Any
-        The function that computes its arrays, if any.
+    """A named schedule: ``prepare(graph, rule, **params)``, ``build(n, seed, arrays,
+    **params)``.
     """
 
     uses: str = "weights"
@@ -333,8 +324,8 @@ AROUND: dict[str, Parameter] = {
     ),
 }
 
+# Parameters that a checked schedule mentions only where edges fail in bursts.
 BURSTS = ("edge_failure", "edge_recovery")
-"""Parameters that a checked schedule mentions only where edges fail in bursts."""
 
 
 def build_schedule(

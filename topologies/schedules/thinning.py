@@ -15,43 +15,12 @@ from numpy.typing import NDArray
 from topologies.matrix import MixingMatrix
 from topologies.schedules.sequences import Schedule, check_round, identity, stream
 
+# Maps a round, which may be below 1, and which of the chains, to numbers in [0, 1).
 Uniform = Callable[[int, NDArray[np.int64]], NDArray[np.float64]]
-"""Maps a round, which may be below 1, and which of the chains, to numbers in [0, 1)."""
 
 
 def states(rate: float, recovery: float, count: int, uniform: Uniform, k: int) -> NDArray[np.bool_]:
-    """Return which of ``count`` stationary chains are there in round k.
-
-    With the uniform number u of a round, what is there leaves where u < rate, and what is away
-    comes back where u >= 1 - recovery. Going back from round k, the first round whose u has the
-    same outcome for both decides, whatever came before (coupling from the past, Propp and Wilson
-    1996), so no history is kept; it takes 1 / (rate + recovery) rounds in the mean, or the same for
-    2 - rate - recovery where that is smaller. Rounds before the first are drawn as well, which is
-    what makes the chain stationary from round 1.
-
-    Parameters
-    ----------
-    rate : float
-        The probability of leaving before a round, in [0, 1).
-    recovery : float
-        The probability of coming back, in (0, 1].
-    count : int
-        The number of chains.
-    uniform : callable
-        The numbers u of a round.
-    k : int
-        The round.
-
-    Returns
-    -------
-    ndarray of bool, shape (count,)
-        Whether each is there.
-
-    Examples
-    --------
-    >>> states(0.0, 1.0, 2, lambda k, which: np.zeros(len(which)), k=1)
-    array([ True,  True])
-    """
+    """Return which of ``count`` stationary chains are there in round k."""
     there = np.zeros(count, bool)
     undecided = np.arange(count)
     turned = np.zeros(count, bool)
@@ -68,24 +37,7 @@ def states(rate: float, recovery: float, count: int, uniform: Uniform, k: int) -
 
 
 def uniforms(seed: int, purpose: str, k: int, items: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return a number in [0, 1) for each item, a function of its arguments alone.
-
-    Parameters
-    ----------
-    seed : int
-        The seed.
-    purpose : str
-        What is drawn.
-    k : int
-        The round, which may be below 1.
-    items : ndarray of int64
-        Numbers of what is drawn for, at least 0.
-
-    Returns
-    -------
-    ndarray of float64
-        Of the shape of ``items``.
-    """
+    """Return a number in [0, 1) for each item, a function of its arguments alone."""
     words = [seed, zlib.crc32(purpose.encode()), abs(k), int(k < 0)]
     base = np.random.SeedSequence(words).generate_state(1, np.uint64)
     z = base + (items.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
@@ -98,16 +50,7 @@ def uniforms(seed: int, purpose: str, k: int, items: NDArray[np.int64]) -> NDArr
 
 @dataclass(frozen=True)
 class Partial:
-    """Base class of ``inner`` with some edges removed in each round.
-
-    The weights of removed edges are added to the self-weights of both ends. Matrices that are not
-    symmetric then lose their column sums, and gossip its mean.
-
-    Attributes
-    ----------
-    inner : Schedule
-        The complete schedule.
-    """
+    """Base class of ``inner`` with some edges removed in each round."""
 
     inner: Schedule
     period = None

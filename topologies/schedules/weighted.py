@@ -24,20 +24,7 @@ Rule = tuple[str, Mapping[str, Any]]
 
 
 def prepare_static(graph: nx.Graph, rule: Rule) -> Arrays:
-    """Return the matrix of the graph under the rule, and its origin.
-
-    Parameters
-    ----------
-    graph : networkx.Graph
-        The graph on 0 .. n-1.
-    rule : tuple of str and mapping
-        The weight rule and its options.
-
-    Returns
-    -------
-    mapping of str to ndarray
-        ``edges``, ``weights`` and ``info`` (JSON bytes).
-    """
+    """Return the matrix of the graph under the rule, and its origin."""
     matrix = mixing_matrix(graph, rule[0], **rule[1])
     # Not how long it took, so that equal arguments give equal bytes.
     kept = {key: value for key, value in matrix.info.items() if key != "seconds"}
@@ -46,48 +33,13 @@ def prepare_static(graph: nx.Graph, rule: Rule) -> Arrays:
 
 
 def restore_static(n: int, seed: int, arrays: Arrays) -> Schedule:
-    """Return the schedule of the arrays of :func:`prepare_static`.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    seed : int
-        Not used: nothing is drawn.
-    arrays : mapping of str to ndarray
-        The arrays.
-
-    Returns
-    -------
-    Static
-        The schedule.
-    """
+    """Return the schedule of the arrays of :func:`prepare_static`."""
     info = json.loads(arrays["info"].tobytes())
     return Static(MixingMatrix(n, arrays["edges"], arrays["weights"], info=info))
 
 
 def prepare_periodic(graph: nx.Graph | None, rule: Rule, path: str) -> Arrays:
-    """Return the matrices in the ``.npz`` files of a directory, concatenated.
-
-    Parameters
-    ----------
-    graph : networkx.Graph | None
-        Not used: the files have the edges.
-    rule : Rule
-        Not used: the files have the weights.
-    path : str
-        The directory; its files are read in the order of their names.
-
-    Returns
-    -------
-    mapping of str to ndarray
-        ``edges``, ``weights``, and ``counts``, ``symmetric`` and ``nodes`` of each matrix.
-
-    Raises
-    ------
-    TopologyError
-        If the directory has no such file, or a file cannot be read or is not a mixing matrix.
-    """
+    """Return the matrices in the ``.npz`` files of a directory, concatenated."""
     files = sorted(Path(path).glob("*.npz"))
     if not files:
         raise TopologyError(f"periodic: there is no .npz file in the directory {path!r}")
@@ -108,29 +60,7 @@ def prepare_periodic(graph: nx.Graph | None, rule: Rule, path: str) -> Arrays:
 
 
 def restore_periodic(n: int, seed: int, arrays: Arrays, path: str) -> Schedule:
-    """Return the schedule of the arrays of :func:`prepare_periodic`.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    seed : int
-        Not used: nothing is drawn.
-    arrays : mapping of str to ndarray
-        The arrays.
-    path : str
-        The directory, for messages.
-
-    Returns
-    -------
-    Periodic
-        The schedule.
-
-    Raises
-    ------
-    TopologyError
-        If the matrices have another size than ``n``.
-    """
+    """Return the schedule of the arrays of :func:`prepare_periodic`."""
     if (arrays["nodes"] != n).any():
         found = arrays["nodes"].tolist()
         raise TopologyError(f"periodic: the matrices in {path!r} have n = {found}, but n is {n}")
@@ -145,25 +75,7 @@ def restore_periodic(n: int, seed: int, arrays: Arrays, path: str) -> Schedule:
 
 
 def prepare_resampled(graph: nx.Graph, rule: Rule) -> Arrays:
-    """Return the law of a random graph and its weights, as JSON.
-
-    Parameters
-    ----------
-    graph : networkx.Graph
-        A graph of a random family.
-    rule : tuple of str and mapping
-        The weight rule and its options.
-
-    Returns
-    -------
-    mapping of str to ndarray
-        ``law``, as bytes.
-
-    Raises
-    ------
-    TopologyError
-        If the graph's family is not random.
-    """
+    """Return the law of a random graph and its weights, as JSON."""
     record = graph.graph
     if record.get("seed") is None:
         raise TopologyError(
@@ -174,22 +86,7 @@ def prepare_resampled(graph: nx.Graph, rule: Rule) -> Arrays:
 
 
 def restore_resampled(n: int, seed: int, arrays: Arrays) -> Schedule:
-    """Return the schedule that draws a new graph every round, connected or not.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    seed : int
-        The seed of all draws.
-    arrays : mapping of str to ndarray
-        The arrays of :func:`prepare_resampled`.
-
-    Returns
-    -------
-    Drawn
-        The random schedule.
-    """
+    """Return the schedule that draws a new graph every round, connected or not."""
     law = json.loads(arrays["law"].tobytes())
     rule, options = law["weights"]
     return Drawn(n, seed, partial(_resample, n=n, law=law, rule=rule, options=options))

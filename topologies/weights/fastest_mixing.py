@@ -64,21 +64,7 @@ POWERS, ROUNDING = 12, 1e-9
 
 
 def formula_rules(pattern: Pattern) -> list[tuple[float, Array]]:
-    """Return the weights of rules with a formula, each with a lower bound on its SLEM.
-
-    An approximate solution may be slower by less than the tolerance than a rule that is optimal on
-    this graph; with the rules among the candidates the result is never behind any of them.
-
-    Parameters
-    ----------
-    pattern : Pattern
-        Where weights may be.
-
-    Returns
-    -------
-    list of (float, ndarray of float64, shape (m,))
-        Bounds and weights.
-    """
+    """Return the weights of rules with a formula, each with a lower bound on its SLEM."""
     n, edges = pattern.n, pattern.edges
     rules = (
         metropolis_hastings_weights(n, edges),
@@ -93,24 +79,7 @@ def formula_rules(pattern: Pattern) -> list[tuple[float, Array]]:
 def best_of(
     pattern: Pattern, best: float, weights: Array, rules: list[tuple[float, Array]]
 ) -> tuple[float, Array, list[tuple[float, Array]]]:
-    """Return the best of a candidate and the rules, and the rules that are not computed yet.
-
-    Few rules can be better than an iterate, and only those need their eigenvalues.
-
-    Parameters
-    ----------
-    pattern : Pattern
-        Where weights may be.
-    best, weights
-        The SLEM of the candidate, and its weights (m,).
-    rules : list of (float, ndarray)
-        As of ``formula_rules``.
-
-    Returns
-    -------
-    tuple
-        SLEM, weights and rules.
-    """
+    """Return the best of a candidate and the rules, and the rules that are not computed yet."""
     left = [(least, rule) for least, rule in rules if least > best]
     exact = [(slem_of(pattern, rule), rule) for least, rule in rules if least <= best]
     for slem, rule in reversed(exact):
@@ -135,40 +104,14 @@ def _least_slem(pattern: Pattern, weights: Array) -> float:
 
 
 def slem_of(pattern: Pattern, weights: Array) -> float:
-    """Return the SLEM of weights (m,), 0 where it is rounding.
-
-    Parameters
-    ----------
-    pattern : Pattern
-        Where weights may be.
-    weights : ndarray of float64, shape (m,)
-        The weights.
-    """
+    """Return the SLEM of weights (m,), 0 where it is rounding."""
     matrix = pattern.dense(weights, 1 - pattern.node_sums(weights))
     value = float(np.abs(np.linalg.eigvalsh(matrix - 1 / pattern.n)).max())
     return 0.0 if value < pattern.n * np.finfo(float).eps else value
 
 
 def feasible_bound(pattern: Pattern, y: Array, z: Array) -> float:
-    """Return the lower bound of the dual pair (y, z), made feasible first.
-
-    Where z is too large for y, y is raised; then y is centred, z with it, and both are divided by
-    the norm of y. Lowering z instead gives a bound up to five times looser on dense graphs.
-
-    Parameters
-    ----------
-    pattern : Pattern
-        Where weights may be.
-    y : ndarray of float64, shape (n, n)
-        A nearly feasible Y, symmetric.
-    z : ndarray of float64, shape (n,)
-        A nearly feasible z.
-
-    Returns
-    -------
-    float
-        The bound, at least 0.
-    """
+    """Return the lower bound of the dual pair (y, z), made feasible first."""
     i, j = pattern.i, pattern.j
     y = y.copy()
     y[i, j] = y[j, i] = np.maximum(y[i, j], (z[i] + z[j]) / 2)
@@ -185,21 +128,7 @@ SAME = 1e-9
 
 
 def symmetric_solution(pattern: Pattern) -> tuple[Array, Array, Array] | None:
-    """Return optimal weights with their dual pair, if the graph's symmetries give them.
-
-    Classes are found by comparing floating-point numbers, so the result is a candidate: the caller
-    computes the bound that the dual pair proves.
-
-    Parameters
-    ----------
-    pattern : Pattern
-        Where weights may be, with self-loops.
-
-    Returns
-    -------
-    tuple of ndarray or None
-        Weights (m,), Y (n, n) and z (n,); None without enough symmetry.
-    """
+    """Return optimal weights with their dual pair, if the graph's symmetries give them."""
     n = pattern.n
     if n == 1:
         return np.zeros(0), np.zeros((1, 1)), np.zeros(1)
@@ -255,10 +184,7 @@ def _representatives(rows: Array, number: NDArray[np.int64]) -> Array:
 
 
 def _best_weights(eigenvalues: Array, class_degrees: Array) -> tuple[Array, Array]:
-    """Minimise t over w >= 0 with -t <= 1 - eigenvalues w <= t and class_degrees w <= 1.
-
-    Returns w and the multipliers of the upper minus those of the lower bounds on each eigenvalue.
-    """
+    """Minimise t over w >= 0 with -t <= 1 - eigenvalues w <= t and class_degrees w <= 1."""
     # Imported when it is needed, since it takes half as long as the whole package.
     from scipy.optimize import linprog
 
@@ -301,8 +227,8 @@ SPARE, FORGOTTEN = 16, 1e-3
 SIZED_AT = (3, 5, 10, 20)
 SCALES_AT = (20, 40, 80, 160)
 MISSED_AT = (5, 10, 15, 20, 30, 40, 50, 60)
+# Of the mean leverage, what each node has besides, so that no step is boundless.
 LEAST_LEVERAGE = 0.5
-"""Of the mean leverage, what each node has besides, so that no step is boundless."""
 
 BALANCE = 1.0
 NOTHING = 1e-12
@@ -310,19 +236,7 @@ NOTHING = 1e-12
 
 @dataclass(frozen=True)
 class SparseIterate:
-    """What the primal-dual method has found.
-
-    Attributes
-    ----------
-    weights : ndarray of float64, shape (m,)
-        Admissible weights, but for rounding.
-    vectors, values : ndarray of float64, shapes (n, r) and (r,)
-        The eigenvectors and eigenvalues of Y.
-    z : ndarray of float64, shape (n,)
-        Multipliers of the row sums.
-    estimate : float
-        An estimate of slem - lower_bound, usually too small.
-    """
+    """What the primal-dual method has found."""
 
     weights: Array
     vectors: Array
@@ -332,18 +246,7 @@ class SparseIterate:
 
 
 def sparse_iterates(pattern: Pattern) -> Iterator[SparseIterate]:
-    """Yield the iterates of the primal-dual method, without end.
-
-    Parameters
-    ----------
-    pattern : Pattern
-        Where weights may be, with self-loops.
-
-    Yields
-    ------
-    SparseIterate
-        The next iterate.
-    """
+    """Yield the iterates of the primal-dual method, without end."""
     n, i, j = pattern.n, pattern.i, pattern.j
     sparse = SparsePattern(pattern)
     w = metropolis_hastings_weights(n, pattern.edges)
@@ -494,23 +397,20 @@ def _missed(sparse: SparsePattern, w: Array, own: Array, basis: Array, level: fl
 FIRST_ITERATIONS = 60
 DENSE_OVER_RELAXATION = 1.9
 IMBALANCE = 1.5
+# Within how many times the wanted gap, and from how many nodes on, a look between two checks is
+# worth its eigenvalues: iterations cost more than they do.
 NEARLY, LARGE = 5.0, 500
-"""Within how many times the wanted gap, and from how many nodes on, a look between two checks is
-worth its eigenvalues: iterations cost more than they do.
-"""
 
+# From how many nodes on, and up to which share of all pairs as edges, sparse_mixing.py is used.
 SPARSE_NODES, SPARSE_DENSITY = 500, 0.05
-"""From how many nodes on, and up to which share of all pairs as edges, sparse_mixing.py is used."""
 
+# How many tolerances an estimated gap may be for a certificate to be tried, and how many times the
+# iterations until the next one have been done by then.
 LIKELY, PATIENCE = 1.7, 10
-"""How many tolerances an estimated gap may be for a certificate to be tried, and how many times the
-iterations until the next one have been done by then.
-"""
 
+# The gap slem - lower_bound below which a certificate is rounding: rows of the weights sum to one
+# within as much, so the SLEM is not known any better.
 GAP_FLOOR = ROW_TOLERANCE
-"""The gap slem - lower_bound below which a certificate is rounding: rows of the weights sum to one
-within as much, so the SLEM is not known any better.
-"""
 
 
 @dataclass(frozen=True)

@@ -14,108 +14,28 @@ Edges = NDArray[np.int64]
 
 
 def degrees_of(n: int, edges: Edges) -> NDArray[np.int64]:
-    """Return the number of edges at each node.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    edges : ndarray of int64, shape (m, 2)
-        The edges.
-
-    Returns
-    -------
-    ndarray of int64, shape (n,)
-        The degrees.
-
-    Examples
-    --------
-    >>> degrees_of(3, np.array([[0, 1], [1, 2]])).tolist()
-    [1, 2, 1]
-    """
+    """Return the number of edges at each node."""
     return np.bincount(edges.ravel(), minlength=n)
 
 
 def larger_degrees(n: int, edges: Edges) -> NDArray[np.int64]:
-    """Return the larger degree of each edge's ends.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    edges : ndarray of int64, shape (m, 2)
-        The edges.
-
-    Returns
-    -------
-    ndarray of int64, shape (m,)
-        The degrees.
-    """
+    """Return the larger degree of each edge's ends."""
     larger: NDArray[np.int64] = degrees_of(n, edges)[edges].max(axis=1, initial=0)
     return larger
 
 
 def metropolis_hastings_weights(n: int, edges: Edges) -> Array:
-    """Return 1 / (1 + max(d_i, d_j)) for each edge (Xiao, Boyd and Kim 2007, section 3).
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    edges : ndarray of int64, shape (m, 2)
-        The edges.
-
-    Returns
-    -------
-    ndarray of float64, shape (m,)
-        The weights.
-
-    Examples
-    --------
-    >>> metropolis_hastings_weights(3, np.array([[0, 1], [1, 2]])).round(3).tolist()
-    [0.333, 0.333]
-    """
+    """Return 1 / (1 + max(d_i, d_j)) for each edge (Xiao, Boyd and Kim 2007, section 3)."""
     return 1 / (1 + larger_degrees(n, edges))
 
 
 def max_degree_weights(n: int, edges: Edges) -> Array:
-    """Return 1 / (1 + d_max) for all edges.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    edges : ndarray of int64, shape (m, 2)
-        The edges.
-
-    Returns
-    -------
-    ndarray of float64, shape (m,)
-        The weights.
-    """
+    """Return 1 / (1 + d_max) for all edges."""
     return np.full(len(edges), 1 / (1 + degrees_of(n, edges).max()))
 
 
 def best_constant_weights(n: int, edges: Edges, components: int = 1) -> Array:
-    """Return 2 / (l_2 + l_n) for all edges (Xiao and Boyd 2004, section 4.1).
-
-    l_1 <= ... <= l_n are the eigenvalues of the Laplacian. For a graph with several components the
-    smallest nonzero one replaces l_2.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    edges : ndarray of int64, shape (m, 2)
-        The edges.
-    components : int, default 1
-        The number of connected components.
-
-    Returns
-    -------
-    ndarray of float64, shape (m,)
-        The weights.
-    """
+    """Return 2 / (l_2 + l_n) for all edges (Xiao and Boyd 2004, section 4.1)."""
     if not len(edges):
         return np.zeros(0)
     spectrum = np.linalg.eigvalsh(laplacian(n, edges, np.ones(len(edges))))
@@ -123,27 +43,7 @@ def best_constant_weights(n: int, edges: Edges, components: int = 1) -> Array:
 
 
 def laplacian(n: int, edges: Edges, weights: Array) -> Array:
-    """Return the weighted Laplacian D - A.
-
-    Parameters
-    ----------
-    n : int
-        The number of nodes.
-    edges : ndarray of int64, shape (m, 2)
-        The edges.
-    weights : ndarray of float64, shape (m,)
-        Their weights.
-
-    Returns
-    -------
-    ndarray of float64, shape (n, n)
-        The Laplacian.
-
-    Examples
-    --------
-    >>> laplacian(2, np.array([[0, 1]]), np.array([0.5])).tolist()
-    [[0.5, -0.5], [-0.5, 0.5]]
-    """
+    """Return the weighted Laplacian D - A."""
     i, j = edges.T
     matrix = np.zeros((n, n))
     matrix[i, j] = matrix[j, i] = -weights

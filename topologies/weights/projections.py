@@ -27,17 +27,7 @@ ROW_TOLERANCE = 1e-11
 
 @dataclass(frozen=True)
 class Pattern:
-    """Where weights may be: on the edges (i[e], j[e]) and, with self-loops, on the diagonal.
-
-    Attributes
-    ----------
-    n : int
-        The number of nodes.
-    edges : ndarray of int64, shape (m, 2)
-        The edges.
-    self_loops : bool
-        Whether the diagonal may be positive.
-    """
+    """Where weights may be: on the edges (i[e], j[e]) and, with self-loops, on the diagonal."""
 
     n: int
     edges: NDArray[np.int64]
@@ -74,17 +64,7 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Multipliers:
-    """Multipliers of the row sums, with the Cholesky factor there: where a search starts.
-
-    Attributes
-    ----------
-    values : ndarray of float64, shape (n,)
-        The multipliers.
-    support : ndarray of bool, shape (m + n,), optional
-        The positive weights, edges before diagonal.
-    factor : tuple[ndarray of float64, bool] | None
-        The Cholesky factor of the system on this support.
-    """
+    """Multipliers of the row sums, with the Cholesky factor there: where a search starts."""
 
     values: Array
     support: NDArray[np.bool_] | None = None
@@ -98,27 +78,7 @@ class Multipliers:
 def project_admissible(
     matrix: Array, pattern: Pattern, start: Multipliers
 ) -> tuple[Array, Array, Multipliers]:
-    """Return the admissible matrix nearest to ``matrix`` in Frobenius norm.
-
-    W_ij = max(0, M_ij + y_i + y_j) on the pattern, where y minimises the convex and piecewise
-    quadratic 1/2 ||W||^2 - 2 sum y, whose gradient is 2 (W 1 - 1). A semismooth Newton method finds
-    y; from the multipliers of a similar matrix it takes a step or two. Its systems, and their
-    factors, change only with the support of W.
-
-    Parameters
-    ----------
-    matrix : ndarray of float64, shape (n, n)
-        The symmetric matrix M.
-    pattern : Pattern
-        Where weights may be.
-    start : Multipliers
-        The multipliers to start from.
-
-    Returns
-    -------
-    tuple
-        The edge weights (m,), the diagonal (n,) and the multipliers.
-    """
+    """Return the admissible matrix nearest to ``matrix`` in Frobenius norm."""
     from scipy import linalg
 
     i, j = pattern.i, pattern.j
@@ -151,10 +111,8 @@ def descended(
     slope: float,
     shortest: float,
 ) -> tuple[Array, tuple[Array, Array, float]]:
-    """Return where a step from y ends that is halved until it descends, and what ``at`` has there.
-
-    ``at`` gives weights, diagonal and the value; ``slope`` is the derivative along the step, which
-    is halved until a length below ``shortest``, of the step as it is given, at most.
+    """Return where a step from y ends that is halved until it descends, and what ``at``
+    has there.
     """
     length = 1.0
     while True:
@@ -180,17 +138,7 @@ def _factor(
 
 @dataclass(frozen=True)
 class Threshold:
-    """The result of a soft threshold: ``count`` eigenvalues lie beyond +-level.
-
-    Attributes
-    ----------
-    level : float
-        The threshold.
-    count : int
-        The number of eigenvalues beyond it.
-    basis : ndarray of float64, shape (n, r)
-        Spans their eigenvectors and a few more.
-    """
+    """The result of a soft threshold: ``count`` eigenvalues lie beyond +-level."""
 
     level: float
     count: int
@@ -200,26 +148,7 @@ class Threshold:
 def project_nuclear(
     matrix: Array, radius: float, warm: Threshold | None = None
 ) -> tuple[Array, Threshold]:
-    """Return the matrix of nuclear norm at most ``radius`` that is nearest to a symmetric one.
-
-    The difference is the proximal map of radius^-1 times the spectral norm. With the basis of a
-    similar matrix the few eigenpairs that matter come from one step of block Lanczos on it, without
-    the basis from a full decomposition.
-
-    Parameters
-    ----------
-    matrix : ndarray of float64, shape (n, n)
-        The symmetric matrix.
-    radius : float
-        The largest nuclear norm.
-    warm : Threshold, optional
-        The threshold of a similar matrix.
-
-    Returns
-    -------
-    tuple
-        The projected matrix (n, n) and its threshold.
-    """
+    """Return the matrix of nuclear norm at most ``radius`` that is nearest to a symmetric one."""
     if warm is not None and 4 * warm.basis.shape[1] <= len(matrix):
         block, _ = np.linalg.qr(np.hstack([warm.basis, matrix @ warm.basis]))
         values, mixing = np.linalg.eigh(block.T @ (matrix @ block))
@@ -246,13 +175,7 @@ ROWS, SOLVED, EMPTY = 1e-9, 1e-3, 1e-3
 
 
 class SparsePattern:
-    """The matrices of a pattern in compressed rows.
-
-    Parameters
-    ----------
-    pattern : Pattern
-        Where weights may be.
-    """
+    """The matrices of a pattern in compressed rows."""
 
     def __init__(self, pattern: Pattern) -> None:
         self.pattern = pattern
@@ -298,29 +221,7 @@ class Scales:
 def project_scaled(
     off: Array, own: Array, sparse: SparsePattern, steps: Scales, y: Array
 ) -> tuple[Array, Array, Array]:
-    """Return the admissible matrix nearest to the given one where steps scale the distances.
-
-    As ``projections.project_admissible``, with W_ij = max(0, M_ij + T_ij (y_i + y_j)), and the
-    systems of Newton's method solved by conjugate gradients: they are well conditioned on graphs
-    that mix.
-
-    Parameters
-    ----------
-    off, own : ndarray of float64, shapes (m,) and (n,)
-        M on edges and on the diagonal.
-    sparse : SparsePattern
-        Where weights may be, with self-loops.
-    steps : Scales
-        The steps T, which divide squared distances.
-    y : ndarray of float64, shape (n,)
-        The multipliers to start from.
-
-    Returns
-    -------
-    tuple
-        The edge weights (m,), the diagonal (n,), whose row sums are one within 1e-9 as a rule, and
-        the multipliers.
-    """
+    """Return the admissible matrix nearest to the given one where steps scale the distances."""
     pattern = sparse.pattern
     i, j = pattern.i, pattern.j
     everything = pattern.node_sums(steps.edges) + 2 * steps.loops

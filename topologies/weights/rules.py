@@ -38,36 +38,7 @@ from topologies.weights.formulas import (
 def own_matrix(
     name: str, rule: Callable[..., Any], graph: nx.Graph, options: Mapping[str, Any]
 ) -> MixingMatrix:
-    """Return the matrix of a user's rule, which has weights on the edges of the graph alone.
-
-    Parameters
-    ----------
-    name : str
-        The rule, ``package.module:object``.
-    rule : Callable[..., Any]
-        A function of the graph. It returns a ``MixingMatrix``, or W as an array (n, n), dense or
-        scipy sparse.
-    graph : networkx.Graph
-        An undirected graph on 0 .. n-1.
-    options : Mapping[str, Any]
-        The options of the rule.
-
-    Returns
-    -------
-    MixingMatrix
-        The matrix. Entries of an array that rounding has left beside the edges are zero.
-
-    Raises
-    ------
-    OwnPartError
-        If the rule fails, or returns something else.
-
-    Examples
-    --------
-    >>> lazy = lambda graph: np.array([[0.75, 0.25], [0.25, 0.75]])
-    >>> own_matrix("mine:lazy", lazy, nx.path_graph(2), {}).weights
-    array([0.25])
-    """
+    """Return the matrix of a user's rule, which has weights on the edges of the graph alone."""
     found: Any = call_own(name, rule, "weights", {"graph": graph}, options)
     n, call = len(graph), f"{name.rpartition(':')[2]}(graph, **options)"
 
@@ -191,23 +162,7 @@ def uniform(graph: nx.Graph) -> MixingMatrix:
 
 
 def given(graph: nx.Graph) -> MixingMatrix:
-    """Return the weights that the graph's edges have, as read from a file.
-
-    Parameters
-    ----------
-    graph : networkx.Graph
-        An undirected graph on 0 .. n-1 with ``weight`` on its edges.
-
-    Returns
-    -------
-    MixingMatrix
-        The mixing matrix.
-
-    Raises
-    ------
-    TopologyError
-        If an edge has no weight, or the weights are not those of a mixing matrix.
-    """
+    """Return the weights that the graph's edges have, as read from a file."""
     edges = edge_array(graph)
     weights = [graph.edges[i, j].get("weight") for i, j in edges.tolist()]
     if None in weights:

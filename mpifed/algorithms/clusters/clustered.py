@@ -42,8 +42,8 @@ from mpifed.models.base import Model
 
 Linkage = Literal["complete", "single"]
 Norm = Literal["euclidean", "maximum"]
+# Added to products of norms, so that an update of zeros is similar to none.
 TINY = 1e-12
-"""Added to products of norms, so that an update of zeros is similar to none."""
 
 
 @dataclass(frozen=True)
@@ -64,26 +64,7 @@ class SplitRule:
         clients: Clients,
         channel: ServerChannel,
     ) -> Tensor:
-        """Return the clusters after the splits of a round. Collective.
-
-        Parameters
-        ----------
-        means : Tensor
-            Mean updates of the clusters, (clusters, n).
-        updates : Tensor
-            Updates of the clients hosted here, (clients, n).
-        cluster : Tensor
-            The cluster of each client of the federation, int64 (n_clients,).
-        clients : Clients
-            The clients hosted here.
-        channel : ServerChannel
-            The channel of the round.
-
-        Returns
-        -------
-        Tensor
-            int64 (n_clients,). Of two parts the one with the first client keeps its number.
-        """
+        """Return the clusters after the splits of a round. Collective."""
         is_euclidean = self.update_norm == "euclidean"
         norms = channel.collect(row_norms(updates) if is_euclidean else updates.abs().amax(1))
 
@@ -109,29 +90,7 @@ class SplitRule:
 
 
 def bipartition(products: Tensor, linkage: Linkage) -> tuple[Tensor, float]:
-    """Split clients in two by the cosine similarities of their updates.
-
-    Parameters
-    ----------
-    products : Tensor
-        Inner products of the updates, float64 (n, n), n at least 2.
-    linkage : {'complete', 'single'}
-        Rule of agglomerative clustering. 'single' minimises the largest similarity across: it cuts
-        the weakest edge of the maximum spanning tree.
-
-    Returns
-    -------
-    second : Tensor
-        Whether a client is in the second part, bool (n,). Client 0 is in the first.
-    across : float
-        The largest similarity between clients of the two parts.
-
-    Examples
-    --------
-    >>> updates = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]], dtype=torch.float64)
-    >>> bipartition(updates @ updates.T, "complete")
-    (tensor([False,  True, False]), 0.0)
-    """
+    """Split clients in two by the cosine similarities of their updates."""
     norms = products.diagonal().sqrt()
     similarity = (products / (norms[:, None] * norms + TINY)).numpy()
     distances = squareform(1.0 - similarity, checks=False).clip(min=0)
@@ -145,17 +104,7 @@ NonNegative = Annotated[float, Ge(0)]
 
 @dataclass(frozen=True)
 class ClusteredState:
-    """Who is in which cluster, and the clusters' models.
-
-    Attributes
-    ----------
-    models : Tensor
-        The model of each client's cluster, (clients, 1, P), the same for all of a cluster.
-    cluster : Tensor
-        Each client's cluster, int64 (n_clients,), counted from 0; -1 for unseen clients.
-    optimizer : OptimizerState
-        SGD buffers of the clients.
-    """
+    """Who is in which cluster, and the clusters' models."""
 
     models: Tensor = state.client()
     cluster: Tensor = state.server()
@@ -164,8 +113,6 @@ class ClusteredState:
 
 class Clustered(ByCluster):
     """Clustered FL: clusters of clients, each with a model, that split where updates disagree.
-
-    All clients must take part in every round.
 
     Parameters
     ----------

@@ -30,15 +30,7 @@ from mpifed.models.base import Model
 
 @dataclass(frozen=True)
 class IfcaState:
-    """The clusters' models and the clients' optimizers.
-
-    Attributes
-    ----------
-    models : Tensor
-        theta, (K, P).
-    optimizer : OptimizerState
-        SGD buffers of the clients.
-    """
+    """The clusters' models and the clients' optimizers."""
 
     models: Tensor = state.shared()
     optimizer: OptimizerState = state.client()

@@ -19,13 +19,7 @@ from mpifed.models.base import Model
 
 
 class ByCluster(Algorithm[ServerChannel]):
-    """Base class of methods with a model for each cluster.
-
-    Attributes
-    ----------
-    model : Model
-        The model of all clusters.
-    """
+    """Base class of methods with a model for each cluster."""
 
     exchanges = ("server",)
     aggregates = "means"
@@ -45,22 +39,7 @@ class ByCluster(Algorithm[ServerChannel]):
 
 
 def best_fitting(model: Model, models: Tensor, clients: Clients) -> Tensor:
-    """Return which of K models has the least training loss of each client.
-
-    Parameters
-    ----------
-    model : Model
-        The model of all clusters.
-    models : Tensor
-        Their parameters, (K, P) or (clients, K, P).
-    clients : Clients
-        The clients that choose.
-
-    Returns
-    -------
-    Tensor
-        int64 (clients,); of equal losses the first, also for clients without samples.
-    """
+    """Return which of K models has the least training loss of each client."""
     risks = train_risks(model, models, clients.shards.train, clients.rows)
     return risks.argmin(1).to(models.device)
 
@@ -68,21 +47,7 @@ def best_fitting(model: Model, models: Tensor, clients: Clients) -> Tensor:
 def means_within(
     cluster: Tensor, rows: Tensor, weights: Tensor, clients: Clients, channel: ServerChannel
 ) -> Tensor:
-    """Return the mean of the rows of each cluster, (clusters, ...). Collective.
-
-    Parameters
-    ----------
-    cluster : Tensor
-        The cluster of each client of the federation, int64 (n_clients,), counted from 0.
-    rows : Tensor
-        What the clients hosted here have sent, (clients, ...).
-    weights : Tensor
-        Their weights, float64 (clients,).
-    clients : Clients
-        The clients hosted here.
-    channel : ServerChannel
-        The channel of the round.
-    """
+    """Return the mean of the rows of each cluster, (clusters, ...). Collective."""
     found = []
     for label in range(int(cluster.max()) + 1):
         members = (cluster == label).numpy()
@@ -92,17 +57,7 @@ def means_within(
 
 
 def model_of_each(cluster: Tensor, models: Tensor, clients: Clients) -> Tensor:
-    """Return the clusters' models on every rank, (clusters, P). Collective.
-
-    Parameters
-    ----------
-    cluster : Tensor
-        The cluster of each client of the federation, int64 (n_clients,), counted from 0.
-    models : Tensor
-        The model of the cluster of each client hosted here, (clients, 1, P).
-    clients : Clients
-        Some of the clients hosted here.
-    """
+    """Return the clusters' models on every rank, (clusters, P). Collective."""
     everyone = np.arange(len(clients.federation.hosted))
     hosted = Clients(clients.federation, clients.shards, everyone)
     labels = cluster.numpy()

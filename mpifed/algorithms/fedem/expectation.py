@@ -13,20 +13,15 @@ from mpifed.federation.clients import Clients, Draws
 from mpifed.local.scoring import mean_by_client, train_losses
 from mpifed.models.base import Model
 
+# Largest change of a client's mixture weights at which E-steps on fixed components end.
 CONVERGED = 1e-6
-"""Largest change of a client's mixture weights at which E-steps on fixed components end."""
 
+# Largest number of E-steps on fixed components.
 MOST_E_STEPS = 1000
-"""Largest number of E-steps on fixed components."""
 
 
 def check_floor(floor: float, count: int, options: str) -> None:
-    """Refuse a floor above which ``count`` weights have no room; ``options`` say how many.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse a floor above which ``count`` weights have no room; ``options`` say how many."""
     if floor * count >= 1:
         raise InputError(
             f"algorithm.mixture_floor is {floor:g}; it must be below 1 / {options} = {1 / count:g}"
@@ -40,26 +35,7 @@ def first_mixture(
     how: Literal["random", "uniform"],
     dtype: torch.dtype,
 ) -> Tensor:
-    """Return first mixture weights, drawn from the flat Dirichlet distribution or all equal.
-
-    Parameters
-    ----------
-    clients : Clients
-        The clients hosted here.
-    draws : Draws
-        The random numbers of round 0.
-    count : int
-        Number of weights of a client.
-    how : {'random', 'uniform'}
-        How they are made.
-    dtype : torch.dtype
-        Their type.
-
-    Returns
-    -------
-    Tensor
-        pi, (clients, count).
-    """
+    """Return first mixture weights, drawn from the flat Dirichlet distribution or all equal."""
     mixture = torch.full((len(clients), count), 1 / count, dtype=dtype)
     if how == "random":
         for row, client in enumerate(clients.ids):
@@ -69,42 +45,14 @@ def first_mixture(
 
 
 def posterior(model: Model, components: Tensor, mixture: Tensor, clients: Clients) -> Tensor:
-    """E-step, eq. 8: q(z_i = m) proportional to pi_m exp(-l(theta_m; s_i)).
-
-    Parameters
-    ----------
-    model : Model
-        The model of all components.
-    components : Tensor
-        theta, (M, P) or (clients, M, P).
-    mixture : Tensor
-        pi, (clients, M).
-    clients : Clients
-        The clients whose samples are needed.
-
-    Returns
-    -------
-    Tensor
-        q of all hosted training samples, (M, samples). Columns of other clients' samples have no
-        meaning.
-    """
+    """E-step, eq. 8: q(z_i = m) proportional to pi_m exp(-l(theta_m; s_i))."""
     train = clients.shards.train
     losses = train_losses(model, components, train, clients.rows)
     return posterior_of_losses(losses, mixture, clients)
 
 
 def log_joint(losses: Tensor, mixture: Tensor, clients: Clients) -> Tensor:
-    """Return log pi_m - l(theta_m; s_i) of all hosted training samples, (M, samples).
-
-    Parameters
-    ----------
-    losses : Tensor
-        Losses of the hosted training samples under each component, (M, samples).
-    mixture : Tensor
-        pi, (clients, M).
-    clients : Clients
-        The clients whose samples are needed.
-    """
+    """Return log pi_m - l(theta_m; s_i) of all hosted training samples, (M, samples)."""
     # log 0 = -inf gives q = 0: a component with weight 0 keeps it, as in exact arithmetic.
     counts = clients.shards.train.counts
     log_mixture = mixture.new_zeros(mixture.shape[1], len(counts))
@@ -123,9 +71,8 @@ def posterior_of_losses(losses: Tensor, mixture: Tensor, clients: Clients) -> Te
 
 
 def log_likelihoods(model: Model, components: Tensor, mixture: Tensor, clients: Clients) -> Tensor:
-    """Return sum_i log sum_m pi_m exp(-l(theta_m; s_i)) of each client, float64 (clients,).
-
-    It is -n_t f_t of eq. 6. The parameters are those of ``posterior``.
+    """Return sum_i log sum_m pi_m exp(-l(theta_m; s_i)) of each client, float64 (clients,). It is
+    -n_t f_t of eq. 6.
     """
     train = clients.shards.train
     joint = log_joint(train_losses(model, components, train, clients.rows), mixture, clients)
@@ -136,22 +83,7 @@ def log_likelihoods(model: Model, components: Tensor, mixture: Tensor, clients: 
 
 
 def mixture_weights(q: Tensor, clients: Clients, floor: float = 0.0) -> Tensor:
-    """M-step for the mixture, eq. 9: pi_m = mean_i q(z_i = m).
-
-    Parameters
-    ----------
-    q : Tensor
-        Posterior of the hosted training samples, (M, samples).
-    clients : Clients
-        The clients whose weights are needed.
-    floor : float
-        Least weight, before the weights are normalised.
-
-    Returns
-    -------
-    Tensor
-        (clients, M), of the dtype of ``q``.
-    """
+    """M-step for the mixture, eq. 9: pi_m = mean_i q(z_i = m)."""
     mean = mean_by_client(q, clients.shards.train, clients.rows)
     if floor:
         mean = mean.clamp(min=floor)
@@ -166,28 +98,7 @@ def fitted_mixture(
     steps: int | None = None,
     floor: float = 0.0,
 ) -> Tensor:
-    """Return mixture weights for fixed components, by E-steps from uniform ones (section 3.2).
-
-    Parameters
-    ----------
-    model : Model
-        The model of all components.
-    components : Tensor
-        theta, (M, P), M at least 1.
-    clients : Clients
-        The clients whose weights are needed. Those without samples keep uniform weights.
-    steps : int, optional
-        Number of E-steps; 1 is the paper's. None is until no weight of the client changes by more
-        than ``CONVERGED``, and at most ``MOST_E_STEPS``: the likelihood is concave in the weights,
-        so that the limit does not depend on the start.
-    floor : float
-        As in ``mixture_weights``.
-
-    Returns
-    -------
-    Tensor
-        (clients, M).
-    """
+    """Return mixture weights for fixed components, by E-steps from uniform ones (section 3.2)."""
     losses = train_losses(model, components, clients.shards.train, clients.rows)
     return fitted_mixture_of_losses(losses, clients, steps, floor)
 
@@ -211,11 +122,5 @@ def fitted_mixture_of_losses(
 
 
 def entropies(mixture: Tensor) -> Tensor:
-    """Return -sum_m pi_m log pi_m of each row, in nats: (clients, M) to float64 (clients,).
-
-    Examples
-    --------
-    >>> entropies(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
-    tensor([0.0000, 0.6931], dtype=torch.float64)
-    """
+    """Return -sum_m pi_m log pi_m of each row, in nats: (clients, M) to float64 (clients,)."""
     return torch.special.entr(mixture.double()).sum(1)

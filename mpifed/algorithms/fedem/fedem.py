@@ -59,17 +59,7 @@ from mpifed.watchdog.stop_requests import raise_if_stop_requested
 
 @dataclass(frozen=True)
 class FedEMState:
-    """Components, mixture weights and the clients' optimizers.
-
-    Attributes
-    ----------
-    components : Tensor
-        theta, (M, P); under gossip (clients, M, P).
-    mixture : Tensor
-        pi, (clients, M).
-    optimizer : OptimizerState
-        SGD buffers of the clients.
-    """
+    """Components, mixture weights and the clients' optimizers."""
 
     components: Tensor = state.shared()
     mixture: Tensor = state.client()
@@ -79,8 +69,8 @@ class FedEMState:
 S = TypeVar("S")
 
 
+# Compressors that trials may send through: they send whole messages.
 NOTHING_LOST = ("none", "identity")
-"""Compressors that trials may send through: they send whole messages."""
 
 
 def refuse_remembering(configuration: Any) -> str | None:
@@ -102,19 +92,7 @@ def refuse_remembering(configuration: Any) -> str | None:
 
 @dataclass
 class Restarts:
-    """Trials of several beginnings.
-
-    Attributes
-    ----------
-    trials : int
-        How many; with one nothing is tried. The first begins as a run without trials would.
-    rounds : int
-        Rounds of each.
-    keep_training : bool
-        Whether the best trial's last state is kept, or its first.
-    reached : list of float
-        The training log-likelihood that each trial reached.
-    """
+    """Trials of several beginnings."""
 
     trials: int
     rounds: int
@@ -131,30 +109,7 @@ class Restarts:
         exchange: Exchange,
         seed: int,
     ) -> S:
-        """Run the trials and return the best one's state. Collective.
-
-        Parameters
-        ----------
-        state : dataclass
-            The first state of the run, which is returned if there is one trial.
-        begin : callable
-            Makes the first state of a trial from its draws, for all hosted clients.
-        round_of : callable
-            One round, as ``Algorithm.round``.
-        likelihood : callable
-            The training log-likelihood of each client in training, float64 (clients,).
-        clients : Clients
-            All clients hosted here.
-        exchange : Exchange
-            Books what the trials send.
-        seed : int
-            The seed of the run.
-
-        Raises
-        ------
-        AgreedStop
-            Where a rank was asked to stop; a resumed run begins the trials again.
-        """
+        """Run the trials and return the best one's state. Collective."""
         if self.trials == 1:
             return state
         federation, is_rows = clients.federation, exchange.shared_is_rows
@@ -187,12 +142,7 @@ class Restarts:
 
 
 def check_count(n_components: int, clients: Clients) -> None:
-    """Refuse more components than the largest shard has samples.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse more components than the largest shard has samples."""
     longest = int(clients.federation.n_train.max())
     if n_components > longest:
         raise InputError(
@@ -329,10 +279,7 @@ class Mixtures(Algorithm[Channel]):
 
 
 class FedEM(Mixtures):
-    """FedEM; under gossip D-FedEM: shared components, personal mixture weights.
-
-    Its options are those of ``Mixtures``.
-    """
+    """FedEM; under gossip D-FedEM: shared components, personal mixture weights."""
 
     learns = "M components, mixture weights of each client"
     sends = "its M components"

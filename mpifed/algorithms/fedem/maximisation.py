@@ -43,24 +43,14 @@ from mpifed.watchdog import heartbeat
 
 @dataclass(frozen=True)
 class PartialSurrogate:
-    """What a local solver needs of g_t(., v_t): its gradient on a minibatch I at u is
-
-        (1 / |I|) sum_{i in I} q_i grad l(u; s_i) + adjustments.
-
-    Attributes
-    ----------
-    weights : Tensor, optional
-        q, (components, hosted training samples). None is ones.
-    adjustments : sequence of Adjustment
-        Terms that do not depend on samples.
-    """
+    """What a local solver needs of g_t(., v_t): its gradient on a minibatch I at u is"""
 
     weights: Float[Tensor, "components samples"] | None = None
     adjustments: Sequence[Adjustment] = ()
 
 
+# A black box: from (clients, M, P) and the surrogates to their (inexact) minimisers.
 Solver = Callable[[Tensor, PartialSurrogate], Tensor]
-"""A black box: from (clients, M, P) and the surrogates to their (inexact) minimisers."""
 
 
 def minimise_surrogates(
@@ -74,34 +64,7 @@ def minimise_surrogates(
     step_scale: np.ndarray | None = None,
     solver: Solver | None = None,
 ) -> tuple[Tensor, OptimizerState]:
-    """Lines 2, 6 and 8 of Algorithm 3 under a server, 5 to 9 of Algorithm 5 under gossip.
-
-    Parameters
-    ----------
-    shared : Tensor
-        u, as the state has it.
-    optimizer : OptimizerState
-        The clients' state of the local solver.
-    surrogate : PartialSurrogate
-        g_t(., v_t), made at ``shared``.
-    local : LocalSGD
-        The local solver of the algorithms.
-    clients : Clients
-        The participants hosted here.
-    channel : Channel
-        What sends.
-    draws : Draws
-        The random numbers of the round.
-    step_scale : numpy.ndarray, optional
-        Factors of the learning rate, (clients,).
-    solver : callable, optional
-        A black box in place of local steps (App. H).
-
-    Returns
-    -------
-    tuple of Tensor and OptimizerState
-        The new u and the solver's state.
-    """
+    """Lines 2, 6 and 8 of Algorithm 3 under a server, 5 to 9 of Algorithm 5 under gossip."""
     start = channel.broadcast(shared)
     if solver is None:
         moved, optimizer = local(
@@ -118,34 +81,18 @@ def minimise_surrogates(
     return channel.average(moved, clients.weights, before=shared), optimizer
 
 
+# Norm of the gradient at which Newton's method stops.
 TOLERANCE = 1e-10
-"""Norm of the gradient at which Newton's method stops."""
 
+# Largest number of its steps.
 MOST_STEPS = 100
-"""Largest number of its steps."""
 
+# Least share of a Newton step that is tried.
 SHORTEST = 2.0**-30
-"""Least share of a Newton step that is tried."""
 
 
 def check_exact(model: Model, ridge: float, field: str) -> None:
-    """Refuse models whose weighted risks have no minimiser that is found here.
-
-    Parameters
-    ----------
-    model : Model
-        The model of all components.
-    ridge : float
-        Factor of (1 / 2) ||theta||^2.
-    field : str
-        What asks for the minimiser; the beginning of messages.
-
-    Raises
-    ------
-    InputError
-        Unless the model is linear with one output, and for logistic losses without a ridge, which
-        have no minimiser where a line separates the labels.
-    """
+    """Refuse models whose weighted risks have no minimiser that is found here."""
     linear = isinstance(model, Linear) and model.n_outputs == 1
     if not linear or model.loss not in (CROSS_ENTROPY, SQUARED, HALF_SQUARED):
         raise InputError(
@@ -161,21 +108,7 @@ def check_exact(model: Model, ridge: float, field: str) -> None:
 
 @dataclass(frozen=True)
 class OwnRisks:
-    """Phi_tm of one client t, as functions of its M components, in float64.
-
-    Attributes
-    ----------
-    a : Tensor
-        The design of its samples, (n_t, P).
-    y : Tensor
-        Their targets, (n_t,).
-    shares : Tensor
-        q / n_t, (M, n_t).
-    loss : Loss
-        l.
-    ridge : float
-        Factor of (1 / 2) ||theta||^2.
-    """
+    """Phi_tm of one client t, as functions of its M components, in float64."""
 
     a: Tensor
     y: Tensor
@@ -243,19 +176,7 @@ class OwnRisks:
 
 @dataclass(frozen=True)
 class WeightedRisks:
-    """Phi_tm of some clients and M components.
-
-    Attributes
-    ----------
-    model : Linear
-        One output; see ``check_exact``.
-    clients : Clients
-        The clients hosted here.
-    weights : Tensor
-        q, (M, hosted training samples).
-    ridge : float
-        Factor of (1 / 2) ||theta||^2.
-    """
+    """Phi_tm of some clients and M components."""
 
     model: Linear
     clients: Clients
@@ -291,8 +212,8 @@ class WeightedRisks:
         return OwnRisks(a, y, shares, self.model.loss, self.ridge)
 
 
+# Share of Phi below which a gap to Phi* counts as closed: rounding would decide the ratio.
 SMALLEST_GAP = 1e-9
-"""Share of Phi below which a gap to Phi* counts as closed: rounding would decide the ratio."""
 
 
 def weighted_risks(
@@ -306,23 +227,7 @@ def weighted_risks(
 def local_improvement(
     risks: WeightedRisks, start: Tensor, found: Tensor, clients: Clients
 ) -> float:
-    """Return the largest alpha of Assumption 9 over all clients and components. Collective.
-
-    Parameters
-    ----------
-    risks : WeightedRisks
-        Phi_tm.
-    start, found : Tensor
-        Where the local solver began and ended, (clients, M, P).
-    clients : Clients
-        The clients hosted here.
-
-    Returns
-    -------
-    float
-        0 for an exact solver, 1 for one that stays where it is; components that began at their
-        minimum do not count.
-    """
+    """Return the largest alpha of Assumption 9 over all clients and components. Collective."""
     best = risks.losses(risks.minimisers(start))
     before, after = risks.losses(start) - best, risks.losses(found) - best
     counts = before > SMALLEST_GAP * best.abs().clamp(min=SMALLEST_GAP)
@@ -352,24 +257,7 @@ def refuse_steps_of_newton(configuration: Any) -> str | None:
 
 @dataclass(frozen=True)
 class MStep:
-    """The M-step of the components: local steps, or exact minimisers.
-
-    Attributes
-    ----------
-    model : Model
-        The model of all components.
-    local : LocalSGD
-        Takes local steps; its weight decay is the ridge of exact minimisers.
-    is_exact : bool
-        Whether components are minimised by Newton's method.
-    is_recorded : bool
-        Whether its improvement is recorded, which needs exact minimisers too.
-
-    Raises
-    ------
-    InputError
-        If exact minimisers are needed of a model that has none.
-    """
+    """The M-step of the components: local steps, or exact minimisers."""
 
     model: Model
     local: LocalSGD

@@ -77,26 +77,7 @@ def no_statistics(
 def first_statistics(
     columns: Tensor, clients: Clients, exchange: Exchange, draws: Draws, count: int, full: bool
 ) -> Tensor:
-    """Return statistics of Gaussians around all training inputs. Collective; booked.
-
-    Means are drawn from a normal distribution with the mean and the variances of all inputs, which
-    clients send; each Gaussian has these variances.
-
-    Parameters
-    ----------
-    columns : Tensor
-        (1, z) of the hosted training samples, (1 + d, samples).
-    clients : Clients
-        All clients hosted here.
-    exchange : Exchange
-        A server.
-    draws : Draws
-        The random numbers of round 0.
-    count : int
-        Number of Gaussians.
-    full : bool
-        Whether covariances are matrices, or diagonal.
-    """
+    """Return statistics of Gaussians around all training inputs. Collective; booked."""
     federation, train = clients.federation, clients.shards.train
     own = np.flatnonzero(~federation.unseen[clients.ids])
     training = Clients(federation, clients.shards, clients.rows[own])
@@ -113,29 +94,7 @@ def first_statistics(
 def pair_losses(
     model: Model, components: Tensor, gaussians: Gaussians, columns: Tensor, clients: Clients
 ) -> Tensor:
-    """Return l(theta_m2; s) - log N(x; m1) of every training sample and pair (m1, m2).
-
-    A constant of each sample is left out, which cancels in posterior probabilities.
-
-    Parameters
-    ----------
-    model : Model
-        The model of all components.
-    components : Tensor
-        theta, (M2, P) or (clients, M2, P).
-    gaussians : Gaussians
-        M1 of them.
-    columns : Tensor
-        (1, z) of the hosted training samples, (1 + d, samples).
-    clients : Clients
-        The clients whose samples are needed.
-
-    Returns
-    -------
-    Tensor
-        (M1 M2, samples), with m2 the faster index. Columns of other clients' samples have no
-        meaning.
-    """
+    """Return l(theta_m2; s) - log N(x; m1) of every training sample and pair (m1, m2)."""
     train = clients.shards.train
     losses = train_losses(model, components, train, clients.rows)
     distances = losses.new_zeros(len(gaussians.log_scales), losses.shape[1])
@@ -148,39 +107,14 @@ def pair_losses(
 def predictor(
     models: Tensor, pairs: Tensor, gaussians: Gaussians, representation: Representation
 ) -> Predictor:
-    """Return p(y | x) of joint distributions, in which the input weighs the components.
-
-    Parameters
-    ----------
-    models : Tensor
-        theta, (M2, P) or (clients, M2, P).
-    pairs : Tensor
-        pi, (clients, M1, M2). With one Gaussian or one component the input has no influence.
-    gaussians : Gaussians
-        M1 of them.
-    representation : Representation
-        What they are over.
-    """
+    """Return p(y | x) of joint distributions, in which the input weighs the components."""
     gate = Gate(gaussians, representation, pairs) if min(pairs.shape[1:]) > 1 else None
     return Predictor(models, pairs.sum(1), {"joint_mixture": pairs}, gate)
 
 
 @dataclass(frozen=True)
 class FedGMMState:
-    """Components, Gaussians, mixture weights and the clients' optimizers.
-
-    Attributes
-    ----------
-    components : Tensor
-        theta, (M2, P).
-    statistics : Tensor
-        Statistics of the Gaussians, float64 (M1, 1 + d + d d), or (M1, 1 + 2 d) where covariances
-        are diagonal.
-    mixture : Tensor
-        pi, (clients, M1 M2).
-    optimizer : OptimizerState
-        SGD buffers of the clients.
-    """
+    """Components, Gaussians, mixture weights and the clients' optimizers."""
 
     components: Tensor = state.shared()
     statistics: Tensor = state.server()
@@ -263,10 +197,7 @@ class JointMixtures(Algorithm[ServerChannel]):
 
 
 class FedGMM(JointMixtures):
-    """FedGMM: Gaussians of inputs and components of labels, mixed jointly by every client.
-
-    Its options are those of ``JointMixtures``.
-    """
+    """FedGMM: Gaussians of inputs and components of labels, mixed jointly by every client."""
 
     learns = "M1 Gaussians, M2 components, mixture weights of each client"
     sends = "its M2 components, moments of its inputs"

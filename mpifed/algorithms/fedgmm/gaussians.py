@@ -23,31 +23,18 @@ from mpifed.data.base import Shards, Split
 from mpifed.local.scoring import samples_of
 from mpifed.random import stream
 
+# Samples of a client that are worked on at once.
 TOGETHER = 4096
-"""Samples of a client that are worked on at once."""
 
+# Weight of a Gaussian that has no samples.
 LEAST_WEIGHT = 1e-12
-"""Weight of a Gaussian that has no samples."""
 
 
 @dataclass(frozen=True)
 class Representation:
-    """z of an input x: x itself, or x in random directions where it has more numbers.
-
-    The directions are independent and normal with variance 1 / numbers (Dasgupta 1999): distances
-    are kept but for a factor, and Gaussians become rounder.
-
-    Attributes
-    ----------
-    dimension : int or None
-        Most numbers of z; None takes inputs as they are.
-    seed : int
-        The seed of the run.
-
-    Examples
-    --------
-    >>> Representation(2, 0)(torch.ones(3, 4, 5)).shape
-    torch.Size([3, 2])
+    """z of an input x: x itself, or x in random directions where it has more numbers. The
+    directions are independent and normal with variance 1 / numbers (Dasgupta 1999): distances are
+    kept but for a factor, and Gaussians become rounder.
     """
 
     dimension: int | None
@@ -97,26 +84,7 @@ def _directions(seed: int, inputs: int, dimension: int) -> Tensor:
 def mean_statistics(
     columns: Tensor, r: Tensor, split: Split, rows: np.ndarray, full: bool
 ) -> Tensor:
-    """Return each client's means of the statistics.
-
-    Parameters
-    ----------
-    columns : Tensor
-        (1, z) of the split's samples, (1 + d, samples).
-    r : Tensor
-        Their posterior probabilities, (M, samples).
-    split : Split
-        Samples of the hosted clients.
-    rows : numpy.ndarray
-        Positions of clients in the split, int64.
-    full : bool
-        Whether covariances are matrices, or diagonal.
-
-    Returns
-    -------
-    Tensor
-        float64 (clients, M, 1 + d + d d), or (clients, M, 1 + 2 d).
-    """
+    """Return each client's means of the statistics."""
     weights, size, count = r.double(), len(columns), len(r)
     shape = (count * size, size) if full else (count, 2 * size - 1)
     found = weights.new_zeros(len(rows), *shape)
@@ -140,17 +108,7 @@ def width_of(d: int, full: bool) -> int:
 
 
 def statistics_at(means: Tensor, variances: Tensor, full: bool) -> Tensor:
-    """Return the statistics of M Gaussians of equal weights with the same diagonal covariance.
-
-    Parameters
-    ----------
-    means : Tensor
-        float64 (M, d).
-    variances : Tensor
-        The diagonal, (d,).
-    full : bool
-        As for ``summed_statistics``.
-    """
+    """Return the statistics of M Gaussians of equal weights with the same diagonal covariance."""
     second = means.square() + variances
     if full:
         second = (means[:, :, None] * means[:, None] + torch.diag(variances)).flatten(1)
@@ -159,17 +117,7 @@ def statistics_at(means: Tensor, variances: Tensor, full: bool) -> Tensor:
 
 @dataclass(frozen=True)
 class Gaussians:
-    """M densities, with covariances C_m.
-
-    Attributes
-    ----------
-    factors : Tensor
-        F_m with F_mᵀ F_m = C_m^-1, (M, d, d); of diagonal covariances the diagonals, (M, d).
-    offsets : Tensor
-        -F_m mu_m, (M, d).
-    log_scales : Tensor
-        -1/2 log |C_m|, (M,).
-    """
+    """M densities, with covariances C_m."""
 
     factors: Tensor
     offsets: Tensor
@@ -184,28 +132,13 @@ class Gaussians:
         return white.square_().view(*self.offsets.shape, -1).sum(1)
 
     def log_densities(self, distances: Tensor) -> Tensor:
-        """Return log N(z; m) less the largest over m, of ``distances`` (M, B), which are lost.
-
-        What is left out cancels in posterior probabilities. Of a single Gaussian nothing is left.
-        """
+        """Return log N(z; m) less the largest over m, of ``distances`` (M, B), which are lost."""
         found = distances.mul_(-0.5).add_(self.log_scales[:, None])
         return found.sub_(found.amax(0))
 
 
 def gaussians_of(statistics: Tensor, full: bool, floor: float, dtype: torch.dtype) -> Gaussians:
-    """Return the Gaussians with given statistics: the M-step.
-
-    Parameters
-    ----------
-    statistics : Tensor
-        float64 (M, 1 + d + d d), or (M, 1 + 2 d).
-    full : bool
-        Whether covariances are matrices, or diagonal.
-    floor : float
-        Least eigenvalue of a covariance; smaller ones are raised.
-    dtype : torch.dtype
-        Type of the result.
-    """
+    """Return the Gaussians with given statistics: the M-step."""
     rest = statistics.shape[1] - 1
     d = (math.isqrt(4 * rest + 1) - 1) // 2 if full else rest // 2
     weights, first, second = statistics.split([1, d, rest - d], 1)
@@ -227,17 +160,7 @@ def gaussians_of(statistics: Tensor, full: bool, floor: float, dtype: torch.dtyp
 
 @dataclass(frozen=True)
 class Gate:
-    """Weights of components on an input: p(m2 | x) under a client's joint mixture.
-
-    Attributes
-    ----------
-    gaussians : Gaussians
-        Those of all clients, M1 of them.
-    representation : Representation
-        What they are over.
-    mixture : Tensor
-        pi of each client, (clients, M1, M2).
-    """
+    """Weights of components on an input: p(m2 | x) under a client's joint mixture."""
 
     gaussians: Gaussians
     representation: Representation

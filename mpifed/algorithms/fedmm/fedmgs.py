@@ -33,19 +33,7 @@ CodePenalty = Literal["ridge", "nonnegative", "one_hot"]
 
 @dataclass(frozen=True)
 class FedMGSState:
-    """Dictionary, codes and statistics, all float64; p inputs, K atoms.
-
-    Attributes
-    ----------
-    atoms : Tensor
-        W, (p, K).
-    codes : Tensor
-        H_i, (clients, K, longest shard), zeros where a client has no sample.
-    sent : Tensor
-        Statistics [A_i; B_i] that each client sent last, (clients, K + p, K).
-    total : Tensor
-        Weighted sum of ``sent`` over all clients, (K + p, K).
-    """
+    """Dictionary, codes and statistics, all float64; p inputs, K atoms."""
 
     atoms: Tensor = state.server()
     codes: Tensor = state.client()
@@ -156,22 +144,7 @@ class FedMGS(Algorithm[ServerChannel]):
         return FedMGSState(self.improved_atoms(state.atoms, summed), codes, sent, summed)
 
     def sampled(self, clients: Clients, draws: Draws) -> np.ndarray:
-        """Draw the clients that send in this round.
-
-        In round 1 all clients send, so that the server has statistics of each.
-
-        Parameters
-        ----------
-        clients : Clients
-            All training clients hosted here.
-        draws : Draws
-            Random numbers of the round.
-
-        Returns
-        -------
-        numpy.ndarray
-            bool (n_clients,), the same on every rank.
-        """
+        """Draw the clients that send in this round."""
         federation = clients.federation
         chosen = np.zeros(federation.n_clients, bool)
         everyone = federation.training
@@ -185,22 +158,7 @@ class FedMGS(Algorithm[ServerChannel]):
         return clients.weights if self.by_samples else clients.equal_weights
 
     def improved_codes(self, atoms: Tensor, codes: Tensor, x: Tensor) -> Tensor:
-        """Make Q1 projected gradient steps on the codes of one client.
-
-        Parameters
-        ----------
-        atoms : Tensor
-            W, (p, K).
-        codes : Tensor
-            H, (K, m).
-        x : Tensor
-            The client's samples X, (p, m).
-
-        Returns
-        -------
-        Tensor
-            H after steps of size 1 / L, (K, m).
-        """
+        """Make Q1 projected gradient steps on the codes of one client."""
         gram = atoms.T @ atoms
         gram += self.code_penalty * torch.eye(len(gram), dtype=gram.dtype)
         gram += self.crossing * (1 - torch.eye(len(gram), dtype=gram.dtype))
@@ -213,20 +171,7 @@ class FedMGS(Algorithm[ServerChannel]):
         return codes
 
     def improved_atoms(self, atoms: Tensor, summed: Tensor) -> Tensor:
-        """Make Q2 gradient steps on W.
-
-        Parameters
-        ----------
-        atoms : Tensor
-            W, (p, K).
-        summed : Tensor
-            [A; B], the weighted statistics of all clients, (K + p, K).
-
-        Returns
-        -------
-        Tensor
-            W after steps of size 1 / L, (p, K).
-        """
+        """Make Q2 gradient steps on W."""
         k = self.n_atoms
         gram = summed[:k] + 2 * self.atom_penalty * torch.eye(k, dtype=summed.dtype)
         size = 1 / float(torch.linalg.matrix_norm(gram, 2))

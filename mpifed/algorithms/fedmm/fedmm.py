@@ -80,20 +80,7 @@ def refuse_under_gossip(configuration: Any) -> str | None:
 
 
 def largest_rate(rate: float, omega: float) -> list[str]:
-    """Return lines for the log: the largest rate of Theorem 1 (Dieuleveut et al. 2025).
-
-    Parameters
-    ----------
-    rate : float
-        The option ``control_variate_rate``.
-    omega : float
-        omega_p, the variance of a message, participation included.
-
-    Examples
-    --------
-    >>> largest_rate(0.1, omega=3.0)
-    ['messages vary with omega_p 3; Theorem 1 asks for a control_variate_rate of at most 0.25']
-    """
+    """Return lines for the log: the largest rate of Theorem 1 (Dieuleveut et al. 2025)."""
     largest = 1 / (1 + omega)
     line = (
         f"messages vary with omega_p {omega:.4g}; Theorem 1 asks for a control_variate_rate of at "
@@ -105,13 +92,7 @@ def largest_rate(rate: float, omega: float) -> list[str]:
 
 @dataclass(frozen=True)
 class Known:
-    """The facts that a run keeps.
-
-    Attributes
-    ----------
-    facts : Tensor
-        float64 (k,).
-    """
+    """The facts that a run keeps."""
 
     facts: Tensor = state.server()
 
@@ -122,24 +103,7 @@ def find_facts(
     weights: Tensor,
     samples_of: Callable[[int], Tensor],
 ) -> Tensor:
-    """Compute what a surrogate asks of all data; collective.
-
-    Parameters
-    ----------
-    surrogate : Surrogate
-        The surrogate; its ``conclude`` is applied to the weighted means of its ``facts``.
-    clients : Clients
-        The clients hosted here.
-    weights : Tensor
-        mu_i, float64 (clients,).
-    samples_of : callable
-        Samples z of the i-th of ``clients``, (samples, dim).
-
-    Returns
-    -------
-    Tensor
-        float64 (k,).
-    """
+    """Compute what a surrogate asks of all data; collective."""
     means = []
     for block, size in enumerate(surrogate.fact_blocks):
         rows = torch.zeros(len(clients), size, dtype=torch.float64)
@@ -152,17 +116,7 @@ def find_facts(
 def with_facts(
     surrogate: Surrogate, clients: Clients, weights: Tensor, samples_of: Callable[[int], Tensor]
 ) -> tuple[Surrogate, Known | state.Nothing]:
-    """Return the surrogate with the facts that it asks for; collective.
-
-    For the parameters see ``find_facts``; the surrogate need not ask for anything.
-
-    Returns
-    -------
-    surrogate : Surrogate
-        The surrogate that has the facts.
-    known : Known or Nothing
-        The facts, where the state must keep them.
-    """
+    """Return the surrogate with the facts that it asks for; collective."""
     if not surrogate.fact_blocks:
         return surrogate, state.Nothing()
     facts = find_facts(surrogate, clients, weights, samples_of)
@@ -177,25 +131,12 @@ def restore_facts(surrogate: Surrogate, known: Known | state.Nothing) -> Surroga
     return surrogate
 
 
+# Samples on which a surrogate is tried before the run begins.
 FEW = 8
-"""Samples on which a surrogate is tried before the run begins."""
 
 
 def sample_of(data: Description, with_target: bool) -> Description:
-    """Return the description of the data as ``inputs_of`` gives them.
-
-    Parameters
-    ----------
-    data : Description
-        The data of the run.
-    with_target : bool
-        Whether targets follow the inputs.
-
-    Returns
-    -------
-    Description
-        With ``input_shape`` (dim,).
-    """
+    """Return the description of the data as ``inputs_of`` gives them."""
     width = math.prod(data.input_shape)
     if not with_target:
         return replace(data, input_shape=(width,), n_classes=0, task="unlabelled")
@@ -213,24 +154,7 @@ def shards_of(clients: Clients) -> Split:
 
 
 def samples_of_round(clients: Clients, draws: Draws, batch: int | None, online: bool) -> Split:
-    """Return what each of ``clients`` sees in a round.
-
-    Parameters
-    ----------
-    clients : Clients
-        The participants hosted here.
-    draws : Draws
-        The random numbers of the round.
-    batch : int or None
-        Samples of each client; None for its whole shard.
-    online : bool
-        Whether the batch is drawn anew from the data set's distribution.
-
-    Returns
-    -------
-    Split
-        The samples, client after client.
-    """
+    """Return what each of ``clients`` sees in a round."""
     if online:
         assert clients.shards.fresh is not None
         return clients.shards.fresh(clients.ids, draws.round, batch or 1)
@@ -246,13 +170,8 @@ def few_of(clients: Clients) -> Split:
 
 
 def inputs_of(split: Split, with_target: bool) -> Tensor:
-    """Return z of every sample: x, then y as the last columns if ``with_target``: (samples, dim).
-
-    Examples
-    --------
-    >>> split = Split(torch.ones(1, 2), torch.tensor([3]), np.array([0, 1]))
-    >>> inputs_of(split, with_target=True)
-    tensor([[1., 1., 3.]], dtype=torch.float64)
+    """Return z of every sample: x, then y as the last columns if ``with_target``:
+    (samples, dim).
     """
     x, y = split.x.flatten(1).double(), split.y.double()
     if not with_target or (y.dim() == 2 and not y.shape[1]):
@@ -260,35 +179,15 @@ def inputs_of(split: Split, with_target: bool) -> Tensor:
     return torch.cat([x, y if y.dim() == 2 else y[:, None]], 1)
 
 
+# Exceptions of factorisations, those of torch and those of surrogates.
 FAILURES = (LinAlgError, RunError)
-"""Exceptions of factorisations, those of torch and those of surrogates."""
 
+# A run with a larger objective counts as diverged, even if all numbers are finite.
 LARGEST_OBJECTIVE = 1e50
-"""A run with a larger objective counts as diverged, even if all numbers are finite."""
 
 
 def rows_or_nan(function: Callable[[Tensor], Tensor], rows: Tensor, size: int) -> Tensor:
-    """Apply ``function`` to rows, with NaN for those for which it fails.
-
-    Parameters
-    ----------
-    function : callable
-        Maps (R, n) to (R, size), and one row (n,) to (size,).
-    rows : Tensor
-        (clients, n).
-    size : int
-        Numbers in a row of the result.
-
-    Returns
-    -------
-    Tensor
-        (clients, size).
-
-    Examples
-    --------
-    >>> rows_or_nan(torch.square, torch.tensor([[1.0, 2.0]]), 2)
-    tensor([[1., 4.]])
-    """
+    """Apply ``function`` to rows, with NaN for those for which it fails."""
     if not len(rows):
         return rows.new_empty(0, size)
     try:
@@ -308,24 +207,7 @@ def _row_or_nan(function: Callable[[Tensor], Tensor], row: Tensor, size: int) ->
 def statistics_or_nan(
     surrogate: Surrogate, z: Tensor, theta: Tensor, offsets: np.ndarray
 ) -> Tensor:
-    """Return ``surrogate.statistics``, with NaN for the clients for whom it fails.
-
-    Parameters
-    ----------
-    surrogate : Surrogate
-        The problem.
-    z : Tensor
-        Samples of all clients, (samples, dim).
-    theta : Tensor
-        Parameters, (n_parameters,) or one row per client.
-    offsets : numpy.ndarray
-        First sample of each client, and their number at the end, int64 (clients + 1,).
-
-    Returns
-    -------
-    Tensor
-        (clients, size).
-    """
+    """Return ``surrogate.statistics``, with NaN for the clients for whom it fails."""
     try:
         return surrogate.statistics(z, theta, offsets)
     except LinAlgError:
@@ -345,22 +227,7 @@ def _statistic_or_nan(surrogate: Surrogate, z: Tensor, theta: Tensor) -> Tensor:
 
 
 def mean_loss_or_nan(surrogate: Surrogate, z: Tensor, theta: Tensor) -> Tensor:
-    """Return the mean of ``surrogate.losses``, NaN where it fails.
-
-    Parameters
-    ----------
-    surrogate : Surrogate
-        The problem.
-    z : Tensor
-        Samples of one client, (samples, dim).
-    theta : Tensor
-        (n_parameters,).
-
-    Returns
-    -------
-    Tensor
-        A scalar.
-    """
+    """Return the mean of ``surrogate.losses``, NaN where it fails."""
     try:
         return surrogate.losses(z, theta).mean()
     except LinAlgError:
@@ -368,18 +235,7 @@ def mean_loss_or_nan(surrogate: Surrogate, z: Tensor, theta: Tensor) -> Tensor:
 
 
 def bounded(objective: float) -> float:
-    """Return ``objective``, which all ranks have.
-
-    Raises
-    ------
-    Diverged
-        Where its absolute value is not below ``LARGEST_OBJECTIVE``, or it is NaN.
-
-    Examples
-    --------
-    >>> bounded(2.5)
-    2.5
-    """
+    """Return ``objective``, which all ranks have."""
     if abs(objective) < LARGEST_OBJECTIVE:
         return objective
     raise Diverged(f"the objective is {objective:g}: the training diverged", [])
@@ -402,25 +258,7 @@ def at_the_server(what: str) -> Iterator[None]:
 def training_objective(
     surrogate: Surrogate, theta: Tensor, clients: Clients, weights: Tensor, with_target: bool
 ) -> float:
-    """Return the objective on all training samples; collective.
-
-    Parameters
-    ----------
-    surrogate : Surrogate
-        The problem, with its losses and penalty.
-    theta : Tensor
-        (n_parameters,).
-    clients : Clients
-        The training clients hosted here.
-    weights : Tensor
-        mu_i, float64 (clients,).
-    with_target : bool
-        Whether targets are part of the samples.
-
-    Returns
-    -------
-    float
-    """
+    """Return the objective on all training samples; collective."""
     means = risks(surrogate, theta, clients.shards.train, clients, with_target)
     return float(total(clients, means, weights)[0]) + surrogate.penalty(theta)
 
@@ -428,20 +266,7 @@ def training_objective(
 def test_objective(
     surrogate: Surrogate, theta: Tensor, clients: Clients, by_samples: bool, with_target: bool
 ) -> float | None:
-    """Return the objective on test samples, of the clients that have any; collective.
-
-    Parameters
-    ----------
-    surrogate, theta, clients, with_target
-        As for ``training_objective``.
-    by_samples : bool
-        Whether clients weigh by their test samples, or alike.
-
-    Returns
-    -------
-    float or None
-        None where no client has test samples.
-    """
+    """Return the objective on test samples, of the clients that have any; collective."""
     counts = torch.from_numpy(clients.shards.test.counts[clients.rows]).double()
     means = risks(surrogate, theta, clients.shards.test, clients, with_target)
     weights = counts if by_samples else (counts > 0).double()
@@ -452,20 +277,7 @@ def test_objective(
 def risks(
     surrogate: Surrogate, theta: Tensor, split: Split, clients: Clients, with_target: bool
 ) -> Tensor:
-    """Return each client's mean loss on some of its samples.
-
-    Parameters
-    ----------
-    surrogate, theta, clients, with_target
-        As for ``training_objective``.
-    split : Split
-        Training or test samples of the hosted clients.
-
-    Returns
-    -------
-    Tensor
-        float64 (clients, 1); 0 without samples, NaN where a loss cannot be computed.
-    """
+    """Return each client's mean loss on some of its samples."""
     means = torch.zeros(len(clients), 1, dtype=torch.float64)
     for i, row in enumerate(clients.rows):
         if split.counts[row]:
@@ -476,11 +288,7 @@ def risks(
 
 @dataclass(frozen=True)
 class FedMMState:
-    """``surrogate`` S (q,), the one before it, control variates V_i (clients, q) and V (q,).
-
-    All float64; under gossip S has a row for each client. ``previous`` is for metrics.csv;
-    ``known`` are facts about the data without which the surrogate cannot compute.
-    """
+    """``surrogate`` S (q,), the one before it, control variates V_i (clients, q) and V (q,)."""
 
     surrogate: Tensor = state.shared()
     previous: Tensor = state.follows()
@@ -495,28 +303,7 @@ DEFAULT_STEP = 0.05
 
 
 def gamma_of(rule: StepRule, beta: float, t: int) -> float:
-    """Return the step size of a round.
-
-    Parameters
-    ----------
-    rule : {'constant', 'sqrt', 'inverse', 'inverse_kept'}
-        beta, beta / sqrt(beta + t) (the paper's experiments, section 6), 1 / t, or 1 / (t + 1).
-        1 / t forgets the first S, 1 / (t + 1) keeps it as one sample.
-    beta : float
-        In (0, 1].
-    t : int
-        The round, from 1.
-
-    Returns
-    -------
-    float
-        gamma_t in (0, 1].
-
-    Examples
-    --------
-    >>> gamma_of("inverse", 0.05, 4), gamma_of("inverse_kept", 0.05, 4)
-    (0.25, 0.2)
-    """
+    """Return the step size of a round."""
     rules = {
         "constant": beta,
         "sqrt": beta / math.sqrt(beta + t),
@@ -527,25 +314,7 @@ def gamma_of(rule: StepRule, beta: float, t: int) -> float:
 
 
 def refuse_long_steps(federation: Federation, gamma: float, option: str) -> None:
-    """Refuse steps gamma n mu_i above 1 of a client, with mu_i = m_i / m.
-
-    Under gossip such a step would take S beyond the client's statistics, and the projection would
-    change the mean over clients.
-
-    Parameters
-    ----------
-    federation : Federation
-        Its training clients have m_i samples.
-    gamma : float
-        Step size of round 1, the largest.
-    option : str
-        Name of the option that makes it smaller.
-
-    Raises
-    ------
-    InputError
-        Names the longest step.
-    """
+    """Refuse steps gamma n mu_i above 1 of a client, with mu_i = m_i / m."""
     largest = int(federation.n_train[federation.training].max()) * len(federation.training)
     longest = gamma * largest / federation.n_train_total
     if longest > 1:
@@ -557,22 +326,7 @@ def refuse_long_steps(federation: Federation, gamma: float, option: str) -> None
 
 
 def describe_steps(rule: StepRule, beta: float) -> tuple[str, list[str]]:
-    """Return what makes a step smaller, for messages, and lines about what is not read.
-
-    Parameters
-    ----------
-    rule : {'constant', 'sqrt', 'inverse', 'inverse_kept'}
-        The step rule.
-    beta : float
-        The option ``step``.
-
-    Returns
-    -------
-    option : str
-        Name of the option, with the rules that read it.
-    unread : list of str
-        At most one line for the log.
-    """
+    """Return what makes a step smaller, for messages, and lines about what is not read."""
     if not rule.startswith("inverse"):
         return "algorithm.step", []
     unread = f"algorithm.step={beta:g} changes nothing: step_rule {rule} has no step"

@@ -44,21 +44,7 @@ from mpifed.optimal_transport.losses import (
 
 @dataclass(frozen=True)
 class FedMMOTState:
-    """Potential, conjugate and control variates; P parameters of a network.
-
-    Attributes
-    ----------
-    omega : Tensor
-        Parameters of the potential, (P,).
-    theta : Tensor
-        Parameters of the conjugate, (P,).
-    optimizer : AdamState
-        The server's Adam for theta.
-    variates : Tensor
-        Control variates V_i, (clients, P).
-    variate : Tensor
-        Their weighted mean V, (P,).
-    """
+    """Potential, conjugate and control variates; P parameters of a network."""
 
     omega: Tensor = state.server()
     theta: Tensor = state.server()
@@ -69,9 +55,6 @@ class FedMMOTState:
 
 class FedMMOT(Algorithm[ServerChannel]):
     """FedMM-OT: an optimal transport map from potentials that clients improve together.
-
-    A client makes ``local.steps`` gradient steps (one, as in the paper, without it) of size
-    ``local.lr`` on batches of ``local.batch_size``.
 
     Parameters
     ----------
@@ -199,10 +182,7 @@ class FedMMOT(Algorithm[ServerChannel]):
         return rows
 
     def conjugate(self, omega: Tensor, state: FedMMOTState, draws: Draws) -> list[Tensor]:
-        """Return theta and Adam's state after the server's steps (Algorithm 3, line 16).
-
-        ``omega`` (P,) is the new potential; theta begins at that of ``state``.
-        """
+        """Return theta and Adam's state after the server's steps (Algorithm 3, line 16)."""
         count, size = self.conjugate_steps, self.options.batch_size
         generator = draws.stream("conjugate")
         targets = (
@@ -234,26 +214,7 @@ class FedMMOT(Algorithm[ServerChannel]):
 def first_potential(
     model: DenseICNN, clients: Clients, draws: Draws, dtype: torch.dtype, iterations: int
 ) -> Tensor:
-    """Compute parameters near the identity map at the server; collective.
-
-    Parameters
-    ----------
-    model : DenseICNN
-        The potential.
-    clients : Clients
-        The clients hosted here.
-    draws : Draws
-        Random numbers of round 0.
-    dtype : torch.dtype
-        Floating-point type of models.
-    iterations : int
-        Largest number of iterations.
-
-    Returns
-    -------
-    Tensor
-        (P,), the same on every rank.
-    """
+    """Compute parameters near the identity map at the server; collective."""
     generator = draws.stream("potential")
     found = computed_once(
         clients, lambda: identity_potential(model, generator, dtype, iterations=iterations)
@@ -273,9 +234,8 @@ def refuse_without_potential(configuration: Any) -> str | None:
 
 
 def batches_of(clients: Clients, draws: Draws, purpose: str, size: int) -> list[Tensor]:
-    """Draw a batch of each client's training samples without replacement, (size, dimension) each.
-
-    A client with fewer than ``size`` samples gives all. For ``purpose`` see ``sampling.batches``.
+    """Draw a batch of each client's training samples without replacement, (size,
+    dimension) each.
     """
     x = clients.shards.train.x
     return [x[torch.from_numpy(rows)] for rows in batches(clients, draws, purpose, size)]
@@ -284,10 +244,7 @@ def batches_of(clients: Clients, draws: Draws, purpose: str, size: int) -> list[
 def map_scores(
     model: DenseICNN, benchmark: Benchmark, omega: Tensor, clients: Clients, draws: Draws
 ) -> dict[str, float | None]:
-    """Return L2-UVP in per cent and cosine of the map grad f_omega, where metrics are recorded.
-
-    ``omega`` is (P,). The points depend on the seed alone, so that every evaluation has the same.
-    """
+    """Return L2-UVP in per cent and cosine of the map grad f_omega, where metrics are recorded."""
 
     def scores() -> dict[str, float | None]:
         # The same points in every evaluation, so that a curve shows the map alone.

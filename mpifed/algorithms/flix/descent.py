@@ -65,28 +65,7 @@ def watched_step(
     channel: ServerChannel,
     draws: Draws,
 ) -> S:
-    """One round of gradient descent whose server judges gradients and losses.
-
-    Parameters
-    ----------
-    objective : FlixObjective
-        f~, of all clients.
-    stopping : Stopping
-        See the options ``stop_at``, ``stop_rule`` and ``stuck`` of ``Descent``.
-    state : FlixState
-        Its ``step`` 0 asks for a line search.
-    clients : Clients
-        The participants hosted here.
-    channel : ServerChannel
-        What sends, among all participants.
-    draws : Draws
-        The random numbers of this round.
-
-    Returns
-    -------
-    FlixState
-        With the next x, or with ``stopped`` where the rule to stop was met.
-    """
+    """One round of gradient descent whose server judges gradients and losses."""
     x = channel.broadcast(state.model)[:, 0]
     sent = channel.send(objective.local_gradients(state.optima, x, clients, draws), whole=True)
     uniform = clients.sampled_weights

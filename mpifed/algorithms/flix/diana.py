@@ -45,15 +45,7 @@ from mpifed.theory import flix as theory
 
 @dataclass(frozen=True)
 class GradientDifferences(MessageRule[DianaState, ServerChannel]):
-    """Clients send how their gradients differ from the memories h_i, compressed.
-
-    Parameters
-    ----------
-    rate : float or None
-        beta; None is 1 / (1 + omega).
-    starts_with_gradients : bool
-        Whether h_i^0 is the gradient at x^0, sent whole, and not zero.
-    """
+    """Clients send how their gradients differ from the memories h_i, compressed."""
 
     rate: float | None
     starts_with_gradients: bool

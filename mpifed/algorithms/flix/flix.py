@@ -31,12 +31,7 @@ from mpifed.theory import flix as theory
 
 
 class WholeMessages(MessageRule[FlixState, Channel]):
-    """Clients take the step and send their models, which the exchange averages.
-
-    The average of x - gamma g_i is x - (gamma / n) sum_i g_i. Sent so, messages may be compressed
-    by any compressor, with error feedback where it is biased, and neighbours may take the place of
-    the server.
-    """
+    """Clients take the step and send their models, which the exchange averages."""
 
     def start(self, state: FlixState) -> FlixState:
         return state

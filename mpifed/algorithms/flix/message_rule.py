@@ -29,24 +29,7 @@ from mpifed.theory import flix as theory
 
 @dataclass(frozen=True)
 class Problem:
-    """A run before its first round, as a theorem sees it.
-
-    Parameters
-    ----------
-    objective : FlixObjective
-    state : FlixState
-        After ``prepare``.
-    clients : Clients
-        The training clients hosted here.
-    exchange : Exchange
-    constants : theory.Constants
-    step_size : StepSize
-        How gamma was chosen, and for which setting.
-    averages : bool
-        Whether round 1 is the one-shot average.
-    accuracy : float
-        The gap epsilon for which rounds are counted.
-    """
+    """A run before its first round, as a theorem sees it."""
 
     objective: FlixObjective
     state: FlixState
@@ -64,10 +47,7 @@ class Problem:
         return strong and bool(int(self.state.known))
 
     def squared_gradients(self, away_from: Tensor | None = None) -> float:
-        """sum_i ||g_i - h_i||^2 for the gradients g_i of f_i(T_i(x)) at the minimiser x*.
-
-        h_i are the gradients at ``away_from``, (P,), or zeros if None. Collective.
-        """
+        """sum_i ||g_i - h_i||^2 for the gradients g_i of f_i(T_i(x)) at the minimiser x*."""
         state, draws = self.state, Draws(0, 0)
         x = state.reference.to(state.optima)
         g = self.objective.gradients(state.optima, x, self.clients, draws)
@@ -84,23 +64,7 @@ def all_constants(
     omega: float,
     memory_rate: float,
 ) -> theory.Constants:
-    """The constants of the theorems over all training clients; collective.
-
-    Parameters
-    ----------
-    clients : Clients
-        The training clients hosted here.
-    alpha : ndarray
-        alpha_i of all training clients, (n,).
-    smoothness : Tensor
-        L_i of the hosted ones, float64 (clients,).
-    strong : float
-        mu_i, the same for all.
-    omega : float
-        Variance of a message.
-    memory_rate : float
-        beta of DIANA's memories.
-    """
+    """The constants of the theorems over all training clients; collective."""
     federation = clients.federation
     one_hot = torch.zeros(len(clients), federation.n_clients, dtype=torch.float64)
     one_hot[torch.arange(len(clients)), torch.from_numpy(clients.ids)] = smoothness
@@ -119,20 +83,7 @@ def feeds_errors_back(exchange: Exchange, size: int) -> bool:
 
 
 def theorem_of_step(problem: Problem, unproven: list[str]) -> str:
-    """Which theorem gave gamma, and what of the run it does not cover, for the log.
-
-    Parameters
-    ----------
-    problem : Problem
-        The run.
-    unproven : list of str
-        What of the exchange the theorem does not cover.
-
-    Returns
-    -------
-    str
-        Empty where gamma was given.
-    """
+    """Which theorem gave gamma, and what of the run it does not cover, for the log."""
     how, exchange, objective = problem.step_size, problem.exchange, problem.objective
     if how.given is not None:
         return ""
@@ -157,14 +108,7 @@ def is_predictable(problem: Problem) -> bool:
 
 
 def constants_in_words(c: theory.Constants) -> str:
-    """The constants, for the log.
-
-    Examples
-    --------
-    >>> c = theory.constants(np.full(2, 0.5), np.array([4.0, 3.0]), 1.0)
-    >>> constants_in_words(c)
-    'mean L_i 3.5, L_alpha 0.875, condition 3.5, omega 0'
-    """
+    """The constants, for the log."""
     return (
         f"mean L_i {c.l_hat:.6g}, L_alpha {c.l_alpha:.6g}, condition {c.condition:.4g}, omega "
         f"{c.omega:.4g}"
@@ -174,19 +118,7 @@ def constants_in_words(c: theory.Constants) -> str:
 def accuracy_of_optima(
     gradient_norms: Tensor, tolerance: float, iterations: int, clients: Clients
 ) -> list[str]:
-    """Log lines on how near to their optima the clients came; collective.
-
-    Parameters
-    ----------
-    gradient_norms : Tensor
-        ||grad f_i(x_i)||, float64 (clients,).
-    tolerance : float
-        What was asked for; a second line warns where it was not reached.
-    iterations : int
-        The limit of the solver.
-    clients : Clients
-        The training clients hosted here.
-    """
+    """Log lines on how near to their optima the clients came; collective."""
     worst = largest(clients, gradient_norms)
     lines = [f"local optima: gradient norms up to {worst:.2e}"]
     if worst > tolerance:
@@ -198,13 +130,7 @@ def accuracy_of_optima(
 
 
 def bold_memory_rate(rate: float, omega: float) -> list[str]:
-    """A warning where DIANA's beta, ``rate``, is above what is proven; nothing elsewhere.
-
-    Examples
-    --------
-    >>> bold_memory_rate(0.2, omega=4.0)
-    []
-    """
+    """A warning where DIANA's beta, ``rate``, is above what is proven; nothing elsewhere."""
     if theory.is_stable(rate, omega):
         return []
     return [
@@ -214,12 +140,8 @@ def bold_memory_rate(rate: float, omega: float) -> list[str]:
 
 
 def report_theorem_two(problem: Problem) -> list[str]:
-    """Rounds that Theorem 2 needs from the one-shot average, with equal coefficients; collective.
-
-    Returns
-    -------
-    list of str
-        A log line, or nothing where the theorem does not apply.
+    """Rounds that Theorem 2 needs from the one-shot average, with equal coefficients;
+    collective.
     """
     c, clients = problem.constants, problem.clients
     alpha = problem.objective.alpha(clients.federation.training)
@@ -236,13 +158,7 @@ def report_theorem_two(problem: Problem) -> list[str]:
 
 
 def report_theorem_three(problem: Problem) -> list[str]:
-    """Where Theorem 3 puts the floor of DCGD; collective.
-
-    Returns
-    -------
-    list of str
-        A log line, or nothing where the theorem does not apply.
-    """
+    """Where Theorem 3 puts the floor of DCGD; collective."""
     if not problem.has_minimiser:
         return []
     c = problem.constants
@@ -253,19 +169,8 @@ def report_theorem_three(problem: Problem) -> list[str]:
 
 
 def report_theorem_four(problem: Problem, starts_with_gradients: bool) -> list[str]:
-    """Rounds after which Theorem 4 puts the expected gap of DIANA below the accuracy; collective.
-
-    Parameters
-    ----------
-    problem : Problem
-        The run.
-    starts_with_gradients : bool
-        Whether h_i^0 are the gradients at x^0, and not zero.
-
-    Returns
-    -------
-    list of str
-        A log line, or nothing where the theorem does not apply.
+    """Rounds after which Theorem 4 puts the expected gap of DIANA below the accuracy;
+    collective.
     """
     c, state, clients = problem.constants, problem.state, problem.clients
     if not problem.has_minimiser or not theory.is_stable(c.rho, c.omega):
@@ -290,10 +195,7 @@ State = TypeVar("State", bound=FlixState)
 
 
 class MessageRule(ABC, Generic[State, AnyChannel]):
-    """How gradients of f~ travel, and what the paper proves about it.
-
-    It is generic in the state that it moves on and in the channel that it needs.
-    """
+    """How gradients of f~ travel, and what the paper proves about it."""
 
     @abstractmethod
     def start(self, state: FlixState) -> State:
@@ -309,23 +211,7 @@ class MessageRule(ABC, Generic[State, AnyChannel]):
         draws: Draws,
         first: bool,
     ) -> State:
-        """Return the state with x^{k+1} for x^k: one communication round.
-
-        Parameters
-        ----------
-        objective : FlixObjective
-            f~, of all clients.
-        state : FlixState
-            x^k, with the rows of the participants.
-        clients : Clients
-            The participants hosted here.
-        channel : Channel or ServerChannel
-            What sends, among all participants.
-        draws : Draws
-            The random numbers of this round.
-        first : bool
-            Whether no gradient has been sent yet.
-        """
+        """Return the state with x^{k+1} for x^k: one communication round."""
 
     @abstractmethod
     def step_size(self, c: theory.Constants, how: StepSize) -> float:
@@ -364,34 +250,7 @@ def send_gradients(
     draws: Draws,
     whole: bool = False,
 ) -> Tensor | SparseRows:
-    """C_i(alpha_i grad f_i(T_i(x)) - h_i) as the server receives it.
-
-    A client that knows which coordinates of its message will be kept computes no others.
-
-    Parameters
-    ----------
-    objective : FlixObjective
-        f~, of all clients.
-    optima : Tensor
-        x_i, (clients, P).
-    x : Tensor
-        What the server has broadcast, (P,).
-    memories : Tensor or None
-        h_i, (clients, P); None for zeros.
-    clients : Clients
-        The participants hosted here.
-    channel : ServerChannel
-        What sends, among all participants.
-    draws : Draws
-        The random numbers of this round.
-    whole : bool
-        Whether the gradients are sent without C_i.
-
-    Returns
-    -------
-    Tensor or SparseRows
-        Rows of (clients, P).
-    """
+    """C_i(alpha_i grad f_i(T_i(x)) - h_i) as the server receives it."""
     size, exact = optima.shape[1], objective.batch_size is None
     columns = channel.coordinates(size) if exact and not whole else None
     if columns is not None:
@@ -407,51 +266,14 @@ def send_gradients(
 
 
 def stepped(model: Tensor, step: float, gradient: Tensor) -> Tensor:
-    """x - step * gradient, computed in float64 at the server.
-
-    Parameters
-    ----------
-    model : Tensor
-        x, (1, P).
-    step : float
-        gamma.
-    gradient : Tensor
-        At the server, float64 (P,).
-
-    Returns
-    -------
-    Tensor
-        (1, P), of the dtype of ``model``.
-
-    Examples
-    --------
-    >>> stepped(torch.tensor([[1.0, 2.0]]), 0.5, torch.tensor([2.0, -2.0]).double())
-    tensor([[0., 3.]])
-    """
+    """x - step * gradient, computed in float64 at the server."""
     return (model.double() - step * gradient).to(model)
 
 
 def one_shot_average(
     optima: Tensor, squares: Tensor, smoothness: Tensor, channel: ServerChannel
 ) -> Tensor | None:
-    """The average of Theorem 1: x_avg = sum_i w_i x_i with w_i proportional to alpha_i^2 L_i.
-
-    Parameters
-    ----------
-    optima : Tensor
-        x_i, (clients, P).
-    squares : Tensor
-        alpha_i^2, float64 (clients,).
-    smoothness : Tensor
-        L_i, float64 (clients,); 0 where it is unknown, which counts as 1.
-    channel : ServerChannel
-        What sends, among all participants.
-
-    Returns
-    -------
-    Tensor or None
-        float64 (P,); None where all w_i are 0.
-    """
+    """The average of Theorem 1: x_avg = sum_i w_i x_i with w_i proportional to alpha_i^2 L_i."""
     known = torch.where(smoothness > 0, smoothness, torch.ones_like(smoothness))
     mass = (squares * known)[:, None].to(optima)
     sent = channel.send(torch.cat([optima * mass, mass], 1), whole=True)

@@ -23,32 +23,20 @@ from mpifed.local.objective import Regulariser
 from mpifed.models.base import Model
 from mpifed.models.linear import Linear
 
+# Parameters up to which Newton's method is preferred: its matrices are summed over clients.
 NEWTON_UP_TO = 600
-"""Parameters up to which Newton's method is preferred: its matrices are summed over clients."""
 
+# Smallest over largest curvature up to which f~ counts as flat in some direction.
 FLAT = 1e-12
-"""Smallest over largest curvature up to which f~ counts as flat in some direction."""
 
+# The last Newton step, over 1 + ||x||, up to which x counts as a minimiser. Where f~ has an infimum
+# but no minimiser, the steps do not shrink.
 ARRIVED = 1e-4
-"""The last Newton step, over 1 + ||x||, up to which x counts as a minimiser. Where f~ has an
-infimum but no minimiser, the steps do not shrink."""
 
 
 @dataclass(frozen=True)
 class Minimum:
-    """f~ at its least.
-
-    Parameters
-    ----------
-    x : Tensor
-        float64 (P,).
-    value : float
-        f~(x).
-    unique : bool
-        Whether x is the only minimiser. Where it is not, as for separable classes
-        without error, there are several or none, and a distance from x means nothing; ``value`` is
-        the infimum all the same.
-    """
+    """f~ at its least."""
 
     x: Tensor
     value: float
@@ -58,20 +46,7 @@ class Minimum:
 def curvatures(
     model: Model, clients: Clients, regulariser: Regulariser, published_code: bool
 ) -> Tensor:
-    """L_i, float64 (clients,); zeros where the smoothness of the model is not known.
-
-    Parameters
-    ----------
-    model : Model
-        Any; the smoothness of linear ones is known.
-    clients : Clients
-        Those whose L_i are wanted.
-    regulariser : Regulariser
-        Added to every f_i.
-    published_code : bool
-        Whether lambda is divided by 4 m_i, as in the published code, which has it inside the
-        eigenvalue.
-    """
+    """L_i, float64 (clients,); zeros where the smoothness of the model is not known."""
     if as_linear(model) is None:
         return torch.zeros(len(clients), dtype=torch.float64)
     found = smoothness(model, clients, regulariser)
@@ -84,25 +59,7 @@ def curvatures(
 def minimum(
     objective: FlixObjective, optima: Tensor, clients: Clients, method: Method
 ) -> Minimum | None:
-    """The minimum of f~, as exactly as float64 allows; collective.
-
-    Parameters
-    ----------
-    objective : FlixObjective
-        f~, of all clients.
-    optima : Tensor
-        x_i, (clients, P).
-    clients : Clients
-        The training clients hosted here.
-    method : {'auto', 'newton', 'lbfgs', 'none'}
-        ``newton`` is for linear models with one output. ``auto`` looks for the minimum of linear
-        models only, by Newton's method up to ``NEWTON_UP_TO`` parameters.
-
-    Returns
-    -------
-    Minimum or None
-        None where it is not asked for, or where all alpha_i are 0.
-    """
+    """The minimum of f~, as exactly as float64 allows; collective."""
     linear = as_linear(objective.model)
     if method == "none" or (method == "auto" and linear is None):
         return None
@@ -123,25 +80,7 @@ def minimum(
 def measured(
     objective: FlixObjective, state: FlixState, x: Tensor, clients: Clients
 ) -> dict[str, float | None]:
-    """What FLIX adds to metrics.csv; collective.
-
-    Parameters
-    ----------
-    objective : FlixObjective
-        f~, of all clients.
-    state : FlixState
-        The minimum that ``prepare`` has found is read of it.
-    x : Tensor
-        Where f~ is measured, (P,).
-    clients : Clients
-        The training clients hosted here.
-
-    Returns
-    -------
-    dict
-        ``objective``, f~(x); where the least value is known ``objective_gap``, f~(x) less that;
-        where the minimiser x* is known ``deployed_distance``, (1/n) sum_i ||T_i(x) - T_i(x*)||^2.
-    """
+    """What FLIX adds to metrics.csv; collective."""
     n = len(clients.federation.training)
     losses = objective.losses(state.optima, x, clients)
     value = float(total(clients, losses[:, None])[0]) / n
@@ -156,16 +95,7 @@ def measured(
 
 
 class Risk:
-    """f~ and its derivatives at x, float64 (P,), over all training clients; collective.
-
-    Parameters
-    ----------
-    objective : FlixObjective
-    optima : Tensor
-        x_i, (clients, P).
-    clients : Clients
-        The training clients hosted here.
-    """
+    """f~ and its derivatives at x, float64 (P,), over all training clients; collective."""
 
     def __init__(self, objective: FlixObjective, optima: Tensor, clients: Clients) -> None:
         self._risks, self._regulariser = objective.risks(clients), objective.regulariser

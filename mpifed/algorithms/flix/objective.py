@@ -27,25 +27,7 @@ from mpifed.sparse_rows import gathered, places
 def partial_gradients(
     objective: Objective, parameters: Tensor, columns: np.ndarray
 ) -> Tensor | None:
-    """Return some coordinates of the gradients of f_i at w_i.
-
-    They are bit for bit those of ``objective.gradients``. With sparse products and one output only
-    these columns are computed.
-
-    Parameters
-    ----------
-    objective : Objective
-        The f_i.
-    parameters : Tensor
-        w_i, (clients, P).
-    columns : numpy.ndarray
-        Coordinates of each client, int64 (clients, k).
-
-    Returns
-    -------
-    Tensor or None
-        (clients, k); None where another coordinate may be infinite or NaN.
-    """
+    """Return some coordinates of the gradients of f_i at w_i."""
     if not isinstance(objective, SparseObjective) or objective.model.n_outputs > 1:
         whole = objective.gradients(parameters)
         return gathered(whole, columns) if math.isfinite(float(whole.sum())) else None
@@ -60,20 +42,7 @@ def partial_gradients(
 
 @dataclass(frozen=True)
 class FlixObjective:
-    """f~ as the clients compute it.
-
-    Parameters
-    ----------
-    model : Model
-    regulariser : Regulariser
-        Added to every f_i.
-    coefficients : float or list of float
-        alpha, one number for all clients or one for each client of the federation.
-    risks : Objectives
-        The f_i of a set of clients.
-    batch_size : int, optional
-        Samples drawn for a gradient; None takes all of them.
-    """
+    """f~ as the clients compute it."""
 
     model: Model
     regulariser: Regulariser
@@ -96,17 +65,7 @@ class FlixObjective:
         return torch.from_numpy(self.alpha(clients.ids) ** 2)
 
     def mixed(self, optima: Tensor, x: Tensor, clients: Clients) -> Tensor:
-        """T_i(x), (clients, P).
-
-        Parameters
-        ----------
-        optima : Tensor
-            x_i, (clients, P).
-        x : Tensor
-            (P,), or (clients, P) where every client has another x.
-        clients : Clients
-            Those whose rows are given.
-        """
+        """T_i(x), (clients, P)."""
         alpha = self._column(optima, clients)
         return ((1 - alpha) * optima).add_(alpha * x)
 
@@ -130,20 +89,7 @@ class FlixObjective:
     def partial_gradients(
         self, optima: Tensor, x: Tensor, clients: Clients, columns: np.ndarray
     ) -> Tensor | None:
-        """Some coordinates of the exact ``gradients``.
-
-        Parameters
-        ----------
-        optima, x, clients
-            As for ``mixed``.
-        columns : ndarray
-            The coordinates of each client, int64 (clients, k).
-
-        Returns
-        -------
-        Tensor or None
-            (clients, k); None where another coordinate may be infinite or NaN.
-        """
+        """Some coordinates of the exact ``gradients``."""
         points = self.mixed(optima, x, clients)
         found = partial_gradients(self.risks(clients), points, columns)
         return None if found is None else found.mul_(self._column(optima, clients))
@@ -161,22 +107,7 @@ def as_linear(model: Model) -> Linear | None:
 
 
 def weighted_mean(rows: Tensor, mass: Tensor, clients: Clients) -> Tensor:
-    """sum_i w_i rows_i with w_i proportional to ``mass``; collective.
-
-    Parameters
-    ----------
-    rows : Tensor
-        (clients, P).
-    mass : Tensor
-        Non-negative, (clients,).
-    clients : Clients
-        Those whose rows are given.
-
-    Returns
-    -------
-    Tensor
-        (P,), of the dtype of ``rows``; zeros where the mass of all clients is 0.
-    """
+    """sum_i w_i rows_i with w_i proportional to ``mass``; collective."""
     mass = mass.to(rows.device)
     whole = total(clients, torch.cat([rows.double() * mass[:, None], mass[:, None]], 1))
     found = whole[:-1] / whole[-1] if float(whole[-1]) > 0 else torch.zeros_like(whole[:-1])
@@ -184,10 +115,8 @@ def weighted_mean(rows: Tensor, mass: Tensor, clients: Clients) -> Tensor:
 
 
 def weighted_variance(rows: Tensor, mass: Tensor, clients: Clients) -> float:
-    """sum_i w_i ||rows_i - mean||^2 with w_i proportional to ``mass``; collective.
-
-    With the optima x_i for rows and L_i for mass it is the V of Theorem 1. For the parameters see
-    ``weighted_mean``.
+    """sum_i w_i ||rows_i - mean||^2 with w_i proportional to ``mass``; collective. With the optima
+    x_i for rows and L_i for mass it is the V of Theorem 1.
     """
     away = (rows - weighted_mean(rows, mass, clients)).double().square().sum(1)
     return float(weighted_mean(away[:, None], mass, clients)[0])

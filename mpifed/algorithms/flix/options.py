@@ -31,9 +31,10 @@ from mpifed.models.base import Model
 from mpifed.results.configurations import read_stored
 from mpifed.theory import flix as theory
 
+# Parts of a configuration that change a client's optimum.
 PROBLEM = ("clients", "seed", "dtype", "data", "model")
-"""Parts of a configuration that change a client's optimum."""
 
+# Options of the algorithm that change it.
 OPTIMUM = (
     "l2",
     "regulariser",
@@ -42,7 +43,6 @@ OPTIMUM = (
     "local_tolerance",
     "local_iterations",
 )
-"""Options of the algorithm that change it."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,7 @@ class StoredOptima:
 
 
 def refuse_other_problem(configuration: Any) -> str | None:
-    """Why the optima of the run ``algorithm.optima_from`` are not those of this run.
-
-    Returns
-    -------
-    str or None
-        None where they are, and where there is no such run: a resumed run does not need it.
-    """
+    """Why the optima of the run ``algorithm.optima_from`` are not those of this run."""
     own = configuration.algorithm.options
     place = own["optima_from"]
     path = Path(place) / "config.yaml"
@@ -87,45 +81,12 @@ def refuse_other_problem(configuration: Any) -> str | None:
 
 
 def stored_model(place: str, like: Tensor) -> Tensor:
-    """The x of the newest intact checkpoint of a run.
-
-    Parameters
-    ----------
-    place : str
-        The run's directory.
-    like : Tensor
-        Shape and dtype of what is wanted, (1, P).
-
-    Raises
-    ------
-    InputError
-        Where the directory holds no such x.
-    """
+    """The x of the newest intact checkpoint of a run."""
     return _read(place, "start_from", StoredModel(torch.zeros_like(like)), np.arange(0)).model
 
 
 def stored_optima(place: str, like: Tensor, ids: np.ndarray) -> tuple[Tensor, Tensor]:
-    """The clients' optima in the newest intact checkpoint of a run.
-
-    Parameters
-    ----------
-    place : str
-        The run's directory.
-    like : Tensor
-        Shape and dtype of what is wanted, (clients, P).
-    ids : ndarray
-        Client numbers, int64 (clients,).
-
-    Returns
-    -------
-    tuple of Tensor
-        x_i, (clients, P), and ||grad f_i(x_i)||, float64 (clients,).
-
-    Raises
-    ------
-    InputError
-        Where the directory holds no such optima.
-    """
+    """The clients' optima in the newest intact checkpoint of a run."""
     wanted = StoredOptima(like, torch.zeros(len(ids), dtype=torch.float64))
     found = _read(place, "optima_from", wanted, ids)
     return found.optima, found.gradient_norm
@@ -172,22 +133,13 @@ class StartingPoint:
 
     @property
     def is_average(self) -> bool:
-        """Whether round 1 under a server is the one-shot average.
-
-        Examples
-        --------
-        >>> StartingPoint(None, None).is_average, StartingPoint(None, "runs/a").is_average
-        (True, False)
-        """
+        """Whether round 1 under a server is the one-shot average."""
         return self.point == "average" or (self.point is None and self.earlier_run is None)
 
 
 @dataclass(frozen=True)
 class StepSize:
-    """gamma: a number, by ``line_search``, or None for the theorem.
-
-    The theorem is that for ``setting``; ``smoothness`` says which constants enter it.
-    """
+    """gamma: a number, by ``line_search``, or None for the theorem."""
 
     given: float | Literal["line_search"] | None
     setting: theory.Setting
@@ -210,10 +162,7 @@ class Stopping:
 
 @dataclass(frozen=True)
 class LocalOptima:
-    """Where the clients' x_i come from: a solver and its limits, or the run ``earlier_run``.
-
-    The solver stops where ||grad f_i|| is below ``tolerance``, or after ``iterations``.
-    """
+    """Where the clients' x_i come from: a solver and its limits, or the run ``earlier_run``."""
 
     solver: optima.Solver
     start: optima.Start
@@ -231,21 +180,7 @@ class Reference:
 
 
 def proven_setting(setting: Setting, model: Model, regulariser: Regulariser) -> theory.Setting:
-    """Which theorems hold.
-
-    Parameters
-    ----------
-    setting : {'auto', 'strongly_convex', 'convex', 'nonconvex'}
-        ``auto`` decides by the model and the regulariser.
-    model : Model
-        Only risks of linear models are known to be convex.
-    regulariser : Regulariser
-        Added to every f_i.
-
-    Returns
-    -------
-    {'strongly_convex', 'convex', 'nonconvex'}
-    """
+    """Which theorems hold."""
     if setting != "auto":
         return setting
     if regulariser.kind == "nonconvex" or as_linear(model) is None:
@@ -289,21 +224,7 @@ def refuse_flix(configuration: Any) -> str | None:
 
 
 def check_model(model: Model, step: float | str | None, local_solver: str, reference: str) -> None:
-    """Checks that enough is known of the model for these options.
-
-    Parameters
-    ----------
-    model : Model
-        What is trained.
-    step, local_solver, reference
-        The options of these names.
-
-    Raises
-    ------
-    InputError
-        Where ``step`` is None and the smoothness of the model is not known, or where ``newton`` is
-        asked of a model that is not linear with one output.
-    """
+    """Checks that enough is known of the model for these options."""
     linear = as_linear(model)
     if step is None and linear is None:
         raise InputError(
@@ -323,38 +244,13 @@ def check_model(model: Model, step: float | str | None, local_solver: str, refer
             )
 
 
+# What may be known of the minimum of f~.
 MINIMISER, LEAST_VALUE = 1, 2
-"""What may be known of the minimum of f~."""
 
 
 @dataclass(frozen=True)
 class FlixState:
-    """The state of ``flix`` and ``dcgd``; that of ``diana`` adds its memories.
-
-    Parameters
-    ----------
-    model : Tensor
-        x, (1, P).
-    optima : Tensor
-        x_i, (clients, P).
-    gradient_norm : Tensor
-        ||grad f_i(x_i)||, float64 (clients,).
-    smoothness : Tensor
-        L_i, float64 (clients,); 0 where it is unknown.
-    step : Tensor
-        The step size gamma, float64 (1,); 0 for a line search.
-    reference : Tensor
-        The minimiser of f~, float64 (P,).
-    least : Tensor
-        The least value of f~, float64 (1,).
-    known : Tensor
-        int64 (1,): 0 where neither was looked for; ``MINIMISER`` where both were found;
-        ``LEAST_VALUE`` where f~ has several minimisers or none, so that a distance from
-        ``reference`` means nothing.
-    stopped : Tensor
-        int64 (1,): the round in which the rule to stop was met, 0 before. From then on x stays and
-        nothing is sent.
-    """
+    """The state of ``flix`` and ``dcgd``; that of ``diana`` adds its memories."""
 
     model: Tensor = state.shared()
     optima: Tensor = state.client()
@@ -369,15 +265,7 @@ class FlixState:
 
 @dataclass(frozen=True)
 class DianaState(FlixState):
-    """The state of ``diana``.
-
-    Parameters
-    ----------
-    memories : Tensor
-        h_i, (clients, P).
-    memory : Tensor
-        h, their mean over all clients, float64 (P,).
-    """
+    """The state of ``diana``."""
 
     memories: Tensor = state.client()
     memory: Tensor = state.server()

@@ -37,19 +37,7 @@ Beta = Annotated[float, Ge(0), Lt(1)]
 
 @dataclass(frozen=True)
 class FedAdamState:
-    """The global model with the state of the server's Adam.
-
-    Attributes
-    ----------
-    model : Tensor
-        x, (1, P); on the transport benchmark omega and theta, (1, 2 P).
-    first, second : Tensor
-        Adam's moments m and v, of the shape of ``model``.
-    step : Tensor
-        Number of server steps, int64 (1,).
-    optimizer : OptimizerState
-        SGD buffers of the clients.
-    """
+    """The global model with the state of the server's Adam."""
 
     model: Tensor = state.server()
     first: Tensor = state.server()
@@ -60,9 +48,6 @@ class FedAdamState:
 
 class FedAdam(Algorithm[ServerChannel]):
     """FedAdam: local SGD from a global model, Adam at the server.
-
-    On the transport benchmark one gradient takes the place of the clients' updates, so that
-    ``local.lr`` has no effect; ``lambda_cycle``, ``cycle`` and ``pretraining`` are for it alone.
 
     Parameters
     ----------
@@ -172,23 +157,7 @@ class FedAdam(Algorithm[ServerChannel]):
     def server_step(
         self, state: FedAdamState, delta: Tensor, optimizer: OptimizerState
     ) -> FedAdamState:
-        """Apply one step of Adam: x + eta m / (sqrt(v) + tau).
-
-        Parameters
-        ----------
-        state : FedAdamState
-            The state before the round.
-        delta : Tensor
-            Mean of the clients' updates, of the shape of ``state.model``. m and v are moving
-            averages of it and of its square.
-        optimizer : OptimizerState
-            SGD buffers of the clients after the round.
-
-        Returns
-        -------
-        FedAdamState
-            With convex potentials on the transport benchmark.
-        """
+        """Apply one step of Adam: x + eta m / (sqrt(v) + tau)."""
         beta1, beta2 = self.betas
         first = beta1 * state.first + (1 - beta1) * delta
         second = beta2 * state.second + (1 - beta2) * delta.square()
@@ -204,22 +173,7 @@ class FedAdam(Algorithm[ServerChannel]):
         return FedAdamState(model, first, second, step, optimizer)
 
     def transport_updates(self, state: FedAdamState, clients: Clients, draws: Draws) -> Tensor:
-        """Return the clients' updates on the transport benchmark.
-
-        Parameters
-        ----------
-        state : FedAdamState
-            The state before the round.
-        clients : Clients
-            The participants hosted here.
-        draws : Draws
-            Random numbers of the round.
-
-        Returns
-        -------
-        Tensor
-            Minus the gradients of W_i in omega and theta together, (clients, 1, 2 P).
-        """
+        """Return the clients' updates on the transport benchmark."""
         assert self.objective is not None
         omega, theta = state.model.view(2, -1)
         size = self.local.options.batch_size

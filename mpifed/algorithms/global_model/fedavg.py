@@ -25,15 +25,7 @@ from mpifed.models.base import Model
 
 @dataclass(frozen=True)
 class FedAvgState:
-    """The model and the clients' optimizers.
-
-    Attributes
-    ----------
-    model : Tensor
-        (1, P); under gossip (clients, 1, P).
-    optimizer : OptimizerState
-        SGD buffers of the clients.
-    """
+    """The model and the clients' optimizers."""
 
     model: Tensor = state.shared()
     optimizer: OptimizerState = state.client()

@@ -47,8 +47,6 @@ class KGTState:
 class KGT(Algorithm[Channel]):
     """K-GT: gradient tracking whose corrections are part of each local step.
 
-    Clients count alike, whatever their samples.
-
     Parameters
     ----------
     eta_s : float

@@ -18,15 +18,7 @@ from mpifed.models.base import Model
 
 @dataclass(frozen=True)
 class LocalState:
-    """Models and optimizers of the clients.
-
-    Attributes
-    ----------
-    models : Tensor
-        (clients, 1, P).
-    optimizer : OptimizerState
-        SGD buffers of the clients.
-    """
+    """Models and optimizers of the clients."""
 
     models: Tensor = state.client()
     optimizer: OptimizerState = state.client()

@@ -39,44 +39,12 @@ from mpifed.models.linear import Linear
 
 
 def support(split: Split, fraction: float) -> Split:
-    """Return the first ``fraction`` of every client's samples, rounded down, at least one.
-
-    A client's last sample is left for the query, unless it has no other or ``fraction`` is one.
-
-    Parameters
-    ----------
-    split : Split
-        Samples of the clients.
-    fraction : float
-        Share of the samples, in (0, 1].
-
-    Returns
-    -------
-    Split
-
-    Examples
-    --------
-    >>> split = Split(torch.zeros(6, 2), torch.zeros(6), np.array([0, 5, 6]))
-    >>> support(split, 0.8).counts, query(split, 0.8).counts
-    (array([4, 1]), array([1, 1]))
-    """
+    """Return the first ``fraction`` of every client's samples, rounded down, at least one."""
     return _part(split, np.zeros_like(split.counts), _sizes(split.counts, fraction))
 
 
 def query(split: Split, fraction: float) -> Split:
-    """Return the samples that ``support`` leaves; all samples of a client where it leaves none.
-
-    Parameters
-    ----------
-    split : Split
-        Samples of the clients.
-    fraction : float
-        Share of the support, in (0, 1].
-
-    Returns
-    -------
-    Split
-    """
+    """Return the samples that ``support`` leaves; all samples of a client where it leaves none."""
     sizes = _sizes(split.counts, fraction)
     return _part(split, np.where(sizes < split.counts, sizes, 0), split.counts)
 
@@ -107,13 +75,7 @@ Share = Annotated[float, Gt(0), Le(1)]
 
 @dataclass(frozen=True)
 class MetaState:
-    """The shared model.
-
-    Attributes
-    ----------
-    model : Tensor
-        x, (1, P); under gossip (clients, 1, P).
-    """
+    """The shared model."""
 
     model: Tensor = state.shared()
 
@@ -180,36 +142,10 @@ class MetaLearner(Algorithm[Channel]):
 
     @abstractmethod
     def direction(self, x: Tensor, clients: Clients) -> Tensor:
-        """Return the update direction of each client, which is subtracted from x.
-
-        Parameters
-        ----------
-        x : Tensor
-            The model that each client received, (clients, P).
-        clients : Clients
-            The participants hosted here.
-
-        Returns
-        -------
-        Tensor
-            (clients, P).
-        """
+        """Return the update direction of each client, which is subtracted from x."""
 
     def path(self, x: Tensor, objective: Objective) -> list[Tensor]:
-        """Return the points of the k inner steps, x first.
-
-        Parameters
-        ----------
-        x : Tensor
-            First points, (clients, P).
-        objective : Objective
-            f_i of these clients.
-
-        Returns
-        -------
-        list of Tensor
-            k + 1 tensors (clients, P).
-        """
+        """Return the points of the k inner steps, x first."""
         points = [x]
         for _ in range(self.inner_steps):
             points.append(points[-1] - self.inner_step * objective.gradients(points[-1]))

@@ -33,8 +33,8 @@ from mpifed.local.scoring import train_risks
 from mpifed.local.solver import LocalSGD, OptimizerState
 from mpifed.models.base import Model
 
+# Smaller risks count as this, so that their powers are finite.
 LEAST_RISK = 1e-10
-"""Smaller risks count as this, so that their powers are finite."""
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,6 @@ class ScaffnewState:
 class Scaffnew(Algorithm[Channel]):
     """Scaffnew: a random number of corrected local steps between communications.
 
-    ``local.lr`` is gamma; ``local.epochs`` and ``local.steps`` are not read. Clients count alike.
-
     Parameters
     ----------
     scaffnew_p : float

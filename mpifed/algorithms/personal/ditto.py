@@ -33,15 +33,7 @@ from mpifed.models.base import Model
 
 @dataclass(frozen=True)
 class DittoState(FedAvgState):
-    """The global model as FedAvg has it, and the clients' own.
-
-    Attributes
-    ----------
-    personal : Tensor
-        v_k, (clients, 1, P).
-    of_personal : OptimizerState
-        SGD buffers of v_k.
-    """
+    """The global model as FedAvg has it, and the clients' own."""
 
     personal: Tensor = state.client()
     of_personal: OptimizerState = state.client()

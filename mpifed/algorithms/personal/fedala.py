@@ -34,15 +34,7 @@ from mpifed.models.heads import Between, last_layer
 
 @dataclass(frozen=True)
 class FedALAState(FedAvgState):
-    """The global model, the clients' own, and their weights between the two.
-
-    Attributes
-    ----------
-    own, weights : Tensor
-        Theta_i, (clients, 1, P), and W_i, (clients, 1, head).
-    rounds : Tensor
-        Rounds in which each client took part, int64 (clients,).
-    """
+    """The global model, the clients' own, and their weights between the two."""
 
     own: Tensor = state.client()
     weights: Tensor = state.client()

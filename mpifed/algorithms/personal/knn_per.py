@@ -32,44 +32,21 @@ from mpifed.models.base import Model
 from mpifed.models.heads import check_representation, representation
 
 Kernel = Literal["paper", "published"]
+# Distances that are held at once.
 DISTANCES = 1 << 22
-"""Distances that are held at once."""
 
+# Keys beyond the k nearest whose distances are computed from differences.
 CANDIDATES = 4
-"""Keys beyond the k nearest whose distances are computed from differences."""
 
+# Keys are all compared where they are fewer than so many times the candidates.
 FEW = 6
-"""Keys are all compared where they are fewer than so many times the candidates."""
 
+# Numbers of candidates that are copied at once.
 COPIED = 1 << 20
-"""Numbers of candidates that are copied at once."""
 
 
 class Neighbours(nn.Module):
-    """Label frequencies among the k nearest of a client's samples, weighed by their distance.
-
-    With the representation phi of a model, the label y has a probability proportional to
-
-        sum over the k nearest samples s_i with label y of exp(-d(phi(x), phi(x_i)))
-
-    d being the Euclidean distance; the ``published`` kernel has d^2 / dim(phi) in its place. Of
-    samples at equal distances the first ones count. Neighbours are found exactly: each distance is
-    computed from the differences of its two points.
-
-    Parameters
-    ----------
-    model : Model
-        What gives the representation; see ``heads.representation``.
-    row : Tensor
-        Its parameters, (1, n_parameters).
-    x, y : Tensor
-        The samples, (n, *input_shape), and their labels, int64 (n,), or (n, L) at L positions, each
-        of which has a representation.
-    k : int
-        Number of neighbours; all samples where there are fewer.
-    kernel : {'paper', 'published'}
-        How weights fall with the distance.
-    """
+    """Label frequencies among the k nearest of a client's samples, weighed by their distance."""
 
     row: Tensor
     keys: Tensor
@@ -99,19 +76,7 @@ class Neighbours(nn.Module):
         return torch.cat(parts).contiguous()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return log-probabilities of the labels; for two labels the logit of label 1.
-
-        Parameters
-        ----------
-        x : Tensor
-            (B, *input_shape).
-
-        Returns
-        -------
-        Tensor
-            (B, labels), (B, 1) for two labels, or (B, L, labels). Probabilities of zero count as
-            the least positive number of their type.
-        """
+        """Return log-probabilities of the labels; for two labels the logit of label 1."""
         points = self._represented(x)
         flat = points.flatten(0, -2)
         size = max(1, DISTANCES // max(1, len(self.keys)))
@@ -132,33 +97,7 @@ class Neighbours(nn.Module):
 
 
 def nearest_keys(points: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the distances and columns of the k nearest keys of each point.
-
-    Distances come from the differences of two points and not from their products, which round and
-    depend on the shape of the block. Products only choose candidates: a point takes them if the
-    bound on their error shows that no other key can be among its k nearest, and otherwise all keys.
-
-    Parameters
-    ----------
-    points : Tensor
-        (points, d).
-    keys : Tensor
-        (keys, d).
-    k : int
-        At most the number of keys. Of keys at equal distances the first ones are taken.
-
-    Returns
-    -------
-    distances, columns : Tensor
-        (points, k), by ascending column.
-
-    Examples
-    --------
-    >>> keys = torch.tensor([[0.0], [3.0], [1.0]])
-    >>> distances, columns = nearest_keys(torch.tensor([[0.5]]), keys, 2)
-    >>> distances.tolist(), columns.tolist()
-    ([[0.5, 0.5]], [[0, 2]])
-    """
+    """Return the distances and columns of the k nearest keys of each point."""
     count = k + CANDIDATES
     if len(keys) < FEW * count:
         distances = _distances(points, keys)
@@ -198,22 +137,7 @@ def _candidates(points: Tensor, keys: Tensor, k: int, count: int) -> tuple[Tenso
 
 
 def nearest_columns(distances: Tensor, k: int) -> Tensor:
-    """Return the columns of the k smallest numbers of each row, ascending, int64 (rows, k).
-
-    Of equal numbers those in the first columns are taken.
-
-    Parameters
-    ----------
-    distances : Tensor
-        (rows, columns).
-    k : int
-        At most the number of columns.
-
-    Examples
-    --------
-    >>> nearest_columns(torch.tensor([[2.0, 1.0, 2.0, 0.0]]), 3)
-    tensor([[0, 1, 3]])
-    """
+    """Return the columns of the k smallest numbers of each row, ascending, int64 (rows, k)."""
     found, which = distances.topk(min(k + 1, distances.shape[1]), dim=-1, largest=False)
     which = which[:, :k]
     # Which of equal numbers topk takes is not said; a sort of these rows alone says it.
@@ -225,11 +149,11 @@ def nearest_columns(distances: Tensor, k: int) -> Tensor:
     return which.sort(dim=-1).values
 
 
+# Values of lambda that are tried: 0, 0.1, ..., 1.
 GRID = 11
-"""Values of lambda that are tried: 0, 0.1, ..., 1."""
 
+# lambda of a client without validation samples.
 WITHOUT_VALIDATION = 0.5
-"""lambda of a client without validation samples."""
 
 
 class KnnPer(FedAvg):

@@ -52,8 +52,6 @@ class L2GDState:
 class L2GD(Personal):
     """L2GD: personal models, with steps towards their mean where a coin says so.
 
-    ``local.lr`` is eta = alpha / n. It needs a server: the penalty pulls to the mean of all.
-
     Parameters
     ----------
     l2gd_p : float

@@ -48,9 +48,6 @@ class L2SGDState(L2GDState):
 class L2SGD(L2GD):
     """L2SGD+: L2GD with gradients of minibatches, whose variance vanishes at the solution.
 
-    ``local.lr`` is eta = alpha / n, ``local.batch_size`` the size of the minibatches. A client
-    keeps a gradient for each.
-
     Parameters
     ----------
     l2gd_p : float

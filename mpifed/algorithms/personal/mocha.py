@@ -40,60 +40,26 @@ from mpifed.random import shuffles
 from mpifed.sparse_rows import SparseRows
 from mpifed.watchdog import heartbeat
 
+# Smaller eigenvalues of W'W count as this, so that Sigma has an inverse.
 LEAST_EIGENVALUE = 1e-7
-"""Smaller eigenvalues of W'W count as this, so that Sigma has an inverse."""
 
 
 def relations(models: Tensor) -> Tensor:
-    """Return the Sigma that is best for some models (Zhang and Yeung 2010).
-
-    Parameters
-    ----------
-    models : Tensor
-        w_t, (T, P).
-
-    Returns
-    -------
-    Tensor
-        (W'W)^(1/2) / tr (W'W)^(1/2), (T, T).
-
-    Examples
-    --------
-    >>> relations(torch.diag(torch.tensor([1.0, 3.0])))
-    tensor([[0.2500, 0.0000],
-            [0.0000, 0.7500]])
-    """
+    """Return the Sigma that is best for some models (Zhang and Yeung 2010)."""
     values, vectors = torch.linalg.eigh(models @ models.T)
     roots = values.clamp(min=LEAST_EIGENVALUE).sqrt()
     return (vectors * (roots / roots.sum())) @ vectors.T
 
 
 def separability(sigma: Tensor) -> float:
-    """Return rho = max_t sum_t' |Sigma_tt'| / Sigma_tt.
-
-    With it the clients' parts of the dual add up to a lower bound of the whole (Lemma 9).
+    """Return rho = max_t sum_t' |Sigma_tt'| / Sigma_tt. With it the clients' parts of the dual add
+    up to a lower bound of the whole (Lemma 9).
     """
     return float((sigma.abs().sum(1) / sigma.diagonal()).max())
 
 
 def penalties(models: Tensor, b: Tensor, sigma: Tensor, strength: float) -> tuple[float, float]:
-    """Return the quadratic terms of the primal and of the dual objective.
-
-    Parameters
-    ----------
-    models, b : Tensor
-        w_t and b_t, (T, P).
-    sigma : Tensor
-        (T, T).
-    strength : float
-        lambda.
-
-    Returns
-    -------
-    tuple of float
-        (lambda / 2) tr(W Sigma^-1 W') and tr(B Sigma B') / (2 lambda); the same where
-        W = B Sigma / lambda.
-    """
+    """Return the quadratic terms of the primal and of the dual objective."""
     of_models = (models * torch.linalg.solve(sigma, models)).sum() * strength / 2
     of_duals = (b * (sigma @ b)).sum() / (2 * strength)
     return float(of_models), float(of_duals)
@@ -101,37 +67,26 @@ def penalties(models: Tensor, b: Tensor, sigma: Tensor, strength: float) -> tupl
 
 @dataclass(frozen=True)
 class DualLoss:
-    """A loss of outputs z, with what SDCA needs of its conjugate l*; all elementwise.
-
-    Attributes
-    ----------
-    value : callable
-        ``value(z, y)``: l(z).
-    gain : callable
-        ``gain(a, y)``: -l*(-a), which the dual objective has in place of the loss.
-    best : callable
-        ``best(a, z, y, curvature)``: the maximiser of gain(a') - a' z - (curvature / 2) (a' - a)^2
-        over a', where z is the output at a.
-    """
+    """A loss of outputs z, with what SDCA needs of its conjugate l*; all elementwise."""
 
     value: Callable[[Tensor, Tensor], Tensor]
     gain: Callable[[Tensor, Tensor], Tensor]
     best: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
+# max(0, 1 - y z) with y = -1 or 1; y a lies in [0, 1].
 HINGE = DualLoss(
     value=lambda z, y: (1 - y * z).clamp(min=0),
     gain=lambda a, y: a * y,
     best=lambda a, z, y, curvature: y * ((1 - y * z) / curvature + y * a).clamp(0, 1),
 )
-"""max(0, 1 - y z) with y = -1 or 1; y a lies in [0, 1]."""
 
+# (z - y)^2 / 2.
 HALF_SQUARED = DualLoss(
     value=lambda z, y: (z - y).square() / 2,
     gain=lambda a, y: a * y - a.square() / 2,
     best=lambda a, z, y, curvature: a + (y - z - a) / (1 + curvature),
 )
-"""(z - y)^2 / 2."""
 
 
 def dual_loss_of(model: Linear) -> DualLoss:
@@ -140,18 +95,7 @@ def dual_loss_of(model: Linear) -> DualLoss:
 
 
 def targets_of(model: Linear, y: Tensor) -> Tensor:
-    """Return the targets of each output, float64 (samples, outputs).
-
-    They are -1 or 1 for labels and tags; of more than two classes, each output has its own (one
-    against all).
-
-    Examples
-    --------
-    >>> targets_of(Linear(4, 1), torch.tensor([0, 1])).flatten()
-    tensor([-1.,  1.], dtype=torch.float64)
-    >>> targets_of(Linear(4, 3), torch.tensor([2]))
-    tensor([[-1., -1.,  1.]], dtype=torch.float64)
-    """
+    """Return the targets of each output, float64 (samples, outputs)."""
     if model.loss.measure is None:
         return y.double()
     if y.dim() == 1:
@@ -169,19 +113,7 @@ def with_ones(model: Linear, x: Tensor) -> Tensor:
 def risks_and_gains(
     model: Linear, loss: DualLoss, duals: Tensor, parameters: Tensor, clients: Clients
 ) -> Tensor:
-    """Return each client's mean of the loss and of its dual gain.
-
-    Parameters
-    ----------
-    model, loss, duals, parameters, clients
-        As for ``ascend``.
-
-    Returns
-    -------
-    Tensor
-        float64 (clients, 2): (1 / m_t) sum_j l(<w_t, x_j>) and (1 / m_t) sum_j -l*(-a_j), each
-        added over outputs.
-    """
+    """Return each client's mean of the loss and of its dual gain."""
     split, found = clients.shards.train, torch.zeros(len(clients), 2, dtype=torch.float64)
     for i, row in enumerate(clients.rows):
         heartbeat.step()
@@ -203,32 +135,7 @@ def ascend(
     clients: Clients,
     draws: Draws,
 ) -> tuple[Tensor, Tensor]:
-    """Make SDCA steps on a share of each client's samples, drawn without replacement.
-
-    Parameters
-    ----------
-    model : Linear
-        Whose rows ``parameters`` are.
-    loss : DualLoss
-        The loss l.
-    duals : Tensor
-        a, (clients, outputs, longest shard); zeros beyond a client's samples.
-    parameters : Tensor
-        w_t, float64 (clients, P).
-    coupling : Tensor
-        c, float64 (clients,).
-    fraction : float
-        Share of the samples that are visited; late clients visit a part of these.
-    clients : Clients
-        The participants hosted here.
-    draws : Draws
-        Random numbers of the round.
-
-    Returns
-    -------
-    tuple of Tensor
-        The new a, and db as rows of parameters, (clients, P).
-    """
+    """Make SDCA steps on a share of each client's samples, drawn without replacement."""
     if not len(clients):
         return duals, parameters
     split, m = clients.shards.train, clients.n_train
@@ -271,9 +178,6 @@ class MochaState:
 
 class Mocha(Algorithm[ServerChannel]):
     """MOCHA: a linear model for each client, and how the clients are related.
-
-    It learns support vector machines for classes and tags, each output against all others, and
-    least squares for regressions. A model's bias is regularised with the rest.
 
     Parameters
     ----------

@@ -65,8 +65,6 @@ class Envelope(Coupling):
 class PFedMe(Personal):
     """pFedMe: a shared model, and personal ones that minimise their own risks near it.
 
-    ``local.steps`` (or ``local.epochs``) has R, the minibatches of a round; ``local.lr`` is eta_p.
-
     Parameters
     ----------
     pfedme_lambda : float

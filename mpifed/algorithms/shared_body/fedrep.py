@@ -30,13 +30,7 @@ from mpifed.models.base import Model
 
 @dataclass(frozen=True)
 class FedRepState(PartsState):
-    """The body, the clients' heads and the optimizers of both.
-
-    Attributes
-    ----------
-    of_head : OptimizerState
-        Moments of the phase that trains heads.
-    """
+    """The body, the clients' heads and the optimizers of both."""
 
     of_head: OptimizerState = state.client()
 

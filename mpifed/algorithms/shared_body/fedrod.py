@@ -32,23 +32,13 @@ from mpifed.local.solver import LocalSGD
 from mpifed.models.base import Model
 from mpifed.models.heads import TwoHeads
 
+# Share of a label that a client lacks: its logit falls by 46, and its gradient vanishes.
 ABSENT = 1e-20
-"""Share of a label that a client lacks: its logit falls by 46, and its gradient vanishes."""
 
 
 def log_counts(clients: Clients, outputs: int, like: Tensor) -> Tensor:
-    """Return log n_mc of each client's training labels, up to a constant, (clients, 1, outputs).
-
-    For one output, the logit of label 1, it is log n_m1 - log n_m0.
-
-    Parameters
-    ----------
-    clients : Clients
-        The clients.
-    outputs : int
-        Outputs of the model.
-    like : Tensor
-        A tensor of the type and on the device of the result.
+    """Return log n_mc of each client's training labels, up to a constant, (clients, 1,
+    outputs).
     """
     own = _counts(clients, max(outputs, 2))
     logs = np.log(np.maximum(own / np.maximum(own.sum(1, keepdims=True), 1), ABSENT))
@@ -57,19 +47,7 @@ def log_counts(clients: Clients, outputs: int, like: Tensor) -> Tensor:
 
 
 def label_shares(clients: Clients, labels: int, like: Tensor) -> Tensor:
-    """Return each client's shares of labels among its training samples, (clients, 1, labels).
-
-    They are equal where a client has no samples.
-
-    Parameters
-    ----------
-    clients : Clients
-        The clients.
-    labels : int
-        Number of labels.
-    like : Tensor
-        A tensor of the type and on the device of the result.
-    """
+    """Return each client's shares of labels among its training samples, (clients, 1, labels)."""
     own = _counts(clients, labels)
     all_of_them = own.sum(1, keepdims=True)
     found = np.where(all_of_them > 0, own / np.maximum(all_of_them, 1), 1 / labels)
@@ -89,13 +67,7 @@ def _counts(clients: Clients, labels: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class FedRoDState(FedAvgState):
-    """The generic model, with the optimizers of all numbers, and the personal heads.
-
-    Attributes
-    ----------
-    heads : Tensor
-        phi, (clients, 1, head).
-    """
+    """The generic model, with the optimizers of all numbers, and the personal heads."""
 
     heads: Tensor = state.client()
 

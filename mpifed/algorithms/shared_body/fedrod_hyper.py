@@ -32,13 +32,7 @@ from mpifed.models.heads import HyperHeads
 
 @dataclass(frozen=True)
 class FedRoDHyperState(FedAvgState):
-    """The generic model, with the optimizers of all numbers, and the hypernetwork.
-
-    Attributes
-    ----------
-    hyper : Tensor
-        nu, (1, numbers); under gossip (clients, 1, numbers).
-    """
+    """The generic model, with the optimizers of all numbers, and the hypernetwork."""
 
     hyper: Tensor = state.shared()
 

@@ -30,17 +30,7 @@ from mpifed.models.heads import head_of
 
 @dataclass(frozen=True)
 class PartsState:
-    """The body, the clients' heads and their optimizers.
-
-    Attributes
-    ----------
-    body : Tensor
-        (1, body); under gossip (clients, 1, body).
-    heads : Tensor
-        (clients, 1, head); initial values of clients that took part in no round.
-    optimizer : OptimizerState
-        Moments of the clients.
-    """
+    """The body, the clients' heads and their optimizers."""
 
     body: Tensor = state.shared()
     heads: Tensor = state.client()
@@ -58,11 +48,6 @@ class Parts(Algorithm[Channel]):
         Whether all heads begin alike, or each with a draw of its own.
     gossip_step_scale : {'paper', 'normalised', 'none'}
         As for FedAvg.
-
-    Attributes
-    ----------
-    head, body : Tensor
-        Which numbers of a row are either part, bool (P,).
     """
 
     steps_locally = True
@@ -94,15 +79,7 @@ class Parts(Algorithm[Channel]):
         return PartsState(models[..., self.body], heads, optimizer)
 
     def joined(self, body: Tensor, heads: Tensor) -> Tensor:
-        """Return whole models, (clients, 1, P).
-
-        Parameters
-        ----------
-        body : Tensor
-            (1, body) or (clients, 1, body).
-        heads : Tensor
-            (clients, 1, head).
-        """
+        """Return whole models, (clients, 1, P)."""
         rows = heads.new_empty(len(heads), 1, self.model.n_parameters)
         rows[..., self.head], rows[..., self.body] = heads, body.expand(len(heads), 1, -1)
         return rows

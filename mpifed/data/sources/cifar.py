@@ -1,7 +1,4 @@
-"""CIFAR-10 and CIFAR-100 in the published python version: pickles of pictures and labels.
-
-Pickles of published data, read without running what they name.
-"""
+"""CIFAR-10 and CIFAR-100 in the published python version: pickles of pictures and labels."""
 
 from __future__ import annotations
 
@@ -23,11 +20,12 @@ from mpifed.data.partitions import Alpha
 from mpifed.errors import InputError, one_line
 from mpifed.mpi.communicator import Communicator
 
+# Bytes of memory for each byte of a pickle: the pickle, its texts and the arrays made of them.
 HELD = 6.0
-"""Bytes of memory for each byte of a pickle: the pickle, its texts and the arrays made of them."""
 
 NUMBERS = ("b1", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f4", "f8")
 
+# What published pickles of arrays consist of; the rest makes objects of other kinds.
 OPCODES = (
     *("PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "DUP", "NONE", "NEWTRUE", "NEWFALSE"),
     *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "FLOAT", "BINFLOAT"),
@@ -47,36 +45,12 @@ OPCODES = (
     *("EMPTY_DICT", "DICT", "SETITEM", "SETITEMS", "GET", "BINGET", "LONG_BINGET"),
     *("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD"),
 )
-"""What published pickles of arrays consist of; the rest makes objects of other kinds."""
 
 MOST_OPCODES = 1 << 24
 
 
 def load(content: bytes, path: str | Path) -> Any:
-    """Return what a pickle holds.
-
-    Parameters
-    ----------
-    content : bytes
-        The pickle, of any protocol. Texts of Python 2 become bytes.
-    path : str or Path
-        Where it is from, for messages.
-
-    Returns
-    -------
-    Any
-        Numbers, texts, bytes, lists, tuples, dictionaries and arrays.
-
-    Raises
-    ------
-    InputError
-        If it is damaged, or asks for anything else.
-
-    Examples
-    --------
-    >>> load(pickle.dumps({"labels": [6, 9]}), "data_batch_1")
-    {'labels': [6, 9]}
-    """
+    """Return what a pickle holds."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Python, about texts that it then refuses
@@ -201,8 +175,8 @@ def _arrays(value: Any, depth: int = 0) -> Any:
 
 BRIGHTEST = 255
 
+# Pictures of each of the two data sets.
 PUBLISHED = 60_000
-"""Pictures of each of the two data sets."""
 
 SHAPE = (3, 32, 32)
 COMPRESSED = r"(?:\.gz|\.xz|\.bz2)?"
@@ -210,21 +184,7 @@ COMPRESSED = r"(?:\.gz|\.xz|\.bz2)?"
 
 @dataclass(frozen=True)
 class Form:
-    """How one of the two data sets is laid out.
-
-    Attributes
-    ----------
-    name : str
-        Of the data set, and of its directory in ``$MPIFED_DATA``.
-    train, test, meta : str
-        Patterns of the names of files.
-    labels, names : str
-        Keys of the labels in a batch, and of their names in the file ``meta``.
-    n_classes : int
-        Number of labels.
-    n_coarse : int
-        Number of coarse labels; 0 where there are none.
-    """
+    """How one of the two data sets is laid out."""
 
     name: str
     train: str
@@ -247,9 +207,6 @@ CIFAR_100 = Form(
 class Cifar10(DealtDataset):
     """CIFAR-10: 60,000 colour pictures (3, 32, 32) in [0, 1], 10 labels.
 
-    Training and test part are put together and dealt to the clients, who each split theirs
-    60/20/20.
-
     Parameters
     ----------
     raw : str, optional
@@ -271,8 +228,6 @@ class Cifar10(DealtDataset):
 
 class Cifar100(DealtDataset):
     """CIFAR-100: 60,000 colour pictures (3, 32, 32) in [0, 1], 100 labels in 20 coarse ones.
-
-    As ``cifar10``, with Pachinko allocation over coarse and fine labels.
 
     Parameters
     ----------
@@ -318,13 +273,7 @@ class Batch:
 
 
 def read(raw: str | None, form: Form) -> Source:
-    """Return the data set that ``raw`` names.
-
-    Raises
-    ------
-    InputError
-        If a file is missing, damaged, or not in the published layout.
-    """
+    """Return the data set that ``raw`` names."""
     found = _contents(raw, form)
     trained = sorted(name for name in found if re.fullmatch(form.train, name))
     tested = sorted(name for name in found if re.fullmatch(form.test, name))

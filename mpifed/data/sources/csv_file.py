@@ -15,14 +15,14 @@ from mpifed.data.tables import Columns, OwnDataset
 from mpifed.errors import InputError, one_line
 from mpifed.mpi.communicator import Communicator
 
+# Bytes of memory for each byte of the file: a digit and its comma become eight, held twice.
 HELD = 9.0
-"""Bytes of memory for each byte of the file: a digit and its comma become eight, held twice."""
 
+# Characters of a label's or a client's name.
 LONGEST = 200
-"""Characters of a label's or a client's name."""
 
+# Numbers that are converted at once, or those of one row.
 CELLS = 1 << 16
-"""Numbers that are converted at once, or those of one row."""
 
 
 class Csv(OwnDataset):
@@ -74,21 +74,7 @@ def read(
     features: Sequence[str] | None,
     delimiter: str = ",",
 ) -> Columns:
-    """Return the samples in a CSV file.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    label, client, test, features, delimiter
-        As for ``Csv``.
-
-    Raises
-    ------
-    InputError
-        If a column is missing, a row is longer or shorter than the first, or an input is not a
-        number; the message names the line and the column.
-    """
+    """Return the samples in a CSV file."""
     with rows_of(path, delimiter, HELD) as rows:
         return _read(path, rows, label, client, test, features)
 

@@ -10,15 +10,12 @@ import numpy as np
 from mpifed.data.partitioned import PIECE, DealtDataset, Pool, Source
 from mpifed.mpi.communicator import Communicator
 
+# Pixels are 0 .. 16.
 LEVELS = 16
-"""Pixels are 0 .. 16."""
 
 
 class Digits(DealtDataset):
-    """scikit-learn's 1797 handwritten digits, 8 x 8 pixels in [0, 1], 10 labels.
-
-    Each client splits its samples 60/20/20 into training, validation and test.
-    """
+    """scikit-learn's 1797 handwritten digits, 8 x 8 pixels in [0, 1], 10 labels."""
 
     def __init__(
         self, n_clients: int, run_seed: int, communicator: Communicator, **options: Any

@@ -17,18 +17,10 @@ from mpifed.mpi.communicator import Communicator
 class FederatedFile(Dataset):
     """A federated HDF5 file, as `python -m mpifed.data` writes it.
 
-    Rank 0 reads the description of the file and broadcasts it; then each rank reads the rows of its
-    own clients. A rank that does not see the file gets its rows from rank 0.
-
     Parameters
     ----------
     path : str
         The file.
-
-    Raises
-    ------
-    InputError
-        If the file is not usable or holds another number of clients.
     """
 
     def __init__(

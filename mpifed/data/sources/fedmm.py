@@ -1,8 +1,6 @@
-"""Sparse combinations of atoms: the dictionary problems of Dieuleveut et al. 2025, sec. 6.
-
-Counts with a random effect: the Poisson example of Dieuleveut et al. 2025, sec. 3.
-
-A Gaussian mixture, dealt alike or by where its points lie (Dieuleveut et al. 2025, sec. 3).
+"""Sparse combinations of atoms: the dictionary problems of Dieuleveut et al. 2025, sec. 6. Counts
+with a random effect: the Poisson example of Dieuleveut et al. 2025, sec. 3. A Gaussian mixture,
+dealt alike or by where its points lie (Dieuleveut et al. 2025, sec. 3).
 """
 
 from __future__ import annotations
@@ -30,16 +28,12 @@ from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 
 SAMPLES = {"homogeneous": 250, "heterogeneous": 5000}
+# Samples drawn at once while looking for those of a cluster.
 BATCH = 1024
-"""Samples drawn at once while looking for those of a cluster."""
 
 
 class Dictionary(Dataset):
     """Z = theta h with sparse codes h, unlabelled (Dieuleveut et al. 2025, sec. 6).
-
-    The dictionary theta (``dim``, ``atoms``) has entries N(0, 1); a code has
-    round(``sparsity`` ``atoms``) entries N(0, 1) at random places, at least one, and zeros
-    elsewhere. All is made in float64; there are no test samples.
 
     Parameters
     ----------
@@ -113,11 +107,7 @@ class Dictionary(Dataset):
         return split_made(self.description, name, client_ids, dtype, self._make)
 
     def fresh(self, client_ids: np.ndarray, round: int, count: int) -> Split:
-        """Return ``count`` new samples of each client; see ``Dataset``.
-
-        For ``heterogeneous`` these are samples in the client's cell of the power diagram of the
-        clusters: its centre has the least squared distance minus price (``clustering.Clusters``).
-        """
+        """Return ``count`` new samples of each client; see ``Dataset``."""
         rows = [self._fresh(round, int(client), count) for client in client_ids]
         return unlabelled(rows, len(self.theta))
 
@@ -148,10 +138,6 @@ class Dictionary(Dataset):
 
 class Poisson(Dataset):
     """Poisson counts with a random effect, Z | h ~ Poisson(exp(theta + h)), unlabelled.
-
-    exp(h) ~ Gamma(``shape``, rate ``rate``), so that Z is negative binomial with mean
-    exp(theta) ``shape`` / ``rate``. Client i has theta_i ~ N(``theta``, ``spread`` ^2), drawn by
-    the seed. x has shape (1,).
 
     Parameters
     ----------
@@ -226,17 +212,12 @@ class Poisson(Dataset):
             ) from error
 
 
+# Points drawn at once while looking for those of a client.
 MIXTURE_BATCH = 256
-"""Points drawn at once while looking for those of a client."""
 
 
 class GaussianMixture(Dataset):
     """A mixture of ``n_components`` Gaussians of unit covariance in ``dimension``, unlabelled.
-
-    The seed draws means ~ N(0, ``separation`` ^2) in every coordinate; components are equally
-    likely. With ``sharding: sorted`` the training points of all clients are put in the order of
-    their first coordinate and cut, so that client i has the i-th slice of the space; test points
-    are those of the slice.
 
     Parameters
     ----------

@@ -1,5 +1,4 @@
 """LEAF's data sets from their JSON files: FEMNIST by writer, Shakespeare by role, and others.
-
 LEAF's JSON files (Caldas et al. 2018): users, and the samples of each.
 """
 
@@ -20,30 +19,15 @@ from mpifed.data.sources.shakespeare import UNKNOWN, VOCABULARIES, Vocabulary, c
 from mpifed.errors import InputError, one_line
 from mpifed.mpi.communicator import Communicator
 
+# Bytes of memory for each byte of a file: `1.0, ` becomes an object of 24 bytes and its place.
 HELD = 10.0
-"""Bytes of memory for each byte of a file: `1.0, ` becomes an object of 24 bytes and its place."""
 
 JSON = (".json", ".json.gz", ".json.xz", ".json.bz2")
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Samples of one user in one file.
-
-    Attributes
-    ----------
-    user : str
-        The user's name.
-    x : ndarray
-        uint8 where the values are whole multiples of 1/255 or characters, else float64;
-        (samples, ...).
-    y : ndarray
-        Labels, int64 (samples,).
-    is_text : bool
-        Whether x are places of characters in the vocabulary.
-    is_test : bool
-        Whether the file belongs to the test part.
-    """
+    """Samples of one user in one file."""
 
     user: str
     x: np.ndarray
@@ -53,22 +37,7 @@ class Shard:
 
 
 def read(raw: str | None, folder: str, vocabulary: str) -> Iterator[Shard]:
-    """Yield the samples of every user in every file, in the order of the files.
-
-    Parameters
-    ----------
-    raw : str or None
-        A directory or archive; see ``places``.
-    folder : str
-        Its name in ``$MPIFED_DATA``.
-    vocabulary : str
-        The characters of texts.
-
-    Raises
-    ------
-    InputError
-        If there is no file, or one does not have the format.
-    """
+    """Yield the samples of every user in every file, in the order of the files."""
     among = places(raw, folder)
     for place in among:
         chosen = _chosen([name for name in names(place) if name.endswith(JSON)])
@@ -171,9 +140,6 @@ BRIGHTEST = 255
 class Leaf(GroupedDataset):
     """A data set of LEAF (Caldas et al. 2018): JSON files of users; every user a client.
 
-    Texts, as Shakespeare's windows of 80 characters, become places in the vocabulary, and the
-    character that follows the label.
-
     Parameters
     ----------
     raw : str, optional
@@ -208,9 +174,8 @@ class Leaf(GroupedDataset):
 
 
 class Femnist(GroupedDataset):
-    """FEMNIST: EMNIST's characters (28, 28) by writer, 62 labels, as LEAF's JSON files.
-
-    Pixels are 1 where the paper is empty, as in the files. Marfoq et al. 2021 take 539 writers.
+    """FEMNIST: EMNIST's characters (28, 28) by writer, 62 labels, as LEAF's JSON files. Marfoq et
+    al. 2021 take 539 writers.
 
     Parameters
     ----------

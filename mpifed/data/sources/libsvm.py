@@ -31,17 +31,7 @@ Fraction = Annotated[float, Ge(0), Lt(1)]
 
 @dataclass(frozen=True)
 class Parsed:
-    """What is in a LIBSVM file.
-
-    Attributes
-    ----------
-    path : Path
-        The file.
-    rows : csr_matrix
-        float64 (samples, features).
-    labels : ndarray
-        The labels of the file, float64 (samples,).
-    """
+    """What is in a LIBSVM file."""
 
     path: Path
     rows: csr_matrix
@@ -50,9 +40,6 @@ class Parsed:
 
 class LibSvm(Dataset):
     """A file in LIBSVM's format with two labels: a6a, w8a, mushrooms and their like.
-
-    A sample is dense, (features,), in the file's own units. Clients keep the order of the file.
-    Rank 0 reads the file and sends each sample to its owner.
 
     Parameters
     ----------
@@ -168,21 +155,7 @@ def _deal(
 
 
 def parse(path: Path, features: int | None = None) -> Parsed:
-    """Return the samples and labels in the LIBSVM file ``path``.
-
-    Parameters
-    ----------
-    path : Path
-        The file, plain or compressed.
-    features : int, optional
-        Number of columns. None is the largest feature in the file.
-
-    Raises
-    ------
-    InputError
-        If a line is not in LIBSVM's format, has a feature 0 or a value that is not finite, or a
-        feature above ``features``; or if there is no sample.
-    """
+    """Return the samples and labels in the LIBSVM file ``path``."""
     # scikit-learn takes seconds to import, which only the rank that reads has to spend.
     from sklearn.datasets import load_svmlight_file
 
@@ -249,20 +222,7 @@ def _line_of(path: Path, sample: int) -> int:
 
 
 def binary_labels(parsed: Parsed, rule: Labels) -> np.ndarray:
-    """Return 0 or 1 for each sample, int64 (samples,).
-
-    Parameters
-    ----------
-    parsed : Parsed
-        A file.
-    rule : {'two_values', 'published_code'}
-        What becomes 1; see ``LibSvm``.
-
-    Raises
-    ------
-    InputError
-        If ``two_values`` is asked for and the file does not have exactly two labels.
-    """
+    """Return 0 or 1 for each sample, int64 (samples,)."""
     if rule == "published_code":
         return (parsed.labels != -1).astype(np.int64)
     found = np.unique(parsed.labels)

@@ -1,9 +1,5 @@
-"""Images in IDX files, the format of MNIST and EMNIST: plain, or compressed with gz or xz.
-
-An IDX file is a magic number (two zero bytes, 8 for unsigned bytes, the number of dimensions), the
-dimensions as big-endian 32-bit numbers, and the bytes (Y. LeCun's MNIST page).
-
-EMNIST (Cohen et al. 2017) as NIST publishes it: IDX files in a zip archive.
+"""Images in IDX files, the format of MNIST and EMNIST: plain, or compressed with gz or xz. EMNIST
+(Cohen et al. 2017) as NIST publishes it:
 """
 
 from __future__ import annotations
@@ -25,13 +21,13 @@ from mpifed.io.memory import check_memory
 from mpifed.mpi.communicator import Communicator
 
 BRIGHTEST = 255
+# What the names of the two parts begin with: MNIST says t10k, EMNIST says test.
 PARTS = (("train",), ("t10k", "test"))
-"""What the names of the two parts begin with: MNIST says t10k, EMNIST says test."""
 
 COMPRESSIONS = ("", ".gz", ".xz")
 
+# Bytes that are asked for at once: a head may announce more than there is.
 STEP = 1 << 24
-"""Bytes that are asked for at once: a head may announce more than there is."""
 
 
 @dataclass(frozen=True)
@@ -53,17 +49,7 @@ class File:
 
 @dataclass(frozen=True)
 class Part:
-    """The images and labels of one part (training or test).
-
-    Attributes
-    ----------
-    images, labels : File
-        The two files.
-    count : int
-        Number of images.
-    shape : tuple of int
-        Rows and columns of an image, in pixels.
-    """
+    """The images and labels of one part (training or test)."""
 
     images: File
     labels: File
@@ -73,10 +59,6 @@ class Part:
 
 class Idx(DealtDataset):
     """MNIST and its like: IDX files of images and labels, pixels in [0, 1].
-
-    Training and test part are put together and dealt to the clients, who each split theirs
-    60/20/20. A sample has the shape of the image, (28, 28), as it lies in the file; labels are 0 ..
-    the largest.
 
     Parameters
     ----------
@@ -115,25 +97,7 @@ def _read(raw: str | None, prefix: str) -> Source:
 
 
 def inspect(among: list[Path], prefix: str) -> tuple[list[Part], np.ndarray]:
-    """Return the two parts and all labels, after checking that images and labels agree.
-
-    Parameters
-    ----------
-    among : list of Path
-        Directories and archives in which the files may be.
-    prefix : str
-        What their names begin with.
-
-    Returns
-    -------
-    tuple of list of Part and ndarray
-        The labels are those of both parts, int64 (images,).
-
-    Raises
-    ------
-    InputError
-        If a file is missing, is not an IDX file, or does not fit the others.
-    """
+    """Return the two parts and all labels, after checking that images and labels agree."""
     parts, labels = [], []
     for part_names in PARTS:
         images = _find(among, prefix, part_names, "images", 3)
@@ -231,18 +195,7 @@ def _bytes(stream: Stream, path: Path, size: int, last: bool) -> np.ndarray:
 
 
 def pieces(parts: list[Part]) -> Iterator[np.ndarray]:
-    """Yield all images, ``PIECE`` at a time, the second part after the first.
-
-    Parameters
-    ----------
-    parts : list of Part
-        Where they are.
-
-    Yields
-    ------
-    ndarray
-        uint8 (k, rows, columns).
-    """
+    """Yield all images, ``PIECE`` at a time, the second part after the first."""
     waiting = np.empty((0, *parts[0].shape), np.uint8)
     for part in parts:
         with part.images.opened() as stream:
@@ -262,9 +215,10 @@ def pieces(parts: list[Part]) -> Iterator[np.ndarray]:
 
 Variant = Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"]
 
+# Lower-case letters that look like the capital are one label with it.
 MERGED = string.digits + string.ascii_uppercase + "abdefghnqrt"
-"""Lower-case letters that look like the capital are one label with it."""
 
+# What the labels of each variant mean, from label 0 on.
 CHARACTERS: dict[str, str] = {
     "byclass": string.digits + string.ascii_uppercase + string.ascii_lowercase,
     "bymerge": MERGED,
@@ -273,16 +227,11 @@ CHARACTERS: dict[str, str] = {
     "digits": string.digits,
     "mnist": string.digits,
 }
-"""What the labels of each variant mean, from label 0 on."""
 
 
 class Emnist(DealtDataset):
-    """EMNIST: handwritten characters (28, 28), pixels in [0, 1]; 62 labels as ``byclass``.
-
-    Training and test part are put together and dealt to the clients, who each split theirs
-    60/20/20. The files hold each image transposed; here it is upright. Labels of ``letters``, which
-    are 1 .. 26 in the files, are 0 .. 25. Marfoq et al. 2021 take a tenth of the images
-    (``fraction: 0.1``).
+    """EMNIST: handwritten characters (28, 28), pixels in [0, 1]; 62 labels as ``byclass``. Marfoq
+    et al. 2021 take a tenth of the images (``fraction:
 
     Parameters
     ----------

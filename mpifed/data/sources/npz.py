@@ -58,20 +58,7 @@ class Npz(OwnDataset):
 
 
 def read(path: Path, names: dict[str, str | None]) -> dict[str, np.ndarray]:
-    """Return the arrays of a file that options name, by option.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    names : dict
-        Name of an array for each option; None for options without one.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, holds objects, is larger than the memory, or lacks an array.
-    """
+    """Return the arrays of a file that options name, by option."""
     try:
         check_archive(path)
         with np.load(path, allow_pickle=False) as file:

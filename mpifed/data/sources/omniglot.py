@@ -21,11 +21,11 @@ from mpifed.mpi.communicator import Communicator
 SIDE = 105
 BRIGHTEST = 255
 
+# As `images_background/Greek/character01/0394_07.png`, drawn by drawer 7.
 NAME = re.compile(
     r"(?:(?:.*/)?(?P<set>[^/]+)/)?"
     r"(?P<alphabet>[^/]+)/(?P<character>character\d+)/(?P<number>\d+)_(?P<drawer>\d+)\.png"
 )
-"""As `images_background/Greek/character01/0394_07.png`, drawn by drawer 7."""
 
 log = logging.getLogger(__name__)
 
@@ -34,9 +34,6 @@ DrawerOf = Literal["set", "alphabet"]
 
 class Omniglot(GroupedDataset):
     """Omniglot: characters (105, 105) in [0, 1], ink 0, every drawer a client.
-
-    Labels are the characters of all alphabets, in the order of their names. What two sets hold, as
-    the alphabets that ``images_background_small1`` and ``_small2`` share, is taken once.
 
     Parameters
     ----------
@@ -84,13 +81,7 @@ class Drawing:
 
 
 def read(raw: str | None, drawer_of: DrawerOf = "set", size: int = SIDE) -> Source:
-    """Return all drawings that ``raw`` names, by drawer.
-
-    Raises
-    ------
-    InputError
-        If there are none, or one is not a picture of 105 x 105 pixels.
-    """
+    """Return all drawings that ``raw`` names, by drawer."""
     among = places(raw, "omniglot")
     drawings: list[Drawing] = []
     pictures: list[np.ndarray] = []

@@ -19,16 +19,13 @@ from mpifed.io.memory import check_memory
 from mpifed.mpi.communicator import Communicator
 from topologies.inputs import check_regular
 
+# Rows that are converted at once.
 ROWS = 4096
-"""Rows that are converted at once."""
 
 
 class Parquet(OwnDataset):
-    """A data set of the Hugging Face hub, downloaded as parquet files, with a column of clients.
-
-    Needs the package pyarrow: ``pip install 'mpifed[parquet]'``. Columns of inputs hold numbers,
-    lists of numbers, pictures (PNG or JPEG) or texts of one length, which become the places of
-    their characters in the vocabulary.
+    """A data set of the Hugging Face hub, downloaded as parquet files, with a column of
+    clients.
 
     Parameters
     ----------
@@ -68,14 +65,7 @@ class Parquet(OwnDataset):
 def read(
     place: Path, features: str, label: str | None, client: str | None, vocabulary: str
 ) -> Columns:
-    """Return the samples in all parquet files of a directory and its directories.
-
-    Raises
-    ------
-    InputError
-        If pyarrow is missing, there is no file, or one cannot be read, lacks a column, or has
-        inputs of different shapes.
-    """
+    """Return the samples in all parquet files of a directory and its directories."""
     try:
         from pyarrow import parquet
     except ImportError:

@@ -25,30 +25,20 @@ from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 
 HIGHEST = 5.0
+# The largest number of a user or a movie: float64, as which they are read, holds them exactly.
 LARGEST = 10**15 - 1
-"""The largest number of a user or a movie: float64, as which they are read, holds them exactly."""
 
 FORM = "UserID::MovieID::Rating::Timestamp"
 
 _WHOLE, _REAL = rb"[1-9][0-9]{0,14}", rb"[0-9]{1,20}(?:\.[0-9]{0,20})?"
 _LINE = rb"::".join([_WHOLE, _WHOLE, _REAL, _REAL])
+# Matches the beginning of a line that does not have the form.
 WRONG_LINE = re.compile(rb"^(?!" + _LINE + rb"\r?$|\Z)", re.MULTILINE)
-"""Matches the beginning of a line that does not have the form."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """The ratings in a file.
-
-    Attributes
-    ----------
-    path : Path
-        The file.
-    users, movies : ndarray
-        Their numbers in the file, int64 (ratings,).
-    stars : ndarray
-        float64 (ratings,).
-    """
+    """The ratings in a file."""
 
     path: Path
     users: np.ndarray
@@ -58,9 +48,6 @@ class Table:
 
 class Ratings(Dataset):
     """MovieLens `ratings.dat`: users and the stars they gave, unlabelled rows of a matrix.
-
-    A sample is one user, (movies,), in ascending order of their numbers: stars as they are given, 0
-    where there is no rating. Rank 0 reads the file and sends each user to the owner.
 
     Parameters
     ----------
@@ -154,14 +141,7 @@ def _deal(
 
 
 def parse(path: Path) -> Table:
-    """Return all ratings in ``path``.
-
-    Raises
-    ------
-    InputError
-        If a line does not have the format (the message names the first such line), or a user rates
-        a movie twice.
-    """
+    """Return all ratings in ``path``."""
     # The text, a copy of it with other separators, and four numbers for each of its lines.
     with opened(path, held=4) as file:
         text = file.read()
@@ -202,10 +182,7 @@ def _check_once(table: Table) -> None:
 
 
 def most_rated(table: Table, n_users: int, n_movies: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the users and movies that ``Ratings`` keeps by their number of ratings.
-
-    Both are ascending, int64 (n_users,) and (n_movies,).
-    """
+    """Return the users and movies that ``Ratings`` keeps by their number of ratings."""
     movies = _top(table.movies, n_movies, "movies", table.path)
     among = table.users[np.isin(table.movies, movies)]
     return _top(among, n_users, "users", table.path), movies
@@ -214,11 +191,7 @@ def most_rated(table: Table, n_users: int, n_movies: int) -> tuple[np.ndarray, n
 def at_random(
     table: Table, n_users: int, n_movies: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the users and movies that ``Ratings`` draws.
-
-    Both are ascending, int64 (n_users,) and (n_movies,). Movies are drawn among those with a
-    rating, users among those who rated one of these movies.
-    """
+    """Return the users and movies that ``Ratings`` draws."""
     rated = np.unique(table.movies)
     _check_enough(len(rated), n_movies, "movies", table.path)
     movies = np.sort(rng.choice(rated, n_movies, replace=False))
@@ -228,10 +201,7 @@ def at_random(
 
 
 def matrix(table: Table, users: np.ndarray, movies: np.ndarray) -> np.ndarray:
-    """Return the stars of ``users`` for ``movies``, both ascending: float64 (users, movies).
-
-    A movie that a user has not rated is 0.
-    """
+    """Return the stars of ``users`` for ``movies``, both ascending: float64 (users, movies)."""
     check_memory(
         8.0 * len(users) * len(movies),
         f"data.users is {len(users)}, which with {len(movies)} movies",

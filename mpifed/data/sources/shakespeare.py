@@ -1,9 +1,4 @@
-"""Shakespeare's plays as plain text: every role a client, whose next character is to be told.
-
-Plays as plain text: who speaks which lines, in the two layouts in which they are published.
-
-Texts as numbers: vocabularies of characters.
-"""
+"""Shakespeare's plays as plain text: every role a client, whose next character is to be told."""
 
 from __future__ import annotations
 
@@ -36,23 +31,13 @@ INDENTED = re.compile(r"  ([A-Za-z][A-Za-z' ]{0,60})\. (.*)")
 FLUSH = re.compile(r"([A-Z][A-Z' ]{1,60})\. (.*)")
 AUTHOR = "by William Shakespeare"
 ACTS = ("ACT ", "SCENE ")
+# What notes of the publisher begin with.
 STAGE = "<"
-"""What notes of the publisher begin with."""
 
 
 @dataclass(frozen=True)
 class Speech:
-    """What one role says at once.
-
-    Attributes
-    ----------
-    play : int
-        Number of the play in the text, from 0 on.
-    role : str
-        Name of the role, in capitals.
-    lines : tuple of str
-        The lines, without indentation.
-    """
+    """What one role says at once."""
 
     play: int
     role: str
@@ -60,22 +45,7 @@ class Speech:
 
 
 def speeches(text: str, layout: Layout | None = None) -> list[Speech]:
-    r"""Return the speeches in a text, in their order.
-
-    Parameters
-    ----------
-    text : str
-        Plays.
-    layout : {'headed', 'indented'}, optional
-        How they are set. None is the layout in which more speeches are found.
-
-    Examples
-    --------
-    >>> [speech.role for speech in speeches("First Witch:\nWhen shall we?\n\nAll:\nSoon.\n")]
-    ['FIRST WITCH', 'ALL']
-    >>> speeches("  ORSINO. If music be\n    the food of love\n")[0].lines
-    ('If music be', 'the food of love')
-    """
+    r"""Return the speeches in a text, in their order."""
     lines = text.splitlines()
     if layout is not None:
         return _READERS[layout](lines)
@@ -84,17 +54,8 @@ def speeches(text: str, layout: Layout | None = None) -> list[Speech]:
 
 
 def texts_of_roles(found: Iterable[Speech]) -> dict[tuple[int, str], str]:
-    """Return all that each role of each play says, one line after the other, single spaces between.
-
-    Parameters
-    ----------
-    found : iterable of Speech
-        The speeches.
-
-    Returns
-    -------
-    dict
-        Texts by (play, role), in the order in which roles first speak.
+    """Return all that each role of each play says, one line after the other, single spaces
+    between.
     """
     lines: dict[tuple[int, str], list[str]] = {}
     for speech in found:
@@ -152,6 +113,8 @@ _READERS = {"headed": _headed, "indented": _indented}
 
 Vocabulary = Literal["printable", "leaf"]
 
+# ``printable``: 100 ASCII characters, in Python's order, as in the published code of Marfoq et al.
+# 2021. ``leaf``: the 80 of LEAF's Shakespeare (Caldas et al. 2018) and of the paper.
 VOCABULARIES: dict[str, str] = {
     "printable": string.printable,
     "leaf": "\n !\"&'(),-."
@@ -162,23 +125,13 @@ VOCABULARIES: dict[str, str] = {
     + string.ascii_lowercase
     + "}",
 }
-"""``printable``: 100 ASCII characters, in Python's order, as in the published code of Marfoq et al.
-2021. ``leaf``: the 80 of LEAF's Shakespeare (Caldas et al. 2018) and of the paper."""
 
+# Marks a character that a vocabulary does not have.
 UNKNOWN = 255
-"""Marks a character that a vocabulary does not have."""
 
 
 def codes(text: str, vocabulary: str) -> np.ndarray:
-    """Return the place of each character of ``text`` in ``vocabulary``, uint8 (characters,).
-
-    Characters that it does not have are ``UNKNOWN``.
-
-    Examples
-    --------
-    >>> codes("cab?", "abc").tolist()
-    [2, 0, 1, 255]
-    """
+    """Return the place of each character of ``text`` in ``vocabulary``, uint8 (characters,)."""
     if len(vocabulary) > UNKNOWN:
         raise InputError(f"a vocabulary has {len(vocabulary)} characters; at most {UNKNOWN}")
     known = np.array([ord(character) for character in vocabulary], np.int64)
@@ -188,25 +141,15 @@ def codes(text: str, vocabulary: str) -> np.ndarray:
     return table[np.minimum(points, len(table) - 1)]
 
 
+# Bytes of memory for each byte of the text: its lines, speeches and roles.
 HELD = 24.0
-"""Bytes of memory for each byte of the text: its lines, speeches and roles."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Samples cut out of one text.
-
-    Attributes
-    ----------
-    characters : ndarray
-        The text, uint8.
-    starts : ndarray
-        Where the input of each sample begins, int64 (samples,); its target follows the input.
-    length : int
-        Characters of an input.
-    """
+    """Samples cut out of one text."""
 
     characters: np.ndarray
     starts: np.ndarray
@@ -236,14 +179,8 @@ class Windows:
 
 class Shakespeare(Dataset):
     """Shakespeare by speaking role: 80 characters, whose next ones are to be predicted.
-
-    What a role says in a play is one text, whose lines are joined by spaces. Its first 60 % are for
-    training, the next 20 % for validation, the rest for testing (McMahan et al. 2017 and Marfoq et
-    al. 2021 cut in this order too); windows do not reach from one part into the other. A sample is
-    the characters' places in the vocabulary, (sequence_length,); its label is that of the
-    character which follows, or of the one which follows each of them. ``class_names`` of the
-    description are the characters and ``label_counts`` how often each is a training label, from
-    which a loss can weigh them (Marfoq et al. 2021, App. I.1.4).
+    ``class_names`` of the description are the characters and ``label_counts`` how often each is a
+    training label, from which a loss can weigh them (Marfoq et al. 2021, App. I.1.4).
 
     Parameters
     ----------

@@ -16,17 +16,14 @@ from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 
 SMALLEST_AMPLITUDE = 0.1
+# x is uniform in [-REACH, REACH].
 REACH = 5.0
-"""x is uniform in [-REACH, REACH]."""
 
 FAMILIES = 2
 
 
 class Sine(Dataset):
     """Sine regression: clients of two families, y = a sin(x + b) (Gasanov et al. 2022).
-
-    The seed draws an amplitude a ~ U[0.1, ``amplitude_max``] and a phase b ~ U[0, 2 pi] for each of
-    the two families. x ~ U[-5, 5] has shape (1,), the target one column without noise.
 
     Parameters
     ----------

@@ -1,17 +1,4 @@
-"""The synthetic benchmark of Marfoq et al. 2021, App. I.1.5: a mixture of linear classifiers.
-
-Every client t has weights pi_t ~ Dir(alpha) over M components theta_m ~ U[-1, 1]^d and
-n_t = min(50 + m_t, 1000) training samples, m_t lognormal (4, 2) and rounded down. A sample is
-x ~ U[-1, 1]^d with a component z ~ pi_t and a label that depends on <x, theta_z> + eps.
-
-Rows that one stream draws one after the other, of which only a block is in memory.
-
-The synthetic benchmark as the published generator makes it, number for number.
-
-The cache: federated files of data that take long to make, named by a hash of their arguments.
-
-The cached file with what the published generator of the synthetic benchmark makes.
-"""
+"""The synthetic benchmark of Marfoq et al. 2021, App. I.1.5: a mixture of linear classifiers."""
 
 from __future__ import annotations
 
@@ -41,28 +28,12 @@ from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 from mpifed.watchdog import heartbeat
 
+# Rows that are drawn together; the state of the generator is kept for each block.
 ROWS_BLOCK = 4096
-"""Rows that are drawn together; the state of the generator is kept for each block."""
 
 
 class DrawnRows:
-    """Rows 0 ... count - 1 of a stream, drawn again from the beginning of their block.
-
-    Parameters
-    ----------
-    generator : numpy.random.Generator
-        The stream.
-    draw : callable
-        ``draw(generator, n)`` draws the next n rows, (n, ...).
-    count : int
-        Number of rows.
-
-    Examples
-    --------
-    >>> drawn = DrawnRows(np.random.default_rng(0), lambda rng, n: rng.random((n, 2)), 3)
-    >>> bool((drawn.row(2) == np.random.default_rng(0).random((3, 2))[2]).all())
-    True
-    """
+    """Rows 0 ... count - 1 of a stream, drawn again from the beginning of their block."""
 
     def __init__(
         self,
@@ -90,31 +61,13 @@ class DrawnRows:
         return self._draw(self._generator, min(ROWS_BLOCK, self._count - block * ROWS_BLOCK))
 
 
+# Training samples of a client: at least the one, at most the other.
 SMALLEST, LARGEST = 50, 1000
-"""Training samples of a client: at least the one, at most the other."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Arguments of a synthetic benchmark.
-
-    Attributes
-    ----------
-    n_clients : int
-        Number of clients.
-    n_components : int
-        Number of linear classifiers, M.
-    dimension : int
-        Number of inputs, d.
-    dirichlet_alpha : float
-        Concentration of the mixture weights.
-    noise : float
-        Standard deviation of eps in the sigmoid.
-    n_test : int
-        Test samples of each client.
-    seed : int
-        Seed of everything.
-    """
+    """Arguments of a synthetic benchmark."""
 
     n_clients: int
     n_components: int
@@ -127,17 +80,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Truth:
-    """What a benchmark was made from.
-
-    Attributes
-    ----------
-    mixture_of : callable
-        pi of a client, float64 (n_components,), which sums to one.
-    components : ndarray
-        theta, float64 (n_components, dimension).
-    n_train : ndarray
-        Training samples of each client, int64 (n_clients,).
-    """
+    """What a benchmark was made from."""
 
     mixture_of: Callable[[int], np.ndarray]
     components: np.ndarray
@@ -151,17 +94,7 @@ class Truth:
 
 @dataclass(frozen=True)
 class Sample:
-    """A split of one client.
-
-    Attributes
-    ----------
-    x : ndarray
-        Inputs, float64 (n, dimension).
-    y : ndarray
-        Labels 0 or 1, int64 (n,).
-    latent : ndarray
-        The component that made the label, int64 (n,); -1 where none did and the label stayed 0.
-    """
+    """A split of one client."""
 
     x: np.ndarray
     y: np.ndarray
@@ -169,13 +102,7 @@ class Sample:
 
 
 def begin(setting: Setting) -> tuple[np.random.RandomState, Truth]:
-    """Return the stream at the point where the samples are to be drawn, and the truth.
-
-    Raises
-    ------
-    InputError
-        For a seed or a ``dirichlet_alpha`` that the published generator cannot use.
-    """
+    """Return the stream at the point where the samples are to be drawn, and the truth."""
     if setting.seed >= 2**32:
         raise InputError(
             f"data.seed is {setting.seed}; the published generator takes less than {2**32}"
@@ -232,32 +159,18 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
 
 
 def rounded_sigmoid(logits: np.ndarray) -> np.ndarray:
-    """Return the label that the released code gives: the sigmoid, rounded half to even; int64.
-
-    Examples
-    --------
-    >>> rounded_sigmoid(np.array([-1.0, 0.0, 1.0]))
-    array([0, 0, 1])
-    """
+    """Return the label that the released code gives: the sigmoid, rounded half to even; int64."""
     return np.round(sigmoid(logits)).astype(np.int64)
 
 
+# Seconds after which an unfinished file is taken for one whose job was killed.
 ABANDONED = 24 * 3600.0
-"""Seconds after which an unfinished file is taken for one whose job was killed."""
 
 log = logging.getLogger(__name__)
 
 
 def cache_directory() -> Path:
-    """Return the directory of the cache, which need not exist yet.
-
-    It is ``$MPIFED_CACHE``, else ``$XDG_CACHE_HOME/mpifed``, else ``~/.cache/mpifed``.
-
-    Raises
-    ------
-    InputError
-        If neither variable is set and there is no home directory.
-    """
+    """Return the directory of the cache, which need not exist yet."""
     own, shared = os.environ.get("MPIFED_CACHE"), os.environ.get("XDG_CACHE_HOME")
     if own:
         return Path(own).expanduser().absolute()
@@ -272,35 +185,7 @@ def cache_directory() -> Path:
 def cached(
     label: str, arguments: Mapping[str, Any], contents: Contents, make: Callable[[Path], None]
 ) -> Path:
-    """Return the path of the cached federated file for ``arguments``, made if it is missing.
-
-    A file that does not hold ``contents`` is made again, which is logged. Jobs may make the same
-    file at once: each replaces it by an equal one.
-
-    Parameters
-    ----------
-    label : str
-        How the name of the file begins; a hash of the rest follows.
-    arguments : mapping
-        Everything that decides what is in the file, as values of JSON. The hash is of these and of
-        the version of the format.
-    contents : Contents
-        What the file must hold.
-    make : callable
-        ``make(path)`` writes the file and gives it its name only when it is complete.
-
-    Returns
-    -------
-    Path
-        The file.
-
-    Raises
-    ------
-    InputError
-        If the directory cannot be made or written.
-    RunError
-        If the disk refuses the file, for instance because it is full.
-    """
+    """Return the path of the cached federated file for ``arguments``, made if it is missing."""
     directory = cache_directory()
     text = json.dumps({"format": VERSION, **arguments}, sort_keys=True)
     path = directory / f"{label}-{hashlib.sha256(text.encode()).hexdigest()[:32]}.h5"
@@ -341,10 +226,7 @@ def _remove_abandoned(directory: Path) -> None:
 
 
 def cached_release(setting: Setting, contents: Contents) -> Path:
-    """Return the cached file with everything the published generator makes for ``setting``.
-
-    It is made if it is missing; ``cached`` says what is raised.
-    """
+    """Return the cached file with everything the published generator makes for ``setting``."""
 
     def make(path: Path) -> None:
         write(path, contents, _released_blocks(setting, contents), dataclasses.asdict(setting))
@@ -368,29 +250,15 @@ def _split(x: np.ndarray, y: np.ndarray, dtype: torch.dtype) -> Split:
 Variant = Literal["paper", "released", "corrected"]
 Mixtures = Literal["dirichlet", "one_hot"]
 
+# The seed that the published generator takes by default.
 PUBLISHED_SEED = 12345
-"""The seed that the published generator takes by default."""
 
+# Rows of x that are made at once, so that they are still in the cache when labelled.
 BLOCK = 1024
-"""Rows of x that are made at once, so that they are still in the cache when labelled."""
 
 
 class Synthetic(Dataset):
     """The synthetic mixture of linear classifiers (Marfoq et al. 2021, App. I.1.5).
-
-    ``variant``:
-
-    * ``paper``, the text: y ~ Bernoulli(sigmoid(<x, theta_z> + eps)), eps ~ N(0, noise^2) with
-      noise 1. (The text writes eps ~ N(0, I_d), but adds it to a number: it is one here.)
-    * ``released``: the published generator bit for bit, its defect included (``published.py``).
-      Its float64 numbers are rounded for a float32 run. They come from one stream: rank 0 makes
-      them once, as a file in the cache, from which every rank reads its own rows.
-    * ``corrected``: as released was meant: y = round(sigmoid(<x, theta_z> + eps)), noise 0.1, each
-      sample with a component of its own client's mixture.
-
-    For ``paper`` and ``corrected`` a client's samples depend on the seed and the client alone, not
-    on who asks or on the number of clients, and a rank makes only those of its own clients. x has
-    24 bits, which float32 holds exactly: runs in float32 and float64 see the same data.
 
     Parameters
     ----------
@@ -479,9 +347,8 @@ class Synthetic(Dataset):
         return deliver(path, contents, client_ids, dtype, self._communicator)
 
     def latent(self, client: int, split: Literal["train", "test"]) -> np.ndarray:
-        """Return the component z of each of a client's samples, int64 (n,); -1 for constant labels.
-
-        For ``released`` the stream is followed up to this client, which takes time.
+        """Return the component z of each of a client's samples, int64 (n,); -1 for constant
+        labels.
         """
         if self.variant != "released":
             n = self.truth.n_train[client] if split == "train" else self.setting.n_test
@@ -493,10 +360,7 @@ class Synthetic(Dataset):
 
 
 def truth(setting: Setting, mixtures: Mixtures = "dirichlet") -> Truth:
-    """Return pi, theta and the n_t of ``paper`` and ``corrected``.
-
-    Row t of pi and n_t are the same for any number of clients above t.
-    """
+    """Return pi, theta and the n_t of ``paper`` and ``corrected``."""
     n_clients, n_components = setting.n_clients, setting.n_components
     sizes = stream(setting.seed, "synthetic/sizes").lognormal(4, 2, n_clients)
     alpha = np.full(n_components, setting.dirichlet_alpha)
@@ -521,21 +385,7 @@ def make_shards(
     client_ids: np.ndarray,
     dtype: torch.dtype,
 ) -> Shards:
-    """Return the shards of ``paper`` or ``corrected``, written in place: nothing is held twice.
-
-    Parameters
-    ----------
-    setting : Setting
-        Arguments of the benchmark.
-    truth : Truth
-        What ``truth`` gave for them.
-    variant : {'paper', 'corrected'}
-        The rule for the labels.
-    client_ids : ndarray
-        Clients hosted here, int64.
-    dtype : torch.dtype
-        Type of x.
-    """
+    """Return the shards of ``paper`` or ``corrected``, written in place: nothing is held twice."""
     train, val, test = (
         split_of(setting, truth, variant, name, client_ids, dtype) for name in SPLITS
     )
@@ -550,17 +400,7 @@ def split_of(
     client_ids: np.ndarray,
     dtype: torch.dtype,
 ) -> Split:
-    """Return one split of ``make_shards``.
-
-    Parameters
-    ----------
-    setting, truth, variant, dtype
-        As for ``make_shards``.
-    name : {'train', 'val', 'test'}
-        The split; that for validation has no sample.
-    client_ids : ndarray
-        Clients, int64, in any order.
-    """
+    """Return one split of ``make_shards``."""
     counts = {
         "train": truth.n_train[client_ids],
         "val": np.zeros(len(client_ids), np.int64),
@@ -586,10 +426,8 @@ def fill(
     x: np.ndarray,
     y: np.ndarray,
 ) -> None:
-    """Write a client's split of ``paper`` or ``corrected`` to ``x`` (n, dimension) and ``y`` (n,).
-
-    x comes from one stream of the client and everything else from another, so that the components
-    can be had without x.
+    """Write a client's split of ``paper`` or ``corrected`` to ``x`` (n, dimension) and
+    ``y`` (n,).
     """
     generator, latent = _labelling(setting, truth, client, split, len(y))
     logits = generator.normal(scale=setting.noise, size=len(y))
@@ -615,10 +453,7 @@ def _labelling(
 
 
 def _draw_box(bits: np.random.BitGenerator, x: np.ndarray) -> None:
-    """Fills ``x`` with uniform numbers of [-1, 1): multiples of 2^-23, exact in float32.
-
-    Half as long as ``Generator.random``: 64 bits of the stream give two numbers at once.
-    """
+    """Fills ``x`` with uniform numbers of [-1, 1): multiples of 2^-23, exact in float32."""
     words = bits.random_raw((x.size + 1) // 2).view(np.int32)[: x.size].reshape(x.shape)
     words >>= 8
     x[...] = words

@@ -1,14 +1,5 @@
-"""A generated problem with the shape of Stack Overflow's tag prediction (McMahan et al., TFF).
-
-A sample is a question: the share of each word in a text, and the tags of the text. Only the shape
-is taken from Stack Overflow: few words a text out of many, few tags out of hundreds, both with a
-long tail, and clients with topics.
-
-How samples with tags are laid out over clients (Gasanov et al. 2022, sec. 6.3).
-
-A user's own samples with tags, in one `.npz` file; ``tags_file.TagsFile`` says what is in it.
-
-Clients out of a user's own samples with tags: which sources, and which of their samples.
+"""A generated problem with the shape of Stack Overflow's tag prediction (McMahan et al., TFF). How
+samples with tags are laid out over clients (Gasanov et al. 2022, sec. 6.3).
 """
 
 from __future__ import annotations
@@ -41,27 +32,13 @@ Train = Annotated[int, Ge(1)] | None
 Validation = Annotated[int, Ge(0)] | None
 Test = Annotated[int, Ge(0)]
 
+# Training samples of a client, and its validation samples.
 DEFAULTS = {"natural": (90, 110), "divided": (10, 100)}
-"""Training samples of a client, and its validation samples."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How many samples each client has, and how many clients (workers) a source has.
-
-    Attributes
-    ----------
-    name : {'natural', 'divided'}
-        The kind of layout.
-    n_train : int
-        Training samples of a client.
-    n_val : int
-        Validation samples of a client or, where divided, of a source.
-    n_test : int
-        Test samples of a source.
-    workers : int
-        Clients of a source; 1 for ``natural``.
-    """
+    """How many samples each client has, and how many clients (workers) a source has."""
 
     name: Name
     n_train: int
@@ -81,21 +58,7 @@ class Layout:
     def split(
         self, tags: np.ndarray, client: int, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return training, validation and test samples of ``client``.
-
-        They are positions among the samples of its source, int64. ``natural`` takes samples for
-        training that cover the source's tags, then any; the rest is dealt at random. ``divided``
-        keeps the order: the workers' runs, then validation, then test.
-
-        Parameters
-        ----------
-        tags : ndarray
-            The tags of its source's samples, bool (samples, tags).
-        client : int
-            Number of the client.
-        rng : Generator
-            Draws of the source, the same for all its clients.
-        """
+        """Return training, validation and test samples of ``client``."""
         if self.name == "natural":
             order = covering_first(tags[: self.samples], self.n_train, rng)
             return self._cut(order, order[: self.n_train], self.n_train)
@@ -114,26 +77,7 @@ class Layout:
 def made_layout(
     name: Name, n_clients: int, sources: int, n_train: int | None, n_val: int | None, n_test: int
 ) -> Layout:
-    """Return the layout ``name`` for ``n_clients``.
-
-    Parameters
-    ----------
-    name : {'natural', 'divided'}
-        The kind of layout.
-    n_clients : int
-        Number of clients.
-    sources : int
-        Number of sources, for ``divided``.
-    n_train, n_val : int or None
-        As in ``Layout``; None is the paper's number.
-    n_test : int
-        Test samples of a source.
-
-    Raises
-    ------
-    InputError
-        If ``sources`` does not divide ``n_clients``, for ``divided``.
-    """
+    """Return the layout ``name`` for ``n_clients``."""
     train, validation = DEFAULTS[name]
     workers = 1
     if name == "divided":
@@ -152,27 +96,7 @@ def made_layout(
 
 
 def covering_first(tags: np.ndarray, n_first: int, rng: np.random.Generator) -> np.ndarray:
-    """Return an order of samples, int64 (samples,), of which the first cover many tags.
-
-    Each next sample is the one with most tags that are new, ties by a random order (a greedy set
-    cover). When no tag is new any more, or ``n_first`` samples are chosen, all others follow in
-    random order.
-
-    Parameters
-    ----------
-    tags : ndarray
-        bool (samples, tags).
-    n_first : int
-        Samples that are chosen to cover tags, at most.
-    rng : Generator
-        Draws the random order.
-
-    Examples
-    --------
-    >>> tags = np.array([[True, False, False], [True, True, True]])
-    >>> covering_first(tags, 1, np.random.default_rng(0)).tolist()
-    [1, 0]
-    """
+    """Return an order of samples, int64 (samples,), of which the first cover many tags."""
     order = rng.permutation(len(tags))
     shuffled = tags[order].astype(np.int64)
     new = np.ones(tags.shape[1], bool)
@@ -188,37 +112,25 @@ def covering_first(tags: np.ndarray, n_first: int, rng: np.random.Generator) -> 
     return order[np.concatenate([np.array(chosen, np.int64), rest])]
 
 
+# Tags of a question, at most.
 MOST_TAGS = 5
-"""Tags of a question, at most."""
 
+# 1 + Binomial(MOST_TAGS - 1, CHANCE) tags each.
 CHANCE = 0.4
-"""1 + Binomial(MOST_TAGS - 1, CHANCE) tags each."""
 
+# Words that go with a tag.
 SIGNATURE = 30
-"""Words that go with a tag."""
 
+# Share of words that are about one of the tags; the others are drawn from all words.
 ABOUT = 0.5
-"""Share of words that are about one of the tags; the others are drawn from all words."""
 
+# All words over those in the vocabulary; the rest is never counted.
 BEYOND = 1.2
-"""All words over those in the vocabulary; the rest is never counted."""
 
 
 @dataclass(frozen=True)
 class Language:
-    """What all clients have in common.
-
-    Attributes
-    ----------
-    topics : ndarray
-        Shares of tags within each topic, float64 (topics, tags).
-    signatures : ndarray
-        Words that go with each tag, int64 (tags, ``SIGNATURE``).
-    tag_words : ndarray
-        Cumulated shares of the words of a signature, by rank, float64 (``SIGNATURE``,).
-    any_words : ndarray
-        Cumulated shares of all words, by rank, float64 (words,).
-    """
+    """What all clients have in common."""
 
     topics: np.ndarray
     signatures: np.ndarray
@@ -228,15 +140,7 @@ class Language:
 
 @dataclass(frozen=True)
 class Questions:
-    """All samples of a source.
-
-    Attributes
-    ----------
-    words : csr_matrix
-        Inputs, float64 (samples, columns of a sample).
-    tags : ndarray
-        bool (samples, tags).
-    """
+    """All samples of a source."""
 
     words: csr_matrix
     tags: np.ndarray
@@ -244,12 +148,6 @@ class Questions:
 
 class Tags(Dataset):
     """Generated questions with tags, of the shape of Stack Overflow's (Gasanov et al. 2022).
-
-    A sample counts each of the first ``vocabulary`` words over all words of the text, those beyond
-    the vocabulary included, after a one if ``intercept``: (1 + vocabulary,). Its target says which
-    of the ``tags`` it has. A text has 1 + Poisson(``words``) words, half of them about one of its
-    tags. A source's topic is drawn by the seed, and it has its own taste, Dirichlet about the
-    topic's tags. A source is a function of the seed and its number; nothing is sent.
 
     Parameters
     ----------
@@ -371,19 +269,7 @@ def _check_sizes(vocabulary: int, tags: int, topics: int, words: float, samples:
 
 
 def make_language(seed: int, vocabulary: int, n_tags: int, n_topics: int) -> Language:
-    """Return the language of ``seed``.
-
-    Each topic prefers tags by Zipf's law, in a random order.
-
-    Parameters
-    ----------
-    seed : int
-        Seed of the language.
-    vocabulary : int
-        Words that are counted; there are ``BEYOND`` times as many.
-    n_tags, n_topics : int
-        Number of tags and of topics.
-    """
+    """Return the language of ``seed``."""
     rng = stream(seed, "tags/language")
     wide = min(n_tags, max(2 * MOST_TAGS, 2 * n_tags // n_topics))
     topics = np.zeros((n_topics, n_tags))
@@ -426,29 +312,13 @@ def _draw_words(
     return np.where(about, signature, words)
 
 
+# Least number of bytes that a column takes: an input or a tag of one sample, and its weight.
 COLUMN_BYTES = 24
-"""Least number of bytes that a column takes: an input or a tag of one sample, and its weight."""
 
 
 @dataclass(frozen=True)
 class Tagged:
-    """What is in a file of tagged samples.
-
-    Attributes
-    ----------
-    x : csr_matrix
-        Inputs, float64 (samples, features).
-    tags : csr_matrix
-        1 where a sample has the tag, (samples, tags).
-    owner : ndarray
-        Source of each sample, int64 (samples,): a position in ``names``.
-    names : ndarray
-        Numbers of the sources in the file, int64 (sources,), ascending.
-    held_out : ndarray
-        Whether a sample is kept from training, bool (samples,).
-    embeddings : ndarray or None
-        A vector for each source, float64 (sources, dimension).
-    """
+    """What is in a file of tagged samples."""
 
     x: csr_matrix
     tags: csr_matrix
@@ -459,13 +329,7 @@ class Tagged:
 
 
 def parse(path: Path) -> Tagged:
-    """Return what is in the file ``path``; ``TagsFile`` describes the format.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, or an array is missing or does not fit the others.
-    """
+    """Return what is in the file ``path``; ``TagsFile`` describes the format."""
     try:
         check_archive(path)
         with np.load(path, allow_pickle=False) as file:
@@ -563,11 +427,7 @@ class _Reading:
 
 
 def tf_idf(tagged: Tagged) -> csr_matrix:
-    """Return the TF-IDF of each source: float64 (sources, features), rows of length 1.
-
-    The weight of feature j is log((1 + n) / (1 + n_j)) + 1, where n_j of the n sources have it
-    (scikit-learn's smoothed weights). It multiplies the sum of a source's samples.
-    """
+    """Return the TF-IDF of each source: float64 (sources, features), rows of length 1."""
     n = len(tagged.names)
     which = (np.ones(len(tagged.owner)), (tagged.owner, np.arange(len(tagged.owner))))
     sums = csr_matrix(which, (n, len(tagged.owner))) @ tagged.x
@@ -580,13 +440,7 @@ def tf_idf(tagged: Tagged) -> csr_matrix:
 
 @dataclass(frozen=True)
 class Explicit:
-    """Clients whose samples are listed, split by split; see ``pooled.Dealt``.
-
-    Attributes
-    ----------
-    parts : list of tuple
-        Training, validation and test samples of each client, int64 each.
-    """
+    """Clients whose samples are listed, split by split; see ``pooled.Dealt``."""
 
     parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
 
@@ -600,21 +454,6 @@ class Explicit:
 
 class TagsFile(Dataset):
     """A user's own samples with tags, as Stack Overflow's (Gasanov et al. 2022, sec. 6.3).
-
-    The file has
-
-    * the samples, either ``x`` (samples, features) or, as a sparse matrix by rows, ``x_data``,
-      ``x_indices``, ``x_indptr`` and ``x_features``, their number;
-    * the tags of each: ``y_indices``, ``y_indptr`` and ``y_tags``, their number;
-    * ``client`` (samples,): whole numbers, the source of each sample;
-    * optional ``held_out`` (samples,), true where ``divided`` may not train, ``embeddings``
-      (sources, dimension) in ascending order of the sources' numbers, and anything else, which is
-      not read (``text``).
-
-    It is read without pickle. Sources with too few samples are left out. ``choose: kmeans``, the
-    paper's experiment 1b, cuts the sources by their ``embeddings`` or else by the TF-IDF of their
-    samples. A source's first samples are taken. Rank 0 reads the file and sends each sample to its
-    owner.
 
     Parameters
     ----------
@@ -744,23 +583,7 @@ class TagsFile(Dataset):
 
 
 def usable_rows(tagged: Tagged, layout: Layout) -> dict[int, np.ndarray]:
-    """Return the samples that ``layout`` takes of each source that has enough.
-
-    ``divided`` trains on a source's first samples that are not held out. Validation and test
-    samples are the first that are held out or, if the file holds out none, those that follow.
-
-    Parameters
-    ----------
-    tagged : Tagged
-        A file.
-    layout : Layout
-        How many samples are needed.
-
-    Returns
-    -------
-    dict of int to ndarray
-        Sample numbers by source, int64 (``layout.samples``,), in the order of the layout.
-    """
+    """Return the samples that ``layout`` takes of each source that has enough."""
     order = np.argsort(tagged.owner, kind="stable")
     starts = np.searchsorted(tagged.owner[order], np.arange(len(tagged.names) + 1))
     found = {}
@@ -791,27 +614,8 @@ def _listed(
 def sources_by_kmeans(
     tagged: Tagged, rows: dict[int, np.ndarray], n_clusters: int, n_starts: int, seed: int
 ) -> list[np.ndarray]:
-    """Return the usable sources of each cluster, ascending; clusters with most of them come first.
-
-    All sources are clustered, as in the published code, by their embeddings or else by ``tf_idf``.
-
-    Parameters
-    ----------
-    tagged : Tagged
-        A file.
-    rows : dict
-        What ``usable_rows`` returned.
-    n_clusters : int
-        Number of clusters, at most one per source.
-    n_starts : int
-        Times that k-means begins anew.
-    seed : int
-        Seed of k-means.
-
-    Returns
-    -------
-    list of ndarray
-        Positions of sources, int64, cluster by cluster.
+    """Return the usable sources of each cluster, ascending; clusters with most of them
+    come first.
     """
     # scikit-learn takes seconds to import, which only the rank that reads has to spend.
     from sklearn.cluster import KMeans

@@ -1,13 +1,4 @@
-"""One round of asynchronous gossip: values of this round and of earlier ones, mixed exactly.
-
-The values that may still be read are rows of the run's state, next to the client that sent them:
-``slots`` models a client. They are changed in place, so that a round costs what its participants
-send, however many clients rest. Products are exact, as in ``mixer``: ranks change no number.
-
-Which values are mixed in a round of asynchronous gossip, with which weights.
-
-Who takes part in a round of asynchronous gossip, and which values each client mixes.
-"""
+"""One round of asynchronous gossip: values of this round and of earlier ones, mixed exactly."""
 
 from __future__ import annotations
 
@@ -36,40 +27,13 @@ from topologies.links.events import Computations, Finished, Seconds, Versions, a
 from topologies.links.timing import Links
 from topologies.parameters import TopologyError
 
+# The slot of a value that has been computed in the round itself.
 FRESH = -1
-"""The slot of a value that has been computed in the round itself."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The rows of a round as combinations of values.
-
-    Attributes
-    ----------
-    weights : scipy.sparse.csr_array
-        (rows, columns); rows sum to one. The first m columns are what the m participants have
-        computed, the first m rows what they begin their next computation with.
-    own : ndarray of int64, shape (rows,)
-        The column whose weight is one minus the others.
-    receiver : ndarray of int64, shape (rows,)
-        The node that has each row.
-    sender : ndarray of int64, shape (columns,)
-        The node that has each column.
-    slot : ndarray of int64, shape (columns,)
-        The slot that it is kept in, or ``FRESH``.
-    kept : ndarray of int64, shape (k,)
-        What is kept of the round: columns before mixing, or rows after it.
-    into : ndarray of int64, shape (k,)
-        The slots.
-    keeps_mixed : bool
-        Whether ``kept`` are rows.
-    messages : int
-        Messages that are sent.
-    staleness : ndarray of int64, shape (mixed,)
-        Of each value of another node that is mixed: computations that the node has ended since it
-        (``mixed_wait_free``). Of each participant: averages by others that have changed its value
-        while it computed (``mixed_in_pairs``).
-    """
+    """The rows of a round as combinations of values."""
 
     weights: scipy.sparse.csr_array
     own: np.ndarray
@@ -90,21 +54,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Arcs:
-    """Who hears whom in a round.
-
-    Attributes
-    ----------
-    receiver, sender : ndarray of int64, shape (arcs,)
-        The arcs.
-    share : ndarray of float64, shape (arcs,)
-        Their weights.
-    travel : ndarray of float64, shape (arcs,)
-        Seconds from the sending to the arrival of a message.
-    reach : ndarray of float64, shape (n,)
-        Seconds until a message of a node has arrived everywhere.
-    heard : ndarray of int64, shape (n,)
-        How many hear a node.
-    """
+    """Who hears whom in a round."""
 
     receiver: np.ndarray
     sender: np.ndarray
@@ -115,17 +65,7 @@ class Arcs:
 
 
 def arcs_of(weights: scipy.sparse.csr_array, links: Links, bits: float) -> Arcs:
-    """Return the arcs of a mixing matrix.
-
-    Parameters
-    ----------
-    weights : scipy.sparse.csr_array
-        W of the round over all nodes.
-    links : Links
-        The links.
-    bits : float
-        The size of a message.
-    """
+    """Return the arcs of a mixing matrix."""
     every, n = weights.tocoo(), weights.shape[0]
     used = (every.row != every.col) & (every.data != 0)
     to, of = every.row[used].astype(np.int64), every.col[used].astype(np.int64)
@@ -142,23 +82,7 @@ def mixed_wait_free(
     last: np.ndarray,
     versions: Versions,
 ) -> Plan:
-    """Return what nodes mix of the latest versions that have arrived, and send theirs.
-
-    Parameters
-    ----------
-    arcs : Arcs
-        Who hears whom in the round.
-    nodes : ndarray of int64, shape (m,)
-        The participants, ascending.
-    times : ndarray of float64, shape (m,)
-        When their computations end.
-    ended : ndarray of int64, shape (n,)
-        How many computations each node has ended, those of the round included.
-    last : ndarray of float64, shape (n,)
-        When each node ends its computation of the round; -inf for those that end none.
-    versions : Versions
-        What is kept of earlier rounds; it has the new versions afterwards.
-    """
+    """Return what nodes mix of the latest versions that have arrived, and send theirs."""
     n, m = len(arcs.reach), len(nodes)
     place = np.full(n, -1)
     place[nodes] = np.arange(m)
@@ -199,20 +123,7 @@ def mixed_wait_free(
 
 
 def mixed_in_pairs(nodes: np.ndarray, partners: np.ndarray, changed: np.ndarray) -> Plan:
-    """Return what nodes and partners have after averages that are made one after the other.
-
-    The first slot of each node keeps its value, which others may change while it computes.
-
-    Parameters
-    ----------
-    nodes : ndarray of int64, shape (m,)
-        The participants, in order of time.
-    partners : ndarray of int64, shape (m,)
-        With whom each averages; itself for nobody.
-    changed : ndarray of int64, shape (n,)
-        How often others have changed each node's value since it began to compute; what it is after
-        the round is written here.
-    """
+    """Return what nodes and partners have after averages that are made one after the other."""
     staleness = np.zeros(len(nodes), np.int64)
     for k, (i, j) in enumerate(zip(nodes, partners, strict=True)):
         staleness[k], changed[i] = changed[i], 0
@@ -243,27 +154,13 @@ def mixed_in_pairs(nodes: np.ndarray, partners: np.ndarray, changed: np.ndarray)
 
 @dataclass(frozen=True)
 class Values:
-    """What is kept of the clients' values under asynchronous gossip.
-
-    Attributes
-    ----------
-    kept : Tensor
-        (clients, slots, numbers), the shared values of a round one after another.
-    """
+    """What is kept of the clients' values under asynchronous gossip."""
 
     kept: Tensor = client()
 
 
 def first_values(shared: list[Tensor], slots: int | None) -> Values:
-    """Return what is kept before the first round.
-
-    Parameters
-    ----------
-    shared : list of Tensor
-        The clients' first shared values, rows of clients hosted here.
-    slots : int or None
-        Empty slots of a client; None is one that has its value.
-    """
+    """Return what is kept before the first round."""
     if slots is None:
         return Values(torch.cat([tensor.flatten(1) for tensor in shared], 1)[:, None].clone())
     size = sum(math.prod(tensor.shape[1:]) for tensor in shared)
@@ -272,19 +169,7 @@ def first_values(shared: list[Tensor], slots: int | None) -> Values:
 
 @dataclass
 class AsynchronousChannel(Channel):
-    """Those whose computations end in a round.
-
-    Attributes
-    ----------
-    federation : Federation
-        Its training clients are the nodes.
-    ledger : Ledger
-        Where messages are booked.
-    make_plan : callable
-        Returns the plan of the round; called when something is sent first. Collective.
-    memory : Values
-        The values that are kept, of all clients hosted here. Changed in place.
-    """
+    """Those whose computations end in a round."""
 
     federation: Federation
     ledger: Ledger
@@ -358,24 +243,7 @@ class AsynchronousChannel(Channel):
 
 
 class Crossing:
-    """What this rank sends, receives and mixes by a plan.
-
-    Parameters
-    ----------
-    federation : Federation
-        Its training clients are the nodes.
-    plan : Plan
-        What is mixed.
-    itemsize : int
-        Bytes of a number.
-
-    Attributes
-    ----------
-    rows, columns : ndarray of int64
-        The rows and columns of the plan that are hosted here, ascending.
-    own : ndarray of int64
-        The place in ``columns`` of each row's own column.
-    """
+    """What this rank sends, receives and mixes by a plan."""
 
     def __init__(self, federation: Federation, plan: Plan, itemsize: int) -> None:
         self.federation, self.plan = federation, plan
@@ -458,36 +326,7 @@ Mixes = Literal["wait_free", "pairwise"]
 
 @dataclass
 class Timetable:
-    """The events of a run, from round to round; the same on every rank.
-
-    Attributes
-    ----------
-    mixes : {'wait_free', 'pairwise'}
-        How clients mix.
-    links : Links
-        The links among the training clients.
-    bits : float
-        The size of a client's message.
-    seed : int
-        The seed of the run, for whom pairs are drawn.
-    computations : Computations
-        When computations end.
-    versions : Versions
-        Which values are kept, and since when.
-    round : int
-        The last round that has begun.
-    finished : Finished
-        Whose computations end in it.
-    present : ndarray of bool, shape (n_training,)
-        Who is there.
-    seconds : float
-        When the last of them ends.
-    staleness : ndarray of int64, shape (3,)
-        Over all values that have been mixed: the sum of ``Plan.staleness``, their number, and the
-        largest.
-    changed : ndarray of int64, shape (n_training,)
-        Averages by others since each client began to compute; none without pairs.
-    """
+    """The events of a run, from round to round; the same on every rank."""
 
     mixes: Mixes
     links: Links
@@ -501,27 +340,16 @@ class Timetable:
     seconds: float = 0.0
     staleness: np.ndarray = field(default_factory=lambda: np.zeros(3, np.int64))
     changed: np.ndarray = field(init=False)
+    # The matrix of the last round, and its arcs.
     _arcs: tuple[scipy.sparse.csr_array, Arcs] | None = None
-    """The matrix of the last round, and its arcs."""
 
     def __post_init__(self) -> None:
         pairs = self.mixes == "pairwise"
         self.changed = np.zeros(len(self.computations.ends) if pairs else 0, np.int64)
 
     def begin(self, round: int, present: np.ndarray) -> Finished:
-        """Return whose computations end in a round, the last one or the one after it. Collective.
-
-        Parameters
-        ----------
-        round : int
-            The round, from 1.
-        present : ndarray of bool, shape (n_training,)
-            Who is there in the round. The computations of others are lost.
-
-        Raises
-        ------
-        RunError
-            If a computation takes no time.
+        """Return whose computations end in a round, the last one or the one after it.
+        Collective.
         """
         if round == self.round + 1:
             try:
@@ -535,13 +363,7 @@ class Timetable:
         return self.finished
 
     def plan(self, weights_of_round: Callable[[], scipy.sparse.csr_array]) -> Plan:
-        """Return what the participants of the round mix, and book what they keep. Collective.
-
-        Parameters
-        ----------
-        weights_of_round : callable
-            Returns W^k over all training clients.
-        """
+        """Return what the participants of the round mix, and book what they keep. Collective."""
         made = self._made(weights_of_round())
         stale = made.staleness
         total, number, largest = self.staleness
@@ -575,13 +397,7 @@ class Timetable:
         return np.concatenate([first, *(part.ravel() for part in parts)])
 
     def restore(self, stored: np.ndarray) -> None:
-        """Continue from what ``stored`` returned.
-
-        Raises
-        ------
-        RunError
-            If it is of other clients.
-        """
+        """Continue from what ``stored`` returned."""
         if stored.shape != self.stored().shape:
             raise RunError(
                 f"the checkpoint has {len(stored)} numbers of its events, where "
@@ -617,24 +433,7 @@ def from_rank_0(communicator: Communicator, seconds: Seconds) -> Seconds:
 def partners_of(
     weights: scipy.sparse.csr_array, nodes: np.ndarray, numbers: np.ndarray, seed: int
 ) -> np.ndarray:
-    """Return with whom each of some nodes averages after a computation.
-
-    Parameters
-    ----------
-    weights : scipy.sparse.csr_array
-        W over all nodes; j is drawn with probability W[i, j] / (1 - W[i, i]).
-    nodes : ndarray of int64, shape (m,)
-        The nodes i.
-    numbers : ndarray of int64, shape (m,)
-        The computation, from 1.
-    seed : int
-        The seed of the run.
-
-    Returns
-    -------
-    ndarray of int64, shape (m,)
-        The partners; a node itself where it has no neighbour.
-    """
+    """Return with whom each of some nodes averages after a computation."""
     partners = nodes.copy()
     keys = np.zeros(len(nodes), np.uint64)
     for number in np.unique(numbers):

@@ -63,25 +63,7 @@ class Compressor(Component, kind="compressor"):
     def __call__(
         self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
     ) -> Tensor:
-        """Return what arrives of ``rows``.
-
-        Parameters
-        ----------
-        rows : Tensor
-            float32 or float64 (clients, size). A row that is not finite arrives as one that is not
-            finite.
-        draws : Draws
-            The random numbers of the round.
-        ids : ndarray
-            Numbers of the clients, int64 (clients,).
-        purpose : str
-            Name of the random stream.
-
-        Returns
-        -------
-        Tensor
-            As ``rows`` in shape and type.
-        """
+        """Return what arrives of ``rows``."""
 
     @abstractmethod
     def bits(

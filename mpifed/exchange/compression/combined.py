@@ -20,10 +20,6 @@ from mpifed.federation.clients import Draws
 class Bernoulli(Compressor):
     """A gate: with probability p what inner makes, over p, else nothing is sent.
 
-    omega = (1 + omega_inner) / p - 1, which is 1 / p - 1 alone. Before a biased ``inner`` the gate
-    does not divide by p, and its contraction is p times the inner one. The gate is drawn from the
-    seed by both ends, so a closed one costs nothing.
-
     Parameters
     ----------
     p : float
@@ -78,11 +74,9 @@ class Bernoulli(Compressor):
 
 
 class Composition(Compressor):
-    """Outer after inner: the coordinates that inner keeps, as outer writes them.
-
-    omega = (1 + omega_inner(d)) (1 + omega_outer(k)) - 1, k being what inner keeps of d. After a
-    biased inner the result is divided by 1 + omega_outer(k), which makes it a contraction with
-    delta = delta_inner / (1 + omega_outer) (Basu et al. 2019, section 2).
+    """Outer after inner: the coordinates that inner keeps, as outer writes them. After a biased
+    inner the result is divided by 1 + omega_outer(k), which makes it a contraction with delta =
+    delta_inner / (1 + omega_outer) (Basu et al. 2019, section 2).
 
     Parameters
     ----------

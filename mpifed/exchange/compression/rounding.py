@@ -15,22 +15,16 @@ from mpifed.exchange.reduction import largest_of_rows
 from mpifed.federation.clients import Draws
 from mpifed.state import on_host
 
+# What a block's scale takes: a float32, whatever the rows are.
 SCALE_BITS = 32
-"""What a block's scale takes: a float32, whatever the rows are."""
 
+# The integer as wide as a float, and its bits of fraction.
 FORMATS = {torch.float32: (torch.int32, 23), torch.float64: (torch.int64, 52)}
-"""The integer as wide as a float, and its bits of fraction."""
 
 
 class Quantise(Compressor):
-    """Each number as one of 2 s + 1 levels of its block's largest, rounded without bias.
-
-    With r = max|x_j| over a block of B numbers and u = s |x_j| / r, number j becomes sign(x_j) l r
-    / s, l being floor(u) or, with probability u - floor(u), floor(u) + 1. The error is exactly
-    (r / s)^2 sum_j frac(u_j) (1 - frac(u_j)), hence omega = B / (4 s^2). With ``norm: l2`` r is
-    the Euclidean norm and omega = min(B / s^2, sqrt(B) / s): QSGD (Alistarh et al. 2017, Lemma
-    3.1). A level takes ceil(log2(2 s + 1)) bits, which is ``bits`` where that gives s, and
-    -2^(bits - 1) is never sent. r is sent as a float32, rounded up so that no level exceeds s.
+    """Each number as one of 2 s + 1 levels of its block's largest, rounded without bias. QSGD
+    (Alistarh et al. 2017, Lemma 3.1).
 
     Parameters
     ----------
@@ -84,20 +78,7 @@ class Quantise(Compressor):
     def encode(
         self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the message of each client.
-
-        Parameters
-        ----------
-        rows, draws, ids, purpose
-            As of ``Compressor.__call__``.
-
-        Returns
-        -------
-        levels : ndarray
-            sign(x) l, int8 or int16 (clients, size).
-        scales : ndarray
-            r, float32 (clients, blocks); not finite where a number of the block is not.
-        """
+        """Return the message of each client."""
         x = on_host(rows).astype(np.float64, copy=False)
         scales = self._scales(x)
         finite = np.isfinite(scales)
@@ -149,15 +130,7 @@ class Quantise(Compressor):
     def decode(
         self, levels: np.ndarray, scales: np.ndarray, out: np.ndarray | None = None
     ) -> np.ndarray:
-        """Return the numbers of a message, float64 (clients, size).
-
-        Parameters
-        ----------
-        levels, scales : ndarray
-            What ``encode`` returned.
-        out : ndarray, optional
-            Where the numbers are written.
-        """
+        """Return the numbers of a message, float64 (clients, size)."""
         numbers = np.empty(levels.shape) if out is None else out
         np.copyto(numbers, levels)
         with np.errstate(invalid="ignore"):
@@ -176,12 +149,8 @@ class Quantise(Compressor):
 
 
 class Natural(Compressor):
-    """Each number as a power of two, the one below or above, without bias: omega = 1 / 8.
-
-    Natural compression (Horvath et al. 2019, section 2): x with 2^a <= |x| < 2^(a + 1) becomes
-    sign(x) 2^(a + 1) with probability |x| / 2^a - 1, else sign(x) 2^a. A sign and an exponent are
-    sent, 9 bits of a float32 and 12 of a float64. Below the smallest normal number it is 0 or that
-    number, still without bias.
+    """Each number as a power of two, the one below or above, without bias: omega = 1 / 8. Natural
+    compression (Horvath et al. 2019, section 2):
     """
 
     unbiased = True

@@ -16,21 +16,15 @@ from mpifed.exchange.compression.base import PURPOSE, Compressor, chunks, random
 from mpifed.federation.clients import Draws
 from mpifed.state import on_host
 
+# What an explicit index takes: an int32.
 INDEX_BITS = 32
-"""What an explicit index takes: an int32."""
 
+# Share of the coordinates up to which they are handled one by one, not as rows with zeros.
 FEW = 0.25
-"""Share of the coordinates up to which they are handled one by one, not as rows with zeros."""
 
 
 class Sparsifier(Compressor, kind="compressor"):
-    """A compressor C(v) = scale (mask v) whose mask has ``kept(size)`` ones in every row.
-
-    Attributes
-    ----------
-    index_bits : int
-        Bits of the index of a kept coordinate; 0 where the receiver draws it too.
-    """
+    """A compressor C(v) = scale (mask v) whose mask has ``kept(size)`` ones in every row."""
 
     index_bits: int
 
@@ -44,10 +38,7 @@ class Sparsifier(Compressor, kind="compressor"):
 
     @abstractmethod
     def select(self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str) -> np.ndarray:
-        """Return which coordinates are kept: bool (clients, size), ``kept(size)`` of each row.
-
-        The parameters are as in ``Compressor.__call__``.
-        """
+        """Return which coordinates are kept: bool (clients, size), ``kept(size)`` of each row."""
 
 
 class _Counted(Sparsifier):
@@ -85,9 +76,8 @@ class _Counted(Sparsifier):
 
 
 class RandK(_Counted):
-    """k coordinates, uniformly without replacement, times d / k: omega = d / k - 1.
-
-    Gasanov et al. 2022, section 4. E||C(v) - v||^2 = (d / k - 1) ||v||^2 holds with equality.
+    """k coordinates, uniformly without replacement, times d / k: omega = d / k - 1. Gasanov et al.
+    2022, section 4.
 
     Parameters
     ----------
@@ -131,10 +121,7 @@ class RandK(_Counted):
     def coordinates(
         self, size: int, draws: Draws, ids: np.ndarray, purpose: str
     ) -> np.ndarray | None:
-        """Return the coordinates that ``select`` will keep, in any order: int64 (clients, k).
-
-        None where so many are kept that rows with zeros are handled faster.
-        """
+        """Return the coordinates that ``select`` will keep, in any order: int64 (clients, k)."""
         k = self.kept(size)
         if k > FEW * size or not len(ids):
             return None
@@ -153,8 +140,6 @@ class RandK(_Counted):
 
 class TopK(_Counted):
     """The k coordinates of largest magnitude, with their indices: biased, delta = k / d.
-
-    Of equal magnitudes the first are sent.
 
     Parameters
     ----------
@@ -207,11 +192,7 @@ def _positions(size: int) -> tuple[np.uint64, np.ndarray]:
 
 
 def _distinct(draws: Draws, purpose: str, ids: np.ndarray, size: int) -> np.ndarray:
-    """Random bits for each coordinate, its position in the lowest ones, uint64 (clients, size).
-
-    This makes the values of a row distinct, so that the k smallest are the same however they are
-    found. The bias is below size / 2**(64 - position bits).
-    """
+    """Random bits for each coordinate, its position in the lowest ones, uint64 (clients, size)."""
     taken, positions = _positions(size)
     values = random_bits(draws, purpose, ids, size)
     values &= ~taken

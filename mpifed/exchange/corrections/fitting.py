@@ -23,24 +23,15 @@ from mpifed.errors import InputError
 from mpifed.exchange.corrections.base import Correction, Needs, Neighbours, build
 from mpifed.federation.clients import Federation
 
+# Nodes up to which all eigenvalues are computed.
 DENSE = 1500
-"""Nodes up to which all eigenvalues are computed."""
 
+# Matrices of a schedule without a period, or with a longer one, that are looked at.
 FEW = 8
-"""Matrices of a schedule without a period, or with a longer one, that are looked at."""
 
 
 def least_eigenvalue(schedule: topologies.Schedule) -> float:
-    """Return the least eigenvalue of the first few matrices of a symmetric schedule.
-
-    Where edges or nodes are lost from a W with non-negative weights, eigenvalues only rise.
-
-    Examples
-    --------
-    >>> ring = topologies.build_graph("ring", 4)
-    >>> round(least_eigenvalue(topologies.build_schedule(graph=ring, weights="uniform")), 9)
-    -0.333333333
-    """
+    """Return the least eigenvalue of the first few matrices of a symmetric schedule."""
     rounds = min(schedule.period or FEW, FEW)
     return min(_least(schedule.matrix(k)) for k in range(1, rounds + 1))
 
@@ -54,8 +45,8 @@ def _least(matrix: topologies.MixingMatrix) -> float:
 
 ORDER: tuple[Needs, ...] = ("positive", "doubly_stochastic", "symmetric", "static", "tree")
 
+# What separates an eigenvalue from a bound that it must not have: even rings have -1/3 itself.
 ROUNDING = 1e-9
-"""What separates an eigenvalue from a bound that it must not have: even rings have -1/3 itself."""
 
 
 def refusal(configuration: Any) -> str | None:
@@ -82,13 +73,7 @@ def refusal(configuration: Any) -> str | None:
 def fitted(
     section: Any, schedule: topologies.Schedule, federation: Federation
 ) -> Correction | None:
-    """Return the correction that ``section`` asks for, None for ``none``. Collective.
-
-    Raises
-    ------
-    InputError
-        On every rank, where the mixing matrices are not what it needs.
-    """
+    """Return the correction that ``section`` asks for, None for ``none``. Collective."""
     correction = build(section)
     if correction is None:
         return None
@@ -119,19 +104,7 @@ def mixed_by(
 def misfit(
     correction: Correction, name: str, schedule: topologies.Schedule, everyone: bool
 ) -> str | None:
-    """Return what is wrong with a schedule for a correction, in a sentence; None if it fits.
-
-    Parameters
-    ----------
-    correction : Correction
-        The correction.
-    name : str
-        Its name.
-    schedule : topologies.Schedule
-        The configured schedule.
-    everyone : bool
-        Whether all clients take part in every round.
-    """
+    """Return what is wrong with a schedule for a correction, in a sentence; None if it fits."""
     said, level = f"exchange.correction is '{name}'", ORDER.index(correction.needs)
     first = schedule.matrix(1)
     if level == 0:
@@ -170,39 +143,18 @@ def misfit(
 
 
 def is_tree(matrix: topologies.MixingMatrix) -> bool:
-    """Return whether the edges that have a weight are those of a tree.
-
-    Examples
-    --------
-    >>> star = topologies.build_graph("star", 5)
-    >>> is_tree(topologies.mixing_matrix(star, "metropolis_hastings"))
-    True
-    """
+    """Return whether the edges that have a weight are those of a tree."""
     if np.count_nonzero(matrix.weights) != matrix.n - 1:
         return False
     return int(connected_components(matrix.to_sparse(), directed=False)[0]) == 1
 
 
+# Steps between which eta L is looked for, how many lambda, how often the interval is halved.
 SMALL, MOST, EIGENVALUES, HALVINGS = 1e-3, 8.0, 17, 40
-"""Steps between which eta L is looked for, how many lambda, how often the interval is halved."""
 
 
 def largest_step(correction: Correction, least: float) -> float:
-    """Return the least upper bound of eta L with which rounds are stable, 0 if there is none.
-
-    Parameters
-    ----------
-    correction : Correction
-        One whose rounds are linear in values and updates, and which needs no tree.
-    least : float
-        The least eigenvalue of W.
-
-    Examples
-    --------
-    >>> from mpifed.exchange.corrections import build
-    >>> round(largest_step(build("extra"), least=-0.2), 4)
-    1.1
-    """
+    """Return the least upper bound of eta L with which rounds are stable, 0 if there is none."""
     eigenvalues = np.linspace(least, 1, EIGENVALUES)
     if not all(_stable(correction, each, SMALL) for each in eigenvalues):
         return 0.0

@@ -36,12 +36,8 @@ from mpifed.exchange.corrections.base import Correction, Neighbours, halves
 
 @dataclass(frozen=True)
 class EqualReceipts:
-    """The edges of ``inner`` with weights 1 / (1 + number of senders), which sums are made from.
-
-    Attributes
-    ----------
-    inner : topologies.Schedule
-        Says who receives from whom; edges of weight zero do not count.
+    """The edges of ``inner`` with weights 1 / (1 + number of senders), which sums are made
+    from.
     """
 
     inner: topologies.Schedule

@@ -16,8 +16,8 @@ from mpifed.report.page.svg import most_points, panels
 from mpifed.report.paired import partner
 from mpifed.report.words import in_words
 
+# What a browser may load for the page: nothing beside the page itself.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-"""What a browser may load for the page: nothing beside the page itself."""
 
 X_NAMES = {ROUNDS: "rounds", BITS: "bits sent", SECONDS: "wall time", CLOCK: "simulated time"}
 ONE = 3  # from more runs on, they are listed closed
@@ -30,26 +30,7 @@ def page(
     against: str | None = None,
     words: Sequence[str] = (),
 ) -> str:
-    """Return the report as one HTML document that needs no other file.
-
-    Parameters
-    ----------
-    groups : sequence of Group
-        The groups of runs.
-    notes : sequence of str
-        Remarks, as on runs that are not finished.
-    how : Drawn
-        How methods are called and drawn.
-    against : str, optional
-        The method that the others are compared with; the best one by default.
-    words : sequence of str
-        The command that makes the report, shown at its end.
-
-    Returns
-    -------
-    str
-        The document.
-    """
+    """Return the report as one HTML document that needs no other file."""
     every = [run for group in groups for run in group.runs]
     first = {group.runs[0].path for group in groups}
     found = {run.path: runs.read_details(run, run.path in first) for run in every}

@@ -7,32 +7,14 @@ from collections.abc import Sequence
 
 
 def text(words: object) -> str:
-    """Return text for HTML, also within a quoted attribute.
-
-    Examples
-    --------
-    >>> text('<a "b">')
-    '&lt;a &quot;b&quot;&gt;'
-    """
+    """Return text for HTML, also within a quoted attribute."""
     return html.escape(str(words), quote=True)
 
 
 def table(
     header: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1, caption: str = ""
 ) -> str:
-    """Return a table.
-
-    Parameters
-    ----------
-    header : sequence of str
-        The headers, as HTML.
-    rows : sequence of sequence of str
-        The cells, as HTML. The first of each row is its header.
-    texts : int, default 1
-        The number of leading columns with words; the others are set flush right.
-    caption : str, default ''
-        What the table shows, as HTML.
-    """
+    """Return a table."""
 
     def cell(index: int, content: str, tag: str, scope: str = "") -> str:
         number = ' class="n"' if index >= texts else ""
@@ -58,16 +40,6 @@ def details(summary: str, content: str) -> str:
 
 
 def section(name: str, title: str, content: str) -> str:
-    """Return a section of the page; an empty one if it has no content.
-
-    Parameters
-    ----------
-    name : str
-        Its anchor.
-    title : str
-        Its heading.
-    content : str
-        HTML.
-    """
+    """Return a section of the page; an empty one if it has no content."""
     heading = f"<h2>{text(title)}</h2>"
     return f'<section id="{name}">{heading}\n{content}\n</section>' if content else ""

@@ -15,8 +15,8 @@ from mpifed.report.page.markup import table, text
 from mpifed.report.page.results import named
 from mpifed.report.page.runs import Details
 
+# Clients in a heat map, at most.
 SHOWN = 200
-"""Clients in a heat map, at most."""
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 DARKEST = np.array([8.0, 48.0, 107.0])
@@ -24,15 +24,7 @@ MIDDLE = np.array([107.0, 174.0, 214.0])
 
 
 def quantiles(groups: Sequence[Group], how: Drawn) -> str:
-    """Return the table of quantiles of the clients' test accuracies; empty without any.
-
-    Parameters
-    ----------
-    groups : sequence of Group
-        The groups of one data set.
-    how : Drawn
-        How methods are called.
-    """
+    """Return the table of quantiles of the clients' test accuracies; empty without any."""
     rows = []
     for group in groups:
         accuracies = group.client_accuracies()
@@ -49,24 +41,7 @@ def quantiles(groups: Sequence[Group], how: Drawn) -> str:
 
 
 def heat_map(group: Group, found: Details, how: Drawn) -> str:
-    """Return the mixtures of one run's clients as a picture.
-
-    Clients are ordered by their largest component, and by its weight.
-
-    Parameters
-    ----------
-    group : Group
-        The group that the run is of.
-    found : Details
-        What is shown of the run.
-    how : Drawn
-        How methods are called.
-
-    Returns
-    -------
-    str
-        HTML; empty if the run has no mixtures.
-    """
+    """Return the mixtures of one run's clients as a picture."""
     mixture = found.mixture
     if mixture is None:
         return ""

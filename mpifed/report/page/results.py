@@ -30,20 +30,7 @@ def named(group: Group, how: Drawn) -> str:
 
 
 def last_values(groups: Sequence[Group], how: Drawn) -> str:
-    """Return the table of the last values of one data set, the best of each column bold.
-
-    Parameters
-    ----------
-    groups : sequence of Group
-        The groups of the data set.
-    how : Drawn
-        How methods are called.
-
-    Returns
-    -------
-    str
-        HTML.
-    """
+    """Return the table of the last values of one data set, the best of each column bold."""
     columns = [(ACCURACY, "Test accuracy (%)", 100.0), (DECILE, "Bottom decile (%)", 100.0)]
     columns += [("train_loss", "Training loss", 1.0)]
     shown_too = [(column, MEASURES[column]) for column in measured(groups)]
@@ -80,22 +67,7 @@ def last_values(groups: Sequence[Group], how: Drawn) -> str:
 
 
 def differences(groups: Sequence[Group], how: Drawn, against: Group | None) -> str:
-    """Return the table of paired differences from one method, seed by seed.
-
-    Parameters
-    ----------
-    groups : sequence of Group
-        The groups of one data set.
-    how : Drawn
-        How methods are called.
-    against : Group or None
-        The method to compare with; None is the one with the best mean test accuracy.
-
-    Returns
-    -------
-    str
-        HTML; empty without another method that shares a seed.
-    """
+    """Return the table of paired differences from one method, seed by seed."""
     against = against or _best(groups)
     if against is None:
         return ""
@@ -121,20 +93,7 @@ def differences(groups: Sequence[Group], how: Drawn, against: Group | None) -> s
 
 
 def settings(groups: Sequence[Group], how: Drawn) -> str:
-    """Return the settings in which runs differ, and those in which none does.
-
-    Parameters
-    ----------
-    groups : sequence of Group
-        All groups of the report.
-    how : Drawn
-        How methods are called.
-
-    Returns
-    -------
-    str
-        HTML.
-    """
+    """Return the settings in which runs differ, and those in which none does."""
     flat = {id(run): leaves(run.config) for group in groups for run in group.runs}
     keys = list(dict.fromkeys(key for said in flat.values() for key in said))
     every = {key: {said.get(key) for said in flat.values()} for key in keys}

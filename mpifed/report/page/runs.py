@@ -22,8 +22,8 @@ from mpifed.report.reading import Run
 from mpifed.results.results import read_clients, read_summary
 
 PHASES = ("startup", "data", "local", "exchange", "evaluation", "checkpoint")
+# Lines of a longer log that are shown, from its beginning and from its end.
 HEAD, TAIL = 20, 40
-"""Lines of a longer log that are shown, from its beginning and from its end."""
 
 LONGEST = 400  # characters of a line
 LARGEST_LOG = 16 << 20  # bytes
@@ -31,27 +31,7 @@ LARGEST_LOG = 16 << 20  # bytes
 
 @dataclass(frozen=True)
 class Details:
-    """What the page shows of one run beside its measurements.
-
-    Attributes
-    ----------
-    path : Path
-        The run directory.
-    seed : str
-        Its seed.
-    seconds : dict of str to float
-        By phase, and ``total``; empty for a run that is not finished.
-    ranks : int | None
-        The number of ranks, if it is known.
-    memory : float | None
-        Largest memory of a rank in bytes, if it is known.
-    log : list of str
-        The lines of log.txt.
-    mixture : ndarray, shape (clients, components), or None
-        The weights of the components.
-    clients : ndarray, shape (clients,)
-        Numbers of the clients, empty without a mixture.
-    """
+    """What the page shows of one run beside its measurements."""
 
     path: Path
     seed: str
@@ -69,20 +49,7 @@ class Details:
 
 
 def read_details(run: Run, mixtures: bool) -> Details:
-    """Return what the page shows of one run.
-
-    Parameters
-    ----------
-    run : Run
-        The run.
-    mixtures : bool
-        Whether to read the mixtures of its clients.
-
-    Returns
-    -------
-    Details
-        What there is; files that a run need not have may be missing.
-    """
+    """Return what the page shows of one run."""
     summary: dict[str, Any] = {}
     if (run.path / "summary.json").exists():
         summary = read_summary(run.path / "summary.json")
@@ -103,22 +70,7 @@ def read_details(run: Run, mixtures: bool) -> Details:
 
 
 def times(groups: Sequence[Group], found: Mapping[Path, Details], how: Drawn) -> str:
-    """Return the table of where the wall time went, means over seeds.
-
-    Parameters
-    ----------
-    groups : sequence of Group
-        All groups of the report.
-    found : mapping of Path to Details
-        By run directory.
-    how : Drawn
-        How methods are called.
-
-    Returns
-    -------
-    str
-        HTML; empty if no run is finished.
-    """
+    """Return the table of where the wall time went, means over seeds."""
     rows = []
     for group in groups:
         spent = [found[run.path].seconds for run in group.runs]
@@ -154,15 +106,7 @@ def _share(seconds: float, total: float) -> str:
 
 
 def warnings(found: Sequence[Details], notes: Sequence[str]) -> str:
-    """Return what warned: notes of the report, and warnings of the runs, each once.
-
-    Parameters
-    ----------
-    found : sequence of Details
-        The runs.
-    notes : sequence of str
-        Remarks of the report, as on runs that are not finished.
-    """
+    """Return what warned: notes of the report, and warnings of the runs, each once."""
     said: dict[str, list[str]] = {}
     for one in found:
         for line in one.warnings:

@@ -23,6 +23,7 @@ APART = 16  # between the names of two lines
 OVER = 12  # by how much the names may be higher than the vertical axis
 BAR = 6  # between the bars of two lines
 PIXELS = 4  # pixels for each interval of a thinned curve
+# Markers, as matplotlib names them.
 SHAPES = {
     "o": '<circle r="3.2"/>',
     "s": '<rect x="-3" y="-3" width="6" height="6"/>',
@@ -32,20 +33,11 @@ SHAPES = {
     "P": '<path d="M-1.4-4h2.8v2.6h2.6v2.8h-2.6v2.6h-2.8v-2.6h-2.6v-2.8h2.6Z"/>',
     "X": '<path d="M-3.4-3.4L3.4 3.4M3.4-3.4L-3.4 3.4" stroke-width="2"/>',
 }
-"""Markers, as matplotlib names them."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """Size and axes of a panel.
-
-    Attributes
-    ----------
-    width, height : float
-        Of the drawing.
-    x, y : Scale
-        Its axes.
-    """
+    """Size and axes of a panel."""
 
     width: float
     height: float
@@ -54,20 +46,7 @@ class Frame:
 
 
 def panels(chart: Chart, numbers: Mapping[str, int]) -> list[str]:
-    """Return a drawing for each panel of a chart, all with the same axes.
-
-    Parameters
-    ----------
-    chart : Chart
-        The chart.
-    numbers : mapping of str to int
-        The number by which the page knows a method, by its label.
-
-    Returns
-    -------
-    list of str
-        SVG elements.
-    """
+    """Return a drawing for each panel of a chart, all with the same axes."""
     groups = chart.panels()
     single = len(groups) == 1
     width, least = (WIDE, HIGH) if single else (SMALL_WIDE, SMALL_HIGH)

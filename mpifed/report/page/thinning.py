@@ -6,28 +6,7 @@ import numpy as np
 
 
 def kept(values: np.ndarray, intervals: int) -> np.ndarray:
-    """Return which points of a curve are kept so that its drawing looks the same.
-
-    The curve is cut into ``intervals`` parts of equally many points. The least and the largest
-    value of each are kept, and the first and the last point.
-
-    Parameters
-    ----------
-    values : ndarray of float64, shape (points,)
-        The values, finite.
-    intervals : int
-        The number of parts.
-
-    Returns
-    -------
-    ndarray of int64, shape (kept,)
-        Places of the points, rising; all of them where they are at most twice ``intervals``.
-
-    Examples
-    --------
-    >>> kept(np.array([0.0, 5.0, 1.0, 1.0, 2.0, -3.0, 1.0]), 2).tolist()
-    [0, 1, 4, 5, 6]
-    """
+    """Return which points of a curve are kept so that its drawing looks the same."""
     points = len(values)
     if points <= 2 * intervals:
         return np.arange(points)
