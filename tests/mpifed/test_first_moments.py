@@ -51,7 +51,7 @@ def the_line(outcome, rank: int) -> str:
             marks=pytest.mark.slow,
         ),
         # Before another rank is anywhere.
-        ("die:1:yaml,be_late:0:mpifed.supervision", 1, KILLED),
+        ("die:1:yaml,be_late:0:mpifed.watchdog", 1, KILLED),
         ("fail:1:torch", 1, "ImportError: a library that is not there (MPIFED_DEBUG=1 shows the"),
     ],
 )
@@ -70,7 +70,7 @@ def test_what_every_rank_meets_is_said_once():
 
 
 def test_bad_words_are_refused_once_by_ranks_that_come_late():
-    outcome = struck("be_late:1:mpifed.supervision", *TINY, "rounds")
+    outcome = struck("be_late:1:mpifed.watchdog", *TINY, "rounds")
     assert outcome.code == 2
     assert len(outcome.messages) == 1
 

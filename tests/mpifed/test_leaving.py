@@ -26,7 +26,7 @@ WORDS = (*TINY, "algorithm=user_endings:Lingers", "--quiet", "--output")
 
 REMOVES = """
 import sys, types, weakref
-from mpifed.supervision import exit as leaving
+from mpifed.watchdog import exit as leaving
 
 leaving.prepare()
 sys.modules["torch.library"] = types.ModuleType("torch.library")  # which takes seconds to import
@@ -101,8 +101,8 @@ def test_what_never_ends_does_not_hold_the_end_up(ranks, what, tmp_path):
 
 ENDS = """
 import atexit, ctypes, sys
-from mpifed.supervision import exit as leaving
-from mpifed.supervision import guard
+from mpifed.watchdog import exit as leaving
+from mpifed.watchdog import guard
 kind = sys.argv[1]
 class NoOnExit:
     def __init__(self, name):

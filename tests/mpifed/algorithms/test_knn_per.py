@@ -12,8 +12,8 @@ from documented_methods import after
 from torch import nn
 
 from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.algorithms.personal import knn_per
 from mpifed.algorithms.personal.knn_per import KnnPer, Neighbours, nearest_columns, nearest_keys
-from mpifed.algorithms.personal.start import knn_per
 from mpifed.data.base import Description, Shards, Split
 from mpifed.errors import InputError
 from mpifed.exchange.server import Server
