@@ -29,12 +29,10 @@ from mpifed.training.build import make
 from mpifed.training.callback import Callback, RecordedRound, callback
 from mpifed.training.clock import Clock
 from mpifed.training.footprint import check_round
-from mpifed.training.forecast import forecast_lines
 from mpifed.training.load import load
 from mpifed.training.mistakes import told_as_input
 from mpifed.training.on_ranks import run_on_ranks
 from mpifed.training.plan import plan_lines, remarks
-from mpifed.training.plan_words import read_plan
 from mpifed.training.rehearsal import rehearse
 from mpifed.training.request import (
     Request,
@@ -188,7 +186,7 @@ def execute(
     Returns
     -------
     Result
-        Its status is 'dry run' or 'plan' where the request asks for one.
+        Its status is 'dry run' where the request asks for one.
 
     Raises
     ------
@@ -221,12 +219,6 @@ def execute(
         torch.set_num_threads(configuration.threads)
         limits = threadpool_limits(configuration.threads)
     with limits:
-        if request.plan is not None:
-            asked = agree(communicator, functools.partial(read_plan, request.plan))
-            lines = agree(communicator, lambda: forecast_lines(asked, configuration, communicator))
-            if first:
-                print(*lines, sep="\n", flush=True)
-            return Result(task.output, "plan")
         with clock.measure("startup"):
             hosting = hosting_ranks(configuration, communicator)
             task.remarks.extend(remarks_on_cores(configuration, communicator))

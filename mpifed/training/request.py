@@ -28,7 +28,6 @@ class Request:
     dry_run: bool = False
     quiet: bool = False
     spent: float = 0.0
-    plan: Mapping[str, Any] | None = None
     progress: bool = False
     on_round: Callback | str | None = None
     track: str | None = None
