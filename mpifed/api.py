@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,10 @@ from threadpoolctl import threadpool_limits
 
 from mpifed.algorithms.returned import checked_payload
 from mpifed.checkpoint import files as checkpoint
-from mpifed.components.registry import is_component, name_of
+from mpifed.components.registry import Section, is_component, name_of
 from mpifed.config.configuration import Configuration, decided, resolve, to_yaml
 from mpifed.data.from_python import check_section
-from mpifed.errors import InputError
+from mpifed.errors import CodeError, InputError, PeerFailure, RunError, StopRequested, in_words
 from mpifed.exchange.mixing import mixing_overrides
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Alone, Communicator, world
@@ -30,10 +31,8 @@ from mpifed.training.callback import Callback, RecordedRound, callback
 from mpifed.training.clock import Clock
 from mpifed.training.footprint import check_round
 from mpifed.training.load import load
-from mpifed.training.mistakes import told_as_input
 from mpifed.training.on_ranks import run_on_ranks
 from mpifed.training.plan import plan_lines, remarks
-from mpifed.training.rehearsal import rehearse
 from mpifed.training.request import (
     Request,
     Task,
@@ -201,9 +200,7 @@ def execute(
         task = communicator.broadcast_object(
             agree(communicator, lambda: _understood(request) if first else None)
         )
-        configuration = agree(
-            communicator, told_as_input()(lambda: resolve(task.mapping, communicator.size))
-        )
+        configuration = agree(communicator, lambda: resolve(task.mapping, communicator.size))
         # Some options depend on the environment, which may differ between nodes: one rank decides.
         configuration = communicator.broadcast_object(configuration)
         heartbeat.send_to_guard(limit=configuration.stall_limit)
@@ -218,7 +215,7 @@ def execute(
         configuration = keep_stepping(configuration, task)
         torch.set_num_threads(configuration.threads)
         limits = threadpool_limits(configuration.threads)
-    with limits:
+    with limits, _failures_named(configuration):
         with clock.measure("startup"):
             hosting = hosting_ranks(configuration, communicator)
             task.remarks.extend(remarks_on_cores(configuration, communicator))
@@ -228,6 +225,31 @@ def execute(
             return _carry_out(request, task, *about, clock, asked_to_stop)
 
         return beside_spare(communicator, hosting, run, stop_requested)
+
+
+@contextmanager
+def _failures_named(configuration: Configuration) -> Iterator[None]:
+    """Turn what code raises into a ``CodeError`` that names component, client and round."""
+    own = (InputError, RunError, PeerFailure, StopRequested, KeyboardInterrupt, BrokenPipeError)
+    try:
+        yield
+    except own:
+        raise
+    except BaseException as error:
+        known = {name.partition(":")[0]: f"{key} '{name}'" for key, name in _named(configuration)}
+        modules = [frame.f_globals.get("__name__") for frame, _ in walk_tb(error.__traceback__)]
+        where = [known[module] for module in reversed(modules) if module in known][:1]
+        where += getattr(error, "__notes__", [])
+        raise CodeError(": ".join([", ".join(where), in_words(error)][not where :])) from error
+
+
+def _named(section: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield keys and names of the components in a configuration or a section."""
+    inner = section.options if isinstance(section, Section) else vars(section)
+    for key, value in inner.items():
+        if isinstance(value, Section):
+            yield f"{path}{key}", value.name
+            yield from _named(value, f"{path}{key}.")
 
 
 def _carry_out(
@@ -248,15 +270,13 @@ def _carry_out(
         with listen as heard:
             setup = agree(
                 communicator,
-                told_as_input()(lambda: make(configuration, communicator, horizon, stored)),
+                lambda: make(configuration, communicator, horizon, stored),
             )
-            agree(communicator, told_as_input()(lambda: checked_payload(setup.algorithm)))
+            agree(communicator, lambda: checked_payload(setup.algorithm))
             agree(communicator, lambda: check_round(setup))
         task.remarks.extend(f"warning: {line}" for line in dict.fromkeys(heard))
-        task.remarks.extend(agree(communicator, told_as_input()(lambda: remarks(setup))))
+        task.remarks.extend(agree(communicator, lambda: remarks(setup)))
     if request.dry_run:
-        if task.point is None:
-            task.remarks.extend(rehearse(setup, None, task.output))
         lines = [to_yaml(configuration), *plan_lines(setup), *task.remarks]
         if first:
             print(*lines, sep="\n", flush=True)

@@ -19,7 +19,7 @@ from mpifed.errors import (
     PeerDiverged,
     PeerFailure,
     RunError,
-    text_of,
+    note,
 )
 from mpifed.io.memory import enough_memory
 from mpifed.mpi.agreement import agree
@@ -33,10 +33,7 @@ from mpifed.training.divergence import advice
 from mpifed.training.due import line_of_resume
 from mpifed.training.engine import Engine
 from mpifed.training.evaluation import columns_of
-from mpifed.training.kernels import smallest_and_largest, warning_of_kernels
-from mpifed.training.mistakes import in_later_round, told_as_input
 from mpifed.training.progress import Progress
-from mpifed.training.rehearsal import rehearse, without_own_failures
 from mpifed.training.request import Request, Task, refuse_overtaken
 from mpifed.training.run_directory import Recorder
 from mpifed.training.samples import Samples, samples_of
@@ -54,25 +51,19 @@ def train(
     with listening(say) as heard, ExitStack() as at_the_end:
         with clock.measure("data"):
             samples = agree(communicator, partial(_load, setup))
-        tried = []
-        if task.point is None:
-            with clock.measure("startup"):
-                tried = rehearse(setup, samples, task.output)
-        made = partial(_engine, setup, samples, clock, task.output)
-        engine = agree(communicator, told_as_input()(made))
-        agree(communicator, lambda: _warn_of_this_computer(engine))
+        engine = agree(communicator, partial(_engine, setup, samples, clock, task.output))
         if task.point is not None:
             engine.restore(task.point.path, task.point.meta)
             _check_digest(engine, task.point)
         else:
             try:
                 with stop_requests_from(stop_requested):
-                    agree(communicator, told_as_input()(engine.prepare))
+                    agree(communicator, engine.prepare)
             except AgreedStop as stopped:
                 if say is not None:
                     say(str(stopped))
                 return "stopped"
-        remarks = [*tried, *agree(communicator, told_as_input()(engine.remarks))]
+        remarks = agree(communicator, engine.remarks)
         recorder = agree(communicator, lambda: _recorder(setup, task, engine.writer.settle))
         progress = None
         if recorder is not None:
@@ -88,17 +79,21 @@ def train(
             if engine.round == setup.configuration.rounds:
                 _evaluate_again(engine, recorder, progress)
             status = engine.run(task.output, recorder, progress, stop_requested)
-        except (PeerFailure, BrokenPipeError) as error:
+        except (InputError, RunError) as error:
+            more = ""
+            if isinstance(error, Diverged):
+                more = f"; {advice(setup.algorithm)}"
+                if recorder is not None:
+                    recorder.finish(of_diverged(setup, engine))
+            kind = InputError if isinstance(error, InputError) else RunError
+            raise kind(f"round {engine.round}: {error}{more}") from error
+        except (PeerFailure, BrokenPipeError, KeyboardInterrupt) as error:
             if recorder is not None and isinstance(error, PeerDiverged):
                 recorder.finish(of_diverged(setup, engine))
             raise
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # a user's component may raise anything
-            if recorder is not None and isinstance(error, Diverged):
-                recorder.finish(of_diverged(setup, engine))
-            more = f"; {advice(setup.algorithm)}" if isinstance(error, Diverged) else ""
-            raise RunError(f"round {engine.round}: {_in_words(error)}{more}") from error
+            note(error, f"round {engine.round}")
+            raise
         summary = summary_of(setup, engine, status)
         hearers.close(status)  # whose time is not the run's, and whose warnings are in the log
         every = communicator.gather_object(heard)
@@ -124,7 +119,7 @@ def train(
 
 
 def _load(setup: Setup) -> Samples:
-    with enough_memory("the samples of the clients hosted here"), told_as_input():
+    with enough_memory("the samples of the clients hosted here"):
         return samples_of(setup)
 
 
@@ -162,12 +157,6 @@ def listening(say: Callable[[str], None] | None = None) -> Iterator[list[str]]:
     finally:
         log.removeHandler(listener)
         log.setLevel(level)
-
-
-def _in_words(error: BaseException) -> str:
-    if isinstance(error, (RunError, InputError)):
-        return text_of(error)
-    return f"{in_later_round(error)} (MPIFED_DEBUG=1 shows the traceback)"
 
 
 def _check_digest(engine: Engine, point: resume.ResumePoint) -> None:
@@ -215,14 +204,3 @@ def _opening(setup: Setup, task: Task) -> list[str]:
     if task.point is not None:
         lines.append(line_of_resume(task.point))
     return lines
-
-
-def _warn_of_this_computer(engine: Engine) -> None:
-    """Test kernels on rank 0: results are promised for ranks on one kind of CPU."""
-    setup = engine.setup
-    if setup.federation.communicator.rank == 0:
-        clients = smallest_and_largest(setup, engine.samples)
-        tested = partial(warning_of_kernels, setup, clients, engine.seed)
-        warning = without_own_failures(tested, setup)
-        if warning is not None:
-            warnings.warn(warning, stacklevel=1)
