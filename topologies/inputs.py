@@ -13,6 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+
+class TopologyError(ValueError):
+    """A graph, matrix or schedule that cannot be made as asked, in one sentence."""
+
+
 KINDS = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFSOCK: "a socket",

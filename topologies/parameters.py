@@ -12,14 +12,10 @@ from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, Literal, TypeVar
 
+from topologies.inputs import TopologyError as TopologyError
 from topologies.inputs import beyond_memory
 from topologies.places import raised_at, within
-from topologies.spelling import nearest
-
-
-class TopologyError(ValueError):
-    """A graph, matrix or schedule that cannot be made as asked, in one sentence."""
-
+from topologies.spelling import closest as closest
 
 # What a user's own function may be.
 Part = Literal["topology", "weights", "schedule"]
@@ -129,14 +125,6 @@ class Parameter:
             self.high is not None
             and (value > self.high or (value == self.high and "high" in self.open_ends))
         )
-
-
-def closest(name: str, known: Iterable[str]) -> str:
-    """Return the allowed names as the end of a message, after the one that was likely meant."""
-    names = list(known)
-    meant = nearest(name, names)
-    near = f"did you mean {meant!r}? " if meant else ""
-    return f"{near}allowed: {', '.join(names)}"
 
 
 def _convert(kind: type, value: Any) -> Any:
