@@ -17,17 +17,16 @@ from threadpoolctl import threadpool_limits
 from mpifed.algorithms.returned import checked_payload
 from mpifed.checkpoint import files as checkpoint
 from mpifed.components.registry import Section, is_component, name_of
-from mpifed.config.configuration import Configuration, decided, resolve, to_yaml
+from mpifed.config.configuration import Configuration, decided, to_yaml
 from mpifed.data.from_python import check_section
 from mpifed.errors import CodeError, InputError, PeerFailure, RunError, StopRequested, in_words
 from mpifed.exchange.mixing import mixing_overrides
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Alone, Communicator, world
 from mpifed.results.results import Result, read
-from mpifed.tracking.trackers import check_tracker
 from mpifed.training import resume
 from mpifed.training.build import make
-from mpifed.training.callback import Callback, RecordedRound, callback
+from mpifed.training.callback import Callback, RecordedRound
 from mpifed.training.clock import Clock
 from mpifed.training.footprint import check_round
 from mpifed.training.load import load
@@ -39,7 +38,7 @@ from mpifed.training.request import (
     check_resume,
     keep_horizon,
     keep_stepping,
-    understand,
+    settle,
 )
 from mpifed.training.spare import beside_spare, hosting_ranks, remarks_on_cores
 from mpifed.training.train import listening, train
@@ -169,7 +168,10 @@ def _plain(value: Any, key: str) -> Any:
 
 
 def execute(
-    request: Request, communicator: Communicator, stop_requested: Callable[[], bool]
+    request: Request,
+    communicator: Communicator,
+    stop_requested: Callable[[], bool],
+    settled: tuple[Task, Configuration] | None = None,
 ) -> Result:
     """Carry out a request; collective.
 
@@ -181,6 +183,8 @@ def execute(
         All ranks.
     stop_requested : callable
         Returns whether this rank was asked to stop.
+    settled : tuple, optional
+        What ``settle`` returns for the request, where it has been called already.
 
     Returns
     -------
@@ -197,12 +201,7 @@ def execute(
     clock = Clock()
     with clock.measure("startup"):
         first = communicator.rank == 0
-        task = communicator.broadcast_object(
-            agree(communicator, lambda: _understood(request) if first else None)
-        )
-        configuration = agree(communicator, lambda: resolve(task.mapping, communicator.size))
-        # Some options depend on the environment, which may differ between nodes: one rank decides.
-        configuration = communicator.broadcast_object(configuration)
+        task, configuration = settled or settle(request, communicator)
         heartbeat.send_to_guard(limit=configuration.stall_limit)
         task.remarks.extend(decided(task.mapping, configuration))
         agree(communicator, lambda: check_resume(configuration, task))
@@ -283,14 +282,6 @@ def _carry_out(
         return Result(task.output, "dry run")
     clock.seconds["startup"] += request.spent
     return Result(task.output, train(setup, task, request, clock, stop_requested))
-
-
-def _understood(request: Request) -> Task:
-    """Return the run to carry out, where those who are told of it can be; on one rank."""
-    task = understand(request)
-    callback(request.on_round)
-    check_tracker(request.track)
-    return task
 
 
 def _nothing_left(request: Request, task: Task, rounds: int) -> bool:

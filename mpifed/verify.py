@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mpifed.command import Parser, program, whole
+from mpifed.command import Parser, carried_out, program, whole
 from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, InputError
 
 RANGE = re.compile(r"([0-9]{1,18}):([0-9]{1,18})")
@@ -129,4 +129,4 @@ def parser() -> Parser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(carried_out("mpifed.verify", main))

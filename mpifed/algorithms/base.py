@@ -6,19 +6,17 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, cast
+from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mpifed.components.base import DeclaredAlgorithm
-from mpifed.components.declared import NameAmong
 from mpifed.components.registry import find
 from mpifed.data.base import Task
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.options import OPTION_NAMES
 from mpifed.models.base import Model
 
 AnyChannel = TypeVar("AnyChannel", bound=Channel, contravariant=True)
@@ -67,7 +65,7 @@ class Predictor:
         return self.mixture_of(client) if self.gate is None else self.gate(client, x)
 
 
-class Algorithm(DeclaredAlgorithm, Generic[AnyChannel], kind="algorithm"):
+class Algorithm(DeclaredAlgorithm, Generic[AnyChannel]):
     """Base class of federated algorithms.
 
     ``Algorithm[ServerChannel]`` is a method for servers alone, ``Algorithm[Channel]`` one for any
@@ -137,7 +135,7 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel], kind="algorithm"):
     tasks: tuple[Task, ...] = ("classification", "sequence", "multi_label", "regression")
     columns: tuple[str, ...] = ()
     step_option: str = "local.lr"
-    local_options: tuple[Annotated[str, NameAmong(OPTION_NAMES)], ...] | None = None
+    local_options: tuple[str, ...] | None = None
     unread_options: Mapping[str, str] = MappingProxyType({})
     averages_by: Weighting = "samples"
     deploys_mixtures: bool = False
@@ -260,19 +258,6 @@ def initial_models(
 def _draw(model: Model, count: int, draws: Draws, client: int, dtype: torch.dtype) -> Tensor:
     models = [model.init(draws.stream(f"model {m}", client)) for m in range(count)]
     return torch.from_numpy(np.stack(models)).to(dtype)
-
-
-def refuse_per_client(configuration: Any, option: str) -> str | None:
-    """Return why models drawn by every client do not fit a server with its single copy, or None."""
-    if (
-        configuration.algorithm.options.get(option) == "per_client"
-        and configuration.exchange.name == "server"
-    ):
-        return (
-            f"algorithm.{option} is 'per_client', but under a server there is one shared copy; "
-            "allowed with exchange=server: shared"
-        )
-    return None
 
 
 def step_scale(clients: Clients, channel: Channel, rule: StepScale) -> np.ndarray | None:

@@ -15,10 +15,8 @@ import torch
 from torch import Tensor
 
 from mpifed.algorithms.base import Algorithm, Predictor
-from mpifed.components.declared import call_of
-from mpifed.components.results import WrongResult, as_called, place_of
 from mpifed.components.schema import shown
-from mpifed.errors import closest
+from mpifed.errors import InputError, closest
 from mpifed.state import tensors
 from topologies.places import defined_at
 
@@ -126,21 +124,20 @@ def checked_predictor(
         wanted = "a Predictor whose gate is a function, with a mixture beside it"
         _refuse(algorithm, method, made.gate, wanted)
     if n_clients:
-        said = f"algorithm '{type(algorithm).__name__}': {call_of(Algorithm, method)}"
-        place = place_of(algorithm, method)
-        check_predictor(made, n_clients, n_parameters, said, f" (in {place})" if place else "")
+        said = f"algorithm '{type(algorithm).__name__}': {method}"
+        check_predictor(made, n_clients, n_parameters, said)
     return made
 
 
 def checked_remarks(algorithm: Algorithm, made: Any) -> list[str]:
-    """Return what ``remarks`` returned; ``WrongResult`` unless it is a list of strings."""
+    """Return what ``remarks`` returned; ``InputError`` unless it is a list of strings."""
     if not isinstance(made, (list, tuple)) or not all(isinstance(line, str) for line in made):
         _refuse(algorithm, "remarks", made, "a list of strings")
     return list(made)
 
 
 def checked_payload(algorithm: Algorithm) -> int:
-    """Return ``payload()``; ``WrongResult`` unless it is a whole number, 0 or more."""
+    """Return ``payload()``; ``InputError`` unless it is a whole number, 0 or more."""
     made: Any = algorithm.payload()
     if isinstance(made, bool) or not isinstance(made, Integral) or made < 0:
         _refuse(algorithm, "payload", made, "a whole number, at least 0")
@@ -164,7 +161,7 @@ def checked_measures(algorithm: Algorithm, made: Any) -> dict[str, float | None]
 
 
 def checked_learnt(algorithm: Algorithm, made: Any) -> Mapping[str, Any]:
-    """Return what ``learnt`` returned; ``WrongResult`` unless it is tensors by name."""
+    """Return what ``learnt`` returned; ``InputError`` unless it is tensors by name."""
     arrays = (Tensor, np.ndarray, Real)
     if not isinstance(made, Mapping) or not all(
         isinstance(name, str) and isinstance(part, arrays) for name, part in made.items()
@@ -185,11 +182,8 @@ def _refuse(algorithm: Algorithm, method: str, made: Any, wanted: str) -> NoRetu
 
 
 def _wrong(algorithm: Algorithm, method: str, what: str) -> NoReturn:
-    """Raise ``WrongResult`` for ``what`` a method returned, with the call that was made of it."""
-    raise WrongResult(
-        f"algorithm '{type(algorithm).__name__}': {method} returned {what}"
-        f"{as_called(algorithm, Algorithm, method)}"
-    )
+    """Raise ``InputError`` for ``what`` a method returned, with the call that was made of it."""
+    raise InputError(f"algorithm '{type(algorithm).__name__}': {method} returned {what}")
 
 
 def check_predictor(
@@ -197,7 +191,6 @@ def check_predictor(
     n_clients: int,
     n_parameters: int,
     said: str = "the algorithm",
-    where: str = "",
 ) -> None:
     """Refuse a predictor whose shapes do not say which models a client deploys."""
     came, mixture = predictor.parameters, predictor.mixture
@@ -211,16 +204,16 @@ def check_predictor(
             beside = (
                 "no mixture" if mixture is None else f"a mixture of shape {tuple(mixture.shape)}"
             )
-            raise WrongResult(
+            raise InputError(
                 f"{said} deploys parameters of shape {shape} and {beside} for {n_clients} "
                 f"clients; allowed: (M, {n_parameters}) for M models that all share, or "
                 f"({n_clients}, M, {n_parameters}) for each client's own, with a mixture "
                 f"({n_clients}, M), which M = 1 may do without, or ({n_clients}, M + 1) with a "
-                f"predictor beside them{where}"
+                f"predictor beside them"
             )
     for name, values in predictor.results.items():
         if values.dim() == 0 or len(values) != n_clients:
-            raise WrongResult(
+            raise InputError(
                 f"{said} deploys results '{name}' of shape {tuple(values.shape)} for "
-                f"{n_clients} clients; the first axis must be clients{where}"
+                f"{n_clients} clients; the first axis must be clients"
             )

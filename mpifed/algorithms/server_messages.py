@@ -5,16 +5,11 @@ Every ``refuse_...`` function returns a sentence for the user that names what is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from mpifed.components.registry import Section
 from mpifed.exchange.compression import Compressor
 from mpifed.federation.clients import Federation
-from mpifed.local.options import unread
 
 
 def message_variance(compressor: Compressor | None, federation: Federation, size: int) -> float:
@@ -28,34 +23,3 @@ def averaged_buffers(model: Tensor, average: Tensor, n_buffers: int) -> Tensor:
     if not n_buffers:
         return model
     return torch.cat([model[..., :-n_buffers], average[..., -n_buffers:]], -1)
-
-
-def refuse_others(configuration: Any, needed: Mapping[str, Any], why: str) -> str | None:
-    """Return why a configuration is refused that differs from what the method needs."""
-    unfit = []
-    for key, wanted in needed.items():
-        value = getattr(configuration, key)
-        given = value.name if isinstance(value, Section) else value
-        if key == "participation" and given != wanted:
-            # A run that leaves out diverged clients has a participation that no user wrote.
-            unfit.append((key, f"not {wanted}"))
-        elif given != wanted:
-            unfit.append((key, repr(given)))
-    if not unfit:
-        return None
-    *first, last = (f"{key} is {given}" for key, given in unfit)
-    words = f"{', '.join(first)} and {last}" if first else last
-    allowed = " ".join(f"{key}={needed[key]}" for key, _ in unfit)
-    return f"{words}, but {configuration.algorithm.name} {why}; allowed: {allowed}"
-
-
-def refuse_local(configuration: Any, used: tuple[str, ...]) -> str | None:
-    """Return why options of the section ``local`` are refused that are set, but not in ``used``."""
-    unfit = unread(configuration.local, used)
-    if not unfit:
-        return None
-    key, value = next(iter(unfit.items()))
-    return (
-        f"local.{key} is {value}, but {configuration.algorithm.name} has no use for it; "
-        f"of local it reads {', '.join(used)}"
-    )

@@ -156,17 +156,8 @@ BASES = {
     "surrogate": ("mpifed.surrogates.base:Surrogate",),
 }
 
-# Kinds whose components may be of any class that has the methods, and made by a function.
-ADOPTED = ("compression", "correction", "surrogate")
-
-# What mpifed gives to the classes and functions of a kind beside their options; to others nothing.
-MADE_WITH = {
-    "algorithm": ("model", "local"),
-    "data": ("n_clients", "seed", "communicator"),
-    "model": ("data",),
-    "exchange": ("federation", "seed", "stored", "compressor"),
-    "surrogate": ("data",),
-}
+# Kinds with a base class whose objects a user's function may make.
+MADE_BY_FUNCTIONS = ("compression", "correction", "surrogate")
 
 # The word after ``--list`` that shows the names of a kind.
 LISTS = {

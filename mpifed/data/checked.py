@@ -8,11 +8,11 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
-from mpifed.components.results import place_of
 from mpifed.components.schema import shown
 from mpifed.data.base import Dataset, Description, Shards, Split, SplitName, Task
 from mpifed.data.delivery import bad_row
 from mpifed.errors import InputError
+from topologies.places import defined_at
 
 DESCRIBED = "Description(source, input_shape, n_classes, n_train, n_val, n_test, task)"
 LOADED = "load(client_ids, dtype) returns Shards(client_ids, train, val, test)"
@@ -65,7 +65,7 @@ class Checked(Dataset):
 
     def _where(self, method: str) -> str:
         """Return where the user's method is, as the end of a sentence."""
-        place = place_of(self._dataset, method)
+        place = defined_at(type(self._dataset))
         return f" (in {place})" if place else ""
 
     def remarks(self) -> list[str]:

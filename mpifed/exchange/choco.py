@@ -25,7 +25,7 @@ from collections.abc import Callable
 import numpy as np
 from torch import Tensor
 
-from mpifed.components.results import checked_result
+from mpifed.components.base import checked_result
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.compression.base import PURPOSE
 from mpifed.federation.clients import Draws

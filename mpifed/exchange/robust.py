@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.components.results import checked_result
+from mpifed.components.base import checked_result
 from mpifed.errors import RunError
 from mpifed.exchange.aggregation import Aggregator, ByCoordinates, ByProducts, build
 from mpifed.exchange.base import ServerChannel

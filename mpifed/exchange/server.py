@@ -13,10 +13,10 @@ import torch
 from annotated_types import Gt
 from torch import Tensor
 
-from mpifed.components.results import checked_result
+from mpifed.components.base import checked_result
 from mpifed.components.schema import ComponentOf
 from mpifed.errors import RunError
-from mpifed.exchange.aggregation.aggregators import completed, refusal
+from mpifed.exchange.aggregation.aggregators import check_number, completed
 from mpifed.exchange.base import Exchange, ServerChannel, bits_of
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.compression.base import ErrorFeedback
@@ -26,7 +26,6 @@ from mpifed.exchange.pairs import collected, inner_products
 from mpifed.exchange.reduction import sum_and_mass, weighted_sum
 from mpifed.exchange.robust import Robust, treatment
 from mpifed.federation.clients import Draws, Federation
-from mpifed.federation.participation import is_unbiased
 from mpifed.sparse_rows import SparseRows
 from mpifed.state import Nothing, on_host
 
@@ -78,15 +77,9 @@ class Server(Exchange):
         return completed(options)
 
     @staticmethod
-    def refuse(configuration: Any) -> str | None:
-        """Return why these options cannot be combined, or None."""
-        over = configuration.exchange.options["average_over"]
-        if over == "all" and is_unbiased(configuration.participation):
-            return (
-                "exchange.average_over is 'all' and participation.weights is 'unbiased', which "
-                "weigh participants in two ways; allowed: one of them"
-            )
-        return refusal(configuration)
+    def validate(configuration: Any) -> None:
+        """Check that there are enough updates for an aggregator to choose from."""
+        check_number(configuration)
 
     def at(self, round: int, active: np.ndarray, memory: Any = None) -> ServerChannel:
         made = ServerRound(self, round, active, memory or Nothing())

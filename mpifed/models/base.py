@@ -6,7 +6,7 @@ numbers, each with its own batch of B samples. ``mpifed.models.losses`` says wha
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.components.base import Contract
 from mpifed.models.layout import Place, mask_of
 from mpifed.models.losses import CROSS_ENTROPY, Loss
 
@@ -27,7 +26,7 @@ RowGradients = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """Computes gradients of rows; see ``Model.gradient``."""
 
 
-class Parametrised(Contract, kind="model"):
+class Parametrised(ABC):
     """Base class of everything that a run can be given as its model, predictors or not.
 
     Attributes
@@ -70,7 +69,7 @@ class Parametrised(Contract, kind="model"):
         """Numbers in one copy, P; buffers that training changes are the last ``n_buffers``."""
 
 
-class Model(Parametrised, kind="model"):
+class Model(Parametrised):
     """Base class of parametrised predictors.
 
     Subclasses evaluate many copies at once and differentiate by rows. The result of a row must not

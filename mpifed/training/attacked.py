@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.components.declared import call_of
-from mpifed.components.results import checked_result
+from mpifed.components.base import checked_result
 from mpifed.config.configuration import Configuration
 from mpifed.data.base import Dataset, Shards, Split, SplitName
 from mpifed.errors import InputError
@@ -84,10 +83,10 @@ def _check_changes(attack: Attack, name: str) -> None:
         if says != has:
             raise InputError(
                 f"{said}, whose {attribute} is {says}, but which {'has' if has else 'lacks'} "
-                f"{call_of(Attack, method)}{within(kind)}"
+                f"the method {method}{within(kind)}"
             )
     if not (attack.changes_labels or attack.changes_updates):
-        forms = [f"{each} = True with {call_of(Attack, CHANGES[each])}" for each in CHANGES]
+        forms = [f"{each} = True with {CHANGES[each]}" for each in CHANGES]
         raise InputError(f"{said}, which changes nothing; write {' or '.join(forms)}{within(kind)}")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from mpifed.components.results import checked_result
+from mpifed.components.base import checked_result
 from mpifed.exchange.attacks import Attackers
 from mpifed.exchange.base import Channel, ServerChannel
 from mpifed.exchange.outgoing import Change, Round, changing

@@ -11,7 +11,6 @@ from typing import Any, cast
 import torch
 
 from mpifed.algorithms.base import Algorithm
-from mpifed.components.own import call_of_class
 from mpifed.components.registry import find
 from mpifed.config.configuration import Configuration
 from mpifed.data.base import Description
@@ -71,8 +70,7 @@ def make_model(
     if not isinstance(built, Parametrised):
         raise InputError(
             f"model.name is '{name}', which returns {type(built).__name__}; it must return a "
-            f"mpifed.models.base.Model or a torch module (mpifed calls "
-            f"{call_of_class('model', function)}){where}"
+            f"mpifed.models.base.Model or a torch module{where}"
         )
     wanted = method.model_type
     if not isinstance(built, wanted):

@@ -7,14 +7,17 @@ import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from mpifed.config.configuration import Configuration
-from mpifed.config.experiments import DEFAULT_EXPERIMENT, apply_overrides, read_experiment
+from mpifed.config.configuration import Configuration, resolve
+from mpifed.config.experiments import apply_overrides, read_experiment
 from mpifed.errors import InputError
+from mpifed.mpi.agreement import agree
+from mpifed.mpi.communicator import Communicator
 from mpifed.results.run_directories import check_free, check_output, holds_run
+from mpifed.tracking.trackers import check_tracker
 from mpifed.training import resume
-from mpifed.training.callback import Callback
+from mpifed.training.callback import Callback, callback
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ class Request:
     progress: bool = False
     on_round: Callback | str | None = None
     track: str | None = None
+    # The experiment with its overrides, where it has been read.
+    mapping: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,20 @@ class Task:
     stored: dict[str, Any] | None
     remarks: list[str]
     begun: tuple[int, int] | None
+
+
+def settle(request: Request, communicator: Communicator) -> tuple[Task, Configuration]:
+    """Return what a request means, and its configuration, found by rank 0. Collective."""
+
+    def found() -> tuple[Task, Configuration]:
+        task = understand(request)
+        callback(request.on_round)
+        check_tracker(request.track)
+        return task, resolve(task.mapping, communicator.size)
+
+    is_first = communicator.rank == 0
+    made = agree(communicator, lambda: found() if is_first else None)
+    return cast(tuple[Task, Configuration], communicator.broadcast_object(made))
 
 
 def understand(request: Request) -> Task:
@@ -65,7 +84,9 @@ def understand(request: Request) -> Task:
     stored = None
     if request.resume and output is not None and point is None:
         stored = resume.stored_configuration(output)
-    mapping = apply_overrides(_base(request, point, stored), request.overrides or {})
+    mapping = dict(request.mapping or {})
+    if not mapping:
+        mapping = apply_overrides(_base(request, point, stored), request.overrides or {})
     if output is None:
         output = _default_output(mapping)
     _check_output(output, request, point)
@@ -79,7 +100,7 @@ def _base(
     known = point.meta.configuration if point is not None else stored
     if request.experiment is None and known is not None:
         return resume.base_configuration(known, request.overrides or {})
-    return read_experiment(DEFAULT_EXPERIMENT if request.experiment is None else request.experiment)
+    return read_experiment(request.experiment)
 
 
 def _default_output(mapping: Mapping[str, Any]) -> Path:

@@ -29,7 +29,6 @@ from mpifed.algorithms.base import (
     Predictor,
     StepScale,
     initial_models,
-    refuse_per_client,
     step_scale,
 )
 from mpifed.algorithms.fedem.expectation import (
@@ -45,7 +44,6 @@ from mpifed.algorithms.fedem.maximisation import (
     MStep,
     PartialSurrogate,
     minimise_surrogates,
-    refuse_steps_of_newton,
 )
 from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange
@@ -67,27 +65,6 @@ class FedEMState:
 
 
 S = TypeVar("S")
-
-
-# Compressors that trials may send through: they send whole messages.
-NOTHING_LOST = ("none", "identity")
-
-
-def refuse_remembering(configuration: Any) -> str | None:
-    """Return why trials do not fit the compression or correction of a run, or None."""
-    tried = configuration.algorithm.options.get("restarts", 1)
-    compression = configuration.compression.name
-    corrects = configuration.exchange.options.get("correction")
-    for key, name in (
-        ("compression", compression if compression not in NOTHING_LOST else None),
-        ("exchange.correction", corrects and corrects.name),
-    ):
-        if name and tried > 1:
-            return (
-                f"algorithm.restarts is {tried}, but {key} is '{name}': trials of beginnings send "
-                f"whole messages and remember none; allowed: {key}=none, or algorithm.restarts=1"
-            )
-    return None
 
 
 @dataclass
@@ -229,15 +206,6 @@ class Mixtures(Algorithm[Channel]):
         self, components: Tensor, mixture: Tensor, clients: Clients
     ) -> tuple[PartialSurrogate, Tensor]:
         """Return g_t near (components, mixture), and pi that minimises it."""
-
-    @staticmethod
-    def refuse(configuration: Any) -> str | None:
-        """Return why these options do not fit together, or None."""
-        return (
-            refuse_remembering(configuration)
-            or refuse_steps_of_newton(configuration)
-            or refuse_per_client(configuration, "component_init")
-        )
 
     def prepare(
         self, state: FedEMState, clients: Clients, exchange: Exchange, draws: Draws

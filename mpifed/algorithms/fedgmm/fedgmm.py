@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -54,7 +54,6 @@ from mpifed.algorithms.fedgmm.gaussians import (
 )
 from mpifed.exchange.base import Exchange, ServerChannel, to_server
 from mpifed.federation.clients import Clients, Draws
-from mpifed.federation.participation import is_unbiased
 from mpifed.io.memory import check_memory
 from mpifed.local.scoring import samples_of, train_losses
 from mpifed.local.solver import LocalSGD, OptimizerState
@@ -172,16 +171,6 @@ class JointMixtures(Algorithm[ServerChannel]):
         self.gmm_dimension, self.mixture_init = gmm_dimension, mixture_init
         self.mixture_floor, self.unseen_e_steps = mixture_floor, unseen_e_steps
         self.represented = Represented()
-
-    @staticmethod
-    def refuse(configuration: Any) -> str | None:
-        """Return why these options do not fit together, or None."""
-        if not is_unbiased(configuration.participation):
-            return None
-        return (
-            "participation.weights is 'unbiased', but fedgmm takes means and covariances from "
-            "averages of moments; allowed: participation.weights=renormalised"
-        )
 
     def representation(self, draws: Draws) -> Representation:
         """Return what the Gaussians are over."""

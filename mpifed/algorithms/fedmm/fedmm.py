@@ -63,22 +63,6 @@ from mpifed.surrogates.base import (
 )
 
 
-def refuse_under_gossip(configuration: Any) -> str | None:
-    """Return why control variates or averages in pairs are refused under gossip, or None."""
-    if configuration.exchange.options.get("asynchrony") == "pairwise":
-        return (
-            "exchange.asynchrony is 'pairwise', which adds moves to values that have changed "
-            f"meanwhile, but those of {configuration.algorithm.name} are projected; allowed: "
-            "none, wait_free"
-        )
-    if not configuration.algorithm.options["control_variate_rate"]:
-        return None
-    return (
-        "algorithm.control_variate_rate is above 0, but control variates belong to a server; "
-        "allowed with gossip: 0"
-    )
-
-
 def largest_rate(rate: float, omega: float) -> list[str]:
     """Return lines for the log: the largest rate of Theorem 1 (Dieuleveut et al. 2025)."""
     largest = 1 / (1 + omega)
@@ -407,12 +391,6 @@ class FedMM(Algorithm[Channel]):
             raise InputError(
                 "algorithm.online is true, but algorithm.batch is empty; give a number"
             )
-
-    @staticmethod
-    def refuse(configuration: Any) -> str | None:
-        """Return why these options do not fit together, or None."""
-        gossips = configuration.exchange.name == "gossip"
-        return refuse_under_gossip(configuration) if gossips else None
 
     # -- state
 

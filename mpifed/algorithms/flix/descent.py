@@ -165,7 +165,7 @@ class Descent(Algorithm[AnyChannel], Generic[State, AnyChannel]):
     aggregates = "sums"
     local_options: tuple[str, ...] = ()
     columns = ("objective", "objective_gap", "deployed_distance", "up_floats")
-    refuse = staticmethod(options.refuse_flix)
+    validate = staticmethod(options.check_together)
 
     def __init__(
         self,

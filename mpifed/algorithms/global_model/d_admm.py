@@ -18,7 +18,7 @@ linearly where risks are strongly convex (Theorem 1), with W symmetric.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from annotated_types import Gt
@@ -26,7 +26,6 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor, initial_models
-from mpifed.algorithms.global_model.variates import refuse_correction
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Proximal, Shift
@@ -64,11 +63,6 @@ class DADMM(Algorithm[Channel]):
         self, model: Model, local: LocalSGD, *, admm_c: Annotated[float, Gt(0)] = 1.0
     ) -> None:
         self.model, self.local, self.c = model, local, admm_c
-
-    @staticmethod
-    def refuse(configuration: Any) -> str | None:
-        """Return why these options do not fit together, or None."""
-        return refuse_correction(configuration)
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype

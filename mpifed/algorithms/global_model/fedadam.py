@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from annotated_types import Ge, Gt, Lt
@@ -20,12 +20,10 @@ from mpifed.algorithms.fedmm.fedmm_ot import (
     batches_of,
     first_potential,
     map_scores,
-    refuse_without_potential,
 )
-from mpifed.algorithms.server_messages import averaged_buffers, refuse_local
+from mpifed.algorithms.server_messages import averaged_buffers
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
-from mpifed.federation.participation import shortens_rounds
 from mpifed.local.solver import LocalSGD, OptimizerState
 from mpifed.models.base import Model
 from mpifed.models.icnn import DenseICNN
@@ -103,17 +101,6 @@ class FedAdam(Algorithm[ServerChannel]):
             self.columns = ("l2_uvp", "cosine")
             self.tasks = ("unlabelled",)
             self.step_option, self.averages_by = "algorithm.server_lr", "clients"
-
-    @staticmethod
-    def refuse(configuration: Any) -> str | None:
-        """Return why these options do not fit together, or None."""
-        if configuration.data.name != "transport" and configuration.model.name != "icnn":
-            return None
-        return (
-            refuse_without_potential(configuration)
-            or refuse_local(configuration, ("batch_size",))
-            or _refuse_partial(configuration)
-        )
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
@@ -213,13 +200,3 @@ class FedAdam(Algorithm[ServerChannel]):
 
     def payload(self) -> int:
         return self.model.n_parameters * (1 if self.objective is None else 2)
-
-
-def _refuse_partial(configuration: Any) -> str | None:
-    """Why clients that stop early do not fit the transport benchmark, or None."""
-    if not shortens_rounds(configuration.participation):
-        return None
-    return (
-        "participation.late is 'partial', but on the transport benchmark a client of fedadam takes "
-        "one gradient step, which cannot be cut short; allowed: miss"
-    )

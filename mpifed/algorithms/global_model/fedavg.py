@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,7 +14,6 @@ from mpifed.algorithms.base import (
     Predictor,
     StepScale,
     initial_models,
-    refuse_per_client,
     step_scale,
 )
 from mpifed.exchange.base import Channel, Exchange
@@ -67,11 +66,6 @@ class FedAvg(Algorithm[Channel]):
         per_client = self.model_init == "per_client"
         model = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client)
         return FedAvgState(model, self.local.init(len(clients), 1, dtype))
-
-    @staticmethod
-    def refuse(configuration: Any) -> str | None:
-        """Return why these options do not fit together, or None."""
-        return refuse_per_client(configuration, "model_init")
 
     def round(
         self, state: FedAvgState, clients: Clients, channel: Channel, draws: Draws

@@ -19,7 +19,7 @@ Convergence (Theorem 1): eta_c of the order of p / (K L) with p = 1 - ||W - 11'/
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from annotated_types import Gt
@@ -27,7 +27,6 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor, initial_models
-from mpifed.algorithms.global_model.variates import refuse_correction, refuse_momentum
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Shift
@@ -64,11 +63,6 @@ class KGT(Algorithm[Channel]):
         self, model: Model, local: LocalSGD, *, eta_s: Annotated[float, Gt(0)] = 1.0
     ) -> None:
         self.model, self.local, self.eta_s = model, local, eta_s
-
-    @staticmethod
-    def refuse(configuration: Any) -> str | None:
-        """Return why these options do not fit together, or None."""
-        return refuse_momentum(configuration) or refuse_correction(configuration)
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype

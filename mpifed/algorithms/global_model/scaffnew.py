@@ -18,7 +18,7 @@ under a server; p = sqrt(gamma mu) is best. Under gossip p^2 is multiplied by th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from annotated_types import Gt, Le
@@ -26,10 +26,8 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor, initial_models
-from mpifed.algorithms.global_model.variates import refuse_correction, refuse_momentum
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
-from mpifed.federation.participation import is_unbiased
 from mpifed.local.adjustments import Shift
 from mpifed.local.solver import LocalSGD, OptimizerState
 from mpifed.models.base import Model
@@ -62,18 +60,6 @@ class Scaffnew(Algorithm[Channel]):
     ) -> None:
         self.model, self.local, self.p = model, local, scaffnew_p
         self.averages_by = "clients"
-
-    @staticmethod
-    def refuse(configuration: Any) -> str | None:
-        """Return why these options do not fit together, or None."""
-        over = configuration.exchange.options.get("average_over", "participants")
-        if over == "all" or is_unbiased(configuration.participation):
-            return (
-                "scaffnew's variates add up to zero only where a mean is one of those who take "
-                "part; allowed: exchange.average_over=participants, participation.weights="
-                "renormalised"
-            )
-        return refuse_momentum(configuration) or refuse_correction(configuration)
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype

@@ -14,7 +14,7 @@ of the gradient of f_t, so that a step follows the gradient of f = sum_t p_t f_t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Gt
@@ -22,7 +22,6 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor, initial_models
-from mpifed.algorithms.global_model.variates import refuse_momentum
 from mpifed.algorithms.server_messages import averaged_buffers
 from mpifed.errors import InputError
 from mpifed.exchange.base import Exchange, ServerChannel
@@ -84,11 +83,6 @@ class Scaffold(Algorithm[ServerChannel]):
         # What the local steps descend on, so that both options estimate the same gradient.
         decay = Regulariser("l2", local.options.weight_decay)
         self.risks = Objectives(model, decay) if variate_option == "I" else None
-
-    @staticmethod
-    def refuse(configuration: Any) -> str | None:
-        """Return why these options do not fit together, or None."""
-        return refuse_momentum(configuration)
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype

@@ -17,19 +17,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from torch import Tensor
 
 from mpifed.components.base import Component
-from mpifed.components.registry import complete, find
-from mpifed.components.schema import shown
-from mpifed.errors import InputError
+from mpifed.components.registry import make
 from mpifed.federation.clients import Draws
 from mpifed.random import rows_of_bits
 from mpifed.state import client
-from topologies.places import within
 
 PURPOSE = "compression"
 """The stream that compressors draw from, unless the caller names another."""
@@ -38,7 +35,7 @@ NUMBERS = 1 << 15
 """Numbers compressed at a time, so that what is drawn for them stays in a core's cache."""
 
 
-class Compressor(Component, kind="compressor"):
+class Compressor(Component):
     """Base class of compressors; its keyword-only parameters are its options.
 
     A user's class may also have its methods and its attribute without deriving from it.
@@ -138,15 +135,7 @@ def build(section: Any, path: str = "compression") -> Compressor:
     >>> build({"name": "rand_k", "k": 2}).omega(size=10)
     4.0
     """
-    asked = complete("compression", section, path)
-    said = f"{path}.name is '{asked.name}'"
-    maker = find("compression", asked.name, f"{path}.name")
-    made = Compressor.adopt(maker(**asked.options), said, maker)
-    if not isinstance(made.unbiased, bool):
-        raise InputError(
-            f"{said}, whose unbiased is {shown(made.unbiased)}; allowed: true, false{within(maker)}"
-        )
-    return made
+    return cast(Compressor, make("compression", section, path))
 
 
 def random_bits(draws: Draws, purpose: str, ids: np.ndarray, size: int) -> np.ndarray:

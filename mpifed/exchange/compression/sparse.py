@@ -23,7 +23,7 @@ INDEX_BITS = 32
 FEW = 0.25
 
 
-class Sparsifier(Compressor, kind="compressor"):
+class Sparsifier(Compressor):
     """A compressor C(v) = scale (mask v) whose mask has ``kept(size)`` ones in every row."""
 
     index_bits: int

@@ -16,16 +16,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import scipy.sparse
 import torch
 from torch import Tensor
 
-from mpifed.components.base import Component
-from mpifed.components.registry import complete, find
-from mpifed.components.results import WrongResult, as_called, checked_result
+from mpifed.components.base import Component, checked_result
+from mpifed.components.registry import complete, make
 from mpifed.exchange.nearby import Nearby
 from mpifed.state import client
 
@@ -93,7 +92,7 @@ class Neighbours:
         return torch.from_numpy(np.asarray(values, float)[self.mine, None])
 
 
-class Correction(Component, kind="correction"):
+class Correction(Component):
     """Base class of corrections; its keyword-only parameters are its options.
 
     Attributes
@@ -148,13 +147,7 @@ class Correction(Component, kind="correction"):
 def checked_step(
     correction: Correction, made: Any, x: Tensor, kept: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return what ``step`` returned for these values; ``WrongResult`` unless of their shapes."""
-    if not isinstance(made, (tuple, list)) or len(made) != 2:
-        given = "None" if made is None else f"a {type(made).__name__}"
-        raise WrongResult(
-            f"correction '{type(correction).__name__}': step returned {given}; it must return two "
-            f"tensors, values and what is remembered{as_called(correction, Correction, 'step')}"
-        )
+    """Return what ``step`` returned for these values, of their shapes."""
     after, found = (
         checked_result(correction, "step", one, like)
         for one, like in zip(made, (x, kept), strict=True)
@@ -199,8 +192,7 @@ def build(section: Any, path: str = "exchange.correction") -> Correction | None:
     asked = complete("correction", section, path)
     if asked.name == "none":
         return None
-    maker = find("correction", asked.name, f"{path}.name")
-    return Correction.adopt(maker(**asked.options), f"{path}.name is '{asked.name}'", maker)
+    return cast(Correction, make("correction", asked, path))
 
 
 def halves(rows: Tensor) -> tuple[Tensor, Tensor]:

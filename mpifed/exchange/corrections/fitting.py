@@ -49,27 +49,6 @@ ORDER: tuple[Needs, ...] = ("positive", "doubly_stochastic", "symmetric", "stati
 ROUNDING = 1e-9
 
 
-def refusal(configuration: Any) -> str | None:
-    """Return why a correction does not go with the configuration, or None."""
-    asked = configuration.exchange.options.get("correction")
-    if asked is None:
-        return None
-    said = f"exchange.correction is '{asked.name}'"
-    if configuration.compression.name != "none":
-        return (
-            f"compression is '{configuration.compression.name}' and {said}, whose messages are "
-            "sent whole; allowed: compression=none"
-        )
-    correction = build(asked)
-    every = correction is not None and correction.needs in ("static", "tree")
-    if every and (configuration.participation != 1.0 or configuration.on_divergence != "stop"):
-        return (
-            f"{said}, whose clients need every message of every round; participation must be 1.0 "
-            "and on_divergence stop"
-        )
-    return None
-
-
 def fitted(
     section: Any, schedule: topologies.Schedule, federation: Federation
 ) -> Correction | None:
