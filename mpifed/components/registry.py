@@ -168,8 +168,7 @@ def declared_options(target: str) -> dict[str, str | None]:
         inits = [each for each in function.body if getattr(each, "name", "") == "__init__"]
         function = inits[0] if inits else None
         if bases and (function is None or function.args.kwarg is not None):
-            base = bases[0].id
-            inherited = declared_options(f"{module}:{base}")
+            inherited = declared_options(f"{module}:{getattr(bases[0], 'id', '')}")
     if function is None:
         return inherited
     arguments = function.args.kwonlyargs

@@ -76,8 +76,8 @@ def plan(experiment: str, words: Sequence[str], output: Path, ranks: int) -> lis
     runs: list[Planned] = []
     names = directory_names(axes, output)
     chain = len(list(axes.values())[-1]) if axes else 1
-    for number, values in enumerate(itertools.product(*axes.values())):
-        chosen = dict(zip(axes, values, strict=True))
+    for number, point in enumerate(itertools.product(*axes.values())):
+        chosen = dict(zip(axes, point, strict=True))
         overrides = fixed | chosen
         linked: tuple[str, ...] = ()
         needs: tuple[Path, ...] = ()

@@ -69,13 +69,13 @@ def newest(directory: Path) -> tuple[ResumePoint | None, list[str]]:
 
 def explicit(path: Path) -> tuple[ResumePoint, list[str]]:
     """Return the checkpoint that ``--resume PATH`` names."""
+    check_resumed(path)
     if path.is_dir():
         point, passed_over = newest(path)
         if point is None:
             reasons = "".join(f"; {line}" for line in passed_over)
             raise InputError(f"--resume {path}: the directory holds no intact checkpoint{reasons}")
         return point, passed_over
-    check_resumed(path)
     return ResumePoint(path, checkpoint.read_meta(path)), []
 
 

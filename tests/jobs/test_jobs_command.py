@@ -23,7 +23,7 @@ UNCHECKED = "--unchecked"
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked_dry_runs: None) -> FakeSlurm:
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     found = fake_slurm(tmp_path / "slurm")
     for name, value in found.variables().items():
         monkeypatch.setenv(name, value)

@@ -80,13 +80,6 @@ class CountsInList(Points):
         self.description = Description("points", (2,), 2, counts, counts, counts)
 
 
-class FromPath(Points):
-    """Is made of something else."""
-
-    def __init__(self, path) -> None:
-        pass
-
-
 LOADS = "load(client_ids, dtype) returns Shards(client_ids, train, val, test)"
 WRONG_DATA = {
     NoShards: f"load returned None; {LOADS}",
@@ -96,7 +89,6 @@ WRONG_DATA = {
     Unnumbered: "offsets do not begin each client's samples as the description counts them",
     Undescribed: "its description is None; __init__ sets self.description = Description(source, ",
     CountsInList: "its n_train is [20, 20, 20, 20, 20, 20, ...]; it must be an integer array",
-    FromPath: "is made as (path), but mpifed calls FromPath(n_clients, seed, communicator, ",
 }
 
 
@@ -158,17 +150,12 @@ class Unlabels(Attack):
 
 
 PARTS = {
-    Lossy: "compressor 'Lossy': __call__ returned a Tensor of shape (8, 4); it must return a "
-    "Tensor of shape (8, 5) (mpifed calls __call__(rows, draws, ids, purpose), in ",
-    Uncounted: "compressor 'Uncounted': bits returned None; it must return a ndarray of shape (8,) "
-    "(mpifed calls bits(size, itemsize, draws, ids, purpose), in ",
-    Uncombined: "aggregator 'Uncombined': combine returned a ndarray of shape (8, 5); it must "
-    "return a ndarray of shape (5,) (mpifed calls combine(columns), in ",
-    Forgets: "correction 'Forgets': step returned a Tensor; it must return two tensors, values and "
-    "what is remembered (mpifed calls step(x, moved, kept, neighbours), in ",
-    Withholds: "attack 'Withholds': sent returned None; it must return a Tensor of shape (1, 1, 5) "
-    "(mpifed calls sent(updates, malicious, participants), in ",
-    Unlabels: "attack 'Unlabels': relabelled returned None; it must return a Tensor of shape ",
+    Lossy: "__call__ returned a Tensor of shape (8, 4); it must return a Tensor of shape (8, 5)",
+    Uncounted: "bits returned a NoneType; it must return a ndarray of shape (8,)",
+    Uncombined: "combine returned a ndarray of shape (8, 5); it must return a ndarray of shape (5,",
+    Forgets: "step returned a Tensor of shape (5,); it must return a Tensor of shape (8, 5)",
+    Withholds: "sent returned a NoneType; it must return a Tensor of shape (1, 1, 5)",
+    Unlabels: "relabelled returned a NoneType; it must return a Tensor of shape ",
 }
 PLACES = {
     Lossy: ["compression"],
@@ -185,7 +172,7 @@ def test_other_wrong_parts_of_a_round_are_named(kind, tmp_path, capfd):
     place, *more = PLACES[kind]
     words = [*WORDS, "algorithm=fedavg", f"{place}={__name__}:{kind.__name__}", *more]
     done = call([*words, "--output", tmp_path / "run"], capfd)
-    assert done.code == 2 and PARTS[kind] in done.err, done
+    assert done.code == 2 and f"{kind.__name__}.{PARTS[kind]}" in done.err, done
 
 
 def odd_rounds_only(n, round):
