@@ -32,7 +32,7 @@ def aggregators() -> None:
     from mpifed.exchange.privacy import with_central_noise, with_local_noise
     from mpifed.exchange.server import Server
     from mpifed.federation.clients import Federation
-    from mpifed.federation.privacy import PrivacyOptions
+    from mpifed.federation.options import PrivacyOptions
     from mpifed.mpi.communicator import Alone
 
     torch.set_num_threads(1)

@@ -34,9 +34,9 @@ from torch import Tensor
 from mpifed.components.base import Component
 from mpifed.components.registry import find
 from mpifed.exchange.compression import Compressor
+from mpifed.exchange.reduction import SparseRows
 from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Communicator
-from mpifed.sparse_rows import SparseRows
 from mpifed.state import Nothing
 
 

@@ -26,8 +26,7 @@ import numpy as np
 from torch import Tensor
 
 from mpifed.components.results import checked_result
-from mpifed.exchange.compression import Compressor
-from mpifed.exchange.compression.base import PURPOSE
+from mpifed.exchange.compression import PURPOSE, Compressor
 from mpifed.federation.clients import Draws
 
 # Share of a run's rounds in which the distance from consensus must be known to halve.

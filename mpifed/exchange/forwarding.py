@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mpifed.exchange.base import Channel, ServerChannel
 from mpifed.exchange.compression import Compressor
-from mpifed.sparse_rows import SparseRows
+from mpifed.exchange.reduction import SparseRows
 
 
 class Forwarding(Channel):

@@ -25,15 +25,13 @@ from mpifed.exchange.base import Channel, Exchange, Ledger, bits_of
 from mpifed.exchange.choco import contracted, gossip_step
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.corrections import Correction, Kept, Neighbours
-from mpifed.exchange.corrections.base import checked_step
-from mpifed.exchange.corrections.fitting import fitted, mixed_by
-from mpifed.exchange.corrections.fitting import refusal as correction_refusal
+from mpifed.exchange.corrections.base import checked_step, fitted, mixed_by
+from mpifed.exchange.corrections.base import refusal as correction_refusal
 from mpifed.exchange.mixing import complete, computed_in_rounds, prepare_arrays, restore
-from mpifed.exchange.nearby import nearby
 from mpifed.exchange.reduction import common_exponents, weighted_sum
-from mpifed.exchange.routes import Route, Routing, arrivals
+from mpifed.exchange.routes import Route, Routing, arrivals, nearby
 from mpifed.federation.clients import Draws, Federation, participants
-from mpifed.federation.network import ComputeOptions
+from mpifed.federation.options import ComputeOptions
 from mpifed.federation.participation import is_unbiased, shortens_rounds
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import Nothing, client, host_memory, on_host

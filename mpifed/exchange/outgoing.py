@@ -11,8 +11,8 @@ from torch import Tensor
 
 from mpifed.exchange.base import Channel, ServerChannel
 from mpifed.exchange.forwarding import Forwarding, ServerForwarding
+from mpifed.exchange.reduction import SparseRows
 from mpifed.federation.clients import Federation
-from mpifed.sparse_rows import SparseRows
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,11 @@ from mpifed.errors import RunError
 from mpifed.exchange.base import Channel, ServerChannel
 from mpifed.exchange.forwarding import ServerForwarding
 from mpifed.exchange.outgoing import Change, Round, changing
-from mpifed.exchange.robust import Aggregating, clipped
+from mpifed.exchange.reduction import SparseRows
+from mpifed.exchange.server import Aggregating, clipped
 from mpifed.federation.clients import Federation
-from mpifed.federation.privacy import PrivacyOptions
+from mpifed.federation.options import PrivacyOptions
 from mpifed.random import SERVER, stream
-from mpifed.sparse_rows import SparseRows
 
 PURPOSE = "privacy"
 

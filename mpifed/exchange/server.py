@@ -1,11 +1,20 @@
-"""Exchange through a server: the client-server setting of FedAvg and FedEM."""
+"""Exchange through a server: the client-server setting of FedAvg and FedEM.
+
+What a server knows of its clients one by one: numbers, products of pairs, all of a
+coordinate.
+
+A server that clips the updates it receives, or takes another aggregate than their mean.
+
+The exchange of algorithms that send nothing.
+"""
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -16,19 +25,217 @@ from torch import Tensor
 from mpifed.components.results import checked_result
 from mpifed.components.schema import ComponentOf
 from mpifed.errors import RunError
-from mpifed.exchange.aggregation.aggregators import completed, refusal
+from mpifed.exchange.aggregation import (
+    Aggregator,
+    ByCoordinates,
+    ByProducts,
+    build,
+    completed,
+    refusal,
+)
 from mpifed.exchange.base import Exchange, ServerChannel, bits_of
-from mpifed.exchange.compression import Compressor
-from mpifed.exchange.compression.base import ErrorFeedback
-from mpifed.exchange.compression.sparse import RandK
-from mpifed.exchange.grouping import LARGE, Grouping
-from mpifed.exchange.pairs import collected, inner_products
-from mpifed.exchange.reduction import sum_and_mass, weighted_sum
-from mpifed.exchange.robust import Robust, treatment
+from mpifed.exchange.compression import Compressor, ErrorFeedback, RandK
+from mpifed.exchange.forwarding import ServerForwarding
+from mpifed.exchange.reduction import (
+    LARGE,
+    Grouping,
+    SparseRows,
+    common_exponents,
+    sum_and_mass,
+    weighted_sum,
+)
 from mpifed.federation.clients import Draws, Federation
 from mpifed.federation.participation import is_unbiased
-from mpifed.sparse_rows import SparseRows
 from mpifed.state import Nothing, on_host
+
+# Numbers that a rank holds of other ranks' rows at a time.
+AT_ONCE = 1 << 22
+
+
+def collected(federation: Federation, active: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return the numbers of all active clients on every rank, 0 for the others. Collective."""
+    present = _present(federation, active)
+    counts = [len(clients) for clients in present]
+    found = federation.communicator.gather_rows(np.ascontiguousarray(values)[:, None], counts)
+    every = np.zeros(federation.n_clients, found.dtype)
+    every[np.concatenate(present)] = found[:, 0]
+    return every
+
+
+def inner_products(federation: Federation, active: np.ndarray, rows: Tensor) -> np.ndarray:
+    """Return the inner products of all pairs of active clients' rows, in client order.
+    Collective.
+    """
+    communicator, flat = federation.communicator, rows.detach().flatten(1)
+    present = _present(federation, active)
+    order = torch.from_numpy(np.argsort(np.concatenate(present)))
+    everything, nothing = np.arange(len(flat)), np.zeros(0, int)
+    send = [everything] + [nothing] * (communicator.size - 1)
+    at_root = communicator.rank == 0
+    receive = [len(clients) if at_root else 0 for clients in present]
+    products = torch.zeros(len(order), len(order), dtype=torch.float64)
+    width = max(1, AT_ONCE // max(1, len(order)))
+    for start in range(0, flat.shape[1], width):
+        own = np.ascontiguousarray(on_host(flat[:, start : start + width]))
+        arrived = communicator.exchange_rows(own, send, receive)
+        if at_root:
+            part = torch.from_numpy(arrived)[order].double()
+            products += part @ part.T
+    return communicator.broadcast(products.numpy())
+
+
+def by_coordinates(
+    federation: Federation,
+    active: np.ndarray,
+    rows: Tensor,
+    combine: Callable[[np.ndarray], np.ndarray],
+) -> np.ndarray:
+    """Return what ``combine`` makes of all active clients' rows, coordinate by coordinate."""
+    communicator, flat = federation.communicator, rows.detach().flatten(1)
+    size, present = communicator.size, _present(federation, active)
+    order = np.argsort(np.concatenate(present))
+    # Row c * size + r of what is sent is the share of rank r in the row of client c.
+    send = [np.arange(len(flat)) * size + rank for rank in range(size)]
+    receive = [len(clients) for clients in present]
+    found = np.empty(flat.shape[1])
+    at_once = size * max(1, AT_ONCE // (max(1, len(order)) + size * max(1, len(flat))))
+    # The widths of all ranks are those of the one with the fewest columns at a time.
+    at_once = int(-communicator.max(np.array([-float(at_once)]))[0])
+    for start in range(0, flat.shape[1], at_once):
+        part = on_host(flat[:, start : start + at_once])
+        width = -(-part.shape[1] // size)
+        padded = np.zeros((len(part), size * width), part.dtype)
+        padded[:, : part.shape[1]] = part
+        arrived = communicator.exchange_rows(padded.reshape(-1, width), send, receive)
+        share = combine(arrived[order].astype(np.float64))
+        shares = communicator.gather_rows(share[None], [1] * size)
+        found[start : start + part.shape[1]] = shares.reshape(-1)[: part.shape[1]]
+    return found.reshape(rows.shape[1:])
+
+
+def _present(federation: Federation, active: np.ndarray) -> list[np.ndarray]:
+    """The active clients of each rank, ascending."""
+    hosted = [federation.hosted_of(rank) for rank in range(federation.communicator.size)]
+    return [clients[active[clients]] for clients in hosted]
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """What a server does instead of averaging."""
+
+    federation: Federation
+    clip: float | None
+    aggregator: Aggregator | None
+
+    def traffic(self, payload: int, itemsize: int, summed: int) -> tuple[int, str]:
+        """Return the bytes that MPI moves in a round in which all take part, and how, in words."""
+        here, n = self.federation.communicator.size, len(self.federation.training)
+        if isinstance(self.aggregator, ByCoordinates):
+            shares = n * payload * (here - 1) // here
+            back = payload // itemsize * 8 * (here - 1)
+            return shares + back, "each rank aggregates a share of the coordinates"
+        first = self.federation.hosted_of(0)
+        elsewhere = n - int((~self.federation.unseen[first]).sum())
+        return elsewhere * payload + summed, "rank 0 compares all updates, and ranks add some"
+
+
+def treatment(federation: Federation, clip: float | None, aggregator: Any) -> Treatment | None:
+    """Return the treatment that options of a server ask for; None for a plain mean."""
+    made = build(aggregator)
+    return None if clip is None and made is None else Treatment(federation, clip, made)
+
+
+class Aggregating(ServerForwarding):
+    """A channel whose server makes one thing of updates, whether a method averages or
+    sends them.
+    """
+
+    def __init__(self, channel: ServerChannel, federation: Federation, active: np.ndarray) -> None:
+        super().__init__(channel)
+        self.federation, self.active = federation, active
+
+    @abstractmethod
+    def mean(self, rows: Tensor, weights: Tensor, whole: float = 1.0) -> Tensor:
+        """Return what the server makes of updates that were sent, float64. Collective."""
+
+    def average(self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0) -> Tensor:
+        if not self.active.any():
+            return before
+        sent = self.send(rows - before)
+        return (before.double() + self.mean(sent, weights, whole)).to(before)
+
+    def sum(self, rows: Tensor | SparseRows, weights: Tensor) -> Tensor:
+        raise RunError(
+            "the algorithm adds its messages itself (ServerChannel.sum), for which neither "
+            "exchange.aggregator, exchange.clip nor privacy can stand; its class should say "
+            "aggregates = 'sums'"
+        )
+
+    @property
+    def participants(self) -> np.ndarray:
+        """Those hosted here, int64."""
+        hosted = self.federation.hosted
+        return hosted[self.active[hosted]]
+
+
+class Robust(Aggregating):
+    """A server that clips and aggregates as its ``Treatment`` says."""
+
+    def __init__(self, channel: ServerChannel, treatment: Treatment, active: np.ndarray) -> None:
+        super().__init__(channel, treatment.federation, active)
+        self.treatment = treatment
+
+    def among(self, chosen: np.ndarray) -> Robust:
+        return Robust(self.server.among(chosen), self.treatment, self.active & chosen)
+
+    def mean(self, rows: Tensor, weights: Tensor, whole: float = 1.0) -> Tensor:
+        aggregator, clip = self.treatment.aggregator, self.treatment.clip
+        updates = rows if clip is None else clipped(rows, clip)
+        if aggregator is None:
+            return self.server.mean(updates, weights, whole)
+        communicator, count = self.federation.communicator, int(self.active.sum())
+        if aggregator.needs_fixed_number and count < aggregator.least(count):
+            raise RunError(
+                f"exchange.aggregator needs at least {aggregator.least(count)} updates, but "
+                f"{count} came"
+            )
+        # What is not finite is refused with the client's number, before anything is made of it.
+        common_exponents(communicator, [updates.flatten(1)], self.participants, "update")
+        if isinstance(aggregator, ByCoordinates):
+            combine = partial(_combined, aggregator)
+            made = by_coordinates(self.federation, self.active, updates, combine)
+            return torch.from_numpy(made).to(rows.device)
+        assert isinstance(aggregator, ByProducts)
+        products = on_host(self.server.products(updates))
+        shares = np.zeros(self.federation.n_clients)
+        if communicator.rank == 0:
+            made = aggregator.shares(products)
+            shares[self.active] = checked_result(aggregator, "shares", made, products[0])
+        own = communicator.broadcast(shares)[self.participants]
+        return self.server.sum(updates, torch.from_numpy(own))
+
+
+def _combined(aggregator: ByCoordinates, columns: np.ndarray) -> np.ndarray:
+    made = aggregator.combine(columns)
+    return checked_result(aggregator, "combine", made, columns, columns.shape[1:])
+
+
+def clipped(rows: Tensor, norm: float) -> Tensor:
+    """Return rows (clients, ...), of which those longer than ``norm`` are scaled to it."""
+    lengths = norms(rows)
+    if not (lengths > norm).any():
+        return rows
+    # Not by norm / lengths, which is not finite where a length is not: refused when it is summed.
+    factors = np.divide(norm, lengths, out=np.ones(len(rows)), where=lengths > norm)
+    shape = (-1, *[1] * (rows.dim() - 1))
+    return rows * torch.from_numpy(factors).to(rows).view(shape)
+
+
+def norms(rows: Tensor) -> np.ndarray:
+    """Return the Euclidean norm of each row (clients, ...), float64 (clients,)."""
+    squares = [np.square(on_host(row).reshape(-1).astype(np.float64)).sum() for row in rows]
+    return np.sqrt(np.array(squares, np.float64))
+
 
 # How far the participants' weights may be above those of all clients, relatively.
 ROUNDING = 1e-6
@@ -300,3 +507,13 @@ class ServerRound(ServerChannel):
         count = int(self.active.sum())
         self.server.ledger.up_bits += count * bits_of(shape, dtype)
         self.server.ledger.up_floats += count * math.prod(shape)
+
+
+class Silent(Server):
+    """The exchange of an algorithm that sends nothing, whatever exchange is configured."""
+
+    def arcs(self, round: int, active: np.ndarray, itemsize: int) -> np.ndarray:
+        return np.zeros((0, 2), np.int64)
+
+    def describe(self, payload: int, itemsize: int) -> list[str]:
+        return ["exchange    none: the algorithm sends nothing, whatever the section exchange says"]

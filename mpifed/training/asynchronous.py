@@ -7,8 +7,7 @@ import functools
 import numpy as np
 
 from mpifed.errors import InputError, RunError
-from mpifed.exchange.asynchrony import Timetable
-from mpifed.exchange.asynchrony.channel import Mixes, from_rank_0, partners_of
+from mpifed.exchange.asynchrony import Mixes, Timetable, from_rank_0, partners_of
 from mpifed.exchange.base import Ledger
 from mpifed.exchange.gossip import Gossip
 from mpifed.federation.clients import participants

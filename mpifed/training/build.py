@@ -28,10 +28,11 @@ from mpifed.federation.clients import (
     Clients,
     Draws,
     Federation,
+    balanced_owners,
     contiguous_owners,
     draw_unseen,
+    partitioned_owners,
 )
-from mpifed.federation.placement import balanced_owners, partitioned_owners
 from mpifed.io.memory import check_memory, enough_memory
 from mpifed.models.base import Model
 from mpifed.mpi.communicator import Communicator

@@ -13,7 +13,7 @@ from mpifed.config.configuration import Configuration
 from mpifed.data.base import Description
 from mpifed.exchange.base import Exchange, exchange_class
 from mpifed.exchange.compression import build
-from mpifed.exchange.silent import Silent
+from mpifed.exchange.server import Silent
 from mpifed.federation.clients import Federation
 from mpifed.local.solver import LocalSGD
 from mpifed.models.base import Model

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from mpifed.errors import one_line
-from mpifed.federation.placement import imbalance
+from mpifed.federation.clients import imbalance
 from mpifed.training.build import Setup, sample_bytes
 from mpifed.training.costs import work_for_balance
 from mpifed.training.model import described

@@ -7,7 +7,7 @@ import numpy as np
 from mpifed.errors import RunError
 from mpifed.exchange.base import Ledger
 from mpifed.federation.links import read_links, step_seconds
-from mpifed.federation.network import ComputeOptions, NetworkOptions
+from mpifed.federation.options import ComputeOptions, NetworkOptions
 from mpifed.federation.participation import efforts
 from mpifed.local.minibatches import work_of
 from mpifed.training.build import Setup

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mpifed.algorithms.base import StepScale
-from mpifed.exchange.corrections.fitting import largest_step, least_eigenvalue
+from mpifed.exchange.corrections.base import largest_step, least_eigenvalue
 from mpifed.exchange.gossip import Gossip
 from mpifed.federation.clients import Clients
 from mpifed.local.linear_objective import smoothness

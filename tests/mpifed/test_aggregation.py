@@ -17,11 +17,10 @@ from mpifed.components.registry import find_algorithm
 from mpifed.components.tables import AGGREGATORS, ALGORITHMS
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.errors import Diverged, InputError, RunError
-from mpifed.exchange import pairs
+from mpifed.exchange import server as pairs
 from mpifed.exchange.aggregation import ByCoordinates, build
 from mpifed.exchange.compression import build as build_compressor
-from mpifed.exchange.robust import clipped
-from mpifed.exchange.server import Server
+from mpifed.exchange.server import Server, clipped
 from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Alone, world
 

@@ -11,7 +11,7 @@ from on_ranks import SMALL, folder_of, run
 from test_rehearsal import WORDS, Own
 
 from mpifed.errors import InputError
-from mpifed.exchange.aggregation.aggregators import ByCoordinates
+from mpifed.exchange.aggregation import ByCoordinates
 from mpifed.models.linear import Linear
 from mpifed.mpi.communicator import world
 

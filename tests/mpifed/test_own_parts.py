@@ -11,9 +11,9 @@ import torch
 from commands import call
 
 from mpifed.data.base import Dataset, Description, Shards, Split
-from mpifed.exchange.aggregation.aggregators import ByCoordinates
+from mpifed.exchange.aggregation import ByCoordinates
 from mpifed.exchange.attacks import Attack
-from mpifed.exchange.compression.base import Identity
+from mpifed.exchange.compression import Identity
 from mpifed.exchange.corrections.base import Plain
 
 WORDS = ("clients=8", "rounds=3", "data.n_test=5", "data.dimension=4", "model=linear")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from mpifed.exchange import pairs
+from mpifed.exchange import server
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Alone, world
@@ -30,7 +30,7 @@ def test_products_are_those_of_all_pairs_in_the_order_of_clients(monkeypatch):
     channel, rows, _ = alone()
     flat = rows.flatten(1).numpy()
     assert channel.products(rows).numpy() == pytest.approx(flat @ flat.T, rel=1e-13)
-    monkeypatch.setattr(pairs, "AT_ONCE", 15)  # two columns at a time
+    monkeypatch.setattr(server, "AT_ONCE", 15)  # two columns at a time
     assert channel.products(rows).numpy() == pytest.approx(flat @ flat.T, rel=1e-13)
 
 

@@ -19,9 +19,9 @@ from mpifed.config.configuration import resolve, to_mapping
 from mpifed.errors import InputError, RunError
 from mpifed.exchange import privacy
 from mpifed.exchange.outgoing import Round
-from mpifed.federation import privacy as section
+from mpifed.federation import options as section
 from mpifed.federation.clients import Federation
-from mpifed.federation.privacy import PrivacyOptions
+from mpifed.federation.options import PrivacyOptions
 from mpifed.mpi.communicator import Alone
 from mpifed.theory import accounting
 from mpifed.training.channels import channel_of

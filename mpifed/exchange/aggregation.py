@@ -1,16 +1,6 @@
-"""What an aggregator is, and how a section of a configuration becomes one.
+"""Robust aggregation: what a server makes of updates, some of which may be sent by attackers.
 
-A server takes u_1, ..., u_n from the n participants of a round, the *updates* by which they move
-the shared value, and moves it by their mean. One attacker moves a mean as far as it likes. An
-aggregator takes the place of the mean. It sees updates alone, so it goes with any method whose
-server averages. All clients count alike, whatever their numbers of samples: an attacker would
-claim many.
-
-The median and the trimmed mean of every coordinate (Yin, Chen, Ramchandran, Bartlett 2018).
-
-Aggregators that weigh updates by their distances: Krum, multi-Krum, and the geometric median.
-
-What aggregators and clipping ask of the rest of a configuration.
+What an aggregator is, and how a section of a configuration becomes one.
 """
 
 from __future__ import annotations
@@ -341,3 +331,6 @@ def _too_few(configuration: Any, said: str, in_groups: bool) -> str | None:
             "clients or participants, or other options"
         )
     return None
+
+
+__all__ = ["Aggregator", "ByCoordinates", "ByProducts", "build"]

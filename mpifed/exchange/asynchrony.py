@@ -1,4 +1,7 @@
-"""One round of asynchronous gossip: values of this round and of earlier ones, mixed exactly."""
+"""Gossip without rounds that anybody waits for: a discrete-event schedule, the same everywhere.
+
+One round of asynchronous gossip: values of this round and of earlier ones, mixed exactly.
+"""
 
 from __future__ import annotations
 
@@ -449,3 +452,6 @@ def partners_of(
             level = min(draw * share[-1], np.nextafter(share[-1], 0))
             partners[k] = others[np.searchsorted(share, level, side="right")]
     return partners
+
+
+__all__ = ["AsynchronousChannel", "Timetable", "first_values"]
