@@ -30,7 +30,7 @@ from mpifed.errors import InputError
 from mpifed.exchange.reduction import largest_of_rows
 from mpifed.federation.clients import Draws
 from mpifed.random import rows_of_bits
-from mpifed.state import client, on_host
+from mpifed.state import check_result, client, on_host
 from topologies.places import within
 
 PURPOSE = "compression"
@@ -149,6 +149,26 @@ def build(section: Any, path: str = "compression") -> Compressor:
             f"{said}, whose unbiased is {shown(made.unbiased)}; allowed: true, false{within(maker)}"
         )
     return made
+
+
+def compressed(
+    compressor: Compressor, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str
+) -> Tensor:
+    """Return what arrives of ``rows``; ``TypeError`` if the compressor changes their form."""
+    arrived = compressor(rows, draws, ids, purpose)
+    check_result(arrived, rows, f"{type(compressor).__name__}.__call__")
+    return arrived
+
+
+def message_sizes(
+    compressor: Compressor, size: int, itemsize: int, draws: Draws, ids: np.ndarray, purpose: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bits and the numbers of each client's message, int64 (clients,)."""
+    bits = compressor.bits(size, itemsize, draws, ids, purpose)
+    floats = compressor.floats(size, draws, ids, purpose)
+    for name, found in (("bits", bits), ("floats", floats)):
+        check_result(found, np.zeros(len(ids), np.int64), f"{type(compressor).__name__}.{name}")
+    return bits, floats
 
 
 def random_bits(draws: Draws, purpose: str, ids: np.ndarray, size: int) -> np.ndarray:

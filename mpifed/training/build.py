@@ -23,7 +23,7 @@ from mpifed.data.checked import Checked
 from mpifed.data.held_out import HeldOut
 from mpifed.errors import InputError
 from mpifed.exchange.attacks import Attackers
-from mpifed.exchange.base import Exchange
+from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import (
     Clients,
     Draws,
@@ -37,7 +37,7 @@ from mpifed.io.memory import check_memory, enough_memory
 from mpifed.models.base import Model
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import RunState, shared_tensors
-from mpifed.training.attacked import attacked
+from mpifed.training.attacked import attacked, transforms_of
 from mpifed.training.costs import work_for_balance
 from mpifed.training.device import choose_device
 from mpifed.training.model import (
@@ -76,6 +76,12 @@ class Setup:
     def dtype(self) -> torch.dtype:
         """The floating-point type of models and samples."""
         return _dtype(self.configuration)
+
+    def channel(self, round: int, active: np.ndarray, memory: Any = None) -> Channel:
+        """Return the channel of a round, in which clients add noise and attack."""
+        channel = self.exchange.at(round, active, memory)
+        channel.transforms = transforms_of(self.configuration, self.attackers)
+        return channel
 
     def load(self) -> Shards:
         """Load the shards of the clients hosted here onto the device; collective."""

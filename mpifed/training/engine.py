@@ -25,8 +25,7 @@ from mpifed.training import divergence
 from mpifed.training import evaluation as appraisal
 from mpifed.training.asynchronous import clock_of, taking_part
 from mpifed.training.build import Setup
-from mpifed.training.channels import channel_of
-from mpifed.training.clock import Clock, timed
+from mpifed.training.clock import Clock
 from mpifed.training.digest import digest
 from mpifed.training.progress import Progress
 from mpifed.training.rows import rows_of
@@ -177,7 +176,7 @@ class Engine:
     def _round(self, active: np.ndarray) -> tuple[states.RunState, np.ndarray]:
         """Run this round among ``active`` clients, bool (n_clients,)."""
         setup, federation = self.setup, self.setup.federation
-        began, exchanged = time.perf_counter(), self.clock.seconds["exchange"]
+        began, exchanged = time.perf_counter(), setup.exchange.seconds
         here = np.flatnonzero(active[federation.hosted])
         participation = setup.configuration.participation
         effort = efforts(participation, federation.hosted[here], self.seed, self.round)
@@ -188,12 +187,13 @@ class Engine:
             clients = self.samples.clients(here, effort)
         draws = Draws(self.seed, self.round)
         part = self.rows.of(here)
-        channel = timed(channel_of(setup, self.round, active, part.memory), self.clock)
+        channel = setup.channel(self.round, active, part.memory)
         with torch.no_grad():
             moved = setup.algorithm.round(part.algorithm, clients, channel, draws)
         check_state(setup.algorithm, "round", moved, part.algorithm)
-        spent = time.perf_counter() - began
-        self.clock.seconds["local"] += spent - (self.clock.seconds["exchange"] - exchanged)
+        spent, exchanging = time.perf_counter() - began, setup.exchange.seconds - exchanged
+        self.clock.seconds["exchange"] += exchanging
+        self.clock.seconds["local"] += spent - exchanging
         return states.RunState(moved, channel.memory), here
 
     def agree(self, stop: bool) -> bool:

@@ -18,9 +18,9 @@ from mpifed.config.configuration import ClientWeights
 from mpifed.federation.clients import Clients, Draws
 from mpifed.io.yaml_files import as_text
 from mpifed.local.options import unread
-from mpifed.theory.accounting import EPSILON
-from mpifed.training import channels
+from mpifed.theory.accounting import EPSILON, accountant_of
 from mpifed.training.asynchronous import STALENESS, waits
+from mpifed.training.attacked import scored_split
 from mpifed.training.averages import summarise
 from mpifed.training.build import Setup
 from mpifed.training.digest import digest
@@ -110,8 +110,24 @@ def remarks(setup: Setup, state: states.RunState, samples: Samples) -> list[str]
     training = training_of(setup, samples)
     own = algorithm.remarks(state.algorithm, training, setup.exchange)
     own = returned.checked_remarks(algorithm, own)
-    ours = [*_unread(setup), *_unread_own(setup), *_of_sample(setup), *channels.remarks(setup)]
+    ours = [*_unread(setup), *_unread_own(setup), *_of_sample(setup), *_of_attacks(setup)]
     return [*ours, *own, *step_warnings(setup, training)]
+
+
+def _of_attacks(setup: Setup) -> list[str]:
+    """Return lines that say who attacks, and what the privacy of the whole run will be."""
+    if setup.federation.communicator.rank:
+        return []
+    found = [] if setup.attackers is None else [str(setup.attackers)]
+    configuration = setup.configuration
+    options, rounds = configuration.privacy, configuration.rounds
+    if options.is_asked_for:
+        epsilon = accountant_of(options, setup.federation, configuration.seed)(rounds)
+        found.append(
+            f"privacy {options.where}: after {rounds:,} rounds epsilon is {epsilon:.4g} for delta "
+            f"{options.delta:g}"
+        )
+    return found
 
 
 def _of_sample(setup: Setup) -> list[str]:
@@ -194,7 +210,8 @@ def score(
                 predictor = with_growth(setup, state.algorithm, unseen, predictor, draws)
             yield unseen, predictor
 
-    return score_clients(federation, setup.model, served(), options.validates, ids)
+    training_split = partial(scored_split, setup.dataset)
+    return score_clients(federation, setup.model, served(), options.validates, ids, training_split)
 
 
 def measure(setup: Setup, trained: Any, training: Clients, draws: Draws) -> dict[str, float | None]:

@@ -55,4 +55,7 @@ def make_exchange(
             compressor.contraction(algorithm.payload())
     exchanging, options = exchanging_of(configuration)
     made: Callable[..., Exchange] = exchanging
-    return made(federation, configuration.seed, stored, compressor, **options)
+    exchange = made(federation, configuration.seed, stored, compressor, **options)
+    if configuration.privacy.is_asked_for:
+        exchange.privacy = configuration.privacy
+    return exchange

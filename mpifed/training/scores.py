@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from mpifed.algorithms.base import Predictor
+from mpifed.data.base import Split
 from mpifed.federation.clients import Clients, Draws, Federation
 from mpifed.federation.participation import count_participants
 from mpifed.local.scoring import client_scores
@@ -57,12 +58,17 @@ def score_clients(
     served: Iterable[tuple[Clients, Predictor]],
     validates: bool = False,
     ids: np.ndarray | None = None,
+    scored_split: Callable[[Split, np.ndarray], Split] = lambda train, ids: train,
 ) -> ClientResults | None:
-    """Score hosted clients on their training and test splits; collective."""
+    """Score hosted clients on their training and test splits; collective.
+
+    ``scored_split(train, ids)`` returns the training samples of clients with their true labels.
+    """
     parts = []
     for clients, predictor in served:
         if len(clients):
-            parts.append(_score(model, clients, predictor, validates))
+            train = scored_split(clients.shards.train, clients.shards.client_ids)
+            parts.append(_score(model, clients, predictor, train, validates))
     gathered = federation.communicator.gather_object(parts)
     if gathered is None:
         return None
@@ -89,7 +95,9 @@ VALIDATION_COLUMNS = ["validation_loss", "validation_accuracy"]
 _FIELDS = set(ClientResults.__dataclass_fields__) - {"more", "ids"}
 
 
-def _score(model: Model, clients: Clients, predictor: Predictor, validates: bool) -> dict[str, Any]:
+def _score(
+    model: Model, clients: Clients, predictor: Predictor, train: Split, validates: bool
+) -> dict[str, Any]:
     shards, rows = clients.shards, clients.rows
     of = (predictor.parameters_of, predictor.weights_of)
     mixture, measure = predictor.mixture, model.loss.measure
@@ -97,11 +105,11 @@ def _score(model: Model, clients: Clients, predictor: Predictor, validates: bool
     likelihoods = mixes and likelihood_differs(model.loss)
     found = {
         "ids": clients.ids,
-        "n_train": shards.train.counts[rows],
+        "n_train": train.counts[rows],
         "n_test": shards.test.counts[rows],
         "mixture": None if mixture is None else mixture.double().cpu().numpy(),
     }
-    splits = {"train": shards.train, "test": shards.test}
+    splits = {"train": train, "test": shards.test}
     if validates:
         splits["validation"] = shards.val
         found["n_validation"] = shards.val.counts[rows]

@@ -31,7 +31,6 @@ from torch import Tensor
 import topologies
 from mpifed.components.base import Component
 from mpifed.components.registry import complete, find, named
-from mpifed.components.results import WrongResult, as_called, checked_result
 from mpifed.errors import InputError
 from mpifed.exchange.routes import Nearby
 from mpifed.federation.clients import Federation
@@ -151,23 +150,6 @@ class Correction(Component, kind="correction"):
         neighbours : Neighbours
             Who takes part.
         """
-
-
-def checked_step(
-    correction: Correction, made: Any, x: Tensor, kept: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return what ``step`` returned for these values; ``WrongResult`` unless of their shapes."""
-    if not isinstance(made, (tuple, list)) or len(made) != 2:
-        given = "None" if made is None else f"a {type(made).__name__}"
-        raise WrongResult(
-            f"correction '{type(correction).__name__}': step returned {given}; it must return two "
-            f"tensors, values and what is remembered{as_called(correction, Correction, 'step')}"
-        )
-    after, found = (
-        checked_result(correction, "step", one, like)
-        for one, like in zip(made, (x, kept), strict=True)
-    )
-    return after, found
 
 
 class Plain(Correction):
