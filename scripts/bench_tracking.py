@@ -26,7 +26,7 @@ def tracker_share() -> None:
 
     def round_and_row() -> dict[str, Any]:
         made.advance()
-        return made.appraised()[0]
+        return made.evaluated()[0]
 
     each = statistics.median(cpu_seconds(round_and_row, 5))
     row = recorded(round_and_row(), 1000).row

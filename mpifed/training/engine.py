@@ -22,7 +22,7 @@ from mpifed.federation.participation import efforts
 from mpifed.mpi.agreement import share_hosted_clients
 from mpifed.theory.accounting import EPSILON, accountant_of
 from mpifed.training import divergence
-from mpifed.training import evaluation as appraisal
+from mpifed.training import evaluation as evaluations
 from mpifed.training.asynchronous import clock_of, taking_part
 from mpifed.training.build import Setup
 from mpifed.training.channels import channel_of
@@ -217,12 +217,12 @@ class Engine:
 
     def remarks(self) -> list[str]:
         """Return lines for the log, before the rounds begin."""
-        return appraisal.remarks(self.setup, self.state, self.samples)
+        return evaluations.remarks(self.setup, self.state, self.samples)
 
     def evaluate(self, recorder: Recorder | None, progress: Progress | None) -> None:
         """Score clients and record a row of metrics.csv and clients.h5."""
         with self.clock.measure("evaluation"):
-            found = self.appraised()
+            found = self.evaluated()
             if recorder is not None and found is not None:
                 self._record(found, recorder)
         if progress is not None:
@@ -241,10 +241,12 @@ class Engine:
             )
 
     @torch.no_grad()
-    def appraised(self) -> tuple[dict[str, Any], ClientResults, dict[str, np.ndarray]] | None:
+    def evaluated(self) -> tuple[dict[str, Any], ClientResults, dict[str, np.ndarray]] | None:
         """Return a row of metrics.csv, scores and learnt results on rank 0; None elsewhere."""
         at = Draws(self.seed, self.round)
-        found = appraisal.appraise(self.setup, self.samples, self.rows, at)
+        found = evaluations.evaluate(self.setup, self.samples, self.state, at)
+        self.rows.release()
+        digest = self.digest()
         if found.results is None:
             return None
         ledger = self.setup.exchange.ledger
@@ -254,6 +256,7 @@ class Engine:
             "active_clients": self.active,
             "up_bits": ledger.up_bits,
             "down_bits": ledger.down_bits,
+            "state_digest": digest,
             **found.row(self.setup.configuration.evaluation.client_weights),
         }
         if self.simulated is not None:

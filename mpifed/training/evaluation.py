@@ -23,12 +23,11 @@ from mpifed.training import channels
 from mpifed.training.asynchronous import STALENESS, waits
 from mpifed.training.averages import summarise
 from mpifed.training.build import Setup
-from mpifed.training.digest import digest
 from mpifed.training.growing import with_growth
-from mpifed.training.rows import Rows
-from mpifed.training.run_directory import COLUMNS, UNSEEN_COLUMNS
 from mpifed.training.samples import Samples
 from mpifed.training.scores import (
+    COLUMNS,
+    UNSEEN_COLUMNS,
     VALIDATION_COLUMNS,
     ClientResults,
     score_clients,
@@ -57,11 +56,10 @@ def columns_of(setup: Setup) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Appraisal:
+class Evaluation:
     """The evaluation of a state."""
 
     results: ClientResults | None
-    digest: str | None
     distance: float | None
     measured: dict[str, float | None]
     learnt: dict[str, np.ndarray]
@@ -72,20 +70,16 @@ class Appraisal:
         return {
             **summarise(self.results, client_weights),
             "consensus_distance": self.distance,
-            "state_digest": self.digest,
             **self.measured,
         }
 
 
-def appraise(setup: Setup, samples: Samples, rows: Rows, draws: Draws) -> Appraisal:
+def evaluate(setup: Setup, samples: Samples, state: states.RunState, draws: Draws) -> Evaluation:
     """Evaluate the state after a round."""
-    state, training = rows.state, training_of(setup, samples)
+    training = training_of(setup, samples)
     shared, trained = states.shared_tensors(state.algorithm), of_trained(setup, state, training)
-    results = score(setup, samples, state, training, trained, draws)
-    rows.release()
-    return Appraisal(
-        results,
-        digest(setup, state, rows.release),
+    return Evaluation(
+        score(setup, samples, state, training, trained, draws),
         setup.exchange.consensus_distance(shared) if shared else None,
         measure(setup, trained, training, draws),
         _learnt(setup, trained),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from mpifed.errors import InputError, one_line
 from mpifed.results.configurations import read_stored
 from mpifed.results.results import Metrics, read_clients, read_metrics, read_summary
 from mpifed.results.run_directories import check_finished
-from mpifed.training.due import resumed_after, rounds_due
+from mpifed.training.resume import only_as_last, resumed_after
 from mpifed.training.versions import describe_versions
 
 # The key of summary.json that a retimed run has and no other.
@@ -89,6 +89,25 @@ def _rows_lacking(
             if number > last
         ),
     ]
+
+
+def rounds_due(
+    mapping: Mapping[str, Any], metas: Iterable[checkpoint.Meta], resumed: int
+) -> set[int]:
+    """Return the rounds of which metrics.csv must have a row."""
+    last, every = int(mapping["rounds"]), int(mapping["evaluation"]["every"])
+    due = {0, last, *range((resumed // every + 1) * every, last, every)}
+    for meta in metas:
+        # The last checkpoint holds all rows, unless an earlier part of the run wrote it.
+        whole = meta.round == last > resumed
+        place = meta.columns.index("round") if meta.rows else 0
+        recorded = {int(row[place]) for row in meta.rows}
+        due |= {
+            number
+            for number in recorded
+            if (whole or number <= min(resumed, last)) and not only_as_last(meta, number)
+        }
+    return due
 
 
 def _checkpoint_lacking(

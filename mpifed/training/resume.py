@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,12 @@ from mpifed.checkpoint import files as checkpoint
 from mpifed.config.configuration import Configuration, completed, to_mapping
 from mpifed.config.differences import differences
 from mpifed.errors import InputError
+from mpifed.io.text import read_text
 from mpifed.results.configurations import read_stored
 from mpifed.results.results import read_summary
 from mpifed.results.run_directories import check_resumed, holds_run
+
+RESUMED = re.compile(r"^resumed from .* after round ([0-9]{1,18})$", re.MULTILINE)
 
 # Keys that may change on a resume, in addition to ``evaluation.every``.
 MAY_CHANGE = (
@@ -157,3 +161,17 @@ def only_as_last(meta: checkpoint.Meta, round: int) -> bool:
     """Return whether a round was evaluated for no other reason than that the run ended with it."""
     last, every = meta.configuration["rounds"], meta.configuration["evaluation"]["every"]
     return bool(round == last and round % every)
+
+
+def line_of_resume(point: ResumePoint) -> str:
+    """Return the line of log.txt that says where a run was resumed."""
+    return f"resumed from {point.path.name} after round {point.meta.round}"
+
+
+def resumed_after(log: Path) -> int:
+    """Return the round after which a run was resumed last; 0 where it was not, or none is told."""
+    try:
+        found = RESUMED.findall(read_text(log))
+    except InputError:
+        return 0
+    return int(found[-1]) if found else 0

@@ -17,6 +17,25 @@ from mpifed.local.scoring import client_scores
 from mpifed.models.base import Model
 from mpifed.models.losses import likelihood_differs
 
+# Columns of every metrics.csv.
+COLUMNS = [
+    "round",
+    "seconds",
+    "train_loss",
+    "train_accuracy",
+    "test_loss",
+    "test_accuracy",
+    "test_accuracy_p10",
+    "test_accuracy_min",
+    "test_accuracy_std",
+    "active_clients",
+    "up_bits",
+    "down_bits",
+    "consensus_distance",
+    "state_digest",
+]
+UNSEEN_COLUMNS = ["unseen_train_accuracy", "unseen_test_accuracy"]
+
 
 @dataclass(frozen=True)
 class ClientResults:

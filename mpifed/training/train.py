@@ -30,11 +30,11 @@ from mpifed.training.callbacks import hearers_of
 from mpifed.training.clock import Clock
 from mpifed.training.costs import seconds_of_clients
 from mpifed.training.divergence import advice
-from mpifed.training.due import line_of_resume
 from mpifed.training.engine import Engine
 from mpifed.training.evaluation import columns_of
 from mpifed.training.progress import Progress
 from mpifed.training.request import Request, Task, refuse_overtaken
+from mpifed.training.resume import line_of_resume
 from mpifed.training.run_directory import Recorder
 from mpifed.training.samples import Samples, samples_of
 from mpifed.training.summary import of_diverged, summary_of

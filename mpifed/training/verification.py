@@ -141,7 +141,7 @@ def _compare(
             same = False
             found.append(f"{kept[0].name} holds the state {stored}, not {own}")
     if row is not None or at_the_end:
-        made = engine.appraised()
+        made = engine.evaluated()
         # summary_of asks all ranks, and reads the scores on the first.
         engine.scores = made[0] if made is not None else {}
         summary = summary_of(engine.setup, engine, "finished") if at_the_end else None
