@@ -25,14 +25,11 @@ from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Alone, Communicator, world
 from mpifed.results.results import Result, read
 from mpifed.tracking.trackers import check_tracker
-from mpifed.training import resume
-from mpifed.training.build import make
-from mpifed.training.callback import Callback, RecordedRound, callback
-from mpifed.training.clock import Clock
-from mpifed.training.footprint import check_round
-from mpifed.training.load import load
+from mpifed.training import request as resume
+from mpifed.training.build import check_round, make
+from mpifed.training.callbacks import Callback, RecordedRound, callback
+from mpifed.training.engine import Clock
 from mpifed.training.on_ranks import run_on_ranks
-from mpifed.training.plan import plan_lines, remarks
 from mpifed.training.request import (
     Request,
     Task,
@@ -42,8 +39,8 @@ from mpifed.training.request import (
     understand,
 )
 from mpifed.training.spare import beside_spare, hosting_ranks, remarks_on_cores
-from mpifed.training.train import listening, train
-from mpifed.training.trained import Trained
+from mpifed.training.train import listening, plan_lines, remarks, train
+from mpifed.training.trained import Trained, load
 from mpifed.watchdog import heartbeat
 
 __all__ = [

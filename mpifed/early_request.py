@@ -109,6 +109,6 @@ def _check_function(name: str) -> None:
 
         refuse_absent(name, "on_round")
         return
-    from mpifed.training.callback import callback
+    from mpifed.training.callbacks import callback
 
     callback(name)

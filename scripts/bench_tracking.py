@@ -20,7 +20,7 @@ def tracker_share() -> None:
     from mpifed.errors import InputError
     from mpifed.tracking.sending import EVERY
     from mpifed.tracking.trackers import TRACKERS, About, check_tracker
-    from mpifed.training.callback import recorded
+    from mpifed.training.callbacks import recorded
 
     made = engine("synthetic-released", **{"data.n_test": 50})
 

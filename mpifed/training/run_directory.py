@@ -21,7 +21,7 @@ from mpifed.checkpoint.hdf5 import writing
 from mpifed.errors import InputError, RunError
 from mpifed.io.atomic import replace_bytes, replacing
 from mpifed.io.hdf5 import disk_reason
-from mpifed.training.scores import ClientResults
+from mpifed.training.evaluation import ClientResults
 
 # Seconds to wait for a process that was killed to release the run directory.
 PATIENCE = 5.0
