@@ -136,14 +136,14 @@ def check_declared(kind: str, section: Any, path: str, default: str | None = Non
             hint = f"set {path}={' or '.join(owners)}, which has it; " if owners else ""
             allowed = closest(str(option), options) if options else f"{name} takes no options"
             raise InputError(f"Unknown option {shown(f'{path}.{option}')}; {hint}{allowed}")
-        inner = options[option]
-        if inner in TABLES and value is not None:
-            check_declared(inner, value, f"{path}.{option}")
+        within, usual = options[option]
+        if within in TABLES and value is not None:
+            check_declared(within, value, f"{path}.{option}", usual)
 
 
 @functools.cache
-def declared_options(target: str) -> dict[str, str | None]:
-    """Return the options of a shipped component, with their kind where they are components.
+def declared_options(target: str) -> dict[str, tuple[str | None, Any]]:
+    """Return the options of a shipped component: the kind of a component, or None, and defaults.
 
     They are read from the module's source: importing it takes torch, which takes seconds.
     """
@@ -162,7 +162,7 @@ def declared_options(target: str) -> dict[str, str | None]:
         place = imported.get(name, "")
         return declared_options(place) if place.startswith("mpifed.") else {}
     function: Any = found[name]
-    inherited: dict[str, str | None] = {}
+    inherited: dict[str, tuple[str | None, Any]] = {}
     if isinstance(function, ast.ClassDef):
         bases = [getattr(base, "value", base) for base in function.bases]  # of Algorithm[Channel]
         inits = [each for each in function.body if getattr(each, "name", "") == "__init__"]
@@ -171,8 +171,11 @@ def declared_options(target: str) -> dict[str, str | None]:
             inherited = declared_options(f"{module}:{getattr(bases[0], 'id', '')}")
     if function is None:
         return inherited
-    arguments = function.args.kwonlyargs
-    return inherited | {each.arg: _kind_in(each.annotation) for each in arguments}
+    arguments = zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+    return inherited | {
+        each.arg: (_kind_in(each.annotation), getattr(default, "value", None))
+        for each, default in arguments
+    }
 
 
 def _kind_in(annotation: ast.expr | None) -> str | None:

@@ -15,7 +15,7 @@ from mpifed.components.schema import shown
 from mpifed.components.tables import ALGORITHMS
 from mpifed.errors import InputError
 from mpifed.federation import participation
-from mpifed.federation.network import ComputeOptions
+from mpifed.federation.options import ComputeOptions
 from mpifed.local.options import LocalOptions
 
 

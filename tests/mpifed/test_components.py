@@ -21,8 +21,7 @@ from mpifed.exchange.base import Channel, Exchange, ServerChannel
 from mpifed.models.base import Model
 from mpifed.mpi.communicator import Alone
 from mpifed.training.build import make
-from mpifed.training.clock import Clock
-from mpifed.training.engine import Engine
+from mpifed.training.engine import Clock, Engine
 from mpifed.training.samples import samples_of
 
 
