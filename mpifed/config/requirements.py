@@ -253,7 +253,11 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         "which takes no local steps that could be cut short",
     ),
     (
-        {"algorithm": ("fedmm", "fedmm_theta"), "exchange": "gossip"},
+        {
+            "algorithm": ("fedmm", "fedmm_theta"),
+            "algorithm:communicates": True,
+            "exchange": "gossip",
+        },
         {"exchange.asynchrony": ("none", "wait_free"), "algorithm.control_variate_rate": 0},
         "where values are projected and no server has control variates",
     ),

@@ -63,7 +63,7 @@ def _interrupt(recorded) -> None:
         (3, "on_round is 3; it must be a function of one argument"),
         ("heard", "on_round is 'heard'; it must be a function of one argument"),
         ("heard:nothing", "on_round is 'heard:nothing', but 'heard' has no callable 'nothing'"),
-        ("no_such:f", "module 'no_such' is not found"),
+        ("no_such:f", "on_round is 'no_such:f'"),
         (lambda: None, "cannot be called with one argument: too many positional arguments"),
         (Path.replace, "missing a required argument"),
     ],

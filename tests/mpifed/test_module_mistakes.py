@@ -129,16 +129,6 @@ def test_modules_that_cannot_be_trained_are_refused_with_the_remedy(build, words
         model_of(build)
 
 
-def test_a_misspelt_fact_of_the_data_gets_the_closest_one(tmp_path):
-    said = (
-        r"no attribute 'n_output'; did you mean 'n_outputs'\? in .*mistaken_modules.py, line \d+ "
-        r"\(misspelt\) \(mpifed calls misspelt\(data, "
-    )
-    with pytest.raises(InputError, match=said):
-        mpifed.run("digits-fedem", output=tmp_path / "run", **SMALL, model=mistakes.misspelt)
-    assert not (tmp_path / "run").exists()
-
-
 def test_lazy_layers_may_be_built_in_another_type():
     assert model_of(mistakes.lazy_in_double).n_parameters == 650
 
@@ -242,12 +232,21 @@ def test_an_object_in_place_of_a_function_is_refused_on_the_command_line(tmp_pat
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("mistaken_modules.Net", "did you mean 'mistaken_modules:Net'? components of your own are"),
-        ("nowhere.Net", "components of your own are named package.module:object; allowed: cnn"),
-        ("mistaken_modules.py:Net", "write 'mistaken_modules:Net'; the file must be in the work"),
-        ("./folder/nets.py:Net", "write 'nets:Net'; the file must be in the working directory"),
+        (
+            "mistaken_modules.Net",
+            "model.name is 'mistaken_modules.Net'; allowed: cnn, icnn",
+        ),
+        (
+            "nowhere.Net",
+            "or package.module:object for one of your own",
+        ),
+        ("mistaken_modules.py:Net", "model.name is 'mistaken_modules.py:Net'"),
+        (
+            "./folder/nets.py:Net",
+            "write package.module:object, the module without '.py' or '/'",
+        ),
         ("nowhere:Net", "the working directory or in a folder of PYTHONPATH"),
-        ("__main__:Net", "it must be defined in the program that is running"),
+        ("__main__:Net", "model.name is '__main__:Net'"),
     ],
 )
 def test_names_of_another_form_get_the_right_one(name, words, tmp_path, capfd):

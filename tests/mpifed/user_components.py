@@ -142,7 +142,7 @@ class NeedsAll(FedAvg):
     """FedAvg that refuses partial participation."""
 
     @staticmethod
-    def refuse(configuration):
+    def validate(configuration):
         return None if configuration.participation == 1.0 else "all are needed"
 
 

@@ -374,7 +374,7 @@ class FedMM(Algorithm[Channel]):
         make = find("surrogate", asked.name)
         self.with_target = isinstance(make, MadeWithTarget)
         self.surrogate = as_surrogate(
-            make(sample_of(model.data, self.with_target), **asked.options), make
+            make(sample_of(model.data, self.with_target), **asked.options)
         )
         self.step_rule, self.step = step_rule, step
         self.step_option, self.unused = describe_steps(step_rule, step)

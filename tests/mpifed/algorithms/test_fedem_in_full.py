@@ -247,7 +247,7 @@ def test_trials_of_beginnings_are_not_compressed(tmp_path):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"exchange": "gossip"}, "allowed with it: algorithm.gossip_step_scale=none"),
+        ({"exchange": "gossip"}, r"algorithm\.gossip_step_scale is 'normalised'"),
         (
             {"participation": {"name": "stragglers", "rate": 0.5, "late": "partial"}},
             "allowed: miss",
