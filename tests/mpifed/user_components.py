@@ -143,7 +143,8 @@ class NeedsAll(FedAvg):
 
     @staticmethod
     def validate(configuration):
-        return None if configuration.participation == 1.0 else "all are needed"
+        if configuration.participation != 1.0:
+            raise InputError("all are needed")
 
 
 class Talks(Flix):
