@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from mpifed.algorithms.returned import checked_payload
+from mpifed.algorithms.base import checked_payload
 from mpifed.checkpoint import files as checkpoint
 from mpifed.components.registry import Section, is_component, name_of
 from mpifed.config.configuration import Configuration, decided, resolve, to_yaml

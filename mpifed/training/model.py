@@ -17,9 +17,8 @@ from mpifed.config.configuration import Configuration
 from mpifed.data.base import Description
 from mpifed.errors import InputError, text_of
 from mpifed.models.base import Model, Parametrised
-from mpifed.models.building import complete, seeded
 from mpifed.models.losses import loss_for
-from mpifed.models.modules import module_model
+from mpifed.models.modules import complete, module_model, seeded
 from topologies.places import raised_at, within
 
 

@@ -10,8 +10,7 @@ import torch
 import user_components
 from commands import TINY, call, rows
 
-from mpifed.algorithms.base import Predictor
-from mpifed.algorithms.returned import check_predictor
+from mpifed.algorithms.base import Predictor, check_predictor
 from mpifed.errors import RunError
 from mpifed.models.linear import linear
 from mpifed.training.evaluation import ClientResults, bottom_decile, score_clients, summarise
