@@ -27,6 +27,7 @@ from mpifed.algorithms import base
 from mpifed.algorithms.base import Predictor, StepScale
 from mpifed.config.configuration import ClientWeights
 from mpifed.data.base import Shards
+from mpifed.errors import InputError
 from mpifed.exchange.corrections.fitting import largest_step, least_eigenvalue
 from mpifed.exchange.gossip import Gossip
 from mpifed.federation.clients import Clients, Draws, Federation
@@ -398,7 +399,6 @@ def remarks(setup: Setup, state: states.RunState, samples: Samples) -> list[str]
     algorithm = setup.algorithm
     training = training_of(setup, samples)
     own = algorithm.remarks(state.algorithm, training, setup.exchange)
-    own = base.checked_remarks(algorithm, own)
     ours = [*_unread(setup), *_unread_own(setup), *_of_sample(setup), *channels.remarks(setup)]
     return [*ours, *own, *step_warnings(setup, training)]
 
@@ -489,14 +489,19 @@ def score(
 def measure(setup: Setup, trained: Any, training: Clients, draws: Draws) -> dict[str, float | None]:
     """Return what the algorithm adds to metrics.csv, by column."""
     measured = setup.algorithm.measure(trained, training, setup.exchange, draws)
-    return base.checked_measures(setup.algorithm, measured)
+    if unknown := set(measured) - set(setup.algorithm.columns):
+        name = type(setup.algorithm).__name__
+        raise InputError(
+            f"algorithm '{name}': measure returned {sorted(unknown)}; columns declares "
+            f"{', '.join(setup.algorithm.columns) or 'none'}"
+        )
+    return measured
 
 
 def _learnt(setup: Setup, trained: Any) -> dict[str, np.ndarray]:
     """Return the results of the algorithm that belong to no client, by name."""
     made = setup.algorithm.learnt(trained, setup.exchange)
-    found = base.checked_learnt(setup.algorithm, made)
-    return {name: torch.as_tensor(part).detach().cpu().numpy() for name, part in found.items()}
+    return {name: torch.as_tensor(part).detach().cpu().numpy() for name, part in made.items()}
 
 
 def of_trained(setup: Setup, state: states.RunState, training: Clients) -> Any:
