@@ -45,6 +45,7 @@ from mpifed.algorithms.flix.options import (
 )
 from mpifed.exchange.base import Exchange, ServerChannel, to_server
 from mpifed.exchange.measuring import agreed, largest, total
+from mpifed.exchange.reduction import SparseRows, gathered
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.linear_objective import Objectives
 from mpifed.local.objective import Regulariser
@@ -60,7 +61,6 @@ from mpifed.local.optima import (
 )
 from mpifed.local.solver import LocalSGD
 from mpifed.models.base import Model
-from mpifed.sparse_rows import SparseRows, gathered
 from mpifed.theory import flix as theory
 
 
