@@ -42,6 +42,14 @@ def nets(tmp_path, monkeypatch, capfd):
     sys.modules.pop("nets", None)
 
 
+def test_a_model_that_fails_for_large_batches_ends_the_run_with_its_place(nets, tmp_path):
+    outcome = nets(MODULE.format(body="if len(x) > 64: raise RuntimeError('too big a batch')"))
+    assert outcome.code == 1
+    assert "mpifed: model 'nets:Net', round 0: RuntimeError: too big a batch" in outcome.err
+    assert 'nets.py", line 14, in forward' in outcome.err
+    assert not (tmp_path / "out" / "DONE").exists()
+
+
 SHARED = {
     "NET = nn.Linear(64, 10)\ndef Net(data):\n    return nn.Sequential(nn.Flatten(), NET)": "share",
     "W = nn.Parameter(torch.zeros(64, 10))\nclass Net(nn.Module):\n    def __init__(self, data):\n"
