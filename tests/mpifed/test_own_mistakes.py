@@ -37,28 +37,6 @@ def user(tmp_path, monkeypatch, capfd):
     sys.modules.pop("comp", None)
 
 
-MODULE = """
-    import torch
-
-    class Net(torch.nn.Module):
-        def __init__(self, data):
-            super().__init__()
-            self.layer = torch.nn.Linear(4, data.n_outputs)
-
-        def forward(self, x):
-            return {outputs}
-"""
-
-
-@pytest.mark.parametrize("quiet", [False, True])
-def test_a_softmax_before_the_loss_is_remarked_on_as_the_run_begins(quiet, user):
-    outputs = "torch.softmax(self.layer(x), 1)"
-    words = [*WORDS, "model=comp:Net", *["--quiet"] * quiet]
-    code, _, out = user(MODULE.format(outputs=outputs), *words)
-    remark = "model: the module's outputs are probabilities (softmax)"
-    assert code == 0 and (remark in out.partition("round 0/")[0]) == (not quiet)
-
-
 @pytest.mark.parametrize("kind", ["compression", "model"])
 @pytest.mark.parametrize(
     ("source", "code", "said"),
