@@ -83,8 +83,8 @@ def incomplete(data):
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ("number", "returns int; it must return a mpifed.models.base.Model or a torch module"),
-        ("incomplete", "returns Own; it must return a mpifed.models.base.Model or a torch module"),
+        ("number", "gives a int, but algorithm .fedavg. needs a Model"),
+        ("incomplete", "gives a Own, but algorithm .fedavg. needs a Model"),
         ("mpifed.models.none:none", "gives a NoModel, but algorithm 'fedavg' needs a Model"),
     ],
 )
