@@ -29,8 +29,7 @@ from mpifed.algorithms.returned import check_rows, check_state
 from mpifed.checkpoint.row_file import why_unusable
 from mpifed.components.registry import find
 from mpifed.config.configuration import Configuration
-from mpifed.data.base import Dataset, Description, Shards, Split
-from mpifed.data.checked import Checked
+from mpifed.data.base import Checked, Dataset, Description, Shards, Split
 from mpifed.data.held_out import HeldOut
 from mpifed.errors import InputError
 from mpifed.exchange.attacks import Attackers
