@@ -120,9 +120,7 @@ class FedRoD(FedAvg):
         model = channel.average(generic, clients.weights, before=state.model)
         return FedRoDState(model, optimizer, heads)
 
-    def deploy(  # type: ignore[override]
-        self, state: FedRoDState, clients: Clients, draws: Draws
-    ) -> Predictor:
+    def deploy(self, state: FedRoDState, clients: Clients, draws: Draws) -> Predictor:
         """The personal predictor, psi + phi_m; unseen clients deploy the generic one."""
         own = self.local.own(state.model, state.optimizer)
         rows = own.expand(len(clients), 1, self.model.n_parameters).clone()
@@ -193,13 +191,11 @@ class FedRoDHyper(FedAvg):
         model, hyper = mean.split(self.sizes, -1)
         return FedRoDHyperState(model, optimizer, hyper)
 
-    def deploy(  # type: ignore[override]
-        self, state: FedRoDHyperState, clients: Clients, draws: Draws
-    ) -> Predictor:
+    def deploy(self, state: FedRoDHyperState, clients: Clients, draws: Draws) -> Predictor:
         """The personal predictor, psi + H(a_m; nu)."""
         return self._personal(self.local.own(state.model, state.optimizer), state.hyper, clients)
 
-    def adapt(  # type: ignore[override]
+    def adapt(
         self, state: FedRoDHyperState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> Predictor:
         """Unseen clients have a head of their own by their labels, without a step."""
