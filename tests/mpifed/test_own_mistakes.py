@@ -28,7 +28,7 @@ COMPRESSOR = (
     "contraction(size), floats(size, draws, ids, purpose), omega(size)"
 )
 METHODS = (
-    "deploy(state, clients, draws), init(clients, exchange, draws, dtype), payload(), "
+    "deploy(state, clients, draws), init(clients, exchange, draws, dtype), "
     "round(state, clients, channel, draws)"
 )
 STEP = "step(x, moved, kept, neighbours)"
