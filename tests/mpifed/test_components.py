@@ -162,7 +162,7 @@ def incomplete(data):
     [
         ("number", "gives a int, but"),
         ("incomplete", "gives a Own, but"),
-        ("mpifed.models.none:none", "gives a NoModel, but algorithm 'fedavg' needs a Model"),
+        ("mpifed.models.base:none", "gives a NoModel, but algorithm 'fedavg' needs a Model"),
     ],
 )
 def test_a_model_must_be_one_that_the_algorithm_trains(model, words):

@@ -1,15 +1,15 @@
 """FedEM and D-FedEM (Marfoq et al. 2021): Algorithm 1 (2 in detail), and Algorithm 4 under gossip.
 
 Each client's data follow a mixture of M distributions. The components theta_m are shared; the
-mixture weights pi_t stay with the client.
+mixture weights pi_t stay with the client. Of several beginnings the one with the best training
+likelihood is kept.
 
-The state of FedEM.
+Federated surrogate optimisation is section 3.4 with Algorithms 3 and 5. Assumption 9 (App. H) asks
+of a black-box local solver of the M-step that for some alpha < 1, all clients t and components m
 
-Several beginnings of FedEM, of which the one with the best training likelihood is kept.
+    Phi_tm(theta_tm) - Phi_tm* <= alpha (Phi_tm(theta_m) - Phi_tm*)
 
-The options of FedEM, and what surrounds its rounds: several beginnings, and measurements.
-
-Black-box local solvers of the M-step, and how good one is (Marfoq et al. 2021, App. H).
+where it starts at theta_m and ends at theta_tm, and Phi_tm is the risk weighted by q.
 """
 
 from __future__ import annotations

@@ -2,14 +2,10 @@
 
     x^{k+1} = x^k - gamma g^k,   g^k an estimate of grad f~(x^k)
 
-A message rule (``messages``) says how g^k comes about. Everything else is here: the clients' optima
-x_i, the first point, the step size gamma, what is deployed and what is measured.
-
-Gradient descent on f~ at a server that sees the mean gradient: line search and stopping rule.
-
-What clients send in FLIX, DCGD and DIANA, and what the server makes of it.
-
-The minimiser of the FLIX objective, from which gaps are measured: outside the federation.
+A ``MessageRule`` says how g^k comes about: whole models (``flix``), compressed gradients (``dcgd``)
+or compressed differences of gradients (``diana``). The clients' optima x_i, the first point, the
+step size gamma, line search, stopping rule and measurements are here. Gaps are measured from the
+minimiser of f~, which every rank finds in lockstep on exact sums over all clients.
 """
 
 from __future__ import annotations

@@ -11,9 +11,12 @@ losses at once, with the cross-entropy CE:
 The server averages theta and psi; phi_m stays, and begins with zeros. Heads are linear, so that the
 personal predictor is one model with the head psi + phi_m.
 
-How often the labels occur at each client.
+With a hypernetwork, client m has the label shares a_m = n_m / sum_c n_mc. A perceptron H of one
+hidden layer makes the personal heads of all clients:
 
-FedRoD with a hypernetwork (Chen and Chao 2022): it makes the personal heads of all clients.
+    nu           along the gradient of CE(h(f; psi) + h(f; phi_m)), phi_m = H(a_m; nu)
+
+with theta and psi fixed. The server averages theta, psi and nu; no client keeps a head.
 """
 
 from __future__ import annotations
