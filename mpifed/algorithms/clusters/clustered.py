@@ -189,6 +189,3 @@ class Clustered(ByCluster):
     ) -> dict[str, float | None]:
         """``n_clusters``, the number of clusters."""
         return {"n_clusters": int(state.cluster.max()) + 1}
-
-    def payload(self) -> int:
-        return self.model.n_parameters

@@ -14,12 +14,8 @@ M-step, with r_i(m1) = sum_m2 q_i(m1, m2):
 
 The last two follow from means over clients of r, r x and r x xᵀ, which is what clients send. With
 M1 = 1 this is FedEM; with M2 = 1 besides, FedAvg.
-
-The joint mixture of FedGMM (Wu et al. 2023): first Gaussians, E-step, and predictors.
-
-The state and the options of FedGMM, and what it asks of a run.
-
-Gaussians over inputs, by their sufficient statistics.
+(Means over clients of covariances would not give the covariance of all samples.) Every call on
+samples has those of one client only, so that its numbers do not depend on others of its rank.
 """
 
 from __future__ import annotations

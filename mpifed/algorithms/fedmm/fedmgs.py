@@ -25,7 +25,7 @@ from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.exchange.measuring import total
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSGD
-from mpifed.models.none import NoModel
+from mpifed.models.base import NoModel
 
 CodePenalty = Literal["ridge", "nonnegative", "one_hot"]
 

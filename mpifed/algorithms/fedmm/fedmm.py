@@ -10,20 +10,8 @@ paper's: a client moves to S_i + gamma n mu_i (its statistics - S_i) and average
 keeps the mean over clients, so that the factor n mu_i gives it the direction of a server; at a
 fixed point sum mu_i S_i equals the clients' statistics, weighted alike.
 
-The rate alpha of FedMM's control variates V_i: where it is allowed, and how large it may be.
-
-Facts about all data that a surrogate needs before the run: exact weighted means over clients.
-
-Samples as a surrogate sees them: inputs, and targets where the surrogate learns them.
-
-Failures of linear algebra on numbers that have grown too large, and to whom they belong.
-
-Objective of FedMM on training and on test samples: sum_i mu_i f_i(theta) + g(theta).
-
-What FedMM carries from round to round.
-
-Step sizes gamma_t of FedMM's methods (Dieuleveut et al. 2025, Alg. 1 to 3), and their limit
-under gossip.
+The rate alpha of the control variates is bounded by Theorem 1; gamma_t are the steps of
+Algorithms 1 to 3.
 """
 
 from __future__ import annotations
@@ -52,7 +40,7 @@ from mpifed.exchange.measuring import computed_once, total
 from mpifed.federation.clients import Clients, Draws, Federation
 from mpifed.local.minibatches import batches, chosen
 from mpifed.local.solver import LocalSGD
-from mpifed.models.none import NoModel
+from mpifed.models.base import NoModel
 from mpifed.surrogates.base import (
     LinAlgError,
     MadeWithTarget,

@@ -55,6 +55,3 @@ class Personal(Algorithm[Channel]):
         by_samples = self.averages_by == "samples"
         weights = clients.weights if by_samples else clients.equal_weights
         return channel.average(rows, weights, before=before)
-
-    def payload(self) -> int:
-        return self.model.n_parameters

@@ -14,7 +14,7 @@ from test_fedem import client_data, likelihood, numpy_posterior, random_start
 
 from mpifed.algorithms.fedem import FedEM
 from mpifed.algorithms.fedem.expectation import entropies, fitted_mixture, log_likelihoods
-from mpifed.algorithms.fedem.maximisation import (
+from mpifed.algorithms.fedem.fedem import (
     PartialSurrogate,
     WeightedRisks,
     local_improvement,
