@@ -56,7 +56,6 @@ from mpifed.algorithms.fedem.expectation import (
 from mpifed.errors import InputError
 from mpifed.exchange.base import Exchange
 from mpifed.exchange.measuring import agreed, largest, total
-from mpifed.federation.participation import shortens_rounds
 from mpifed.local.linear_objective import design
 from mpifed.models.base import Model
 from mpifed.models.linear import Linear
@@ -258,26 +257,6 @@ def local_improvement(
     counts = before > SMALLEST_GAP * best.abs().clamp(min=SMALLEST_GAP)
     ratios = (after.clamp(min=0) / before).where(counts, before.new_zeros(()))
     return largest(clients, ratios.flatten())
-
-
-def refuse_steps_of_newton(configuration: Any) -> str | None:
-    """Return why an exact M-step does not fit what asks for local steps, or None."""
-    options = configuration.algorithm.options
-    if options.get("local_solver") != "newton":
-        return None
-    scale = options.get("gossip_step_scale")
-    if configuration.exchange.name == "gossip" and scale != "none":
-        return (
-            f"algorithm.gossip_step_scale is '{scale}', but algorithm.local_solver=newton has no "
-            "learning rate to scale, so that all clients count alike under gossip; allowed with "
-            "it: algorithm.gossip_step_scale=none"
-        )
-    if shortens_rounds(configuration.participation):
-        return (
-            "participation.late is 'partial', but algorithm.local_solver=newton takes no local "
-            "steps that could be cut short; allowed: miss"
-        )
-    return None
 
 
 @dataclass(frozen=True)
