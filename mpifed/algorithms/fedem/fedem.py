@@ -24,7 +24,7 @@ from torch import Tensor
 from mpifed.exchange.base import Channel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Adjustment
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -81,7 +81,7 @@ def minimise_surrogates(
     shared: Tensor,
     optimizer: OptimizerState,
     surrogate: PartialSurrogate,
-    local: LocalSGD,
+    local: LocalSolver,
     clients: Clients,
     channel: Channel,
     draws: Draws,
@@ -264,7 +264,7 @@ class MStep:
     """The M-step of the components: local steps, or exact minimisers."""
 
     model: Model
-    local: LocalSGD
+    local: LocalSolver
     is_exact: bool
     is_recorded: bool
 
@@ -420,7 +420,7 @@ class Mixtures(Algorithm[Channel]):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         n_components: Annotated[int, Ge(1)] = 3,
         mixture_init: Literal["random", "uniform"] = "random",
