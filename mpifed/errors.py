@@ -13,9 +13,9 @@ import math
 import sys
 from collections.abc import Iterable
 
-from topologies.lines import LONGEST
-from topologies.lines import one_line as one_line
-from topologies.spelling import closest as closest_of
+from topologies.inputs import LONGEST
+from topologies.inputs import closest as closest_of
+from topologies.inputs import one_line as one_line
 
 EXIT_FINISHED = 0
 EXIT_FAILED = 1

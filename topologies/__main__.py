@@ -12,16 +12,21 @@ from typing import NoReturn
 
 from topologies import commands
 from topologies import commands as tabulating
-from topologies.analysis.messages import MESSAGE_BYTES
+from topologies.analysis.consensus import MESSAGE_BYTES
 from topologies.analysis.ranking import BUDGETS
-from topologies.arguments import choice_in, number, sentence
 from topologies.commands import list_names
 from topologies.graphs.families import FAMILIES
-from topologies.lines import one_line
+from topologies.inputs import (
+    TopologyError,
+    choice_in,
+    closest,
+    nearest,
+    number,
+    one_line,
+    one_thread,
+    sentence,
+)
 from topologies.links.overlays import OVERLAYS
-from topologies.parameters import TopologyError, closest
-from topologies.spelling import nearest
-from topologies.threads import one_thread
 
 
 def main(arguments: list[str] | None = None) -> int:

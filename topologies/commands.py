@@ -14,19 +14,16 @@ from typing import Any
 
 import networkx as nx
 
+from topologies.analysis.consensus import gossip, messages_received
 from topologies.analysis.measures import Plan, carry_out, plan
-from topologies.analysis.messages import gossip, messages_received
 from topologies.analysis.published import rates
 from topologies.analysis.ranking import candidates, rank, read_budget
-from topologies.clock import cpu_seconds
 from topologies.graphs.families import FAMILIES
-from topologies.links.network import read_network
-from topologies.links.overlays import check_overlay, design
-from topologies.links.throughput import cycle_time
-from topologies.links.timing import at_sites, one_site
+from topologies.inputs import TopologyError, check_replaceable, cpu_seconds, replacing
+from topologies.links.network import at_sites, one_site, read_network
+from topologies.links.overlays import check_overlay, cycle_time, design
 from topologies.matrix import MixingMatrix
-from topologies.parameters import Entry, TopologyError
-from topologies.replacing import check_replaceable, replacing
+from topologies.parameters import Entry
 from topologies.schedules.table import SCHEDULES
 from topologies.weights.rules import WEIGHTS
 

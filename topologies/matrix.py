@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.parameters import TopologyError
+from topologies.inputs import TopologyError
 
 if TYPE_CHECKING:
     from scipy import sparse
@@ -20,9 +20,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from topologies.inputs import check_archive
-from topologies.parameters import MATRIX_NODE_BYTES, check_memory
-from topologies.replacing import replacing
+from topologies.inputs import check_archive, check_memory, replacing
+from topologies.parameters import MATRIX_NODE_BYTES
 
 
 def node_sums(n: int, edges: NDArray[np.int64], values: NDArray[Any]) -> NDArray[np.float64]:

@@ -12,10 +12,7 @@ from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, Literal, TypeVar
 
-from topologies.inputs import TopologyError as TopologyError
-from topologies.inputs import beyond_memory
-from topologies.places import raised_at, within
-from topologies.spelling import closest as closest
+from topologies.inputs import TopologyError, check_memory, closest, raised_at, within
 
 # What a user's own function may be.
 Part = Literal["topology", "weights", "schedule"]
@@ -282,13 +279,6 @@ def node_count(owner: str, n: Any) -> int:
         raise TopologyError(f"{owner}: n is {n!r}; it must be an integer of at least 1")
     check_memory(MATRIX_NODE_BYTES * int(n), f"{owner}: n is {n}, which")
     return int(n)
-
-
-def check_memory(needed: float, what: str) -> None:
-    """Refuse what would take more memory than is available, before it is made."""
-    lacking = beyond_memory(needed)
-    if lacking is not None:
-        raise TopologyError(f"{what} {lacking}")
 
 
 def parse_spec(text: str) -> tuple[str, dict[str, str]]:

@@ -18,8 +18,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from topologies.inputs import TopologyError
-from topologies.spelling import closest
+from topologies.inputs import TopologyError, closest
 
 UNIONS = (typing.Union, types.UnionType)
 

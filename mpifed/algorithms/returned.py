@@ -20,7 +20,7 @@ from mpifed.components.results import WrongResult, as_called, place_of
 from mpifed.components.schema import shown
 from mpifed.errors import closest
 from mpifed.state import tensors
-from topologies.places import defined_at
+from topologies.inputs import defined_at
 
 
 def check_state(algorithm: Algorithm, method: str, made: Any, before: Any = None) -> None:

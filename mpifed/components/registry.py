@@ -22,11 +22,10 @@ from mpifed.components.tables import TABLES
 from mpifed.components.without_torch import with_torch
 from mpifed.errors import InputError, closest, in_words, text_of
 from mpifed.io.yaml_files import parse_value
-from topologies.places import raised_at
+from topologies.inputs import nearest, raised_at
 from topologies.schema import SENTENCE
 from topologies.schema import summaries as summaries
 from topologies.schema import summary as summary
-from topologies.spelling import nearest
 
 # How a component with options in one text begins: ``torus:rows=4``, ``own.module:graph:k=3``.
 SPELT = re.compile(r"[A-Za-z_]\w*(\.[\w.]*:\w+)?:\w+=")
@@ -93,10 +92,8 @@ def with_options(name: str, path: str) -> tuple[str, dict[str, Any]]:
     """
     if SPELT.match(name) is None:
         return name, {}
-    from topologies.parameters import (
-        TopologyError,
-        parse_spec,  # here, since few names are so
-    )
+    from topologies.inputs import TopologyError
+    from topologies.parameters import parse_spec
 
     try:
         spelt, values = parse_spec(name)

@@ -26,7 +26,7 @@ from mpifed.data.named_files import check_named_files
 from mpifed.errors import InputError
 from mpifed.watchdog.heartbeat import STALL_LIMIT
 from mpifed.watchdog.launcher import launched_rank
-from topologies.spelling import nearest
+from topologies.inputs import nearest
 
 # Options that may name a user's function of the package ``topologies``.
 TOPOLOGIES = ("topology", "weights", "schedule")

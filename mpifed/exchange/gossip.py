@@ -38,7 +38,7 @@ from mpifed.federation.participation import is_unbiased, shortens_rounds
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import Nothing, client, host_memory, on_host
 from topologies.parameters import OwnPartError
-from topologies.schedules.thinning import Partial
+from topologies.schedules.sequences import Partial
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from mpifed.components.registry import Section, named
 from mpifed.components.registry import complete as complete_component
 from mpifed.errors import InputError
 from topologies.graphs.files import graph_section
+from topologies.inputs import TopologyError
 from topologies.matrix import MixingMatrix
-from topologies.parameters import TopologyError
-from topologies.schedules.own import as_matrix, schedule_section
+from topologies.schedules.given import as_matrix, schedule_section
 
 _ASYNCHRONY = ("asynchrony", "kept_versions")
 

@@ -20,7 +20,7 @@ from mpifed.models.diagnosis import (
     listed,
     unregistered,
 )
-from topologies.places import raised_at
+from topologies.inputs import raised_at
 
 # Samples in the batch that is tried.
 BATCH = 2

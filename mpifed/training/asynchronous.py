@@ -15,9 +15,9 @@ from mpifed.federation.clients import participants
 from mpifed.federation.links import read_links, step_seconds
 from mpifed.training.build import Setup
 from mpifed.training.simulated import COLUMN, SimulatedClock, is_simulated, local_steps
+from topologies.inputs import TopologyError
 from topologies.links.events import Computations, Seconds, Versions
-from topologies.links.timing import Links
-from topologies.parameters import TopologyError
+from topologies.links.network import Links
 
 # Seconds of computations that are kept until all clients have come to them.
 KEPT = 1 << 21

@@ -17,7 +17,7 @@ from mpifed.data.base import Dataset, Shards, Split, SplitName
 from mpifed.errors import InputError
 from mpifed.exchange.attacks import Attack, Attackers, attackers, check_labels
 from mpifed.federation.clients import Federation
-from topologies.places import within
+from topologies.inputs import within
 
 
 class Poisoned(Dataset):

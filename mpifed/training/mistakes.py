@@ -26,7 +26,7 @@ from mpifed.errors import (
     one_line,
     text_of,
 )
-from topologies.places import frames, is_ours, is_users, name_of, passed_at
+from topologies.inputs import frames, is_ours, is_users, name_of, passed_at
 
 # Characters of what an exception says, at most.
 LONGEST = 240

@@ -20,7 +20,7 @@ from mpifed.models.base import Model, Parametrised
 from mpifed.models.building import complete, seeded
 from mpifed.models.losses import loss_for
 from mpifed.models.modules import module_model
-from topologies.places import raised_at, within
+from topologies.inputs import raised_at, within
 
 
 def make_model(

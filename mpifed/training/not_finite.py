@@ -15,7 +15,7 @@ from mpifed.state import tensors
 from mpifed.training.build import Setup
 from mpifed.training.engine import Engine
 from mpifed.training.own_parts import is_users, own_sections
-from topologies.places import within
+from topologies.inputs import within
 
 # What the learning rate is multiplied by, or one where it is larger.
 SMALLER = 1e-6

@@ -42,7 +42,7 @@ from mpifed.training.repeated import check_data, wrong_schedule
 from mpifed.training.samples import Samples, samples_of
 from mpifed.watchdog.heartbeat import at_round
 from mpifed.watchdog.throwaway import Outcome, in_throwaway
-from topologies.places import within
+from topologies.inputs import within
 
 log = logging.getLogger("mpifed")
 

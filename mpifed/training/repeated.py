@@ -15,7 +15,7 @@ from mpifed.training.build import Setup
 from mpifed.training.mistakes import told_as_input
 from mpifed.training.samples import Held, Samples
 from topologies import TopologyError
-from topologies.places import within
+from topologies.inputs import within
 from topologies.schedules.sequences import Schedule
 
 # Entries of the matrices of a user's schedule that are checked, in a second at most; two matrices

@@ -11,7 +11,7 @@ from mpifed.federation.network import ComputeOptions, NetworkOptions
 from mpifed.federation.participation import efforts
 from mpifed.local.minibatches import work_of
 from mpifed.training.build import Setup
-from topologies.links.timing import after_gossip, server_round
+from topologies.links.network import after_gossip, server_round
 
 COLUMN = "simulated_seconds"
 

@@ -15,11 +15,16 @@ from topologies.__main__ import main
 from topologies.graphs.build import build_graph, parse_graph
 from topologies.graphs.families import FAMILIES, edge_list
 from topologies.graphs.files import read_matrix
-from topologies.inputs import available_memory, beyond_memory, open_regular, read_bytes
-from topologies.lines import LONGEST
+from topologies.inputs import (
+    LONGEST,
+    TopologyError,
+    available_memory,
+    beyond_memory,
+    open_regular,
+    read_bytes,
+)
 from topologies.links.network import read_network
 from topologies.matrix import MixingMatrix
-from topologies.parameters import TopologyError
 
 EXAMPLES = settings(
     max_examples=60,

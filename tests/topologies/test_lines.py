@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topologies.__main__ import main
-from topologies.lines import CUT, LONGEST, one_line
+from topologies.inputs import CUT, LONGEST, one_line
 
 BEFORE = "the value of data.path, which isn't what it must be, is"
 AFTER = (

@@ -15,13 +15,19 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.analysis.consensus import consensus_rate
-from topologies.analysis.messages import MESSAGE_BYTES, communication, sampled_rounds
-from topologies.analysis.spectrum import diameter, effective_neighbours, slem
-from topologies.clock import cpu_seconds
+from topologies.analysis.consensus import (
+    MESSAGE_BYTES,
+    communication,
+    consensus_rate,
+    diameter,
+    effective_neighbours,
+    sampled_rounds,
+    slem,
+)
 from topologies.graphs.build import NODES, build_graph, parse_graph
+from topologies.inputs import TopologyError, cpu_seconds
 from topologies.matrix import ACTIVE, MixingMatrix
-from topologies.parameters import TopologyError, node_count, parse_spec
+from topologies.parameters import node_count, parse_spec
 from topologies.schedules.sequences import Schedule, as_schedule
 from topologies.schedules.table import SCHEDULES, build_schedule, parse_schedule
 from topologies.weights.rules import check_weights

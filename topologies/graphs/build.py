@@ -15,17 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.graphs.families import FAMILIES, Family, count_nodes
+from topologies.inputs import TopologyError, within
 from topologies.parameters import (
     OwnPartError,
     Parameter,
-    TopologyError,
     call_own,
     find,
     kind_of,
     parse_spec,
     read_parameters,
 )
-from topologies.places import within
 
 MAX_TRIES = 100
 

@@ -12,11 +12,11 @@ import networkx as nx
 import numpy as np
 
 from topologies.graphs.files import edge_list, edges_graph, graphml, matrix, plain
-from topologies.inputs import check_regular
+from topologies.inputs import TopologyError, check_memory, check_regular
 from topologies.links.overlays import PARAMETERS
 from topologies.links.overlays import delta_mbst_graph as delta_mbst
 from topologies.links.overlays import mst_graph as mst
-from topologies.parameters import Entry, Parameter, TopologyError, check_memory, node_count
+from topologies.parameters import Entry, Parameter, node_count
 
 # Bytes that networkx and the lists made of it take for a node and for an edge, about.
 NODE_BYTES, EDGE_BYTES = 400, 300

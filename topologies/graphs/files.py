@@ -12,9 +12,9 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.inputs import read_bytes
+from topologies.inputs import TopologyError, check_memory, read_bytes
 from topologies.matrix import MixingMatrix
-from topologies.parameters import TopologyError, check_memory, node_count
+from topologies.parameters import node_count
 
 WHOLE = re.compile(r"-?[0-9]{1,18}")
 

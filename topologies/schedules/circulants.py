@@ -16,8 +16,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.inputs import TopologyError
 from topologies.matrix import MixingMatrix
-from topologies.parameters import TopologyError
 from topologies.schedules.sequences import Drawn, Periodic, identity, stream
 
 Nodes = NDArray[np.int64]

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.graphs.files import read_numbers
+from topologies.inputs import TopologyError, check_memory
 from topologies.matrix import MixingMatrix
-from topologies.parameters import TopologyError, check_memory
 from topologies.schedules.sequences import Arrays, Static
 from topologies.weights.rules import metropolis_hastings
 

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.graphs.build import edge_array
+from topologies.inputs import one_thread
 from topologies.matrix import MixingMatrix
 from topologies.schedules.sequences import Arrays, Drawn, Periodic, identity
-from topologies.threads import one_thread
 from topologies.weights.formulas import laplacian
 
 

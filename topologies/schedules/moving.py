@@ -32,11 +32,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.graphs.build import build_graph
+from topologies.inputs import TopologyError
 from topologies.matrix import MixingMatrix
-from topologies.parameters import TopologyError
 from topologies.schedules.circulants import base_k, one_peer_exponential, static_exponential
+from topologies.schedules.given import restore_static
 from topologies.schedules.sequences import Arrays, Schedule, Static, check_round, identity, stream
-from topologies.schedules.weighted import restore_static
 from topologies.weights.rules import mixing_matrix
 
 if TYPE_CHECKING:

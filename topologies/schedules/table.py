@@ -16,18 +16,17 @@ from typing import Any
 
 import networkx as nx
 
+from topologies.inputs import TopologyError, within
 from topologies.links.overlays import PARAMETERS, prepare_tour, restore_tour
 from topologies.parameters import (
     Entry,
     Parameter,
-    TopologyError,
     call_own,
     find,
     node_count,
     parse_spec,
     read_parameters,
 )
-from topologies.places import within
 from topologies.schedules.circulants import (
     base_k,
     equistatic,
@@ -47,6 +46,19 @@ from topologies.schedules.cliques import (
     restore_d_cliques,
     restore_stl_fw,
 )
+from topologies.schedules.given import (
+    OfRounds,
+    own_schedule,
+    prepare_matrices,
+    prepare_periodic,
+    prepare_resampled,
+    prepare_static,
+    restore_matrices,
+    restore_periodic,
+    restore_resampled,
+    restore_static,
+    takes_round,
+)
 from topologies.schedules.matchings import (
     prepare_matcha,
     prepare_matchings,
@@ -56,22 +68,14 @@ from topologies.schedules.matchings import (
     restore_random_matching,
 )
 from topologies.schedules.moving import OVER, epidemic, restore_random_walk, teleport
-from topologies.schedules.own import (
-    OfRounds,
-    own_schedule,
-    prepare_matrices,
-    restore_matrices,
-    takes_round,
-)
-from topologies.schedules.sequences import Arrays, Schedule, Static
-from topologies.schedules.thinning import BurstyEdges, DropEdges, DropNodes, LocalRounds
-from topologies.schedules.weighted import (
-    prepare_periodic,
-    prepare_resampled,
-    prepare_static,
-    restore_periodic,
-    restore_resampled,
-    restore_static,
+from topologies.schedules.sequences import (
+    Arrays,
+    BurstyEdges,
+    DropEdges,
+    DropNodes,
+    LocalRounds,
+    Schedule,
+    Static,
 )
 
 

@@ -12,20 +12,18 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from topologies.clock import cpu_seconds
 from topologies.graphs.build import edge_array
+from topologies.inputs import TopologyError, cpu_seconds, within
 from topologies.matrix import ACTIVE, IMPORT_TOLERANCE, MixingMatrix, at_most_one
 from topologies.parameters import (
     Entry,
     OwnPartError,
     Parameter,
-    TopologyError,
     call_own,
     find,
     kind_of,
     read_parameters,
 )
-from topologies.places import within
 from topologies.weights.fastest_mixing import fmmc
 from topologies.weights.formulas import (
     best_constant_weights,

@@ -29,7 +29,7 @@ from mpifed.errors import InputError
 from mpifed.federation.clients import Draws
 from mpifed.random import rows_of_bits
 from mpifed.state import client
-from topologies.places import within
+from topologies.inputs import within
 
 PURPOSE = "compression"
 """The stream that compressors draw from, unless the caller names another."""
