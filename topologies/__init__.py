@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from topologies.graphs.families import FAMILIES
     from topologies.inputs import TopologyError
     from topologies.matrix import MixingMatrix, Report, Violation
-    from topologies.parameters import Entry, Parameter
     from topologies.schedules.sequences import (
         BurstyEdges,
         Drawn,
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
         prepare_schedule,
         restore_schedule,
     )
+    from topologies.schema import Entry, Parameter
     from topologies.weights.fastest_mixing import FmmcResult, fmmc
     from topologies.weights.rules import (
         WEIGHTS,
@@ -68,11 +68,11 @@ _HOMES = {
     "graphs.families": "FAMILIES",
     "inputs": "TopologyError",
     "matrix": "MixingMatrix Report Violation",
-    "parameters": "Entry Parameter",
     "schedules.sequences": "BurstyEdges Drawn DropEdges DropNodes LocalRounds Periodic Schedule "
     "Static",
     "schedules.table": "SCHEDULES build_schedule check_schedule parse_schedule prepare_schedule "
     "restore_schedule",
+    "schema": "Entry Parameter",
     "weights.fastest_mixing": "FmmcResult fmmc",
     "weights.rules": "WEIGHTS best_constant check_weights max_degree metropolis_hastings "
     "mixing_matrix uniform",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import inspect
 import io
 import json
 import math
@@ -23,8 +24,8 @@ from topologies.inputs import TopologyError, check_replaceable, cpu_seconds, rep
 from topologies.links.network import at_sites, one_site, read_network
 from topologies.links.overlays import check_overlay, cycle_time, design
 from topologies.matrix import MixingMatrix
-from topologies.parameters import Entry
 from topologies.schedules.table import SCHEDULES
+from topologies.schema import Entry
 from topologies.weights.rules import WEIGHTS
 
 
@@ -439,6 +440,10 @@ def _show(rows: list[dict[str, Any]], options: argparse.Namespace, most: int | N
         print_table(rows[:most], tuple(rows[0]))
 
 
+# Defaults that are not shown: none, and those of required options.
+NONE = (None, inspect.Parameter.empty)
+
+
 def list_names(options: argparse.Namespace) -> None:
     """Print the graph families, weight rules and schedules, with their parameters."""
     tables: dict[str, Mapping[str, Entry]] = {
@@ -455,8 +460,8 @@ def list_names(options: argparse.Namespace) -> None:
         print(title)
         for name, entry in table.items():
             print(f"  {name:22s} {entry.summary}")
-            for key, parameter in (entry.parameters or {}).items():
-                default = "" if parameter.default is None else f" (default {parameter.default})"
+            for key, parameter in entry.parameters.items():
+                default = "" if parameter.default in NONE else f" (default {parameter.default})"
                 print(f"  {'':24s} {key}: {parameter.summary}, {parameter.allowed}{default}")
 
 
@@ -465,9 +470,9 @@ def _entry(entry: Entry) -> dict[str, Any]:
         key: {
             "summary": parameter.summary,
             "allowed": parameter.allowed,
-            "default": parameter.default,
+            "default": None if parameter.required else parameter.default,
             "required": parameter.required,
         }
-        for key, parameter in (entry.parameters or {}).items()
+        for key, parameter in entry.parameters.items()
     }
     return {"summary": entry.summary, "parameters": parameters}

@@ -32,6 +32,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
+from numbers import Integral
 from pathlib import Path
 from time import process_time
 from types import CodeType, FrameType
@@ -127,6 +128,24 @@ def check_memory(needed: float, what: str) -> None:
     lacking = beyond_memory(needed)
     if lacking is not None:
         raise TopologyError(f"{what} {lacking}")
+
+
+# Bytes that a mixing matrix takes for each node, without its edges, at least.
+MATRIX_NODE_BYTES = 64
+
+
+def node_count(owner: str, n: Any) -> int:
+    """Return the number of nodes as an int."""
+    if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
+        raise TopologyError(f"{owner}: n is {n!r}; it must be an integer of at least 1")
+    check_memory(MATRIX_NODE_BYTES * int(n), f"{owner}: n is {n}, which")
+    return int(n)
+
+
+def check_nodes(owner: str, n: int | None, found: int, source: str) -> None:
+    """Check that a source has as many nodes as are asked for; None asks for no number."""
+    if n not in (None, found):
+        raise TopologyError(f"{owner}: n is {n}, but {source} has {found} nodes")
 
 
 def available_memory() -> int:

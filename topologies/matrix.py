@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.inputs import TopologyError
-
 if TYPE_CHECKING:
     from scipy import sparse
 import hashlib
@@ -20,8 +18,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from topologies.inputs import check_archive, check_memory, replacing
-from topologies.parameters import MATRIX_NODE_BYTES
+from topologies.inputs import (
+    MATRIX_NODE_BYTES,
+    TopologyError,
+    check_archive,
+    check_memory,
+    replacing,
+)
 
 
 def node_sums(n: int, edges: NDArray[np.int64], values: NDArray[Any]) -> NDArray[np.float64]:

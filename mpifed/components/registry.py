@@ -93,7 +93,7 @@ def with_options(name: str, path: str) -> tuple[str, dict[str, Any]]:
     if SPELT.match(name) is None:
         return name, {}
     from topologies.inputs import TopologyError
-    from topologies.parameters import parse_spec
+    from topologies.schema import parse_spec
 
     try:
         spelt, values = parse_spec(name)

@@ -99,7 +99,8 @@ def restore(n: int, seed: int, schedule: Any, stored: Mapping[str, np.ndarray]) 
 def computed_in_rounds(schedule: Any) -> bool:
     """Return whether weights are computed in round k, not taken from what was prepared."""
     name, _ = named(schedule, "exchange.schedule", DEFAULT_SCHEDULE)
-    return name == "resampled" or name not in topologies.SCHEDULES
+    known = topologies.SCHEDULES.get(name)
+    return known is None or known.in_rounds
 
 
 def _uses(schedule: str) -> str:

@@ -80,7 +80,7 @@ def test_a_line_is_never_too_long(text, times, longest):
     assert one_line(line, longest) == line
 
 
-@pytest.mark.parametrize("words", [["show", "ring:n=" + "9" * 900], ["show", "x" * 900]])
+@pytest.mark.parametrize("words", [["show", "ring:n=" + "9" * 900]])
 def test_the_command_keeps_the_end_of_its_messages(words, capsys):
     assert main(words) == 2
     line = capsys.readouterr().err

@@ -18,9 +18,9 @@ from topologies.graphs.families import torus_shape
 from topologies.inputs import TopologyError, closest
 from topologies.links.network import Links, after_gossip
 from topologies.matrix import ACTIVE, MixingMatrix
-from topologies.parameters import parse_spec
 from topologies.schedules.circulants import prime_factors
 from topologies.schedules.sequences import Schedule
+from topologies.schema import parse_spec
 
 # What a budget may limit; all but the degree may also order the candidates.
 BUDGETS: dict[str, str] = {

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
+from typing import Annotated
 
 import networkx as nx
 import numpy as np
+from annotated_types import Ge, Gt, Le
 from networkx.algorithms.approximation import christofides
 from numpy.typing import NDArray
 
-from topologies.inputs import TopologyError, closest
+from topologies.inputs import TopologyError, check_nodes, closest
 from topologies.links.network import Links, Network, read_network
 from topologies.matrix import MixingMatrix
-from topologies.parameters import Parameter
 from topologies.schedules.sequences import Arrays, Periodic, identity
 
 Array = NDArray[np.float64]
@@ -217,64 +218,76 @@ def _best(
     return min(overlays, key=seconds)
 
 
-# Parameters of every design.
-PARAMETERS = {
-    "path": Parameter(str, "the network: .csv of latencies, .graphml or .gml", required=True),
-    "message_bytes": Parameter(
-        float, "size of a message", 4_000_000.0, low=0, high=1e300, open_ends=("low",)
-    ),
-    "local_steps": Parameter(int, "local steps in a round", 1, low=1),
-}
+Bytes = Annotated[float, Gt(0), Le(1e300)]
+Steps = Annotated[int, Ge(1)]
 
 
 def mst_graph(
-    n: int | None = None, path: str = "", message_bytes: float = 4e6, local_steps: int = 1
+    n: int | None = None, *, path: str, message_bytes: Bytes = 4e6, local_steps: Steps = 1
 ) -> nx.Graph:
-    """Return the minimum spanning tree of a network's delays; see ``overlays.mst``."""
+    """The minimum spanning tree of the delays of a network.
+
+    Parameters
+    ----------
+    path
+        The network: .csv of latencies, .graphml or .gml.
+    message_bytes
+        Size of a message.
+    local_steps
+        Local steps in a round.
+    """
     return _undirected("mst", n, path, message_bytes, local_steps)
 
 
 def delta_mbst_graph(
-    n: int | None = None, path: str = "", message_bytes: float = 4e6, local_steps: int = 1
+    n: int | None = None, *, path: str, message_bytes: Bytes = 4e6, local_steps: Steps = 1
 ) -> nx.Graph:
-    """Return the spanning tree of small degree and delay of a network; see ``overlays``."""
+    """A spanning tree of a network with small degrees and delays.
+
+    Parameters
+    ----------
+    path
+        The network: .csv of latencies, .graphml or .gml.
+    message_bytes
+        Size of a message.
+    local_steps
+        Local steps in a round.
+    """
     return _undirected("delta_mbst", n, path, message_bytes, local_steps)
 
 
 def _undirected(
     name: str, n: int | None, path: str, message_bytes: float, local_steps: int
 ) -> nx.Graph:
-    network = _network(name, n, path)
+    network = read_network(path)
+    check_nodes(name, n, network.n, path)
     overlay = design(name, network, message_bits=8 * message_bytes, local_steps=local_steps)
     graph = nx.empty_graph(network.n)
     graph.add_edges_from(overlay.edges)
     return graph
 
 
-def _network(name: str, n: int | None, path: str) -> Network:
+def prepare_tour(*, path: str, message_bytes: Bytes = 4e6, local_steps: Steps = 1) -> Arrays:
+    """Return the arcs of the directed ring along a short tour of a network.
+
+    Parameters
+    ----------
+    path
+        The network: .csv of latencies, .graphml or .gml.
+    message_bytes
+        Size of a message.
+    local_steps
+        Local steps in a round.
+    """
     network = read_network(path)
-    if n is not None and n != network.n:
-        raise TopologyError(f"{name}: n is {n}, but the network {path!r} has {network.n} nodes")
-    return network
-
-
-def prepare_tour(
-    graph: object, rule: object, path: str, message_bytes: float, local_steps: int
-) -> Arrays:
-    """Return the arcs of the directed ring along a short tour of a network."""
-    network = _network("tour", None, path)
     overlay = design("ring", network, message_bits=8 * message_bytes, local_steps=local_steps)
     arcs = np.array(list(overlay.edges), dtype=np.int64).reshape(-1, 2)
     return {"nodes": np.array(network.n), "arcs": arcs}
 
 
-def restore_tour(
-    n: int, seed: int, arrays: Arrays, path: str, message_bytes: float, local_steps: int
-) -> Periodic:
-    """Return the schedule in which each node averages with the one before it on the tour."""
-    if arrays["nodes"] != n:
-        found = int(arrays["nodes"])
-        raise TopologyError(f"tour: n is {n}, but the network {path!r} has {found} nodes")
+def restore_tour(n: int, arrays: Arrays, *, path: str) -> Periodic:
+    """Averages with the node before on a short tour of a network; directed."""
+    check_nodes("tour", n, int(arrays["nodes"]), path)
     if n <= 2:
         pair = MixingMatrix(n, np.array([(0, 1)] * (n - 1)), np.full(n - 1, 0.5))
         return Periodic((pair if n == 2 else identity(1),))

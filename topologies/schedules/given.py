@@ -1,34 +1,30 @@
-"""Schedules with a weight rule or given matrices: static, periodic and resampled.
-
-Each has a ``prepare`` and a ``restore``; see schedules.py.
-
-Schedules of matrices that are written out, and of a user's function of the round.
-"""
+"""Schedules of a weight rule (static, resampled), of given matrices, and of a user's function."""
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from numbers import Integral
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any
 
 import networkx as nx
 import numpy as np
+from annotated_types import Ge
 
 from topologies.graphs.build import draw_graph
 from topologies.graphs.files import plain, words_of
-from topologies.inputs import TopologyError, defined_at, raised_at, within
+from topologies.inputs import TopologyError, check_nodes
 from topologies.matrix import IMPORT_TOLERANCE, NEGATIVE, MixingMatrix
-from topologies.parameters import ROUNDS, OwnPartError, check_call, kind_of
-from topologies.schedules.sequences import Arrays, Drawn, Periodic, Schedule, Static, check_round
+from topologies.schedules.sequences import Arrays, Drawn, Periodic, Static, check_round
 from topologies.weights.rules import metropolis_hastings, mixing_matrix
 
 Rule = tuple[str, Mapping[str, Any]]
+
+# What a schedule must have; see ``topologies.Schedule``.
+ATTRIBUTES = ("n", "period", "tau", "symmetric", "doubly_stochastic", "matrix")
 
 
 def prepare_static(graph: nx.Graph, rule: Rule) -> Arrays:
@@ -40,14 +36,20 @@ def prepare_static(graph: nx.Graph, rule: Rule) -> Arrays:
     return {"edges": matrix.edges, "weights": matrix.weights, "info": info}
 
 
-def restore_static(n: int, seed: int, arrays: Arrays) -> Schedule:
-    """Return the schedule of the arrays of :func:`prepare_static`."""
+def restore_static(n: int, arrays: Arrays) -> Static:
+    """The same matrix in every round."""
     info = json.loads(arrays["info"].tobytes())
     return Static(MixingMatrix(n, arrays["edges"], arrays["weights"], info=info))
 
 
-def prepare_periodic(graph: nx.Graph | None, rule: Rule, path: str) -> Arrays:
-    """Return the matrices in the ``.npz`` files of a directory, concatenated."""
+def prepare_periodic(*, path: str) -> Arrays:
+    """Return the matrices in the ``.npz`` files of a directory, concatenated.
+
+    Parameters
+    ----------
+    path
+        Directory of .npz files, in the order of their names.
+    """
     files = sorted(Path(path).glob("*.npz"))
     if not files:
         raise TopologyError(f"periodic: there is no .npz file in the directory {path!r}")
@@ -67,8 +69,8 @@ def prepare_periodic(graph: nx.Graph | None, rule: Rule, path: str) -> Arrays:
     }
 
 
-def restore_periodic(n: int, seed: int, arrays: Arrays, path: str) -> Schedule:
-    """Return the schedule of the arrays of :func:`prepare_periodic`."""
+def restore_periodic(n: int, arrays: Arrays, *, path: str) -> Periodic:
+    """The matrices of a directory in turn."""
     if (arrays["nodes"] != n).any():
         found = arrays["nodes"].tolist()
         raise TopologyError(f"periodic: the matrices in {path!r} have n = {found}, but n is {n}")
@@ -93,8 +95,8 @@ def prepare_resampled(graph: nx.Graph, rule: Rule) -> Arrays:
     return {"law": np.frombuffer(json.dumps(law).encode(), dtype=np.uint8)}
 
 
-def restore_resampled(n: int, seed: int, arrays: Arrays) -> Schedule:
-    """Return the schedule that draws a new graph every round, connected or not."""
+def restore_resampled(n: int, seed: int, arrays: Arrays) -> Drawn:
+    """A new draw of the graph every round, connected or not."""
     law = json.loads(arrays["law"].tobytes())
     rule, options = law["weights"]
     return Drawn(n, seed, partial(_resample, n=n, law=law, rule=rule, options=options))
@@ -107,15 +109,23 @@ def _resample(
     return mixing_matrix(graph, rule, **options)
 
 
-def prepare_matrices(graph: object, rule: object, nodes: int, rounds: str) -> Arrays:
-    """Return what :func:`restore_matrices` needs: the number of nodes."""
+def prepare_matrices(*, nodes: Annotated[int, Ge(1)], rounds: str) -> Arrays:
+    """Return the number of nodes of rounds: texts of edges and arcs with weights, between
+    semicolons.
+
+    Parameters
+    ----------
+    nodes
+        Number of nodes.
+    rounds
+        Edges i-j:w and arcs i>j:w of each round.
+    """
     return {"nodes": np.array(nodes)}
 
 
-def restore_matrices(n: int, seed: int, arrays: Arrays, nodes: int, rounds: str) -> Periodic:
-    """Return the schedule of a text of rounds."""
-    if n != nodes:
-        raise TopologyError(f"matrices: n is {n}, but the rounds are of {nodes} nodes")
+def restore_matrices(n: int, *, nodes: int, rounds: str) -> Periodic:
+    """Matrices written out in turn: 0-1:0.5 2>3:0.5; 0-2:0.5."""
+    check_nodes("matrices", n, nodes, "the text")
     return Periodic(tuple(_round(text, n) for text in rounds.split(";")))
 
 
@@ -166,21 +176,9 @@ def as_matrix(value: Any) -> MixingMatrix:
         raise TopologyError(f"{type(value).__name__} is not a matrix: {error}") from None
 
 
-def takes_round(function: Callable[..., Any]) -> bool:
-    """Return whether a user's function has a parameter ``round``, and so returns W^k."""
-    try:
-        return "round" in inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return False
-
-
-# How a user's function of rounds is called, for messages.
-RETURNS = "function(n, round, **options) returns W^k: an array (n, n), a graph or a MixingMatrix"
-
-
 @dataclass(frozen=True)
 class OfRounds:
-    """The schedule of a user's function of n and the round."""
+    """The schedule of a user's function of n and the round, which returns W^k."""
 
     n: int
     function: Callable[..., Any]
@@ -193,129 +191,31 @@ class OfRounds:
     doubly_stochastic = True
 
     def matrix(self, k: int) -> MixingMatrix:
-        """Return W^k for the round k >= 1; raise ``TopologyError`` where it is none."""
-        where = f"{self.name} for round {check_round(k)}"
-        check_call(self.name, self.function, "schedule", ("n",), ("round", *self.options))
-        try:
-            found = self.function(self.n, round=k, **self.options)
-        except Exception as error:
-            said = str(error)
-            if not isinstance(error, TopologyError):
-                said = f"{type(error).__name__}: {error}"
-            said = f"{where} fails: {said}{raised_at(error)}; {RETURNS}"
-            raise OwnPartError(said, "schedule") from error
-        if not is_matrix(found):
-            raise self._wrong(f"{where}: {kind_of(found)} was returned; {RETURNS}")
+        """Return W^k for the round k >= 1."""
+        found = self.function(self.n, round=check_round(k), **self.options)
+        where = f"{self.name} for round {k}"
         try:
             made = as_matrix(found)
         except TopologyError as error:
-            raise self._wrong(f"{where}: {error}") from None
-        if made.n != self.n:
-            raise self._wrong(f"{where} has {made.n} nodes, not {self.n}")
+            raise TopologyError(f"{where}: {error}") from None
+        check_nodes(where, self.n, made.n, "the matrix")
         if not made.doubly_stochastic:
-            raise self._wrong(f"{where}: columns do not sum to one")
+            raise TopologyError(f"{where}: columns do not sum to one")
         return made
 
-    def _wrong(self, said: str) -> OwnPartError:
-        return OwnPartError(f"{said}{within(self.function)}", "schedule")
 
-
-def is_matrix(found: Any) -> bool:
-    """Return whether ``as_matrix`` may make something of an object: it has two axes, or nodes."""
-    if isinstance(found, (MixingMatrix, nx.Graph)):
-        return True
-    try:
-        return int(np.ndim(found)) == 2
-    except ValueError:  # of rows of different lengths
-        return False
-
-
-# What a schedule's method does, for messages.
-SCHEDULE_RETURNS = "matrix(k) returns W^k, a MixingMatrix"
-
-
-def _is_count(value: Any) -> bool:
-    return not _is_flag(value) and isinstance(value, Integral) and int(value) >= 1
-
-
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, (bool, np.bool_))
-
-
-# Attributes of a schedule, and what each must be. None has a default, so that a misspelt one is
-# noticed.
-REQUIRED: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "n": ("a whole number", _is_count),
-    "period": ("a whole number, or None", lambda value: value is None or _is_count(value)),
-    "tau": ("a whole number", _is_count),
-    "symmetric": ("True or False", _is_flag),
-    "doubly_stochastic": ("True or False", _is_flag),
-    "matrix": ("a method", callable),
-}
-
-
-class OwnSchedule:
-    """A user's schedule, of which the matrix of each round is checked."""
-
-    def __init__(self, schedule: Schedule, name: str) -> None:
-        self._schedule, self._name = schedule, name
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # also before there is a schedule, as in a copy
-            raise AttributeError(name)
-        return getattr(self._schedule, name)
-
-    def matrix(self, k: int) -> MixingMatrix:
-        """Return W^k for the round k >= 1; raise ``OwnPartError`` where it is none."""
-        where, place = f"{self._name} for round {check_round(k)}", self._place()
-        try:
-            found: Any = self._schedule.matrix(k)
-        except TopologyError as error:
-            raise OwnPartError(f"{where}: {error}{raised_at(error)}", "schedule") from error
-        except Exception as error:
-            said = f"{where} fails: {type(error).__name__}: {error}{raised_at(error)}"
-            raise OwnPartError(f"{said}; {SCHEDULE_RETURNS}", "schedule") from error
-        if not is_matrix(found):
-            raise OwnPartError(
-                f"{where}: {kind_of(found)} was returned; {SCHEDULE_RETURNS}{place}", "schedule"
-            )
-        try:
-            made = as_matrix(found)
-        except TopologyError as error:
-            raise OwnPartError(f"{where}: {error}{place}", "schedule") from None
-        if made.n != self._schedule.n:
-            said = f"{where} has {made.n} nodes, not {self._schedule.n}{place}"
-            raise OwnPartError(said, "schedule")
-        return made
-
-    def _place(self) -> str:
-        place = defined_at(self._schedule.matrix) or defined_at(type(self._schedule))
-        return f" (in {place})" if place else ""
-
-
-def own_schedule(found: object, name: str, n: int, where: str = "") -> Schedule:
-    """Return a user's object as a schedule of ``n`` nodes."""
-    missing = [attribute for attribute in REQUIRED if not hasattr(found, attribute)]
+def own_schedule(
+    name: str, function: Callable[..., Any], n: int, options: Mapping[str, Any]
+) -> Any:
+    """Return the schedule of a user's function of n, or of n and the round."""
+    if "round" in inspect.signature(function).parameters:
+        return OfRounds(n, function, options, name)
+    found = function(n, **options)
+    missing = [each for each in ATTRIBUTES if not hasattr(found, each)]
     if missing:
-        near = difflib.get_close_matches(missing[0], dir(found), n=1)
-        misspelt = f" (it has {near[0]!r})" if near else ""
-        raise OwnPartError(
-            f"{name} returned {kind_of(found)}, which is not a schedule: it lacks "
-            f"{', '.join(missing)}{misspelt}{ROUNDS}{where}",
-            "schedule",
+        raise TopologyError(
+            f"{name} returned {found!r}, which lacks {', '.join(missing)} of a schedule; "
+            "write def function(n, round) for one that returns the matrix of a round"
         )
-    for attribute, (words, allows) in REQUIRED.items():
-        value = getattr(found, attribute)
-        if not allows(value):
-            raise OwnPartError(
-                f"{name} returned {kind_of(found)}, whose {attribute} is {value!r}; it must be "
-                f"{words}{where}",
-                "schedule",
-            )
-    schedule = cast(Schedule, found)
-    if schedule.n != n:
-        said = f"{name} returned a schedule of {schedule.n} nodes, not of {n}{where}"
-        raise OwnPartError(said, "schedule")
-    module = getattr(getattr(type(found), "matrix", None), "__module__", "")
-    ours = module.partition(".")[0] == "topologies"
-    return schedule if ours else OwnSchedule(schedule, name)
+    check_nodes(name, n, found.n, "the schedule")
+    return found

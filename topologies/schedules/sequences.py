@@ -12,15 +12,17 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from topologies.inputs import TopologyError
 from topologies.matrix import MixingMatrix
 
 Arrays = Mapping[str, NDArray[Any]]
+Probability = Annotated[float, Ge(0), Le(1)]
 
 
 class Schedule(Protocol):
@@ -388,3 +390,37 @@ class LocalRounds:
         """Return W^k for the round k >= 1: the identity in local rounds."""
         turn, rest = divmod(check_round(k), self.every)
         return identity(self.n) if rest else self.inner.matrix(turn)
+
+
+def thinned(
+    schedule: Schedule,
+    seed: int,
+    *,
+    drop_nodes: Probability = 0.0,
+    drop_edges: Probability = 0.0,
+    local_rounds: Annotated[int, Ge(1)] = 1,
+    edge_failure: Annotated[float, Ge(0), Le(0.999)] = 0.0,
+    edge_recovery: Annotated[float, Ge(0.001), Le(1)] = 0.5,
+) -> Schedule:
+    """Return a schedule without the nodes, edges and rounds that are lost; any takes these options.
+
+    Parameters
+    ----------
+    drop_nodes
+        Probability that a node is absent in a round.
+    drop_edges
+        Probability that an edge is lost in a round.
+    local_rounds
+        Only every so many rounds communicate.
+    edge_failure
+        Probability that a working edge fails before a round, and stays so until it recovers.
+    edge_recovery
+        Probability that an edge that has failed works again.
+    """
+    if drop_nodes:
+        schedule = DropNodes(schedule, drop_nodes, seed)
+    if drop_edges:
+        schedule = DropEdges(schedule, drop_edges, seed)
+    if edge_failure:
+        schedule = BurstyEdges(schedule, edge_failure, edge_recovery, seed)
+    return LocalRounds(schedule, local_rounds) if local_rounds > 1 else schedule
