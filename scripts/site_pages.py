@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 PUBLIC = (
     *(
         "mpifed.api",
-        "mpifed.training.load",
+        "mpifed.training.trained",
         "mpifed.training.trained",
         "mpifed.state",
         "mpifed.errors",
@@ -43,7 +43,7 @@ PACKAGE = """# mpifed
 | | |
 | --- | --- |
 | `mpifed.run` | [mpifed.api.run][] runs an experiment |
-| `mpifed.load` | [mpifed.training.load.load][] loads what was trained |
+| `mpifed.load` | [mpifed.training.trained.load][] loads what was trained |
 | `mpifed.arrays` | [mpifed.data.from_python.arrays][] makes data of arrays |
 | `python -m mpifed.run`, ... | [commands](../running.md) |
 

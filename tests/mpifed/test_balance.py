@@ -16,7 +16,7 @@ from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.federation.placement import balanced_owners, imbalance
 from mpifed.mpi.communicator import Alone, world
-from mpifed.training.costs import HEAD, read_costs, samples_of_steps
+from mpifed.training.build import HEAD, read_costs, samples_of_steps
 
 works = st.lists(st.floats(0.01, 100), min_size=1, max_size=7)
 
