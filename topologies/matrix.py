@@ -218,7 +218,10 @@ class MixingMatrix:
         """
         from scipy import sparse
 
-        array = sparse.csr_array(matrix, dtype=np.float64)
+        try:
+            array = sparse.csr_array(matrix, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise TopologyError(f"{type(matrix).__name__} is not a matrix of numbers") from error
         if array.ndim != 2 or array.shape[0] != array.shape[1] or not array.shape[0]:
             raise TopologyError(
                 f"the matrix has shape {array.shape}, but must be square and not empty"

@@ -33,7 +33,7 @@ from mpifed.errors import (
     note,
     one_line,
 )
-from mpifed.federation.placement import imbalance
+from mpifed.federation.clients import imbalance
 from mpifed.io.memory import enough_memory
 from mpifed.mpi.agreement import agree
 from mpifed.theory.accounting import EPSILON

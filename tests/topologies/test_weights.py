@@ -195,11 +195,11 @@ def of_a_list(graph):
         (to_all, "gives nodes 0 and 2 the weight 0.2, but no edge of the graph"),
         (of_fewer, "returned weights of 4 nodes for a graph of 5"),
         (of_rows, "rows do not sum to one by 1.5"),
-        (of_a_list, "no mixing matrix"),
+        (of_a_list, "must be square"),
     ],
 )
 def test_what_a_user_s_rule_returns_wrongly_is_reported(rule, words):
     with pytest.raises(TopologyError) as refused:
         mixing_matrix(build_graph("ring", 5), f"{__name__}:{rule.__name__}")
     said = str(refused.value)
-    assert words in said and said.startswith(f"{__name__}:{rule.__name__} ")
+    assert words in said and said.startswith(f"{__name__}:{rule.__name__}")

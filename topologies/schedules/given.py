@@ -168,12 +168,7 @@ def as_matrix(value: Any) -> MixingMatrix:
         return value
     if isinstance(value, nx.Graph):
         return metropolis_hastings(plain(nx.Graph(value)))
-    try:
-        return MixingMatrix.from_sparse(value)
-    except (TypeError, ValueError) as error:
-        if isinstance(error, TopologyError):
-            raise
-        raise TopologyError(f"{type(value).__name__} is not a matrix: {error}") from None
+    return MixingMatrix.from_sparse(value)
 
 
 @dataclass(frozen=True)

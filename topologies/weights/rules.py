@@ -212,8 +212,8 @@ def _own_matrix(name: str, found: Any, graph: nx.Graph) -> MixingMatrix:
     """Return what a user's rule has returned; its weights are on the edges of the graph alone."""
     try:
         matrix = found if isinstance(found, MixingMatrix) else MixingMatrix.from_sparse(found)
-    except (TypeError, ValueError) as error:
-        raise TopologyError(f"{name} returned no mixing matrix: {error}") from None
+    except TopologyError as error:
+        raise TopologyError(f"{name}: {error}") from None
     n = len(graph)
     if matrix.n != n:
         raise TopologyError(f"{name} returned weights of {matrix.n} nodes for a graph of {n}")
