@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from mpifed.algorithms.returned import checked_payload
 from mpifed.checkpoint import files as checkpoint
 from mpifed.components.registry import Section, is_component, name_of
 from mpifed.config.configuration import Configuration, decided, resolve, to_yaml
@@ -273,7 +272,6 @@ def _carry_out(
                 communicator,
                 lambda: make(configuration, communicator, horizon, stored),
             )
-            agree(communicator, lambda: checked_payload(setup.algorithm))
             agree(communicator, lambda: check_round(setup))
         task.remarks.extend(f"warning: {line}" for line in dict.fromkeys(heard))
         task.remarks.extend(agree(communicator, lambda: remarks(setup)))

@@ -346,7 +346,7 @@ def remarks(setup: Setup) -> list[str]:
     """Return lines for the log about data, model, weights and exchange, the same on every rank."""
     payload = setup.algorithm.payload()
     own = setup.exchange.remarks(payload, setup.configuration.rounds) if payload else []
-    return [*setup.dataset.remarks(), *setup.model.remarks, *_of_weights(setup), *own]
+    return [*setup.dataset.remarks(), *_of_weights(setup), *own]
 
 
 def _of_weights(setup: Setup) -> list[str]:
