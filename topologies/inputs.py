@@ -1,19 +1,4 @@
-"""Checks of input files and of memory, against what the system has.
-
-Names that were likely meant where another was typed.
-
-Messages on one printable line, short enough to be read.
-
-Where a user's own code is: the file and the line of a definition, and of what it raised.
-
-What is said of a wrong argument of a command, in place of what argparse says.
-
-Files that are replaced whole: a reader sees the old content or the new, never a part.
-
-The CPU seconds that results and tables name.
-
-One BLAS thread where more would cost time and change the last digits.
-"""
+"""Files and words from outside: checks, bounds of memory, messages, and files that are replaced."""
 
 from __future__ import annotations
 
@@ -26,7 +11,6 @@ import os
 import re
 import resource
 import stat
-import sys
 import traceback
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
@@ -35,7 +19,7 @@ from importlib import import_module
 from numbers import Integral
 from pathlib import Path
 from time import process_time
-from types import CodeType, FrameType
+from types import CodeType
 from typing import IO, Any
 
 
@@ -149,55 +133,13 @@ def check_nodes(owner: str, n: int | None, found: int, source: str) -> None:
 
 
 def available_memory() -> int:
-    """Return the memory that this process may still take."""
-    return min([sys.maxsize, *_of_the_system(), *_of_control_groups(), *_of_the_process()])
-
-
-def _of_the_system() -> Iterator[int]:
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        found = dict(line.split(":", 1) for line in lines)
-        yield sum(int(found[name].split()[0]) for name in ("MemAvailable", "SwapFree")) << 10
-        return
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _of_control_groups() -> Iterator[int]:
-    """What each control group of this process leaves; pages of files that may be dropped count."""
-    mount = Path("/sys/fs/cgroup")
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
-            _, controllers, own = line.split(":", 2)
-            if controllers == "":
-                names = ("memory.max", "memory.current", "inactive_file")
-                yield from _left_above(mount, own, *names)
-            elif "memory" in controllers.split(","):
-                names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-                yield from _left_above(mount / "memory", own, *names)
-
-
-def _left_above(mount: Path, own: str, limit: str, used: str, droppable: str) -> Iterator[int]:
-    place = mount / own.lstrip("/")
-    for group in (place, *place.parents):
-        # "max" means no limit; in a container the group itself may be out of sight.
-        with contextlib.suppress(OSError, ValueError):
-            most = int((group / limit).read_text(encoding="ascii"))
-            taken = int((group / used).read_text(encoding="ascii"))
-            lines = (group / "memory.stat").read_text(encoding="ascii").splitlines()
-            counts = dict(line.split() for line in lines)
-            yield max(0, most - taken + int(counts.get(droppable, 0)))
-        if group == mount:
-            return
-
-
-def _of_the_process() -> Iterator[int]:
-    most, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if most == resource.RLIM_INFINITY:
-        return
-    with contextlib.suppress(OSError, ValueError):
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-        yield max(0, most - pages * os.sysconf("SC_PAGE_SIZE"))
+    """Return the memory that this process may still take, by the system and by its own limit."""
+    available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(OSError):  # which not every system has
+        found = re.search(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text("ascii"))
+        available = int(found[1]) << 10 if found else available
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return available if limit == resource.RLIM_INFINITY else min(available, limit)
 
 
 # Smallest similarity, by difflib's measure, of a name that is suggested.
@@ -233,105 +175,25 @@ def closest(name: str, known: Iterable[str]) -> str:
 # Largest length of a message, in characters.
 LONGEST = 500
 
-# Replaces the middle of a word.
-CUT = "[...]"
-
-# Replaces words in the middle of a text.
-GAP = f" {CUT} "
-
-# Characters of a word, and of a text in quotes, up to which they are left whole if others can be
-# shortened; no sentence of ours has such words.
-LONG_WORD, LONG_QUOTE = 64, 100
-
-# A list of eight items or more, without what may follow it as in ", or a path".
-LISTED = r"(?:[^\s,;]+, ){7,}(?!or\b|and\b)[^\s,;]+"
-
-# A text in quotes, which are not those of words such as isn't.
-QUOTED = r"""(?<!\w)(['"])((?:(?!\1(?:[\s;,.:)\]}]|$)).)+)\1(?=[\s;,.:)\]}]|$)"""
+# Replaces the middle of a text.
+CUT = " [...] "
 
 
 def one_line(text: str, longest: int = LONGEST) -> str:
-    r"""Return ``text`` as one printable line."""
-    if len(text) > 4 * longest:  # escapes may still lengthen it; the rest is not needed
-        text = _both(text[: 2 * longest], text[-2 * longest :])
+    """Return ``text`` as one printable line, without its middle where it is too long."""
+    text = _cut(text, 4 * longest)  # escapes only lengthen it
     line = "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii")
         for c in " ".join(text.split())
     )
-    for shortened in (_with_shorter_words, _with_shorter_quotes, _with_shorter_lists, _ends):
-        if len(line) <= longest:
-            break
-        line = shortened(line, longest)
-    return line
+    return _cut(line, longest)
 
 
-def _both(begin: str, end: str) -> str:
-    """Return the beginning and the end of a longer text, joined between two words if there are."""
-    if " " not in begin[-LONG_WORD:] or " " not in end[:LONG_WORD]:
-        return begin + CUT + end
-    begin, end = begin.rpartition(" ")[0], end.partition(" ")[2]
-    return begin + (f" {CUT}, " if begin.endswith(",") else GAP) + end
-
-
-def _with_shorter_words(line: str, longest: int) -> str:
-    words, least = line.split(" "), min(LONG_WORD, longest // 2)
-    excess = len(line) - longest
-    for place in sorted(range(len(words)), key=lambda place: -len(words[place])):
-        long = len(words[place])
-        if excess <= 0 or long <= least:
-            break
-        kept = max(least, long - excess) - len(CUT)
-        words[place] = words[place][: kept // 2] + CUT + words[place][long - (kept - kept // 2) :]
-        excess -= long - len(words[place])
-    return " ".join(words)
-
-
-def _with_shorter_quotes(line: str, longest: int) -> str:
-    import re  # here, since every guard would import it
-
-    least, found = min(LONG_QUOTE, longest // 2), list(re.finditer(QUOTED, line))
-    for quote in sorted(found, key=lambda quote: len(quote[2]), reverse=True):
-        excess, given = len(line) - longest, quote[2]
-        if excess <= 0 or len(given) <= least:
-            break
-        line = line.replace(given, _ends(given, max(least, len(given) - excess)), 1)
-    return line
-
-
-def _with_shorter_lists(line: str, longest: int) -> str:
-    import re
-
-    for listed in sorted(re.findall(LISTED, line), key=len, reverse=True):
-        excess = len(line) - longest
-        if excess <= 0:
-            break
-        line = line.replace(listed, _fewer(listed.split(", "), len(listed) - excess), 1)
-    return line
-
-
-def _fewer(items: list[str], room: int) -> str:
-    """Return a list without items in its middle, in ``room`` characters if two fit into it."""
-    text = ", ".join(items)
-    for left in range(len(items) - 1, 1, -1):
-        if len(text) <= room:
-            break
-        begin, hidden, end = left - left // 2, len(items) - left, len(items) - left // 2
-        said = CUT if CUT in items[begin:end] else f"[{hidden} more]"
-        text = ", ".join([*items[:begin], said, *items[end:]])
-    return text
-
-
-def _ends(text: str, longest: int) -> str:
-    """Return a text without words in its middle; all that follows its last semicolon stays."""
-    room = longest - len(GAP)
-    last = len(text) - text.rfind("; ") - 2
-    after = max(room // 3, last if last <= 2 * room // 3 else 0)
-    begin, end = text[: room - after], text[len(text) - after :]
-    if text[len(begin)] != " ":
-        begin = begin.rpartition(" ")[0] or begin
-    if text[-len(end) - 1] != " ":
-        end = end.partition(" ")[2] or end
-    return begin.rstrip() + GAP + end.lstrip()
+def _cut(text: str, longest: int) -> str:
+    if len(text) <= longest:
+        return text
+    half = (longest - len(CUT)) // 2
+    return text[:half].rstrip() + CUT + text[-half:].lstrip()
 
 
 # The folders of the packages that call a user's code, which lie side by side.
@@ -341,16 +203,12 @@ LIBRARY = Path(os.__file__).parent
 INSTALLED = {"site-packages", "dist-packages"}
 
 
-def is_ours(file: str) -> bool:
-    """Return whether a file belongs to the packages that call a user's code."""
-    return any(Path(file).is_relative_to(folder) for folder in OURS)
-
-
 def is_users(file: str) -> bool:
     """Return whether a file is a user's: of no package that is installed, nor of Python's own."""
     path = Path(file)
     foreign = INSTALLED.intersection(path.parts) or path.is_relative_to(LIBRARY)
-    return not (foreign or file.startswith("<") or is_ours(file))
+    ours = any(path.is_relative_to(folder) for folder in OURS)
+    return not (foreign or file.startswith("<") or ours)
 
 
 def place(file: str, line: int) -> str:
@@ -384,27 +242,11 @@ def within(made: Any) -> str:
     return f" (in {where})" if where else ""
 
 
-def frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
-    """Yield where an exception came through, from the outermost call on."""
-    yield from traceback.walk_tb(error.__traceback__)
-
-
-def name_of(code: CodeType) -> str:
-    """Return the name of a function, with that of its class where Python knows it."""
-    return str(getattr(code, "co_qualname", code.co_name))  # new in Python 3.11
-
-
-def passed_at(frame: FrameType, line: int) -> str:
-    """Return a place that an exception came through, as the continuation of a sentence."""
-    name = name_of(frame.f_code)
-    function = f" ({name})" if name != "<module>" else ""
-    return f" in {place(frame.f_code.co_filename, line)}{function}"
-
-
 def raised_at(error: BaseException) -> str:
     """Return the last place in a user's files that an exception came through."""
-    users = [each for each in frames(error) if is_users(each[0].f_code.co_filename)]
-    return passed_at(*users[-1]) if users else ""
+    passed = traceback.extract_tb(error.__traceback__)
+    users = [each for each in passed if is_users(each.filename)]
+    return f" in {place(users[-1].filename, users[-1].lineno or 0)}" if users else ""
 
 
 # What argparse says of a word that is none of those allowed.
