@@ -18,7 +18,7 @@ from topologies.graphs.build import edge_array
 from topologies.inputs import one_thread
 from topologies.matrix import MixingMatrix
 from topologies.schedules.sequences import Arrays, Drawn, Periodic, identity
-from topologies.weights.rules import laplacian
+from topologies.weights.formulas import laplacian
 
 
 def edge_colours(graph: nx.Graph) -> NDArray[np.int64]:

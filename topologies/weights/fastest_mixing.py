@@ -28,7 +28,7 @@ import networkx as nx
 from topologies.graphs.build import edge_array
 from topologies.inputs import TopologyError, cpu_seconds, one_thread
 from topologies.matrix import at_most_one
-from topologies.weights.rules import (
+from topologies.weights.formulas import (
     best_constant_weights,
     larger_degrees,
     max_degree_weights,
