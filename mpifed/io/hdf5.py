@@ -18,6 +18,9 @@ from topologies.inputs import beyond_memory, check_regular
 # Largest number of links in a file; a file of mpifed has a few dozen.
 MOST_LINKS = 100_000
 
+# Largest number of groups around a link; the time to visit links grows with its square.
+DEEPEST = 32
+
 OWN_LINKS = (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT)
 
 
@@ -58,6 +61,8 @@ def _check_links(file: h5py.File) -> None:
         if about.type not in OWN_LINKS:
             link = name.decode("utf-8", "replace")
             return f"/{link} is a link to another file, which is refused"
+        if name.count(b"/") > DEEPEST:
+            return f"it has groups within more than {DEEPEST} groups"
         return f"it has more than {MOST_LINKS} links" if count > MOST_LINKS else None
 
     refused = file.id.links.visit(visit, info=True)
