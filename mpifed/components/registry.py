@@ -19,10 +19,10 @@ from mpifed.components.schema import ComponentOf, check_options, options_of, sho
 from mpifed.components.tables import BASES, MADE_BY_FUNCTIONS, TABLES
 from mpifed.errors import CodeError, InputError, closest, in_words
 from mpifed.io.yaml_files import parse_value
+from topologies.inputs import nearest
 from topologies.schema import SENTENCE
 from topologies.schema import summaries as summaries
 from topologies.schema import summary as summary
-from topologies.spelling import nearest
 
 # How a component with options in one text begins: ``torus:rows=4``, ``own.module:graph:k=3``.
 SPELT = re.compile(r"[A-Za-z_]\w*(\.[\w.]*:\w+)?:\w+=")
@@ -62,10 +62,8 @@ def with_options(name: str, path: str) -> tuple[str, dict[str, Any]]:
     """
     if SPELT.match(name) is None:
         return name, {}
-    from topologies.parameters import (
-        TopologyError,
-        parse_spec,  # here, since few names are so
-    )
+    from topologies.inputs import TopologyError
+    from topologies.schema import parse_spec
 
     try:
         spelt, values = parse_spec(name)

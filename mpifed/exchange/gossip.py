@@ -31,8 +31,7 @@ from mpifed.exchange.routes import Route, Routing, nearby
 from mpifed.federation.clients import Federation, participants
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import Nothing, check_result, client, host_memory, on_host
-from topologies.parameters import OwnPartError
-from topologies.schedules.thinning import Partial
+from topologies.schedules.sequences import Partial
 
 
 @dataclass(frozen=True)
@@ -286,8 +285,6 @@ class Gossip(Exchange):
         if communicator.rank == 0:
             try:
                 made = prepare_arrays(n_training, seed, options)
-            except OwnPartError as error:
-                made = f"exchange.{error.part}: {error}"
             except topologies.TopologyError as error:
                 made = f"exchange: {error}"
         names = communicator.broadcast_object(sorted(made) if isinstance(made, dict) else made)

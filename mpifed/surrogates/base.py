@@ -30,7 +30,7 @@ from torch import Tensor
 
 from mpifed.errors import InputError, RunError, in_words
 from mpifed.local.invariance import LANES
-from topologies.places import raised_at
+from topologies.inputs import raised_at
 
 LinAlgError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 """What factorisations of torch raise; those of surrogates may raise ``RunError``."""

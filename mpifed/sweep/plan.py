@@ -23,7 +23,7 @@ from mpifed.mpi.communicator import Alone
 from mpifed.results.configurations import read_stored
 from mpifed.sweep.index import directory_names
 from mpifed.sweep.references import split_linked
-from topologies.spelling import nearest
+from topologies.inputs import nearest
 
 # Resuming may change these, so a finished run with other values of them is the same run.
 FREE = ("evaluation.every:", "checkpoint.", "storage.", "threads:", "reschedule:")

@@ -1,7 +1,4 @@
-"""Requests: a user's words become a configuration, a directory and a checkpoint to resume from.
-
-Resuming: which checkpoint, under which configuration, with which rows of metrics.
-"""
+"""Requests: a user's words become a configuration, a directory and a checkpoint to resume from."""
 
 from __future__ import annotations
 
@@ -57,15 +54,6 @@ class ResumePoint:
         """The run directory that holds the checkpoint; None if it is elsewhere."""
         folder = self.path.resolve().parent
         return folder.parent if folder.name == "checkpoints" else None
-
-
-def stamp_of(directory: Path) -> tuple[int, int] | None:
-    """Return a value that changes when a process begins or resumes a run in a directory."""
-    try:
-        found = (directory / "config.yaml").stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns
 
 
 def finished_after(directory: Path) -> int | None:
@@ -219,7 +207,6 @@ class Task:
     point: ResumePoint | None
     stored: dict[str, Any] | None
     remarks: list[str]
-    stamp: tuple[int, int] | None
     restart: bool = False
 
 
@@ -231,12 +218,10 @@ def understand(request: Request) -> Task:
         raise InputError(f"{option} needs --output DIR, or --resume the path of a checkpoint")
     if request.restart and request.resume:
         raise InputError("--resume and --restart were given; at most one of them may be")
-    stamp = stamp_of(output) if output is not None else None
     if isinstance(request.resume, Path):
         point = explicit(request.resume)
         if output is None and point.run_directory is not None:
             output = point.run_directory
-            stamp = stamp_of(output)
     elif request.resume and output is not None:
         point = newest(output)
     if (request.resume or request.restart) and output is not None and point is None:
@@ -250,7 +235,7 @@ def understand(request: Request) -> Task:
     remarks = [f"passed over: {reason}" for reason in point.passed_over] if point else []
     if request.restart:
         stored = None
-    return Task(mapping, output, point, stored, remarks, stamp, request.restart)
+    return Task(mapping, output, point, stored, remarks, request.restart)
 
 
 def _base(
@@ -285,15 +270,6 @@ def _check_output(output: Path, request: Request, point: ResumePoint | None) -> 
         raise InputError(
             f"--output {output} holds a run that {point.path} does not belong to; choose another "
             "directory"
-        )
-
-
-def refuse_overtaken(task: Task) -> None:
-    """Refuse a directory in which another process has begun a run since ``understand``."""
-    if stamp_of(task.output) != task.stamp:
-        raise InputError(
-            f"--output {task.output} is in use: another process started or resumed a run there in "
-            "the meantime; choose another directory, or add --resume"
         )
 
 

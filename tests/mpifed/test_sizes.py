@@ -128,7 +128,7 @@ def test_numbers_of_data_are_ascii(tmp_path, capfd):
 
 
 def recorder(directory: Path) -> Recorder:
-    return Recorder(directory, ["round"], [], "seed: 0\n", lambda: None, lambda: None)
+    return Recorder(directory, ["round"], [], "seed: 0\n", lambda: None, True)
 
 
 @pytest.mark.parametrize("plant", ["link", "pipe"])

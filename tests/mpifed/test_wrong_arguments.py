@@ -17,7 +17,7 @@ SAID = {
     "run --output": "--output has no value; --help shows",
     "run --quiet=yes": "--quiet is 'yes', but it takes no value",
     "run model=json.loads": "or package.module:object for one of your own",
-    "run data=none.csv": "no such file, plain or with .gz, .xz or .bz2; MPIFED_DATA or",
+    "run data=none.csv": "there is no such file, plain or with .gz",
     "run --output file/x": "--output file/x cannot be made: ",
     "run --output run": "--output run already holds a run; add --resume",
     "run --resume": "--resume needs --output DIR",

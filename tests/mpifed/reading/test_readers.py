@@ -309,6 +309,29 @@ def sealed(path: Path, attributes: dict, columns=("round",), rows=(("0",), ("4",
     return path
 
 
+@pytest.mark.parametrize("name", ["metrics/rows", "metrics/columns", "meta/simulated"])
+def test_values_that_are_declared_but_not_stored_are_not_read(name, tmp_path):
+    path = sealed(tmp_path / "c.h5", META)
+    with h5py.File(path, "r+") as file:
+        kind = float if name == "meta/simulated" else h5py.string_dtype()
+        if name in file:
+            del file[name]
+        file.create_dataset(name, (10**7, 1) if name == "metrics/rows" else (10**7,), kind)
+    integrity.seal(path)
+    with pytest.raises(Damaged, match="declares 10000000 values"):
+        checkpoint.read_meta(path)
+
+
+def test_thousands_of_nested_groups_are_not_visited(tmp_path):
+    path = tmp_path / "found.h5"
+    with h5py.File(path, "w") as file:
+        group = file
+        for _ in range(3000):
+            group = group.create_group("g")
+    with pytest.raises(InputError, match="groups within more than"):
+        read_contents(path)
+
+
 def test_a_sealed_description_is_read(tmp_path):
     meta = checkpoint.read_meta(sealed(tmp_path / "c.h5", META))
     assert (meta.round, meta.configuration, meta.rows) == (4, STORED, [["0"], ["4"]])
