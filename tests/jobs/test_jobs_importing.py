@@ -82,22 +82,6 @@ def test_unpacking_is_estimated_from_parts_of_the_archive(tmp_path, unpacked):
     assert sum(850 < place < 1450 for place in at) > 10
 
 
-def test_the_inside_of_a_large_file_is_unpacked_as_a_file(tmp_path, unpacked):
-    archive = packed(tmp_path, [4 << 20])
-    assert seconds_to_unpack(archive, tmp_path, 1 << 18) == pytest.approx(16, rel=0.01)
-    assert sum(unpacked[0].values()) > 0.9 * (1 << 18)
-    assert all(name.startswith("part") for name in unpacked[0])
-
-
-@pytest.mark.parametrize(("name", "mode"), [("a.tar", "-cf"), ("a.tar.gz", "-czf")])
-def test_a_small_or_compressed_archive_is_unpacked_from_its_beginning(
-    tmp_path, unpacked, name, mode
-):
-    archive = packed(tmp_path, [10] * 5, name, mode)
-    assert seconds_to_unpack(archive, tmp_path) == pytest.approx(1.0)
-    assert unpacked == [{f"{k:05d}": 10 for k in range(5)}]
-
-
 @given(pieces=st.lists(st.tuples(st.integers(0, 19), st.integers(1, 20)), min_size=1, max_size=3))
 def test_pieces_of_an_archive_make_one(pieces):
     content = bytes(range(256)) * 5
@@ -127,23 +111,6 @@ def test_what_cannot_be_unpacked_is_refused(tmp_path, capfd):
     assert main([str(tmp_path / "none"), str(tmp_path)]) == 2
     assert main([]) == 2
     assert capfd.readouterr().err.count("\n") == 2
-
-
-@pytest.mark.parametrize("unpacking", [0.5, 1.5, 5.0])
-def test_the_faster_way_is_said(unpacking, monkeypatch, capfd):
-    monkeypatch.setattr(importing, "seconds_to_unpack", lambda *_: unpacking)
-    monkeypatch.setattr(importing, "cost", lambda: Cost(3.0, 1.5, 0.5, 9000))
-    # A second of the import is waiting; the others it takes from any disk.
-    assert main(["archive", "place"]) == (0 if unpacking < 1 else 1)
-    said = capfd.readouterr().out
-    assert ("staging is faster" in said) == (unpacking < 1)
-    assert "importing takes 3.0 s" in said
-    assert "waits 1.0 s for files" in said
-    assert "9,000 paths" in said
-
-
-def test_an_import_that_computes_on_several_cores_waits_for_nothing():
-    assert Cost(1.0, 1.5, 0.5, 9000).waiting == 0
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ The files in golden/ leave the shell library out; rendering them anew is
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -76,12 +75,6 @@ def shellcheck() -> str:
 def test_scripts_are_as_they_were(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
     assert without_library(render.script(planned(name))) == (GOLDEN / f"{name}.sbatch").read_text()
-
-
-def test_the_report_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir("/")
-    found = render.report_script(planned("array"))
-    assert found == (GOLDEN / "report.sbatch").read_text()
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -158,14 +151,6 @@ def test_a_template_of_the_users_own(tmp_path: Path) -> None:
         render.script(plan(["job.ranks=2", "job.template=mpirum"], None, tmp_path, False))
 
 
-def test_smoke_is_one_round_on_two_ranks(tmp_path: Path) -> None:
-    words = ["seed=[0,1]", "rounds=50", "job.nodes=8", "job.ranks_per_node=32"]
-    job = plan(words, None, tmp_path / "out", True)
-    assert (len(job.runs), job.sweep, job.runs[0].overrides["rounds"]) == (1, False, 1)
-    assert (job.layout.ranks, job.layout.nodes, job.options.max_restarts) == (2, "2", 0)
-    assert job.output == tmp_path / "out-smoke"
-
-
 @settings(max_examples=40, deadline=None)
 @given(st.lists(TEXTS, min_size=7, max_size=7))
 def test_no_text_breaks_out_of_a_script(texts: list[str]) -> None:
@@ -225,12 +210,6 @@ def test_directives_are_quoted_as_sbatch_reads_them(text: str) -> None:
 def test_directives_stay_on_their_line(text: str) -> None:
     with pytest.raises(InputError, match="one line of text"):
         render._for_sbatch(text)
-
-
-def test_only_the_last_part_of_a_path_has_patterns() -> None:
-    assert render._percent("/a%b/%j/job/slurm-%j.out") == "/a%%b/%%j/job/slurm-%j.out"
-    names = re.findall(r"^#@ (\w+)$", (folder("templates") / "array.sbatch").read_text(), re.M)
-    assert names == ["directives", "prologue", "settings", "library", "tasks"]
 
 
 if __name__ == "__main__":
