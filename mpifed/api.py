@@ -200,7 +200,7 @@ def execute(
         configuration = agree(communicator, lambda: resolve(task.mapping, communicator.size))
         # Some options depend on the environment, which may differ between nodes: one rank decides.
         configuration = communicator.broadcast_object(configuration)
-        heartbeat.send_to_guard(limit=configuration.stall_limit)
+        heartbeat.set_stall_limit(configuration.stall_limit)
         task.remarks.extend(decided(task.mapping, configuration))
         agree(communicator, lambda: check_resume(configuration, task))
         done = first and _nothing_left(request, task, configuration.rounds)

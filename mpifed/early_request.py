@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.errors import InputError
-from mpifed.watchdog.heartbeat import send_to_guard
+from mpifed.watchdog.heartbeat import set_stall_limit
 from mpifed.watchdog.launcher import launched_rank
 
 
@@ -37,7 +37,7 @@ def early_request(options: Any) -> EarlyRequest:
     experiment, typed = split_words(words)
     overrides = parse_overrides(typed)
     limit = written_stall_limit(experiment, overrides)
-    send_to_guard(limit=limit)  # what follows imports
+    set_stall_limit(limit)  # what follows imports
     if chosen is None:
         try:
             check_early(experiment, overrides)

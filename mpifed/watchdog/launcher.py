@@ -8,7 +8,6 @@ import contextlib
 import ctypes
 import os
 import re
-import select
 import signal
 import socket
 import struct
@@ -22,7 +21,7 @@ RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID
 SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 LOCAL_SIZE_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 
 # Seconds that ``scancel`` may take.
 CANCELLING = 10.0
@@ -106,11 +105,6 @@ def watch_process(process: int) -> int | None:
     return None
 
 
-def has_ended(watched: int | None) -> bool:
-    """Whether the process of a :func:`watch_process` descriptor has ended; False for None."""
-    return watched is not None and bool(select.select([watched], [], [], 0)[0])
-
-
 def started_at() -> float:
     """Return when this process began, in seconds since the system was started; else -1."""
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -132,9 +126,9 @@ def die_with_parent(parent: int) -> None:
         os._exit(EXIT_FAILED)
 
 
-def outlive_parent() -> None:
-    """Undo :func:`die_with_parent`."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)
+def name_process(name: str) -> None:
+    """Set the name of this process in ``ps`` and ``top``, 15 characters at most."""
+    ctypes.CDLL(None).prctl(PR_SET_NAME, ctypes.c_char_p(name.encode()))
 
 
 def end_job() -> NoReturn:
