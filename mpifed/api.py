@@ -68,6 +68,7 @@ def run(
     progress: bool = False,
     on_round: Callback | str | None = None,
     track: str | None = None,
+    restart: bool = False,
     **overrides: Any,
 ) -> Result:
     """Run an experiment with the same checks and the same run directory as the command.
@@ -109,6 +110,8 @@ def run(
         function. What it raises ends the run.
     track : {'tensorboard', 'mlflow', 'wandb'}, optional
         Where recorded rounds are sent as well; see docs/tracking.md.
+    restart : bool
+        Begin anew in ``output``; what is there of a run is moved to ``replaced-1`` in it.
     **overrides
         Keys of the configuration. Those with dots are passed in a mapping:
         ``run("synthetic-fedem", **{"exchange.name": "gossip"})``. Classes and functions of the top
@@ -139,6 +142,7 @@ def run(
         progress=progress,
         on_round=on_round,
         track=track,
+        restart=restart,
     )
     if ranks is not None:
         return Result(*run_on_ranks(request, ranks))

@@ -34,17 +34,18 @@ from mpifed.data.checked import Checked
 from mpifed.data.held_out import HeldOut
 from mpifed.errors import InputError
 from mpifed.exchange.attacks import Attackers
-from mpifed.exchange.base import Exchange, exchange_class
+from mpifed.exchange.base import Channel, Exchange, exchange_class
 from mpifed.exchange.compression import build
-from mpifed.exchange.silent import Silent
+from mpifed.exchange.server import Silent
 from mpifed.federation.clients import (
     Clients,
     Draws,
     Federation,
+    balanced_owners,
     contiguous_owners,
     draw_unseen,
+    partitioned_owners,
 )
-from mpifed.federation.placement import balanced_owners, partitioned_owners
 from mpifed.io.memory import check_memory, enough_memory
 from mpifed.io.text import read_text
 from mpifed.local.minibatches import work_of
@@ -52,7 +53,7 @@ from mpifed.local.solver import LocalSGD
 from mpifed.models.base import Model
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import RunState, shared_tensors
-from mpifed.training.attacked import attacked
+from mpifed.training.attacked import attacked, transforms_of
 from mpifed.training.model import (
     make_model,
     refuse_extrapolated,
@@ -97,7 +98,10 @@ def make_exchange(
             compressor.contraction(algorithm.payload())
     exchanging, options = exchanging_of(configuration)
     made: Callable[..., Exchange] = exchanging
-    return made(federation, configuration.seed, stored, compressor, **options)
+    exchange = made(federation, configuration.seed, stored, compressor, **options)
+    if configuration.privacy.is_asked_for:
+        exchange.privacy = configuration.privacy
+    return exchange
 
 
 def choose_device(
@@ -224,6 +228,12 @@ class Setup:
     def dtype(self) -> torch.dtype:
         """The floating-point type of models and samples."""
         return _dtype(self.configuration)
+
+    def channel(self, round: int, active: np.ndarray, memory: Any = None) -> Channel:
+        """Return the channel of a round, in which clients add noise and attack."""
+        channel = self.exchange.at(round, active, memory)
+        channel.transforms = transforms_of(self.configuration, self.attackers)
+        return channel
 
     def load(self) -> Shards:
         """Load the shards of the clients hosted here onto the device; collective."""

@@ -6,7 +6,7 @@ The digest of a run's state, the same for any number of ranks.
 
 Divergence: values that are no longer finite, whose they are, and the failures they cause.
 
-Wall seconds by phase, and a channel that measures its own.
+Wall seconds by phase.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ from mpifed.checkpoint.background import Writer
 from mpifed.checkpoint.row_file import RowFile
 from mpifed.config.configuration import to_mapping
 from mpifed.errors import Diverged, PeerDiverged, PeerFailure, raise_first_diverged
-from mpifed.exchange.base import Channel, Ledger, ServerChannel
-from mpifed.exchange.forwarding import Forwarding, ServerForwarding
+from mpifed.exchange.base import Ledger
 from mpifed.exchange.reduction import largest
 from mpifed.federation.clients import Clients, Draws
 from mpifed.federation.participation import efforts
@@ -42,7 +41,6 @@ from mpifed.state import RunState
 from mpifed.theory.accounting import EPSILON, accountant_of
 from mpifed.training import evaluation as evaluations
 from mpifed.training.build import Setup
-from mpifed.training.channels import channel_of
 from mpifed.training.evaluation import ClientResults, warn_of_losses
 from mpifed.training.progress import Progress
 from mpifed.training.run_directory import Recorder
@@ -249,42 +247,6 @@ class Clock:
             self.seconds[phase] += time.perf_counter() - began
 
 
-def timed(channel: Channel, clock: Clock) -> Channel:
-    """Return a channel whose methods add their time to the phase ``exchange``."""
-    if isinstance(channel, ServerChannel):
-        return TimedServerChannel(channel, clock)
-    return TimedChannel(channel, clock)
-
-
-class TimedChannel(Forwarding):
-    """A channel whose methods add their time to the phase ``exchange``; see ``timed``."""
-
-    def __init__(self, channel: Channel, clock: Clock) -> None:
-        super().__init__(channel)
-        self.clock = clock
-
-    def _call(self, verb: Callable[..., Any], *given: Any) -> Any:
-        """Call a method and measure it, without a context manager, whose overhead counts in short
-        rounds.
-        """
-        began = time.perf_counter()
-        try:
-            return verb(*given)
-        finally:
-            self.clock.seconds["exchange"] += time.perf_counter() - began
-
-
-class TimedServerChannel(TimedChannel, ServerForwarding):
-    """A channel to a server; work at the server is not counted as ``exchange``."""
-
-    def __init__(self, channel: ServerChannel, clock: Clock) -> None:
-        ServerForwarding.__init__(self, channel)
-        self.clock = clock
-
-    def among(self, chosen: np.ndarray) -> TimedServerChannel:
-        return TimedServerChannel(self.server.among(chosen), self.clock)
-
-
 class Engine:
     """The state of a run and the loop that advances it; all methods are collective."""
 
@@ -426,7 +388,7 @@ class Engine:
     def _round(self, active: np.ndarray) -> tuple[states.RunState, np.ndarray]:
         """Run this round among ``active`` clients, bool (n_clients,)."""
         setup, federation = self.setup, self.setup.federation
-        began, exchanged = time.perf_counter(), self.clock.seconds["exchange"]
+        began, exchanged = time.perf_counter(), setup.exchange.seconds
         here = np.flatnonzero(active[federation.hosted])
         participation = setup.configuration.participation
         effort = efforts(participation, federation.hosted[here], self.seed, self.round)
@@ -437,12 +399,13 @@ class Engine:
             clients = self.samples.clients(here, effort)
         draws = Draws(self.seed, self.round)
         part = self.rows.of(here)
-        channel = timed(channel_of(setup, self.round, active, part.memory), self.clock)
+        channel = setup.channel(self.round, active, part.memory)
         with torch.no_grad():
             moved = setup.algorithm.round(part.algorithm, clients, channel, draws)
         check_state(setup.algorithm, "round", moved, part.algorithm)
-        spent = time.perf_counter() - began
-        self.clock.seconds["local"] += spent - (self.clock.seconds["exchange"] - exchanged)
+        spent, exchanging = time.perf_counter() - began, setup.exchange.seconds - exchanged
+        self.clock.seconds["exchange"] += exchanging
+        self.clock.seconds["local"] += spent - exchanging
         return states.RunState(moved, channel.memory), here
 
     def agree(self, stop: bool) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -26,8 +26,8 @@ from mpifed import state as states
 from mpifed.algorithms import returned
 from mpifed.algorithms.base import Predictor, StepScale
 from mpifed.config.configuration import ClientWeights
-from mpifed.data.base import Shards
-from mpifed.exchange.corrections.fitting import largest_step, least_eigenvalue
+from mpifed.data.base import Shards, Split
+from mpifed.exchange.corrections.base import largest_step, least_eigenvalue
 from mpifed.exchange.gossip import Gossip
 from mpifed.federation.clients import Clients, Draws, Federation
 from mpifed.federation.participation import count_participants
@@ -40,8 +40,8 @@ from mpifed.local.scoring import client_scores
 from mpifed.models.base import Model
 from mpifed.models.linear import Linear
 from mpifed.models.losses import likelihood_differs
-from mpifed.theory.accounting import EPSILON
-from mpifed.training import channels
+from mpifed.theory.accounting import EPSILON, accountant_of
+from mpifed.training.attacked import scored_split
 from mpifed.training.build import Setup
 from mpifed.training.samples import Samples
 from mpifed.training.simulated_time import COLUMN, STALENESS, is_simulated, waits
@@ -105,12 +105,17 @@ def score_clients(
     served: Iterable[tuple[Clients, Predictor]],
     validates: bool = False,
     ids: np.ndarray | None = None,
+    scored_split: Callable[[Split, np.ndarray], Split] = lambda train, ids: train,
 ) -> ClientResults | None:
-    """Score hosted clients on their training and test splits; collective."""
+    """Score hosted clients on their training and test splits; collective.
+
+    ``scored_split(train, ids)`` returns the training samples of clients with their true labels.
+    """
     parts = []
     for clients, predictor in served:
         if len(clients):
-            parts.append(_score(model, clients, predictor, validates))
+            train = scored_split(clients.shards.train, clients.shards.client_ids)
+            parts.append(_score(model, clients, predictor, train, validates))
     gathered = federation.communicator.gather_object(parts)
     if gathered is None:
         return None
@@ -137,7 +142,9 @@ VALIDATION_COLUMNS = ["validation_loss", "validation_accuracy"]
 _FIELDS = set(ClientResults.__dataclass_fields__) - {"more", "ids"}
 
 
-def _score(model: Model, clients: Clients, predictor: Predictor, validates: bool) -> dict[str, Any]:
+def _score(
+    model: Model, clients: Clients, predictor: Predictor, train: Split, validates: bool
+) -> dict[str, Any]:
     shards, rows = clients.shards, clients.rows
     of = (predictor.parameters_of, predictor.weights_of)
     mixture, measure = predictor.mixture, model.loss.measure
@@ -145,11 +152,11 @@ def _score(model: Model, clients: Clients, predictor: Predictor, validates: bool
     likelihoods = mixes and likelihood_differs(model.loss)
     found = {
         "ids": clients.ids,
-        "n_train": shards.train.counts[rows],
+        "n_train": train.counts[rows],
         "n_test": shards.test.counts[rows],
         "mixture": None if mixture is None else mixture.double().cpu().numpy(),
     }
-    splits = {"train": shards.train, "test": shards.test}
+    splits = {"train": train, "test": shards.test}
     if validates:
         splits["validation"] = shards.val
         found["n_validation"] = shards.val.counts[rows]
@@ -399,8 +406,24 @@ def remarks(setup: Setup, state: states.RunState, samples: Samples) -> list[str]
     training = training_of(setup, samples)
     own = algorithm.remarks(state.algorithm, training, setup.exchange)
     own = returned.checked_remarks(algorithm, own)
-    ours = [*_unread(setup), *_unread_own(setup), *_of_sample(setup), *channels.remarks(setup)]
+    ours = [*_unread(setup), *_unread_own(setup), *_of_sample(setup), *_of_attacks(setup)]
     return [*ours, *own, *step_warnings(setup, training)]
+
+
+def _of_attacks(setup: Setup) -> list[str]:
+    """Return lines that say who attacks, and what the privacy of the whole run will be."""
+    if setup.federation.communicator.rank:
+        return []
+    found = [] if setup.attackers is None else [str(setup.attackers)]
+    configuration = setup.configuration
+    options, rounds = configuration.privacy, configuration.rounds
+    if options.is_asked_for:
+        epsilon = accountant_of(options, setup.federation, configuration.seed)(rounds)
+        found.append(
+            f"privacy {options.where}: after {rounds:,} rounds epsilon is {epsilon:.4g} for delta "
+            f"{options.delta:g}"
+        )
+    return found
 
 
 def _of_sample(setup: Setup) -> list[str]:
@@ -483,7 +506,8 @@ def score(
                 predictor = with_growth(setup, state.algorithm, unseen, predictor, draws)
             yield unseen, predictor
 
-    return score_clients(federation, setup.model, served(), options.validates, ids)
+    training_split = partial(scored_split, setup.dataset)
+    return score_clients(federation, setup.model, served(), options.validates, ids, training_split)
 
 
 def measure(setup: Setup, trained: Any, training: Clients, draws: Draws) -> dict[str, float | None]:

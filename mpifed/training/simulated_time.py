@@ -10,13 +10,12 @@ import functools
 import numpy as np
 
 from mpifed.errors import InputError, RunError
-from mpifed.exchange.asynchrony import Timetable
-from mpifed.exchange.asynchrony.channel import Mixes, from_rank_0, partners_of
+from mpifed.exchange.asynchrony import Mixes, Timetable, from_rank_0, partners_of
 from mpifed.exchange.base import Ledger
 from mpifed.exchange.gossip import Gossip
 from mpifed.federation.clients import participants
 from mpifed.federation.links import read_links, step_seconds
-from mpifed.federation.network import ComputeOptions, NetworkOptions
+from mpifed.federation.options import ComputeOptions, NetworkOptions
 from mpifed.federation.participation import efforts
 from mpifed.local.minibatches import work_of
 from mpifed.training.build import Setup

@@ -14,7 +14,7 @@ from on_ranks import SMALL, folder_of, run, unlike_one_rank
 from mpifed.config.configuration import resolve
 from mpifed.data.base import Description
 from mpifed.errors import InputError
-from mpifed.federation.placement import balanced_owners, imbalance
+from mpifed.federation.clients import balanced_owners, imbalance
 from mpifed.mpi.communicator import Alone, world
 from mpifed.training.build import HEAD, read_costs, samples_of_steps
 

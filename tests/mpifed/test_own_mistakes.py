@@ -98,7 +98,7 @@ def test_a_function_in_place_of_each_kind_is_told_what_is_wanted(key, user):
 
 
 CLASSES = {
-    "from mpifed.exchange.compression.base import Compressor as Base": (
+    "from mpifed.exchange.compression import Compressor as Base": (
         "compression",
         f"which lacks the methods {COMPRESSOR} (in ",
     ),
@@ -110,7 +110,7 @@ CLASSES = {
         "algorithm",
         f"which lacks the methods {METHODS} (in ",
     ),
-    "from mpifed.exchange.aggregation.aggregators import ByProducts as Base": (
+    "from mpifed.exchange.aggregation import ByProducts as Base": (
         "exchange.aggregator",
         "which lacks the methods shares(products) (in ",
     ),
