@@ -18,7 +18,7 @@ from mpifed.errors import EXIT_FINISHED, EXIT_STOPPED
 from mpifed.printing import say
 from mpifed.reporting import reporting, started
 from mpifed.tracking.trackers import TRACK_VARIABLE, TRACKERS
-from mpifed.watchdog.guard import release_signals
+from mpifed.watchdog.guard import release_signals, skip_teardown
 from mpifed.watchdog.heartbeat import set_stall_limit, since_start, waiting, watched
 from mpifed.watchdog.launcher import launched_rank
 
@@ -131,6 +131,7 @@ def world_of_ranks(expected: int | None = None) -> Any:
         from mpifed.mpi.agreement import share_leader
         from mpifed.mpi.communicator import begin_mpi, world
 
+        skip_teardown()
         begin_mpi()
         communicator = world(expected)
         share_leader(communicator)

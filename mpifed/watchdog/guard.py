@@ -168,11 +168,18 @@ def release_signals() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _finish() -> None:
-    """End the process without deallocating objects: seconds of torch where ranks share cores.
+def skip_teardown() -> None:
+    """End a rank before the libraries loaded so far are torn down; call it before MPI begins.
 
-    The last of the functions at the exit; the interpreter has waited for threads before.
+    It takes seconds of torch where many ranks share cores.
     """
+    libc = ctypes.CDLL(None)
+    if heartbeat.watched():
+        libc.on_exit(libc._exit, None)
+
+
+def _finish() -> None:
+    """End the process without deallocating objects, after all other functions at the exit."""
     if _Process.code is None:
         return
     _flush_files()
@@ -180,8 +187,10 @@ def _finish() -> None:
     if module is not None and module.Is_initialized() and not module.Is_finalized():
         heartbeat.set_waiting(True)
         module.Finalize()
-    ctypes.PyDLL(None).fflush(None)
-    os._exit(_Process.code)
+    # Not the interpreter's own exit: MPICH leaves the launcher in a function at the exit of C.
+    libc = ctypes.PyDLL(None)
+    libc.fflush(None)
+    libc.exit(_Process.code)
 
 
 def _flush_files() -> None:
