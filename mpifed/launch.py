@@ -15,7 +15,7 @@ from mpifed.early_request import EarlyRequest, early_request
 from mpifed.errors import EXIT_FINISHED, EXIT_STOPPED
 from mpifed.printing import say
 from mpifed.reporting import reporting, started
-from mpifed.tracking.trackers import TRACK_VARIABLE, TRACKERS
+from mpifed.tracking import TRACK_VARIABLE, TRACKERS
 from mpifed.watchdog.children import end_children_by
 from mpifed.watchdog.exit import skip_teardown
 from mpifed.watchdog.handover import release_signals

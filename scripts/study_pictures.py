@@ -8,16 +8,12 @@ import matplotlib
 import numpy as np
 from study_cells import CLOCK, CORRECTIONS, GRAPHS, LEVELS, Study, seeds
 
-from mpifed.report.chart import Chart, Line
-from mpifed.report.dots import Dots, Panel
-from mpifed.report.dots import figure_of as dots_of
+from mpifed.report.charts import Chart, Line
+from mpifed.report.drawing import Dots, Panel, Pictures, dots_of, figure_of, save
 from mpifed.report.groups import Group
 from mpifed.report.intervals import Estimate, estimate
-from mpifed.report.lines import figure_of
 from mpifed.report.looks import look
-from mpifed.report.paired import last_differences
-from mpifed.report.pictures import Pictures, save
-from mpifed.report.tables import ACCURACY
+from mpifed.report.tables import ACCURACY, last_differences
 
 UNTIL = 200.0
 """Seconds that the curves show; the star takes longer."""

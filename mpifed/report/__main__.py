@@ -10,8 +10,9 @@ from rich.console import Console
 
 from mpifed.command import program
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, complain, text_of
-from mpifed.report import paired
+from mpifed.report import tables as paired
 from mpifed.report.charts import drawn
+from mpifed.report.drawing import check_texts, draw
 from mpifed.report.figure import draw_figure, series
 from mpifed.report.grid import draw_grid, grids
 from mpifed.report.groups import Group, group_runs
@@ -24,8 +25,7 @@ from mpifed.report.options import (
     pictures_wanted,
 )
 from mpifed.report.page.document import page
-from mpifed.report.plots import check_texts, draw
-from mpifed.report.reading import find_runs
+from mpifed.report.runs import find_runs
 from mpifed.report.tables import csv_text, markdown, terminal
 
 PLAIN_WIDTH = 120  # columns where the output is not a terminal
@@ -79,8 +79,8 @@ def compare(groups: Sequence[Group], against: str | None, target: float | None) 
     if against is None and target is None:
         return {}
     return {
-        "comparison.md": paired.markdown(groups, against, target),
-        "comparison.csv": paired.csv_text(groups, against, target),
+        "comparison.md": paired.comparison_markdown(groups, against, target),
+        "comparison.csv": paired.comparison_csv(groups, against, target),
     }
 
 

@@ -1,23 +1,137 @@
-"""The charts of a report, for pictures and for the page alike."""
+"""A chart as data: lines on a pair of axes, drawn by matplotlib or as SVG.
+
+The charts of a report, for pictures and for the page alike.
+
+Curves thinned to what a screen shows.
+"""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from mpifed.report.chart import Chart, Line
-from mpifed.report.columns import MEASURES
-from mpifed.report.consensus import DISTANCE, numbers
 from mpifed.report.groups import Curve, Group
-from mpifed.report.labels import method_title
 from mpifed.report.looks import Look, looks
-from mpifed.report.measures import measured
-from mpifed.report.paired import minus
-from mpifed.report.tables import ACCURACY, DECILE
-from mpifed.report.units import bit_prefix
-from mpifed.report.words import in_words
+from mpifed.report.names import in_words, method_title
+from mpifed.report.runs import MEASURES
+from mpifed.report.scale import around
+from mpifed.report.tables import ACCURACY, DECILE, DISTANCE, bit_prefix, measured, minus
+from mpifed.report.tables import contractions as numbers
+
+# Lines in one panel, at most; more make small multiples.
+LINES = 6
+
+# Bands in one panel, at most; with more of them, bars beside each other, which cannot merge.
+BANDS = 2
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve of finite points."""
+
+    x: np.ndarray
+    y: np.ndarray
+    band: np.ndarray
+    name: str
+    look: Look
+    method: str = ""
+    panel: str = ""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Lines on a pair of axes."""
+
+    column: str
+    x: str
+    title: str
+    subtitle: str
+    x_label: str
+    lines: tuple[Line, ...]
+    guides: tuple[Line, ...] = ()
+    x_log: bool = False
+    y_log: bool = False
+    mark: tuple[float, str] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of its file, without an ending."""
+        return f"{self.column}-{self.x}" if self.x else self.column
+
+    @property
+    def whole(self) -> bool:
+        """Whether its horizontal axis has whole numbers, as rounds are."""
+        return self.x == "rounds"
+
+    def panels(self) -> list[tuple[Line, ...]]:
+        """Return the lines of each panel: at most ``LINES``, as evenly as it can be."""
+        found = []
+        for panel in dict.fromkeys(line.panel for line in self.lines):
+            lines = [line for line in self.lines if line.panel == panel]
+            parts = np.array_split(np.arange(len(lines)), -(-len(lines) // LINES))
+            for part in parts:
+                found += _unlike([lines[index] for index in part])
+        return found
+
+
+def _unlike(lines: Sequence[Line]) -> list[tuple[Line, ...]]:
+    """Divide lines so that no two of a part have one colour and one kind of dashes."""
+    found: list[dict[tuple[str, tuple[float, ...]], Line]] = []
+    for line in lines:
+        drawn = line.look.colour, line.look.strokes
+        room = next((part for part in found if drawn not in part), None)
+        if room is None:
+            found.append({drawn: line})
+        else:
+            room[drawn] = line
+    return [tuple(part.values()) for part in found]
+
+
+def bars(lines: Sequence[Line]) -> list[float] | None:
+    """Return how far the bars of each line are moved apart, in widths of a bar."""
+    if sum(bool(line.band.any()) for line in lines) <= BANDS:
+        return None
+    return [index - (len(lines) - 1) / 2 for index in range(len(lines))]
+
+
+def folded(names: Sequence[str], longest: int) -> list[str]:
+    r"""Return names of lines, those that are too long in several rows."""
+    return [name if len(name) <= longest else "\n".join(_rows(name, longest)) for name in names]
+
+
+def _rows(name: str, longest: int) -> list[str]:
+    method, comma, rest = name.partition(", ")
+    rows = _wrapped(method, longest)
+    settings = rest.split(", ") if comma else []
+    open_row = False  # whether a setting may stand behind the last one
+    for setting in (f"{one}," for one in settings):
+        if open_row and len(rows[-1]) + len(setting) <= longest:
+            rows[-1] += f" {setting}"
+        else:
+            rows += _wrapped(setting, longest)
+        open_row = True
+    return [*rows[:-1], rows[-1].removesuffix(",")]
+
+
+def _wrapped(words: str, longest: int) -> list[str]:
+    cut = " ".join(_cut(word, longest) for word in words.split(" "))
+    return textwrap.wrap(cut, longest, break_long_words=False, break_on_hyphens=False) or [cut]
+
+
+def _cut(word: str, longest: int) -> str:
+    front = longest // 3
+    return word if len(word) <= longest else f"{word[:front]}…{word[front + 1 - longest :]}"
+
+
+def height_limits(chart: Chart) -> tuple[float, float]:
+    """Return the limits of a chart's vertical axis: lines, their bands, and guides."""
+    lows = [float((line.y - line.band).min()) for line in chart.lines]
+    high = max(float((line.y + line.band).max()) for line in chart.lines)
+    return around(min([*lows, *(float(g.y.min()) for g in chart.guides)]), high, chart.y_log)
+
 
 ROUNDS, BITS, SECONDS, CLOCK = "rounds", "bits", "seconds", "simulated-seconds"
 X_LABELS = {
@@ -184,3 +298,18 @@ def _part(line: Line, keep: np.ndarray) -> Line:
 def _last_value(line: Line, x: float) -> Line:
     name = f"{line.name} (sends nothing)"
     return replace(line, x=np.array([x]), y=line.y[-1:], band=line.band[-1:], name=name)
+
+
+def kept(values: np.ndarray, intervals: int) -> np.ndarray:
+    """Return which points of a curve are kept so that its drawing looks the same."""
+    points = len(values)
+    if points <= 2 * intervals:
+        return np.arange(points)
+    edges = np.linspace(0, points, intervals + 1).astype(int)
+    width = int(np.diff(edges).max())
+    # Each part as a row; the shorter ones repeat their last point.
+    places = np.minimum(edges[:-1, None] + np.arange(width), edges[1:, None] - 1)
+    parts = values[places]
+    rows = np.arange(intervals)
+    chosen = [places[rows, parts.argmin(axis=1)], places[rows, parts.argmax(axis=1)]]
+    return np.unique(np.concatenate([*chosen, [0, points - 1]]))

@@ -1,5 +1,7 @@
 """One figure of any column of metrics.csv: a line for each value of some keys, panels for the
 rest.
+
+What --figure and its options ask for.
 """
 
 from __future__ import annotations
@@ -11,19 +13,51 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpifed.config.experiments import safe
 from mpifed.errors import InputError, closest
-from mpifed.report.columns import larger_is_better
-from mpifed.report.keys import differing, label, naturally
-from mpifed.report.labels import leaves
+from mpifed.report.drawing import FEW_POINTS, GREY, Pictures, save
+from mpifed.report.groups import differing, label, naturally, short
 from mpifed.report.looks import look
-from mpifed.report.pictures import GREY, Pictures, save
-from mpifed.report.placing import FEW_POINTS
-from mpifed.report.reading import Run, read_columns
-from mpifed.report.wanted import PROGRESS, Wanted, file_name
+from mpifed.report.names import leaves
+from mpifed.report.runs import COLUMNS, MEASURES, Run, larger_is_better, read_columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+# Values of x that are not keys, each with its column and the label of the axis.
+PROGRESS = {
+    "rounds": ("round", "communication round"),
+    "bits": ("up_bits", "bits sent by all clients"),
+    "floats": ("up_floats", "numbers sent by all clients"),
+    "simulated_seconds": ("simulated_seconds", "seconds of the simulated federation"),
+}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A figure to draw."""
+
+    column: str
+    x: str = "rounds"
+    by: tuple[str, ...] = ()
+    linear: bool = False
+    aside: tuple[str, ...] = ()
+    until: float | None = None
+
+
+def file_name(wanted: Wanted) -> str:
+    """Return the name of the figure's file, without an ending, another for each request."""
+    words = [wanted.column, wanted.x, *(["by", *map(short, wanted.by)] if wanted.by else [])]
+    words += ["aside", *map(short, wanted.aside)] if wanted.aside else []
+    words += [f"until-{wanted.until:g}"] if wanted.until is not None else []
+    words += ["linear"] if wanted.linear else []
+    own = wanted.column in (*COLUMNS, *MEASURES) and wanted.x in PROGRESS and len(words) == 2
+    return safe(
+        "-".join([*words, *(["figure"] if own else [])]).replace("_", "-").replace(".", "-")
+    )
+
 
 # Where a logarithmic axis ends: gaps of float64 below it are noise.
 FLOOR = 1e-16

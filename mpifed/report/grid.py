@@ -14,13 +14,14 @@ import numpy as np
 
 from mpifed.config.experiments import safe
 from mpifed.errors import InputError, closest
-from mpifed.report.columns import larger_is_better
+from mpifed.report.drawing import Pictures, save
 from mpifed.report.figure import DOTS
-from mpifed.report.grid_tables import Grid, WantedGrid, csv_text, markdown
-from mpifed.report.keys import differing, label, naturally, short
-from mpifed.report.labels import leaves
-from mpifed.report.pictures import Pictures, save
-from mpifed.report.reading import Run, read_columns
+from mpifed.report.groups import differing, label, naturally, short
+from mpifed.report.names import leaves
+from mpifed.report.runs import Run, larger_is_better, read_columns
+from mpifed.report.tables import Grid, WantedGrid
+from mpifed.report.tables import grid_csv as csv_text
+from mpifed.report.tables import grid_markdown as markdown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

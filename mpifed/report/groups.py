@@ -1,16 +1,25 @@
-"""Groups of runs that differ only in the seed: one entry of a table and one curve of a plot."""
+"""Groups of runs that differ only in the seed: one entry of a table and one curve of a plot.
+
+Configuration keys: those in which runs differ, and the labels of runs made from them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from mpifed.report.intervals import Estimate, estimate
-from mpifed.report.labels import comparable, data_title, distinct_labels, leaves, method_title
-from mpifed.report.reading import Run
-from mpifed.report.words import in_words
+from mpifed.report.names import (
+    comparable,
+    data_title,
+    distinct_labels,
+    in_words,
+    leaves,
+    method_title,
+)
+from mpifed.report.runs import Run
 
 DATA_KEYS = ("data.", "clients")
 # These change no number of a run, or (seed) are what a group averages over.
@@ -137,3 +146,46 @@ def _unfinished(run: Run) -> str:
     if run.diverged:
         return f"{run.path} diverged: evaluated until round {run.rounds} of {planned}"
     return f"{run.path} is unfinished: evaluated at round {run.rounds} of {planned}"
+
+
+# Keys that never separate panels: also the length of a run and the run it started from.
+NO_PANEL = (*NO_DIFFERENCE, "rounds", "algorithm.start_from")
+
+
+def differing(flat: Sequence[Mapping[str, str]], aside: Collection[str]) -> list[str]:
+    """Return the keys in which runs differ."""
+    found = []
+    for key in dict.fromkeys(key for said in flat for key in said):
+        if key.startswith(NO_PANEL) or any(f"{key}.".startswith(f"{one}.") for one in aside):
+            continue
+        name = f"{key.rpartition('.')[0]}.name"
+        named_apart = key != name and len({said.get(name) for said in flat}) > 1
+        among = [said for said in flat if key in said] if named_apart else flat
+        if len({said.get(key) for said in among}) > 1:
+            found.append(key)
+    return found
+
+
+def label(said: Mapping[str, str], keys: Sequence[str]) -> str:
+    """Return the values of some keys as a label."""
+    return ", ".join(
+        f"{short(key)}={said[key]}" for key in keys if key in said and said[key] != "null"
+    )
+
+
+def short(key: str) -> str:
+    """Return the last part of a dotted key; the section for the name of a component."""
+    return key.rpartition(".")[2] if not key.endswith(".name") else key.split(".")[0]
+
+
+def naturally(text: str) -> list[tuple[float, str]]:
+    """Return a sort key that orders labels by their numbers."""
+    words = text.replace("=", " ").replace(",", " ").split()
+    return [_number_first(word) for word in words]
+
+
+def _number_first(word: str) -> tuple[float, str]:
+    try:
+        return float(word), ""
+    except ValueError:
+        return float("inf"), word

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from mpifed.command import Parser, program
 from mpifed.errors import InputError, closest
-from mpifed.report.grid_tables import WantedGrid
+from mpifed.report.drawing import SIZE, Pictures
+from mpifed.report.figure import Wanted
 from mpifed.report.groups import Group
-from mpifed.report.pictures import SIZE, Pictures
-from mpifed.report.wanted import Wanted
-from mpifed.report.words import in_words
+from mpifed.report.names import in_words
+from mpifed.report.tables import WantedGrid
 from topologies.arguments import number
 
 FORMATS = ("png", "svg", "pdf")

@@ -15,8 +15,7 @@ from mpifed.config.configuration import to_mapping
 from mpifed.errors import InputError
 from mpifed.io.atomic import replace_bytes
 from mpifed.io.text import damaged, read_json
-from mpifed.tracking.sending import Sending
-from mpifed.tracking.trackers import TRACKERS, About
+from mpifed.tracking import TRACKERS, About, Sending
 from mpifed.training.build import Setup
 from mpifed.training.callback import RecordedRound, callback, recorded, telling
 from mpifed.training.request import Request, Task

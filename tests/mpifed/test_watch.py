@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from commands import TINY, command, environment
 
-from mpifed.report.watching import curve, seconds_a_round, view
-from mpifed.watch import main
+from mpifed.watch import curve, main, seconds_a_round, view
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 from run_directories import write_run

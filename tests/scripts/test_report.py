@@ -16,12 +16,11 @@ from run_directories import HEADER, write_run
 
 from mpifed.errors import InputError
 from mpifed.report.__main__ import main
-from mpifed.report.consensus import measured
+from mpifed.report.drawing import LINE_HEIGHT, spread
 from mpifed.report.groups import group_runs
-from mpifed.report.placing import LINE_HEIGHT, spread
-from mpifed.report.reading import find_runs
-from mpifed.report.tables import markdown
-from mpifed.report.units import bits
+from mpifed.report.runs import find_runs
+from mpifed.report.tables import bits, markdown
+from mpifed.report.tables import measured_contraction as measured
 
 FEDAVG = {"name": "fedavg"}
 LOCAL = {"name": "local"}

@@ -13,16 +13,15 @@ from scipy import stats
 
 from mpifed.errors import InputError
 from mpifed.report.__main__ import main
-from mpifed.report.chart import Chart, Line
-from mpifed.report.charts import drawn
-from mpifed.report.dots import differences, figure_of
+from mpifed.report.charts import Chart, Line, drawn
+from mpifed.report.drawing import Pictures, _differences, differences
+from mpifed.report.drawing import dots_of as figure_of
 from mpifed.report.groups import Group, group_runs
 from mpifed.report.intervals import MEANING, Estimate
 from mpifed.report.looks import look
-from mpifed.report.paired import last_difference, markdown, minus, partner, reached
-from mpifed.report.pictures import Pictures
-from mpifed.report.plots import _differences
-from mpifed.report.reading import find_runs
+from mpifed.report.runs import find_runs
+from mpifed.report.tables import comparison_markdown as markdown
+from mpifed.report.tables import last_difference, minus, partner, reached
 
 SERVER = {"name": "server", "average_over": "participants"}
 PEER = {

@@ -8,7 +8,7 @@ from run_directories import fill_columns, write_run
 
 from mpifed.report.__main__ import main
 from mpifed.report.figure import Series, Wanted, _figure, best, draw_figure, series
-from mpifed.report.reading import find_runs
+from mpifed.report.runs import find_runs
 
 
 def run_with_gap(path, alpha, k, seed=0, scale=1.0, **more):

@@ -16,9 +16,11 @@ from run_directories import fill_columns, write_run
 
 from mpifed.report.__main__ import main
 from mpifed.report.grid import grids
-from mpifed.report.grid_tables import WantedGrid, csv_text, markdown
 from mpifed.report.groups import group_runs
-from mpifed.report.reading import find_runs
+from mpifed.report.runs import find_runs
+from mpifed.report.tables import WantedGrid
+from mpifed.report.tables import grid_csv as csv_text
+from mpifed.report.tables import grid_markdown as markdown
 
 ALPHA, STEP = "algorithm.flix_alpha", "algorithm.step"
 WANTED = WantedGrid("validation_loss", STEP, ALPHA)

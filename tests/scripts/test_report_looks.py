@@ -14,17 +14,13 @@ from run_directories import write_run
 
 from mpifed.components.tables import TABLES
 from mpifed.report.__main__ import main
-from mpifed.report.chart import LINES, Chart, Line, folded
-from mpifed.report.charts import drawn
+from mpifed.report.charts import LINES, Chart, Line, drawn, folded
+from mpifed.report.drawing import STYLE, Pictures, figure_of, spread
 from mpifed.report.groups import group_runs
-from mpifed.report.labels import TITLES
-from mpifed.report.lines import figure_of
 from mpifed.report.looks import COLOUR_OF, COLOURS, DASHES, look, looks
+from mpifed.report.names import TITLES, in_words
 from mpifed.report.page.svg import panels
-from mpifed.report.pictures import STYLE, Pictures
-from mpifed.report.placing import spread
-from mpifed.report.reading import find_runs
-from mpifed.report.words import in_words
+from mpifed.report.runs import find_runs
 from topologies import FAMILIES, SCHEDULES
 from topologies.weights.rules import WEIGHTS
 

@@ -10,15 +10,15 @@ from run_directories import write_run
 
 from mpifed.components.tables import ALGORITHMS
 from mpifed.report.__main__ import main
+from mpifed.report.drawing import draw
 from mpifed.report.groups import group_runs
 from mpifed.report.intervals import Estimate
-from mpifed.report.labels import TITLES
 from mpifed.report.looks import COLOUR_OF
-from mpifed.report.measures import measured, rows
+from mpifed.report.names import TITLES
 from mpifed.report.page.results import _interval
-from mpifed.report.plots import draw
-from mpifed.report.reading import find_runs
-from mpifed.report.tables import csv_text, markdown
+from mpifed.report.runs import find_runs
+from mpifed.report.tables import csv_text, markdown, measured
+from mpifed.report.tables import measure_rows as rows
 
 
 def measuring(path: Path, final: float, seed: int, name: str = "fedmm") -> None:

@@ -14,21 +14,17 @@ from pages import assert_alone, parsed
 from run_directories import fill_columns, write_run
 
 from mpifed.report.__main__ import main
-from mpifed.report.chart import LINES, Chart, Line
-from mpifed.report.charts import charts, drawn
+from mpifed.report.charts import LINES, Chart, Line, charts, drawn, kept
+from mpifed.report.drawing import Pictures, beside, figure_of, save
+from mpifed.report.figure import Wanted, file_name
 from mpifed.report.groups import group_runs
 from mpifed.report.intervals import estimate
-from mpifed.report.lines import figure_of
 from mpifed.report.looks import COLOURS, look, looks
+from mpifed.report.names import in_words
 from mpifed.report.page.document import page
 from mpifed.report.page.svg import panels
-from mpifed.report.page.thinning import kept
-from mpifed.report.pictures import Pictures, save
-from mpifed.report.placing import beside
-from mpifed.report.reading import find_runs
+from mpifed.report.runs import find_runs
 from mpifed.report.scale import Scale, around
-from mpifed.report.wanted import Wanted, file_name
-from mpifed.report.words import in_words
 
 FEDAVG = {"name": "fedavg"}
 

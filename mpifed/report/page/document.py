@@ -6,15 +6,13 @@ import shlex
 from collections.abc import Sequence
 from importlib.resources import files
 
-from mpifed.report.chart import Chart
-from mpifed.report.charts import BITS, CLOCK, ROUNDS, SECONDS, Drawn, charts
+from mpifed.report.charts import BITS, CLOCK, ROUNDS, SECONDS, Chart, Drawn, charts
 from mpifed.report.groups import Group
-from mpifed.report.labels import method_title
+from mpifed.report.names import in_words, method_title
 from mpifed.report.page import mixtures, results, runs
 from mpifed.report.page.markup import details, section, text
 from mpifed.report.page.svg import most_points, panels
-from mpifed.report.paired import partner
-from mpifed.report.words import in_words
+from mpifed.report.tables import partner
 
 # What a browser may load for the page: nothing beside the page itself.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"

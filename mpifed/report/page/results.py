@@ -7,19 +7,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from mpifed.report import consensus
+from mpifed.report import tables
 from mpifed.report.charts import Drawn
-from mpifed.report.columns import MEASURES, larger_is_better
 from mpifed.report.groups import NO_DIFFERENCE, Group
 from mpifed.report.intervals import Estimate, estimate
-from mpifed.report.labels import leaves
-from mpifed.report.measures import measured
+from mpifed.report.names import NAMES, in_words, key_in_words, leaves
 from mpifed.report.page.markup import details, table, text
 from mpifed.report.page.svg import swatch
-from mpifed.report.paired import last_differences
-from mpifed.report.tables import ACCURACY, DECILE
-from mpifed.report.units import bits
-from mpifed.report.words import NAMES, in_words, key_in_words
+from mpifed.report.runs import MEASURES, larger_is_better
+from mpifed.report.tables import ACCURACY, DECILE, bits, last_differences, measured
 
 FEW = 6  # up to so many methods are columns of the settings
 
@@ -143,12 +139,12 @@ def _differing(
 
 def distances(groups: Sequence[Group]) -> str:
     """Return the table of contractions, predicted and measured; empty without gossip."""
-    rows = consensus.rows(groups)
+    rows = tables.consensus_rows(groups)
     if not rows:
         return ""
-    header = [text(name) for name in consensus.HEADER]
+    header = [text(name) for name in tables.CONSENSUS_HEADER]
     cells = [[*map(text, row[:2]), *row[2:]] for row in rows]
-    return table(header, cells, 2, text(consensus.CAPTION))
+    return table(header, cells, 2, text(tables.CONSENSUS_CAPTION))
 
 
 def _best(groups: Sequence[Group]) -> Group | None:

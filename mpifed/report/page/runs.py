@@ -18,7 +18,7 @@ from mpifed.report.charts import Drawn
 from mpifed.report.groups import Group
 from mpifed.report.page.markup import details, table, text
 from mpifed.report.page.results import named
-from mpifed.report.reading import Run
+from mpifed.report.runs import Run
 from mpifed.results.results import read_clients, read_summary
 
 PHASES = ("startup", "data", "local", "exchange", "evaluation", "checkpoint")

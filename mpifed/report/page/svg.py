@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mpifed.report.chart import Chart, Line, bars, folded, height_limits
+from mpifed.report.charts import Chart, Line, bars, folded, height_limits, kept
+from mpifed.report.drawing import beside, marked, spread
 from mpifed.report.looks import Look
 from mpifed.report.page.markup import text
-from mpifed.report.page.thinning import kept
-from mpifed.report.placing import beside, marked, spread
 from mpifed.report.scale import Scale
 
 WIDE, HIGH = 900, 380
