@@ -1,12 +1,9 @@
-"""Run directories: the configuration of a run, its measurements, and whether it finished.
-
-The columns of metrics.csv that reports know, with their titles in tables and figures.
-"""
+"""Run directories as reports read them, and the columns of metrics.csv that they know."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,8 @@ from mpifed.errors import InputError, closest
 from mpifed.results.configurations import read_stored
 from mpifed.results.results import DIGEST, read_clients, read_metrics, read_summary
 
-# What is drawn and tabulated; metrics.csv has more columns, and algorithms add their own.
+ACCURACY, DECILE = "test_accuracy", "test_accuracy_p10"
+# Columns that every metrics.csv has.
 COLUMNS = (
     "round",
     "seconds",
@@ -40,6 +38,11 @@ class Measure:
     factor: float = 1.0
 
 
+SCORES = {
+    ACCURACY: Measure("Test accuracy, average over clients (%)", "Average (%)", False, 100.0),
+    DECILE: Measure("Test accuracy, bottom decile of clients (%)", "Bottom decile (%)", False, 100),
+    "train_loss": Measure("Training loss, average over clients", "Training loss", log=False),
+}
 # Columns that validation and some algorithms add.
 MEASURES = {
     "validation_loss": Measure("Validation loss, average over clients", "Validation loss"),
@@ -120,10 +123,18 @@ def run_directories(place: Path) -> list[Path]:
     """Return the run directories in a place, sorted."""
     if not os.path.isdir(place):
         raise InputError(f"'{place}' is not a directory; it must be or contain a run directory")
-    found = sorted(_run_directories(place))
+    found = []
+    for folder, inner, files in os.walk(place, onerror=_unreadable):
+        if "config.yaml" in files:
+            found.append(Path(folder))
+            inner.clear()
     if not found:
         raise InputError(f"'{place}' holds no run: there is no config.yaml in it or below it")
-    return found
+    return sorted(found)
+
+
+def _unreadable(error: OSError) -> None:
+    raise InputError(f"'{error.filename}' cannot be read: {error.strerror}; leave it out")
 
 
 def read_run(path: Path) -> Run:
@@ -145,15 +156,6 @@ def read_run(path: Path) -> Run:
         summary.get("predicted_contraction") or {},
         summary.get("status") == "diverged",
     )
-
-
-def _run_directories(place: Path) -> Iterator[Path]:
-    if (place / "config.yaml").is_file():
-        yield place
-        return
-    for child in place.iterdir():
-        if child.is_dir() and not child.is_symlink():
-            yield from _run_directories(child)
 
 
 def _read_metrics(path: Path, finished: bool) -> dict[str, np.ndarray]:

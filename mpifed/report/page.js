@@ -28,7 +28,6 @@
   function emphasise(method) {
     for (const part of all("svg [data-s]")) {
       part.classList.toggle("faint", method !== null && part.dataset.s !== method);
-      part.classList.toggle("strong", part.dataset.s === method);
     }
   }
   for (const button of all(".toggle")) {
@@ -56,14 +55,16 @@
       return log ? 10 ** value : value;
     };
   };
-  const points = (path) =>
-    path.getAttribute("d").replace("Z", "").slice(1).split("L").map((pair) => pair.split(" ").map(Number));
+  const points = (path) => {
+    const numbers = path.getAttribute("d").match(/-?[\d.]+/g).map(Number);
+    return Array.from({ length: numbers.length / 2 }, (_, k) => [numbers[2 * k], numbers[2 * k + 1]]);
+  };
   const known = new WeakMap();
   function read(panel) {
     if (!known.has(panel)) {
-      const series = all("g.s", panel).map((group) => {
-        const band = group.querySelector(".band");
-        const line = points(group.querySelector(".line"));
+      const series = all("g.line", panel).map((group) => {
+        const band = panel.querySelector(`g.band[data-s="${group.dataset.s}"] path`);
+        const line = points(group.querySelector("path"));
         return {
           line,
           band: band ? points(band).slice(0, line.length) : null,
@@ -117,9 +118,8 @@
       const half = one.band ? Math.abs(found.y(one.band[index][1]) - value) : 0;
       return { one, value, half, far: Math.abs(x - at) > 6 };
     }).sort((a, b) => b.value - a.value);
-    const label = panel.querySelectorAll("text.x");
     const title = document.createElement("div");
-    title.textContent = `${label[label.length - 1].textContent}: ${shown(found.x(at), whole)}`;
+    title.textContent = `${panel.dataset.label}: ${shown(found.x(at), whole)}`;
     const table = document.createElement("table");
     for (const { one, value, half, far } of rows) {
       const row = table.insertRow();
