@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 import numpy as np
@@ -15,27 +16,20 @@ from threadpoolctl import threadpool_limits
 
 from mpifed.algorithms.returned import checked_payload
 from mpifed.checkpoint import files as checkpoint
-from mpifed.components.registry import is_component, name_of
+from mpifed.components.registry import Section, is_component, name_of
 from mpifed.config.configuration import Configuration, decided, resolve, to_yaml
 from mpifed.data.from_python import check_section
-from mpifed.errors import InputError
+from mpifed.errors import CodeError, InputError, PeerFailure, RunError, StopRequested, in_words
 from mpifed.exchange.mixing import mixing_overrides
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Alone, Communicator, world
 from mpifed.results.results import Result, read
 from mpifed.tracking import check_tracker
-from mpifed.training import resume
-from mpifed.training.build import make
-from mpifed.training.callback import Callback, RecordedRound, callback
-from mpifed.training.clock import Clock
-from mpifed.training.footprint import check_round
-from mpifed.training.forecast import forecast_lines
-from mpifed.training.load import load
-from mpifed.training.mistakes import told_as_input
+from mpifed.training import request as resume
+from mpifed.training.build import check_round, make
+from mpifed.training.callbacks import Callback, RecordedRound, callback
+from mpifed.training.engine import Clock
 from mpifed.training.on_ranks import run_on_ranks
-from mpifed.training.plan import plan_lines, remarks
-from mpifed.training.plan_words import read_plan
-from mpifed.training.rehearsal import rehearse
 from mpifed.training.request import (
     Request,
     Task,
@@ -45,8 +39,8 @@ from mpifed.training.request import (
     understand,
 )
 from mpifed.training.spare import beside_spare, hosting_ranks, remarks_on_cores
-from mpifed.training.train import listening, train
-from mpifed.training.trained import Trained
+from mpifed.training.train import listening, plan_lines, remarks, train
+from mpifed.training.trained import Trained, load
 from mpifed.watchdog import heartbeat
 
 __all__ = [
@@ -188,7 +182,7 @@ def execute(
     Returns
     -------
     Result
-        Its status is 'dry run' or 'plan' where the request asks for one.
+        Its status is 'dry run' where the request asks for one.
 
     Raises
     ------
@@ -203,9 +197,7 @@ def execute(
         task = communicator.broadcast_object(
             agree(communicator, lambda: _understood(request) if first else None)
         )
-        configuration = agree(
-            communicator, told_as_input()(lambda: resolve(task.mapping, communicator.size))
-        )
+        configuration = agree(communicator, lambda: resolve(task.mapping, communicator.size))
         # Some options depend on the environment, which may differ between nodes: one rank decides.
         configuration = communicator.broadcast_object(configuration)
         heartbeat.send_to_guard(limit=configuration.stall_limit)
@@ -220,13 +212,7 @@ def execute(
         configuration = keep_stepping(configuration, task)
         torch.set_num_threads(configuration.threads)
         limits = threadpool_limits(configuration.threads)
-    with limits:
-        if request.plan is not None:
-            asked = agree(communicator, functools.partial(read_plan, request.plan))
-            lines = agree(communicator, lambda: forecast_lines(asked, configuration, communicator))
-            if first:
-                print(*lines, sep="\n", flush=True)
-            return Result(task.output, "plan")
+    with limits, _failures_named(configuration):
         with clock.measure("startup"):
             hosting = hosting_ranks(configuration, communicator)
             task.remarks.extend(remarks_on_cores(configuration, communicator))
@@ -236,6 +222,31 @@ def execute(
             return _carry_out(request, task, *about, clock, asked_to_stop)
 
         return beside_spare(communicator, hosting, run, stop_requested)
+
+
+@contextmanager
+def _failures_named(configuration: Configuration) -> Iterator[None]:
+    """Turn what code raises into a ``CodeError`` that names component, client and round."""
+    own = (InputError, RunError, PeerFailure, StopRequested, KeyboardInterrupt, BrokenPipeError)
+    try:
+        yield
+    except own:
+        raise
+    except BaseException as error:
+        known = {name.partition(":")[0]: f"{key} '{name}'" for key, name in _named(configuration)}
+        modules = [frame.f_globals.get("__name__") for frame, _ in walk_tb(error.__traceback__)]
+        where = [known[module] for module in reversed(modules) if module in known][:1]
+        where += getattr(error, "__notes__", [])
+        raise CodeError(": ".join([", ".join(where), in_words(error)][not where :])) from error
+
+
+def _named(section: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield keys and names of the components in a configuration or a section."""
+    inner = section.options if isinstance(section, Section) else vars(section)
+    for key, value in inner.items():
+        if isinstance(value, Section):
+            yield f"{path}{key}", value.name
+            yield from _named(value, f"{path}{key}.")
 
 
 def _carry_out(
@@ -256,15 +267,13 @@ def _carry_out(
         with listen as heard:
             setup = agree(
                 communicator,
-                told_as_input()(lambda: make(configuration, communicator, horizon, stored)),
+                lambda: make(configuration, communicator, horizon, stored),
             )
-            agree(communicator, told_as_input()(lambda: checked_payload(setup.algorithm)))
+            agree(communicator, lambda: checked_payload(setup.algorithm))
             agree(communicator, lambda: check_round(setup))
         task.remarks.extend(f"warning: {line}" for line in dict.fromkeys(heard))
-        task.remarks.extend(agree(communicator, told_as_input()(lambda: remarks(setup))))
+        task.remarks.extend(agree(communicator, lambda: remarks(setup)))
     if request.dry_run:
-        if task.point is None:
-            task.remarks.extend(rehearse(setup, None, task.output))
         lines = [to_yaml(configuration), *plan_lines(setup), *task.remarks]
         if first:
             print(*lines, sep="\n", flush=True)

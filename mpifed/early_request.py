@@ -8,7 +8,7 @@ from typing import Any
 
 from mpifed.errors import InputError
 from mpifed.watchdog.heartbeat import send_to_guard
-from mpifed.watchdog.launcher import is_alone, launched_rank
+from mpifed.watchdog.launcher import launched_rank
 
 
 @dataclass(frozen=True)
@@ -18,21 +18,15 @@ class EarlyRequest:
     experiment: str | None
     overrides: dict[str, Any]
     resume: str | bool | None
-    plan: Any
     stall_limit: float | None
 
 
 def early_request(options: Any) -> EarlyRequest:
     """Check what ``parser`` returns as far as that needs neither torch nor data."""
-    from mpifed.config.early import check_early, check_plan_words, written_stall_limit
-    from mpifed.config.experiments import parse_overrides, split_plan, split_words
+    from mpifed.config.early import check_early, written_stall_limit
+    from mpifed.config.experiments import parse_overrides, split_words
 
     words, chosen = list(options.words), options.resume
-    plan = None
-    if options.plan is not None:
-        plan, others = split_plan(options.plan)
-        check_plan_words(others)
-        words += others
     for name in ("output", "resume"):
         if getattr(options, name) == "":
             raise InputError(f"--{name} is empty; it must be a path")
@@ -56,9 +50,7 @@ def early_request(options: Any) -> EarlyRequest:
         _check_resumed(options.output, chosen, experiment, overrides)
     if launched_rank() is None:  # ranks may see other files, and look together
         _check_places(options, chosen)
-    if plan is not None and is_alone():
-        _check_plan(plan)
-    return EarlyRequest(experiment, overrides, chosen, plan, limit)
+    return EarlyRequest(experiment, overrides, chosen, limit)
 
 
 def _is_no_path(word: str) -> bool:
@@ -110,13 +102,6 @@ def _check_places(options: Any, chosen: str | bool | None) -> None:
         _check_function(options.on_round)
 
 
-def _check_plan(plan: dict[str, Any]) -> None:
-    """Refuse what ``--plan`` cannot tell where there is one rank."""
-    from mpifed.training.plan_words import read_plan, refuse_unmeasured
-
-    refuse_unmeasured(read_plan(plan))
-
-
 def _check_function(name: str) -> None:
     """Refuse a name of no function, without importing the module of one."""
     if ":" in name:
@@ -124,6 +109,6 @@ def _check_function(name: str) -> None:
 
         refuse_absent(name, "on_round")
         return
-    from mpifed.training.callback import callback
+    from mpifed.training.callbacks import callback
 
     callback(name)

@@ -111,6 +111,15 @@ class RunError(RuntimeError):
         super().__init__(one_line(message, MESSAGE))
 
 
+class CodeError(RunError):
+    """Code that failed, often a user's own; its traceback is that of ``__cause__``."""
+
+
+def note(error: BaseException, text: str) -> None:
+    """Add a note, which Python prints below a traceback from 3.11 on, as ``add_note`` does."""
+    error.__dict__.setdefault("__notes__", []).append(text)
+
+
 class PeerFailure(RuntimeError):
     """Another rank has failed and reports it; this rank reports nothing."""
 

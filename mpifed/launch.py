@@ -57,14 +57,6 @@ def parser() -> Parser:
         "--dry-run", action="store_true", help="check and show the plan; train nothing"
     )
     made.add_argument(
-        "--plan",
-        nargs="+",
-        metavar="key=value",
-        help="what a round takes on ranks=N (or a list) from measured rounds and a model of the "
-        "network: ranks_per_node, cores, and latency, overhead, bandwidth or site=FILE; without "
-        "them two ranks measure; train nothing",
-    )
-    made.add_argument(
         "--list",
         nargs="?",
         const="all",
@@ -179,7 +171,6 @@ def _request(options: Any, early: EarlyRequest) -> Any:
         options.dry_run,
         options.quiet,
         since_start(),
-        early.plan,
         on_round=options.on_round,
         track=options.track,
     )

@@ -18,6 +18,7 @@ from mpifed.errors import (
     EXIT_FAILED,
     EXIT_STOPPED,
     AgreedInputError,
+    CodeError,
     InputError,
     PeerFailure,
     RunError,
@@ -30,6 +31,9 @@ from mpifed.printing import discard_output
 from mpifed.watchdog.heartbeat import announce_orderly_end, hosted_clients, send_to_guard
 from mpifed.watchdog.launcher import launched_rank
 from mpifed.watchdog.shared_memory import remove_segments, segments_of
+
+# Failures that a message explains without a traceback.
+RECOGNISED = (InputError, RunError, StopRequested, PeerFailure, KeyboardInterrupt, BrokenPipeError)
 
 # Begins the messages of a run.
 NAME = "mpifed"
@@ -64,7 +68,7 @@ def started(prepare: Callable[[], Callable[[], int]], command: str = NAME) -> in
     except KeyboardInterrupt:
         return _fail_early(command, "interrupted", EXIT_FAILED)
     except BaseException as error:
-        return _fail_early(command, _foreign(error), EXIT_FAILED)
+        return _fail_early(command, in_words(error), EXIT_FAILED)
     return action()
 
 
@@ -98,17 +102,19 @@ def reporting(communicator: Any, action: Callable[[], int], command: str = NAME)
         return fail("another rank failed and did not say why", EXIT_FAILED)
     except BaseException as error:
         # A user's component may raise anything, SystemExit included.
-        return fail(_foreign(error), EXIT_FAILED)
-
-
-def _foreign(error: BaseException) -> str:
-    return f"{in_words(error)} (MPIFED_DEBUG=1 shows the traceback)"
+        return fail(in_words(error), EXIT_FAILED)
 
 
 def _say(command: str, message: str) -> None:
-    if os.environ.get("MPIFED_DEBUG") == "1" and sys.exc_info()[0] is not None:
-        traceback.print_exc()
+    """Print the message of the failure that is handled, and the traceback of code that failed."""
     complain(command, message)
+    error = sys.exc_info()[1]
+    if os.environ.get("MPIFED_DEBUG") == "1":
+        traceback.print_exception(error)
+    elif isinstance(error, CodeError):
+        traceback.print_exception(error.__cause__)
+    elif not isinstance(error, RECOGNISED):
+        traceback.print_exception(error)
 
 
 def _fail_early(command: str, message: str, code: int) -> int:

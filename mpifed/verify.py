@@ -58,8 +58,7 @@ def _action(
             print(line, flush=True)
 
     def action() -> int:
-        from mpifed.training.recorded_run import other_versions
-        from mpifed.training.verification import verify
+        from mpifed.training.verification import other_versions, verify
 
         verdict = verify(directory, rounds, communicator, (lambda line: None) if quiet else say)
         ranks = f"{communicator.size} rank{'s' * (communicator.size > 1)}"

@@ -33,8 +33,6 @@ WRONG: dict[str, tuple[tuple[str, ...], ...]] = {
         ("--resume", "nowhere"),
         ("--on-round", "nowhere"),
         ("--on-round", "json:nothing"),
-        ("--plan", "ranks=many"),
-        ("--plan", "rank=4"),
         ("--list", ""),
         ("model=json:net",),
         ("algorithm=json:Method",),

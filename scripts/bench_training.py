@@ -34,7 +34,6 @@ import bench_flix
 import bench_gossip
 import bench_interruption
 import bench_methods
-import bench_model
 import bench_models
 import bench_networks
 import bench_scale
@@ -232,7 +231,6 @@ for part in (
     bench_networks,
     bench_scale,
     bench_clients,
-    bench_model,
     bench_models,
     bench_methods,
     bench_exchange,

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 FLOORS = (
     {"topologies"},
-    {"errors", "printing", "random", "sparse_rows", "state"},
+    {"errors", "printing", "random", "state"},
     {"io"},
     {"results"},
     {"command", "components", "watchdog"},

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from mpifed.components.declared import call_of
-from mpifed.errors import RunError
+from mpifed.errors import InputError
 from topologies.places import defined_at
 
 Result = TypeVar("Result")
 
 
-class WrongResult(RunError):
+class WrongResult(InputError):
     """A method of a component returned what it must not; the message names class and method."""
 
 

@@ -86,14 +86,14 @@ EXCHANGES = {
     "gossip": "mpifed.exchange.gossip:Gossip",
 }
 COMPRESSORS = {
-    "none": "mpifed.exchange.compression.base:Identity",
-    "identity": "mpifed.exchange.compression.base:Identity",
-    "rand_k": "mpifed.exchange.compression.sparse:RandK",
-    "top_k": "mpifed.exchange.compression.sparse:TopK",
-    "quantise": "mpifed.exchange.compression.rounding:Quantise",
-    "natural": "mpifed.exchange.compression.rounding:Natural",
-    "bernoulli": "mpifed.exchange.compression.combined:Bernoulli",
-    "composition": "mpifed.exchange.compression.combined:Composition",
+    "none": "mpifed.exchange.compression:Identity",
+    "identity": "mpifed.exchange.compression:Identity",
+    "rand_k": "mpifed.exchange.compression:RandK",
+    "top_k": "mpifed.exchange.compression:TopK",
+    "quantise": "mpifed.exchange.compression:Quantise",
+    "natural": "mpifed.exchange.compression:Natural",
+    "bernoulli": "mpifed.exchange.compression:Bernoulli",
+    "composition": "mpifed.exchange.compression:Composition",
 }
 CORRECTIONS = {
     "none": "mpifed.exchange.corrections.base:Plain",
@@ -109,11 +109,11 @@ CORRECTIONS = {
     "relay_sum": "mpifed.exchange.corrections.relay_sum:RelaySum",
 }
 AGGREGATORS = {
-    "mean": "mpifed.exchange.aggregation.aggregators:Mean",
-    "median": "mpifed.exchange.aggregation.aggregators:Median",
-    "trimmed_mean": "mpifed.exchange.aggregation.aggregators:TrimmedMean",
-    "krum": "mpifed.exchange.aggregation.aggregators:Krum",
-    "geometric_median": "mpifed.exchange.aggregation.aggregators:GeometricMedian",
+    "mean": "mpifed.exchange.aggregation:Mean",
+    "median": "mpifed.exchange.aggregation:Median",
+    "trimmed_mean": "mpifed.exchange.aggregation:TrimmedMean",
+    "krum": "mpifed.exchange.aggregation:Krum",
+    "geometric_median": "mpifed.exchange.aggregation:GeometricMedian",
 }
 ATTACKS = {
     "none": "mpifed.exchange.attacks:NoAttack",
@@ -146,11 +146,11 @@ BASES = {
     "algorithm": ("mpifed.algorithms.base:Algorithm",),
     "data": ("mpifed.data.base:Dataset",),
     "exchange": ("mpifed.exchange.base:Exchange",),
-    "compression": ("mpifed.exchange.compression.base:Compressor",),
+    "compression": ("mpifed.exchange.compression:Compressor",),
     "correction": ("mpifed.exchange.corrections.base:Correction",),
     "aggregator": (
-        "mpifed.exchange.aggregation.aggregators:ByCoordinates",
-        "mpifed.exchange.aggregation.aggregators:ByProducts",
+        "mpifed.exchange.aggregation:ByCoordinates",
+        "mpifed.exchange.aggregation:ByProducts",
     ),
     "attack": ("mpifed.exchange.attacks:Attack",),
     "surrogate": ("mpifed.surrogates.base:Surrogate",),

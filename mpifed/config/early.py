@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from mpifed.components.absent import OWN, refuse_absent
 from mpifed.components.registry import checked_options, complete, find, named
-from mpifed.components.schema import shown
 from mpifed.components.tables import TABLES
 from mpifed.components.without_torch import LARGE, stand_ins
-from mpifed.config.configuration import Configuration, check_names, resolve, with_name
+from mpifed.config.configuration import check_names, resolve, with_name
 from mpifed.config.experiments import (
     DEFAULT_EXPERIMENT,
     DEFAULTS,
-    PLAN,
     YAML_FILES,
     apply_overrides,
-    experiment_names,
     read_experiment,
 )
 from mpifed.data.named_files import check_named_files
 from mpifed.errors import InputError
 from mpifed.watchdog.heartbeat import STALL_LIMIT
 from mpifed.watchdog.launcher import launched_rank
-from topologies.spelling import nearest
 
 # Options that may name a user's function of the package ``topologies``.
 TOPOLOGIES = ("topology", "weights", "schedule")
@@ -155,24 +150,3 @@ def written(experiment: str | None) -> dict[str, Any] | None:
         return read_experiment(DEFAULT_EXPERIMENT if experiment is None else experiment)
     except InputError:
         return None
-
-
-def check_plan_words(words: Sequence[str]) -> None:
-    """Refuse words after ``--plan`` that are neither of the plan nor of the configuration."""
-    keys = [field.name for field in dataclasses.fields(Configuration)]
-    for word in words:
-        key, is_override, _ = word.partition("=")
-        if word.endswith(YAML_FILES) or word in experiment_names():
-            continue
-        if not is_override:
-            raise InputError(
-                f"--plan has the word {shown(word)}, which is not of the form key=value; allowed "
-                f"keys: {', '.join(PLAN)}"
-            )
-        if key.partition(".")[0] not in keys:
-            near = nearest(key, [*PLAN, *keys])
-            offer = f"did you mean '{near}'? " if near else ""
-            raise InputError(
-                f"--plan has the key {shown(key)}; {offer}allowed: {', '.join(PLAN)}, and keys of "
-                "the configuration"
-            )

@@ -60,28 +60,6 @@ def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
     return (experiments[0] if experiments else None), overrides
 
 
-# Keys of ``--plan``.
-PLAN = ("ranks", "ranks_per_node", "cores", "latency", "overhead", "bandwidth", "site")
-
-
-def split_plan(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the values among the words after ``--plan``, and the other words."""
-    found: dict[str, Any] = {}
-    others = []
-    for word in words:
-        key, equals, text = word.partition("=")
-        if equals and key in PLAN:
-            if key in found:
-                raise InputError(
-                    f"--plan gives {key} twice, {shown(str(found[key]))} and {shown(text)}; give "
-                    "it once"
-                )
-            found[key] = text if key == "site" else parse_value(text, key)
-        else:
-            others.append(word)
-    return found, others
-
-
 def read_experiment(name: str) -> dict[str, Any]:
     """Read a shipped experiment, or a YAML file."""
     if name in experiment_names():

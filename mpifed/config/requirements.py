@@ -11,7 +11,7 @@ from mpifed.components.registry import find_algorithm, find_attack, find_exchang
 from mpifed.components.schema import shown
 from mpifed.errors import InputError
 from mpifed.federation import participation
-from mpifed.federation.privacy import refusal as of_privacy
+from mpifed.federation.options import refusal as of_privacy
 from mpifed.local.options import refusal
 
 UNBIASED = "none, rand_k, quantise, natural, bernoulli, or a composition of these"

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from mpifed.errors import InputError
-from mpifed.federation.network import ComputeOptions, NetworkOptions
+from mpifed.federation.options import ComputeOptions, NetworkOptions
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import client_keys
 from topologies.graphs.files import read_numbers

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.errors import note
 from mpifed.local.adjustments import Minibatch, Steps, sequences
 from mpifed.local.optimizers import Moments, Rule
 from mpifed.models.base import Gradient, Model
@@ -28,8 +29,9 @@ def step_one_by_one(
     moments: Moments,
     noise: np.ndarray,
     steps: Steps,
+    ids: np.ndarray,
 ) -> tuple[Tensor, Moments]:
-    """Train each client's models, one after the other."""
+    """Train each client's models, one after the other; ``ids`` are the clients' numbers."""
     trained = start.clone(memory_format=torch.contiguous_format)
     moments = tuple(moment.clone() for moment in moments)
     components = sequences(start, steps.coupling)
@@ -41,19 +43,21 @@ def step_one_by_one(
     devices = [start.device] if start.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.no_grad():
         for client in range(len(trained)):
-            for m in range(components):
-                seed = bits_at(noise[client : client + 1], np.array([m]))
-                torch.manual_seed(int(seed[0]))
-                begin = int(begins[client] + m * lengths[client])
-                own = samples[begin : begin + int(lengths[client])]
-                if steps.coupling is not None:
-                    _couple(model, rule, batch_size, trained, moments, own, steps, client)
-                    continue
-                row = tuple(moment[client, m] for moment in moments)
-                with model.training(trained[client, m], gradient, mask) as compute:
-                    _train(
-                        compute, rule, batch_size, trained, gradient, row, own, steps, (client, m)
-                    )
+            try:
+                for m in range(components):
+                    seed = bits_at(noise[client : client + 1], np.array([m]))
+                    torch.manual_seed(int(seed[0]))
+                    begin = int(begins[client] + m * lengths[client])
+                    own = samples[begin : begin + int(lengths[client])]
+                    if steps.coupling is not None:
+                        _couple(model, rule, batch_size, trained, moments, own, steps, client)
+                        continue
+                    row, which = tuple(moment[client, m] for moment in moments), (client, m)
+                    with model.training(trained[client, m], gradient, mask) as compute:
+                        _train(compute, rule, batch_size, trained, gradient, row, own, steps, which)
+            except Exception as error:
+                note(error, f"client {ids[client]}")
+                raise
     return trained, moments
 
 

@@ -323,7 +323,7 @@ class LocalSGD:
         else:
             noise = draws.client_keys(f"{self.purpose} noise", clients.ids)
             trained, moments = step_one_by_one(
-                self.model, self.rule, options.batch_size, start, moments, noise, task
+                self.model, self.rule, options.batch_size, start, moments, noise, task, clients.ids
             )
         taken = work.steps * (1 if coupling is None else coupling.steps)
         after = self.rule.after(kept, moments, taken, work.epochs)

@@ -24,8 +24,8 @@ from mpifed.errors import (
 from mpifed.io.yaml_files import as_text
 from mpifed.sweep.plan import launch_words
 from mpifed.tracking import check_tracker
-from mpifed.training.callback import importable_name
-from mpifed.training.output_line import RewrittenLine
+from mpifed.training.callbacks import importable_name
+from mpifed.training.progress import OutputLine as RewrittenLine
 from mpifed.training.request import Request, understand
 from mpifed.watchdog.launcher import launched_rank
 

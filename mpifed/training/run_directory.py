@@ -21,28 +21,10 @@ from mpifed.checkpoint.hdf5 import writing
 from mpifed.errors import InputError, RunError
 from mpifed.io.atomic import replace_bytes, replacing
 from mpifed.io.hdf5 import disk_reason
-from mpifed.training.scores import ClientResults
+from mpifed.training.evaluation import ClientResults
 
-COLUMNS = [
-    "round",
-    "seconds",
-    "train_loss",
-    "train_accuracy",
-    "test_loss",
-    "test_accuracy",
-    "test_accuracy_p10",
-    "test_accuracy_min",
-    "test_accuracy_std",
-    "active_clients",
-    "up_bits",
-    "down_bits",
-    "consensus_distance",
-    "state_digest",
-]
 # Seconds to wait for a process that was killed to release the run directory.
 PATIENCE = 5.0
-
-UNSEEN_COLUMNS = ["unseen_train_accuracy", "unseen_test_accuracy"]
 
 
 class Recorder:

@@ -58,17 +58,6 @@ def first_per_core(nodes: list[int], cores: list[frozenset[int]], threads: int) 
     return sorted(found)
 
 
-def hosting_on(
-    configuration: Configuration, ranks: int, per_node: int, cores: int
-) -> tuple[int, int]:
-    """Return how many ranks would host clients: of all, and of a full node."""
-    here = per_node
-    if configuration.hosts == "cores" and ranks > 1:
-        here = min(per_node, max(1, cores // configuration.threads))
-    nodes, rest = divmod(ranks, per_node)
-    return min(nodes * here + min(rest, here), configuration.clients), here
-
-
 def _cores_of_this_process() -> frozenset[int]:
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))

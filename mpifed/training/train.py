@@ -1,13 +1,24 @@
-"""One run, from its first round or from a checkpoint, to its summary."""
+"""One run, from its first round or from a checkpoint, to its summary.
+
+The content of summary.json.
+
+The versions of what determines a run's numbers.
+
+What is said of a run before its first round: the plan of ``--dry-run``, and remarks.
+"""
 
 from __future__ import annotations
 
+import functools
 import logging
+import math
+import resource
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,30 +30,107 @@ from mpifed.errors import (
     PeerDiverged,
     PeerFailure,
     RunError,
-    text_of,
+    note,
+    one_line,
 )
+from mpifed.federation.clients import imbalance
 from mpifed.io.memory import enough_memory
 from mpifed.mpi.agreement import agree
-from mpifed.training import resume
-from mpifed.training.asynchronous import taking_part
-from mpifed.training.build import Setup
-from mpifed.training.callbacks import hearers_of
-from mpifed.training.clock import Clock
-from mpifed.training.costs import seconds_of_clients
-from mpifed.training.divergence import advice
-from mpifed.training.due import line_of_resume
-from mpifed.training.engine import Engine
-from mpifed.training.evaluation import columns_of
-from mpifed.training.kernels import smallest_and_largest, warning_of_kernels
-from mpifed.training.mistakes import in_later_round, told_as_input
+from mpifed.theory.accounting import EPSILON
+from mpifed.training import request as resume
+from mpifed.training.build import Setup, sample_bytes, seconds_of_clients, work_for_balance
+from mpifed.training.callbacks import listeners_of as hearers_of
+from mpifed.training.engine import Clock, Engine, advice
+from mpifed.training.evaluation import VALIDATION_COLUMNS, columns_of, count_scored
+from mpifed.training.model import described
 from mpifed.training.progress import Progress
-from mpifed.training.rehearsal import rehearse, without_own_failures
-from mpifed.training.request import Request, Task, refuse_overtaken
+from mpifed.training.request import Request, Task, line_of_resume, refuse_overtaken
 from mpifed.training.run_directory import Recorder
 from mpifed.training.samples import Samples, samples_of
-from mpifed.training.summary import of_diverged, summary_of
-from mpifed.training.versions import describe_versions
+from mpifed.training.simulated_time import COLUMN, describe_clock, taking_part
 from mpifed.watchdog.stop_requests import stop_requests_from
+
+# Keys that tell of the computer and of the ranks; all others follow from the configuration.
+MEASURED = frozenset(
+    ("ranks", "seconds", "peak_memory_bytes", "imbalance", "mpi_bytes_sent", "versions")
+)
+
+
+def of_diverged(setup: Setup, engine: Engine) -> dict[str, Any]:
+    """Return the content of summary.json of a run that diverged; not collective."""
+    configuration = setup.configuration
+    return {
+        "status": "diverged",
+        "experiment": configuration.experiment,
+        "algorithm": configuration.algorithm.name,
+        "rounds": engine.round,
+        "ranks": setup.federation.communicator.job_size,
+        "clients": configuration.clients,
+    }
+
+
+def summary_of(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
+    """Return the content of summary.json but the versions; collective."""
+    configuration, communicator = setup.configuration, setup.federation.communicator
+    seconds = dict(engine.clock.seconds)
+    seconds["total"] = seconds["startup"] + seconds["data"] + engine.elapsed
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    slowest = communicator.max(np.array([*seconds.values(), float(peak)]))
+    local = communicator.gather_object(seconds["local"]) or [0.0]
+    sent = int(communicator.sum(np.array([communicator.bytes_sent], np.int64))[0])
+    digest, scores, ledger = engine.digest(), engine.scores, setup.exchange.ledger
+    return {
+        "status": status,
+        "experiment": configuration.experiment,
+        "algorithm": configuration.algorithm.name,
+        "rounds": engine.round,
+        "ranks": communicator.job_size,
+        "clients": configuration.clients,
+        "test_accuracy": scores.get("test_accuracy"),
+        "test_accuracy_p10": scores.get("test_accuracy_p10"),
+        "test_loss": scores.get("test_loss"),
+        **{name: scores[name] for name in VALIDATION_COLUMNS if name in scores},
+        **({"scored_clients": count_scored(setup)} if configuration.evaluation.sample < 1 else {}),
+        "state_digest": digest,
+        "seconds": {
+            phase: round(float(value), 3)
+            for phase, value in zip(seconds, slowest[:-1], strict=True)
+        },
+        "peak_memory_bytes": int(slowest[-1]),
+        "imbalance": round(max(local) * len(local) / sum(local), 4) if sum(local) else None,
+        "mpi_bytes_sent": sent,
+        "up_bits": ledger.up_bits,
+        "down_bits": ledger.down_bits,
+        **({COLUMN: engine.simulated.seconds} if engine.simulated is not None else {}),
+        **({EPSILON: engine.accountant(engine.round)} if engine.accountant is not None else {}),
+        "predicted_contraction": _predicted_contraction(setup, engine),
+    }
+
+
+def _predicted_contraction(setup: Setup, engine: Engine) -> dict[str, float | int] | None:
+    """Return the factor of averaging alone on ``consensus_distance``, where that is recorded."""
+    if engine.scores.get("consensus_distance") is None:
+        return None
+    return setup.exchange.predicted_contraction(engine.round)
+
+
+def describe_versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that determine a run's numbers."""
+    import platform
+
+    packages = ("mpifed", "torch", "numpy", "scipy", "h5py", "networkx", "mpi4py")
+    return {"python": platform.python_version(), **{name: _version(name) for name in packages}}
+
+
+@functools.cache
+def _version(package: str) -> str:
+    """The descriptions of packages are long, and a process may run hundreds of short runs."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def train(
@@ -54,25 +142,19 @@ def train(
     with listening(say) as heard, ExitStack() as at_the_end:
         with clock.measure("data"):
             samples = agree(communicator, partial(_load, setup))
-        tried = []
-        if task.point is None:
-            with clock.measure("startup"):
-                tried = rehearse(setup, samples, task.output)
-        made = partial(_engine, setup, samples, clock, task.output)
-        engine = agree(communicator, told_as_input()(made))
-        agree(communicator, lambda: _warn_of_this_computer(engine))
+        engine = agree(communicator, partial(_engine, setup, samples, clock, task.output))
         if task.point is not None:
             engine.restore(task.point.path, task.point.meta)
             _check_digest(engine, task.point)
         else:
             try:
                 with stop_requests_from(stop_requested):
-                    agree(communicator, told_as_input()(engine.prepare))
+                    agree(communicator, engine.prepare)
             except AgreedStop as stopped:
                 if say is not None:
                     say(str(stopped))
                 return "stopped"
-        remarks = [*tried, *agree(communicator, told_as_input()(engine.remarks))]
+        remarks = agree(communicator, engine.remarks)
         recorder = agree(communicator, lambda: _recorder(setup, task, engine.writer.settle))
         progress = None
         if recorder is not None:
@@ -88,17 +170,21 @@ def train(
             if engine.round == setup.configuration.rounds:
                 _evaluate_again(engine, recorder, progress)
             status = engine.run(task.output, recorder, progress, stop_requested)
-        except (PeerFailure, BrokenPipeError) as error:
+        except (InputError, RunError) as error:
+            more = ""
+            if isinstance(error, Diverged):
+                more = f"; {advice(setup.algorithm)}"
+                if recorder is not None:
+                    recorder.finish(of_diverged(setup, engine))
+            kind = InputError if isinstance(error, InputError) else RunError
+            raise kind(f"round {engine.round}: {error}{more}") from error
+        except (PeerFailure, BrokenPipeError, KeyboardInterrupt) as error:
             if recorder is not None and isinstance(error, PeerDiverged):
                 recorder.finish(of_diverged(setup, engine))
             raise
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # a user's component may raise anything
-            if recorder is not None and isinstance(error, Diverged):
-                recorder.finish(of_diverged(setup, engine))
-            more = f"; {advice(setup.algorithm)}" if isinstance(error, Diverged) else ""
-            raise RunError(f"round {engine.round}: {_in_words(error)}{more}") from error
+            note(error, f"round {engine.round}")
+            raise
         summary = summary_of(setup, engine, status)
         hearers.close(status)  # whose time is not the run's, and whose warnings are in the log
         every = communicator.gather_object(heard)
@@ -124,7 +210,7 @@ def train(
 
 
 def _load(setup: Setup) -> Samples:
-    with enough_memory("the samples of the clients hosted here"), told_as_input():
+    with enough_memory("the samples of the clients hosted here"):
         return samples_of(setup)
 
 
@@ -162,12 +248,6 @@ def listening(say: Callable[[str], None] | None = None) -> Iterator[list[str]]:
     finally:
         log.removeHandler(listener)
         log.setLevel(level)
-
-
-def _in_words(error: BaseException) -> str:
-    if isinstance(error, (RunError, InputError)):
-        return text_of(error)
-    return f"{in_later_round(error)} (MPIFED_DEBUG=1 shows the traceback)"
 
 
 def _check_digest(engine: Engine, point: resume.ResumePoint) -> None:
@@ -217,12 +297,81 @@ def _opening(setup: Setup, task: Task) -> list[str]:
     return lines
 
 
-def _warn_of_this_computer(engine: Engine) -> None:
-    """Test kernels on rank 0: results are promised for ranks on one kind of CPU."""
-    setup = engine.setup
-    if setup.federation.communicator.rank == 0:
-        clients = smallest_and_largest(setup, engine.samples)
-        tested = partial(warning_of_kernels, setup, clients, engine.seed)
-        warning = without_own_failures(tested, setup)
-        if warning is not None:
-            warnings.warn(warning, stacklevel=1)
+def plan_lines(setup: Setup) -> list[str]:
+    """Return the lines of ``--dry-run``: clients per rank, memory, bytes of a round; collective."""
+    federation, description = setup.federation, setup.dataset.description
+    counts = np.bincount(federation.owner, minlength=federation.communicator.size)
+    itemsize = setup.dtype.itemsize
+    inputs = math.prod(description.input_shape)
+    samples = description.n_train + description.n_val + description.n_test
+    by_rank = np.bincount(federation.owner, weights=samples, minlength=len(counts))
+    bytes_of_rank = by_rank * sample_bytes(setup.configuration, description)
+    payload = setup.algorithm.payload() * itemsize
+    participants = len(federation.training)
+    idle = federation.communicator.job_size - int(np.count_nonzero(counts))
+    spare = f"; {idle} rank{'s' * (idle > 1)} without clients" if idle else ""
+    validation = ""
+    if setup.configuration.evaluation.validates:
+        validation = f", {int(description.n_val.sum()):,} validation"
+    return [
+        f"data        {one_line(description.source, 200)}: {description.n_clients} clients, "
+        f"{int(description.n_train.sum()):,} training{validation} and "
+        f"{int(description.n_test.sum()):,} test samples, {inputs} inputs, "
+        f"{description.n_classes} classes",
+        f"clients     {participants} in training, {int(federation.unseen.sum())} unseen; "
+        f"per rank: {_range(counts)}{spare}",
+        *_balance(setup),
+        f"memory      {_range(bytes_of_rank)} bytes of samples per rank",
+        f"model       {described(setup.model)}; a message has {payload:,} bytes",
+        *setup.exchange.describe(payload, itemsize),
+        *describe_clock(setup),
+    ]
+
+
+def _balance(setup: Setup) -> list[str]:
+    """Return how equal the work of ranks is, where there are several."""
+    federation, ranks = setup.federation, setup.federation.communicator.size
+    if ranks == 1:
+        return []
+    work = work_for_balance(setup.configuration, setup.dataset.description)
+    most = imbalance(work, federation.owner, ranks)
+    return [f"work        the busiest rank has {most:.3f} times the mean of all ranks"]
+
+
+def remarks(setup: Setup) -> list[str]:
+    """Return lines for the log about data, model, weights and exchange, the same on every rank."""
+    payload = setup.algorithm.payload()
+    own = setup.exchange.remarks(payload, setup.configuration.rounds) if payload else []
+    return [*setup.dataset.remarks(), *setup.model.remarks, *_of_weights(setup), *own]
+
+
+def _of_weights(setup: Setup) -> list[str]:
+    """Return a line where a server's weights may differ from what is expected."""
+    configuration, federation = setup.configuration, setup.federation
+    algorithm = setup.algorithm
+    is_server = configuration.exchange.name == "server" and algorithm.communicates
+    if not is_server or federation.inclusion == 1:
+        return []
+    by, over = algorithm.averages_by, configuration.exchange.options["average_over"]
+    if by is None:
+        if over == "participants":
+            return []
+        name = configuration.algorithm.name
+        return [
+            f"exchange.average_over={over} changes nothing: {name} adds the participants' "
+            "messages with weights 1 / p, p being the probability to take part"
+        ]
+    n_train = federation.n_train[federation.training]
+    plain = over == "participants" and not federation.is_unbiased
+    if not plain or by != "samples" or n_train.min() == n_train.max():
+        return []
+    return [
+        f"clients have {_range(n_train)} training samples and take part with probability "
+        f"{federation.inclusion:.4g}: an average renormalised over participants counts large "
+        "clients for less than their share of all samples; participation.weights=unbiased does not"
+    ]
+
+
+def _range(values: np.ndarray) -> str:
+    low, high = int(values.min()), int(values.max())
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"

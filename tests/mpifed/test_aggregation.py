@@ -17,10 +17,9 @@ from mpifed.components.registry import find_algorithm
 from mpifed.components.tables import AGGREGATORS, ALGORITHMS
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.errors import Diverged, InputError, RunError
-from mpifed.exchange import pairs
-from mpifed.exchange.aggregation import ByCoordinates, build
+from mpifed.exchange import aggregation
+from mpifed.exchange.aggregation import ByCoordinates, build, clipped
 from mpifed.exchange.compression import build as build_compressor
-from mpifed.exchange.robust import clipped
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Alone, world
@@ -147,7 +146,7 @@ def test_messages_that_arrive_compressed_are_aggregated(monkeypatch):
     compressor = build_compressor({"name": "rand_k", "k": 10})
     made = aggregate(rows, "median", compressor=compressor)
     assert (made == 0).sum() >= 20  # most coordinates of most messages are zero
-    monkeypatch.setattr(pairs, "AT_ONCE", 24)
+    monkeypatch.setattr(aggregation, "AT_ONCE", 24)
     assert np.array_equal(aggregate(rows, "median", compressor=compressor), made)
 
 
@@ -169,7 +168,7 @@ def test_a_server_that_adds_with_weights_of_its_own_says_so():
 @pytest.mark.mpi
 @pytest.mark.parametrize("name", [*ROBUST, "mean"])
 def test_these_ranks_make_of_updates_what_one_makes(name, monkeypatch):
-    monkeypatch.setattr(pairs, "AT_ONCE", 40)
+    monkeypatch.setattr(aggregation, "AT_ONCE", 40)
     n, communicator = 9, world()
     rows = torch.from_numpy(np.random.default_rng(4).normal(size=(n, 5, 7)).astype(np.float32))
     active = np.arange(n) != 2

@@ -15,8 +15,7 @@ from mpifed.checkpoint import files as checkpoint
 from mpifed.components.tables import ALGORITHMS
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.errors import InputError
-from mpifed.exchange.asynchrony import Timetable
-from mpifed.exchange.asynchrony.channel import FRESH, partners_of
+from mpifed.exchange.asynchrony import FRESH, Timetable, partners_of
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.mixing import complete
 from mpifed.federation.clients import Federation

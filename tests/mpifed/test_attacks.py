@@ -21,11 +21,9 @@ NAMED = {"clients": [1, 3]}
 
 def averaged(attack, exchange="server", **more):
     """The exchange's result of a round in which clients move from zero to their number."""
-    from mpifed.training.channels import channel_of
-
     engine = prepared("fedavg", exchange, attack=attack, **more)
     n, taking_part = engine.setup.federation.n_clients, np.arange(1, 5)
-    channel = channel_of(engine.setup, 1, np.isin(np.arange(n), taking_part), None)
+    channel = engine.setup.channel(1, np.isin(np.arange(n), taking_part))
     moved = torch.arange(1, 5, dtype=torch.float64)[:, None] * torch.ones(4, 3).double()
     weights = torch.full((4,), 0.25, dtype=torch.float64)
     before = torch.zeros(4, 3) if channel.shared_is_rows else torch.zeros(3)

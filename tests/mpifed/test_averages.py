@@ -22,7 +22,7 @@ from mpifed.components.tables import ALGORITHMS
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.config.experiments import apply_overrides, parse_overrides, read_experiment
 from mpifed.errors import RunError
-from mpifed.exchange.compression.base import Identity
+from mpifed.exchange.compression import Identity
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Federation
 from mpifed.federation.participation import (

@@ -16,7 +16,7 @@ from commands import TINY, call, checkpoints, in_child, launch
 
 import mpifed
 from mpifed.errors import InputError, RunError
-from mpifed.training.output_line import RewrittenLine
+from mpifed.training.progress import OutputLine as RewrittenLine
 
 SMALL = {"clients": 4, "rounds": 4, "data.n_test": 20, "evaluation.every": 2}
 

@@ -25,8 +25,7 @@ from mpifed.models.base import Model
 from mpifed.models.linear import Linear
 from mpifed.mpi.communicator import Alone
 from mpifed.training.build import make
-from mpifed.training.clock import Clock
-from mpifed.training.engine import Engine
+from mpifed.training.engine import Clock, Engine
 from mpifed.training.samples import samples_of
 
 

@@ -14,8 +14,7 @@ from mpifed.algorithms.base import Predictor
 from mpifed.algorithms.returned import check_predictor
 from mpifed.errors import RunError
 from mpifed.models.linear import linear
-from mpifed.training.averages import bottom_decile, summarise
-from mpifed.training.scores import ClientResults, score_clients
+from mpifed.training.evaluation import ClientResults, bottom_decile, score_clients, summarise
 
 
 @pytest.mark.parametrize(("count", "which"), [(1, 0), (9, 0), (10, 0), (11, 1), (20, 1), (21, 2)])

@@ -8,7 +8,7 @@ import torch
 import mpifed
 import topologies
 from mpifed.algorithms.global_model.fedavg import FedAvg
-from mpifed.errors import InputError, RunError
+from mpifed.errors import CodeError, InputError, RunError
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Draws, Federation
@@ -201,7 +201,7 @@ def test_no_matrix_is_made_for_an_algorithm_that_sends_nothing(monkeypatch, tmp_
         run = mpifed.run("synthetic-fedem", output=tmp_path / exchange, **options)
         digests.append(run.summary["state_digest"])
     assert digests[0] == digests[1]
-    with pytest.raises(TypeError):
+    with pytest.raises(CodeError, match="TypeError"):
         mpifed.run("synthetic-fedem", output=tmp_path / "fedem", exchange="gossip", **small)
 
 

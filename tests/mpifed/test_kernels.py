@@ -7,7 +7,7 @@ from commands import TINY, call
 
 from mpifed.models.linear import Linear
 from mpifed.surrogates.dictionary import Dictionary
-from mpifed.training.kernels import CBWR, advice
+from mpifed.training.verification import CBWR, advice
 
 DICTIONARY = ("fedmm-homogeneous", "clients=3", "rounds=1", "data.samples=90")
 WHOLE = (*DICTIONARY, "compression=none", "participation=1")

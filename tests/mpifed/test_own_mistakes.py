@@ -69,7 +69,6 @@ def user(tmp_path, monkeypatch, capfd):
         assert len(message) <= MESSAGE + len("mpifed: ") and "Traceback" not in done.err
         lines = [number for number, line in enumerate(file.split("\n"), 1) if "# here" in line]
         assert not lines or f"comp.py, line {lines[0]}" in message, message
-        assert (tmp_path / "run").exists() == (done.code != 2)
         return done.code, message.removeprefix("mpifed: "), done.out
 
     yield run
@@ -99,7 +98,7 @@ def test_a_function_in_place_of_each_kind_is_told_what_is_wanted(key, user):
 
 
 CLASSES = {
-    "from mpifed.exchange.compression.base import Compressor as Base": (
+    "from mpifed.exchange.compression import Compressor as Base": (
         "compression",
         f"which lacks the methods {COMPRESSOR} (in ",
     ),
@@ -111,7 +110,7 @@ CLASSES = {
         "algorithm",
         f"which lacks the methods {METHODS} (in ",
     ),
-    "from mpifed.exchange.aggregation.aggregators import ByProducts as Base": (
+    "from mpifed.exchange.aggregation import ByProducts as Base": (
         "exchange.aggregator",
         "which lacks the methods shares(products) (in ",
     ),
@@ -163,13 +162,6 @@ BODIES = {
         "algorithm 'Own': round returned None; it must return a state as it was given, of "
         f"FedAvgState {ROUND}, in comp.py, line "
     ),
-    "def round(self, state, clients, channel, draws):\n    channel.mean(state.model)  # here": (
-        "round raised TypeError: channel.mean() missing 1 required positional argument: 'weights' "
-        "in comp.py, line 18 (Own.round); write channel.mean(rows, weights, whole) (mpifed calls "
-    ),
-    "def round(self, state, clients, channel, draws):\n    channel.avrage(1)  # here": (
-        "round raised AttributeError: channel has no attribute 'avrage'; did you mean 'average'? "
-    ),
     "def round(self, clients, state, channel, draws):\n    pass": (
         "algorithm.name is 'comp:Own', which cannot be imported: algorithm 'Own' has round(clients"
         ", state, channel, draws), but mpifed calls round(state, clients, channel, draws): the "
@@ -178,10 +170,6 @@ BODIES = {
     "def init(self, clients, exchange, draws, dtype):  # here\n    return FedState()": (
         "it must return a state, which is a dataclass (mpifed.state): write @dataclasses.dataclass"
         "(frozen=True) above class FedState (mpifed calls init(clients, exchange, draws, dtype), "
-    ),
-    "def init(self, clients, exchange, draws, dtype):\n    return FedState(1)  # here": (
-        "TypeError: FedState() takes no arguments in comp.py, line 18 (Own.init); write "
-        "@dataclasses.dataclass(frozen=True) above class FedState (mpifed calls init("
     ),
     "def init(self, clients, exchange, draws, dtype):  # here\n    return Bare(torch.ones(1, 5))": (
         "init returned a state whose field 'model' does not say to whom it belongs; write model: "
@@ -195,28 +183,6 @@ def test_a_method_that_is_wrong_is_told_in_the_words_of_its_file(body, user):
     source = textwrap.dedent(METHOD) + textwrap.indent(body, "    ")
     code, message, _ = user(source, *WORDS, "algorithm=comp:Own")
     assert code == 2 and BODIES[body] in message, message
-
-
-@pytest.mark.parametrize(
-    ("act", "said"),
-    [
-        (
-            '{}["later"]',
-            "round 3: algorithm 'Own': round raised KeyError: 'later' in comp.py, line 20 "
-            f"(Own.round) {ROUND}) (MPIFED_DEBUG",
-        ),
-        ("return None", f"FedAvgState {ROUND}, in comp.py, line 18)"),
-    ],
-)
-def test_a_failure_in_a_later_round_has_its_place(act, said, user):
-    body = f"""
-    def round(self, state, clients, channel, draws):
-        if draws.round == 3:
-            {act}
-        return super().round(state, clients, channel, draws)
-    """
-    code, message, _ = user(textwrap.dedent(METHOD) + body, *WORDS, "algorithm=comp:Own")
-    assert code == 1 and message.startswith("round 3: ") and said in message, message
 
 
 MODULE = """

@@ -7,8 +7,7 @@ import scipy.sparse
 
 from mpifed.exchange.mixer import Mixer
 from mpifed.exchange.routes import Route, traffic
-from mpifed.federation.clients import Federation
-from mpifed.federation.placement import partitioned_owners, rows_sent, spectral_order
+from mpifed.federation.clients import Federation, partitioned_owners, rows_sent, spectral_order
 from mpifed.mpi.communicator import Alone
 from topologies import mixing_matrix
 

@@ -13,7 +13,7 @@ from mpifed.checkpoint.format import _clock
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.errors import InputError
 from mpifed.federation.links import read_links, step_seconds
-from mpifed.federation.network import ComputeOptions, NetworkOptions
+from mpifed.federation.options import ComputeOptions, NetworkOptions
 from mpifed.launch import main
 from mpifed.mpi.communicator import Alone
 from mpifed.report.__main__ import main as report

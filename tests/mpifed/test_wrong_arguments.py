@@ -13,12 +13,6 @@ from mpifed.__main__ import main
 from mpifed.config.configuration import read_experiment, resolve, to_yaml
 
 SAID = {
-    "run --plan rank=4": "--plan has the key 'rank'; did you mean 'ranks'? allowed: ranks, ranks_",
-    "run --plan ranks=4 latenzy=1": "--plan has the key 'latenzy'; did you mean 'latency'? allowed",
-    "run --plan ranks=4 round=1": "did you mean 'rounds'? allowed: ranks, ranks_per_node",
-    "run --plan ranks 4": "--plan has the word 'ranks', which is not of the form key=value",
-    "run --plan cores=2": "--plan: ranks is missing; allowed: an integer from 1",
-    "run --plan ranks=2 site=no.yaml": "--plan: site is 'no.yaml': no.yaml cannot be read",
     "run seed=range(3)": "at most 9223372036854775807; for a run of each: mpifed sweep seed=...",
     "run algorithm=[fedem,fedavg]": "with a name; for a run of each: mpifed sweep algorithm=...",
     "run --output": "--output has no value; --help shows",

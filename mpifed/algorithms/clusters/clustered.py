@@ -66,7 +66,7 @@ class SplitRule:
     ) -> Tensor:
         """Return the clusters after the splits of a round. Collective."""
         is_euclidean = self.update_norm == "euclidean"
-        norms = channel.collect(row_norms(updates) if is_euclidean else updates.abs().amax(1))
+        norms = channel.gather(row_norms(updates) if is_euclidean else updates.abs().amax(1))
 
         def disagreeing() -> list[Tensor]:
             small = (row_norms(means) < self.eps1).cpu()
@@ -170,7 +170,7 @@ class Clustered(ByCluster):
     def round(
         self, state: ClusteredState, clients: Clients, channel: ServerChannel, draws: Draws
     ) -> ClusteredState:
-        start, cluster = channel.deliver(state.models), state.cluster
+        start, cluster = channel.scatter(state.models), state.cluster
         trained, optimizer = self.local(start, state.optimizer, clients, draws)
         updates = channel.send(trained - start)  # D_i
         weights = clients.weights if self.averages_by == "samples" else clients.equal_weights

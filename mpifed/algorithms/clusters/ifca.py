@@ -83,7 +83,7 @@ class Ifca(ByCluster):
         start = received[torch.arange(len(clients)), choice][:, None]
         trained, optimizer = self.local(start, state.optimizer, clients, draws)  # line 8
         sent = channel.send(choice[:, None].to(trained), whole=True)  # s_i, line 9
-        labels = channel.collect(sent[:, 0])
+        labels = channel.gather(sent[:, 0])
         models = []
         for label, before in enumerate(state.models.split(1)):  # line 10
             members, here = channel.among(labels == label), choice == label

@@ -36,10 +36,10 @@ from mpifed.algorithms.flix.objective import FlixObjective
 from mpifed.algorithms.flix.options import DianaState, FlixState, StepSize
 from mpifed.algorithms.server_messages import message_variance
 from mpifed.exchange.base import Exchange, ServerChannel
+from mpifed.exchange.reduction import add_scaled
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSGD
 from mpifed.models.base import Model
-from mpifed.sparse_rows import add_scaled
 from mpifed.theory import flix as theory
 
 

@@ -22,8 +22,8 @@ from mpifed.algorithms.flix.options import FlixState, StepSize
 from mpifed.algorithms.server_messages import message_variance
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.exchange.measuring import largest, total
+from mpifed.exchange.reduction import SparseRows, gathered
 from mpifed.federation.clients import Clients, Draws
-from mpifed.sparse_rows import SparseRows, gathered
 from mpifed.theory import flix as theory
 
 

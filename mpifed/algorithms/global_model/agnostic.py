@@ -23,12 +23,12 @@ from torch import Tensor
 from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor, initial_models
 from mpifed.exchange.base import Exchange, ServerChannel
+from mpifed.exchange.reduction import SparseRows
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.linear_objective import Objectives
 from mpifed.local.objective import Regulariser
 from mpifed.local.solver import LocalSGD
 from mpifed.models.base import Model
-from mpifed.sparse_rows import SparseRows
 from mpifed.surrogates.projections import simplex
 
 

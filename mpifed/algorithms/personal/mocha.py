@@ -31,13 +31,13 @@ from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.exchange.measuring import computed_once, total
+from mpifed.exchange.reduction import SparseRows
 from mpifed.federation.clients import Clients, Draws
 from mpifed.io.memory import check_memory
 from mpifed.local.linear_objective import columns_of, rows_of
 from mpifed.local.solver import LocalSGD
 from mpifed.models.linear import Linear
 from mpifed.random import shuffles
-from mpifed.sparse_rows import SparseRows
 from mpifed.watchdog import heartbeat
 
 # Smaller eigenvalues of W'W count as this, so that Sigma has an inverse.

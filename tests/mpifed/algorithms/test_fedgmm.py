@@ -18,7 +18,7 @@ from mpifed.config.configuration import resolve
 from mpifed.errors import InputError
 from mpifed.federation.clients import Draws, participants
 from mpifed.models import losses as costs
-from mpifed.training.growing import first_samples
+from mpifed.training.evaluation import first_samples
 
 EXACT = {"covariance_floor": 1e-9, "gmm_dimension": None}
 

@@ -29,7 +29,7 @@ from mpifed.models.lstm import lstm
 from mpifed.models.mlp import Mlp, mlp
 from mpifed.models.modules import module_model
 from mpifed.mpi.communicator import Alone
-from mpifed.training.scores import score_clients
+from mpifed.training.evaluation import score_clients
 
 
 def solver_of(model, longest=40, **options):

@@ -1,4 +1,7 @@
-"""The section ``privacy``, and what it goes with; ``mpifed.exchange.privacy`` does what it says."""
+"""How long the simulated clients compute, and over which links they communicate.
+
+The section ``privacy``, and what it goes with; ``mpifed.exchange.privacy`` does what it says.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,102 @@ import importlib.util
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from annotated_types import Gt, Lt
+from annotated_types import Ge, Gt, Lt
 
 from mpifed.components.registry import find_algorithm
 from mpifed.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkOptions:
+    """The section ``network``: the links of the simulated federation.
+
+    Parameters
+    ----------
+    latency : float
+        Seconds from any client to any other, or to the server.
+    bandwidth : float, optional
+        Bits per second of the path between two clients, or to the server. None is unlimited.
+    upload : float, optional
+        Bits per second of a client's access link, shared by what it sends in a round. None is
+        unlimited, or that of the file.
+    download : float, optional
+        The same for what it receives.
+    path : str, optional
+        A file of sites (.csv of latencies, .graphml or .gml) in place of latency and bandwidth.
+    server : int, optional
+        The site of the server, from 0, in a file of sites. None is the site from which the
+        slowest client is nearest.
+    """
+
+    latency: Annotated[float, Ge(0)] = 0.0
+    bandwidth: Annotated[float, Gt(0)] | None = None
+    upload: Annotated[float, Gt(0)] | None = None
+    download: Annotated[float, Gt(0)] | None = None
+    path: str | None = None
+    server: Annotated[int, Ge(0)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.path is not None and (self.latency or self.bandwidth is not None):
+            raise InputError(
+                "network.path is given beside network.latency or network.bandwidth, which the file "
+                "has; allowed: one of them"
+            )
+        if self.server is not None and self.path is None:
+            raise InputError(
+                f"network.server is {self.server}, a site of a file, but network.path is empty"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeOptions:
+    """The section ``compute``: how long the simulated clients take for a local step.
+
+    Parameters
+    ----------
+    name : {'constant', 'lognormal', 'trace', 'measured'}
+        The same for all; around a median, by client and round; from a table; or what this computer
+        takes on average in the first round.
+    seconds : float
+        Seconds of a local step; the median of 'lognormal'.
+    client_sigma : float
+        Standard deviation of the logarithm of the clients' speed, drawn once.
+    round_sigma : float
+        The same of a client's speed in a round, drawn anew in each.
+    path : str, optional
+        CSV file of 'trace': seconds of a step, a row for each round, a column for each client, or
+        one for all. After the last row the first is next.
+    """
+
+    name: Literal["constant", "lognormal", "trace", "measured"] = "constant"
+    seconds: Annotated[float, Ge(0)] = 0.0
+    client_sigma: Annotated[float, Ge(0)] = 0.0
+    round_sigma: Annotated[float, Ge(0)] = 0.0
+    path: str | None = None
+
+    def __post_init__(self) -> None:
+        spread = self.client_sigma or self.round_sigma
+        if self.name == "lognormal" and not (spread and self.seconds):
+            raise InputError(
+                "compute.name is 'lognormal', which needs compute.seconds above 0 and "
+                "compute.client_sigma or compute.round_sigma above 0"
+            )
+        if self.name != "lognormal" and spread:
+            raise InputError(
+                f"compute.client_sigma and compute.round_sigma are for 'lognormal', but "
+                f"compute.name is '{self.name}'"
+            )
+        if self.name in ("trace", "measured") and self.seconds:
+            raise InputError(
+                f"compute.seconds is {self.seconds:g}, but compute.name '{self.name}' finds the "
+                "seconds itself; allowed: 0"
+            )
+        if (self.name == "trace") != (self.path is not None):
+            raise InputError(
+                f"compute.name is '{self.name}' and compute.path is "
+                f"{'given' if self.path else 'empty'}; a trace needs a file, and nothing else does"
+            )
+
 
 # What finds epsilon.
 PACKAGE = "dp_accounting"

@@ -1,4 +1,7 @@
-"""One round of asynchronous gossip: values of this round and of earlier ones, mixed exactly."""
+"""Gossip without rounds that anybody waits for: a discrete-event schedule, the same everywhere.
+
+One round of asynchronous gossip: values of this round and of earlier ones, mixed exactly.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,7 @@ import torch
 from torch import Tensor
 
 from mpifed.errors import RunError
-from mpifed.exchange.base import Channel, Ledger, bits_of
-from mpifed.exchange.compression import Compressor
+from mpifed.exchange.base import Channel, Exchange, Round, bits_of, timed
 from mpifed.exchange.mixer import Mixer, mix, mixer
 from mpifed.exchange.reduction import common_exponents, largest
 from mpifed.exchange.routes import ahead, piece
@@ -167,43 +169,35 @@ def first_values(shared: list[Tensor], slots: int | None) -> Values:
     return Values(shared[0].new_zeros(len(shared[0]), slots, size))
 
 
-@dataclass
 class AsynchronousChannel(Channel):
     """Those whose computations end in a round."""
 
-    federation: Federation
-    ledger: Ledger
-    make_plan: Callable[[], Plan]
-    memory: Values
-    _place: int = 0
-    _crossings: dict[int, Crossing] = field(default_factory=dict)
-
-    @property
-    def shared_is_rows(self) -> bool:
-        return True
-
-    @property
-    def compressor(self) -> Compressor | None:
-        return None
+    def __init__(
+        self, exchange: Exchange, round: Round, memory: Values, make_plan: Callable[[], Plan]
+    ) -> None:
+        super().__init__(exchange, round, memory)
+        self.federation, self._make_plan = exchange.federation, make_plan
+        self._crossings: dict[int, Crossing] = {}
 
     @cached_property
     def plan(self) -> Plan:
         """What is mixed in this round."""
-        return self.make_plan()
+        return self._make_plan()
 
     def broadcast(self, shared: Tensor) -> Tensor:
         return shared
 
+    @timed
     def average(self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0) -> Tensor:
-        plan, size = self.plan, math.prod(rows.shape[1:])
-        part = slice(self._place, self._place + size)
-        self._place = part.stop
+        self.check_update(rows, weights, before)
+        plan, size, ledger = self.plan, math.prod(rows.shape[1:]), self.exchange.ledger
+        part = self._next_part(size)
         bits = plan.messages * bits_of(torch.Size([size]), rows.dtype)
-        self.ledger.up_bits += bits
-        self.ledger.down_bits += bits
-        self.ledger.up_floats += plan.messages * size
+        ledger.up_bits += bits
+        ledger.down_bits += bits
+        ledger.up_floats += plan.messages * size
         crossing = self._crossing(rows.element_size())
-        fresh = rows.flatten(1)
+        fresh = self.transformed(rows, before).flatten(1)
         if plan.keeps_mixed and len(fresh):
             # Others may have changed the value since the computation began.
             now = self.memory.kept[crossing.hosted(plan.sender[crossing.fresh]), 0, part]
@@ -449,3 +443,6 @@ def partners_of(
             level = min(draw * share[-1], np.nextafter(share[-1], 0))
             partners[k] = others[np.searchsorted(share, level, side="right")]
     return partners
+
+
+__all__ = ["AsynchronousChannel", "Timetable", "first_values"]
