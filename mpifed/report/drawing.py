@@ -59,7 +59,7 @@ FEW_POINTS = 12  # up to so many points each gets a marker
 MARKED = 6  # markers on a line of more points
 BANDS = 2  # in one panel; more of them would merge, so bars are drawn instead
 BAR = 5  # points between the bars of two lines
-INTERVALS = 160  # of a thinned curve, each with its least and largest value
+INTERVAL = 4  # points of a thinned curve, of which the least and largest value are drawn
 
 
 @dataclass(frozen=True)
@@ -189,8 +189,9 @@ def _draw(axes: Axes, chart: Chart, lines: Sequence[Line]) -> None:
             axes.plot(guide.x, guide.y, color=guide.look.colour, linewidth=1,
                       linestyle=(0, (4, 3)), gid=_id(guide, "guide"))  # fmt: skip
     banded = sum(bool(line.band.any()) for line in lines) <= BANDS
+    intervals = int(72 * axes.bbox.width / axes.figure.dpi / INTERVAL)
     for index, line in enumerate(lines):
-        kept = line.part(thinned(line.y, INTERVALS))
+        kept = line.part(thinned(line.y, intervals))
         colour, x, y, places = (
             line.look.colour,
             kept.x,
@@ -333,12 +334,14 @@ def _inline(
         part, _, method = html.unescape(found[1]).partition(" of ")
         if method not in numbers:
             return "<g>"
-        return f'<g class="{part}" data-s="{numbers[method]}" data-name="{names[method]}">'
+        name = f' data-name="{names[method]}"' if part == "line" else ""
+        return f'<g class="{part}" data-s="{numbers[method]}"{name}>'
 
     drawn = re.sub(r"<g id=\"([^\"]*)\">", group, drawn[drawn.index("</style>") :])
     drawn = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{front}-", drawn)
     drawn = re.sub(r"(\.\d\d)\d+", r"\1", drawn)  # a hundredth of a point
-    drawn = re.sub(r"\s*\n\s*", "\n", drawn).replace("xlink:href", "href")
+    drawn = re.sub(r"font-family: [^;\"]*(; )?| transform=\"rotate\(-0 [^\"]*\"", "", drawn)
+    drawn = re.sub(r"\s*\n\s*", "\n", drawn).replace("xlink:href", "href").replace("\nL ", "L")
     inner = drawn.removeprefix("</style>\n</defs>\n")
     return f'{tag} viewBox="0 0 {wide:g} {high:g}">{inner}'
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,15 +55,15 @@ def looks(methods: Sequence[tuple[str, str]]) -> dict[str, Look]:
     """
     first = _first_colours([name for name, _ in methods])
     order = {label: index for index, (_, label) in enumerate(methods)}
-    taken: set[tuple[int, int]] = set()
+    taken: Counter[tuple[int, int]] = Counter()
     found = {}
     # The label without settings before those with some.
     for name, label in sorted(methods, key=lambda one: "," in one[1]):
         colours = [(first[name] + k) % len(COLOURS) for k in range(len(COLOURS))]
         by_dash = [(c, d) for d in range(len(DASHES)) for c in colours]
         own = [] if len(first) == 1 else [(colours[0], d) for d in range(len(DASHES))]
-        pair = next((one for one in own + by_dash if one not in taken), by_dash[0])
-        taken.add(pair)
+        pair = min(own + by_dash, key=taken.__getitem__)
+        taken[pair] += 1
         found[label] = _look(*pair, order[label])
     return {label: found[label] for label in order}
 

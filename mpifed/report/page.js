@@ -63,11 +63,14 @@
   function read(panel) {
     if (!known.has(panel)) {
       const series = all("g.line", panel).map((group) => {
-        const band = panel.querySelector(`g.band[data-s="${group.dataset.s}"] path`);
         const line = points(group.querySelector("path"));
+        const mine = (part) => all(`g.${part}[data-s="${group.dataset.s}"] > path`, panel).map(points);
+        const marks = all("use", group).map((mark) => Number(mark.getAttribute("x")));
+        const bars = mine("bars").map(([[, low], [, high]], k) => [marks[k], low, high]);
+        const band = mine("band").flatMap((edge) => line.map(([x], k) => [x, edge[k][1], edge.at(-1 - k)[1]]));
         return {
           line,
-          band: band ? points(band).slice(0, line.length) : null,
+          spread: [...band, ...bars],  // x, and the ends of a band or bar there
           method: group.dataset.s,
           name: group.dataset.name,
         };
@@ -115,7 +118,8 @@
     const rows = series.map((one) => {
       const index = nearest(one.line, at), [x, y] = one.line[index];
       const value = found.y(y);
-      const half = one.band ? Math.abs(found.y(one.band[index][1]) - value) : 0;
+      const [, low, high] = one.spread.find((bar) => Math.abs(bar[0] - x) < 0.02) ?? [0, 0, 0];
+      const half = Math.abs(found.y(high) - found.y(low)) / 2;
       return { one, value, half, far: Math.abs(x - at) > 6 };
     }).sort((a, b) => b.value - a.value);
     const title = document.createElement("div");
