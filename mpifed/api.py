@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from mpifed.algorithms.returned import checked_payload
 from mpifed.checkpoint import files as checkpoint
 from mpifed.components.registry import Section, is_component, name_of
 from mpifed.config.configuration import Configuration, decided, resolve, to_yaml
@@ -68,6 +67,7 @@ def run(
     progress: bool = False,
     on_round: Callback | str | None = None,
     track: str | None = None,
+    restart: bool = False,
     **overrides: Any,
 ) -> Result:
     """Run an experiment with the same checks and the same run directory as the command.
@@ -109,6 +109,8 @@ def run(
         function. What it raises ends the run.
     track : {'tensorboard', 'mlflow', 'wandb'}, optional
         Where recorded rounds are sent as well; see docs/tracking.md.
+    restart : bool
+        Begin anew in ``output``; what is there of a run is moved to ``replaced-1`` in it.
     **overrides
         Keys of the configuration. Those with dots are passed in a mapping:
         ``run("synthetic-fedem", **{"exchange.name": "gossip"})``. Classes and functions of the top
@@ -139,6 +141,7 @@ def run(
         progress=progress,
         on_round=on_round,
         track=track,
+        restart=restart,
     )
     if ranks is not None:
         return Result(*run_on_ranks(request, ranks))
@@ -269,7 +272,6 @@ def _carry_out(
                 communicator,
                 lambda: make(configuration, communicator, horizon, stored),
             )
-            agree(communicator, lambda: checked_payload(setup.algorithm))
             agree(communicator, lambda: check_round(setup))
         task.remarks.extend(f"warning: {line}" for line in dict.fromkeys(heard))
         task.remarks.extend(agree(communicator, lambda: remarks(setup)))

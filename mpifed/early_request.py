@@ -96,7 +96,7 @@ def _check_places(options: Any, chosen: str | bool | None) -> None:
 
     if options.output is not None:
         check_output(Path(options.output))
-        if chosen is None:
+        if chosen is None and not options.restart:
             check_free(Path(options.output))
     if options.on_round is not None:
         _check_function(options.on_round)

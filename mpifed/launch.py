@@ -54,6 +54,11 @@ def parser() -> Parser:
         help="continue from a checkpoint; without PATH from the newest intact one of --output",
     )
     made.add_argument(
+        "--restart",
+        action="store_true",
+        help="begin anew in --output; what is there of a run is moved to replaced-1 in it",
+    )
+    made.add_argument(
         "--dry-run", action="store_true", help="check and show the plan; train nothing"
     )
     made.add_argument(
@@ -171,6 +176,7 @@ def _request(options: Any, early: EarlyRequest) -> Any:
         options.dry_run,
         options.quiet,
         since_start(),
+        restart=options.restart,
         on_round=options.on_round,
         track=options.track,
     )

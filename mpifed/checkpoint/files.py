@@ -52,7 +52,13 @@ def round_of(path: Path) -> int:
 
 def listed(directory: Path) -> list[Path]:
     """Return the checkpoints in ``directory``, newest first, intact or damaged."""
-    found = [path for path in directory.glob("round-*.h5") if NAME.fullmatch(path.name)]
+    try:
+        names = os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise Damaged(f"{directory} cannot be read: {error.strerror}") from None
+    found = [directory / name for name in names if NAME.fullmatch(name)]
     return sorted(found, key=round_of, reverse=True)
 
 

@@ -28,7 +28,7 @@ from mpifed.exchange.corrections.base import fitted, mixed_by
 from mpifed.exchange.corrections.base import refusal as correction_refusal
 from mpifed.exchange.mixing import complete, computed_in_rounds, prepare_arrays, restore
 from mpifed.exchange.reduction import common_exponents, weighted_sum
-from mpifed.exchange.routes import Route, Routing, arrivals, nearby
+from mpifed.exchange.routes import Route, Routing, nearby
 from mpifed.federation.clients import Federation, participants
 from mpifed.federation.options import ComputeOptions
 from mpifed.federation.participation import is_unbiased, shortens_rounds
@@ -142,23 +142,15 @@ class GossipChannel(Channel):
         flat = np.ascontiguousarray(on_host(rows.flatten(1)))
         made = host_memory(rows.flatten(1))
         mixed = made.numpy()
-        neighbourhood = routing.neighbourhood(route)
-        for arrival in arrivals(communicator, route, neighbourhood, flat, exponent):
-            mine, target = flat[:, arrival.columns], mixed[:, arrival.columns]
-            route.mix(mine, arrival.rows, exponent, target, arrival.sums)
+        for columns, arrived in routing.arrivals(route, flat):
+            route.mix(flat[:, columns], arrived, exponent, mixed[:, columns])
         mixed[~route.linked] = flat[~route.linked]
         return made.view(rows.shape).to(rows.device)
 
 
 def gossip_lines(route: Route, period: int | None, payload: int, values_kept: int) -> list[str]:
     """Return lines on a round of gossip."""
-    matrix, traffic = route.matrix, route.traffic
-    transport, why = route.chosen
-    per_row, per_sum = traffic.bytes_a_number()
-    gathered = transport == "collective"
-    rows = traffic.gathered_rows if gathered else traffic.row_numbers
-    moved = rows * payload
-    moved += 0 if gathered else traffic.sum_numbers * payload // per_row * per_sum
+    matrix, moved, (transport, why) = route.matrix, route.rows_moved, route.chosen
     lines = [
         f"exchange    gossip; {matrix.n} nodes, {len(matrix.edges)} edges in round 1, "
         f"{'no period' if period is None else f'period {period}'}, W {matrix.sha256[:12]}"
@@ -173,8 +165,7 @@ def gossip_lines(route: Route, period: int | None, payload: int, values_kept: in
         *lines,
         f"            over its edges the federation sends {route.messages * payload:,} bytes",
         f"            between ranks by {transport}: {why}",
-        f"            MPI moves {moved:,} bytes a round: {rows} rows"
-        + (f", {traffic.sum_numbers} sums" if traffic.sum_numbers and not gathered else ""),
+        f"            MPI moves {moved * payload:,} bytes a round: {moved} rows",
     ]
 
 

@@ -50,8 +50,6 @@ class Parametrised(Contract, kind="model"):
         True if both values of ``local.stepping`` give the same bits.
     scored_together : int
         Samples in one call of ``shared_logits``, at most.
-    remarks : tuple of str
-        Lines for the log about the model.
     """
 
     loss: Loss = CROSS_ENTROPY
@@ -62,7 +60,6 @@ class Parametrised(Contract, kind="model"):
     stepping_on_gpu: Stepping = "stacked"
     same_bits: bool = True
     scored_together: int = 8192
-    remarks: tuple[str, ...] = ()
 
     @property
     @abstractmethod

@@ -24,8 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mpifed.algorithms.base import Algorithm, algorithm_class
-from mpifed.algorithms.returned import check_rows, check_state
+from mpifed.algorithms.base import Algorithm, algorithm_class, check_rows, check_state
 from mpifed.checkpoint.row_file import why_unusable
 from mpifed.components.registry import find
 from mpifed.config.configuration import Configuration

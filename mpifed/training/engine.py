@@ -25,8 +25,7 @@ import numpy as np
 import torch
 
 from mpifed import state as states
-from mpifed.algorithms.base import Algorithm
-from mpifed.algorithms.returned import check_state
+from mpifed.algorithms.base import Algorithm, check_state
 from mpifed.checkpoint import files as checkpoint
 from mpifed.checkpoint.background import Writer
 from mpifed.checkpoint.row_file import RowFile

@@ -92,6 +92,8 @@ def _command(request: Request, ranks: int, output: Path) -> list[str]:
         words.append("--resume")
         if isinstance(request.resume, Path):
             words.append(str(request.resume))
+    if request.restart:
+        words.append("--restart")
     if isinstance(request.on_round, str):
         words += ["--on-round", request.on_round]
     if request.track is not None:

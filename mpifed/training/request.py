@@ -23,7 +23,13 @@ from mpifed.errors import InputError
 from mpifed.io.text import read_text
 from mpifed.results.configurations import read_stored
 from mpifed.results.results import read_summary
-from mpifed.results.run_directories import check_free, check_output, check_resumed, holds_run
+from mpifed.results.run_directories import (
+    check_free,
+    check_output,
+    check_own,
+    check_resumed,
+    holds_run,
+)
 
 RESUMED = re.compile(r"^resumed from .* after round ([0-9]{1,18})$", re.MULTILINE)
 
@@ -44,6 +50,7 @@ class ResumePoint:
 
     path: Path
     meta: checkpoint.Meta
+    passed_over: tuple[str, ...] = ()
 
     @property
     def run_directory(self) -> Path | None:
@@ -70,23 +77,24 @@ def finished_after(directory: Path) -> int | None:
     return None
 
 
-def newest(directory: Path) -> tuple[ResumePoint | None, list[str]]:
-    """Return the newest intact checkpoint of a run directory."""
+def newest(directory: Path) -> ResumePoint | None:
+    """Return the newest intact checkpoint of a run directory; None where it holds none at all."""
     found, reasons = checkpoint.newest(directory)
-    passed_over = [f"passed over: {reason}" for reason in reasons]
-    return ResumePoint(*found) if found is not None else None, passed_over
+    if found is None and reasons:
+        raise InputError(
+            f"{directory} holds no intact checkpoint: {'; '.join(reasons)}. Nothing was changed; "
+            f"--output {directory} --restart begins anew and keeps them"
+        )
+    return ResumePoint(*found, tuple(reasons)) if found is not None else None
 
 
-def explicit(path: Path) -> tuple[ResumePoint, list[str]]:
+def explicit(path: Path) -> ResumePoint:
     """Return the checkpoint that ``--resume PATH`` names."""
-    if path.is_dir():
-        point, passed_over = newest(path)
-        if point is None:
-            reasons = "".join(f"; {line}" for line in passed_over)
-            raise InputError(f"--resume {path}: the directory holds no intact checkpoint{reasons}")
-        return point, passed_over
     check_resumed(path)
-    return ResumePoint(path, checkpoint.read_meta(path)), []
+    point = newest(path) if path.is_dir() else ResumePoint(path, checkpoint.read_meta(path))
+    if point is None:
+        raise InputError(f"--resume {path}: the directory holds no intact checkpoint")
+    return point
 
 
 def stored_configuration(directory: Path) -> dict[str, Any] | None:
@@ -197,6 +205,7 @@ class Request:
     progress: bool = False
     on_round: Callable[..., object] | str | None = None
     track: str | None = None
+    restart: bool = False
 
 
 @dataclass(frozen=True)
@@ -209,33 +218,35 @@ class Task:
     stored: dict[str, Any] | None
     remarks: list[str]
     stamp: tuple[int, int] | None
+    restart: bool = False
 
 
 def understand(request: Request) -> Task:
     """Find the configuration, the directory and the checkpoint of a request."""
-    output = request.output
+    output, point, stored = request.output, None, None
+    if output is None and (request.restart or request.resume is True):
+        option = "--restart" if request.restart else "--resume"
+        raise InputError(f"{option} needs --output DIR, or --resume the path of a checkpoint")
+    if request.restart and request.resume:
+        raise InputError("--resume and --restart were given; at most one of them may be")
     stamp = stamp_of(output) if output is not None else None
-    point: ResumePoint | None = None
-    remarks: list[str] = []
     if isinstance(request.resume, Path):
-        point, remarks = explicit(request.resume)
+        point = explicit(request.resume)
         if output is None and point.run_directory is not None:
             output = point.run_directory
             stamp = stamp_of(output)
-    elif request.resume:
-        if output is None:
-            raise InputError("--resume needs --output DIR, or the path of a checkpoint")
-        point, remarks = newest(output)
-        if point is None and holds_run(output):
-            remarks = [*remarks, f"{output} has no intact checkpoint; the run starts afresh"]
-    stored = None
-    if request.resume and output is not None and point is None:
+    elif request.resume and output is not None:
+        point = newest(output)
+    if (request.resume or request.restart) and output is not None and point is None:
         stored = stored_configuration(output)
     mapping = apply_overrides(_base(request, point, stored), request.overrides or {})
     if output is None:
         output = _default_output(mapping)
     _check_output(output, request, point)
-    return Task(mapping, output, point, stored, remarks, stamp)
+    remarks = [f"passed over: {reason}" for reason in point.passed_over] if point else []
+    if request.restart:
+        stored = None
+    return Task(mapping, output, point, stored, remarks, stamp, request.restart)
 
 
 def _base(
@@ -261,9 +272,10 @@ def _default_output(mapping: Mapping[str, Any]) -> Path:
 def _check_output(output: Path, request: Request, point: ResumePoint | None) -> None:
     """Refuse a directory that cannot be written, or holds another run than the one to resume."""
     check_output(output)
-    if not request.resume:
+    if not (request.resume or request.restart):
         check_free(output)
-    elif not holds_run(output):
+    check_own(output)
+    if not holds_run(output):
         return
     if point is not None and point.run_directory != output.resolve():
         raise InputError(

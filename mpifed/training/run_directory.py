@@ -6,11 +6,12 @@ import csv
 import errno
 import fcntl
 import io
+import itertools
 import json
 import os
 import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,13 @@ from mpifed.training.evaluation import ClientResults
 PATIENCE = 5.0
 
 
+# What a run leaves in its directory that another one would replace.
+REPLACED = (
+    *("config.yaml", "metrics.csv", "clients.h5", "summary.json", "timing.csv", "DONE"),
+    *("tracking.json", "checkpoints"),
+)
+
+
 class Recorder:
     """Writes the directory of one run, and locks it against other processes until it is closed."""
 
@@ -38,13 +46,14 @@ class Recorder:
         config: str,
         settle: Callable[[], None],
         admit: Callable[[], None],
+        set_aside: Sequence[str] = (),
     ) -> None:
-        """Lock the directory and write config.yaml and metrics.csv."""
+        """Lock the directory, move what is set aside, and write config.yaml and metrics.csv."""
         self.directory, self.columns, self.rows = directory, columns, list(rows)
         self._settle, self._admit = settle, admit
         self._log: io.FileIO | None = None
         try:
-            self._guard(self._begin, config)
+            self._guard(self._begin, config, set_aside)
         except BaseException:
             self.close()
             raise
@@ -55,13 +64,15 @@ class Recorder:
             self._log.close()
             self._log = None
 
-    def _begin(self, config: str) -> None:
+    def _begin(self, config: str, set_aside: Sequence[str]) -> None:
         self.directory.parent.mkdir(parents=True, exist_ok=True)
         # Private, unless the user made it before: then its mode is kept.
         self.directory.mkdir(mode=0o700, exist_ok=True)
         self._log = _appending(self.directory / "log.txt", os.O_CREAT)
         self._lock(self._log)
         self._admit()
+        if set_aside:
+            self._move_aside(set_aside)
         for name in ("DONE", "summary.json"):
             (self.directory / name).unlink(missing_ok=True)
         for leftover in (*self.directory.glob(".*.partial"), *self._checkpoints_in_writing()):
@@ -69,6 +80,15 @@ class Recorder:
         replace_bytes(self.directory / "config.yaml", config.encode())
         text = "".join(line_of(row) for row in [self.columns, *self.rows])
         replace_bytes(self.directory / "metrics.csv", text.encode())
+
+    def _move_aside(self, names: Sequence[str]) -> None:
+        """Move files of an earlier run into a new directory, ``replaced-1`` or the next free."""
+        taken = (self.directory / f"replaced-{number}" for number in itertools.count(1))
+        place = next(path for path in taken if not path.exists())
+        for name in names:
+            if (self.directory / name).exists():
+                (place / name).parent.mkdir(parents=True, exist_ok=True)
+                (self.directory / name).rename(place / name)
 
     def _lock(self, log: io.FileIO) -> None:
         deadline = time.monotonic() + PATIENCE

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from mpifed.checkpoint import files as checkpoint
 from mpifed.config.configuration import to_yaml
 from mpifed.errors import (
     AgreedStop,
@@ -45,7 +46,7 @@ from mpifed.training.evaluation import VALIDATION_COLUMNS, columns_of, count_sco
 from mpifed.training.model import described
 from mpifed.training.progress import Progress
 from mpifed.training.request import Request, Task, line_of_resume, refuse_overtaken
-from mpifed.training.run_directory import Recorder
+from mpifed.training.run_directory import REPLACED, Recorder
 from mpifed.training.samples import Samples, samples_of
 from mpifed.training.simulated_time import COLUMN, describe_clock, taking_part
 from mpifed.watchdog.stop_requests import stop_requests_from
@@ -271,8 +272,11 @@ def _recorder(setup: Setup, task: Task, settle: Callable[[], None]) -> Recorder 
     columns, point = columns_of(setup), task.point
     rows = resume.kept_rows(point.meta, setup.configuration, columns) if point else []
     configuration = to_yaml(setup.configuration)
-    admit = partial(refuse_overtaken, task)
-    return Recorder(task.output, columns, rows, configuration, settle, admit)
+    admit, aside = partial(refuse_overtaken, task), list(REPLACED) if task.restart else []
+    if point is not None and point.passed_over:
+        every, intact = checkpoint.listed(point.path.parent), point.meta.round
+        aside = [f"checkpoints/{path.name}" for path in every if checkpoint.round_of(path) > intact]
+    return Recorder(task.output, columns, rows, configuration, settle, admit, aside)
 
 
 def _evaluate_again(engine: Engine, recorder: Recorder | None, progress: Progress | None) -> None:
@@ -342,7 +346,7 @@ def remarks(setup: Setup) -> list[str]:
     """Return lines for the log about data, model, weights and exchange, the same on every rank."""
     payload = setup.algorithm.payload()
     own = setup.exchange.remarks(payload, setup.configuration.rounds) if payload else []
-    return [*setup.dataset.remarks(), *setup.model.remarks, *_of_weights(setup), *own]
+    return [*setup.dataset.remarks(), *_of_weights(setup), *own]
 
 
 def _of_weights(setup: Setup) -> list[str]:

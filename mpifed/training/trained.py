@@ -23,8 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from mpifed import state as states
-from mpifed.algorithms.base import Predictor
-from mpifed.algorithms.returned import checked_predictor
+from mpifed.algorithms.base import Predictor, checked_predictor
 from mpifed.checkpoint import files as checkpoint
 from mpifed.components.registry import Section, named
 from mpifed.components.tables import MODELS

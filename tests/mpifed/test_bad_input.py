@@ -277,7 +277,7 @@ def test_a_foreign_run_directory_is_not_gone_on_with(tmp_path, capfd):
     for text in ("- 1\n", "a: &a [*a]\n", "rounds: .nan\n", "rounds: 2024-13-45\n"):
         (target / "config.yaml").write_text(text)
         for name in ("round-000002.h5", "round-000004.h5"):
-            (target / "checkpoints" / name).write_bytes(b"")
+            (target / "checkpoints" / name).unlink(missing_ok=True)
         outcome = call([*TINY, "--quiet", "--resume", "--output", target], capfd)
         assert (outcome.code, len(outcome.messages)) == (2, 1), outcome
         assert "config.yaml" in outcome.messages[0]

@@ -95,36 +95,6 @@ class Frozen(Base):
         self.body.requires_grad_(False)
 
 
-class Thawing(Frozen):
-    def forward(self, x):
-        self.body.requires_grad_(True)
-        return super().forward(x)
-
-
-class OwnNumbers(Base):
-    """Dropout from a generator of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.generator = np.random.default_rng(0)
-
-    def forward(self, x):
-        return super().forward(x * torch.from_numpy(self.generator.random(x.shape)).to(x))
-
-
-class Shared(Base):
-    """Two buffers in the same memory, which change."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("all_of_it", torch.zeros(6))
-        self.register_buffer("first", self.all_of_it[:3])
-
-    def forward(self, x):
-        self.all_of_it += 1
-        return super().forward(x) * self.first
-
-
 class Counting(Base):
     """Counts its calls, in evaluation too."""
 
@@ -135,23 +105,6 @@ class Counting(Base):
     def forward(self, x):
         self.calls += 1
         return super().forward(x) / self.calls
-
-
-class Growing(Base):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("seen", torch.zeros(0))
-
-    def forward(self, x):
-        self.seen = torch.cat([self.seen, x.mean().detach()[None]])
-        return super().forward(x)
-
-
-class Single(Base):
-    """Computes in float32 whatever the run's type."""
-
-    def forward(self, x):
-        return super().forward(x.float())
 
 
 class Instances(Base):
@@ -223,22 +176,6 @@ def test_frozen_layers_follow_the_type_of_stacked_rows():
     x, y = torch.rand(2, 4, 6, dtype=torch.float64), torch.zeros(2, 4, dtype=torch.int64)
     found = model.gradient(rows, x, y, torch.full((2, 4), 0.25, dtype=torch.float64))
     assert found.dtype == torch.float64 and found.isfinite().all()
-
-
-@pytest.mark.parametrize(
-    ("build", "words"),
-    [
-        (Thawing, "changes requires_grad in forward"),
-        (OwnNumbers, "torch's global generator"),
-        (Shared, "buffers 'all_of_it' and 'first' share memory"),
-        (Single, "cannot take a batch"),
-        (Growing, "buffer 'seen' comes, goes or changes its shape"),
-    ],
-)
-def test_modules_that_no_run_could_repeat_are_refused(build, words):
-    dtype = torch.float64 if build is Single else torch.float32
-    with pytest.raises(InputError, match=words):
-        model_of(build, dtype=dtype)
 
 
 def test_autocast_is_applied_to_small_dense_networks_too(make_clients):

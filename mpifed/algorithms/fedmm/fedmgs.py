@@ -20,8 +20,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor
-from mpifed.algorithms.server_messages import refuse_others
+from mpifed.algorithms.base import Algorithm, Predictor, refuse_others
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.exchange.measuring import total
 from mpifed.federation.clients import Clients, Draws

@@ -41,8 +41,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor, step_scale
-from mpifed.algorithms.server_messages import message_variance
+from mpifed.algorithms.base import Algorithm, Predictor, message_variance, step_scale
 from mpifed.components.base import Compressors
 from mpifed.components.registry import complete, find
 from mpifed.components.schema import ComponentOf

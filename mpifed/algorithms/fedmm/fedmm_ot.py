@@ -16,9 +16,8 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor
+from mpifed.algorithms.base import Algorithm, Predictor, refuse_local
 from mpifed.algorithms.fedmm.fedmm import StepRule, gamma_of
-from mpifed.algorithms.server_messages import refuse_local
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.exchange.measuring import computed_once, where_recorded
 from mpifed.federation.clients import Clients, Draws

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from mpifed.algorithms.base import refuse_others
 from mpifed.algorithms.fedmm.fedmm import FedMM, FedMMState
-from mpifed.algorithms.server_messages import refuse_others
 from mpifed.exchange.base import Channel, Exchange, to_server
 from mpifed.federation.clients import Clients, Draws
 

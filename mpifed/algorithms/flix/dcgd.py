@@ -16,8 +16,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mpifed.algorithms.flix.descent import Descent
-from mpifed.algorithms.flix.message_rule import (
+from mpifed.algorithms.flix.descent import (
+    Descent,
     MessageRule,
     Problem,
     report_theorem_three,

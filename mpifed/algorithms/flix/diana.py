@@ -23,8 +23,9 @@ from typing import Annotated, Any, Literal
 import torch
 from annotated_types import Gt, Le
 
-from mpifed.algorithms.flix.descent import Descent
-from mpifed.algorithms.flix.message_rule import (
+from mpifed.algorithms.base import message_variance
+from mpifed.algorithms.flix.descent import (
+    Descent,
     MessageRule,
     Problem,
     bold_memory_rate,
@@ -34,7 +35,6 @@ from mpifed.algorithms.flix.message_rule import (
 )
 from mpifed.algorithms.flix.objective import FlixObjective
 from mpifed.algorithms.flix.options import DianaState, FlixState, StepSize
-from mpifed.algorithms.server_messages import message_variance
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.exchange.reduction import add_scaled
 from mpifed.federation.clients import Clients, Draws

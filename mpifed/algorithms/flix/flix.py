@@ -19,8 +19,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mpifed.algorithms.flix.descent import Descent
-from mpifed.algorithms.flix.message_rule import MessageRule, Problem, report_theorem_two
+from mpifed.algorithms.flix.descent import Descent, MessageRule, Problem, report_theorem_two
 from mpifed.algorithms.flix.objective import FlixObjective
 from mpifed.algorithms.flix.options import FlixState, StepSize
 from mpifed.exchange.base import Channel, Exchange

@@ -15,14 +15,19 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor, initial_models
+from mpifed.algorithms.base import (
+    Algorithm,
+    Predictor,
+    averaged_buffers,
+    initial_models,
+    refuse_local,
+)
 from mpifed.algorithms.fedmm.fedmm_ot import (
     batches_of,
     first_potential,
     map_scores,
     refuse_without_potential,
 )
-from mpifed.algorithms.server_messages import averaged_buffers, refuse_local
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.federation.participation import shortens_rounds

@@ -24,8 +24,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor, initial_models
-from mpifed.algorithms.server_messages import averaged_buffers
+from mpifed.algorithms.base import Algorithm, Predictor, averaged_buffers, initial_models
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.objective import row_norms

@@ -21,9 +21,8 @@ from annotated_types import Gt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor, initial_models
+from mpifed.algorithms.base import Algorithm, Predictor, averaged_buffers, initial_models
 from mpifed.algorithms.global_model.variates import refuse_momentum
-from mpifed.algorithms.server_messages import averaged_buffers
 from mpifed.errors import InputError
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws

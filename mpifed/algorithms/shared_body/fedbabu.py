@@ -18,7 +18,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from mpifed.algorithms.base import Predictor, StepScale
-from mpifed.algorithms.shared_body.parts import Parts, PartsState
+from mpifed.algorithms.shared_body.fedper import Parts, PartsState
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSGD

@@ -20,8 +20,7 @@ from annotated_types import Ge
 
 from mpifed import state
 from mpifed.algorithms.base import StepScale
-from mpifed.algorithms.shared_body.fedper import FedPer
-from mpifed.algorithms.shared_body.parts import PartsState
+from mpifed.algorithms.shared_body.fedper import FedPer, PartsState
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSGD, OptimizerState

@@ -12,8 +12,7 @@ from numpy_mlp import present
 from torch import nn
 
 from mpifed.algorithms.global_model.fedavg import FedAvg
-from mpifed.algorithms.shared_body.fedrod import FedRoD, log_counts
-from mpifed.algorithms.shared_body.fedrod_hyper import FedRoDHyper
+from mpifed.algorithms.shared_body.fedrod import FedRoD, FedRoDHyper, log_counts
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.exchange.server import Server
