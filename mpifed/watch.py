@@ -31,6 +31,7 @@ from mpifed.errors import (
     one_line,
     text_of,
 )
+from mpifed.printing import discard_output
 from mpifed.report.names import data_title, in_words, method_title
 from mpifed.report.runs import MEASURES, Run, read_run
 from topologies.arguments import number
@@ -179,18 +180,25 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run ``python -m mpifed.watch``."""
     try:
         options = parser().parse_args(words)
-        if not (options.run_dir / "config.yaml").is_file():
+        if not os.path.isfile(options.run_dir / "config.yaml"):
             raise InputError(
                 f"'{options.run_dir}' holds no run: there is no config.yaml in it; name the "
                 "directory that --output names"
             )
         last = _in_terminal(options) if sys.stdout.isatty() else _line_by_line(options)
+        print(f"{options.run_dir}: {last.state}", flush=True)
     except InputError as error:
         complain("mpifed.watch", text_of(error))
         return EXIT_BAD_INPUT
     except KeyboardInterrupt:
         return EXIT_FINISHED
-    print(f"{options.run_dir}: {last.state}")
+    except BrokenPipeError:  # the reader has left
+        discard_output()
+        return EXIT_FINISHED
+    except OSError as error:
+        complain("mpifed.watch", f"standard output cannot be written: {error.strerror}")
+        discard_output()
+        return EXIT_FAILED
     return EXIT_FINISHED if last.going or last.run.finished else EXIT_FAILED
 
 
