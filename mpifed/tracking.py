@@ -1,8 +1,4 @@
-"""A thread that sends rows to a tracker, so that a tracker can neither stop a run nor hold
-it up.
-
-The trackers by name: how a run is opened in each, rows are sent to it, and it is closed.
-"""
+"""Trackers by name, and the thread that sends them the rows of a run."""
 
 from __future__ import annotations
 
@@ -10,12 +6,12 @@ import importlib
 import logging
 import math
 import os
-import queue
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -190,7 +186,7 @@ def flat(configuration: Mapping[str, Any], front: str = "") -> Iterator[tuple[st
 
 
 # Rows that may wait.
-SENDING_MOST = 1000
+MOST_WAITING = 1000
 
 # Seconds that a tracker has after the last round, and where a run stops or fails.
 PATIENCE, HURRY = 30.0, 5.0
@@ -199,43 +195,31 @@ PATIENCE, HURRY = 30.0, 5.0
 EVERY = 5.0
 
 
-@dataclass
 class Sending:
-    """Rows on their way to a tracker."""
+    """Rows on their way to a tracker, in a thread that can neither stop a run nor hold it up."""
 
-    name: str
-    open: Callable[[], Tracker]
-    most: int = SENDING_MOST
-    _status: str = "failed"
-    _dropped: threading.Event = field(default_factory=threading.Event)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _closed: bool = False
-    _waiting: queue.Queue[tuple[int, Mapping[str, float]]] = field(init=False)
-    _end: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._waiting = queue.Queue(self.most)
+    def __init__(self, name: str, open: Callable[[], Tracker], most: int = MOST_WAITING) -> None:
+        self._name, self._open, self._most = name, open, most
+        self._waiting: deque[tuple[int, Mapping[str, float]]] = deque()
+        self._status = ""
+        self._end, self._dropped = threading.Event(), threading.Event()
         # A daemon, for which the interpreter does not wait.
-        self._thread = threading.Thread(target=self._work, name=f"to {self.name}", daemon=True)
+        self._thread = threading.Thread(target=self._work, name=f"to {name}", daemon=True)
         self._thread.start()
 
     def row(self, round: int, values: Mapping[str, float]) -> None:
         """Send a row; returns at once."""
-        if self._dropped.is_set():
-            return
-        try:
-            self._waiting.put_nowait(
-                (round, {n: v for n, v in values.items() if not math.isnan(v)})
-            )
-        except queue.Full:
-            self._drop(f"{self.most} rows wait for it, so it is too slow or does not answer")
+        if len(self._waiting) == self._most:
+            self._drop(f"{self._most} rows wait for it, so it is too slow or does not answer")
+        if not self._dropped.is_set():
+            known = {name: value for name, value in values.items() if not math.isnan(value)}
+            self._waiting.append((round, known))
 
     def close(self, status: str, patience: float | None = None) -> None:
         """Wait, for a bounded time, until everything is sent; only the first call counts."""
-        if self._closed:
+        if self._end.is_set():
             return
-        self._closed, self._status = True, status
+        self._status = status
         self._end.set()
         if patience is None:
             patience = PATIENCE if status == "finished" else HURRY
@@ -248,10 +232,10 @@ class Sending:
 
     def _work(self) -> None:
         try:
-            tracker = self.open()
+            tracker = self._open()
             while not self._dropped.is_set():
                 ended = self._end.wait(EVERY)
-                rows = self._taken()
+                rows = [self._waiting.popleft() for _ in range(len(self._waiting))]
                 if rows:
                     tracker.send(rows)
                 if ended:
@@ -260,18 +244,8 @@ class Sending:
         except BaseException as error:  # a tracker may raise anything
             self._drop(in_words(error))
 
-    def _taken(self) -> list[tuple[int, Mapping[str, float]]]:
-        rows = []
-        while True:
-            try:
-                rows.append(self._waiting.get_nowait())
-            except queue.Empty:
-                return rows
-
     def _drop(self, why: str) -> None:
-        with self._lock:
-            first = not self._dropped.is_set()
+        if not self._dropped.is_set():
             self._dropped.set()
-        if first:
-            text = f"{self.name} is not told of the run any more: {why}"
+            text = f"{self._name} is not told of the run any more: {why}"
             logging.getLogger("mpifed").warning(text)

@@ -9,7 +9,7 @@ import csv
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from rich import box
@@ -179,8 +179,7 @@ COSTS = ("Rounds", "Seconds", "Sent up", "Sent down")
 
 def costs(groups: Sequence[Group]) -> Table:
     """Return rounds, wall time and bits."""
-    rows = [[*group.words, str(len(group.runs)), *_cost(group)] for group in groups]
-    return Table(["Data", "Method", "Seeds", *COSTS], rows, 2, SENT)
+    return replace(results(groups, []), caption=SENT)
 
 
 def measures(groups: Sequence[Group]) -> Table:
