@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
 from mpifed.checkpoint.files import what_is_left
-from mpifed.checkpoint.hdf5 import writing
 from mpifed.errors import InputError, RunError
-from mpifed.io.atomic import replace_bytes, replacing
+from mpifed.io.atomic import replace_bytes
 from mpifed.io.hdf5 import disk_reason
 from mpifed.training.evaluation import ClientResults
 
@@ -142,12 +142,12 @@ class Recorder:
         self._guard(self._clients, results, learnt)
 
     def _clients(self, results: ClientResults, learnt: Mapping[str, np.ndarray]) -> None:
-        with (
-            replacing(self.directory / "clients.h5") as partial,
-            writing(partial, "w") as file,
-        ):
+        # Made in memory: HDF5 cannot close a file on a disk that becomes full.
+        content = io.BytesIO()
+        with h5py.File(content, "w") as file:
             for name, values in results_of(results, learnt).items():
                 file[name] = values
+        replace_bytes(self.directory / "clients.h5", content.getvalue())
 
     def timing(self, text: str) -> None:
         """Replace timing.csv, the seconds that each client's local steps took a round."""
