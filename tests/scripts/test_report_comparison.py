@@ -168,15 +168,6 @@ def test_plus_minus_is_the_interval_everywhere_and_is_explained(
     assert f"{ends.mean():.2f} ± {half:.2f}" in (output / "report.html").read_text()
 
 
-def test_one_seed_has_no_plus_minus_to_explain(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    write_run(tmp_path / "a")
-    write_run(tmp_path / "b", final=0.76, exchange=PEER)
-    assert main([str(tmp_path), "--against", "FedEM"]) == 0
-    assert "±" not in capfd.readouterr().out
-
-
 def test_the_first_round_at_a_target(tmp_path: Path) -> None:
     # Accuracy is 0.8 - 0.25 exp(-k / 12): 0.550, 0.691, 0.753, 0.779, 0.791.
     write_run(tmp_path / "a", final=0.8, bits=1e3)
