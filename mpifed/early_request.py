@@ -85,7 +85,7 @@ def _check_resumed(
         raise InputError("--resume needs --output DIR, or the path of a checkpoint")
     stored = stored_near(Path(chosen if isinstance(chosen, str) else str(output)))
     if experiment is not None or not stored.is_file():
-        check_early(experiment, overrides, with_files=False)
+        check_early(experiment, overrides)
     else:
         check_changes(read_stored(stored), overrides)
 

@@ -34,7 +34,7 @@ from mpifed.errors import (
 from mpifed.printing import discard_output
 from mpifed.report.names import data_title, in_words, method_title
 from mpifed.report.runs import MEASURES, Run, read_run
-from topologies.arguments import number
+from topologies.inputs import number
 
 GOING, UNKNOWN, ENDED = "going on", "unknown", "not going on"
 # Seconds without a written line after which a run whose lock cannot be read counts as ended.

@@ -59,7 +59,7 @@ DATASETS = {
     "npz": "mpifed.data.sources.npz:Npz",
     "csv": "mpifed.data.sources.csv_file:Csv",
     "parquet": "mpifed.data.sources.parquet:Parquet",
-    "federated": "mpifed.data.sources.federated:FederatedFile",
+    "federated": "mpifed.data.federated_file:FederatedFile",
     "libsvm": "mpifed.data.sources.libsvm:LibSvm",
     "sine": "mpifed.data.sources.sine:Sine",
     "tags": "mpifed.data.sources.tags:Tags",

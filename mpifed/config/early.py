@@ -18,7 +18,6 @@ from mpifed.config.experiments import (
     apply_overrides,
     read_experiment,
 )
-from mpifed.data.named_files import check_named_files
 from mpifed.errors import InputError
 from mpifed.watchdog.heartbeat import STALL_LIMIT
 from mpifed.watchdog.launcher import launched_rank
@@ -27,9 +26,7 @@ from mpifed.watchdog.launcher import launched_rank
 TOPOLOGIES = ("topology", "weights", "schedule")
 
 
-def check_early(
-    experiment: str | None, overrides: Mapping[str, Any], with_files: bool | None = None
-) -> None:
+def check_early(experiment: str | None, overrides: Mapping[str, Any]) -> None:
     """Refuse what needs neither torch nor data."""
     own = experiment is not None and experiment.endswith(YAML_FILES)
     if own and launched_rank() is not None:
@@ -37,14 +34,13 @@ def check_early(
     else:
         mapping = read_experiment(DEFAULT_EXPERIMENT if experiment is None else experiment)
     if mapping is not None:
-        look = launched_rank() is None if with_files is None else with_files
         # What mpifed comes with is right.
-        _check(mapping, overrides, bool(own or overrides), look)
+        _check(mapping, overrides, bool(own or overrides))
 
 
 def check_changes(stored: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
     """Refuse what ``check_early`` does, of a configuration that a run has stored."""
-    _check(stored, overrides, True, False)
+    _check(stored, overrides, True)
 
 
 def refuse_absent_in(overrides: Mapping[str, Any]) -> None:
@@ -58,9 +54,7 @@ def refuse_absent_in(overrides: Mapping[str, Any]) -> None:
                 refuse_absent(each, place + ".name" * in_table)
 
 
-def _check(
-    mapping: Mapping[str, Any], overrides: Mapping[str, Any], completely: bool, with_files: bool
-) -> None:
+def _check(mapping: Mapping[str, Any], overrides: Mapping[str, Any], completely: bool) -> None:
     with stand_ins(*LARGE):
         mapping = apply_overrides(mapping, overrides)
     n_training = check_names(mapping).n_training
@@ -73,8 +67,6 @@ def _check(
     if completely:
         with stand_ins(*LARGE):
             _check_components(mapping, sections, n_training)
-    if with_files:
-        check_named_files(*sections["data"])
 
 
 def _refuse_absent_objects(section: str, name: str, options: Mapping[str, Any]) -> None:

@@ -22,7 +22,6 @@ from mpifed.components.registry import find, summaries, summary
 from mpifed.components.schema import Option, check_value, describe, options_of
 from mpifed.components.tables import DATASETS
 from mpifed.components.without_torch import LARGE, stand_ins
-from mpifed.data.named_files import check_named_files
 from mpifed.errors import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
@@ -116,7 +115,7 @@ def _check_early(words: list[str]) -> None:
         return  # a user's module, which may do anything with torch when it is imported
     with stand_ins(*LARGE) as were_called:
         try:
-            asked = _asked(words)
+            _asked(words)
         except InputError as error:
             # One with a cause is about a failure, for which a stand-in may be the reason.
             if error.__cause__ is None and not were_called():
@@ -124,7 +123,6 @@ def _check_early(words: list[str]) -> None:
             return
         except Exception:
             return  # a declaration needs more than a name of a large library
-    check_named_files(asked.name, asked.values)
 
 
 def _asked(words: list[str]) -> _Asked:

@@ -12,7 +12,7 @@ from mpifed.report.drawing import SIZE, Pictures
 from mpifed.report.figure import Wanted
 from mpifed.report.groups import Group
 from mpifed.report.names import in_words
-from topologies.arguments import number
+from topologies.inputs import number
 
 FORMATS = ("png", "svg", "pdf")
 # The word for no pictures: the page and the tables alone.

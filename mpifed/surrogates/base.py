@@ -32,7 +32,7 @@ from mpifed.components.base import Contract
 from mpifed.components.results import as_called
 from mpifed.errors import InputError, RunError, in_words
 from mpifed.local.invariance import LANES
-from topologies.places import raised_at, within
+from topologies.inputs import raised_at, within
 
 LinAlgError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 """What factorisations of torch raise; those of surrogates may raise ``RunError``."""

@@ -38,9 +38,7 @@ def main(words: Sequence[str] | None = None) -> int:
         experiment = DEFAULT_EXPERIMENT if named is None else named
         output = options.output or _default_output(experiment)
         check_output(output)
-        runs = plan(
-            experiment, overrides, output, options.ranks or 1, with_files=not options.dry_run
-        )
+        runs = plan(experiment, overrides, output, options.ranks or 1)
         launcher = launch_words(options.ranks)
         left = 0 if options.dry_run else check_runs(experiment, runs, options.ranks or 1)
     except InputError as error:

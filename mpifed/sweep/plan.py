@@ -24,7 +24,7 @@ from mpifed.results.configurations import read_stored
 from mpifed.sweep.dry_runs import dry_runs
 from mpifed.sweep.index import directory_names
 from mpifed.sweep.references import split_linked
-from topologies.spelling import nearest
+from topologies.inputs import nearest
 
 # Resuming may change these, so a finished run with other values of them is the same run.
 FREE = ("evaluation.every:", "checkpoint.", "storage.", "threads:", "reschedule:")
@@ -61,9 +61,7 @@ class Planned:
         return next((place for place in self.needs if not _finished(place)), None)
 
 
-def plan(
-    experiment: str, words: Sequence[str], output: Path, ranks: int, with_files: bool = False
-) -> list[Planned]:
+def plan(experiment: str, words: Sequence[str], output: Path, ranks: int) -> list[Planned]:
     """Plan and check every run of a sweep."""
     plain, links = split_linked(words)
     axes, fixed = split_axes(config.parse_overrides([written_out(word) for word in plain]))
@@ -76,7 +74,7 @@ def plan(
             f"{' times '.join(f'{len(values)} of {key}' for key, values in axes.items())} are "
             f"{count} runs; a sweep has at most {MOST_RUNS}"
         )
-    _check_values(experiment, axes, fixed, with_files)
+    _check_values(experiment, axes, fixed)
     runs: list[Planned] = []
     names = directory_names(axes, output)
     chain = len(list(axes.values())[-1]) if axes else 1
@@ -102,15 +100,13 @@ def plan(
     return runs
 
 
-def _check_values(
-    experiment: str, axes: dict[str, list[Any]], fixed: dict[str, Any], with_files: bool
-) -> None:
+def _check_values(experiment: str, axes: dict[str, list[Any]], fixed: dict[str, Any]) -> None:
     """Refuse a wrong value before torch is imported: each beside the first of the other lists."""
     first = {key: values[0] for key, values in axes.items()}
     others = [{**first, key: value} for key, values in axes.items() for value in values[1:]]
     with stand_ins(*LARGE):  # for all of them, so that each module is read once
         for chosen in [first, *others][:MOST_EARLY]:
-            check_early(experiment, fixed | chosen, with_files)
+            check_early(experiment, fixed | chosen)
 
 
 def check_data(experiment: str, runs: Sequence[Planned]) -> None:

@@ -10,8 +10,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from mpifed.data.base import Shards, Split, SplitName
-from mpifed.data.delivery import allocated
+from mpifed.data.base import Shards, Split, SplitName, allocated
 from mpifed.federation.clients import Clients, Federation
 from mpifed.training.build import Setup, kept_bytes, sample_bytes
 

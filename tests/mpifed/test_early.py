@@ -133,44 +133,6 @@ def test_what_is_right_or_needs_more_passes(word, monkeypatch):
     check_early(None, overrides)
 
 
-@pytest.mark.parametrize(
-    "word",
-    [
-        "data=nowhere.csv",
-        "data.path=nowhere.csv.xz",
-        "data=none.npz",
-        "data=none.h5",
-        "data={name: libsvm, path: a6a}",
-        "data={name: libsvm, raw: nowhere}",
-        "data={name: mnist, raw: nowhere}",
-    ],
-)
-def test_a_table_that_is_missing_is_refused_where_one_process_runs(word, monkeypatch):
-    monkeypatch.setattr(early, "launched_rank", lambda: None)
-    with pytest.raises(InputError, match=r"there is no such (file|directory)"):
-        check_early("digits-fedem", parse_overrides([word]))
-    check_early("digits-fedem", parse_overrides([word]), with_files=False)
-
-
-@pytest.mark.parametrize("word", ["data.label=z", "data.features=[a,z]", "data.delimiter=xx"])
-def test_a_column_that_a_table_lacks_is_refused(word, monkeypatch, tmp_path):
-    monkeypatch.setattr(early, "launched_rank", lambda: None)
-    table = tmp_path / "own.csv"
-    table.write_text("a,b,y\n1,2,0\n")
-    said = {"data.label=z": "data.label is 'z', but '.*' has no such column; allowed: a, b, y"}
-    with pytest.raises(InputError, match=said.get(word, word.partition("=")[0])):
-        data = {"data": str(table), "data.label": "y"}
-        check_early("digits-fedem", data | parse_overrides([word]))
-    check_early("digits-fedem", {"data": {"name": "csv", "path": str(table), "label": "y"}})
-
-
-def test_data_of_nowhere_are_refused(monkeypatch):
-    monkeypatch.setattr(early, "launched_rank", lambda: None)
-    monkeypatch.delenv("MPIFED_DATA", raising=False)
-    with pytest.raises(InputError, match=r"data\.raw is empty and MPIFED_DATA is not set"):
-        check_early("digits-fedem", {"data": "mnist"})
-
-
 def test_what_changes_a_stored_configuration_is_checked():
     stored = to_mapping(resolve(read_experiment("synthetic-fedem")))
     check_changes(stored, {"network.latency": 0.5})

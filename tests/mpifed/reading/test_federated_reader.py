@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from structures import EXAMPLES, a_sentence
 
 from mpifed.data.__main__ import main as make_data
-from mpifed.data.sources.federated import FederatedFile
+from mpifed.data.federated_file import FederatedFile
 from mpifed.errors import LONGEST, InputError
 from mpifed.launch import main as run
 from mpifed.mpi.communicator import Alone
