@@ -21,7 +21,7 @@ from rich.console import Group as Lines
 from rich.table import Table
 from rich.text import Text
 
-from mpifed.command import Parser, program
+from mpifed.command import Parser, carried_out, program
 from mpifed.errors import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
@@ -31,7 +31,6 @@ from mpifed.errors import (
     one_line,
     text_of,
 )
-from mpifed.printing import discard_output
 from mpifed.report.names import data_title, in_words, method_title
 from mpifed.report.runs import MEASURES, Run, read_run
 from topologies.inputs import number
@@ -192,13 +191,6 @@ def main(words: Sequence[str] | None = None) -> int:
         return EXIT_BAD_INPUT
     except KeyboardInterrupt:
         return EXIT_FINISHED
-    except BrokenPipeError:  # the reader has left
-        discard_output()
-        return EXIT_FINISHED
-    except OSError as error:
-        complain("mpifed.watch", f"standard output cannot be written: {error.strerror}")
-        discard_output()
-        return EXIT_FAILED
     return EXIT_FINISHED if last.going or last.run.finished else EXIT_FAILED
 
 
@@ -264,4 +256,4 @@ def parser() -> Parser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(carried_out("mpifed.watch", main))

@@ -9,18 +9,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from mpifed.command import program
+from mpifed.command import carried_out, program, say
 from mpifed.config.experiments import safe
 from mpifed.errors import (
     EXIT_BAD_INPUT,
-    EXIT_FAILED,
     EXIT_FINISHED,
     InputError,
     closest,
     complain,
     text_of,
 )
-from mpifed.printing import discard_output, say
 from mpifed.report import tables
 from mpifed.report.charts import ROUNDS, SECONDS, Chart, charts, looks_of
 from mpifed.report.comparisons import last_differences, partner
@@ -53,12 +51,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except InputError as error:
         complain("mpifed.report", text_of(error))
         return EXIT_BAD_INPUT
-    try:
-        say(text)
-    except OSError as error:
-        complain("mpifed.report", f"standard output cannot be written: {error.strerror}")
-        discard_output()
-        return EXIT_FAILED
+    say(text)
     return EXIT_FINISHED
 
 
@@ -196,4 +189,4 @@ def check_texts(made: Pictures, pictures: Iterable[Chart]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(carried_out("mpifed.report", main))
