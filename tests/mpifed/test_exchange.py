@@ -13,7 +13,7 @@ from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Draws, Federation
 from mpifed.local.options import LocalOptions
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.linear import linear
 from mpifed.mpi.communicator import Alone
 
@@ -89,7 +89,7 @@ def test_gossip_multiplies_by_w(topology, weights, dtype):
 
 def test_the_complete_graph_is_uniform_server_averaging(make_clients):
     clients, description = make_clients([12] * 5, dtype=torch.float32)
-    solver = LocalSGD(
+    solver = LocalSolver(
         linear(description), LocalOptions(lr=0.5, momentum=0.9), 10, 12, torch.device("cpu")
     )
     algorithm = FedAvg(solver.model, solver, gossip_step_scale="none")
