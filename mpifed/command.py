@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from mpifed.errors import InputError, closest
-from topologies.arguments import choice_in, number, sentence
+from topologies.inputs import choice_in, number, sentence
 
 N = TypeVar("N", int, float)
 

@@ -13,17 +13,14 @@ import math
 import sys
 from collections.abc import Iterable
 
-from topologies.lines import LONGEST
-from topologies.lines import one_line as one_line
-from topologies.spelling import nearest
+from topologies.inputs import LONGEST
+from topologies.inputs import closest as closest_of
+from topologies.inputs import one_line as one_line
 
 EXIT_FINISHED = 0
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_STOPPED = 75
-
-SYNONYMS = {"gpu": "cuda"}
-"""Names that users give to what mpifed calls otherwise."""
 
 MESSAGE = LONGEST - 30
 """Largest length of a message; a line of ``LONGEST`` characters also names the command."""
@@ -196,8 +193,4 @@ def closest(name: str, allowed: Iterable[str]) -> str:
     >>> closest("fedm", ["fedem", "fedavg"])
     "did you mean 'fedem'? allowed: fedavg, fedem"
     """
-    names = sorted(allowed)
-    meant = SYNONYMS.get(str(name).lower())
-    near = meant if meant in names else nearest(str(name), names)
-    listing = ", ".join(names)
-    return f"did you mean '{near}'? allowed: {listing}" if near else f"allowed: {listing}"
+    return closest_of(str(name), sorted(allowed))

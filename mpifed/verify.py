@@ -13,7 +13,7 @@ from typing import Any
 
 from mpifed.command import Parser, program, whole
 from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, InputError
-from topologies.arguments import number
+from topologies.inputs import number
 
 # The type of a number of ranks that are started on one computer.
 RANKS = number(int, "a whole number from 1 to 1024", lambda value: 1 <= value <= 1024)

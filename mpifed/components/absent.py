@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mpifed.components.registry import load
 from mpifed.errors import InputError
-from topologies.spelling import nearest
+from topologies.inputs import nearest
 
 # Words of a text that may give its module other names than those that it binds.
 MAKES_NAMES = {"__dict__", "__getattr__", "exec", "globals", "locals", "modules", "setattr", "vars"}

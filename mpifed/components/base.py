@@ -19,7 +19,7 @@ from mpifed.components.declared import (
 )
 from mpifed.components.tables import EXCHANGES
 from mpifed.errors import InputError, closest
-from topologies.places import within
+from topologies.inputs import within
 
 C = TypeVar("C", bound="Contract")
 

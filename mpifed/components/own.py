@@ -12,7 +12,7 @@ from mpifed.components.base import Contract
 from mpifed.components.declared import calls_of
 from mpifed.components.tables import ADOPTED, BASES, MADE_WITH
 from mpifed.errors import InputError, in_words
-from topologies.places import raised_at, within
+from topologies.inputs import raised_at, within
 
 BOTH = inspect.Parameter.POSITIONAL_OR_KEYWORD
 

@@ -9,7 +9,7 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, cast, get_args
@@ -22,8 +22,10 @@ from mpifed.components.tables import TABLES
 from mpifed.components.without_torch import with_torch
 from mpifed.errors import InputError, closest, in_words, text_of
 from mpifed.io.yaml_files import parse_value
-from topologies.places import raised_at
-from topologies.spelling import nearest
+from topologies.inputs import nearest, raised_at
+from topologies.schema import SENTENCE
+from topologies.schema import summaries as summaries
+from topologies.schema import summary as summary
 
 # How a component with options in one text begins: ``torus:rows=4``, ``own.module:graph:k=3``.
 SPELT = re.compile(r"[A-Za-z_]\w*(\.[\w.]*:\w+)?:\w+=")
@@ -90,10 +92,8 @@ def with_options(name: str, path: str) -> tuple[str, dict[str, Any]]:
     """
     if SPELT.match(name) is None:
         return name, {}
-    from topologies.parameters import (
-        TopologyError,
-        parse_spec,  # here, since few names are so
-    )
+    from topologies.inputs import TopologyError
+    from topologies.schema import parse_spec
 
     try:
         spelt, values = parse_spec(name)
@@ -156,11 +156,6 @@ def find_attack(name: str) -> type[Component]:
     return cast(type[Component], find("attack", name))
 
 
-def summary(component: Callable[..., Any]) -> str:
-    """Return the first line of the component's docstring."""
-    return (component.__doc__ or "").strip().split("\n")[0]
-
-
 def named(section: Any, path: str, default: str | None = None) -> tuple[str, dict[str, Any]]:
     """Return the name of a section and the options given beside it, neither of them looked up."""
     if isinstance(section, Section):
@@ -208,7 +203,8 @@ def checked_options(
     kind: str, made: Callable[..., Any], given: Mapping[str, Any], path: str
 ) -> dict[str, Any]:
     """As ``check_options``; of an unknown option it says which other components have it."""
-    return check_options(made, given, path, lambda option: said_elsewhere(kind, path, option, find))
+    hint = functools.partial(said_elsewhere, kind, path, find=find)
+    return check_options(made, given, path, elsewhere=hint)
 
 
 def with_defaults(kind: str, section: Any) -> Any:
@@ -274,19 +270,7 @@ def load(target: str, field: str) -> Callable[..., Any]:
     return found
 
 
-HEADING = "Parameters\n----------\n"
 YEAR = re.compile(r"\b(19|20)\d\d\b")
-SENTENCE = re.compile(r"(?<=[\w)\]'`])\.\s+(?=[A-Z`])")
-
-
-def summaries(component: Callable[..., Any]) -> dict[str, str]:
-    """Return a line about each parameter of a component, by name."""
-    found: dict[str, str] = {}
-    parts = reversed(inspect.getmro(component)) if inspect.isclass(component) else [component]
-    for part in parts:
-        for names, text in _entries(inspect.cleandoc(part.__doc__ or "")):
-            found |= {name.strip(): _line(text) for name in names.split(",")}
-    return found
 
 
 def source(component: Callable[..., Any]) -> str:
@@ -297,22 +281,3 @@ def source(component: Callable[..., Any]) -> str:
     first = " ".join(((module and module.__doc__) or "").split("\n\n")[0].split())
     first = SENTENCE.split(first)[0].removesuffix(".").replace("``", "'")
     return first if YEAR.search(first) else ""
-
-
-def _line(text: str) -> str:
-    first, *rest = SENTENCE.split(text.removesuffix("."))
-    if rest and rest[0].startswith("None "):
-        first += f"; null {rest[0].removeprefix('None ')}"
-    return re.sub(r"\bNone\b", "null", first).replace("``", "'")
-
-
-def _entries(docstring: str) -> Iterator[tuple[str, str]]:
-    """Yield the names and the text of each entry of the section."""
-    _, heading, section = docstring.partition(HEADING)
-    if not heading:
-        return
-    # It ends where the next heading is underlined.
-    section = re.split(r"\n\n\S[^\n]*\n-{3,}\n", section)[0]
-    for entry in re.split(r"\n(?=\S)", section.strip()):
-        name, _, text = entry.partition("\n")
-        yield name.partition(" : ")[0], " ".join(text.split())

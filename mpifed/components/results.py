@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from mpifed.components.declared import call_of
 from mpifed.errors import InputError
-from topologies.places import defined_at
+from topologies.inputs import defined_at
 
 Result = TypeVar("Result")
 

@@ -25,9 +25,9 @@ from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import client_keys
 from mpifed.state import client, host_memory, on_host
+from topologies.inputs import TopologyError
 from topologies.links.events import Computations, Finished, Seconds, Versions, averaged_in_turn
-from topologies.links.timing import Links
-from topologies.parameters import TopologyError
+from topologies.links.network import Links
 
 # The slot of a value that has been computed in the round itself.
 FRESH = -1

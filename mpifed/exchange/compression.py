@@ -31,7 +31,7 @@ from mpifed.exchange.reduction import largest_of_rows
 from mpifed.federation.clients import Draws
 from mpifed.random import rows_of_bits
 from mpifed.state import check_result, client, on_host
-from topologies.places import within
+from topologies.inputs import within
 
 PURPOSE = "compression"
 """The stream that compressors draw from, unless the caller names another."""

@@ -34,8 +34,7 @@ from mpifed.federation.options import ComputeOptions
 from mpifed.federation.participation import is_unbiased, shortens_rounds
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import Nothing, check_result, client, host_memory, on_host
-from topologies.parameters import OwnPartError
-from topologies.schedules.thinning import Partial
+from topologies.schedules.sequences import Partial
 
 
 @dataclass(frozen=True)
@@ -394,8 +393,6 @@ class Gossip(Exchange):
         if communicator.rank == 0:
             try:
                 made = prepare_arrays(n_training, seed, options)
-            except OwnPartError as error:
-                made = f"exchange.{error.part}: {error}"
             except topologies.TopologyError as error:
                 made = f"exchange: {error}"
         names = communicator.broadcast_object(sorted(made) if isinstance(made, dict) else made)

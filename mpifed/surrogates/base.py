@@ -28,7 +28,7 @@ from torch import Tensor
 from mpifed.components.base import Contract
 from mpifed.errors import InputError, RunError
 from mpifed.local.invariance import LANES
-from topologies.places import within
+from topologies.inputs import within
 
 LinAlgError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 """What factorisations of torch raise; those of surrogates may raise ``RunError``."""

@@ -24,7 +24,7 @@ from mpifed.results.configurations import read_stored
 from mpifed.sweep.dry_runs import dry_runs
 from mpifed.sweep.index import directory_names
 from mpifed.sweep.references import split_linked
-from topologies.spelling import nearest
+from topologies.inputs import nearest
 
 # Resuming may change these, so a finished run with other values of them is the same run.
 FREE = ("evaluation.every:", "checkpoint.", "storage.", "threads:", "reschedule:")

@@ -33,7 +33,7 @@ from mpifed.results.configurations import read_stored
 from mpifed.results.run_directories import check_checkpointed
 from mpifed.theory import flix
 from mpifed.theory.methods import check_method
-from topologies.arguments import number
+from topologies.inputs import number
 
 if TYPE_CHECKING:
     from mpifed.theory.stored import Stored

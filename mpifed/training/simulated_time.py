@@ -19,9 +19,9 @@ from mpifed.federation.options import ComputeOptions, NetworkOptions
 from mpifed.federation.participation import efforts
 from mpifed.local.minibatches import work_of
 from mpifed.training.build import Setup
+from topologies.inputs import TopologyError
 from topologies.links.events import Computations, Seconds, Versions
-from topologies.links.timing import Links, after_gossip, server_round
-from topologies.parameters import TopologyError
+from topologies.links.network import Links, after_gossip, server_round
 
 COLUMN = "simulated_seconds"
 

@@ -22,7 +22,7 @@ from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Alone
 from mpifed.training import evaluation
 from topologies.links.events import Computations, Versions
-from topologies.links.timing import one_site
+from topologies.links.network import one_site
 
 N, D, SEED = 6, 3, 5
 TARGETS = np.random.default_rng(2).normal(size=(N, D)) * 3

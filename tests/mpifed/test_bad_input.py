@@ -130,14 +130,7 @@ WRONG_WORDS = {
     "module missing": (["algorithm=no_such_module:x"], "module 'no_such_module' is not found"),
     "object missing": (["algorithm=os:nothing"], "'os' has no callable 'nothing'"),
     "object no callable": (["model=user_components:NOT_CALLABLE"], "no callable 'NOT_CALLABLE'"),
-    "object without signature": (["model=builtins:dict"], "its parameters cannot be read"),
     "object of another kind": (["algorithm=builtins:dict"], "is not derived from mpifed"),
-    "object with a wrong hint": (["model=user_components:wrong_hint"], "cannot be read"),
-    "object with a bound that is not understood": (
-        ["model=user_components:unknown_bound"],
-        "option 'width' of 'unknown_bound' is annotated with MultipleOf(multiple_of=2), which is "
-        "not understood; allowed: Ge, Gt, Le and Lt of annotated_types",
-    ),
     "module without a name": (["algorithm=:x"], "which cannot be imported"),
     "module that fails": (["algorithm=broken_module:x"], "ZeroDivisionError: at import"),
     "module that leaves": (["model=leaving_module:x"], "cannot be imported: SystemExit: 3"),

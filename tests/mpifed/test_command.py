@@ -475,7 +475,7 @@ def test_a_machine_without_an_mpi_library(tmp_path, capfd, monkeypatch):
         ("data=" + "x" * 900 + ".h5", "xxx.h5', but there is no such file"),
         ("algorithm=" + "x" * 900, "reptile, sa_ssmm, scaffnew, scaffold"),
         ("rounds=" + "9" * 900, "at most 9223372036854775807"),
-        ("x" * 900 + "=3", "seed, stall_limit, storage, threads"),
+        ("x" * 900 + "=3", "checkpoint, storage, reschedule"),
     ],
 )
 def test_a_long_word_is_shortened_and_not_the_sentence(word, end, capfd):

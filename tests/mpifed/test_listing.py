@@ -142,13 +142,9 @@ def test_all_kinds_are_listed_without_a_word():
 
 def test_options_that_are_components_say_where_their_names_are():
     gossip = listing("gossip")
-    for key, word in (
-        ("topology", "topologies"),
-        ("weights", "weights"),
-        ("schedule", "schedules"),
-    ):
-        assert f"  {key}: a name or a mapping: see --list {word} (default " in gossip
-    assert "surrogate: a name or a mapping: see --list surrogates (" in listing("fedmm")
+    for key in ("topology", "weights", "schedule"):
+        assert f"  {key}: a name or a mapping: see --list {key} (default " in gossip
+    assert "surrogate: a name or a mapping: see --list surrogate (" in listing("fedmm")
 
 
 @pytest.mark.parametrize(

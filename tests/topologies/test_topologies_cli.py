@@ -206,7 +206,7 @@ def test_the_module_runs_without_torch_and_mpi():
 
 def test_a_library_is_imported_when_a_name_that_needs_it_is_used():
     program = (
-        "import sys; import topologies, topologies.schedules.thinning; "
+        "import sys; import topologies, topologies.schedules.sequences; "
         "large = {'scipy', 'networkx'}; "
         "before = large & set(sys.modules); topologies.build_graph; "
         "print(before, 'networkx' in sys.modules)"
