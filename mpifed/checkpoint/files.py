@@ -47,7 +47,7 @@ NAME = re.compile(r"round-([0-9]{6,18})\.h5")
 PIECE = 1 << 24
 
 # Bytes that HDF5 may need besides a tensor's own.
-ROOM = 1 << 14
+ROOM = 1 << 11
 
 
 def _nothing() -> None:

@@ -142,15 +142,23 @@ def _read_data(meta: h5py.Group) -> Description | None:
 
 def _counts(data: Any) -> np.ndarray:
     """Return numbers of samples, int64 (n,)."""
+    _check_stored(data)
     found = whole(data)
     if found.ndim != 1 or found.dtype != np.int64 or (found < 0).any():
         raise ValueError(f"{data.name} holds no numbers of samples")
     return found
 
 
+def _check_stored(data: Any) -> None:
+    """Check that a data set has as many bytes in the file as it declares."""
+    check_size(data)
+    if data.id.get_storage_size() < data.size * data.id.get_type().get_size():
+        raise ValueError(f"{data.name} declares {data.size} values that are not in the file")
+
+
 def _texts(data: Any, dimensions: int) -> Any:
     """Return the texts of a data set; raise ``ValueError`` for another number of dimensions."""
-    check_size(data)
+    _check_stored(data)
     if data.ndim != dimensions:
         raise ValueError(f"{data.name} has the shape {data.shape}")
     return data.asstr()[()]
@@ -169,6 +177,7 @@ def _clock(about: h5py.Group) -> np.ndarray | None:
     found = about["simulated"]
     if not isinstance(found, h5py.Dataset) or found.dtype != np.float64 or found.ndim != 1:
         raise ValueError("/meta/simulated is not a row of float64 numbers")
+    _check_stored(found)
     times = np.asarray(found[()])
     if not len(times) or not (np.isfinite(times[1:]) & (times[1:] >= 0)).all() or times[0] < 0:
         raise ValueError("/meta/simulated is not made of seconds, at least 0")

@@ -195,7 +195,7 @@ class Shards:
         return self.train.x.device
 
 
-class Dataset(Component, kind="data set"):
+class Dataset(Component):
     """Base class of data sets: a description for every rank, shards for each owner.
 
     The first three parameters of a subclass are the number of clients, the seed of the run and the

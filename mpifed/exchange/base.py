@@ -343,7 +343,7 @@ def to_server(channel: Channel) -> ServerChannel:
     return channel
 
 
-class Exchange(Component, kind="exchange"):
+class Exchange(Component):
     """Base class of the ways in which rows move between the clients of a federation.
 
     Keyword-only parameters of a subclass are its options. ``prepare`` runs before it is known who

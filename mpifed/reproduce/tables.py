@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mpifed.config.configuration import resolve, to_mapping
-from mpifed.config.early import check_early
+from mpifed.command import say
+from mpifed.config.configuration import check_names, resolve, to_mapping
 from mpifed.config.experiments import apply_overrides, read_experiment
 from mpifed.errors import InputError, text_of
 from mpifed.io.yaml_files import as_text
-from mpifed.printing import say
 from mpifed.reproduce import page, tuning
 from mpifed.reproduce.commands import submit
 from mpifed.reproduce.running import check_input, run_missing
@@ -104,7 +103,7 @@ def _check_words(rows: Mapping[str, Sequence[Planned]]) -> None:
     """Refuse a user's overrides by the first run, which has them as all others, without torch."""
     label, runs = next((label, runs) for label, runs in rows.items() if runs)
     try:
-        check_early(runs[0].experiment, runs[0].overrides)
+        check_names(apply_overrides(read_experiment(runs[0].experiment), runs[0].overrides))
     except InputError as error:
         raise InputError(f"row '{label}': {text_of(error)}") from None
 

@@ -17,7 +17,7 @@ Vectors are flat and float64. ``docs/surrogates.md`` shows how to add a problem.
 from __future__ import annotations
 
 import functools
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -25,16 +25,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.components.base import Contract
 from mpifed.errors import InputError, RunError
 from mpifed.local.invariance import LANES
-from topologies.inputs import within
 
 LinAlgError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 """What factorisations of torch raise; those of surrogates may raise ``RunError``."""
 
 
-class Surrogate(Contract, kind="surrogate"):
+class Surrogate(ABC):
     """Base class of problems in MM form.
 
     A function of the data's ``Description`` and of its options makes one. A user's class may also
@@ -295,30 +293,17 @@ def padded(z: Tensor, multiple: int = LANES) -> Tensor:
     return torch.nn.functional.pad(z, (0, 0, 0, missing)) if missing else z
 
 
-def as_surrogate(made: Any, maker: Any = None) -> Surrogate:
-    """Return a user's object as a surrogate that has all that a run needs.
-
-    Parameters
-    ----------
-    made : Any
-        The object.
-    maker : callable, optional
-        The user's function that made it.
-
-    Raises
-    ------
-    InputError
-        If a method is missing or misspelt, or a size is not a positive integer.
-    """
+def as_surrogate(made: Any) -> Surrogate:
+    """Return what a user's function made, which must be a surrogate with positive sizes."""
     said = f"algorithm.surrogate makes a {type(made).__name__}"
-    surrogate = Surrogate.adopt(made, said, maker)
-    for name, size in (("size", surrogate.size), ("n_parameters", surrogate.n_parameters)):
+    if not isinstance(made, Surrogate):
+        raise InputError(f"{said}, which is not derived from mpifed.surrogates.base.Surrogate")
+    for name, size in (("size", made.size), ("n_parameters", made.n_parameters)):
         if not isinstance(size, int | np.integer) or size < 1:
             raise InputError(
                 f"{said}, whose {name} is {size!r}; it must be a whole number, at least 1"
-                f"{within(type(made)) or within(maker)}"
             )
-    return surrogate
+    return made
 
 
 def check_returns(surrogate: Surrogate, z: Tensor, generator: np.random.Generator) -> None:

@@ -1,13 +1,4 @@
-"""Makes a run's objects from its configuration: data, federation, exchange, model, algorithm.
-
-Makes the algorithm and the exchange of a run, which may be made again to be tried.
-
-Where a run computes, and how torch is set for it.
-
-What clients cost, for dealing them to ranks: samples of their steps, or seconds of a run.
-
-The memory that a round takes at least, compared with what there is before anything is drawn.
-"""
+"""Makes a run's objects from its configuration: data, federation, exchange, model, algorithm."""
 
 from __future__ import annotations
 

@@ -1,14 +1,4 @@
-"""Evaluation between rounds: scores, measures, learnt results and the digest of the state.
-
-Scores of clients: for each client, on average, and at the bottom decile.
-
-Averages of scores over clients, and their bottom decile.
-
-Unseen clients that collect their data little by little (Marfoq et al. 2021, App. J.3, Figure
-2).
-
-A warning where local steps are too large for the correction of gossip.
-"""
+"""Evaluation between rounds: each client's scores, their averages and bottom decile, warnings."""
 
 from __future__ import annotations
 

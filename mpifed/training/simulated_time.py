@@ -1,7 +1,4 @@
-"""The clock of the simulated federation: when its clients would have finished each round.
-
-The clock of a federation whose clients do not wait: its events say who takes part in a round.
-"""
+"""The clock of the simulated federation: when its clients finish, also those that do not wait."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""What a run has trained, as torch modules: the shared models and every client's predictor.
-
-Mixtures of models, as one torch module.
-
-Samples that are loaded when they are first needed, and parts of them.
-
-Loads what a run has trained from its directory.
-"""
+"""What a run has trained, as torch modules: the shared models and every client's predictor."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from mpifed.exchange.server import Server
 from mpifed.federation.clients import Clients, Draws, Federation, participants
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSGD
-from mpifed.models.none import none
+from mpifed.models.base import none
 from mpifed.mpi.communicator import Alone
 from mpifed.state import merge, select
 

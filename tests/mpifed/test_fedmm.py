@@ -15,7 +15,7 @@ from mpifed.federation.clients import Draws, participants
 from mpifed.federation.participation import Bernoulli
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSGD
-from mpifed.models.none import none
+from mpifed.models.base import none
 
 
 def columns(*values):

@@ -16,7 +16,7 @@ from mpifed.exchange.server import Server
 from mpifed.federation.clients import Draws
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSGD
-from mpifed.models.none import none
+from mpifed.models.base import none
 
 RHO, GAMMA = 0.1, 0.3
 RIDGE = {"name": "quadratic", "rho": RHO, "regularisation": "ridge", "strength": 0.5}

@@ -66,19 +66,11 @@ class CountsInList(Points):
         self.description = Description("points", (2,), 2, counts, counts, counts)
 
 
-class FromPath(Points):
-    """Is made of something else."""
-
-    def __init__(self, path) -> None:
-        pass
-
-
 WRONG_DATA = {
     WidePoints: "has the shape (160, 1); its description asks for (160, 2)",
     OtherLabels: "the label 7, which is not among 0 .. 1, of client 1",
     Unnumbered: "do not begin each client's samples as its description counts them",
     CountsInList: "must be integer arrays",
-    FromPath: "is made as (path), but mpifed calls FromPath(n_clients, seed, communicator, ",
 }
 
 

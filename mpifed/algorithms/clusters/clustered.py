@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -32,7 +32,6 @@ from mpifed.algorithms.clusters.serving import (
     ByCluster,
     means_within,
     model_of_each,
-    refuse_absence,
 )
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
@@ -154,11 +153,6 @@ class Clustered(ByCluster):
         self.split, self.warm_up = SplitRule(eps1, eps2, linkage, gamma_max, update_norm), warm_up
         self.averages_by = "samples" if client_weights == "samples" else "clients"
 
-    @staticmethod
-    def refuse(configuration: Any) -> str | None:
-        """Return why these options do not fit together, or None."""
-        return refuse_absence(configuration)
-
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
     ) -> ClusteredState:
@@ -195,6 +189,3 @@ class Clustered(ByCluster):
     ) -> dict[str, float | None]:
         """``n_clusters``, the number of clusters."""
         return {"n_clusters": int(state.cluster.max()) + 1}
-
-    def payload(self) -> int:
-        return self.model.n_parameters

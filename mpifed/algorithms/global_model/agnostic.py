@@ -118,7 +118,3 @@ class Agnostic(Algorithm[ServerChannel]):
     def learnt(self, state: AgnosticState, exchange: Exchange) -> dict[str, Tensor]:
         """``lambda``, the weights of the training clients, (training clients,)."""
         return {"lambda": state.mixture}
-
-    def payload(self) -> int:
-        """The gradient, which may be compressed; the risk goes whole."""
-        return self.model.n_parameters

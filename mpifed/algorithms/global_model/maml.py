@@ -173,9 +173,6 @@ class MetaLearner(Algorithm[Channel]):
         """``up_floats``, the numbers sent so far, counted as for FLIX."""
         return {"up_floats": exchange.ledger.up_floats}
 
-    def payload(self) -> int:
-        return self.model.n_parameters
-
 
 class Fomaml(MetaLearner):
     """First-order MAML: the gradient at the adapted model, taken for that of the shared one.

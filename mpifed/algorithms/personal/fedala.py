@@ -132,9 +132,7 @@ class FedALA(FedAvg):
         model = channel.average(own, clients.weights, before=state.model)
         return FedALAState(model, optimizer, own, weights, state.rounds + 1)
 
-    def deploy(  # type: ignore[override]
-        self, state: FedALAState, clients: Clients, draws: Draws
-    ) -> Predictor:
+    def deploy(self, state: FedALAState, clients: Clients, draws: Draws) -> Predictor:
         """hat Theta_i of the present global model, with W_i trained once more."""
         model = state.model.expand(len(clients), 1, self.model.n_parameters)
         mixed, _ = self._initialised(model, state, clients, draws)

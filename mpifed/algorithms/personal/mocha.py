@@ -273,6 +273,3 @@ class Mocha(Algorithm[ServerChannel]):
         of_models, of_duals = computed_once(clients, lambda: penalties(*terms))
         primal, dual = risk + of_models, gain - of_duals
         return {"primal": primal, "dual": dual, "gap": primal - dual}
-
-    def payload(self) -> int:
-        return self.model.n_parameters

@@ -111,6 +111,19 @@ class PFedMe(Personal):
         model, personal = self.first_models(clients, exchange, draws, dtype)
         return PFedMeState(model, personal, self.local.init(len(clients), 1, dtype))
 
+    def remarks(self, state: PFedMeState, clients: Clients, exchange: Exchange) -> list[str]:
+        """Warn of steps whose eigenvalue 1 - lr (lambda + curvature) is below -1, so that theta_i
+        diverges for any convex risk; with momentum m the bound 2 becomes 2 (1 + m).
+        """
+        options = self.local.options
+        step, bound = options.lr * self.strength, 2 * (1 + options.momentum)
+        if options.optimizer != "sgd" or step <= bound:
+            return []
+        return [
+            f"warning: local.lr times algorithm.pfedme_lambda is {step:.3g}; steps of theta "
+            f"diverge above {bound:.3g}: a smaller local.lr or pfedme_lambda is needed"
+        ]
+
     def round(
         self, state: PFedMeState, clients: Clients, channel: Channel, draws: Draws
     ) -> PFedMeState:

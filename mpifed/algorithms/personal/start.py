@@ -6,7 +6,7 @@ Marfoq et al. 2021, weigh them by their samples. ``client_weights`` says which.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Gt
@@ -39,17 +39,6 @@ class Personal(Algorithm[Channel]):
         self.model, self.local = model, local
         self.averages_by = "samples" if client_weights == "samples" else "clients"
 
-    @staticmethod
-    def refuse(configuration: Any) -> str | None:
-        """Return why these options do not fit together, or None."""
-        by = configuration.algorithm.options.get("client_weights")
-        if by == "samples" and configuration.exchange.name == "gossip":
-            return (
-                "algorithm.client_weights is 'samples', but under gossip the mixing matrix has the "
-                "weights; allowed with exchange=gossip: uniform"
-            )
-        return None
-
     def first_models(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
@@ -66,6 +55,3 @@ class Personal(Algorithm[Channel]):
         by_samples = self.averages_by == "samples"
         weights = clients.weights if by_samples else clients.equal_weights
         return channel.average(rows, weights, before=before)
-
-    def payload(self) -> int:
-        return self.model.n_parameters

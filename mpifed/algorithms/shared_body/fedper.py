@@ -7,7 +7,8 @@ With the base W_B and the personalisation layers W_Pj of client j, of n_j sample
 
 Every client begins with a draw of W_Pj of its own; W_B is drawn by the server.
 
-Models in two parts: a body that is averaged, and a head that stays with each client.
+FedRep, FedBABU and FedBN have the same state; they differ in which part is trained when, and in
+which numbers are the head.
 """
 
 from __future__ import annotations

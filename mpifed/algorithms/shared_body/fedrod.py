@@ -11,9 +11,12 @@ losses at once, with the cross-entropy CE:
 The server averages theta and psi; phi_m stays, and begins with zeros. Heads are linear, so that the
 personal predictor is one model with the head psi + phi_m.
 
-How often the labels occur at each client.
+With a hypernetwork, client m has the label shares a_m = n_m / sum_c n_mc. A perceptron H of one
+hidden layer makes the personal heads of all clients:
 
-FedRoD with a hypernetwork (Chen and Chao 2022): it makes the personal heads of all clients.
+    nu           along the gradient of CE(h(f; psi) + h(f; phi_m)), phi_m = H(a_m; nu)
+
+with theta and psi fixed. The server averages theta, psi and nu; no client keeps a head.
 """
 
 from __future__ import annotations
@@ -120,9 +123,7 @@ class FedRoD(FedAvg):
         model = channel.average(generic, clients.weights, before=state.model)
         return FedRoDState(model, optimizer, heads)
 
-    def deploy(  # type: ignore[override]
-        self, state: FedRoDState, clients: Clients, draws: Draws
-    ) -> Predictor:
+    def deploy(self, state: FedRoDState, clients: Clients, draws: Draws) -> Predictor:
         """The personal predictor, psi + phi_m; unseen clients deploy the generic one."""
         own = self.local.own(state.model, state.optimizer)
         rows = own.expand(len(clients), 1, self.model.n_parameters).clone()
@@ -193,13 +194,11 @@ class FedRoDHyper(FedAvg):
         model, hyper = mean.split(self.sizes, -1)
         return FedRoDHyperState(model, optimizer, hyper)
 
-    def deploy(  # type: ignore[override]
-        self, state: FedRoDHyperState, clients: Clients, draws: Draws
-    ) -> Predictor:
+    def deploy(self, state: FedRoDHyperState, clients: Clients, draws: Draws) -> Predictor:
         """The personal predictor, psi + H(a_m; nu)."""
         return self._personal(self.local.own(state.model, state.optimizer), state.hyper, clients)
 
-    def adapt(  # type: ignore[override]
+    def adapt(
         self, state: FedRoDHyperState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> Predictor:
         """Unseen clients have a head of their own by their labels, without a step."""

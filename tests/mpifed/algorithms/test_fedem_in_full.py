@@ -14,7 +14,7 @@ from test_fedem import client_data, likelihood, numpy_posterior, random_start
 
 from mpifed.algorithms.fedem import FedEM
 from mpifed.algorithms.fedem.expectation import entropies, fitted_mixture, log_likelihoods
-from mpifed.algorithms.fedem.maximisation import (
+from mpifed.algorithms.fedem.fedem import (
     PartialSurrogate,
     WeightedRisks,
     local_improvement,
@@ -247,7 +247,7 @@ def test_trials_of_beginnings_are_not_compressed(tmp_path):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"exchange": "gossip"}, "allowed with it: algorithm.gossip_step_scale=none"),
+        ({"exchange": "gossip"}, r"algorithm\.gossip_step_scale is 'normalised'"),
         (
             {"participation": {"name": "stragglers", "rate": 0.5, "late": "partial"}},
             "allowed: miss",
