@@ -19,7 +19,7 @@ from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.exchange.compression import Compressor
 from mpifed.federation.clients import Clients, Draws, Federation
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
 from mpifed.state import tensors
 
@@ -240,7 +240,7 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel]):
 class GlobalModel(Algorithm[AnyChannel]):
     """A method that learns one model: ``model`` and ``optimizer`` are fields of its state."""
 
-    def __init__(self, model: Model, local: LocalSGD) -> None:
+    def __init__(self, model: Model, local: LocalSolver) -> None:
         self.model, self.local = model, local
 
     def deploy(self, state: Any, clients: Clients, draws: Draws) -> Predictor:

@@ -459,10 +459,10 @@ def summed_rates(rates: np.ndarray, work: Work) -> np.ndarray:
     return np.array([math.fsum(row) for row in (steps * rates).tolist()])
 
 
-__all__ = ["LocalSGD", "OptimizerState"]
+__all__ = ["LocalSolver", "OptimizerState"]
 
 
-class LocalSGD:
+class LocalSolver:
     """SGD with momentum and weight decay, Adam or AdamW on each client's samples.
 
     One step of SGD on row (t, m) with minibatch I, where q = 1 without sample weights:
@@ -530,7 +530,7 @@ class LocalSGD:
         epochs_field: str = "local.epochs",
         model: Model | None = None,
         **options: Any,
-    ) -> LocalSGD:
+    ) -> LocalSolver:
         """Return a solver with other options, for another phase of a method.
 
         Parameters
@@ -544,7 +544,7 @@ class LocalSGD:
         """
         changed = dataclasses.replace(self.options, **options)
         shared = self.horizon, self.longest, self.device
-        return LocalSGD(model or self.model, changed, *shared, purpose, epochs_field)
+        return LocalSolver(model or self.model, changed, *shared, purpose, epochs_field)
 
     @property
     def keeps_buffers(self) -> bool:
@@ -686,3 +686,7 @@ class LocalSGD:
         steps = options.steps if steps is None else steps
         work = work_of(clients.n_train, options.batch_size, options.epochs, steps, options.sampling)
         return work if clients.effort is None else work.shortened(clients.effort)
+
+
+# The name of the class in earlier versions.
+LocalSGD = LocalSolver

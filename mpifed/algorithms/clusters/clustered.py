@@ -36,7 +36,7 @@ from mpifed.algorithms.clusters.serving import (
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.objective import row_norms
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 
 Linkage = Literal["complete", "single"]
@@ -139,7 +139,7 @@ class Clustered(ByCluster):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         eps1: NonNegative = 0.4,
         eps2: NonNegative = 1.6,

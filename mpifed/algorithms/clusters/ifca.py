@@ -24,7 +24,7 @@ from mpifed.algorithms.base import Predictor, initial_models
 from mpifed.algorithms.clusters.serving import ByCluster, best_fitting
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 
 
@@ -55,7 +55,7 @@ class Ifca(ByCluster):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         n_clusters: Annotated[int, Ge(1)] = 3,
         averaging: Literal["models", "gradients"] = "models",

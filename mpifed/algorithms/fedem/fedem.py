@@ -24,7 +24,7 @@ from torch import Tensor
 from mpifed.exchange.base import Channel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Adjustment
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -56,7 +56,6 @@ from mpifed.algorithms.fedem.expectation import (
 from mpifed.errors import InputError
 from mpifed.exchange.base import Exchange
 from mpifed.exchange.measuring import agreed, largest, total
-from mpifed.federation.participation import shortens_rounds
 from mpifed.local.linear_objective import design
 from mpifed.models.base import Model
 from mpifed.models.linear import Linear
@@ -82,7 +81,7 @@ def minimise_surrogates(
     shared: Tensor,
     optimizer: OptimizerState,
     surrogate: PartialSurrogate,
-    local: LocalSGD,
+    local: LocalSolver,
     clients: Clients,
     channel: Channel,
     draws: Draws,
@@ -260,32 +259,12 @@ def local_improvement(
     return largest(clients, ratios.flatten())
 
 
-def refuse_steps_of_newton(configuration: Any) -> str | None:
-    """Return why an exact M-step does not fit what asks for local steps, or None."""
-    options = configuration.algorithm.options
-    if options.get("local_solver") != "newton":
-        return None
-    scale = options.get("gossip_step_scale")
-    if configuration.exchange.name == "gossip" and scale != "none":
-        return (
-            f"algorithm.gossip_step_scale is '{scale}', but algorithm.local_solver=newton has no "
-            "learning rate to scale, so that all clients count alike under gossip; allowed with "
-            "it: algorithm.gossip_step_scale=none"
-        )
-    if shortens_rounds(configuration.participation):
-        return (
-            "participation.late is 'partial', but algorithm.local_solver=newton takes no local "
-            "steps that could be cut short; allowed: miss"
-        )
-    return None
-
-
 @dataclass(frozen=True)
 class MStep:
     """The M-step of the components: local steps, or exact minimisers."""
 
     model: Model
-    local: LocalSGD
+    local: LocalSolver
     is_exact: bool
     is_recorded: bool
 
@@ -441,7 +420,7 @@ class Mixtures(Algorithm[Channel]):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         n_components: Annotated[int, Ge(1)] = 3,
         mixture_init: Literal["random", "uniform"] = "random",

@@ -44,7 +44,7 @@ from mpifed.exchange.base import Exchange, ServerChannel, to_server
 from mpifed.federation.clients import Clients, Draws
 from mpifed.io.memory import check_memory
 from mpifed.local.scoring import samples_of, train_losses
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 from mpifed.random import stream
 
@@ -293,7 +293,7 @@ class JointMixtures(Algorithm[ServerChannel]):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         n_components: Annotated[int, Ge(1)] = 3,
         n_gaussians: Annotated[int, Ge(1)] = 3,

@@ -39,7 +39,7 @@ from mpifed.exchange.base import Channel, Exchange, ServerChannel
 from mpifed.exchange.measuring import computed_once, total
 from mpifed.federation.clients import Clients, Draws, Federation
 from mpifed.local.minibatches import batches, chosen
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.base import NoModel
 from mpifed.surrogates.base import (
     LinAlgError,
@@ -284,7 +284,7 @@ def gamma_of(rule: StepRule, beta: float, t: int) -> float:
     return rules[rule]
 
 
-def refuse_long_steps(federation: Federation, gamma: float, option: str) -> None:
+def validate_steps(federation: Federation, gamma: float, option: str) -> None:
     """Refuse steps gamma n mu_i above 1 of a client, with mu_i = m_i / m."""
     largest = int(federation.n_train[federation.training].max()) * len(federation.training)
     longest = gamma * largest / federation.n_train_total
@@ -347,7 +347,7 @@ class FedMM(Algorithm[Channel]):
     def __init__(
         self,
         model: NoModel,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         surrogate: Annotated[Any, ComponentOf("surrogate")] = "dictionary",
         step_rule: StepRule = "sqrt",
@@ -394,7 +394,7 @@ class FedMM(Algorithm[Channel]):
             few = inputs_of(few_of(clients), self.with_target)
             check_returns(self.surrogate, few, draws.stream("trial"))
         if self.by_samples and exchange.shared_is_rows:
-            refuse_long_steps(clients.federation, self.gamma(1), self.step_option)
+            validate_steps(clients.federation, self.gamma(1), self.step_option)
         theta = torch.from_numpy(self.surrogate.init(draws.stream("surrogate")))
         first = exchange.spread(self.first(theta))
         size = self.message_size()

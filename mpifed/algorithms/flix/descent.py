@@ -59,7 +59,7 @@ from mpifed.local.optima import (
     local_starts,
     usual_tolerance,
 )
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
 from mpifed.models.linear import Linear
 from mpifed.theory import flix as theory
@@ -522,7 +522,7 @@ class Descent(Algorithm[AnyChannel], Generic[State, AnyChannel]):
     Parameters
     ----------
     model : Model
-    local : LocalSGD
+    local : LocalSolver
         Its batch size alone is read, where ``gradient`` is stochastic.
     messages : MessageRule
         What clients send, and what the server makes of it.
@@ -582,7 +582,7 @@ class Descent(Algorithm[AnyChannel], Generic[State, AnyChannel]):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         messages: MessageRule[State, AnyChannel],
         *,
         flix_alpha: Fraction | list[Fraction] = 0.5,

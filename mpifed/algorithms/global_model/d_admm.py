@@ -29,7 +29,7 @@ from mpifed.algorithms.base import GlobalModel, initial_models
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Proximal, Shift
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 
 
@@ -60,7 +60,7 @@ class DADMM(GlobalModel[Channel]):
     steps_locally = True
 
     def __init__(
-        self, model: Model, local: LocalSGD, *, admm_c: Annotated[float, Gt(0)] = 1.0
+        self, model: Model, local: LocalSolver, *, admm_c: Annotated[float, Gt(0)] = 1.0
     ) -> None:
         self.model, self.local, self.c = model, local, admm_c
 

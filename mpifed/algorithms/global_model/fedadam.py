@@ -28,7 +28,7 @@ from mpifed.algorithms.fedmm.fedmm_ot import (
 )
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 from mpifed.models.icnn import DenseICNN
 from mpifed.optimal_transport.benchmarks import Benchmark, check_targets
@@ -84,7 +84,7 @@ class FedAdam(Algorithm[ServerChannel]):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         server_lr: Annotated[float, Gt(0)] = 0.1,
         beta1: Beta = 0.9,

@@ -17,7 +17,7 @@ from mpifed.algorithms.base import (
 )
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 
 
@@ -50,7 +50,7 @@ class FedAvg(GlobalModel[Channel]):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         model_init: Literal["shared", "per_client"] = "shared",
         gossip_step_scale: StepScale = "normalised",

@@ -30,7 +30,7 @@ from mpifed.algorithms.base import GlobalModel, initial_models
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Shift
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 
 
@@ -60,7 +60,7 @@ class KGT(GlobalModel[Channel]):
     steps_locally = True
 
     def __init__(
-        self, model: Model, local: LocalSGD, *, eta_s: Annotated[float, Gt(0)] = 1.0
+        self, model: Model, local: LocalSolver, *, eta_s: Annotated[float, Gt(0)] = 1.0
     ) -> None:
         super().__init__(model, local)
         self.eta_s = eta_s

@@ -29,7 +29,7 @@ from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.objective import row_norms
 from mpifed.local.scoring import train_risks
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 
 # Smaller risks count as this, so that their powers are finite.
@@ -67,7 +67,7 @@ class Qffl(GlobalModel[ServerChannel]):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         q: Annotated[float, Ge(0)] = 1.0,
         lipschitz: Annotated[float, Gt(0)] | None = None,

@@ -29,7 +29,7 @@ from mpifed.algorithms.base import GlobalModel, initial_models
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Shift
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 
 
@@ -56,7 +56,7 @@ class Scaffnew(GlobalModel[Channel]):
     compressors = "none"
 
     def __init__(
-        self, model: Model, local: LocalSGD, *, scaffnew_p: Annotated[float, Gt(0), Le(1)] = 0.1
+        self, model: Model, local: LocalSolver, *, scaffnew_p: Annotated[float, Gt(0), Le(1)] = 0.1
     ) -> None:
         self.model, self.local, self.p = model, local, scaffnew_p
         self.averages_by = "clients"

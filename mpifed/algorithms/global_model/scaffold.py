@@ -28,7 +28,7 @@ from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Shift
 from mpifed.local.linear_objective import Objectives
 from mpifed.local.objective import Regulariser
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 
 
@@ -65,7 +65,7 @@ class Scaffold(GlobalModel[ServerChannel]):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         server_lr: Annotated[float, Gt(0)] = 1.0,
         variate_option: Literal["I", "II"] = "II",

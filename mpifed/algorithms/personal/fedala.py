@@ -27,7 +27,7 @@ from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Within
 from mpifed.local.minibatches import share_weights
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
 from mpifed.models.heads import Between, last_layer
 
@@ -66,7 +66,7 @@ class FedALA(FedAvg):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         head: list[str] | None = None,
         ala_lr: Annotated[float, Gt(0)] = 1.0,

@@ -45,7 +45,7 @@ from mpifed.local.adjustments import Proximal
 from mpifed.local.linear_objective import Objectives
 from mpifed.local.minibatches import minibatches
 from mpifed.local.objective import Regulariser, StackedObjective
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 from mpifed.random import bits_at
 
@@ -87,7 +87,7 @@ class L2GD(Personal):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         l2gd_p: Annotated[float, Gt(0), Lt(1)] = 0.1,
         l2gd_lambda: Annotated[float, Ge(0)] = 0.1,
@@ -194,7 +194,7 @@ class L2SGD(L2GD):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         l2gd_p: Annotated[float, Gt(0), Lt(1)] = 0.1,
         l2gd_lambda: Annotated[float, Ge(0)] = 0.1,

@@ -28,7 +28,7 @@ from mpifed.algorithms.personal.start import Personal, Positive, Weights
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Coupling, Minibatch, Proximal
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 
 
@@ -89,7 +89,7 @@ class PFedMe(Personal):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         pfedme_lambda: Positive = 15.0,
         pfedme_eta: Positive = 0.005,

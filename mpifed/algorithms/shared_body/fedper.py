@@ -25,7 +25,7 @@ from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor, StepScale, initial_models, step_scale
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 from mpifed.models.heads import head_of
 
@@ -57,7 +57,7 @@ class Parts(Algorithm[Channel]):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         head: list[str] | None,
         head_init: Literal["shared", "per_client"],
@@ -129,7 +129,7 @@ class FedPer(Parts):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         head: list[str] | None = None,
         head_init: Literal["shared", "per_client"] = "per_client",

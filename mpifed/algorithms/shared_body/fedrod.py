@@ -35,7 +35,7 @@ from mpifed.algorithms.base import Predictor, StepScale, step_scale
 from mpifed.algorithms.global_model.fedavg import FedAvg, FedAvgState
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
 from mpifed.models.heads import HyperHeads, TwoHeads
 
@@ -94,7 +94,7 @@ class FedRoD(FedAvg):
     tasks = ("classification", "sequence")
 
     def __init__(
-        self, model: Model, local: LocalSGD, *, gossip_step_scale: StepScale = "normalised"
+        self, model: Model, local: LocalSolver, *, gossip_step_scale: StepScale = "normalised"
     ) -> None:
         super().__init__(model, local, gossip_step_scale=gossip_step_scale)
         self.two = TwoHeads(model)
@@ -157,7 +157,7 @@ class FedRoDHyper(FedAvg):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         hyper_width: Annotated[int, Ge(1)] = 16,
         gossip_step_scale: StepScale = "normalised",

@@ -26,7 +26,7 @@ from mpifed.exchange.server import Server
 from mpifed.federation.clients import Draws
 from mpifed.local.adjustments import Proximal
 from mpifed.local.options import LocalOptions
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.linear import linear
 from mpifed.mpi.communicator import Alone
 
@@ -36,7 +36,7 @@ CPU = torch.device("cpu")
 def solver_of(description, clients, **options):
     loss = "half_squared" if description.task == "regression" else "auto"
     model = linear(description, bias=description.task != "regression", loss=loss)
-    return LocalSGD(model, LocalOptions(**options), 10, int(clients.n_train.max()), CPU)
+    return LocalSolver(model, LocalOptions(**options), 10, int(clients.n_train.max()), CPU)
 
 
 def random_weights(clients, components, seed=3):
