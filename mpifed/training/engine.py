@@ -246,6 +246,7 @@ class Engine:
     ) -> None:
         self.setup, self.samples, self.clock = setup, samples, clock
         self.seed = setup.configuration.seed
+        self.simulated = clock_of(setup)
         self.rows = rows_of(setup, directory)
         self.rows.take(setup.first_state(self.everyone))
         self.round = 0
@@ -254,7 +255,6 @@ class Engine:
         self.report: Callable[[Mapping[str, Any]], None] = lambda scores: None
         self.has_infinite_losses = False
         self.writer = Writer(setup.federation)
-        self.simulated = clock_of(setup)
         options = setup.configuration.privacy
         private = options.is_asked_for and setup.federation.communicator.rank == 0
         self.accountant = accountant_of(options, setup.federation, self.seed) if private else None
