@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from traceback import walk_tb
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from mpifed.algorithms.returned import checked_payload
 from mpifed.checkpoint import files as checkpoint
 from mpifed.components.registry import Section, is_component, name_of
 from mpifed.config.configuration import Configuration, decided, resolve, to_yaml
@@ -24,7 +23,7 @@ from mpifed.exchange.mixing import mixing_overrides
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Alone, Communicator, world
 from mpifed.results.results import Result, read
-from mpifed.tracking.trackers import check_tracker
+from mpifed.tracking import check_tracker
 from mpifed.training import request as resume
 from mpifed.training.build import check_round, make
 from mpifed.training.callbacks import Callback, RecordedRound, callback
@@ -170,7 +169,9 @@ def _plain(value: Any, key: str) -> Any:
 
 
 def execute(
-    request: Request, communicator: Communicator, stop_requested: Callable[[], bool]
+    request: Request,
+    communicator: Communicator,
+    stop_requested: Callable[[], bool],
 ) -> Result:
     """Carry out a request; collective.
 
@@ -198,12 +199,7 @@ def execute(
     clock = Clock()
     with clock.measure("startup"):
         first = communicator.rank == 0
-        task = communicator.broadcast_object(
-            agree(communicator, lambda: _understood(request) if first else None)
-        )
-        configuration = agree(communicator, lambda: resolve(task.mapping, communicator.size))
-        # Some options depend on the environment, which may differ between nodes: one rank decides.
-        configuration = communicator.broadcast_object(configuration)
+        task, configuration = _settle(request, communicator)
         heartbeat.set_stall_limit(configuration.stall_limit)
         task.remarks.extend(decided(task.mapping, configuration))
         agree(communicator, lambda: check_resume(configuration, task))
@@ -273,7 +269,6 @@ def _carry_out(
                 communicator,
                 lambda: make(configuration, communicator, horizon, stored),
             )
-            agree(communicator, lambda: checked_payload(setup.algorithm))
             agree(communicator, lambda: check_round(setup))
         task.remarks.extend(f"warning: {line}" for line in dict.fromkeys(heard))
         task.remarks.extend(agree(communicator, lambda: remarks(setup)))
@@ -286,12 +281,18 @@ def _carry_out(
     return Result(task.output, train(setup, task, request, clock, stop_requested))
 
 
-def _understood(request: Request) -> Task:
-    """Return the run to carry out, where those who are told of it can be; on one rank."""
-    task = understand(request)
-    callback(request.on_round)
-    check_tracker(request.track)
-    return task
+def _settle(request: Request, communicator: Communicator) -> tuple[Task, Configuration]:
+    """Return what a request means, and its configuration, found by rank 0. Collective."""
+
+    def found() -> tuple[Task, Configuration]:
+        task = understand(request)
+        callback(request.on_round)
+        check_tracker(request.track)
+        return task, resolve(task.mapping, communicator.size)
+
+    is_first = communicator.rank == 0
+    made = agree(communicator, lambda: found() if is_first else None)
+    return cast(tuple[Task, Configuration], communicator.broadcast_object(made))
 
 
 def _nothing_left(request: Request, task: Task, rounds: int) -> bool:

@@ -21,8 +21,8 @@ RUN = ("h5py", "mpifed.api", "mpifed.training.train", "mpifed.mpi.node", "mpifed
 def preload(words: list[str]) -> None:
     """Import what ``mpifed run`` needs with these words."""
     bound_threads()
-    early = remember_words(words)
-    if early is None:
+    known = remember_words(words)
+    if known.options.list is not None:
         return
     for name in LIBRARIES:
         importlib.import_module(name)
@@ -30,19 +30,18 @@ def preload(words: list[str]) -> None:
         import_mpi()
     for name in RUN:
         importlib.import_module(name)
-    _import_components(early.experiment, early.overrides)
+    if known.mapping is not None:
+        _import_components(known.mapping)
     threadpoolctl.threadpool_info()  # it remembers where libraries are
 
 
-def _import_components(experiment: str | None, overrides: Mapping[str, Any]) -> None:
+def _import_components(mapping: Mapping[str, Any]) -> None:
     """Import the shipped components that a configuration names, and read their options."""
     from mpifed.components.registry import find, named
     from mpifed.components.schema import options_of
     from mpifed.components.tables import TABLES
-    from mpifed.config.early import written
-    from mpifed.config.experiments import DEFAULTS, apply_overrides
+    from mpifed.config.experiments import DEFAULTS
 
-    mapping = apply_overrides(written(experiment) or {}, overrides)
     for section, default in DEFAULTS.items():
         name, _ = named(mapping.get(section, default), section, default)
         if name in TABLES[section]:

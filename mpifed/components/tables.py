@@ -12,7 +12,7 @@ ALGORITHMS = {
     "agnostic": "mpifed.algorithms.global_model.agnostic:Agnostic",
     "mocha": "mpifed.algorithms.personal.mocha:Mocha",
     "fedem": "mpifed.algorithms.fedem.fedem:FedEM",
-    "fedgmm": "mpifed.algorithms.fedgmm.fedgmm:FedGMM",
+    "fedgmm": "mpifed.algorithms.fedem.fedgmm:FedGMM",
     "clustered": "mpifed.algorithms.clusters.clustered:Clustered",
     "ifca": "mpifed.algorithms.clusters.ifca:Ifca",
     "fedper": "mpifed.algorithms.shared_body.fedper:FedPer",
@@ -22,7 +22,7 @@ ALGORITHMS = {
     "fedala": "mpifed.algorithms.personal.fedala:FedALA",
     "knn_per": "mpifed.algorithms.personal.knn_per:KnnPer",
     "fedrod": "mpifed.algorithms.shared_body.fedrod:FedRoD",
-    "fedrod_hyper": "mpifed.algorithms.shared_body.fedrod_hyper:FedRoDHyper",
+    "fedrod_hyper": "mpifed.algorithms.shared_body.fedrod:FedRoDHyper",
     "flix": "mpifed.algorithms.flix.flix:Flix",
     "dcgd": "mpifed.algorithms.flix.dcgd:Dcgd",
     "diana": "mpifed.algorithms.flix.diana:Diana",
@@ -39,7 +39,7 @@ ALGORITHMS = {
     "apfl": "mpifed.algorithms.personal.apfl:APFL",
     "pfedme": "mpifed.algorithms.personal.pfedme:PFedMe",
     "l2gd": "mpifed.algorithms.personal.l2gd:L2GD",
-    "l2sgd": "mpifed.algorithms.personal.l2sgd:L2SGD",
+    "l2sgd": "mpifed.algorithms.personal.l2gd:L2SGD",
     "kgt": "mpifed.algorithms.global_model.kgt:KGT",
     "scaffnew": "mpifed.algorithms.global_model.scaffnew:Scaffnew",
     "d_admm": "mpifed.algorithms.global_model.d_admm:DADMM",
@@ -59,7 +59,7 @@ DATASETS = {
     "npz": "mpifed.data.sources.npz:Npz",
     "csv": "mpifed.data.sources.csv_file:Csv",
     "parquet": "mpifed.data.sources.parquet:Parquet",
-    "federated": "mpifed.data.sources.federated:FederatedFile",
+    "federated": "mpifed.data.federated_file:FederatedFile",
     "libsvm": "mpifed.data.sources.libsvm:LibSvm",
     "sine": "mpifed.data.sources.sine:Sine",
     "tags": "mpifed.data.sources.tags:Tags",
@@ -79,7 +79,7 @@ MODELS = {
     "resnet34": "mpifed.models.resnet:resnet34",
     "lstm": "mpifed.models.lstm:lstm",
     "icnn": "mpifed.models.icnn:icnn",
-    "none": "mpifed.models.none:none",
+    "none": "mpifed.models.base:none",
 }
 EXCHANGES = {
     "server": "mpifed.exchange.server:Server",
@@ -156,17 +156,8 @@ BASES = {
     "surrogate": ("mpifed.surrogates.base:Surrogate",),
 }
 
-# Kinds whose components may be of any class that has the methods, and made by a function.
-ADOPTED = ("compression", "correction", "surrogate")
-
-# What mpifed gives to the classes and functions of a kind beside their options; to others nothing.
-MADE_WITH = {
-    "algorithm": ("model", "local"),
-    "data": ("n_clients", "seed", "communicator"),
-    "model": ("data",),
-    "exchange": ("federation", "seed", "stored", "compressor"),
-    "surrogate": ("data",),
-}
+# Kinds with a base class whose objects a user's function may make.
+MADE_BY_FUNCTIONS = ("compression", "correction", "surrogate")
 
 # The word after ``--list`` that shows the names of a kind.
 LISTS = {

@@ -1,7 +1,4 @@
-"""Who is told of recorded rounds: a function of the user's program, and a tracker.
-
-What a user's program is told while a run goes on: ``mpifed.run(..., on_round=function)``.
-"""
+"""Who receives recorded rounds: ``mpifed.run(..., on_round=function)``, and a tracker."""
 
 from __future__ import annotations
 
@@ -24,8 +21,7 @@ from mpifed.io.atomic import replace_bytes
 from mpifed.io.text import damaged, read_json
 from mpifed.mpi.communicator import Communicator
 from mpifed.results.results import DIGEST
-from mpifed.tracking.sending import Sending
-from mpifed.tracking.trackers import TRACKERS, About
+from mpifed.tracking import TRACKERS, About, Sending
 from mpifed.training.build import Setup
 from mpifed.training.request import Request, Task
 

@@ -1,14 +1,4 @@
-"""Evaluation between rounds: scores, measures, learnt results and the digest of the state.
-
-Scores of clients: for each client, on average, and at the bottom decile.
-
-Averages of scores over clients, and their bottom decile.
-
-Unseen clients that collect their data little by little (Marfoq et al. 2021, App. J.3, Figure
-2).
-
-A warning where local steps are too large for the correction of gossip.
-"""
+"""Evaluation between rounds: each client's scores, their averages and bottom decile, warnings."""
 
 from __future__ import annotations
 
@@ -23,10 +13,11 @@ import numpy as np
 import torch
 
 from mpifed import state as states
-from mpifed.algorithms import returned
+from mpifed.algorithms import base
 from mpifed.algorithms.base import Predictor, StepScale
 from mpifed.config.configuration import ClientWeights
 from mpifed.data.base import Shards, Split
+from mpifed.errors import InputError
 from mpifed.exchange.corrections.base import largest_step, least_eigenvalue
 from mpifed.exchange.gossip import Gossip
 from mpifed.federation.clients import Clients, Draws, Federation
@@ -291,7 +282,7 @@ def with_growth(
         fewer = first_samples(unseen, share)
         made = setup.algorithm.adapt(state, fewer, setup.exchange, draws)
         counts = len(fewer), setup.model.n_parameters
-        adapted = returned.checked_predictor(setup.algorithm, "adapt", made, *counts)
+        adapted = base.checked_predictor(setup.algorithm, "adapt", made, *counts)
         of = (adapted.parameters_of, adapted.weights_of)
         test = unseen.shards.test
         scores = client_scores(setup.model, *of, test, unseen.rows, adapted.beside)
@@ -378,11 +369,11 @@ class Evaluation:
 
 def evaluate(setup: Setup, samples: Samples, state: states.RunState, draws: Draws) -> Evaluation:
     """Evaluate the state after a round."""
-    training = training_of(setup, samples)
+    training, exchange = training_of(setup, samples), setup.exchange
     shared, trained = states.shared_tensors(state.algorithm), of_trained(setup, state, training)
     return Evaluation(
         score(setup, samples, state, training, trained, draws),
-        setup.exchange.consensus_distance(shared) if shared else None,
+        exchange.consensus_distance(exchange.latest(shared, state.memory)) if shared else None,
         measure(setup, trained, training, draws),
         _learnt(setup, trained),
     )
@@ -405,7 +396,6 @@ def remarks(setup: Setup, state: states.RunState, samples: Samples) -> list[str]
     algorithm = setup.algorithm
     training = training_of(setup, samples)
     own = algorithm.remarks(state.algorithm, training, setup.exchange)
-    own = returned.checked_remarks(algorithm, own)
     ours = [*_unread(setup), *_unread_own(setup), *_of_sample(setup), *_of_attacks(setup)]
     return [*ours, *own, *step_warnings(setup, training)]
 
@@ -486,7 +476,7 @@ def score(
         ids, here = None, np.arange(len(federation.hosted))
     is_unseen = federation.unseen[federation.hosted[here]]
 
-    checked = partial(returned.checked_predictor, algorithm)
+    checked = partial(base.checked_predictor, algorithm)
     size = setup.model.n_parameters
 
     def served() -> Iterator[tuple[Clients, Predictor]]:
@@ -513,14 +503,19 @@ def score(
 def measure(setup: Setup, trained: Any, training: Clients, draws: Draws) -> dict[str, float | None]:
     """Return what the algorithm adds to metrics.csv, by column."""
     measured = setup.algorithm.measure(trained, training, setup.exchange, draws)
-    return returned.checked_measures(setup.algorithm, measured)
+    if unknown := set(measured) - set(setup.algorithm.columns):
+        name = type(setup.algorithm).__name__
+        raise InputError(
+            f"algorithm '{name}': measure returned {sorted(unknown)}; columns declares "
+            f"{', '.join(setup.algorithm.columns) or 'none'}"
+        )
+    return measured
 
 
 def _learnt(setup: Setup, trained: Any) -> dict[str, np.ndarray]:
     """Return the results of the algorithm that belong to no client, by name."""
     made = setup.algorithm.learnt(trained, setup.exchange)
-    found = returned.checked_learnt(setup.algorithm, made)
-    return {name: torch.as_tensor(part).detach().cpu().numpy() for name, part in found.items()}
+    return {name: torch.as_tensor(part).detach().cpu().numpy() for name, part in made.items()}
 
 
 def of_trained(setup: Setup, state: states.RunState, training: Clients) -> Any:

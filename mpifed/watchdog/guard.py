@@ -194,14 +194,11 @@ def _finish() -> None:
 
 
 def _flush_files() -> None:
-    """Flush the files of Python and HDF5 that are still open, as the interpreter would."""
+    """Flush the files of Python that are still open; HDF5 flushes its own."""
     # type(found), since a proxy's __class__ may import the object behind it.
     base: Any = io.IOBase.__base__
     files: list[Any] = [found for found in gc.get_objects() if issubclass(type(found), base)]
     kept = [stream.flush for stream in (*files, sys.stdout, sys.stderr) if stream is not None]
-    module = sys.modules.get("mpifed.checkpoint.hdf5")
-    if module is not None:
-        kept.append(module.flush_open_files)
     for flush in kept:
         try:
             flush()

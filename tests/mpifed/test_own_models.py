@@ -51,28 +51,19 @@ def test_a_model_that_fails_for_large_batches_ends_the_run_with_its_place(nets, 
 
 
 SHARED = {
-    "NET = nn.Linear(64, 10)\ndef Net(data):\n    return nn.Sequential(nn.Flatten(), NET)": (
-        "share layer '1' (a Linear), which was made once",
-        3,
-    ),
+    "NET = nn.Linear(64, 10)\ndef Net(data):\n    return nn.Sequential(nn.Flatten(), NET)": "share",
     "W = nn.Parameter(torch.zeros(64, 10))\nclass Net(nn.Module):\n    def __init__(self, data):\n"
     "        super().__init__()\n        self.w = W\n    def forward(self, x):\n"
-    "        return x.flatten(1) @ self.w": ("share parameter 'w', which was made once", 3),
+    "        return x.flatten(1) @ self.w": "share",
     "sizes = iter(range(3, 99))\ndef Net(data):\n    n = next(sizes)\n    return nn.Sequential("
-    "nn.Flatten(), nn.Linear(64, n), nn.Linear(n, 10))": (
-        "it made '1.weight' of shape (3, 64) in one call and '1.weight' of shape (4, 64) in anoth",
-        3,
-    ),
+    "nn.Flatten(), nn.Linear(64, n), nn.Linear(n, 10))": "of different shapes",
 }
 
 
 @pytest.mark.parametrize("source", SHARED)
-def test_modules_that_share_or_differ_are_told_with_their_place(source, nets, tmp_path):
-    said, line = SHARED[source]
+def test_modules_that_share_or_differ_are_refused(source, nets, tmp_path):
     outcome = nets(f"import torch; from torch import nn\n{source}")
-    assert outcome.code == 2 and said in outcome.err, outcome.err
-    assert "model.name is 'nets:Net': " in outcome.err
-    assert f"(in nets.py, line {line})" in outcome.err, outcome.err
+    assert outcome.code == 2 and SHARED[source] in outcome.err, outcome.err
     assert not (tmp_path / "out").exists()
 
 
