@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from mpifed import __version__
-from mpifed.command import started_as
+from mpifed.command import carried_out, started_as
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, closest
 from mpifed.watchdog.launcher import launched_rank
 
@@ -26,7 +26,6 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "reproduce": ("mpifed.reproduce.__main__", "run the tables and figures of the papers"),
     "new": ("mpifed.new.__main__", "write a method, model, data set or schedule to begin with"),
     "theory": ("mpifed.theory.__main__", "compare a run of FLIX with the paper's theorems"),
-    "completion": ("mpifed.completion.__main__", "print what lets bash or zsh complete words"),
 }
 
 # Options without a subcommand.
@@ -35,7 +34,10 @@ OPTIONS = ("--help", "--version")
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run a subcommand."""
-    words = list(sys.argv[1:] if words is None else words)
+    return carried_out("mpifed", lambda: _run(list(sys.argv[1:] if words is None else words)))
+
+
+def _run(words: list[str]) -> int:
     if words[:1] == ["help"]:
         # ``mpifed help run`` is ``mpifed run --help``.
         words = [*words[1:2], "--help"]

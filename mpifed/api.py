@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from traceback import walk_tb
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -169,7 +169,9 @@ def _plain(value: Any, key: str) -> Any:
 
 
 def execute(
-    request: Request, communicator: Communicator, stop_requested: Callable[[], bool]
+    request: Request,
+    communicator: Communicator,
+    stop_requested: Callable[[], bool],
 ) -> Result:
     """Carry out a request; collective.
 
@@ -197,12 +199,7 @@ def execute(
     clock = Clock()
     with clock.measure("startup"):
         first = communicator.rank == 0
-        task = communicator.broadcast_object(
-            agree(communicator, lambda: _understood(request) if first else None)
-        )
-        configuration = agree(communicator, lambda: resolve(task.mapping, communicator.size))
-        # Some options depend on the environment, which may differ between nodes: one rank decides.
-        configuration = communicator.broadcast_object(configuration)
+        task, configuration = _settle(request, communicator)
         heartbeat.send_to_guard(limit=configuration.stall_limit)
         task.remarks.extend(decided(task.mapping, configuration))
         agree(communicator, lambda: check_resume(configuration, task))
@@ -284,12 +281,18 @@ def _carry_out(
     return Result(task.output, train(setup, task, request, clock, stop_requested))
 
 
-def _understood(request: Request) -> Task:
-    """Return the run to carry out, where those who are told of it can be; on one rank."""
-    task = understand(request)
-    callback(request.on_round)
-    check_tracker(request.track)
-    return task
+def _settle(request: Request, communicator: Communicator) -> tuple[Task, Configuration]:
+    """Return what a request means, and its configuration, found by rank 0. Collective."""
+
+    def found() -> tuple[Task, Configuration]:
+        task = understand(request)
+        callback(request.on_round)
+        check_tracker(request.track)
+        return task, resolve(task.mapping, communicator.size)
+
+    is_first = communicator.rank == 0
+    made = agree(communicator, lambda: found() if is_first else None)
+    return cast(tuple[Task, Configuration], communicator.broadcast_object(made))
 
 
 def _nothing_left(request: Request, task: Task, rounds: int) -> bool:

@@ -1,15 +1,17 @@
-"""The parser that all commands share, and their names in help texts."""
+"""What all commands share: their parser, their names in help texts, and how they end."""
 
 from __future__ import annotations
 
 import argparse
+import io
+import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from mpifed.errors import InputError, closest
-from topologies.arguments import choice_in, number, sentence
+from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, InputError, RunError, closest, complain
+from topologies.inputs import choice_in, number, sentence
 
 N = TypeVar("N", int, float)
 
@@ -65,3 +67,33 @@ def _plain(kind: Callable[[str], N]) -> Callable[[str], N]:
         return kind(text)
 
     return read
+
+
+def carried_out(command: str, action: Callable[[], int]) -> int:
+    """Carry out a command of one process; return its exit code, also where it fails."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A name that the terminal cannot show must not end a command that has succeeded.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        try:
+            return action()
+        finally:  # also after --help
+            sys.stdout.flush()
+    except BrokenPipeError:  # the reader has left
+        discard_output()
+    except (InputError, RunError, OSError, KeyboardInterrupt) as error:
+        complain(command, str(error) or "interrupted")
+        if isinstance(error, OSError):  # of standard output, say
+            discard_output()
+        return EXIT_BAD_INPUT if isinstance(error, InputError) else EXIT_FAILED
+    return EXIT_FAILED
+
+
+def say(text: str) -> None:
+    """Print whole lines on standard output."""
+    print(text, flush=True)
+
+
+def discard_output() -> None:
+    """Send standard output nowhere: Python flushes once more at its end, and would complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,90 +1,56 @@
-"""Exceptions, exit codes and the form of messages.
+"""Exceptions and exit codes.
 
 ``InputError`` is for what the user can correct: a name, a value, a file. The run ends with exit
 code 2 before anything is written. ``RunError`` covers all other failures that mpifed recognises
-itself, with exit code 1. Both carry one sentence: what was wrong, where, and what is allowed. A
-message is one printable line of at most ``MESSAGE`` characters, also where a user, a file or a
-component contributes text to it; with the command that has it, of ``LONGEST``.
+itself, with exit code 1. Both carry one sentence: what was wrong, where, and what is allowed.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import sys
+import traceback
 from collections.abc import Iterable
 
-from topologies.lines import LONGEST
-from topologies.lines import one_line as one_line
-from topologies.spelling import nearest
+from topologies import inputs
 
 EXIT_FINISHED = 0
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_STOPPED = 75
 
-SYNONYMS = {"gpu": "cuda"}
-"""Names that users give to what mpifed calls otherwise."""
-
-MESSAGE = LONGEST - 30
-"""Largest length of a message; a line of ``LONGEST`` characters also names the command."""
-
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an exception, or a substitute where its ``__str__`` fails.
+    """Return the text of an exception."""
+    return str(error)
 
-    Parameters
-    ----------
-    error : BaseException
-        Any exception, also a user's own.
-    """
-    try:
-        return str(error)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as failure:
-        return f"(without a text: its __str__ raised {type(failure).__name__})"
+
+def one_line(text: str, longest: int = 200) -> str:
+    """Return a foreign text for a message: its beginning, on one printable line."""
+    return "".join(each if each.isprintable() else " " for each in text[:longest])
 
 
 def in_words(error: BaseException) -> str:
-    """Return the type and text of an error that mpifed did not expect, on one line.
-
-    Parameters
-    ----------
-    error : BaseException
-        Any exception.
-
-    Examples
-    --------
-    >>> in_words(KeyError("width"))
-    "KeyError: 'width'"
-    """
-    import difflib  # here, since every guard would import it
-
-    said = f"{type(error).__name__}: {text_of(error)}"
-    if isinstance(error, AttributeError) and error.name and error.obj is not None:
-        near = difflib.get_close_matches(error.name, object.__dir__(error.obj), n=1)
-        said += f"; did you mean '{near[0]}'?" if near else ""
-    return one_line(said, MESSAGE)
+    """Return the type and text of an error that mpifed did not expect."""
+    return f"{type(error).__name__}: {error}"
 
 
 def complain(command: str, message: str) -> None:
-    """Print a message on standard error, on one line of at most ``LONGEST`` characters.
-
-    Parameters
-    ----------
-    command : str
-        Name of the command, with which the line begins.
-    message : str
-        The message.
-    """
-    print(one_line(f"{command}: {message}"), file=sys.stderr, flush=True)
+    """Print a message on standard error, and the traceback of code whose failure is handled."""
+    print(f"{command}: {message}", file=sys.stderr, flush=True)
+    error = sys.exc_info()[1]
+    foreseen = (InputError, RunError, StopRequested, PeerFailure, KeyboardInterrupt, OSError)
+    if isinstance(error, CodeError) and os.environ.get("MPIFED_DEBUG") != "1":
+        error = error.__cause__
+    elif isinstance(error, foreseen) and os.environ.get("MPIFED_DEBUG") != "1":
+        return
+    if error is not None:
+        traceback.print_exception(error)
 
 
 class InputError(ValueError):
     """A wrong configuration or input: the field, the value given, and what is allowed."""
-
-    def __init__(self, message: str = "") -> None:
-        super().__init__(one_line(message, MESSAGE))
 
 
 class AgreedInputError(InputError):
@@ -106,9 +72,6 @@ class AgreedStop(StopRequested):
 
 class RunError(RuntimeError):
     """A failure while running that the input did not cause (a full disk, a diverged client)."""
-
-    def __init__(self, message: str = "") -> None:
-        super().__init__(one_line(message, MESSAGE))
 
 
 class CodeError(RunError):
@@ -182,22 +145,5 @@ def raise_first_diverged(first: float, own: list[int], where: str) -> None:
 
 
 def closest(name: str, allowed: Iterable[str]) -> str:
-    """Return names as a list in words, after the one that was likely meant.
-
-    Parameters
-    ----------
-    name : str
-        What was typed.
-    allowed : iterable of str
-        The names that are allowed.
-
-    Examples
-    --------
-    >>> closest("fedm", ["fedem", "fedavg"])
-    "did you mean 'fedem'? allowed: fedavg, fedem"
-    """
-    names = sorted(allowed)
-    meant = SYNONYMS.get(str(name).lower())
-    near = meant if meant in names else nearest(str(name), names)
-    listing = ", ".join(names)
-    return f"did you mean '{near}'? allowed: {listing}" if near else f"allowed: {listing}"
+    """Return the allowed names as the end of a message, after the one that was likely meant."""
+    return inputs.closest(str(name), sorted(allowed))

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mpifed import __version__
-from mpifed.command import Parser, program, whole
-from mpifed.early_request import EarlyRequest, early_request
-from mpifed.errors import EXIT_FINISHED, EXIT_STOPPED
-from mpifed.printing import say
+from mpifed.command import Parser, program, say, whole
+from mpifed.errors import EXIT_FINISHED, EXIT_STOPPED, InputError
 from mpifed.reporting import reporting, started
 from mpifed.tracking.trackers import TRACK_VARIABLE, TRACKERS
 from mpifed.watchdog.children import end_children_by
@@ -21,6 +19,11 @@ from mpifed.watchdog.exit import skip_teardown
 from mpifed.watchdog.handover import release_signals
 from mpifed.watchdog.heartbeat import send_to_guard, since_start, waiting
 from mpifed.watchdog.launcher import launched_rank
+
+# Options that have ended, with what takes their place.
+RETIRED = {
+    "--plan": "use --dry-run for bytes and memory; docs/slurm.md says how to learn a job's size",
+}
 
 KINDS = (
     *("experiments", "algorithms", "datasets", "models", "exchanges", "participation"),
@@ -94,23 +97,22 @@ def main(arguments: list[str]) -> int:
 
 
 def _prepared(arguments: list[str]) -> Callable[[], int]:
-    known = _known.get(tuple(arguments))
-    options = known.options if known is not None else parser().parse_intermixed_args(arguments)
-    if options.list is not None:
+    words = _known.get(tuple(arguments)) or read_words(arguments)
+    if words.options.list is not None:
         from mpifed.config.listing import listing
 
-        text = listing(options.list)
+        text = listing(words.options.list)
         return lambda: _show(text)
     # Before the imports of torch and MPI, which take seconds in which a signal may come.
     stop_requested = _stop_on_signals()
-    early = known.early if known is not None else early_request(options)
     # A mismatch is found without torch; ranks that a launcher has started import it side by side,
     # before one of them waits for another.
-    is_first = options.expect_ranks is not None and launched_rank() is None
-    communicator = world_of_ranks(options.expect_ranks) if is_first else None
-    request = _request(options, early)
+    expected = words.options.expect_ranks
+    is_first = expected is not None and launched_rank() is None
+    communicator = world_of_ranks(expected) if is_first else None
+    request = _request(words)
     if communicator is None:
-        communicator = world_of_ranks(options.expect_ranks)
+        communicator = world_of_ranks(expected)
     return lambda: _run(request, communicator, stop_requested)
 
 
@@ -141,44 +143,91 @@ def world_of_ranks(expected: int | None = None) -> Any:
 
 
 @dataclass(frozen=True)
-class _Words:
-    """What the words of a command are read as."""
+class Words:
+    """What the words of a command are read as; ``mapping`` is None where a run is resumed."""
 
     options: Any
-    early: EarlyRequest
+    experiment: str | None = None
+    overrides: dict[str, Any] = field(default_factory=dict)
+    resume: str | bool | None = None
+    mapping: dict[str, Any] | None = None
 
 
 # Words that were read before this process was forked: reading them takes a rank 9 MiB.
-_known: dict[tuple[str, ...], _Words] = {}
+_known: dict[tuple[str, ...], Words] = {}
 
 
-def remember_words(arguments: list[str]) -> EarlyRequest | None:
+def remember_words(arguments: list[str]) -> Words:
     """Read the words of a command for the ranks that are forked from this process."""
+    words = _known[tuple(arguments)] = read_words(arguments)
+    return words
+
+
+def read_words(arguments: list[str]) -> Words:
+    """Read the words of a command, and check all names in them, without torch and MPI."""
+    for word, instead in RETIRED.items():
+        if word in arguments:
+            raise InputError(f"{word} has ended; {instead}")
     options = parser().parse_intermixed_args(arguments)
     if options.list is not None:
-        return None
-    early = early_request(options)
-    _known[tuple(arguments)] = _Words(options, early)
-    return early
+        return Words(options)
+    from mpifed.config.configuration import check_names
+    from mpifed.config.experiments import (
+        YAML_FILES,
+        apply_overrides,
+        parse_overrides,
+        read_experiment,
+        split_words,
+    )
+
+    words, resume = list(options.words), options.resume
+    for name in ("output", "resume"):
+        if getattr(options, name) == "":
+            raise InputError(f"--{name} is empty; it must be a path")
+    if isinstance(resume, str) and _is_no_path(resume):
+        # ``--resume`` takes any next word for its PATH.
+        words.append(resume)
+        resume = True
+    experiment, typed = split_words(words)
+    overrides = parse_overrides(typed)
+    limit = overrides.get("stall_limit")
+    if isinstance(limit, (int, float)) and limit > 0:
+        send_to_guard(limit=limit)  # what follows imports
+    is_file = experiment is not None and experiment.endswith(YAML_FILES)
+    goes_on = resume is not None or options.restart
+    if goes_on or (is_file and launched_rank() is not None):
+        return Words(options, experiment, overrides, resume)  # rank 0 reads files
+    mapping = apply_overrides(read_experiment(experiment), overrides)
+    check_names(mapping)
+    return Words(options, experiment, overrides, None, mapping)
 
 
-def _request(options: Any, early: EarlyRequest) -> Any:
-    send_to_guard(limit=early.stall_limit)
-    chosen = early.resume
+def _is_no_path(word: str) -> bool:
+    """Return whether a word after ``--resume`` is meant as an override or as the experiment."""
+    from mpifed.config.experiments import YAML_FILES, experiment_names
+
+    if word.endswith(YAML_FILES):
+        return True
+    return not Path(word).exists() and ("=" in word or word in experiment_names())
+
+
+def _request(words: Words) -> Any:
     # Later than the rest, since it imports torch: a wrong word is refused at once.
     from mpifed.training.request import Request
 
+    options, resume = words.options, words.resume
     return Request(
-        early.experiment,
-        early.overrides,
+        words.experiment,
+        words.overrides,
         Path(options.output) if options.output is not None else None,
-        Path(chosen) if isinstance(chosen, str) else chosen,
+        Path(resume) if isinstance(resume, str) else resume,
         options.dry_run,
         options.quiet,
         since_start(),
         restart=options.restart,
         on_round=options.on_round,
         track=options.track,
+        mapping=words.mapping,
     )
 
 

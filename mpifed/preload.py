@@ -21,36 +21,35 @@ RUN = ("h5py", "mpifed.api", "mpifed.training.train", "mpifed.mpi.node", "mpifed
 def preload(words: list[str]) -> bool:
     """Import what ``mpifed run`` needs with these words."""
     bound_threads()
-    early = remember_words(words)
-    if early is None:
+    known = remember_words(words)
+    if known.options.list is not None:
         return False
     for name in LIBRARIES:
         importlib.import_module(name)
     if not _h5py_needs_mpi():
-        _import_all(early.experiment, early.overrides)
+        _import_all(known.mapping)
     return True
 
 
-def _import_all(experiment: str | None, overrides: Mapping[str, Any]) -> None:
+def _import_all(mapping: Mapping[str, Any] | None) -> None:
     """Import the modules of a run, and fail where one of them imports MPI."""
     sys.modules["mpi4py"] = None  # type: ignore[assignment]
     for name in RUN:
         importlib.import_module(name)
-    _import_components(experiment, overrides)
+    if mapping is not None:
+        _import_components(mapping)
     del sys.modules["mpi4py"]
     sys.modules["threadpoolctl"].threadpool_info()  # it remembers where libraries are
     import_mpi()
 
 
-def _import_components(experiment: str | None, overrides: Mapping[str, Any]) -> None:
+def _import_components(mapping: Mapping[str, Any]) -> None:
     """Import the shipped components that a configuration names, and read their options."""
     from mpifed.components.registry import find, named
     from mpifed.components.schema import options_of
     from mpifed.components.tables import TABLES
-    from mpifed.config.early import written
-    from mpifed.config.experiments import DEFAULTS, apply_overrides
+    from mpifed.config.experiments import DEFAULTS
 
-    mapping = apply_overrides(written(experiment) or {}, overrides)
     for section, default in DEFAULTS.items():
         name, _ = named(mapping.get(section, default), section, default)
         if name in TABLES[section]:

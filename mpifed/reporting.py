@@ -9,31 +9,25 @@ import os
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from typing import Any
 
+from mpifed.command import discard_output
 from mpifed.errors import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
     EXIT_STOPPED,
     AgreedInputError,
-    CodeError,
     InputError,
     PeerFailure,
     RunError,
     StopRequested,
     complain,
     in_words,
-    text_of,
 )
-from mpifed.printing import discard_output
 from mpifed.watchdog.heartbeat import announce_orderly_end, hosted_clients, send_to_guard
 from mpifed.watchdog.launcher import launched_rank
 from mpifed.watchdog.shared_memory import remove_segments, segments_of
-
-# Failures that a message explains without a traceback.
-RECOGNISED = (InputError, RunError, StopRequested, PeerFailure, KeyboardInterrupt, BrokenPipeError)
 
 # Begins the messages of a run.
 NAME = "mpifed"
@@ -62,7 +56,7 @@ def started(prepare: Callable[[], Callable[[], int]], command: str = NAME) -> in
     try:
         action = prepare()
     except InputError as error:
-        return _fail_early(command, text_of(error), EXIT_BAD_INPUT)
+        return _fail_early(command, str(error), EXIT_BAD_INPUT)
     except SystemExit:
         raise  # after --help or --version
     except KeyboardInterrupt:
@@ -82,15 +76,15 @@ def reporting(communicator: Any, action: Callable[[], int], command: str = NAME)
         return action()
     except AgreedInputError as error:
         if communicator.rank == 0:
-            _say(command, text_of(error))
+            complain(command, str(error))
         return EXIT_BAD_INPUT
     except InputError as error:
-        return fail(text_of(error), EXIT_BAD_INPUT)
+        return fail(str(error), EXIT_BAD_INPUT)
     except RunError as error:
-        return fail(text_of(error), EXIT_FAILED)
+        return fail(str(error), EXIT_FAILED)
     except StopRequested as error:
         # Of this rank alone; the others still wait for it.
-        return fail(text_of(error), EXIT_STOPPED)
+        return fail(str(error), EXIT_STOPPED)
     except KeyboardInterrupt:
         return fail("interrupted", EXIT_FAILED)
     except BrokenPipeError:
@@ -105,22 +99,10 @@ def reporting(communicator: Any, action: Callable[[], int], command: str = NAME)
         return fail(in_words(error), EXIT_FAILED)
 
 
-def _say(command: str, message: str) -> None:
-    """Print the message of the failure that is handled, and the traceback of code that failed."""
-    complain(command, message)
-    error = sys.exc_info()[1]
-    if os.environ.get("MPIFED_DEBUG") == "1":
-        traceback.print_exception(error)
-    elif isinstance(error, CodeError):
-        traceback.print_exception(error.__cause__)
-    elif not isinstance(error, RECOGNISED):
-        traceback.print_exception(error)
-
-
 def _fail_early(command: str, message: str, code: int) -> int:
     """Report a failure before ranks can communicate: on rank 0, or through this rank's guard."""
     if launched_rank() in (None, 0):
-        _say(command, message)
+        complain(command, message)
     else:
         send_to_guard(failure=message)
     return code
@@ -129,12 +111,12 @@ def _fail_early(command: str, message: str, code: int) -> int:
 def _fail(command: str, communicator: Any, message: str, code: int) -> int:
     """Report a failure of this rank and end the whole job."""
     if communicator.size == 1:
-        _say(command, message)
+        complain(command, message)
         return code
     if communicator.rank != 0:
         # A failure of several ranks is reported by the first of them; its abort ends this wait.
         time.sleep(min(LONGEST_TURN, 1.0 + TURN * communicator.rank))
-    _say(
+    complain(
         command, f"rank {communicator.rank} on {socket.gethostname()}{hosted_clients()}: {message}"
     )
     with contextlib.suppress(OSError):

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpifed.command import Parser, program
-from mpifed.config.early import check_changes
-from mpifed.config.experiments import parse_overrides
+from mpifed.command import Parser, carried_out, program
+from mpifed.config.configuration import check_names
+from mpifed.config.experiments import apply_overrides, parse_overrides
 from mpifed.errors import (
     EXIT_BAD_INPUT,
     EXIT_FINISHED,
@@ -47,7 +47,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if not overrides:
             raise InputError("no other network is named; it is said like network.latency=0.05")
         for run in targets:
-            check_changes(read_stored(run / "config.yaml"), overrides)
+            check_names(apply_overrides(read_stored(run / "config.yaml"), overrides))
         found = {run: _retimed(run, overrides) for run in targets}
         _write(found, targets)
     except InputError as error:
@@ -161,4 +161,4 @@ def parser() -> Parser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(carried_out("mpifed.retime", main))

@@ -42,4 +42,6 @@ def _preload(words: list[str]) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    from mpifed.command import carried_out  # later than a guard, which needs none of it
+
+    sys.exit(carried_out("mpifed", lambda: main(sys.argv[1:])))

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mpifed.command import Parser, program, whole
+from mpifed.command import Parser, carried_out, program, whole
 from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, InputError
-from topologies.arguments import number
+from topologies.inputs import number
 
 # The type of a number of ranks that are started on one computer.
 RANKS = number(int, "a whole number from 1 to 1024", lambda value: 1 <= value <= 1024)
@@ -154,4 +154,4 @@ def parser() -> Parser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(carried_out("mpifed.verify", main))

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from mpifed.command import Parser, program
+from mpifed.command import Parser, carried_out, program
 from mpifed.errors import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
@@ -18,7 +18,7 @@ from mpifed.errors import (
     text_of,
 )
 from mpifed.report.watching import View, drawn, progress, view
-from topologies.arguments import number
+from topologies.inputs import number
 
 # Type of the time between two looks.
 SECONDS = number(float, "from 0.1 to 3600 seconds", lambda value: 0.1 <= value <= 3600)
@@ -107,4 +107,4 @@ def parser() -> Parser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(carried_out("mpifed.watch", main))

@@ -6,21 +6,20 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, cast
+from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mpifed.components.base import DeclaredAlgorithm
-from mpifed.components.declared import NameAmong
-from mpifed.components.registry import Section, find
+from mpifed.components.registry import find
 from mpifed.data.base import Task
 from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.exchange.compression import Compressor
 from mpifed.federation.clients import Clients, Draws, Federation
-from mpifed.local.options import OPTION_NAMES, unread
+from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
 from mpifed.state import tensors
 
@@ -70,7 +69,7 @@ class Predictor:
         return self.mixture_of(client) if self.gate is None else self.gate(client, x)
 
 
-class Algorithm(DeclaredAlgorithm, Generic[AnyChannel], kind="algorithm"):
+class Algorithm(DeclaredAlgorithm, Generic[AnyChannel]):
     """Base class of federated algorithms.
 
     ``Algorithm[ServerChannel]`` is a method for servers alone, ``Algorithm[Channel]`` one for any
@@ -134,13 +133,14 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel], kind="algorithm"):
         What its model must be an instance of; ``Model`` is what predicts.
     """
 
+    model: Any
     learns: ClassVar[str] = ""
     sends: ClassVar[str] = ""
     online: bool = False
     tasks: tuple[Task, ...] = ("classification", "sequence", "multi_label", "regression")
     columns: tuple[str, ...] = ()
     step_option: str = "local.lr"
-    local_options: tuple[Annotated[str, NameAmong(OPTION_NAMES)], ...] | None = None
+    local_options: tuple[str, ...] | None = None
     unread_options: Mapping[str, str] = MappingProxyType({})
     averages_by: Weighting = "samples"
     deploys_mixtures: bool = False
@@ -232,9 +232,24 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel], kind="algorithm"):
         """Return what was learnt and belongs to no client, by name (``learnt`` in clients.h5)."""
         return {}
 
-    @abstractmethod
     def payload(self) -> int:
-        """Return how many numbers a client sends in one round."""
+        """Return how many numbers a client sends in one round; by default those of one model."""
+        return self.model.n_parameters
+
+
+class GlobalModel(Algorithm[AnyChannel]):
+    """A method that learns one model: ``model`` and ``optimizer`` are fields of its state."""
+
+    def __init__(self, model: Model, local: LocalSolver) -> None:
+        self.model, self.local = model, local
+
+    def deploy(self, state: Any, clients: Clients, draws: Draws) -> Predictor:
+        """Return the model, with running statistics of the clients' own where these stay."""
+        return Predictor(self.local.own(state.model, state.optimizer))
+
+    def adapt(self, state: Any, clients: Clients, exchange: Exchange, draws: Draws) -> Predictor:
+        """Return the model, under gossip the mean of all."""
+        return Predictor(exchange.mean(state.model))
 
 
 def algorithm_class(name: Any) -> type[Algorithm]:
@@ -263,19 +278,6 @@ def initial_models(
 def _draw(model: Model, count: int, draws: Draws, client: int, dtype: torch.dtype) -> Tensor:
     models = [model.init(draws.stream(f"model {m}", client)) for m in range(count)]
     return torch.from_numpy(np.stack(models)).to(dtype)
-
-
-def refuse_per_client(configuration: Any, option: str) -> str | None:
-    """Return why models drawn by every client do not fit a server with its single copy, or None."""
-    if (
-        configuration.algorithm.options.get(option) == "per_client"
-        and configuration.exchange.name == "server"
-    ):
-        return (
-            f"algorithm.{option} is 'per_client', but under a server there is one shared copy; "
-            "allowed with exchange=server: shared"
-        )
-    return None
 
 
 def step_scale(clients: Clients, channel: Channel, rule: StepScale) -> np.ndarray | None:
@@ -379,34 +381,3 @@ def averaged_buffers(model: Tensor, average: Tensor, n_buffers: int) -> Tensor:
     if not n_buffers:
         return model
     return torch.cat([model[..., :-n_buffers], average[..., -n_buffers:]], -1)
-
-
-def refuse_others(configuration: Any, needed: Mapping[str, Any], why: str) -> str | None:
-    """Return why a configuration is refused that differs from what the method needs."""
-    unfit = []
-    for key, wanted in needed.items():
-        value = getattr(configuration, key)
-        given = value.name if isinstance(value, Section) else value
-        if key == "participation" and given != wanted:
-            # A run that leaves out diverged clients has a participation that no user wrote.
-            unfit.append((key, f"not {wanted}"))
-        elif given != wanted:
-            unfit.append((key, repr(given)))
-    if not unfit:
-        return None
-    *first, last = (f"{key} is {given}" for key, given in unfit)
-    words = f"{', '.join(first)} and {last}" if first else last
-    allowed = " ".join(f"{key}={needed[key]}" for key, _ in unfit)
-    return f"{words}, but {configuration.algorithm.name} {why}; allowed: {allowed}"
-
-
-def refuse_local(configuration: Any, used: tuple[str, ...]) -> str | None:
-    """Return why options of the section ``local`` are refused that are set, but not in ``used``."""
-    unfit = unread(configuration.local, used)
-    if not unfit:
-        return None
-    key, value = next(iter(unfit.items()))
-    return (
-        f"local.{key} is {value}, but {configuration.algorithm.name} has no use for it; "
-        f"of local it reads {', '.join(used)}"
-    )

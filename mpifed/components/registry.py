@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
 import importlib
-import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, cast, get_args
 
 from mpifed.components.base import Component, DeclaredAlgorithm
-from mpifed.components.elsewhere import said_elsewhere
-from mpifed.components.own import checked_own
 from mpifed.components.schema import ComponentOf, check_options, options_of, shown
-from mpifed.components.tables import TABLES
-from mpifed.components.without_torch import with_torch
-from mpifed.errors import InputError, closest, in_words, text_of
+from mpifed.components.tables import BASES, MADE_BY_FUNCTIONS, TABLES
+from mpifed.errors import CodeError, InputError, closest, in_words
 from mpifed.io.yaml_files import parse_value
-from topologies.places import raised_at
-from topologies.spelling import nearest
+from topologies.inputs import nearest
+from topologies.schema import SENTENCE
+from topologies.schema import summaries as summaries
+from topologies.schema import summary as summary
 
 # How a component with options in one text begins: ``torus:rows=4``, ``own.module:graph:k=3``.
 SPELT = re.compile(r"[A-Za-z_]\w*(\.[\w.]*:\w+)?:\w+=")
@@ -57,59 +56,20 @@ def without_module(name: str) -> str:
     return own if own.isidentifier() and all(map(str.isidentifier, module.split("."))) else name
 
 
-def hint_at_own(name: str) -> str:
-    """Return the form of names of a user's own components, where a name with dots looks
-    like one.
-    """
-    if "." not in name:
-        return ""
-    form = "components of your own are named package.module:object; "
-    module, _, attribute = name.rpartition(".")
-    likely = _is_there(module.split(".")[0]) and attribute.isidentifier()
-    return f"did you mean '{module}:{attribute}'? {form}" if likely else form
-
-
-def _is_there(module: str) -> bool:
-    """Return whether a module outside of packages can be imported."""
-    try:
-        return bool(module) and importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):  # of a module that was made by hand, as ``__main__`` is
-        return False
-
-
-def where_modules_are(module: str, attribute: str) -> str:
-    """Return the end of a sentence: how a file of Python is named, and where it is looked for."""
-    file = module.removesuffix(".py").rpartition("/")[2]
-    named = f"; write '{file}:{attribute}'" if file != module else ""
-    return f"{named}; the file must be in the working directory or in a folder of PYTHONPATH"
-
-
 def with_options(name: str, path: str) -> tuple[str, dict[str, Any]]:
     """Split ``name:key=value,...``, as ``python -m topologies`` does; other names have no
     options.
     """
     if SPELT.match(name) is None:
         return name, {}
-    from topologies.parameters import (
-        TopologyError,
-        parse_spec,  # here, since few names are so
-    )
+    from topologies.inputs import TopologyError
+    from topologies.schema import parse_spec
 
     try:
         spelt, values = parse_spec(name)
     except TopologyError as error:
         raise InputError(f"{path}: {error}") from None
     return spelt, {key: parse_value(text, f"{path}.{key}") for key, text in values.items()}
-
-
-def refuse_text(name: str, path: str) -> str:
-    """Return a name; refuse a mapping that is written as a text, as on the command line."""
-    if name.lstrip().startswith("{"):
-        raise InputError(
-            f"{path} is {shown(name)}, a text; from Python it must be a mapping, such as "
-            f"{path}={{'name': NAME, 'option': value}}"
-        )
-    return name
 
 
 @dataclass(frozen=True)
@@ -121,24 +81,13 @@ class Section:
 
 
 def find(kind: str, name: str, field: str | None = None) -> Callable[..., Any]:
-    """Return a component by name."""
-    table, field = TABLES[kind], field or f"{kind}.name"
-    if ":" in name:
-        with_torch()
-        return checked_own(kind, load(name, field), f"{field} is '{name}'")
+    """Return a component by name: a shipped one, or a user's ``package.module:object``."""
+    field = field or f"{kind}.name"
     check_name(kind, name, field)
-    return load(table[name], field)
-
-
-def check_name(kind: str, name: str, field: str | None = None) -> None:
-    """Refuse a name that no table has, without importing anything."""
-    if ":" in name or name in TABLES[kind]:
-        return
-    place = field or f"{kind}.name"
-    own = hint_at_own(name)
-    # One suggestion is enough.
-    known = closest("" if own.startswith("did you mean") else name, TABLES[kind])
-    raise InputError(f"{place} is {shown(name)}; {own}{known}")
+    found = load(TABLES[kind].get(name, name), field)
+    if inspect.isclass(found) or kind not in MADE_BY_FUNCTIONS:
+        _check_base(kind, found if inspect.isclass(found) else type(found), field, name)
+    return found
 
 
 def find_algorithm(name: str) -> type[DeclaredAlgorithm]:
@@ -146,19 +95,93 @@ def find_algorithm(name: str) -> type[DeclaredAlgorithm]:
     return cast(type[DeclaredAlgorithm], find("algorithm", name))
 
 
-def find_exchange(name: str) -> type[Component]:
-    """Return the class of the exchange called ``name``; see ``find``."""
-    return cast(type[Component], find("exchange", name))
+def make(kind: str, section: Any, path: str) -> Any:
+    """Return the object of a section, made by a class or by a user's function."""
+    asked = complete(kind, section, path)
+    made = find(kind, asked.name, f"{path}.name")(**asked.options)
+    _check_base(kind, type(made), f"{path}.name", asked.name)
+    return made
 
 
-def find_attack(name: str) -> type[Component]:
-    """Return the class of the attack called ``name``; see ``find``."""
-    return cast(type[Component], find("attack", name))
+def _check_base(kind: str, found: type, field: str, name: str) -> None:
+    """Refuse a user's class that is not derived from a base class of its kind."""
+    if kind not in BASES or ":" not in name:
+        return
+    places = [place.partition(":") for place in BASES[kind]]
+    bases = tuple(getattr(importlib.import_module(module), base) for module, _, base in places)
+    if not issubclass(found, bases):
+        wanted = " or ".join(place.replace(":", ".") for place in BASES[kind])
+        raise InputError(f"{field} is {shown(name)}, which is not derived from {wanted}")
 
 
-def summary(component: Callable[..., Any]) -> str:
-    """Return the first line of the component's docstring."""
-    return (component.__doc__ or "").strip().split("\n")[0]
+def check_name(kind: str, name: str, field: str) -> None:
+    """Refuse a name that no table has, without importing anything."""
+    if ":" not in name and name not in TABLES[kind]:
+        own = ", or package.module:object for one of your own"
+        raise InputError(f"{field} is {shown(name)}; {closest(name, TABLES[kind])}{own}")
+
+
+def check_declared(kind: str, section: Any, path: str, default: str | None = None) -> None:
+    """Refuse a name or an option that no shipped component has, without importing it."""
+    name, given = named(section, path, default)
+    check_name(kind, name, f"{path}.name")
+    if ":" in name:
+        return
+    options = declared_options(TABLES[kind][name])
+    for option, value in given.items():
+        if option not in options:
+            owners = [o for o, at in TABLES[kind].items() if option in declared_options(at)]
+            hint = f"set {path}={' or '.join(owners)}, which has it; " if owners else ""
+            allowed = closest(str(option), options) if options else f"{name} takes no options"
+            raise InputError(f"Unknown option {shown(f'{path}.{option}')}; {hint}{allowed}")
+        within, usual = options[option]
+        if within in TABLES and value is not None:
+            check_declared(within, value, f"{path}.{option}", usual)
+
+
+@functools.cache
+def declared_options(target: str) -> dict[str, tuple[str | None, Any]]:
+    """Return the options of a shipped component: the kind of a component, or None, and defaults.
+
+    They are read from the module's source: importing it takes torch, which takes seconds.
+    """
+    module, _, name = target.partition(":")
+    path = Path(__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py")
+    found: dict[str, ast.FunctionDef | ast.ClassDef] = {}
+    imported: dict[str, str] = {}
+    for node in ast.parse(path.read_bytes()).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found[node.name] = node
+        elif isinstance(node, ast.ImportFrom):
+            imported |= {
+                each.asname or each.name: f"{node.module}:{each.name}" for each in node.names
+            }
+    if name not in found:
+        place = imported.get(name, "")
+        return declared_options(place) if place.startswith("mpifed.") else {}
+    function: Any = found[name]
+    inherited: dict[str, tuple[str | None, Any]] = {}
+    if isinstance(function, ast.ClassDef):
+        bases = [getattr(base, "value", base) for base in function.bases]  # of Algorithm[Channel]
+        inits = [each for each in function.body if getattr(each, "name", "") == "__init__"]
+        function = inits[0] if inits else None
+        if bases and (function is None or function.args.kwarg is not None):
+            inherited = declared_options(f"{module}:{getattr(bases[0], 'id', '')}")
+    if function is None:
+        return inherited
+    arguments = zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+    return inherited | {
+        each.arg: (_kind_in(each.annotation), getattr(default, "value", None))
+        for each, default in arguments
+    }
+
+
+def _kind_in(annotation: ast.expr | None) -> str | None:
+    """Return the kind in ``Annotated[Any, ComponentOf(kind)]``; None in other annotations."""
+    for node in ast.walk(annotation) if annotation is not None else ():
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == ComponentOf.__name__:
+            return str(ast.literal_eval(node.args[0]))
+    return None
 
 
 def named(section: Any, path: str, default: str | None = None) -> tuple[str, dict[str, Any]]:
@@ -166,7 +189,7 @@ def named(section: Any, path: str, default: str | None = None) -> tuple[str, dic
     if isinstance(section, Section):
         return section.name, dict(section.options)
     if isinstance(section, str):
-        return with_options(refuse_text(section, path), path)
+        return with_options(section, path)
     if section is None and default is not None:
         return default, {}
     if isinstance(section, Mapping) and section and (default is not None or "name" in section):
@@ -174,7 +197,7 @@ def named(section: Any, path: str, default: str | None = None) -> tuple[str, dic
         name = options.pop("name", default)
         if not isinstance(name, str):
             raise InputError(f"{path}.name is {shown(name)}; it must be a string")
-        name, spelt = with_options(refuse_text(name, path), path)
+        name, spelt = with_options(name, path)
         return name, {**spelt, **options}
     raise InputError(f"{path} is {shown(section)}; it must be a name, or a mapping with a name")
 
@@ -187,28 +210,15 @@ def complete(
         return section
     name, given = named(section, path, default)
     made = find(kind, name, f"{path}.name")
-    checked = checked_options(kind, made, given, path)
+    checked = check_options(made, given, path)
     for key, option in options_of(made).items():
         for within in get_args(option.annotation):
             if isinstance(within, ComponentOf) and within.kind in TABLES:
                 place = f"{path}.{key}"
                 checked[key] = complete(within.kind, checked[key], place, option.default)
     if inspect.isclass(made) and issubclass(made, Component):
-        completed: Any = made.complete_options(checked, n_training)
-        if not isinstance(completed, Mapping):
-            raise InputError(
-                f"{path}.name is '{name}', whose complete_options(options, n_training) returned "
-                f"{shown(completed)}; it must return the options, a mapping"
-            )
-        checked = dict(completed)
+        checked = dict(made.complete_options(checked, n_training))
     return Section(name, checked)
-
-
-def checked_options(
-    kind: str, made: Callable[..., Any], given: Mapping[str, Any], path: str
-) -> dict[str, Any]:
-    """As ``check_options``; of an unknown option it says which other components have it."""
-    return check_options(made, given, path, lambda option: said_elsewhere(kind, path, option, find))
 
 
 def with_defaults(kind: str, section: Any) -> Any:
@@ -240,53 +250,31 @@ def plain(value: Any) -> Any:
 def load(target: str, field: str) -> Callable[..., Any]:
     """Import the object that ``package.module:object`` names; ``field`` is for messages."""
     module_name, _, attribute = target.partition(":")
-    if "/" in module_name:
-        hint = where_modules_are(module_name, attribute)
-        raise InputError(f"{field} is {shown(target)}, which is a path and no module{hint}")
+    said = f"{field} is {shown(target)}"
+    if not all(map(str.isidentifier, module_name.split("."))):
+        raise InputError(f"{said}; write package.module:object, the module without '.py' or '/'")
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        mine = str(error.name) == module_name or module_name.startswith(f"{error.name}.")
-        hint = where_modules_are(module_name, attribute) if mine else ""
-        where = "" if mine else raised_at(error)
-        raise InputError(
-            f"{field} is {shown(target)}, but module '{error.name}' is not found{hint}{where}"
-        ) from None
-    except KeyboardInterrupt:
+    except (InputError, KeyboardInterrupt):
         raise
     except BaseException as error:
         # A user's own module may fail to import in any way.
-        where = raised_at(error)
-        if isinstance(error, InputError) and not where:
-            raise
-        said = f"{in_words(error)}{where}"
-        if isinstance(error, InputError):
-            said = f"{text_of(error)} ({where.strip()})"
-        raise InputError(f"{field} is {shown(target)}, which cannot be imported: {said}") from error
+        absent = isinstance(error, ModuleNotFoundError) and error.name
+        if absent and f"{module_name}.".startswith(f"{absent}."):
+            raise InputError(
+                f"{said}, but there is no module '{absent}' in the working directory or in a "
+                "folder of PYTHONPATH"
+            ) from None
+        raise CodeError(f"{said}, which cannot be imported: {in_words(error)}") from error
     found = getattr(module, attribute, None)
     if not callable(found):
-        main = "; it must be defined in the program that is running" * (module_name == "__main__")
         near = nearest(attribute, [each for each, value in vars(module).items() if callable(value)])
-        hint = f"; did you mean '{near}'?" if near and not main else ""
-        raise InputError(
-            f"{field} is '{target}', but '{module_name}' has no callable '{attribute}'{main}{hint}"
-        )
+        hint = f"; did you mean '{near}'?" if near else ""
+        raise InputError(f"{said}, but '{module_name}' has no callable '{attribute}'{hint}")
     return found
 
 
-HEADING = "Parameters\n----------\n"
 YEAR = re.compile(r"\b(19|20)\d\d\b")
-SENTENCE = re.compile(r"(?<=[\w)\]'`])\.\s+(?=[A-Z`])")
-
-
-def summaries(component: Callable[..., Any]) -> dict[str, str]:
-    """Return a line about each parameter of a component, by name."""
-    found: dict[str, str] = {}
-    parts = reversed(inspect.getmro(component)) if inspect.isclass(component) else [component]
-    for part in parts:
-        for names, text in _entries(inspect.cleandoc(part.__doc__ or "")):
-            found |= {name.strip(): _line(text) for name in names.split(",")}
-    return found
 
 
 def source(component: Callable[..., Any]) -> str:
@@ -297,22 +285,3 @@ def source(component: Callable[..., Any]) -> str:
     first = " ".join(((module and module.__doc__) or "").split("\n\n")[0].split())
     first = SENTENCE.split(first)[0].removesuffix(".").replace("``", "'")
     return first if YEAR.search(first) else ""
-
-
-def _line(text: str) -> str:
-    first, *rest = SENTENCE.split(text.removesuffix("."))
-    if rest and rest[0].startswith("None "):
-        first += f"; null {rest[0].removeprefix('None ')}"
-    return re.sub(r"\bNone\b", "null", first).replace("``", "'")
-
-
-def _entries(docstring: str) -> Iterator[tuple[str, str]]:
-    """Yield the names and the text of each entry of the section."""
-    _, heading, section = docstring.partition(HEADING)
-    if not heading:
-        return
-    # It ends where the next heading is underlined.
-    section = re.split(r"\n\n\S[^\n]*\n-{3,}\n", section)[0]
-    for entry in re.split(r"\n(?=\S)", section.strip()):
-        name, _, text = entry.partition("\n")
-        yield name.partition(" : ")[0], " ".join(text.split())

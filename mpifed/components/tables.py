@@ -59,7 +59,7 @@ DATASETS = {
     "npz": "mpifed.data.sources.npz:Npz",
     "csv": "mpifed.data.sources.csv_file:Csv",
     "parquet": "mpifed.data.sources.parquet:Parquet",
-    "federated": "mpifed.data.sources.federated:FederatedFile",
+    "federated": "mpifed.data.federated_file:FederatedFile",
     "libsvm": "mpifed.data.sources.libsvm:LibSvm",
     "sine": "mpifed.data.sources.sine:Sine",
     "tags": "mpifed.data.sources.tags:Tags",
@@ -79,7 +79,7 @@ MODELS = {
     "resnet34": "mpifed.models.resnet:resnet34",
     "lstm": "mpifed.models.lstm:lstm",
     "icnn": "mpifed.models.icnn:icnn",
-    "none": "mpifed.models.none:none",
+    "none": "mpifed.models.base:none",
 }
 EXCHANGES = {
     "server": "mpifed.exchange.server:Server",
@@ -156,17 +156,8 @@ BASES = {
     "surrogate": ("mpifed.surrogates.base:Surrogate",),
 }
 
-# Kinds whose components may be of any class that has the methods, and made by a function.
-ADOPTED = ("compression", "correction", "surrogate")
-
-# What mpifed gives to the classes and functions of a kind beside their options; to others nothing.
-MADE_WITH = {
-    "algorithm": ("model", "local"),
-    "data": ("n_clients", "seed", "communicator"),
-    "model": ("data",),
-    "exchange": ("federation", "seed", "stored", "compressor"),
-    "surrogate": ("data",),
-}
+# Kinds with a base class whose objects a user's function may make.
+MADE_BY_FUNCTIONS = ("compression", "correction", "surrogate")
 
 # The word after ``--list`` that shows the names of a kind.
 LISTS = {

@@ -12,7 +12,7 @@ from annotated_types import Ge, Gt, Le
 
 from mpifed.components.registry import (
     Section,
-    check_name,
+    check_declared,
     complete,
     find,
     find_algorithm,
@@ -180,7 +180,7 @@ SECTIONS: Mapping[str, type] = {
 
 def resolve(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
     """Return the checked, complete configuration of a mapping."""
-    settled = _without_components(mapping, ranks)
+    settled = check_names(mapping, ranks)
     sections: dict[str, Any] = {
         key: _component(key, mapping.get(key, default), settled.n_training)
         for key, default in DEFAULTS.items()
@@ -190,17 +190,10 @@ def resolve(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
     return configuration
 
 
-def check_names(mapping: Mapping[str, Any]) -> Configuration:
-    """Refuse what can be refused before components are imported, which takes torch and seconds."""
-    settled = _without_components(mapping, 1)
-    for key, default in DEFAULTS.items():
-        given = with_name(key, mapping.get(key, default))
-        check_name(key, named(given, key, default)[0])
-    return settled
-
-
-def _without_components(mapping: Mapping[str, Any], ranks: int) -> Configuration:
-    """Return the configuration without what ``mapping`` says of components."""
+def check_names(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
+    """Check all that needs no component to be imported, which takes torch, and seconds: names of
+    components and of their options, and the sections that have none.
+    """
     given = {
         key: value
         for key, value in mapping.items()
@@ -210,7 +203,10 @@ def _without_components(mapping: Mapping[str, Any], ranks: int) -> Configuration
         given["clients"] = ranks
     if "participation" in given:
         given["participation"] = _participation(given["participation"])
-    return Configuration(**check_options(Configuration, given, ""))
+    settled = Configuration(**check_options(Configuration, given, ""))
+    for key, default in DEFAULTS.items():
+        check_declared(key, with_name(key, mapping.get(key, default)), key, default)
+    return settled
 
 
 def _without_idle_sections(configuration: Configuration) -> Configuration:

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mpifed.components.registry import find
-from mpifed.components.schema import options_of, shown
+from mpifed.components.registry import declared_options
+from mpifed.components.schema import shown
+from mpifed.components.tables import DATASETS
 from mpifed.errors import InputError, closest
 from mpifed.io.yaml_files import parse_value, read_yaml
 
@@ -60,8 +61,9 @@ def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
     return (experiments[0] if experiments else None), overrides
 
 
-def read_experiment(name: str) -> dict[str, Any]:
-    """Read a shipped experiment, or a YAML file."""
+def read_experiment(name: str | None) -> dict[str, Any]:
+    """Read a shipped experiment, by default ``DEFAULT_EXPERIMENT``, or a YAML file."""
+    name = DEFAULT_EXPERIMENT if name is None else name
     if name in experiment_names():
         return copy.deepcopy(_shipped(EXPERIMENTS / f"{name}.yaml"))
     path = Path(name)
@@ -159,7 +161,7 @@ def _takes_path(data: Any) -> bool:
     return (
         isinstance(name, str)
         and reader_of(name) is None
-        and (":" in name or "path" in options_of(find("data", name)))
+        and (":" in name or "path" in declared_options(DATASETS.get(name, "")))
     )
 
 

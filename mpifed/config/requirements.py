@@ -1,96 +1,396 @@
-"""Which components of a configuration go together."""
+"""Which values of a configuration go together: one table of requirements."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import functools
+import inspect
 from typing import Any
 
-from mpifed.components.base import Component, DeclaredAlgorithm
-from mpifed.components.registry import find_algorithm, find_attack, find_exchange
+from annotated_types import Gt, Lt
+
+from mpifed.components.base import Component
+from mpifed.components.registry import Section, find, find_algorithm, make, plain
 from mpifed.components.schema import shown
+from mpifed.components.tables import ALGORITHMS
 from mpifed.errors import InputError
 from mpifed.federation import participation
-from mpifed.federation.options import refusal as of_privacy
-from mpifed.local.options import refusal
+from mpifed.federation.options import ComputeOptions
+from mpifed.local.options import LocalOptions
 
-UNBIASED = "none, rand_k, quantise, natural, bernoulli, or a composition of these"
+
+@dataclasses.dataclass(frozen=True)
+class Not:
+    """All values but one; ``Not(None)`` is all that is given."""
+
+    value: Any
+
+
+# Options of schedules with which every neighbour receives every message.
+STILL = {
+    f"exchange.schedule.{option}": value
+    for option, value in (
+        ("drop_nodes", 0),
+        ("drop_edges", 0),
+        ("edge_failure", 0),
+        ("local_rounds", 1),
+    )
+}
+
+PRIVATE = {"privacy.noise_multiplier": Not(None)}
+COMPRESSED_GOSSIP = {"exchange": "gossip", "compression": Not("none")}
+ASYNCHRONOUS = {"exchange.asynchrony": ("wait_free", "pairwise")}
+FLIX = {"algorithm": ("flix", "dcgd", "diana")}
+
+
+def _unread(*read: str) -> dict[str, Any]:
+    """Return the defaults of the options of the section ``local`` that are not ``read``."""
+    return {
+        f"local.{field.name}": field.default
+        for field in dataclasses.fields(LocalOptions)
+        if field.name not in (*read, "lr_horizon")
+    }
+
+
+def _seconds(configuration: Any) -> Any:
+    """Return what ``compute.seconds`` may be where nothing else makes the clock advance."""
+    idle = configuration.compute == ComputeOptions() and configuration.network.path is None
+    return Gt(0) if idle else Not(None)
+
+
+# Rows of (when, needs, why): where all of ``when`` holds, all of ``needs`` must hold.
+#
+# Keys are dotted, as on the command line; ``algorithm:communicates`` is an attribute that the
+# component's class declares. A value is one value, a tuple of them, ``Not``, a bound such as
+# ``Gt(0)``, or a function of the configuration that returns one of these. A key that the
+# configuration does not have, or leaves empty, is never in the way.
+REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
+    # Local steps.
+    (
+        {"local.optimizer": "sgd"},
+        {"local.beta1": 0.9, "local.beta2": 0.999, "local.epsilon": 1e-8},
+        "which does not read it",
+    ),
+    ({"local.optimizer": Not("sgd")}, {"local.momentum": 0.0}, "which does not read it"),
+    # What a method declares.
+    (
+        {},
+        {"device": lambda asked: ("auto", *find_algorithm(asked.algorithm.name).devices)},
+        "which computes on the CPU",
+    ),
+    (
+        {"algorithm:communicates": True},
+        {"exchange": lambda asked: find_algorithm(asked.algorithm.name).exchanges or Not(None)},
+        "which does not support it",
+    ),
+    (
+        {"algorithm:communicates": True, "algorithm:compressors": "none"},
+        {"compression": "none"},
+        "which sends its messages whole",
+    ),
+    (
+        {
+            "algorithm:communicates": True,
+            "algorithm:compressors": "unbiased",
+            "exchange": Not("gossip"),
+        },
+        {"compression:unbiased": True},
+        "which needs E C(v) = v of messages C(v): see --list compressors",
+    ),
+    (
+        {"participation.late": "partial"},
+        {"algorithm:steps_locally": True},
+        "which cuts local steps short",
+    ),
+    # A server.
+    (
+        {"exchange.average_over": "all"},
+        {"participation.weights": "renormalised"},
+        "which weighs participants itself",
+    ),
+    *(
+        (
+            {option: Not(None)},
+            {
+                "algorithm:communicates": True,
+                "algorithm:aggregates": ("mean", "means"),
+                "compression:unbiased": True,
+            },
+            "which stands in for a mean of updates alone",
+        )
+        for option in ("exchange.aggregator", "exchange.clip")
+    ),
+    (
+        {"exchange.aggregator": Not(None)},
+        {"exchange.average_over": "participants", "participation.weights": "renormalised"},
+        "which counts participants alike",
+    ),
+    (
+        {"exchange.aggregator:needs_fixed_number": True},
+        {"participation:fraction": Not(None), "algorithm:aggregates": Not("means")},
+        "so that it needs a fixed number of updates",
+    ),
+    # Differential privacy.
+    (
+        PRIVATE,
+        {"exchange": "server", "algorithm:communicates": True, "algorithm:aggregates": "mean"},
+        "which is for a server that takes one mean of updates",
+    ),
+    (PRIVATE, {"algorithm.restarts": 1}, "which does not cover rounds before round 1"),
+    (PRIVATE, {"on_divergence": "stop"}, "so that no client may be left out by its data"),
+    (
+        PRIVATE,
+        {"privacy.delta": lambda asked: Lt(1 / asked.n_training)},
+        "where a larger delta allows to publish a client's data",
+    ),
+    (
+        {**PRIVATE, "privacy.where": "central"},
+        {
+            "exchange.aggregator": "mean",
+            "exchange.clip": None,
+            "exchange.average_over": "participants",
+            "compression": "none",
+        },
+        "whose noise is made for the plain mean of clipped updates of participants",
+    ),
+    # Attacks.
+    (
+        {"attack:changes_updates": True},
+        {"algorithm:communicates": True},
+        "which changes what clients send",
+    ),
+    (
+        {"attack:changes_updates": True, "exchange": "gossip"},
+        {"algorithm:aggregates": ("mean", "means")},
+        "which changes the update of a model alone",
+    ),
+    # Gossip.
+    (
+        {"exchange": "gossip"},
+        {"participation.weights": "renormalised"},
+        "where the weights of absent clients' edges return to both ends",
+    ),
+    (
+        {"algorithm": ("l2gd", "apfl", "pfedme"), "exchange": "gossip"},
+        {"algorithm.client_weights": "uniform"},
+        "where the mixing matrix has the weights",
+    ),
+    (
+        {"exchange.correction": Not(None)},
+        {"compression": "none"},
+        "whose messages are sent whole",
+    ),
+    (
+        {"exchange.correction:needs": ("static", "tree")},
+        {"participation": 1.0},
+        "so that every message of every round is needed",
+    ),
+    (ASYNCHRONOUS, {"exchange.correction": None}, "where messages of a round come in others"),
+    (ASYNCHRONOUS, {"compression": "none"}, "where replicas would miss messages"),
+    (ASYNCHRONOUS, {"on_divergence": "stop"}, "where no round can be run again"),
+    (ASYNCHRONOUS, {"participation.late": "miss"}, "where a computation takes all its steps"),
+    (
+        ASYNCHRONOUS,
+        {"compute.name": Not("measured")},
+        "whose events must not differ from run to run",
+    ),
+    (ASYNCHRONOUS, {"compute.seconds": _seconds}, "whose events follow from the clock"),
+    (
+        {"exchange.asynchrony": "pairwise"},
+        {"exchange.schedule": "static", **STILL},
+        "which draws a neighbour for each computation itself",
+    ),
+    (
+        {"exchange.schedule": ("teleport", "random_walk")},
+        {"participation": 1.0, "exchange.asynchrony": "none", **STILL},
+        "whose models few clients have, and would be lost",
+    ),
+    (
+        COMPRESSED_GOSSIP,
+        {"exchange.schedule": "static", **STILL, "participation": 1.0},
+        "where neighbours keep replicas, which need every message of every round",
+    ),
+    # Methods.
+    (
+        {"algorithm": ("scaffold", "kgt", "scaffnew")},
+        {"local.optimizer": "sgd", "local.momentum": 0.0},
+        "which corrects steps of plain SGD",
+    ),
+    (
+        {"algorithm": ("kgt", "scaffnew", "d_admm")},
+        {"exchange.asynchrony": "none", "exchange.correction": None},
+        "which corrects gossip itself, in rounds",
+    ),
+    (
+        {"algorithm": ("scaffnew", "ifca", "clustered")},
+        {"exchange.average_over": "participants", "participation.weights": "renormalised"},
+        "whose means are of those who take part",
+    ),
+    ({"algorithm": "clustered"}, {"participation:inclusion": 1.0}, "which needs all clients"),
+    (
+        {"algorithm": "fedgmm"},
+        {"participation.weights": "renormalised"},
+        "which takes means and covariances from averages of moments",
+    ),
+    (
+        {"exchange": "server"},
+        {"algorithm.model_init": "shared", "algorithm.component_init": "shared"},
+        "where there is one shared copy",
+    ),
+    (
+        {"algorithm.restarts": Gt(1)},
+        {"compression": ("none", "identity"), "exchange.correction": None},
+        "whose trials send whole messages and remember none",
+    ),
+    (
+        {"algorithm.local_solver": "newton", "exchange": "gossip"},
+        {"algorithm.gossip_step_scale": "none"},
+        "which has no learning rate to scale",
+    ),
+    (
+        {"algorithm": "fedem", "algorithm.local_solver": "newton"},
+        {"participation.late": "miss"},
+        "which takes no local steps that could be cut short",
+    ),
+    (
+        {
+            "algorithm": ("fedmm", "fedmm_theta"),
+            "algorithm:communicates": True,
+            "exchange": "gossip",
+        },
+        {"exchange.asynchrony": ("none", "wait_free"), "algorithm.control_variate_rate": 0},
+        "where values are projected and no server has control variates",
+    ),
+    (
+        {"algorithm": "fedmgs"},
+        {"participation": 1.0},
+        "in which all clients compute (algorithm.senders says how many send)",
+    ),
+    (
+        {"algorithm": "sa_ssmm"},
+        {"clients": 1, "participation": 1.0, "compression": "none"},
+        "which is centralised and sends nothing (fedmm is its federated form)",
+    ),
+    (
+        {"algorithm": "fedmm_ot"},
+        {"data": "transport", "model": "icnn", **_unread("lr", "batch_size", "steps")},
+        "which reads lr, batch_size and steps of local",
+    ),
+    ({"algorithm": "fedadam", "model": "icnn"}, {"data": "transport"}, "a transport map"),
+    (
+        {"algorithm": "fedadam", "data": "transport"},
+        {"model": "icnn", **_unread("batch_size"), "participation.late": "miss"},
+        "where clients take one gradient step on batch_size samples",
+    ),
+    (
+        {**FLIX, "algorithm.setting": "strongly_convex"},
+        {"algorithm.regulariser": "l2", "algorithm.l2": Gt(0)},
+        "which nothing else makes the risks",
+    ),
+    (
+        {**FLIX, "exchange": "gossip"},
+        {"algorithm.start": ("zeros", "ones", "random")},
+        "where no server takes an average",
+    ),
+    (
+        {**FLIX, "algorithm.start": "average"},
+        {"algorithm.start_from": None},
+        "a first round that forgets x",
+    ),
+    *(
+        (
+            {**FLIX, **asked},
+            {"algorithm": "flix", "exchange": "server", "compression": ("none", "identity")},
+            "which asks for whole gradients at a server",
+        )
+        for asked in ({"algorithm.step": "line_search"}, {"algorithm.stop_at": Not(None)})
+    ),
+)
 
 
 def check_together(configuration: Any) -> None:
-    """Refuse components that do not go together."""
-    reason = _refusal(configuration)
-    if reason is None and configuration.on_divergence == "drop":
+    """Refuse values that do not go together."""
+    _check(configuration, "")
+    if configuration.on_divergence == "drop":
         # A client that is left out is one that takes no part in the round.
-        some = dataclasses.replace(configuration, participation=0.5, on_divergence="stop")
-        refused = _refusal(some)
-        reason = refused and f"on_divergence is 'drop', which leaves clients out: {refused}"
-    if reason is None and participation.shortens_rounds(configuration.participation):
-        name = configuration.algorithm.name
-        if not find_algorithm(name).steps_locally:
-            reason = (
-                f"participation.late is 'partial', but algorithm '{name}' does not cut local steps "
-                "short; allowed: miss"
-            )
-    if reason is not None:
-        raise InputError(reason)
+        some = dataclasses.replace(configuration, participation=0.5)
+        _check(some, "on_divergence is 'drop', which leaves clients out: ")
 
 
-def _refusal(configuration: Any) -> str | None:
-    """Return why components of this configuration do not go together; None if they do."""
-    algorithm = find_algorithm(configuration.algorithm.name)
-    reasons = [refusal(configuration.local), *_undeclared(configuration, algorithm)]
-    exchange = configuration.exchange.name
-    if algorithm.exchanges is None or exchange in algorithm.exchanges:
-        # A method is asked about the exchanges that it supports, and no further reason against an
-        # exchange helps that must be replaced anyway.
-        asked = (algorithm, find_exchange(exchange), find_attack(configuration.attack.name))
-        reasons += [_refused(component, configuration) for component in asked]
-        reasons.append(of_privacy(configuration))
-    return "; besides, ".join(filter(None, reasons)) or None
+def _check(configuration: Any, said: str) -> None:
+    for when, needs, why in REQUIREMENTS:
+        if not all(_fits(configuration, key, value) for key, value in when.items()):
+            continue
+        for key, needed in needs.items():
+            allowed = needed(configuration) if inspect.isfunction(needed) else needed
+            is_open = _value(configuration, key) is None and ":" not in key
+            if not is_open and not _fits(configuration, key, allowed):
+                causes = [_said(configuration, each, False) for each in when or ("algorithm",)]
+                raise InputError(
+                    f"{said}{_said(configuration, key, True)}, but "
+                    f"{' and '.join(dict.fromkeys(causes))}, {why}; allowed: {_words(allowed)}"
+                )
+    for kind in ("algorithm", "exchange", "attack"):
+        made = find(kind, getattr(configuration, kind).name)
+        if inspect.isclass(made) and issubclass(made, Component):
+            made.validate(configuration)
 
 
-def _refused(component: type[Component], configuration: Any) -> str | None:
-    """Return what a component's ``refuse`` says; raise ``InputError`` unless it is a text."""
-    reason: object = component.refuse(configuration)
-    if reason is not None and not isinstance(reason, str):
-        raise InputError(
-            f"{component._kind} '{component.__name__}': refuse(configuration) returned "
-            f"{shown(reason)}; it must return a sentence, or None"
-        )
-    return reason
+def _value(configuration: Any, key: str) -> Any:
+    """Return the value of a key: an option, a component's name, or what its class declares."""
+    path, _, attribute = key.partition(":")
+    if key == "participation:fraction":
+        return participation.fixed_fraction(configuration.participation)
+    if key == "participation:inclusion":
+        return participation.inclusion(configuration.participation, configuration.n_training)
+    if key == "compression:unbiased":
+        return make("compression", configuration.compression, "compression").unbiased
+    found: Any = configuration
+    for part in path.split("."):
+        options = found.options if isinstance(found, Section) else getattr(found, "__dict__", {})
+        found = options.get(part)
+    if attribute:
+        kind = path.rpartition(".")[2]
+        return getattr(find(kind, found.name), attribute, None) if found is not None else None
+    return found.name if isinstance(found, Section) else found
 
 
-def _undeclared(configuration: Any, algorithm: type[DeclaredAlgorithm]) -> Iterator[str]:
-    """Yield why a device, an exchange or a compressor is not among those a method declares."""
-    name, exchange = configuration.algorithm.name, configuration.exchange.name
-    if configuration.device not in ("auto", *algorithm.devices):
-        device = configuration.device
-        yield f"device is '{device}', but {name} computes on the CPU; allowed: auto, cpu"
-    if not algorithm.communicates:
-        return
-    if algorithm.exchanges is not None and exchange not in algorithm.exchanges:
-        allowed = ", ".join(algorithm.exchanges)
-        yield f"exchange is '{exchange}', which {name} does not support; allowed: {allowed}"
-    section = configuration.compression
-    if section.name == "none" or algorithm.compressors == "any":
-        return
-    if algorithm.compressors == "none":
-        yield (
-            f"compression is '{section.name}', but {name} sends its messages whole; allowed: "
-            "compression=none"
-        )
-    elif exchange != "gossip" and not _is_unbiased(section):
-        # Neighbours keep replicas of what was sent, which make up for the errors of compression.
-        inner = section.options.get("inner")
-        key, biased = ("inner", inner.name) if inner else ("name", section.name)
-        yield (
-            f"compression.{key} is '{biased}', which is biased, but {name} needs E C(v) = v; "
-            f"allowed: {UNBIASED}"
-        )
+def _fits(configuration: Any, key: str, allowed: Any) -> bool:
+    given = _value(configuration, key)
+    if isinstance(allowed, Not):
+        return bool(given != allowed.value)
+    if isinstance(allowed, Gt):
+        return bool(given is not None and given > allowed.gt)
+    if isinstance(allowed, Lt):
+        return bool(given is not None and given < allowed.lt)
+    every = _names(given) if key == "algorithm" else [given]
+    return any(each in (allowed if isinstance(allowed, tuple) else (allowed,)) for each in every)
 
 
-def _is_unbiased(section: Any) -> bool:
-    from mpifed.exchange.compression import build  # it needs torch, which most refusals do not
+@functools.cache
+def _names(algorithm: str) -> frozenset[str]:
+    """Return the names of an algorithm: its own, and those of shipped ones it derives from."""
+    bases = inspect.getmro(find_algorithm(algorithm))
+    places = {f"{base.__module__}:{base.__qualname__}" for base in bases}
+    return frozenset({algorithm, *(name for name, at in ALGORITHMS.items() if at in places)})
 
-    return build(section).unbiased
+
+def _said(configuration: Any, key: str, with_attribute: bool) -> str:
+    path, _, attribute = key.partition(":")
+    said = f"{path} is {shown(plain(_value(configuration, path)))}"
+    if attribute and with_attribute:
+        said += f", whose {attribute} is {_words(_value(configuration, key))}"
+    return said
+
+
+def _words(allowed: Any) -> str:
+    """Return values that are allowed in the words of a message."""
+    if isinstance(allowed, tuple):
+        return ", ".join(map(_words, allowed))
+    if isinstance(allowed, Not):
+        return "a value" if allowed.value is None else f"all but {allowed.value}"
+    if isinstance(allowed, (Gt, Lt)):
+        return f"above {allowed.gt}" if isinstance(allowed, Gt) else f"below {allowed.lt:g}"
+    if allowed is None or isinstance(allowed, bool):
+        return "null" if allowed is None else str(allowed).lower()
+    return str(allowed)

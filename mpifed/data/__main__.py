@@ -16,13 +16,10 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from mpifed.command import Parser, program
-from mpifed.components.absent import refuse_absent
-from mpifed.components.registry import find, summaries, summary
+from mpifed.command import Parser, carried_out, program
+from mpifed.components.registry import check_name, declared_options, find, summaries, summary
 from mpifed.components.schema import Option, check_value, describe, options_of
 from mpifed.components.tables import DATASETS
-from mpifed.components.without_torch import LARGE, stand_ins
-from mpifed.data.named_files import check_named_files
 from mpifed.errors import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
@@ -109,22 +106,16 @@ def _run(words: list[str]) -> int:
 
 
 def _check_early(words: list[str]) -> None:
-    """Refuse what can be refused without torch and other large libraries, in the same words."""
-    if any(":" in word for word in words):
-        if ":" in words[0]:
-            refuse_absent(words[0], "data.name")
-        return  # a user's module, which may do anything with torch when it is imported
-    with stand_ins(*LARGE) as were_called:
-        try:
-            asked = _asked(words)
-        except InputError as error:
-            # One with a cause is about a failure, for which a stand-in may be the reason.
-            if error.__cause__ is None and not were_called():
-                raise
-            return
-        except Exception:
-            return  # a declaration needs more than a name of a large library
-    check_named_files(asked.name, asked.values)
+    """Refuse a name or an option that no data set has, without importing torch."""
+    if not words or words[0].startswith("-") or ":" in words[0]:
+        return
+    check_name("data", words[0], "data.name")
+    known = {"--help", "--output", "--clients", "--seed", "--force", "--dtype"}
+    known |= set(map(_flag, declared_options(DATASETS[words[0]])))
+    for word in words[1:]:
+        flag = word.partition("=")[0]
+        if flag.startswith("--") and flag not in known:
+            raise InputError(f"{flag} is not an option of {words[0]}; {closest(flag, known)}")
 
 
 def _asked(words: list[str]) -> _Asked:
@@ -266,4 +257,4 @@ def _as_flags(message: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(carried_out("mpifed.data", main))

@@ -19,19 +19,19 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from mpifed.components.base import Component
-from mpifed.components.registry import complete, find, find_algorithm
+from mpifed.components.registry import complete, find
 from mpifed.components.schema import LARGEST
+from mpifed.errors import InputError
 from mpifed.exchange.base import Round
-from mpifed.exchange.compression import build as compressor
 from mpifed.federation.clients import Federation
-from mpifed.federation.participation import count_participants, fixed_fraction, is_unbiased
+from mpifed.federation.participation import count_participants, fixed_fraction
 from mpifed.state import check_result, on_host
 
 # Numbers that a rank holds of other ranks' rows at a time.
 AT_ONCE = 1 << 22
 
 
-class Aggregator(Component, kind="aggregator"):
+class Aggregator(Component):
     """Base class of aggregators; its keyword-only parameters are its options.
 
     It derives from ``ByCoordinates`` or ``ByProducts``.
@@ -64,7 +64,7 @@ class Aggregator(Component, kind="aggregator"):
         raise NotImplementedError
 
 
-class ByCoordinates(Aggregator, kind="aggregator"):
+class ByCoordinates(Aggregator):
     """An aggregator that treats every coordinate by itself."""
 
     @abstractmethod
@@ -119,7 +119,7 @@ class ByCoordinates(Aggregator, kind="aggregator"):
         return there + back, "each rank aggregates a share of the coordinates"
 
 
-class ByProducts(Aggregator, kind="aggregator"):
+class ByProducts(Aggregator):
     """An aggregator that weighs updates by their inner products."""
 
     @abstractmethod
@@ -396,77 +396,21 @@ def completed(options: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in found.items() if not idle.get(key)}
 
 
-def refusal(configuration: Any) -> str | None:
-    """Return why the options ``aggregator`` and ``clip`` do not go with the others, or None."""
-    options = configuration.exchange.options
-    asked, clip = options.get("aggregator"), options.get("clip")
-    if asked is None and clip is None:
-        return None
-    said = (
-        f"exchange.clip is {clip:g}" if asked is None else f"exchange.aggregator is '{asked.name}'"
-    )
-    name = configuration.algorithm.name
-    algorithm = find_algorithm(name)
-    if not algorithm.communicates:
-        return f"{said}, but {name} sends nothing; allowed: exchange.aggregator=mean, without clip"
-    if algorithm.aggregates == "sums":
-        return (
-            f"{said}, but the server of {name} adds messages with weights of its own, not the "
-            "updates of a model alone; allowed: exchange.aggregator=mean, without clip"
-        )
-    if (reason := biased(configuration, said)) is not None or asked is None:
-        return reason
-    if options["average_over"] == "all" or is_unbiased(configuration.participation):
-        return (
-            f"{said}, which counts those who take part alike; allowed: "
-            "exchange.average_over=participants and participation.weights=renormalised"
-        )
-    return _too_few(configuration, said, algorithm.aggregates == "means")
-
-
-def biased(configuration: Any, said: str) -> str | None:
-    """Return why a biased compressor does not go with a server that takes no plain mean, or None.
-
-    Parameters
-    ----------
-    configuration : Configuration
-        The complete configuration.
-    said : str
-        What the server does; the beginning of the message.
-    """
-    section = configuration.compression
-    if section.name == "none":
-        return None
-    if compressor(section).unbiased:
-        return None
-    return (
-        f"{said} and compression is '{section.name}', whose error feedback makes up for errors in "
-        "a mean alone; allowed: compression=none, or an unbiased compressor"
-    )
-
-
-def _too_few(configuration: Any, said: str, in_groups: bool) -> str | None:
-    """Why an aggregator has too few updates to choose from, or None."""
-    aggregator = build(configuration.exchange.options["aggregator"])
+def check_number(configuration: Any) -> None:
+    """Check that an aggregator has enough updates to choose from."""
+    if configuration.exchange.options.get("aggregator") is None:
+        return
+    asked, n = configuration.exchange.options["aggregator"], configuration.n_training
+    aggregator = build(asked)
     assert aggregator is not None
-    fraction, n = fixed_fraction(configuration.participation), configuration.n_training
-    if aggregator.needs_fixed_number and (fraction is None or in_groups):
-        why = (
-            f"{configuration.algorithm.name} averages within groups of clients"
-            if in_groups
-            else "participation leaves their number to chance"
-        )
-        return f"{said}, which needs a fixed number of updates, but {why}; allowed: " + (
-            "median, trimmed_mean, geometric_median" if in_groups else "a fraction"
-        )
+    fraction = fixed_fraction(configuration.participation)
     count = n if fraction is None else count_participants(fraction, n)
     if count < aggregator.least(count):
-        return (
-            f"{said}, but at most {count} client{'s' * (count != 1)} take part in a round, with "
-            "which its options make it a plain mean or leave it nothing to choose; allowed: more "
-            "clients or participants, or other options"
+        raise InputError(
+            f"exchange.aggregator is '{asked.name}', but at most {count} clients take part in a "
+            "round, with which its options make it a plain mean or leave it nothing to choose; "
+            "allowed: more clients or participants, or other options"
         )
-    return None
 
 
 __all__ = ["Aggregator", "ByCoordinates", "ByProducts", "build"]

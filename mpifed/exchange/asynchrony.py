@@ -20,14 +20,14 @@ from mpifed.errors import RunError
 from mpifed.exchange.base import Channel, Exchange, Round, bits_of, timed
 from mpifed.exchange.mixer import Mixer, mix, mixer
 from mpifed.exchange.reduction import common_exponents, largest
-from mpifed.exchange.routes import ahead, piece
+from mpifed.exchange.routes import in_pieces, transfer
 from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import client_keys
 from mpifed.state import client, host_memory, on_host
+from topologies.inputs import TopologyError
 from topologies.links.events import Computations, Finished, Seconds, Versions, averaged_in_turn
-from topologies.links.timing import Links
-from topologies.parameters import TopologyError
+from topologies.links.network import Links
 
 # The slot of a value that has been computed in the round itself.
 FRESH = -1
@@ -248,19 +248,11 @@ class Crossing:
         self.columns = np.flatnonzero(of_column == rank)
         self.own = np.searchsorted(self.columns, plan.own[self.rows])
         used = plan.weights.tocoo()
-        # Pairs (receiving rank, column) of all that crosses between ranks, each once.
         to, column = of_row[used.row], used.col.astype(np.int64)
         across = to != of_column[column]
-        pairs = np.unique(to[across] * len(plan.sender) + column[across])
-        to, column = pairs // len(plan.sender), pairs % len(plan.sender)
-        source = of_column[column]
-        ours = [column[(source == rank) & (to == peer)] for peer in range(size)]
-        self._send = [np.searchsorted(self.columns, some) for some in ours]
-        theirs = [column[(to == rank) & (source == peer)] for peer in range(size)]
-        self._receive = [len(some) for some in theirs]
-        self._arriving = np.concatenate(theirs) if theirs else column[:0]
-        counts = np.bincount(source, minlength=size) + np.bincount(to, minlength=size)
-        self._bytes = max(1, int(counts.max()) * itemsize)
+        self.transfer = transfer(to[across], column[across], of_column, rank, size)
+        between = self.transfer.between
+        self._bytes = max(1, int((between.sum(0) + between.sum(1)).max()) * itemsize)
         self._limbs = 3 if itemsize == 8 else 2
 
     @property
@@ -291,11 +283,9 @@ class Crossing:
 
     def arrivals(self, values: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
         """Return what arrives, some numbers of the rows at a time. Collective."""
-        width, total = piece(values.shape[1], self._bytes), values.shape[1]
         begin = self.federation.communicator.begin_exchange
-        parts = [slice(first, min(first + width, total)) for first in range(0, total, width)]
-        begun = (begin(values[:, part], self._send, self._receive) for part in parts)
-        return zip(parts, ahead(begun), strict=True)
+        send, receive = self.transfer.send, self.transfer.receive
+        return in_pieces(lambda part: begin(part, send, receive), values, self._bytes)
 
     @cached_property
     def mixers(self) -> tuple[Mixer, Mixer | None]:
@@ -306,7 +296,7 @@ class Crossing:
         whole = mixer(part, self.plan.own[self.rows], longest, self._limbs)
         if everything and len(self.columns) == len(self.plan.sender):
             return whole, None
-        return whole.of(self.columns), whole.of(self._arriving)
+        return whole.of(self.columns), whole.of(self.transfer.arriving)
 
     def mix(self, mine: np.ndarray, arrived: np.ndarray, exponent: int, target: np.ndarray) -> None:
         """Fill ``target`` by some numbers of the rows hosted here."""

@@ -15,7 +15,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
 from mpifed.components.base import Component
-from mpifed.components.registry import Section, find, find_algorithm
+from mpifed.components.registry import Section, find
 from mpifed.components.schema import LARGEST
 from mpifed.errors import InputError
 from mpifed.exchange.base import Round, Transform
@@ -29,7 +29,7 @@ SHOWN = 20
 ClientNumber = Annotated[int, Ge(0), Le(LARGEST)]
 
 
-class Attack(Component, kind="attack"):
+class Attack(Component):
     """Base class of attacks; its keyword-only parameters are its options.
 
     Parameters
@@ -72,23 +72,6 @@ class Attack(Component, kind="attack"):
                 "are malicious"
             )
         return options
-
-    @staticmethod
-    def refuse(configuration: Any) -> str | None:
-        """Return why the attack does not go with the rest of the configuration, or None."""
-        name, attack = configuration.algorithm.name, configuration.attack.name
-        kind: Any = find("attack", attack)
-        if not kind.changes_updates:
-            return None
-        algorithm = find_algorithm(name)
-        if not algorithm.communicates:
-            return f"attack is '{attack}', but {name} sends nothing; allowed: none, label_flip"
-        if algorithm.aggregates == "sums" and configuration.exchange.name == "gossip":
-            return (
-                f"attack is '{attack}' and exchange is 'gossip', but {name} sends neighbours more "
-                "than the update of a model; allowed: none, label_flip"
-            )
-        return None
 
     def relabelled(self, y: Tensor, n_classes: int) -> Tensor:
         """Return the labels that malicious clients train with.

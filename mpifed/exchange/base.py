@@ -343,7 +343,7 @@ def to_server(channel: Channel) -> ServerChannel:
     return channel
 
 
-class Exchange(Component, kind="exchange"):
+class Exchange(Component):
     """Base class of the ways in which rows move between the clients of a federation.
 
     Keyword-only parameters of a subclass are its options. ``prepare`` runs before it is known who
@@ -448,6 +448,10 @@ class Exchange(Component, kind="exchange"):
         It is a state dataclass with a row for each of ``n_hosted`` clients, or ``state.Nothing``.
         """
         return Nothing()
+
+    def latest(self, shared: list[Tensor], memory: Any) -> list[Tensor]:
+        """Return the clients' values now; ``shared`` is what they compute from."""
+        return shared
 
     @abstractmethod
     def spread(self, shared: Tensor) -> Tensor:

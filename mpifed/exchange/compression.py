@@ -16,7 +16,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 import torch
@@ -24,14 +24,13 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from mpifed.components.base import Component
-from mpifed.components.registry import complete, find, named
-from mpifed.components.schema import ComponentOf, shown
+from mpifed.components.registry import make, named
+from mpifed.components.schema import ComponentOf
 from mpifed.errors import InputError
 from mpifed.exchange.reduction import largest_of_rows
 from mpifed.federation.clients import Draws
 from mpifed.random import rows_of_bits
 from mpifed.state import check_result, client, on_host
-from topologies.places import within
 
 PURPOSE = "compression"
 """The stream that compressors draw from, unless the caller names another."""
@@ -40,10 +39,8 @@ NUMBERS = 1 << 15
 """Numbers compressed at a time, so that what is drawn for them stays in a core's cache."""
 
 
-class Compressor(Component, kind="compressor"):
+class Compressor(Component):
     """Base class of compressors; its keyword-only parameters are its options.
-
-    A user's class may also have its methods and its attribute without deriving from it.
 
     Attributes
     ----------
@@ -140,15 +137,7 @@ def build(section: Any, path: str = "compression") -> Compressor:
     >>> build({"name": "rand_k", "k": 2}).omega(size=10)
     4.0
     """
-    asked = complete("compression", section, path)
-    said = f"{path}.name is '{asked.name}'"
-    maker = find("compression", asked.name, f"{path}.name")
-    made = Compressor.adopt(maker(**asked.options), said, maker)
-    if not isinstance(made.unbiased, bool):
-        raise InputError(
-            f"{said}, whose unbiased is {shown(made.unbiased)}; allowed: true, false{within(maker)}"
-        )
-    return made
+    return cast(Compressor, make("compression", section, path))
 
 
 def compressed(
@@ -220,7 +209,7 @@ INDEX_BITS = 32
 FEW = 0.25
 
 
-class Sparsifier(Compressor, kind="compressor"):
+class Sparsifier(Compressor):
     """A compressor C(v) = scale (mask v) whose mask has ``kept(size)`` ones in every row."""
 
     index_bits: int

@@ -25,17 +25,13 @@ from mpifed.exchange.choco import contracted, gossip_step
 from mpifed.exchange.compression import Compressor, message_sizes
 from mpifed.exchange.corrections import Correction, Kept, Neighbours
 from mpifed.exchange.corrections.base import fitted, mixed_by
-from mpifed.exchange.corrections.base import refusal as correction_refusal
 from mpifed.exchange.mixing import complete, computed_in_rounds, prepare_arrays, restore
 from mpifed.exchange.reduction import common_exponents, weighted_sum
-from mpifed.exchange.routes import Route, Routing, arrivals, nearby
+from mpifed.exchange.routes import Route, Routing, nearby
 from mpifed.federation.clients import Federation, participants
-from mpifed.federation.options import ComputeOptions
-from mpifed.federation.participation import is_unbiased, shortens_rounds
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import Nothing, check_result, client, host_memory, on_host
-from topologies.parameters import OwnPartError
-from topologies.schedules.thinning import Partial
+from topologies.schedules.sequences import Partial
 
 
 @dataclass(frozen=True)
@@ -142,23 +138,15 @@ class GossipChannel(Channel):
         flat = np.ascontiguousarray(on_host(rows.flatten(1)))
         made = host_memory(rows.flatten(1))
         mixed = made.numpy()
-        neighbourhood = routing.neighbourhood(route)
-        for arrival in arrivals(communicator, route, neighbourhood, flat, exponent):
-            mine, target = flat[:, arrival.columns], mixed[:, arrival.columns]
-            route.mix(mine, arrival.rows, exponent, target, arrival.sums)
+        for columns, arrived in routing.arrivals(route, flat):
+            route.mix(flat[:, columns], arrived, exponent, mixed[:, columns])
         mixed[~route.linked] = flat[~route.linked]
         return made.view(rows.shape).to(rows.device)
 
 
 def gossip_lines(route: Route, period: int | None, payload: int, values_kept: int) -> list[str]:
     """Return lines on a round of gossip."""
-    matrix, traffic = route.matrix, route.traffic
-    transport, why = route.chosen
-    per_row, per_sum = traffic.bytes_a_number()
-    gathered = transport == "collective"
-    rows = traffic.gathered_rows if gathered else traffic.row_numbers
-    moved = rows * payload
-    moved += 0 if gathered else traffic.sum_numbers * payload // per_row * per_sum
+    matrix, moved, (transport, why) = route.matrix, route.rows_moved, route.chosen
     lines = [
         f"exchange    gossip; {matrix.n} nodes, {len(matrix.edges)} edges in round 1, "
         f"{'no period' if period is None else f'period {period}'}, W {matrix.sha256[:12]}"
@@ -173,114 +161,8 @@ def gossip_lines(route: Route, period: int | None, payload: int, values_kept: in
         *lines,
         f"            over its edges the federation sends {route.messages * payload:,} bytes",
         f"            between ranks by {transport}: {why}",
-        f"            MPI moves {moved:,} bytes a round: {rows} rows"
-        + (f", {traffic.sum_numbers} sums" if traffic.sum_numbers and not gathered else ""),
+        f"            MPI moves {moved * payload:,} bytes a round: {moved} rows",
     ]
-
-
-# Options of schedules with which every neighbour hears every message.
-STILL = (("drop_nodes", 0), ("drop_edges", 0), ("edge_failure", 0), ("local_rounds", 1))
-
-# Schedules that say who takes part in a round.
-FEW_HOLDERS = ("teleport", "random_walk")
-
-
-def gossip_refusal(configuration: Any) -> str | None:
-    """Return why options cannot be combined with gossip, or None."""
-    if is_unbiased(configuration.participation):
-        return (
-            "participation.weights is 'unbiased', which is an average at a server; by gossip "
-            "the weights of absent clients' edges return to both ends, and the mean over "
-            "clients stays; allowed: renormalised"
-        )
-    reasons = (correction_refusal, _asynchrony_refusal, _moving_refusal)
-    if reason := next(filter(None, (of(configuration) for of in reasons)), None):
-        return reason
-    if configuration.compression.name == "none":
-        return None
-    compressed = f"compression.name is '{configuration.compression.name}'"
-    schedule = configuration.exchange.options["schedule"]
-    if schedule.name != "static":
-        return (
-            f"{compressed} and exchange.schedule '{schedule.name}': neighbours keep "
-            "replicas of each other's state, which a changing neighbourhood would not follow; "
-            "allowed: static"
-        )
-    if moving := _moving(schedule):
-        key, still = moving
-        return (
-            f"{compressed} and exchange.schedule.{key} {schedule.options[key]}: neighbours "
-            "keep replicas of each other's state, which need every message of every "
-            f"round; allowed: {still}"
-        )
-    if configuration.participation != 1.0 or configuration.on_divergence != "stop":
-        return (
-            f"{compressed} under gossip: who is absent would miss what its replicas need; "
-            "participation must be 1.0 and on_divergence stop"
-        )
-    return None
-
-
-def _moving(schedule: Any) -> tuple[str, float] | None:
-    """Return an option with which not every neighbour hears every message, and its still value."""
-    moving = (each for each in STILL if schedule.options.get(each[0], each[1]) != each[1])
-    return next(moving, None)
-
-
-def _moving_refusal(configuration: Any) -> str | None:
-    """Return why models would be lost that few clients have, or None."""
-    options = configuration.exchange.options
-    schedule = options["schedule"]
-    if schedule.name not in FEW_HOLDERS:
-        return None
-    said = f"exchange.schedule is '{schedule.name}', whose models few clients have"
-    if configuration.participation != 1.0 or configuration.on_divergence != "stop":
-        return f"{said}; participation must be 1.0 and on_divergence stop, or they are lost"
-    if options.get("asynchrony", "none") != "none":
-        return f"{said} from round to round; allowed: exchange.asynchrony=none"
-    if moving := _moving(schedule):
-        return f"{said}; exchange.schedule.{moving[0]} must be {moving[1]}, or they are lost"
-    return None
-
-
-def _asynchrony_refusal(configuration: Any) -> str | None:
-    """Return why clients of this configuration cannot mix without waiting, or None."""
-    options = configuration.exchange.options
-    mixes = options.get("asynchrony", "none")
-    if mixes == "none":
-        return None
-    said, compute = f"exchange.asynchrony is '{mixes}'", configuration.compute
-    if options.get("correction") is not None:
-        return (
-            f"{said} and exchange.correction '{options['correction'].name}', whose sums are kept "
-            "only where all that send in a round are heard in it; allowed: correction=none"
-        )
-    if configuration.compression.name != "none":
-        return (
-            f"{said} and compression.name '{configuration.compression.name}', whose replicas need "
-            "every message of every round; allowed: compression=none"
-        )
-    if configuration.on_divergence != "stop":
-        return f"{said}, where rounds cannot be run again without a client; allowed: stop"
-    if shortens_rounds(configuration.participation):
-        return (
-            f"{said} and participation.late 'partial', but seconds of a computation are those of "
-            "all its steps; allowed: miss"
-        )
-    if compute.name == "measured":
-        return (
-            f"{said}, whose events follow from the clock, and compute.name 'measured', which "
-            "differs from run to run; allowed: constant, lognormal, trace"
-        )
-    if compute == ComputeOptions() and configuration.network.path is None:
-        return f"{said}, whose events follow from the clock, but compute.seconds is 0"
-    schedule = options["schedule"]
-    if mixes == "pairwise" and (schedule.name != "static" or _moving(schedule)):
-        return (
-            f"{said}, which draws a neighbour for each computation itself; exchange.schedule must "
-            "be static, without lost nodes or edges and without local rounds"
-        )
-    return None
 
 
 # Blocks of tau rounds that the rate of a schedule without a closed form is estimated from.
@@ -327,6 +209,9 @@ def predict(
 # Numbers of the rows that are compared with their mean at a time.
 WIDTH = 1 << 16
 
+# Versions of a client's value that may be kept.
+MOST_VERSIONS = 100
+
 
 class Gossip(Exchange):
     """Clients average with their neighbours by mixing matrices (D-FedEM and its kin).
@@ -351,9 +236,10 @@ class Gossip(Exchange):
         Whether clients wait for each other: in rounds that all have in common; not at all, mixing
         the latest values that have arrived (SWIFT); or averaging with one neighbour at a time
         (AD-PSGD). When is what the sections ``network`` and ``compute`` say.
-    kept_versions : int
+    kept_versions : int, optional
         Values of each client that are kept for its neighbours under 'wait_free': a client sends
-        nothing new while all but one of them are on their way.
+        nothing new while all but one of them are on their way. None is as many as the delays of
+        first computations need, at least 2.
     """
 
     shared_is_rows = True
@@ -372,11 +258,12 @@ class Gossip(Exchange):
         consensus_step: Annotated[float, Gt(0), Le(1)] | Literal["paper"] | None = None,
         correction: Annotated[Any, ComponentOf("correction")] = "none",
         asynchrony: Literal["none", "wait_free", "pairwise"] = "none",
-        kept_versions: Annotated[int, Ge(2), Le(100)] = 2,
+        kept_versions: Annotated[int, Ge(2), Le(MOST_VERSIONS)] | None = None,
     ) -> None:
         super().__init__(federation, seed, stored, compressor)
         self.asynchrony = asynchrony
-        self.values_kept = {"none": 0, "wait_free": kept_versions, "pairwise": 1}[asynchrony]
+        self.kept_versions = kept_versions
+        self.values_kept = {"none": 0, "wait_free": kept_versions or 2, "pairwise": 1}[asynchrony]
         self.timetable: Timetable | None = None
         self.consensus_step = consensus_step
         self._arrays = dict(stored)
@@ -403,8 +290,6 @@ class Gossip(Exchange):
         if communicator.rank == 0:
             try:
                 made = prepare_arrays(n_training, seed, options)
-            except OwnPartError as error:
-                made = f"exchange.{error.part}: {error}"
             except topologies.TopologyError as error:
                 made = f"exchange: {error}"
         names = communicator.broadcast_object(sorted(made) if isinstance(made, dict) else made)
@@ -431,11 +316,6 @@ class Gossip(Exchange):
         self.sha256 = digest.hexdigest()
         if self.federation.communicator.broadcast_object(self.sha256) != self.sha256:
             raise RunError("this rank holds another mixing matrix than rank 0")
-
-    @staticmethod
-    def refuse(configuration: Any) -> str | None:
-        """Return why these options cannot be combined, or None."""
-        return gossip_refusal(configuration)
 
     def _constants(self, seed: int, schedule: Any) -> np.ndarray:
         """``gap`` and ``spread`` of the static W, found on rank 0. Collective."""
@@ -468,6 +348,23 @@ class Gossip(Exchange):
         words: dict[Any, str] = {None: "the best proven", "paper": "that of the paper's theorem"}
         where_from = words.get(self.consensus_step, "as configured")
         return choco.forecast(self.choco_step(size), where_from, self._bounds(size), rounds)
+
+    def keep_versions(self, reach: np.ndarray, seconds: np.ndarray) -> None:
+        """Choose how many versions are kept for messages that travel ``reach`` seconds.
+
+        A computation of a client takes ``seconds``; both float64 (nodes,).
+        """
+        if self.kept_versions is None:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                delay = np.nan_to_num(np.ceil(reach / seconds)).max(initial=0.0)
+            self.values_kept = int(np.clip(delay + 1, 2, MOST_VERSIONS))
+
+    def latest(self, shared: list[Tensor], memory: Any) -> list[Tensor]:
+        if self.asynchrony != "pairwise":
+            return shared
+        sizes = [math.prod(tensor.shape[1:]) for tensor in shared]
+        parts = memory.kept[:, 0].split(sizes, dim=1)
+        return [part.view_as(tensor) for part, tensor in zip(parts, shared, strict=True)]
 
     def participants(self, round: int, present: np.ndarray) -> np.ndarray:
         training = self.federation.training

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mpifed.components.schema import ComponentOf
 from mpifed.errors import RunError
-from mpifed.exchange.aggregation import build, clipped, completed, inner_products, refusal
+from mpifed.exchange.aggregation import build, check_number, clipped, completed, inner_products
 from mpifed.exchange.base import Exchange, Round, ServerChannel, bits_of, timed
 from mpifed.exchange.compression import (
     Compressor,
@@ -32,7 +32,6 @@ from mpifed.exchange.reduction import (
     weighted_sum,
 )
 from mpifed.federation.clients import Draws, Federation
-from mpifed.federation.participation import is_unbiased
 from mpifed.state import Nothing, on_host
 
 # How far the participants' weights may be above those of all clients, relatively.
@@ -83,15 +82,9 @@ class Server(Exchange):
         return completed(options)
 
     @staticmethod
-    def refuse(configuration: Any) -> str | None:
-        """Return why these options cannot be combined, or None."""
-        over = configuration.exchange.options["average_over"]
-        if over == "all" and is_unbiased(configuration.participation):
-            return (
-                "exchange.average_over is 'all' and participation.weights is 'unbiased', which "
-                "weigh participants in two ways; allowed: one of them"
-            )
-        return refusal(configuration)
+    def validate(configuration: Any) -> None:
+        """Check that there are enough updates for an aggregator to choose from."""
+        check_number(configuration)
 
     def at(self, round: int, active: np.ndarray, memory: Any = None) -> ServerRound:
         return ServerRound(self, Round(self.federation, self.seed, round, active), memory)

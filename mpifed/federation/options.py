@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Lt
 
-from mpifed.components.registry import find_algorithm
 from mpifed.errors import InputError
 
 
@@ -140,6 +139,12 @@ class PrivacyOptions:
                 f"privacy.{given} is given, but privacy.{missing} is empty; noise is in units of "
                 "the clip norm, so that both are needed"
             )
+        if self.noise_multiplier is not None and importlib.util.find_spec(PACKAGE) is None:
+            raise InputError(
+                f"privacy.noise_multiplier is {self.noise_multiplier:g}, whose epsilon needs the "
+                "package dp-accounting, which is not installed: python -m pip install "
+                "'mpifed[privacy]'"
+            )
 
     @property
     def is_asked_for(self) -> bool:
@@ -150,63 +155,3 @@ class PrivacyOptions:
     def deviation(self) -> float:
         """Standard deviation of the noise of a coordinate, z C."""
         return (self.noise_multiplier or 0.0) * (self.clip_norm or 0.0)
-
-
-def refusal(configuration: Any) -> str | None:
-    """Return why the section ``privacy`` does not go with the configuration, or None."""
-    options = configuration.privacy
-    if not options.is_asked_for:
-        return None
-    said = f"privacy.noise_multiplier is {options.noise_multiplier:g}"
-    exchange, name = configuration.exchange, configuration.algorithm.name
-    if exchange.name != "server":
-        return f"{said} and exchange is '{exchange.name}'; allowed: server"
-    algorithm = find_algorithm(name)
-    if not algorithm.communicates:
-        return f"{said}, but {name} sends nothing; allowed: no section privacy"
-    if algorithm.aggregates != "mean":
-        return (
-            f"{said}, but clients of {name} send more than one update of a model in a round; "
-            "allowed: a method whose server takes one mean, such as fedavg and fedem"
-        )
-    if configuration.algorithm.options.get("restarts", 1) != 1:
-        return f"{said}, which does not cover rounds before round 1; allowed: algorithm.restarts=1"
-    if configuration.on_divergence != "stop":
-        return f"{said}, but on_divergence leaves clients out by their data; allowed: stop"
-    if options.delta >= 1 / configuration.n_training:
-        return (
-            f"privacy.delta is {options.delta:g}, which allows to publish a client's data; it must "
-            f"be below 1 / {configuration.n_training}, one over the training clients"
-        )
-    if (reason := _of_the_server(configuration, said)) is not None:
-        return reason
-    if importlib.util.find_spec(PACKAGE) is None:
-        return (
-            f"{said}, whose epsilon needs the package dp-accounting, which is not installed: "
-            "python -m pip install 'mpifed[privacy]'"
-        )
-    return None
-
-
-def _of_the_server(configuration: Any, said: str) -> str | None:
-    """Why noise at the server does not go with its other options, or None."""
-    if configuration.privacy.where == "local":
-        return None
-    options = configuration.exchange.options
-    if "aggregator" in options or "clip" in options:
-        return (
-            f"{said} and privacy.where is 'central', whose noise is made for a mean of clipped "
-            "updates; allowed: exchange.aggregator=mean without exchange.clip, or "
-            "privacy.where=local"
-        )
-    if options["average_over"] == "all":
-        return (
-            f"{said} and exchange.average_over is 'all', but central noise divides by the expected "
-            "number of participants; allowed: participants"
-        )
-    if configuration.compression.name != "none":
-        return (
-            f"{said} and compression is '{configuration.compression.name}', which makes updates "
-            "longer than the clip norm; allowed: compression=none, or privacy.where=local"
-        )
-    return None

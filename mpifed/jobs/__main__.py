@@ -4,7 +4,6 @@ to jobs.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -14,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mpifed.components.without_torch import names_own_module, without_torch
+from mpifed.command import carried_out, say
 from mpifed.errors import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
@@ -25,7 +24,6 @@ from mpifed.errors import (
     complain,
 )
 from mpifed.jobs.arguments import SITE_VARIABLE, TAKES, parser
-from mpifed.printing import say
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -46,11 +44,7 @@ def main(words: Sequence[str] | None = None) -> int:
                 f"unknown action '{options.action}'; {closest(options.action, actions)}"
             )
         _refuse_unused_options(options)
-        own = any(map(names_own_module, options.words))
-        if own:
-            _refuse_absent_objects(options.words)
-        with contextlib.nullcontext() if own else without_torch():
-            actions[options.action](options)
+        actions[options.action](options)
     except InputError as error:
         complain("mpifed.jobs", str(error))
         return EXIT_BAD_INPUT
@@ -58,15 +52,6 @@ def main(words: Sequence[str] | None = None) -> int:
         complain("mpifed.jobs", str(error))
         return EXIT_FAILED
     return EXIT_FINISHED
-
-
-def _refuse_absent_objects(words: Sequence[str]) -> None:
-    """Refuse a user's component that is not there, before it brings torch."""
-    from mpifed.config.early import refuse_absent_in
-    from mpifed.config.experiments import is_experiment, parse_overrides
-
-    overrides = [one for one in words if not is_experiment(one) and not one.startswith("job.")]
-    refuse_absent_in(parse_overrides(overrides))
 
 
 def _refuse_unused_options(options: Any) -> None:
@@ -272,4 +257,4 @@ def _place(known: Any, tasks: Sequence[int]) -> Path:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(carried_out("mpifed.jobs", main))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from mpifed.command import carried_out
 from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, InputError, RunError, complain, text_of
 
 # Seconds after which an import is given up.
@@ -187,4 +188,4 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(carried_out("mpifed.jobs", main))

@@ -110,28 +110,3 @@ def unread(given: LocalOptions, read: Collection[str]) -> dict[str, Any]:
         for key, value in vars(given).items()
         if key not in (*read, "lr_horizon") and value != getattr(plain, key)
     }
-
-
-def refusal(options: LocalOptions) -> str | None:
-    """Return which option the optimizer does not read although it is set, or None.
-
-    Parameters
-    ----------
-    options : LocalOptions
-        The section of a configuration.
-
-    Examples
-    --------
-    >>> refusal(LocalOptions(optimizer="adam", momentum=0.9))
-    "local.momentum is 0.9, which local.optimizer 'adam' does not read; allowed: 0.0"
-    """
-    plain = LocalOptions()
-    idle = ("beta1", "beta2", "epsilon") if options.optimizer == "sgd" else ("momentum",)
-    for name in idle:
-        value, default = getattr(options, name), getattr(plain, name)
-        if value != default:
-            return (
-                f"local.{name} is {value}, which local.optimizer '{options.optimizer}' does not "
-                f"read; allowed: {default}"
-            )
-    return None

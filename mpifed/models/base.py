@@ -6,16 +6,17 @@ numbers, each with its own batch of B samples. ``mpifed.models.losses`` says wha
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.components.base import Contract
+from mpifed.data.base import Description
 from mpifed.models.layout import Place, mask_of
 from mpifed.models.losses import CROSS_ENTROPY, Loss
 
@@ -27,7 +28,7 @@ RowGradients = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """Computes gradients of rows; see ``Model.gradient``."""
 
 
-class Parametrised(Contract, kind="model"):
+class Parametrised(ABC):
     """Base class of everything that a run can be given as its model, predictors or not.
 
     Attributes
@@ -67,7 +68,7 @@ class Parametrised(Contract, kind="model"):
         """Numbers in one copy, P; buffers that training changes are the last ``n_buffers``."""
 
 
-class Model(Parametrised, kind="model"):
+class Model(Parametrised):
     """Base class of parametrised predictors.
 
     Subclasses evaluate many copies at once and differentiate by rows. The result of a row must not
@@ -277,3 +278,20 @@ class Frozen(torch.nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs of a batch, (B, outputs)."""
         return self.model.shared_logits(self.row[None], x)[0]
+
+
+@dataclass(frozen=True)
+class NoModel(Parametrised):
+    """A model without parameters, which predicts nothing."""
+
+    data: Description
+
+    @property
+    def n_parameters(self) -> int:
+        """Always 0."""
+        return 0
+
+
+def none(data: Description) -> NoModel:
+    """No predictor, for algorithms such as fedmm that train something else."""
+    return NoModel(data)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
-from mpifed.command import Parser, program
+from mpifed.command import Parser, carried_out, program
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, closest, complain, text_of
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -126,4 +126,4 @@ def parser() -> Parser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(carried_out("mpifed.new", main))

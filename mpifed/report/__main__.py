@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from mpifed.command import program
+from mpifed.command import carried_out, program
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, complain, text_of
 from mpifed.report import paired
 from mpifed.report.charts import drawn
@@ -96,4 +96,4 @@ def write(texts: dict[str, str], output: Path) -> list[Path]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(carried_out("mpifed.report", main))

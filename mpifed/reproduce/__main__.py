@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpifed.command import Parser, program, whole
+from mpifed.command import Parser, carried_out, program, whole
 from mpifed.config.experiments import parse_overrides
 from mpifed.errors import (
     EXIT_BAD_INPUT,
@@ -178,4 +178,4 @@ def parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(carried_out("mpifed.reproduce", main))

@@ -8,9 +8,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mpifed.command import say
 from mpifed.errors import EXIT_BAD_INPUT, InputError
 from mpifed.io.yaml_files import as_text
-from mpifed.printing import say
 from mpifed.reproduce.study import Figure, Planned
 
 

@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mpifed.config.configuration import resolve, to_mapping
-from mpifed.config.early import check_early
+from mpifed.command import say
+from mpifed.config.configuration import check_names, resolve, to_mapping
 from mpifed.config.experiments import apply_overrides, read_experiment
 from mpifed.errors import InputError, text_of
 from mpifed.io.yaml_files import as_text
-from mpifed.printing import say
 from mpifed.reproduce import page, tuning
 from mpifed.reproduce.commands import submit
 from mpifed.reproduce.running import check_input, run_missing
@@ -50,7 +49,7 @@ def plan_of(study: Table, options: argparse.Namespace, overrides: Mapping[str, A
     plan = Plan(leaving_out(overridden(study, more), left_out), tuple(variants), seeds, more)
     with_data = not (options.dry_run or options.slurm or options.finished)
     every = [_runs(plan, variant, options) for variant in variants]
-    _check_words(every[0], with_data)
+    _check_words(every[0])
     for rows in every:
         _check(rows, with_data)
     return plan
@@ -100,11 +99,11 @@ def _runs(plan: Plan, variant: str, options: argparse.Namespace) -> dict[str, li
     return runs_of(plan.study, variant, options.output, plan.seeds, tuned, plan.more)
 
 
-def _check_words(rows: Mapping[str, Sequence[Planned]], with_data: bool) -> None:
+def _check_words(rows: Mapping[str, Sequence[Planned]]) -> None:
     """Refuse a user's overrides by the first run, which has them as all others, without torch."""
     label, runs = next((label, runs) for label, runs in rows.items() if runs)
     try:
-        check_early(runs[0].experiment, runs[0].overrides, with_data and not runs[0].finished)
+        check_names(apply_overrides(read_experiment(runs[0].experiment), runs[0].overrides))
     except InputError as error:
         raise InputError(f"row '{label}': {text_of(error)}") from None
 

@@ -19,7 +19,7 @@ Checks that a surrogate has the methods and results of ``surrogates.base``, befo
 from __future__ import annotations
 
 import functools
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -28,17 +28,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.components.base import Contract
-from mpifed.components.results import as_called
 from mpifed.errors import InputError, RunError, in_words
 from mpifed.local.invariance import LANES
-from topologies.places import raised_at, within
+from topologies.inputs import raised_at
 
 LinAlgError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 """What factorisations of torch raise; those of surrogates may raise ``RunError``."""
 
 
-class Surrogate(Contract, kind="surrogate"):
+class Surrogate(ABC):
     """Base class of problems in MM form.
 
     A function of the data's ``Description`` and of its options makes one. A user's class may also
@@ -311,30 +309,17 @@ RETURNED = {
 """The methods that a run calls, and the documented shapes; psi and phi are for tests."""
 
 
-def as_surrogate(made: Any, maker: Any = None) -> Surrogate:
-    """Return a user's object as a surrogate that has all that a run needs.
-
-    Parameters
-    ----------
-    made : Any
-        The object.
-    maker : callable, optional
-        The user's function that made it.
-
-    Raises
-    ------
-    InputError
-        If a method is missing or misspelt, or a size is not a positive integer.
-    """
+def as_surrogate(made: Any) -> Surrogate:
+    """Return what a user's function made, which must be a surrogate with positive sizes."""
     said = f"algorithm.surrogate makes a {type(made).__name__}"
-    surrogate = Surrogate.adopt(made, said, maker)
-    for name, size in (("size", surrogate.size), ("n_parameters", surrogate.n_parameters)):
+    if not isinstance(made, Surrogate):
+        raise InputError(f"{said}, which is not derived from mpifed.surrogates.base.Surrogate")
+    for name, size in (("size", made.size), ("n_parameters", made.n_parameters)):
         if not isinstance(size, int | np.integer) or size < 1:
             raise InputError(
                 f"{said}, whose {name} is {size!r}; it must be a whole number, at least 1"
-                f"{within(type(made)) or within(maker)}"
             )
-    return surrogate
+    return made
 
 
 def check_returns(surrogate: Surrogate, z: Tensor, generator: np.random.Generator) -> None:
@@ -391,7 +376,7 @@ def _tried(surrogate: Surrogate, method: str, shape: tuple[int, ...], *given: An
     except BaseException as error:
         # A user's own method may fail in any way.
         said = f"{where} fails with {in_words(error)}{raised_at(error)}"
-        raise InputError(f"{said}{as_called(surrogate, Surrogate, method)}") from error
+        raise InputError(f"{said}") from error
     kind = np.ndarray if method == "init" else Tensor
     came = f"a {type(found).__name__}"
     if isinstance(found, kind):
@@ -401,5 +386,5 @@ def _tried(surrogate: Surrogate, method: str, shape: tuple[int, ...], *given: An
         came = f"{found.dtype} of shape {tuple(found.shape)}".removeprefix("torch.")
     raise InputError(
         f"{where} returns {came}; it must return {RETURNED[method]}, here a float64 "
-        f"{kind.__name__} of shape {shape}{as_called(surrogate, Surrogate, method)}"
+        f"{kind.__name__} of shape {shape}"
     )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from mpifed.command import Parser, program, whole
+from mpifed.command import Parser, carried_out, program, whole
 from mpifed.config.experiments import DEFAULT_EXPERIMENT, split_words
 from mpifed.errors import (
     EXIT_BAD_INPUT,
@@ -22,7 +22,7 @@ from mpifed.errors import (
 from mpifed.results.run_directories import check_output
 from mpifed.sweep.execution import execute
 from mpifed.sweep.index import write_index
-from mpifed.sweep.plan import Planned, check_runs, launch_words, plan, run_words
+from mpifed.sweep.plan import Planned, check_data, launch_words, plan, run_words
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -38,11 +38,10 @@ def main(words: Sequence[str] | None = None) -> int:
         experiment = DEFAULT_EXPERIMENT if named is None else named
         output = options.output or _default_output(experiment)
         check_output(output)
-        runs = plan(
-            experiment, overrides, output, options.ranks or 1, with_files=not options.dry_run
-        )
+        runs = plan(experiment, overrides, output, options.ranks or 1)
         launcher = launch_words(options.ranks)
-        left = 0 if options.dry_run else check_runs(experiment, runs, options.ranks or 1)
+        if not options.dry_run:
+            check_data(experiment, runs, options.ranks or 1)
     except InputError as error:
         complain("mpifed.sweep", text_of(error))
         return EXIT_BAD_INPUT
@@ -54,8 +53,6 @@ def main(words: Sequence[str] | None = None) -> int:
         for run, command in zip(runs, commands, strict=True):
             print(f"{_state(run)}: {shlex.join(command)}")
         return EXIT_FINISHED
-    if left:
-        print(f"{left} configurations were not tried now, and are checked as their runs begin")
     try:
         write_index(runs)
         return execute(runs, commands, options.jobs)
@@ -102,4 +99,4 @@ def parser() -> Parser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(carried_out("mpifed.sweep", main))

@@ -9,22 +9,21 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mpifed.components.without_torch import LARGE, stand_ins
+from mpifed.components.registry import find
 from mpifed.config import configuration as config
 from mpifed.config.differences import differences
-from mpifed.config.early import check_early
 from mpifed.errors import InputError
 from mpifed.io.yaml_files import as_text
+from mpifed.mpi.communicator import Alone
 from mpifed.results.configurations import read_stored
-from mpifed.sweep.dry_runs import dry_runs
 from mpifed.sweep.index import directory_names
 from mpifed.sweep.references import split_linked
-from topologies.spelling import nearest
+from topologies.inputs import nearest
 
 # Resuming may change these, so a finished run with other values of them is the same run.
 FREE = ("evaluation.every:", "checkpoint.", "storage.", "threads:", "reschedule:")
@@ -33,9 +32,6 @@ LEFT = ", 'auto' now"
 
 # Largest number of runs of a sweep, all of which are checked before the first begins.
 MOST_RUNS = 10_000
-
-# Runs of a sweep that are checked before torch is imported, which takes as long as a hundred.
-MOST_EARLY = 20
 
 # An override whose value is a range as in Python.
 RANGE = re.compile(r"([^=]+)=range\( *(-?[0-9]{1,15}(?: *, *-?[0-9]{1,15}){0,2}) *\)")
@@ -61,9 +57,7 @@ class Planned:
         return next((place for place in self.needs if not _finished(place)), None)
 
 
-def plan(
-    experiment: str, words: Sequence[str], output: Path, ranks: int, with_files: bool = False
-) -> list[Planned]:
+def plan(experiment: str, words: Sequence[str], output: Path, ranks: int) -> list[Planned]:
     """Plan and check every run of a sweep."""
     plain, links = split_linked(words)
     axes, fixed = split_axes(config.parse_overrides([written_out(word) for word in plain]))
@@ -76,12 +70,16 @@ def plan(
             f"{' times '.join(f'{len(values)} of {key}' for key, values in axes.items())} are "
             f"{count} runs; a sweep has at most {MOST_RUNS}"
         )
-    _check_values(experiment, axes, fixed, with_files)
+    firsts = {key: values[0] for key, values in axes.items()}
+    for key, values in axes.items():  # before torch is imported
+        for value in values:
+            chosen = {**fixed, **firsts, key: value}
+            config.check_names(config.apply_overrides(mapping, chosen), ranks)
     runs: list[Planned] = []
     names = directory_names(axes, output)
     chain = len(list(axes.values())[-1]) if axes else 1
-    for number, values in enumerate(itertools.product(*axes.values())):
-        chosen = dict(zip(axes, values, strict=True))
+    for number, point in enumerate(itertools.product(*axes.values())):
+        chosen = dict(zip(axes, point, strict=True))
         overrides = fixed | chosen
         linked: tuple[str, ...] = ()
         needs: tuple[Path, ...] = ()
@@ -102,60 +100,14 @@ def plan(
     return runs
 
 
-def _check_values(
-    experiment: str, axes: dict[str, list[Any]], fixed: dict[str, Any], with_files: bool
-) -> None:
-    """Refuse a wrong value before torch is imported: each beside the first of the other lists."""
-    first = {key: values[0] for key, values in axes.items()}
-    others = [{**first, key: value} for key, values in axes.items() for value in values[1:]]
-    with stand_ins(*LARGE):  # for all of them, so that each module is read once
-        for chosen in [first, *others][:MOST_EARLY]:
-            check_early(experiment, fixed | chosen, with_files)
-
-
-def check_data(experiment: str, runs: Sequence[Planned]) -> None:
-    """Check data that are not read by ``plan``, by a dry run of one run for each section
-    ``data``.
-    """
-    chosen = _first_of(runs, lambda run: as_text(run.data))
-    _dry_run(experiment, chosen, len(chosen), 1)
-
-
-def check_runs(experiment: str, runs: Sequence[Planned], ranks: int) -> int:
-    """Check each configuration as far as its dry run does, those that differ in the seed once."""
-    with_data = _first_of(runs, lambda run: as_text(run.data))
-    ready = [run for run in runs if run.waits_for() is None]
-    others = _first_of(ready, lambda run: as_text([run.data, _without_seed(run.overrides)]))
-    chosen = [*with_data, *(run for run in others if run not in with_data)]
-    return _dry_run(experiment, chosen, len(with_data), ranks)
-
-
-def _first_of(runs: Sequence[Planned], key: Callable[[Planned], str]) -> list[Planned]:
-    """Return the first of the runs of each key that are not finished."""
-    waiting = [run for run in runs if not run.finished()]
-    return list({key(run): run for run in reversed(waiting)}.values())[::-1]
-
-
-def _without_seed(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in overrides.items() if key != "seed"}
-
-
-def _dry_run(experiment: str, runs: Sequence[Planned], needed: int, ranks: int) -> int:
-    """Raise what the first dry run refuses; return how many there was no time for."""
-    tried = []
-    for run in runs:
-        overrides = run.overrides
-        if run.waits_for() is not None:
-            overrides = {key: value for key, value in overrides.items() if key not in run.linked}
-        tried.append((_as_words(overrides), run.directory))
-    if not tried:
-        return 0
-    answer = dry_runs(experiment, tried, needed, ranks)
-    if answer.refused is not None:
-        run = runs[answer.tried - 1]
-        where = f" (run '{run.directory.name}')" if run.chosen and len(runs) > 1 else ""
-        raise InputError(f"{answer.refused}{where}")
-    return len(tried) - answer.tried
+def check_data(experiment: str, runs: Sequence[Planned], ranks: int = 1) -> None:
+    """Make each data set of runs that are not finished, which raises ``InputError`` without it."""
+    waiting = [run for run in runs if not run.finished() and run.waits_for() is None]
+    mapping = config.read_experiment(experiment)
+    for run in {as_text(run.data): run for run in reversed(waiting)}.values():
+        asked = config.resolve(config.apply_overrides(mapping, run.overrides), ranks)
+        made = find("data", asked.data.name)
+        made(asked.clients, asked.seed, Alone(), **asked.data.options)
 
 
 def written_out(word: str) -> str:

@@ -27,13 +27,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpifed.command import Parser, program, whole
+from mpifed.command import Parser, carried_out, program, whole
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, complain, text_of
 from mpifed.results.configurations import read_stored
 from mpifed.results.run_directories import check_checkpointed
 from mpifed.theory import flix
 from mpifed.theory.methods import check_method
-from topologies.arguments import number
+from topologies.inputs import number
 
 if TYPE_CHECKING:
     from mpifed.theory.stored import Stored
@@ -170,4 +170,4 @@ def parser() -> Parser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(carried_out("mpifed.theory", main))

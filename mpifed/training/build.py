@@ -1,13 +1,4 @@
-"""Makes a run's objects from its configuration: data, federation, exchange, model, algorithm.
-
-Makes the algorithm and the exchange of a run, which may be made again to be tried.
-
-Where a run computes, and how torch is set for it.
-
-What clients cost, for dealing them to ranks: samples of their steps, or seconds of a run.
-
-The memory that a round takes at least, compared with what there is before anything is drawn.
-"""
+"""Makes a run's objects from its configuration: data, federation, exchange, model, algorithm."""
 
 from __future__ import annotations
 
@@ -28,8 +19,7 @@ from mpifed.algorithms.base import Algorithm, algorithm_class, check_rows, check
 from mpifed.checkpoint.row_file import why_unusable
 from mpifed.components.registry import find
 from mpifed.config.configuration import Configuration
-from mpifed.data.base import Dataset, Description, Shards, Split
-from mpifed.data.checked import Checked
+from mpifed.data.base import Checked, Dataset, Description, Shards, Split
 from mpifed.data.held_out import HeldOut
 from mpifed.errors import InputError
 from mpifed.exchange.attacks import Attackers
@@ -48,15 +38,15 @@ from mpifed.federation.clients import (
 from mpifed.io.memory import check_memory, enough_memory
 from mpifed.io.text import read_text
 from mpifed.local.minibatches import work_of
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import RunState, shared_tensors
 from mpifed.training.attacked import attacked, transforms_of
 from mpifed.training.model import (
     make_model,
-    refuse_extrapolated,
-    refuse_inexact,
+    validate_buffers,
+    validate_exact,
     with_stepping,
 )
 
@@ -70,7 +60,7 @@ def make_algorithm(
 ) -> Algorithm:
     """Return the algorithm of a run, with a solver of its own."""
     longest = int(description.n_train.max())
-    solver = LocalSGD(model, configuration.local, horizon, longest, device)
+    solver = LocalSolver(model, configuration.local, horizon, longest, device)
     made: Callable[..., Algorithm] = algorithm_class(configuration.algorithm.name)
     return made(model, solver, **configuration.algorithm.options)
 
@@ -328,11 +318,11 @@ def make(
         COPIES * model.n_parameters * _dtype(configuration).itemsize,
         f"the model {configuration.model.name} has {model.n_parameters} parameters, which",
     )
-    refuse_inexact(configuration, model, method)
+    validate_exact(configuration, model, method)
     algorithm = make_algorithm(configuration, description, model, horizon, device)
     _check_task(configuration, description, algorithm)
-    refuse_inexact(configuration, model, algorithm)
-    refuse_extrapolated(configuration, model, federation.is_unbiased)
+    validate_exact(configuration, model, algorithm)
+    validate_buffers(configuration, model, federation.is_unbiased)
     if algorithm.online and dataset.fresh is None:
         raise InputError(
             f"algorithm.online is true, but data.name '{configuration.data.name}' cannot draw "

@@ -1,7 +1,4 @@
-"""Who is told of recorded rounds: a function of the user's program, and a tracker.
-
-What a user's program is told while a run goes on: ``mpifed.run(..., on_round=function)``.
-"""
+"""Who receives recorded rounds: ``mpifed.run(..., on_round=function)``, and a tracker."""
 
 from __future__ import annotations
 

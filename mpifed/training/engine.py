@@ -1,13 +1,4 @@
-"""The loop over rounds: sample, train, agree, evaluate, record, checkpoint, stop on request.
-
-The state of a run with the rows of all hosted clients, in memory or on disk.
-
-The digest of a run's state, the same for any number of ranks.
-
-Divergence: values that are no longer finite, whose they are, and the failures they cause.
-
-Wall seconds by phase.
-"""
+"""The loop over rounds: sample, train, agree, evaluate, record, checkpoint, stop on request."""
 
 from __future__ import annotations
 
@@ -255,15 +246,15 @@ class Engine:
     ) -> None:
         self.setup, self.samples, self.clock = setup, samples, clock
         self.seed = setup.configuration.seed
+        self.simulated = clock_of(setup)
         self.rows = rows_of(setup, directory)
         self.rows.take(setup.first_state(self.everyone))
         self.round = 0
         self.active: int | None = None
         self.scores: dict[str, Any] = {}
-        self.tell: Callable[[Mapping[str, Any]], None] = lambda scores: None
+        self.report: Callable[[Mapping[str, Any]], None] = lambda scores: None
         self.has_infinite_losses = False
         self.writer = Writer(setup.federation)
-        self.simulated = clock_of(setup)
         options = setup.configuration.privacy
         private = options.is_asked_for and setup.federation.communicator.rank == 0
         self.accountant = accountant_of(options, setup.federation, self.seed) if private else None
@@ -439,7 +430,7 @@ class Engine:
                 self._record(found, recorder)
         if progress is not None:
             progress.scores(self.round, self.scores)
-        self.tell(self.scores)
+        self.report(self.scores)
 
     def _record(
         self, found: tuple[dict[str, Any], ClientResults, dict[str, np.ndarray]], recorder: Recorder

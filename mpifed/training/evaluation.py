@@ -1,14 +1,4 @@
-"""Evaluation between rounds: scores, measures, learnt results and the digest of the state.
-
-Scores of clients: for each client, on average, and at the bottom decile.
-
-Averages of scores over clients, and their bottom decile.
-
-Unseen clients that collect their data little by little (Marfoq et al. 2021, App. J.3, Figure
-2).
-
-A warning where local steps are too large for the correction of gossip.
-"""
+"""Evaluation between rounds: each client's scores, their averages and bottom decile, warnings."""
 
 from __future__ import annotations
 
@@ -379,11 +369,11 @@ class Evaluation:
 
 def evaluate(setup: Setup, samples: Samples, state: states.RunState, draws: Draws) -> Evaluation:
     """Evaluate the state after a round."""
-    training = training_of(setup, samples)
+    training, exchange = training_of(setup, samples), setup.exchange
     shared, trained = states.shared_tensors(state.algorithm), of_trained(setup, state, training)
     return Evaluation(
         score(setup, samples, state, training, trained, draws),
-        setup.exchange.consensus_distance(shared) if shared else None,
+        exchange.consensus_distance(exchange.latest(shared, state.memory)) if shared else None,
         measure(setup, trained, training, draws),
         _learnt(setup, trained),
     )

@@ -95,7 +95,7 @@ def _unstackable(configuration: Configuration, model: Model) -> str:
     return "has layers, branches or changes in place that torch.func.vmap does not take"
 
 
-def refuse_inexact(
+def validate_exact(
     configuration: Configuration, model: Model, method: Algorithm | type[Algorithm]
 ) -> None:
     """Refuse a model whose risk is random in a method that needs whole risks."""
@@ -110,7 +110,7 @@ def refuse_inexact(
         )
 
 
-def refuse_extrapolated(configuration: Configuration, model: Model, unbiased: bool) -> None:
+def validate_buffers(configuration: Configuration, model: Model, unbiased: bool) -> None:
     """Refuse running statistics in exchanges that do not average: a variance could be negative."""
     name = configuration.compression.name
     if not model.n_buffers or (name in ("none", "identity") and not unbiased):

@@ -1,7 +1,4 @@
-"""Progress of a run: a live line in a terminal, plain lines anywhere else, or one line alone.
-
-One line that is replaced, in a terminal or a notebook; elsewhere a line for each text.
-"""
+"""Progress of a run: a live line in a terminal, plain lines anywhere else, or one line alone."""
 
 from __future__ import annotations
 

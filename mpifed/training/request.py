@@ -1,7 +1,4 @@
-"""Requests: a user's words become a configuration, a directory and a checkpoint to resume from.
-
-Resuming: which checkpoint, under which configuration, with which rows of metrics.
-"""
+"""Requests: a user's words become a configuration, a directory and a checkpoint to resume from."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from typing import Any
 from mpifed.checkpoint import files as checkpoint
 from mpifed.config.configuration import Configuration, completed, to_mapping
 from mpifed.config.differences import differences
-from mpifed.config.experiments import DEFAULT_EXPERIMENT, apply_overrides, read_experiment
+from mpifed.config.experiments import apply_overrides, read_experiment
 from mpifed.errors import InputError
 from mpifed.io.text import read_text
 from mpifed.results.configurations import read_stored
@@ -57,15 +54,6 @@ class ResumePoint:
         """The run directory that holds the checkpoint; None if it is elsewhere."""
         folder = self.path.resolve().parent
         return folder.parent if folder.name == "checkpoints" else None
-
-
-def stamp_of(directory: Path) -> tuple[int, int] | None:
-    """Return a value that changes when a process begins or resumes a run in a directory."""
-    try:
-        found = (directory / "config.yaml").stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns
 
 
 def finished_after(directory: Path) -> int | None:
@@ -206,6 +194,8 @@ class Request:
     on_round: Callable[..., object] | str | None = None
     track: str | None = None
     restart: bool = False
+    # The experiment with its overrides, where it has been read.
+    mapping: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -217,7 +207,6 @@ class Task:
     point: ResumePoint | None
     stored: dict[str, Any] | None
     remarks: list[str]
-    stamp: tuple[int, int] | None
     restart: bool = False
 
 
@@ -229,24 +218,24 @@ def understand(request: Request) -> Task:
         raise InputError(f"{option} needs --output DIR, or --resume the path of a checkpoint")
     if request.restart and request.resume:
         raise InputError("--resume and --restart were given; at most one of them may be")
-    stamp = stamp_of(output) if output is not None else None
     if isinstance(request.resume, Path):
         point = explicit(request.resume)
         if output is None and point.run_directory is not None:
             output = point.run_directory
-            stamp = stamp_of(output)
     elif request.resume and output is not None:
         point = newest(output)
     if (request.resume or request.restart) and output is not None and point is None:
         stored = stored_configuration(output)
-    mapping = apply_overrides(_base(request, point, stored), request.overrides or {})
+    mapping = dict(request.mapping or {})
+    if not mapping:
+        mapping = apply_overrides(_base(request, point, stored), request.overrides or {})
     if output is None:
         output = _default_output(mapping)
     _check_output(output, request, point)
     remarks = [f"passed over: {reason}" for reason in point.passed_over] if point else []
     if request.restart:
         stored = None
-    return Task(mapping, output, point, stored, remarks, stamp, request.restart)
+    return Task(mapping, output, point, stored, remarks, request.restart)
 
 
 def _base(
@@ -256,7 +245,7 @@ def _base(
     known = point.meta.configuration if point is not None else stored
     if request.experiment is None and known is not None:
         return base_configuration(known, request.overrides or {})
-    return read_experiment(DEFAULT_EXPERIMENT if request.experiment is None else request.experiment)
+    return read_experiment(request.experiment)
 
 
 def _default_output(mapping: Mapping[str, Any]) -> Path:
@@ -281,15 +270,6 @@ def _check_output(output: Path, request: Request, point: ResumePoint | None) -> 
         raise InputError(
             f"--output {output} holds a run that {point.path} does not belong to; choose another "
             "directory"
-        )
-
-
-def refuse_overtaken(task: Task) -> None:
-    """Refuse a directory in which another process has begun a run since ``understand``."""
-    if stamp_of(task.output) != task.stamp:
-        raise InputError(
-            f"--output {task.output} is in use: another process started or resumed a run there in "
-            "the meantime; choose another directory, or add --resume"
         )
 
 

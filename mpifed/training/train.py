@@ -1,11 +1,4 @@
-"""One run, from its first round or from a checkpoint, to its summary.
-
-The content of summary.json.
-
-The versions of what determines a run's numbers.
-
-What is said of a run before its first round: the plan of ``--dry-run``, and remarks.
-"""
+"""One run, from its first round or from a checkpoint, to its summary; the plan of ``--dry-run``."""
 
 from __future__ import annotations
 
@@ -39,13 +32,19 @@ from mpifed.io.memory import enough_memory
 from mpifed.mpi.agreement import agree
 from mpifed.theory.accounting import EPSILON
 from mpifed.training import request as resume
-from mpifed.training.build import Setup, sample_bytes, seconds_of_clients, work_for_balance
-from mpifed.training.callbacks import listeners_of as hearers_of
+from mpifed.training.build import (
+    Setup,
+    sample_bytes,
+    seconds_of_clients,
+    sum_on_host,
+    work_for_balance,
+)
+from mpifed.training.callbacks import listeners_of
 from mpifed.training.engine import Clock, Engine, advice
 from mpifed.training.evaluation import VALIDATION_COLUMNS, columns_of, count_scored
 from mpifed.training.model import described
 from mpifed.training.progress import Progress
-from mpifed.training.request import Request, Task, line_of_resume, refuse_overtaken
+from mpifed.training.request import Request, Task, line_of_resume
 from mpifed.training.run_directory import REPLACED, Recorder
 from mpifed.training.samples import Samples, samples_of
 from mpifed.training.simulated_time import COLUMN, describe_clock, taking_part
@@ -165,8 +164,8 @@ def train(
             at_the_end.callback(progress.close)
             for line in [*_opening(setup, task), *remarks]:
                 progress.say(line)
-        engine.tell = hearers = hearers_of(setup, task, request, engine.round)
-        at_the_end.callback(hearers.close, "failed")
+        engine.report = listeners = listeners_of(setup, task, request, engine.round)
+        at_the_end.callback(listeners.close, "failed")
         try:
             if engine.round == setup.configuration.rounds:
                 _evaluate_again(engine, recorder, progress)
@@ -187,7 +186,7 @@ def train(
             note(error, f"round {engine.round}")
             raise
         summary = summary_of(setup, engine, status)
-        hearers.close(status)  # whose time is not the run's, and whose warnings are in the log
+        listeners.close(status)  # whose time is not the run's, and whose warnings are in the log
         every = communicator.gather_object(heard)
         whose = setup.configuration, setup.dataset.description, setup.federation
         costs = seconds_of_clients(*whose, engine.clock.seconds["local"] / max(1, engine.round))
@@ -272,11 +271,12 @@ def _recorder(setup: Setup, task: Task, settle: Callable[[], None]) -> Recorder 
     columns, point = columns_of(setup), task.point
     rows = resume.kept_rows(point.meta, setup.configuration, columns) if point else []
     configuration = to_yaml(setup.configuration)
-    admit, aside = partial(refuse_overtaken, task), list(REPLACED) if task.restart else []
+    aside = list(REPLACED) if task.restart else []
+    is_new = point is None and task.stored is None and not task.restart
     if point is not None and point.passed_over:
         every, intact = checkpoint.listed(point.path.parent), point.meta.round
         aside = [f"checkpoints/{path.name}" for path in every if checkpoint.round_of(path) > intact]
-    return Recorder(task.output, columns, rows, configuration, settle, admit, aside)
+    return Recorder(task.output, columns, rows, configuration, settle, is_new, aside)
 
 
 def _evaluate_again(engine: Engine, recorder: Recorder | None, progress: Progress | None) -> None:
@@ -310,6 +310,8 @@ def plan_lines(setup: Setup) -> list[str]:
     samples = description.n_train + description.n_val + description.n_test
     by_rank = np.bincount(federation.owner, weights=samples, minlength=len(counts))
     bytes_of_rank = by_rank * sample_bytes(setup.configuration, description)
+    _, bytes_here = sum_on_host(federation.communicator, bytes_of_rank)
+    (bytes_of_node,) = federation.communicator.max(np.array([bytes_here]))
     payload = setup.algorithm.payload() * itemsize
     participants = len(federation.training)
     idle = federation.communicator.job_size - int(np.count_nonzero(counts))
@@ -325,7 +327,8 @@ def plan_lines(setup: Setup) -> list[str]:
         f"clients     {participants} in training, {int(federation.unseen.sum())} unseen; "
         f"per rank: {_range(counts)}{spare}",
         *_balance(setup),
-        f"memory      {_range(bytes_of_rank)} bytes of samples per rank",
+        f"memory      {_range(bytes_of_rank)} bytes of samples per rank, up to "
+        f"{int(bytes_of_node):,} on a node",
         f"model       {described(setup.model)}; a message has {payload:,} bytes",
         *setup.exchange.describe(payload, itemsize),
         *describe_clock(setup),

@@ -1,11 +1,4 @@
-"""What a run has trained, as torch modules: the shared models and every client's predictor.
-
-Mixtures of models, as one torch module.
-
-Samples that are loaded when they are first needed, and parts of them.
-
-Loads what a run has trained from its directory.
-"""
+"""What a run has trained, as torch modules: the shared models and every client's predictor."""
 
 from __future__ import annotations
 
@@ -28,8 +21,7 @@ from mpifed.checkpoint import files as checkpoint
 from mpifed.components.registry import Section, named
 from mpifed.components.tables import MODELS
 from mpifed.config.configuration import Configuration, resolve
-from mpifed.data.base import Dataset, Fresh, Shards, Split
-from mpifed.data.recorded import Recorded
+from mpifed.data.base import Dataset, Description, Fresh, Shards, Split
 from mpifed.errors import InputError
 from mpifed.federation.clients import Clients, Draws
 from mpifed.io.atomic import replace_bytes
@@ -443,6 +435,36 @@ def described(meta: checkpoint.Meta, directory: Path) -> tuple[Configuration, Da
     if meta.data.n_clients != configuration.clients:
         raise InputError(f"it describes {meta.data.n_clients} clients, not {configuration.clients}")
     return configuration, Recorded(meta.data, made)
+
+
+class Recorded(Dataset):
+    """A data set of which the description is known, made only where samples are needed."""
+
+    def __init__(self, description: Description, make: Callable[[], Dataset]) -> None:
+        self.description = description
+        self._make = make
+
+    @cached_property
+    def _made(self) -> Dataset:
+        """The data set itself; raises ``InputError`` where it is not at hand, or is another one."""
+        made = self._make()
+        for name in ("input_shape", "n_classes", "task", "n_train", "n_val", "n_test"):
+            here, then = getattr(made.description, name), getattr(self.description, name)
+            if not np.array_equal(here, then):
+                raise InputError(
+                    f"the data '{made.description.source}' are not those of the run: they differ "
+                    f"in {name}"
+                )
+        return made
+
+    @property
+    def fresh(self) -> Fresh | None:  # type: ignore[override]
+        """Draws new samples where the source can."""
+        return self._made.fresh
+
+    def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
+        """Return the shards of ``client_ids``. Collective where the data set's own is."""
+        return self._made.load(client_ids, dtype)
 
 
 def without_files(configuration: Configuration) -> Configuration:

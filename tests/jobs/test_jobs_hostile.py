@@ -113,7 +113,7 @@ def answered(output: Path, actions: tuple[list[str], ...] = ACTIONS) -> set[int]
         if code == 2:
             assert out == ""
             assert err.startswith("mpifed.jobs: ") and err.endswith("\n") and err.count("\n") == 1
-            assert err[:-1].isprintable() and len(err) <= 501
+            assert err[:-1].isprintable()
         else:
             assert (code, err) == (0, "")
             for line in out.splitlines():
@@ -154,7 +154,7 @@ def test_a_job_is_resumed_from_a_record_with_any_option_changed_or_refused(
     assert code in (0, 2)
     if code == 2:
         assert out == ""
-        assert err[:-1].isprintable() and len(err) <= 501
+        assert err[:-1].isprintable()
 
 
 @SETTINGS

@@ -32,7 +32,7 @@ from on_ranks import folder_of
 
 import mpifed
 from mpifed.api import Request, execute
-from mpifed.checkpoint.disk import Sink
+from mpifed.checkpoint import files as checkpoint_files
 from mpifed.config.configuration import resolve
 from mpifed.config.experiments import apply_overrides, parse_overrides, read_experiment
 from mpifed.errors import InputError
@@ -194,15 +194,15 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(variant, tmp_path, capf
     assert call([*words, whole], capfd).code == 0
 
     def die_at_the_fourth_file() -> None:
-        written, close = [], Sink.close
+        written, seal = [], checkpoint_files.seal
 
-        def sealed(self) -> None:
-            written.append(self)
+        def sealed(path: Path) -> None:
+            written.append(path)
             if len(written) == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
-            close(self)
+            seal(path)
 
-        Sink.close = sealed
+        checkpoint_files.seal = sealed
 
     # In the midst of writing the checkpoint of round 4.
     assert killed(*words, cut, patch=die_at_the_fourth_file) == -signal.SIGKILL

@@ -106,12 +106,12 @@ def test_methods_of_whole_risks_refuse_batch_normalisation_before_their_options(
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("mistaken_modules.Net", "did you mean 'mistaken_modules:Net'? components of your own are"),
-        ("nowhere.Net", "components of your own are named package.module:object; allowed: cnn"),
-        ("mistaken_modules.py:Net", "write 'mistaken_modules:Net'; the file must be in the work"),
-        ("./folder/nets.py:Net", "write 'nets:Net'; the file must be in the working directory"),
+        ("mistaken_modules.Net", "allowed: cnn, icnn, linear"),
+        ("nowhere.Net", "or package.module:object for one of your own"),
+        ("mistaken_modules.py:Net", "mistaken_modules.py:Net"),
+        ("./folder/nets.py:Net", "write package.module:object, the module without '.py'"),
         ("nowhere:Net", "the working directory or in a folder of PYTHONPATH"),
-        ("__main__:Net", "it must be defined in the program that is running"),
+        ("__main__:Net", "no callable 'Net'"),
     ],
 )
 def test_names_of_another_form_get_the_right_one(name, words, tmp_path, capfd):

@@ -12,7 +12,7 @@ from mpifed.errors import InputError
 from mpifed.federation.clients import Draws
 from mpifed.local.adjustments import Shift
 from mpifed.local.options import LocalOptions
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.linear import Linear
 from mpifed.models.mlp import Mlp
 from mpifed.models.modules import module_model
@@ -142,7 +142,9 @@ def test_unusual_modules_train_as_in_torch(make_clients, build, samples):
         optimizer.zero_grad()
         nn.functional.cross_entropy(module(train.x), train.y).backward()
         optimizer.step()
-    solver = LocalSGD(model, LocalOptions(steps=3, batch_size=8), 10, samples, torch.device("cpu"))
+    solver = LocalSolver(
+        model, LocalOptions(steps=3, batch_size=8), 10, samples, torch.device("cpu")
+    )
     start = row.view(1, 1, -1)
     trained, _ = solver(start, solver.init(1, 1, torch.float64), clients, Draws(0, 1))
     assert np.allclose(trained[0, 0].numpy(), model.layout.row(module), atol=1e-12)
@@ -183,7 +185,7 @@ def test_autocast_is_applied_to_small_dense_networks_too(make_clients):
     found = []
     for cast in (None, torch.bfloat16):
         model = model_of(Base, autocast=cast)
-        solver = LocalSGD(model, LocalOptions(), 10, 16, torch.device("cpu"))
+        solver = LocalSolver(model, LocalOptions(), 10, 16, torch.device("cpu"))
         start = row_of(model, torch.float32).view(1, 1, -1)
         trained, _ = solver(start, solver.init(1, 1, torch.float32), clients, Draws(0, 1))
         assert trained.dtype == torch.float32
@@ -238,7 +240,7 @@ def test_moments_of_what_is_masked_do_not_change(make_clients, optimizer, steppi
     options = LocalOptions(
         optimizer=optimizer, momentum=momentum, weight_decay=0.1, batch_size=4, stepping=stepping
     )
-    solver = LocalSGD(model, options, 10, 9, torch.device("cpu"))
+    solver = LocalSolver(model, options, 10, 9, torch.device("cpu"))
     start, mask = row_of(model).expand(2, 1, -1), model.mask(["head"])
     _, before = solver(start, solver.init(2, 1, torch.float64), clients, Draws(0, 1))
     _, after = solver(start, before, clients, Draws(0, 2), mask=mask)
@@ -258,7 +260,7 @@ def test_total_rates_are_what_a_constant_gradient_moves(make_clients, clock, eff
     options = LocalOptions(
         steps=9, batch_size=4, lr_schedule="cosine", lr_clock=clock, weight_decay=0.0
     )
-    solver = LocalSGD(model, options, 10, 20, torch.device("cpu"))
+    solver = LocalSolver(model, options, 10, 20, torch.device("cpu"))
     start, shift = torch.zeros(3, 1, 6, dtype=torch.float64), torch.ones(1, 1, 6)
     state = solver.init(3, 1, torch.float64)
     for round in (1, 2):

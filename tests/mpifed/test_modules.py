@@ -16,7 +16,7 @@ import mpifed
 from mpifed.federation.clients import Draws
 from mpifed.local.options import LocalOptions
 from mpifed.local.scoring import train_losses
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.layout import binding_of, layout_of
 from mpifed.models.modules import module_model
 
@@ -153,7 +153,7 @@ def test_a_layer_that_changes_its_inputs_does_not_change_the_data(make_clients, 
             lambda name=name: getattr(network_modules, name)(description), (8, 8), (10,)
         )
         options = LocalOptions(batch_size=4, stepping=stepping)
-        solver = LocalSGD(model, options, 1, 9, torch.device("cpu"))
+        solver = LocalSolver(model, options, 1, 9, torch.device("cpu"))
         start = row_of(model).expand(2, 1, -1)
         before = clients.shards.train.x.clone()
         losses = train_losses(model, start[0], clients.shards.train, clients.rows)

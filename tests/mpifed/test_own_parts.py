@@ -33,13 +33,6 @@ class Points(Dataset):
         return Split(x, (x[:, 0] > 0).long(), np.arange(len(client_ids) + 1) * 20)
 
 
-class NoShards(Points):
-    """Forgets its ``return``."""
-
-    def load(self, client_ids, dtype):
-        super().load(client_ids, dtype)
-
-
 class WidePoints(Points):
     """Has other inputs than it describes."""
 
@@ -65,13 +58,6 @@ class Unnumbered(Points):
         return dataclasses.replace(found, offsets=found.offsets[:-1])
 
 
-class Undescribed(Points):
-    """Says nothing of itself."""
-
-    def __init__(self, n_clients, run_seed, communicator) -> None:
-        pass
-
-
 class CountsInList(Points):
     """Counts in a list."""
 
@@ -80,23 +66,11 @@ class CountsInList(Points):
         self.description = Description("points", (2,), 2, counts, counts, counts)
 
 
-class FromPath(Points):
-    """Is made of something else."""
-
-    def __init__(self, path) -> None:
-        pass
-
-
-LOADS = "load(client_ids, dtype) returns Shards(client_ids, train, val, test)"
 WRONG_DATA = {
-    NoShards: f"load returned None; {LOADS}",
-    WidePoints: "whose x is float32 of shape (160, 1); the description asks for float32 of shape "
-    f"(160, 2) ({LOADS})",
-    OtherLabels: "the label 7, which is not among 0 .. 1 in the samples of client 1",
-    Unnumbered: "offsets do not begin each client's samples as the description counts them",
-    Undescribed: "its description is None; __init__ sets self.description = Description(source, ",
-    CountsInList: "its n_train is [20, 20, 20, 20, 20, 20, ...]; it must be an integer array",
-    FromPath: "is made as (path), but mpifed calls FromPath(n_clients, seed, communicator, ",
+    WidePoints: "has the shape (160, 1); its description asks for (160, 2)",
+    OtherLabels: "the label 7, which is not among 0 .. 1, of client 1",
+    Unnumbered: "do not begin each client's samples as its description counts them",
+    CountsInList: "must be integer arrays",
 }
 
 
@@ -194,10 +168,7 @@ def no_round(n):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        (
-            "odd_rounds_only",
-            "for round 2: None was returned; function(n, round, **options) returns",
-        ),
+        ("odd_rounds_only", "for round 2: NoneType is not a matrix"),
         ("odd_sums", "for round 3: the matrix is not a mixing matrix: rows do not sum to one"),
         ("no_round", "write def function(n, round) for one that returns the matrix of a round"),
     ],

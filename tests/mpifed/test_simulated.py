@@ -20,8 +20,7 @@ from mpifed.report.__main__ import main as report
 from mpifed.report.figure import Wanted, series
 from mpifed.report.reading import find_runs
 from topologies.links.network import read_network
-from topologies.links.overlays import design
-from topologies.links.throughput import cycle_time
+from topologies.links.overlays import cycle_time, design
 
 ROUNDS, STEPS, N = 4, 5, 7
 QUICK = {**SMALL, "local.steps": STEPS, "network.latency": 0.25, "compute.seconds": 0.125}

@@ -7,11 +7,10 @@ import os
 import signal
 import sys
 import time
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from annotated_types import MultipleOf
 
 from mpifed.algorithms.base import Predictor
 from mpifed.algorithms.flix.flix import Flix
@@ -139,16 +138,13 @@ class Deaf:
         return before
 
 
-def unknown_bound(data, *, width: Annotated[int, MultipleOf(2)] = 2):
-    """A model whose bound mpifed would not check."""
-
-
 class NeedsAll(FedAvg):
     """FedAvg that refuses partial participation."""
 
     @staticmethod
-    def refuse(configuration):
-        return None if configuration.participation == 1.0 else "all are needed"
+    def validate(configuration):
+        if configuration.participation != 1.0:
+            raise InputError("all are needed")
 
 
 class Talks(Flix):
@@ -192,10 +188,6 @@ class LonelyRefusal(Synthetic):
             raise InputError("data.n_test is not to the taste of rank 1")
         super().__init__(n_clients, run_seed, communicator, n_test=n_test)
         communicator.barrier()
-
-
-def wrong_hint(*, extent: Missing = 3) -> None:  # noqa: F821
-    """Its annotation names nothing."""
 
 
 class HangingData(Synthetic):

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -32,12 +32,11 @@ from mpifed.algorithms.clusters.serving import (
     ByCluster,
     means_within,
     model_of_each,
-    refuse_absence,
 )
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.objective import row_norms
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 
 Linkage = Literal["complete", "single"]
@@ -140,7 +139,7 @@ class Clustered(ByCluster):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         eps1: NonNegative = 0.4,
         eps2: NonNegative = 1.6,
@@ -153,11 +152,6 @@ class Clustered(ByCluster):
         self.model, self.local = model, local
         self.split, self.warm_up = SplitRule(eps1, eps2, linkage, gamma_max, update_norm), warm_up
         self.averages_by = "samples" if client_weights == "samples" else "clients"
-
-    @staticmethod
-    def refuse(configuration: Any) -> str | None:
-        """Return why these options do not fit together, or None."""
-        return refuse_absence(configuration)
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
@@ -195,6 +189,3 @@ class Clustered(ByCluster):
     ) -> dict[str, float | None]:
         """``n_clusters``, the number of clusters."""
         return {"n_clusters": int(state.cluster.max()) + 1}
-
-    def payload(self) -> int:
-        return self.model.n_parameters

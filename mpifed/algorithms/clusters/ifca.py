@@ -12,7 +12,7 @@ alike for all in the paper, where clients have as many samples.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge
@@ -21,10 +21,10 @@ from torch.nn.functional import one_hot
 
 from mpifed import state
 from mpifed.algorithms.base import Predictor, initial_models
-from mpifed.algorithms.clusters.serving import ByCluster, best_fitting, refuse_shares_of_all
+from mpifed.algorithms.clusters.serving import ByCluster, best_fitting
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 
 
@@ -55,18 +55,13 @@ class Ifca(ByCluster):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         n_clusters: Annotated[int, Ge(1)] = 3,
         averaging: Literal["models", "gradients"] = "models",
     ) -> None:
         self.model, self.local = model, local
         self.n_clusters, self.averaging = n_clusters, averaging
-
-    @staticmethod
-    def refuse(configuration: Any) -> str | None:
-        """Return why these options do not fit together, or None."""
-        return refuse_shares_of_all(configuration)
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype

@@ -13,7 +13,6 @@ from mpifed.algorithms.base import Algorithm, Predictor
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.exchange.measuring import total
 from mpifed.federation.clients import Clients, Draws
-from mpifed.federation.participation import inclusion, is_unbiased
 from mpifed.local.scoring import train_risks
 from mpifed.models.base import Model
 
@@ -64,25 +63,3 @@ def model_of_each(cluster: Tensor, models: Tensor, clients: Clients) -> Tensor:
     first = [int(np.argmax(labels == label)) for label in range(labels.max() + 1)]
     found = [total(hosted, models, torch.from_numpy(hosted.ids == one)) for one in first]
     return torch.cat(found).to(models)
-
-
-def refuse_shares_of_all(configuration: Any) -> str | None:
-    """Return why weights that count absent clients do not fit averages within clusters, or None."""
-    if is_unbiased(configuration.participation):
-        given, allowed = "participation.weights is 'unbiased'", "participation.weights=renormalised"
-    elif configuration.exchange.options["average_over"] == "all":
-        given, allowed = "exchange.average_over is 'all'", "exchange.average_over=participants"
-    else:
-        return None
-    name = configuration.algorithm.name
-    return f"{given}, but {name} averages over those of a cluster who take part; allowed: {allowed}"
-
-
-def refuse_absence(configuration: Any) -> str | None:
-    """Return why a method that needs all clients in every round does not fit, or None."""
-    if inclusion(configuration.participation, configuration.n_training) == 1:
-        return refuse_shares_of_all(configuration)
-    return (
-        f"participation leaves clients out, but {configuration.algorithm.name} needs all; allowed: "
-        "participation=1"
-    )

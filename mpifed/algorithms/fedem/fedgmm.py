@@ -14,12 +14,8 @@ M-step, with r_i(m1) = sum_m2 q_i(m1, m2):
 
 The last two follow from means over clients of r, r x and r x xᵀ, which is what clients send. With
 M1 = 1 this is FedEM; with M2 = 1 besides, FedAvg.
-
-The joint mixture of FedGMM (Wu et al. 2023): first Gaussians, E-step, and predictors.
-
-The state and the options of FedGMM, and what it asks of a run.
-
-Gaussians over inputs, by their sufficient statistics.
+(Means over clients of covariances would not give the covariance of all samples.) Every call on
+samples has those of one client only, so that its numbers do not depend on others of its rank.
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -46,10 +42,9 @@ from mpifed.algorithms.fedem.expectation import (
 from mpifed.data.base import Shards, Split
 from mpifed.exchange.base import Exchange, ServerChannel, to_server
 from mpifed.federation.clients import Clients, Draws
-from mpifed.federation.participation import is_unbiased
 from mpifed.io.memory import check_memory
 from mpifed.local.scoring import samples_of, train_losses
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 from mpifed.random import stream
 
@@ -298,7 +293,7 @@ class JointMixtures(Algorithm[ServerChannel]):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         n_components: Annotated[int, Ge(1)] = 3,
         n_gaussians: Annotated[int, Ge(1)] = 3,
@@ -316,16 +311,6 @@ class JointMixtures(Algorithm[ServerChannel]):
         self.gmm_dimension, self.mixture_init = gmm_dimension, mixture_init
         self.mixture_floor, self.unseen_e_steps = mixture_floor, unseen_e_steps
         self.represented = Represented()
-
-    @staticmethod
-    def refuse(configuration: Any) -> str | None:
-        """Return why these options do not fit together, or None."""
-        if not is_unbiased(configuration.participation):
-            return None
-        return (
-            "participation.weights is 'unbiased', but fedgmm takes means and covariances from "
-            "averages of moments; allowed: participation.weights=renormalised"
-        )
 
     def representation(self, draws: Draws) -> Representation:
         """Return what the Gaussians are over."""

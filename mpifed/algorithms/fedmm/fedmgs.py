@@ -12,7 +12,7 @@ rounds.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -20,12 +20,12 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor, refuse_others
+from mpifed.algorithms.base import Algorithm, Predictor
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.exchange.measuring import total
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSGD
-from mpifed.models.none import NoModel
+from mpifed.local.solver import LocalSolver
+from mpifed.models.base import NoModel
 
 CodePenalty = Literal["ridge", "nonnegative", "one_hot"]
 
@@ -83,7 +83,7 @@ class FedMGS(Algorithm[ServerChannel]):
     def __init__(
         self,
         model: NoModel,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         n_atoms: Annotated[int, Ge(1)] = 15,
         code_steps: Annotated[int, Ge(1)] = 10,
@@ -100,15 +100,6 @@ class FedMGS(Algorithm[ServerChannel]):
         self.codes, self.code_penalty, self.atom_penalty = codes, code_penalty, atom_penalty
         self.crossing = one_hot_penalty if codes == "one_hot" else 0.0
         self.n_senders, self.by_samples = senders, client_weights == "samples"
-
-    @staticmethod
-    def refuse(configuration: Any) -> str | None:
-        """Return why these options do not fit together, or None."""
-        return refuse_others(
-            configuration,
-            {"participation": 1.0},
-            "lets all clients compute in every round (algorithm.senders says how many send)",
-        )
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype

@@ -10,20 +10,8 @@ paper's: a client moves to S_i + gamma n mu_i (its statistics - S_i) and average
 keeps the mean over clients, so that the factor n mu_i gives it the direction of a server; at a
 fixed point sum mu_i S_i equals the clients' statistics, weighted alike.
 
-The rate alpha of FedMM's control variates V_i: where it is allowed, and how large it may be.
-
-Facts about all data that a surrogate needs before the run: exact weighted means over clients.
-
-Samples as a surrogate sees them: inputs, and targets where the surrogate learns them.
-
-Failures of linear algebra on numbers that have grown too large, and to whom they belong.
-
-Objective of FedMM on training and on test samples: sum_i mu_i f_i(theta) + g(theta).
-
-What FedMM carries from round to round.
-
-Step sizes gamma_t of FedMM's methods (Dieuleveut et al. 2025, Alg. 1 to 3), and their limit
-under gossip.
+The rate alpha of the control variates is bounded by Theorem 1; gamma_t are the steps of
+Algorithms 1 to 3.
 """
 
 from __future__ import annotations
@@ -51,8 +39,8 @@ from mpifed.exchange.base import Channel, Exchange, ServerChannel
 from mpifed.exchange.measuring import computed_once, total
 from mpifed.federation.clients import Clients, Draws, Federation
 from mpifed.local.minibatches import batches, chosen
-from mpifed.local.solver import LocalSGD
-from mpifed.models.none import NoModel
+from mpifed.local.solver import LocalSolver
+from mpifed.models.base import NoModel
 from mpifed.surrogates.base import (
     LinAlgError,
     MadeWithTarget,
@@ -60,22 +48,6 @@ from mpifed.surrogates.base import (
     as_surrogate,
     check_returns,
 )
-
-
-def refuse_under_gossip(configuration: Any) -> str | None:
-    """Return why control variates or averages in pairs are refused under gossip, or None."""
-    if configuration.exchange.options.get("asynchrony") == "pairwise":
-        return (
-            "exchange.asynchrony is 'pairwise', which adds moves to values that have changed "
-            f"meanwhile, but those of {configuration.algorithm.name} are projected; allowed: "
-            "none, wait_free"
-        )
-    if not configuration.algorithm.options["control_variate_rate"]:
-        return None
-    return (
-        "algorithm.control_variate_rate is above 0, but control variates belong to a server; "
-        "allowed with gossip: 0"
-    )
 
 
 def largest_rate(rate: float, omega: float) -> list[str]:
@@ -312,7 +284,7 @@ def gamma_of(rule: StepRule, beta: float, t: int) -> float:
     return rules[rule]
 
 
-def refuse_long_steps(federation: Federation, gamma: float, option: str) -> None:
+def validate_steps(federation: Federation, gamma: float, option: str) -> None:
     """Refuse steps gamma n mu_i above 1 of a client, with mu_i = m_i / m."""
     largest = int(federation.n_train[federation.training].max()) * len(federation.training)
     longest = gamma * largest / federation.n_train_total
@@ -375,7 +347,7 @@ class FedMM(Algorithm[Channel]):
     def __init__(
         self,
         model: NoModel,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         surrogate: Annotated[Any, ComponentOf("surrogate")] = "dictionary",
         step_rule: StepRule = "sqrt",
@@ -389,7 +361,7 @@ class FedMM(Algorithm[Channel]):
         make = find("surrogate", asked.name)
         self.with_target = isinstance(make, MadeWithTarget)
         self.surrogate = as_surrogate(
-            make(sample_of(model.data, self.with_target), **asked.options), make
+            make(sample_of(model.data, self.with_target), **asked.options)
         )
         self.step_rule, self.step = step_rule, step
         self.step_option, self.unused = describe_steps(step_rule, step)
@@ -407,12 +379,6 @@ class FedMM(Algorithm[Channel]):
                 "algorithm.online is true, but algorithm.batch is empty; give a number"
             )
 
-    @staticmethod
-    def refuse(configuration: Any) -> str | None:
-        """Return why these options do not fit together, or None."""
-        gossips = configuration.exchange.name == "gossip"
-        return refuse_under_gossip(configuration) if gossips else None
-
     # -- state
 
     def init(
@@ -428,7 +394,7 @@ class FedMM(Algorithm[Channel]):
             few = inputs_of(few_of(clients), self.with_target)
             check_returns(self.surrogate, few, draws.stream("trial"))
         if self.by_samples and exchange.shared_is_rows:
-            refuse_long_steps(clients.federation, self.gamma(1), self.step_option)
+            validate_steps(clients.federation, self.gamma(1), self.step_option)
         theta = torch.from_numpy(self.surrogate.init(draws.stream("surrogate")))
         first = exchange.spread(self.first(theta))
         size = self.message_size()

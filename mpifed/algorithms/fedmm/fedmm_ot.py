@@ -9,20 +9,20 @@ from P to Q.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor, refuse_local
+from mpifed.algorithms.base import Algorithm, Predictor
 from mpifed.algorithms.fedmm.fedmm import StepRule, gamma_of
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.exchange.measuring import computed_once, where_recorded
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.minibatches import batches
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.icnn import DenseICNN
 from mpifed.optimal_transport.benchmarks import Benchmark, check_targets
 from mpifed.optimal_transport.losses import (
@@ -94,7 +94,7 @@ class FedMMOT(Algorithm[ServerChannel]):
     def __init__(
         self,
         model: DenseICNN,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         step_rule: StepRule = "constant",
         step: Annotated[float, Gt(0), Le(1)] = 1.0,
@@ -113,13 +113,6 @@ class FedMMOT(Algorithm[ServerChannel]):
         self.objective = Objective(model, theta_objective, lambda_cycle, cycle)
         self.pretraining = pretraining
         self.benchmark: Benchmark = model.problem
-
-    @staticmethod
-    def refuse(configuration: Any) -> str | None:
-        """Return why these options do not fit together, or None."""
-        return refuse_without_potential(configuration) or refuse_local(
-            configuration, ("lr", "batch_size", "steps")
-        )
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
@@ -219,17 +212,6 @@ def first_potential(
         clients, lambda: identity_potential(model, generator, dtype, iterations=iterations)
     )
     return found.to(clients.device)
-
-
-def refuse_without_potential(configuration: Any) -> str | None:
-    """Return why models and data that make no transport problem are refused, or None."""
-    name = configuration.algorithm.name
-    if configuration.model.name != "icnn" or configuration.data.name != "transport":
-        return (
-            f"algorithm {name} needs data.name transport and model.name icnn, not "
-            f"'{configuration.data.name}' and '{configuration.model.name}'"
-        )
-    return None
 
 
 def batches_of(clients: Clients, draws: Draws, purpose: str, size: int) -> list[Tensor]:

@@ -9,11 +9,9 @@ dictionary learning (Mairal et al. 2010), in which the first S counts as one sam
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 
-from mpifed.algorithms.base import refuse_others
 from mpifed.algorithms.fedmm.fedmm import FedMM, FedMMState
 from mpifed.exchange.base import Channel, Exchange, to_server
 from mpifed.federation.clients import Clients, Draws
@@ -26,15 +24,6 @@ class SaSsmm(FedMM):
     sends = ""
     communicates = False
     compressors = "none"
-
-    @staticmethod
-    def refuse(configuration: Any) -> str | None:
-        """Return why these options do not fit together, or None."""
-        return refuse_others(
-            configuration,
-            {"clients": 1, "participation": 1.0, "compression": "none"},
-            "is centralised and sends nothing (fedmm is its federated form)",
-        )
 
     def round(
         self, state: FedMMState, clients: Clients, channel: Channel, draws: Draws

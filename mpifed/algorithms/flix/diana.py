@@ -38,7 +38,7 @@ from mpifed.algorithms.flix.options import DianaState, FlixState, StepSize
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.exchange.reduction import add_scaled
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
 from mpifed.theory import flix as theory
 
@@ -121,7 +121,7 @@ class Diana(Descent[DianaState, ServerChannel]):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         control_variate_rate: Annotated[float, Gt(0), Le(1)] | None = None,
         memory_start: Literal["zeros", "gradients"] = "zeros",

@@ -1,10 +1,7 @@
 """The options of FLIX, DCGD and DIANA, grouped by what they decide, and which go together.
 
 Users give them flat, as ``algorithm.step`` and its kin; ``descent.Descent`` documents them all.
-
-What a run of FLIX takes from an earlier one: its x, or its clients' optima.
-
-What a run of FLIX keeps from round to round.
+Also the state of a run, and what it takes from an earlier one: its x, or its clients' optima.
 """
 
 from __future__ import annotations
@@ -60,24 +57,31 @@ class StoredOptima:
     gradient_norm: Tensor = state.client()
 
 
-def refuse_other_problem(configuration: Any) -> str | None:
-    """Why the optima of the run ``algorithm.optima_from`` are not those of this run."""
+def check_together(configuration: Any) -> None:
+    """Check ``flix_alpha`` against the clients, and ``optima_from`` against its run's files."""
     own = configuration.algorithm.options
+    alpha = own["flix_alpha"]
+    if isinstance(alpha, list) and len(alpha) != configuration.clients:
+        raise InputError(
+            f"algorithm.flix_alpha has {len(alpha)} entries, but there are "
+            f"{configuration.clients} clients; it must be one number, or one for each"
+        )
     place = own["optima_from"]
-    path = Path(place) / "config.yaml"
-    if not path.is_file():
-        return None
-    other = read_stored(path)
+    if not place or not (Path(place) / "config.yaml").is_file():
+        return
+    other = read_stored(Path(place) / "config.yaml")
     pairs = [(key, other.get(key), plain(getattr(configuration, key))) for key in PROBLEM]
     options = other["algorithm"]
     held_out = other["evaluation"].get("validation_fraction", 0.0)
     here = configuration.evaluation.validation_fraction
     pairs.append(("evaluation.validation_fraction", held_out, here))
     pairs += [(f"algorithm.{k}", options.get(k), own[k]) for k in OPTIMUM]
-    differing = [f"{key} is {shown(a)} there, {shown(b)} here" for key, a, b in pairs if a != b]
-    if not differing:
-        return None
-    return f"algorithm.optima_from is '{place}', a run of another problem: {differing[0]}"
+    for key, a, b in pairs:
+        if a != b:
+            raise InputError(
+                f"algorithm.optima_from is '{place}', a run of another problem: {key} is "
+                f"{shown(a)} there, {shown(b)} here"
+            )
 
 
 def stored_model(place: str, like: Tensor) -> Tensor:
@@ -186,41 +190,6 @@ def proven_setting(setting: Setting, model: Model, regulariser: Regulariser) -> 
     if regulariser.kind == "nonconvex" or as_linear(model) is None:
         return "nonconvex"
     return "strongly_convex" if regulariser.strength > 0 else "convex"
-
-
-def refuse_flix(configuration: Any) -> str | None:
-    """Why these options of ``flix`` do not go together; None if they do."""
-    options, gossip = configuration.algorithm.options, configuration.exchange.name == "gossip"
-    alpha = options["flix_alpha"]
-    if isinstance(alpha, list) and len(alpha) != configuration.clients:
-        return (
-            f"algorithm.flix_alpha has {len(alpha)} entries, but there are "
-            f"{configuration.clients} clients; it must be one number, or one for each"
-        )
-    strong = options["l2"] > 0 and options["regulariser"] == "l2"
-    if options["setting"] == "strongly_convex" and not strong:
-        return (
-            "algorithm.setting is 'strongly_convex', but without regulariser=l2 and an l2 above 0 "
-            "nothing makes the risks so; allowed: auto, convex, nonconvex"
-        )
-    if gossip and options["start"] == "average":
-        return (
-            "algorithm.start is 'average', which needs a server; allowed with gossip: zeros, "
-            "ones, random"
-        )
-    if options["start"] == "average" and options["start_from"]:
-        return (
-            f"algorithm.start is 'average', a first round that forgets x, and algorithm.start_from "
-            f"is '{options['start_from']}'; one of them must be empty"
-        )
-    if options["step"] == "line_search" or options["stop_at"] is not None:
-        what = "step" if options["step"] == "line_search" else "stop_at"
-        said = f"algorithm.{what} is {options[what]!r}, which "
-        if gossip or configuration.algorithm.name != "flix":
-            return said + "asks for algorithm=flix and exchange=server"
-        if configuration.compression.name not in ("none", "identity"):
-            return said + "asks for whole gradients; compression must be none"
-    return refuse_other_problem(configuration) if options["optima_from"] else None
 
 
 def check_model(model: Model, step: float | str | None, local_solver: str, reference: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge, Gt, Lt
@@ -20,18 +20,15 @@ from mpifed.algorithms.base import (
     Predictor,
     averaged_buffers,
     initial_models,
-    refuse_local,
 )
 from mpifed.algorithms.fedmm.fedmm_ot import (
     batches_of,
     first_potential,
     map_scores,
-    refuse_without_potential,
 )
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
-from mpifed.federation.participation import shortens_rounds
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 from mpifed.models.icnn import DenseICNN
 from mpifed.optimal_transport.benchmarks import Benchmark, check_targets
@@ -67,6 +64,8 @@ class FedAdam(Algorithm[ServerChannel]):
     bias_correction : bool
         Whether moments are corrected as in torch, from v = 0. Without it v begins at tau^2, as in
         the paper.
+    client_weights : {'samples', 'uniform'}
+        Weights of the mean update: n_t / n, as in FedAvg, or 1 / |S|, as in the paper.
     lambda_cycle : float
         Weight of the cycle terms ||grad f_omega(grad f_theta(y)) - y||^2.
     cycle : {'fwd', 'both'}
@@ -85,13 +84,14 @@ class FedAdam(Algorithm[ServerChannel]):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         server_lr: Annotated[float, Gt(0)] = 0.1,
         beta1: Beta = 0.9,
         beta2: Beta = 0.99,
         tau: Annotated[float, Gt(0)] = 1e-3,
         bias_correction: bool = False,
+        client_weights: Literal["samples", "uniform"] = "samples",
         lambda_cycle: Annotated[float, Ge(0)] = 1.0,
         cycle: Cycle = "fwd",
         pretraining: Annotated[int, Ge(0)] = 5000,
@@ -100,6 +100,7 @@ class FedAdam(Algorithm[ServerChannel]):
         self.server_lr, self.betas, self.tau = server_lr, (beta1, beta2), tau
         self.bias_correction = bias_correction
         self.pretraining = pretraining
+        self.averages_by = "samples" if client_weights == "samples" else "clients"
         self.objective = None
         if isinstance(model, DenseICNN):
             check_targets(local.options.batch_size, model.dimension)
@@ -108,17 +109,6 @@ class FedAdam(Algorithm[ServerChannel]):
             self.columns = ("l2_uvp", "cosine")
             self.tasks = ("unlabelled",)
             self.step_option, self.averages_by = "algorithm.server_lr", "clients"
-
-    @staticmethod
-    def refuse(configuration: Any) -> str | None:
-        """Return why these options do not fit together, or None."""
-        if configuration.data.name != "transport" and configuration.model.name != "icnn":
-            return None
-        return (
-            refuse_without_potential(configuration)
-            or refuse_local(configuration, ("batch_size",))
-            or _refuse_partial(configuration)
-        )
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
@@ -150,7 +140,9 @@ class FedAdam(Algorithm[ServerChannel]):
         start = channel.broadcast(state.model)
         if self.objective is None:
             trained, optimizer = self.local(start, state.optimizer, clients, draws)
-            updates, weights, whole = trained - start, clients.weights, 1
+            by_samples = self.averages_by == "samples"
+            weights = clients.weights if by_samples else clients.equal_weights
+            updates, whole = trained - start, 1
         else:
             updates, optimizer = self.transport_updates(state, clients, draws), state.optimizer
             weights = torch.ones(len(clients), dtype=torch.float64)
@@ -218,13 +210,3 @@ class FedAdam(Algorithm[ServerChannel]):
 
     def payload(self) -> int:
         return self.model.n_parameters * (1 if self.objective is None else 2)
-
-
-def _refuse_partial(configuration: Any) -> str | None:
-    """Why clients that stop early do not fit the transport benchmark, or None."""
-    if not shortens_rounds(configuration.participation):
-        return None
-    return (
-        "participation.late is 'partial', but on the transport benchmark a client of fedadam takes "
-        "one gradient step, which cannot be cut short; allowed: miss"
-    )

@@ -18,20 +18,18 @@ under a server; p = sqrt(gamma mu) is best. Under gossip p^2 is multiplied by th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from annotated_types import Gt, Le
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor, initial_models
-from mpifed.algorithms.global_model.variates import refuse_correction, refuse_momentum
+from mpifed.algorithms.base import GlobalModel, initial_models
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
-from mpifed.federation.participation import is_unbiased
 from mpifed.local.adjustments import Shift
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 
 
@@ -44,7 +42,7 @@ class ScaffnewState:
     optimizer: OptimizerState = state.client()
 
 
-class Scaffnew(Algorithm[Channel]):
+class Scaffnew(GlobalModel[Channel]):
     """Scaffnew: a random number of corrected local steps between communications.
 
     Parameters
@@ -58,22 +56,10 @@ class Scaffnew(Algorithm[Channel]):
     compressors = "none"
 
     def __init__(
-        self, model: Model, local: LocalSGD, *, scaffnew_p: Annotated[float, Gt(0), Le(1)] = 0.1
+        self, model: Model, local: LocalSolver, *, scaffnew_p: Annotated[float, Gt(0), Le(1)] = 0.1
     ) -> None:
         self.model, self.local, self.p = model, local, scaffnew_p
         self.averages_by = "clients"
-
-    @staticmethod
-    def refuse(configuration: Any) -> str | None:
-        """Return why these options do not fit together, or None."""
-        over = configuration.exchange.options.get("average_over", "participants")
-        if over == "all" or is_unbiased(configuration.participation):
-            return (
-                "scaffnew's variates add up to zero only where a mean is one of those who take "
-                "part; allowed: exchange.average_over=participants, participation.weights="
-                "renormalised"
-            )
-        return refuse_momentum(configuration) or refuse_correction(configuration)
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
@@ -95,15 +81,3 @@ class Scaffnew(Algorithm[Channel]):
         gamma = self.local.total_rates(state.optimizer, clients, draws, steps=1)[:, None, None]
         h = h + (self.p / gamma.to(h)) * (x - moved)[..., :trained]  # line 8
         return ScaffnewState(x, h, optimizer)
-
-    def deploy(self, state: ScaffnewState, clients: Clients, draws: Draws) -> Predictor:
-        return Predictor(self.local.own(state.model, state.optimizer))
-
-    def adapt(
-        self, state: ScaffnewState, clients: Clients, exchange: Exchange, draws: Draws
-    ) -> Predictor:
-        """Unseen clients deploy the global model."""
-        return Predictor(exchange.mean(state.model))
-
-    def payload(self) -> int:
-        return self.model.n_parameters

@@ -11,6 +11,17 @@ Steps of the second kind leave xbar where it is, so clients communicate only whe
 a round is a run of zeros and the run of ones behind it. Ones before the first zero change nothing.
 
 L2SGD+ (Hanzely and Richtarik 2020, Algorithm 2): L2GD with minibatches and reduced variance.
+Client i's samples are cut into fixed minibatches j, of which it draws j with the share s_ij of its
+samples. It keeps the last gradient J_ij on each, their mean Jbar_i = sum_j s_ij J_ij, and the last
+gradient Psi_i of the penalty:
+
+    coin 0:  x_i <- x_i - eta ((grad f_ij(x_i) - J_ij) / (1 - p) + Jbar_i + Psi_i);
+             J_ij <- grad f_ij(x_i)
+    coin 1:  x_i <- x_i - eta (lambda (x_i - xbar) / p - (1 - p) Psi_i / p + Jbar_i);
+             Psi_i <- lambda (x_i - xbar)
+
+Minibatches of one sample are the paper's. Steps of the second kind move xbar by -eta mean of
+Jbar_i, since the Psi_i sum to zero; where a second one follows, clients send Jbar_i as well.
 """
 
 from __future__ import annotations
@@ -34,7 +45,7 @@ from mpifed.local.adjustments import Proximal
 from mpifed.local.linear_objective import Objectives
 from mpifed.local.minibatches import minibatches
 from mpifed.local.objective import Regulariser, StackedObjective
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 from mpifed.random import bits_at
 
@@ -76,7 +87,7 @@ class L2GD(Personal):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         l2gd_p: Annotated[float, Gt(0), Lt(1)] = 0.1,
         l2gd_lambda: Annotated[float, Ge(0)] = 0.1,
@@ -183,7 +194,7 @@ class L2SGD(L2GD):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         l2gd_p: Annotated[float, Gt(0), Lt(1)] = 0.1,
         l2gd_lambda: Annotated[float, Ge(0)] = 0.1,

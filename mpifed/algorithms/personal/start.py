@@ -6,7 +6,7 @@ Marfoq et al. 2021, weigh them by their samples. ``client_weights`` says which.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Gt
@@ -15,7 +15,7 @@ from torch import Tensor
 from mpifed.algorithms.base import Algorithm, initial_models
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
 
 Positive = Annotated[float, Gt(0)]
@@ -34,21 +34,10 @@ class Personal(Algorithm[Channel]):
     steps_locally = True
 
     def __init__(
-        self, model: Model, local: LocalSGD, *, client_weights: Weights = "uniform"
+        self, model: Model, local: LocalSolver, *, client_weights: Weights = "uniform"
     ) -> None:
         self.model, self.local = model, local
         self.averages_by = "samples" if client_weights == "samples" else "clients"
-
-    @staticmethod
-    def refuse(configuration: Any) -> str | None:
-        """Return why these options do not fit together, or None."""
-        by = configuration.algorithm.options.get("client_weights")
-        if by == "samples" and configuration.exchange.name == "gossip":
-            return (
-                "algorithm.client_weights is 'samples', but under gossip the mixing matrix has the "
-                "weights; allowed with exchange=gossip: uniform"
-            )
-        return None
 
     def first_models(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
@@ -66,6 +55,3 @@ class Personal(Algorithm[Channel]):
         by_samples = self.averages_by == "samples"
         weights = clients.weights if by_samples else clients.equal_weights
         return channel.average(rows, weights, before=before)
-
-    def payload(self) -> int:
-        return self.model.n_parameters

@@ -7,7 +7,8 @@ With the base W_B and the personalisation layers W_Pj of client j, of n_j sample
 
 Every client begins with a draw of W_Pj of its own; W_B is drawn by the server.
 
-Models in two parts: a body that is averaged, and a head that stays with each client.
+FedRep, FedBABU and FedBN have the same state; they differ in which part is trained when, and in
+which numbers are the head.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor, StepScale, initial_models, step_scale
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 from mpifed.models.heads import head_of
 
@@ -56,7 +57,7 @@ class Parts(Algorithm[Channel]):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         head: list[str] | None,
         head_init: Literal["shared", "per_client"],
@@ -128,7 +129,7 @@ class FedPer(Parts):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         head: list[str] | None = None,
         head_init: Literal["shared", "per_client"] = "per_client",

@@ -23,7 +23,7 @@ from mpifed.algorithms.base import StepScale
 from mpifed.algorithms.shared_body.fedper import FedPer, PartsState
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 
 
@@ -56,7 +56,7 @@ class FedRep(FedPer):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         head: list[str] | None = None,
         head_epochs: Annotated[int, Ge(1)] = 10,

@@ -11,9 +11,12 @@ losses at once, with the cross-entropy CE:
 The server averages theta and psi; phi_m stays, and begins with zeros. Heads are linear, so that the
 personal predictor is one model with the head psi + phi_m.
 
-How often the labels occur at each client.
+With a hypernetwork, client m has the label shares a_m = n_m / sum_c n_mc. A perceptron H of one
+hidden layer makes the personal heads of all clients:
 
-FedRoD with a hypernetwork (Chen and Chao 2022): it makes the personal heads of all clients.
+    nu           along the gradient of CE(h(f; psi) + h(f; phi_m)), phi_m = H(a_m; nu)
+
+with theta and psi fixed. The server averages theta, psi and nu; no client keeps a head.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from mpifed.algorithms.base import Predictor, StepScale, step_scale
 from mpifed.algorithms.global_model.fedavg import FedAvg, FedAvgState
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
 from mpifed.models.heads import HyperHeads, TwoHeads
 
@@ -91,7 +94,7 @@ class FedRoD(FedAvg):
     tasks = ("classification", "sequence")
 
     def __init__(
-        self, model: Model, local: LocalSGD, *, gossip_step_scale: StepScale = "normalised"
+        self, model: Model, local: LocalSolver, *, gossip_step_scale: StepScale = "normalised"
     ) -> None:
         super().__init__(model, local, gossip_step_scale=gossip_step_scale)
         self.two = TwoHeads(model)
@@ -120,9 +123,7 @@ class FedRoD(FedAvg):
         model = channel.average(generic, clients.weights, before=state.model)
         return FedRoDState(model, optimizer, heads)
 
-    def deploy(  # type: ignore[override]
-        self, state: FedRoDState, clients: Clients, draws: Draws
-    ) -> Predictor:
+    def deploy(self, state: FedRoDState, clients: Clients, draws: Draws) -> Predictor:
         """The personal predictor, psi + phi_m; unseen clients deploy the generic one."""
         own = self.local.own(state.model, state.optimizer)
         rows = own.expand(len(clients), 1, self.model.n_parameters).clone()
@@ -156,7 +157,7 @@ class FedRoDHyper(FedAvg):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         hyper_width: Annotated[int, Ge(1)] = 16,
         gossip_step_scale: StepScale = "normalised",
@@ -193,13 +194,11 @@ class FedRoDHyper(FedAvg):
         model, hyper = mean.split(self.sizes, -1)
         return FedRoDHyperState(model, optimizer, hyper)
 
-    def deploy(  # type: ignore[override]
-        self, state: FedRoDHyperState, clients: Clients, draws: Draws
-    ) -> Predictor:
+    def deploy(self, state: FedRoDHyperState, clients: Clients, draws: Draws) -> Predictor:
         """The personal predictor, psi + H(a_m; nu)."""
         return self._personal(self.local.own(state.model, state.optimizer), state.hyper, clients)
 
-    def adapt(  # type: ignore[override]
+    def adapt(
         self, state: FedRoDHyperState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> Predictor:
         """Unseen clients have a head of their own by their labels, without a step."""

@@ -19,7 +19,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import scipy.sparse
@@ -30,7 +30,7 @@ from torch import Tensor
 
 import topologies
 from mpifed.components.base import Component
-from mpifed.components.registry import complete, find, named
+from mpifed.components.registry import complete, make, named
 from mpifed.errors import InputError
 from mpifed.exchange.routes import Nearby
 from mpifed.federation.clients import Federation
@@ -100,7 +100,7 @@ class Neighbours:
         return torch.from_numpy(np.asarray(values, float)[self.mine, None])
 
 
-class Correction(Component, kind="correction"):
+class Correction(Component):
     """Base class of corrections; its keyword-only parameters are its options.
 
     Attributes
@@ -189,8 +189,7 @@ def build(section: Any, path: str = "exchange.correction") -> Correction | None:
     asked = complete("correction", section, path)
     if asked.name == "none":
         return None
-    maker = find("correction", asked.name, f"{path}.name")
-    return Correction.adopt(maker(**asked.options), f"{path}.name is '{asked.name}'", maker)
+    return cast(Correction, make("correction", asked, path))
 
 
 def halves(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -223,27 +222,6 @@ ORDER: tuple[Needs, ...] = ("positive", "doubly_stochastic", "symmetric", "stati
 
 # What separates an eigenvalue from a bound that it must not have: even rings have -1/3 itself.
 ROUNDING = 1e-9
-
-
-def refusal(configuration: Any) -> str | None:
-    """Return why a correction does not go with the configuration, or None."""
-    asked = configuration.exchange.options.get("correction")
-    if asked is None:
-        return None
-    said = f"exchange.correction is '{asked.name}'"
-    if configuration.compression.name != "none":
-        return (
-            f"compression is '{configuration.compression.name}' and {said}, whose messages are "
-            "sent whole; allowed: compression=none"
-        )
-    correction = build(asked)
-    every = correction is not None and correction.needs in ("static", "tree")
-    if every and (configuration.participation != 1.0 or configuration.on_divergence != "stop"):
-        return (
-            f"{said}, whose clients need every message of every round; participation must be 1.0 "
-            "and on_divergence stop"
-        )
-    return None
 
 
 def fitted(
