@@ -16,9 +16,9 @@ from mpifed.command import Parser, program, say, whole
 from mpifed.errors import EXIT_FINISHED, EXIT_STOPPED, InputError
 from mpifed.reporting import reporting, started
 from mpifed.tracking import TRACK_VARIABLE, TRACKERS
-from mpifed.watchdog.guard import release_signals, skip_teardown
+from mpifed.watchdog.guard import skip_teardown
 from mpifed.watchdog.heartbeat import set_stall_limit, since_start, waiting, watched
-from mpifed.watchdog.launcher import launched_rank
+from mpifed.watchdog.launcher import launched_rank, release_signals
 
 # Options that have ended, with what takes their place.
 RETIRED = {

@@ -21,13 +21,16 @@ from typing import Any
 
 from mpifed.errors import complain
 from mpifed.watchdog import heartbeat
-from mpifed.watchdog.launcher import Launch, end_job, launched, started_at, stat_of
-
-# Signals that a process passes on to its rank.
-PASSED_ON = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTERM", "SIGCONT")
-
-# What a supervisor sends to a process that is to end its job by the launcher, in place of a code.
-END_JOB = b"end the job"
+from mpifed.watchdog.launcher import (
+    END_JOB,
+    PASSED_ON,
+    Launch,
+    end_job,
+    launched,
+    release_signals,
+    started_at,
+    stat_of,
+)
 
 # Seconds that the supervisor of a node may take to answer.
 ANSWERING = 10.0
@@ -44,10 +47,9 @@ LINKS = ("root", "cwd", "ns/ipc", "ns/mnt", "ns/net", "ns/pid", "ns/user", "ns/u
 
 
 class _Process:
-    """The exit code of this process once it is known, and its signals while they are held."""
+    """The exit code of this process once it is known."""
 
     code: int | None = None
-    mask: set[int | signal.Signals] | None = None
 
 
 def guarded(action: Callable[[], int], preload: Callable[[], object] | None = None) -> int:
@@ -149,23 +151,10 @@ def _exit_code(launch: Launch, connection: socket.socket, supervisor: int) -> in
     if supervisor and not answer:
         where = f"rank {launch.rank} on {socket.gethostname()}"
         complain("mpifed", f"{where}: the process that watches the ranks of this node has ended")
-    if len(answer) != 1:
+    if not answer or answer == END_JOB:
         sys.stderr.flush()
         end_job()
     return answer[0]
-
-
-def hold_signals() -> None:
-    """Block what is passed on, here and in processes forked from this one."""
-    numbers = [getattr(signal, name) for name in PASSED_ON]
-    _Process.mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
-
-
-def release_signals() -> None:
-    """Deliver, in a rank that can now handle signals, what has come since it was forked."""
-    if _Process.mask is not None:
-        mask, _Process.mask = _Process.mask, None
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def skip_teardown() -> None:

@@ -27,6 +27,19 @@ PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 CANCELLING = 10.0
 
 
+# Signals that a process passes on to its rank.
+PASSED_ON = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTERM", "SIGCONT")
+
+# What a supervisor sends to a process that is to end its job by the launcher, in place of a code.
+END_JOB = b"end the job"
+
+
+class _Held:
+    """The signals that were blocked before others were held back."""
+
+    mask: set[int | signal.Signals] | None = None
+
+
 class Launch(NamedTuple):
     """The place of a process in its job, from the launcher's environment variables."""
 
@@ -142,3 +155,16 @@ def end_job() -> NoReturn:
             subprocess.run(words, check=False, capture_output=True, timeout=CANCELLING)
     os.kill(os.getpid(), signal.SIGKILL)
     os._exit(EXIT_FAILED)
+
+
+def hold_signals() -> None:
+    """Block what is passed on, here and in processes forked from this one."""
+    numbers = [getattr(signal, name) for name in PASSED_ON]
+    _Held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+
+
+def release_signals() -> None:
+    """Deliver, in a rank that can now handle signals, what has come since it was forked."""
+    if _Held.mask is not None:
+        mask, _Held.mask = _Held.mask, None
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -21,10 +21,16 @@ from typing import Any
 
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, complain
 from mpifed.watchdog import heartbeat
-from mpifed.watchdog.guard import END_JOB, hold_signals
 from mpifed.watchdog.heartbeat import Page, Signs
 from mpifed.watchdog.hosts import Host, Hosts
-from mpifed.watchdog.launcher import Launch, die_with_parent, name_process, watch_process
+from mpifed.watchdog.launcher import (
+    END_JOB,
+    Launch,
+    die_with_parent,
+    hold_signals,
+    name_process,
+    watch_process,
+)
 from mpifed.watchdog.shared_memory import remove_abandoned, remove_segments, segments_of
 
 # Seconds between two looks at the ranks. Their ends are noticed at once.

@@ -12,7 +12,8 @@ import sys
 import time
 
 from mpifed.watchdog import heartbeat
-from mpifed.watchdog.guard import guarded, release_signals
+from mpifed.watchdog.guard import guarded
+from mpifed.watchdog.launcher import release_signals
 
 
 def preload() -> None:
