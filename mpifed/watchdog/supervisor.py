@@ -52,6 +52,9 @@ ABORTING = 3.0
 # Seconds in which a rank that fails before MPI has begun waits for rank 0 to fail as well.
 SHARED_FAILURE = 10.0
 
+# Seconds that an end before MPI has begun waits for ranks of this host that come late.
+LATEST = 5.0
+
 # Seconds that a supervisor waits for more ranks when those it has have ended.
 LINGERING = 1.0
 
@@ -411,6 +414,12 @@ class Supervisor:
             os.waitpid(rank.process or 0, 0)
         remove_segments(segments)
         self.hosts.end()
+        latest = time.monotonic() + LATEST
+        while self.launch.on_one_host and not (self._begun or self._all_are_here):
+            for key, _ in self._selector.select(TICK):
+                key.data(key.fileobj)
+            if time.monotonic() > latest:
+                break
         for rank in self.ranks.values():
             self._answer(rank, bytes([code]) if self._begun or self._all_are_here else END_JOB)
 
