@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
-
 from mpifed.components.without_torch import without_torch
+
 from mpifed.config.experiments import experiment_names
 from mpifed.jobs.__main__ import main
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 import pytest
-
 from mpifed.components.absent import refuse_absent
+
 from mpifed.errors import InputError
 
 TORCH = "import torch\n"  # never imported here

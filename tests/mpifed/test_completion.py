@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 
 import pytest
+from mpifed.completion.script import script
 
 from mpifed.__main__ import SUBCOMMANDS, main
-from mpifed.completion.script import script
 from mpifed.components.schema import options_of
 from mpifed.components.tables import ALGORITHMS, MODELS
 from mpifed.config.configuration import Configuration

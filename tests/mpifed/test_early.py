@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from commands import environment
+from mpifed.config.early import check_changes, check_early
 
 from mpifed.config import early
 from mpifed.config.configuration import (
@@ -16,7 +17,6 @@ from mpifed.config.configuration import (
     resolve,
     to_mapping,
 )
-from mpifed.config.early import check_changes, check_early
 from mpifed.errors import InputError
 
 WRONG = (

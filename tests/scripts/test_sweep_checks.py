@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from mpifed.dry_runs import answer
+from mpifed.sweep.dry_runs import Answer
+
 from mpifed.errors import InputError
 from mpifed.sweep import dry_runs as process
 from mpifed.sweep.__main__ import main
-from mpifed.sweep.dry_runs import Answer
 from mpifed.sweep.plan import check_runs, plan
 
 TINY = ["clients=3", "rounds=1", "data.n_test=20"]
