@@ -70,9 +70,11 @@ def plan(experiment: str, words: Sequence[str], output: Path, ranks: int) -> lis
             f"{' times '.join(f'{len(values)} of {key}' for key, values in axes.items())} are "
             f"{count} runs; a sweep has at most {MOST_RUNS}"
         )
+    first = {key: values[0] for key, values in axes.items()}
     for key, values in axes.items():  # before torch is imported
         for value in values:
-            config.check_names(config.apply_overrides(mapping, {**fixed, key: value}), ranks)
+            overrides = {**fixed, **first, key: value}
+            config.check_names(config.apply_overrides(mapping, overrides), ranks)
     runs: list[Planned] = []
     names = directory_names(axes, output)
     chain = len(list(axes.values())[-1]) if axes else 1
