@@ -26,8 +26,7 @@ from mpifed.jobs.options import JobOptions, Layout
 from mpifed.results.run_directories import check_output as check_place
 from mpifed.results.run_directories import holds_run
 from mpifed.sweep import plan as sweep
-from mpifed.sweep.plan import Planned
-from mpifed.sweep.references import split_linked
+from mpifed.sweep.plan import Planned, split_linked
 from mpifed.training import resume
 
 SECTIONS = {**config.SECTIONS, "participation": Bernoulli}

@@ -32,11 +32,11 @@ from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, complain, t
 from mpifed.results.configurations import read_stored
 from mpifed.results.run_directories import check_checkpointed
 from mpifed.theory import flix
-from mpifed.theory.methods import check_method
+from mpifed.theory.runs import check_method
 from topologies.arguments import number
 
 if TYPE_CHECKING:
-    from mpifed.theory.stored import Stored
+    from mpifed.theory.runs import Stored
 
 REQUIRED: dict[str, tuple[str, ...]] = {
     "variance": (),
@@ -72,7 +72,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         options = parser().parse_args(words)
         _check(options)
-        from mpifed.theory.stored import read_run  # brings torch, which no word above needs
+        from mpifed.theory.runs import read_run  # brings torch, which no word above needs
 
         answer = ANSWERS[options.question](read_run(options.run_dir), vars(options))
     except InputError as error:

@@ -18,8 +18,7 @@ from mpifed.config.experiments import safe
 from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED, InputError
 from mpifed.sweep import execution
 from mpifed.sweep.__main__ import main
-from mpifed.sweep.index import SHORT, directory_names, write_index
-from mpifed.sweep.plan import Planned, plan, written_out
+from mpifed.sweep.plan import SHORT, Planned, directory_names, plan, write_index, written_out
 
 FINISHES = """
 import pathlib, sys, time
