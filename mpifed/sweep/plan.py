@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from mpifed.components.registry import find, without_module
 from mpifed.config import configuration as config
@@ -95,16 +95,7 @@ SHORT = 64
 INDEX = "index.csv"
 
 
-class Indexed(Protocol):
-    """A run of a sweep, in the directory ``directory`` with the values ``chosen``."""
-
-    @property
-    def directory(self) -> Path: ...
-    @property
-    def chosen(self) -> Mapping[str, Any]: ...
-
-
-def directory_names(axes: Mapping[str, Sequence[Any]], output: Path) -> list[str]:
+def directory_names(axes: Mapping[str, Sequence[Any]]) -> list[str]:
     """Return the names of the run directories, the last list varying fastest."""
     if not axes:
         return ["run"]
@@ -117,23 +108,14 @@ def directory_names(axes: Mapping[str, Sequence[Any]], output: Path) -> list[str
         chosen = names if _differ(names) else chosen
         if chosen and max(map(len, chosen)) <= SHORT:
             break
-    chosen = chosen or _names(axes, whole, _texts)
-    there = {place.name for place in output.iterdir()} if output.is_dir() else set()
-    forms = [list(map(safe, chosen))]
-    if there and not there.issuperset(forms[0]):
-        # In other forms, also those of versions before this one.
-        for named in (whole, keys):
-            others = (_flat, _briefer, _least, _as_yaml, _briefer_as_yaml)
-            forms += [list(map(safe, _names(axes, named, brief))) for brief in others]
-    # Some names are those of several forms, so that the one which explains most has been in use.
-    return max(filter(_differ, forms), key=lambda names: len(there.intersection(names)))
+    return list(map(safe, chosen or _names(axes, whole, _texts)))
 
 
 def _differ(names: Sequence[str]) -> bool:
     return len(set(names)) == len(names)
 
 
-def write_index(runs: Sequence[Indexed]) -> None:
+def write_index(runs: Sequence[Planned]) -> None:
     """Write ``index.csv`` beside the run directories: a row for each run."""
     place = runs[0].directory.parent
     # Private as the run directories in it, unless the user made it before.
@@ -202,16 +184,6 @@ def _texts(values: Sequence[Any]) -> list[str]:
     return list(map(as_text, values))
 
 
-def _as_yaml(values: Sequence[Any]) -> list[str]:
-    """Return values whose options are written as in YAML, whatever these are."""
-    return [_of_component(value) if _is_component(value) else as_text(value) for value in values]
-
-
-def _briefer_as_yaml(values: Sequence[Any]) -> list[str]:
-    names = [_name(value, modules=True) for value in values]
-    return _alone(names, _as_yaml(values))
-
-
 def _alone(names: Sequence[str], whole: Sequence[str]) -> list[str]:
     """Return the names that no other value has, and whole values in place of the others."""
     counts = Counter(names)
@@ -220,11 +192,6 @@ def _alone(names: Sequence[str], whole: Sequence[str]) -> list[str]:
 
 def _is_component(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("name"), str)
-
-
-def _of_component(value: Mapping[str, Any]) -> str:
-    options = (f"{key}={as_text(option)}" for key, option in value.items() if key != "name")
-    return ",".join([value["name"], *options])
 
 
 # Resuming may change these, so a finished run with other values of them is the same run.
@@ -278,7 +245,7 @@ def plan(experiment: str, words: Sequence[str], output: Path, ranks: int) -> lis
             overrides = {**fixed, **first, key: value}
             config.check_names(config.apply_overrides(mapping, overrides), ranks)
     runs: list[Planned] = []
-    names = directory_names(axes, output)
+    names = directory_names(axes)
     chain = len(list(axes.values())[-1]) if axes else 1
     for number, values in enumerate(itertools.product(*axes.values())):
         chosen = dict(zip(axes, values, strict=True))
