@@ -46,6 +46,8 @@ def script(job: Job, tasks: Sequence[int] | None = None) -> str:
     chosen = list(range(len(job.runs))) if tasks is None else list(tasks)
     launcher = [(FILES / "srun.sh").read_text(encoding="utf-8")] if _asks_for_mpi(options) else []
     launcher.append(SRUN if options.launcher == "srun" else MPIRUN)
+    if options.gpus_per_node:
+        launcher.append('note "GPUs of this node: ${CUDA_VISIBLE_DEVICES:-none}"')
     blocks = {
         "directives": _directives(job, _resources(job) + _life(job, chosen)),
         "settings": _settings(job),
