@@ -8,41 +8,38 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from traceback import walk_tb
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from mpifed.algorithms.returned import checked_payload
 from mpifed.checkpoint import files as checkpoint
 from mpifed.components.registry import Section, is_component, name_of
-from mpifed.config.configuration import Configuration, decided, to_yaml
+from mpifed.config.configuration import Configuration, decided, resolve, to_yaml
 from mpifed.data.from_python import check_section
 from mpifed.errors import CodeError, InputError, PeerFailure, RunError, StopRequested, in_words
 from mpifed.exchange.mixing import mixing_overrides
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Alone, Communicator, world
 from mpifed.results.results import Result, read
-from mpifed.training import resume
-from mpifed.training.build import make
-from mpifed.training.callback import Callback, RecordedRound
-from mpifed.training.clock import Clock
-from mpifed.training.footprint import check_round
-from mpifed.training.load import load
+from mpifed.tracking.trackers import check_tracker
+from mpifed.training import request as resume
+from mpifed.training.build import check_round, make
+from mpifed.training.callbacks import Callback, RecordedRound, callback
+from mpifed.training.engine import Clock
 from mpifed.training.on_ranks import run_on_ranks
-from mpifed.training.plan import plan_lines, remarks
 from mpifed.training.request import (
     Request,
     Task,
     check_resume,
     keep_horizon,
     keep_stepping,
-    settle,
+    understand,
 )
 from mpifed.training.spare import beside_spare, hosting_ranks, remarks_on_cores
-from mpifed.training.train import listening, train
-from mpifed.training.trained import Trained
+from mpifed.training.train import listening, plan_lines, remarks, train
+from mpifed.training.trained import Trained, load
 from mpifed.watchdog import heartbeat
 
 __all__ = [
@@ -70,6 +67,7 @@ def run(
     progress: bool = False,
     on_round: Callback | str | None = None,
     track: str | None = None,
+    restart: bool = False,
     **overrides: Any,
 ) -> Result:
     """Run an experiment with the same checks and the same run directory as the command.
@@ -111,6 +109,8 @@ def run(
         function. What it raises ends the run.
     track : {'tensorboard', 'mlflow', 'wandb'}, optional
         Where recorded rounds are sent as well; see docs/tracking.md.
+    restart : bool
+        Begin anew in ``output``; what is there of a run is moved to ``replaced-1`` in it.
     **overrides
         Keys of the configuration. Those with dots are passed in a mapping:
         ``run("synthetic-fedem", **{"exchange.name": "gossip"})``. Classes and functions of the top
@@ -141,6 +141,7 @@ def run(
         progress=progress,
         on_round=on_round,
         track=track,
+        restart=restart,
     )
     if ranks is not None:
         return Result(*run_on_ranks(request, ranks))
@@ -171,7 +172,6 @@ def execute(
     request: Request,
     communicator: Communicator,
     stop_requested: Callable[[], bool],
-    settled: tuple[Task, Configuration] | None = None,
 ) -> Result:
     """Carry out a request; collective.
 
@@ -183,8 +183,6 @@ def execute(
         All ranks.
     stop_requested : callable
         Returns whether this rank was asked to stop.
-    settled : tuple, optional
-        What ``settle`` returns for the request, where it has been called already.
 
     Returns
     -------
@@ -201,7 +199,7 @@ def execute(
     clock = Clock()
     with clock.measure("startup"):
         first = communicator.rank == 0
-        task, configuration = settled or settle(request, communicator)
+        task, configuration = _settle(request, communicator)
         heartbeat.send_to_guard(limit=configuration.stall_limit)
         task.remarks.extend(decided(task.mapping, configuration))
         agree(communicator, lambda: check_resume(configuration, task))
@@ -271,7 +269,6 @@ def _carry_out(
                 communicator,
                 lambda: make(configuration, communicator, horizon, stored),
             )
-            agree(communicator, lambda: checked_payload(setup.algorithm))
             agree(communicator, lambda: check_round(setup))
         task.remarks.extend(f"warning: {line}" for line in dict.fromkeys(heard))
         task.remarks.extend(agree(communicator, lambda: remarks(setup)))
@@ -282,6 +279,20 @@ def _carry_out(
         return Result(task.output, "dry run")
     clock.seconds["startup"] += request.spent
     return Result(task.output, train(setup, task, request, clock, stop_requested))
+
+
+def _settle(request: Request, communicator: Communicator) -> tuple[Task, Configuration]:
+    """Return what a request means, and its configuration, found by rank 0. Collective."""
+
+    def found() -> tuple[Task, Configuration]:
+        task = understand(request)
+        callback(request.on_round)
+        check_tracker(request.track)
+        return task, resolve(task.mapping, communicator.size)
+
+    is_first = communicator.rank == 0
+    made = agree(communicator, lambda: found() if is_first else None)
+    return cast(tuple[Task, Configuration], communicator.broadcast_object(made))
 
 
 def _nothing_left(request: Request, task: Task, rounds: int) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, InputError, RunError, closest, complain
-from topologies.arguments import choice_in, number, sentence
+from topologies.inputs import choice_in, number, sentence
 
 N = TypeVar("N", int, float)
 

@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Iterable
 
-from topologies import spelling
+from topologies import inputs
 
 EXIT_FINISHED = 0
 EXIT_FAILED = 1
@@ -146,4 +146,4 @@ def raise_first_diverged(first: float, own: list[int], where: str) -> None:
 
 def closest(name: str, allowed: Iterable[str]) -> str:
     """Return the allowed names as the end of a message, after the one that was likely meant."""
-    return spelling.closest(str(name), sorted(allowed))
+    return inputs.closest(str(name), sorted(allowed))

@@ -57,6 +57,11 @@ def parser() -> Parser:
         help="continue from a checkpoint; without PATH from the newest intact one of --output",
     )
     made.add_argument(
+        "--restart",
+        action="store_true",
+        help="begin anew in --output; what is there of a run is moved to replaced-1 in it",
+    )
+    made.add_argument(
         "--dry-run", action="store_true", help="check and show the plan; train nothing"
     )
     made.add_argument(
@@ -189,7 +194,8 @@ def read_words(arguments: list[str]) -> Words:
     if isinstance(limit, (int, float)) and limit > 0:
         send_to_guard(limit=limit)  # what follows imports
     is_file = experiment is not None and experiment.endswith(YAML_FILES)
-    if resume is not None or (is_file and launched_rank() is not None):
+    goes_on = resume is not None or options.restart
+    if goes_on or (is_file and launched_rank() is not None):
         return Words(options, experiment, overrides, resume)  # rank 0 reads files
     mapping = apply_overrides(read_experiment(experiment), overrides)
     check_names(mapping)
@@ -218,6 +224,7 @@ def _request(words: Words) -> Any:
         options.dry_run,
         options.quiet,
         since_start(),
+        restart=options.restart,
         on_round=options.on_round,
         track=options.track,
         mapping=words.mapping,

@@ -288,3 +288,26 @@ def on_host(tensor: Tensor) -> np.ndarray:
     if own.device.type != "cpu":
         own = host_memory(own).copy_(own)
     return own.numpy()
+
+
+def check_result(made: Any, like: Tensor | np.ndarray, what: str) -> None:
+    """Raise ``TypeError`` unless what a user's code returned has the form of another array.
+
+    Parameters
+    ----------
+    made : Any
+        What ``what`` returned.
+    like : Tensor or ndarray
+        What has the same class, shape and type of numbers.
+    what : str
+        The class and its method, for the message.
+    """
+    if type(made) is type(like) and made.shape == like.shape and made.dtype == like.dtype:
+        return
+    given = type(made).__name__
+    if hasattr(made, "shape"):
+        given += f" of shape {tuple(made.shape)} and type {getattr(made, 'dtype', None)}"
+    raise TypeError(
+        f"{what} returned {given}; it must return {type(like).__name__} of shape "
+        f"{tuple(like.shape)} and type {like.dtype}"
+    )

@@ -13,6 +13,10 @@ from typing import Any
 
 from mpifed.command import Parser, carried_out, program, whole
 from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, InputError
+from topologies.inputs import number
+
+# The type of a number of ranks that are started on one computer.
+RANKS = number(int, "a whole number from 1 to 1024", lambda value: 1 <= value <= 1024)
 
 RANGE = re.compile(r"([0-9]{1,18}):([0-9]{1,18})")
 
@@ -34,6 +38,10 @@ def verified(words: list[str]) -> int:
 
     def prepared() -> Callable[[], int]:
         options = parser().parse_args(words)
+        if options.kernels:
+            return _kernels
+        if options.run is None:
+            raise InputError("RUN is missing; it must be a run directory")
         directory, rounds = Path(options.run), _rounds(options)
         if launched_rank() is None:  # ranks may see other files, and look together
             check_finished(directory)
@@ -50,6 +58,18 @@ def verified(words: list[str]) -> int:
     return reporting.started(prepared, "mpifed.verify")
 
 
+def _kernels() -> int:
+    """Say whether products of this computer depend on which clients share a rank."""
+    from mpifed.training.verification import advice_on_kernels
+
+    advice = advice_on_kernels()
+    if advice is None:
+        print("verified: matrix products are the same wherever their operands begin")
+        return EXIT_FINISHED
+    print(f"NOT verified: matrix products depend on which clients share a rank; {advice}")
+    return EXIT_FAILED
+
+
 def _action(
     directory: Path, rounds: tuple[int, int] | int | None, communicator: Any, quiet: bool
 ) -> Callable[[], int]:
@@ -58,8 +78,7 @@ def _action(
             print(line, flush=True)
 
     def action() -> int:
-        from mpifed.training.recorded_run import other_versions
-        from mpifed.training.verification import verify
+        from mpifed.training.verification import other_versions, verify
 
         verdict = verify(directory, rounds, communicator, (lambda line: None) if quiet else say)
         ranks = f"{communicator.size} rank{'s' * (communicator.size > 1)}"
@@ -116,14 +135,20 @@ def parser() -> Parser:
         epilog="Exit codes: 0 everything agrees, 1 something differs, 2 bad input.",
         allow_abbrev=False,
     )
-    made.add_argument("run", metavar="RUN", help="the run directory")
+    made.add_argument("run", nargs="?", metavar="RUN", help="the run directory")
+    made.add_argument(
+        "--kernels",
+        action="store_true",
+        help="try instead whether this computer's matrix products depend on which clients share a "
+        "rank, as they do where MKL_CBWR has another value than AUTO,STRICT",
+    )
     made.add_argument(
         "--rounds",
         metavar="A:B",
         help="repeat these rounds, from the newest checkpoint before them (default: all)",
     )
     made.add_argument("--last", type=whole(1), metavar="K", help="repeat the last K rounds")
-    made.add_argument("--ranks", type=whole(1), metavar="N", help="start it under mpirun -n N")
+    made.add_argument("--ranks", type=RANKS, metavar="N", help="start it under mpirun -n N")
     made.add_argument("--quiet", action="store_true", help="print the result alone")
     return made
 

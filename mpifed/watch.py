@@ -18,7 +18,7 @@ from mpifed.errors import (
     text_of,
 )
 from mpifed.report.watching import View, drawn, progress, view
-from topologies.arguments import number
+from topologies.inputs import number
 
 # Type of the time between two looks.
 SECONDS = number(float, "from 0.1 to 3600 seconds", lambda value: 0.1 <= value <= 3600)

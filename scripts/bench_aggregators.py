@@ -8,6 +8,7 @@ one rank with one thread.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,11 +29,10 @@ def aggregators() -> None:
     """Every aggregator in turn."""
     import torch
 
-    from mpifed.exchange.outgoing import Round
-    from mpifed.exchange.privacy import with_central_noise, with_local_noise
+    from mpifed.exchange.privacy import local_noise
     from mpifed.exchange.server import Server
     from mpifed.federation.clients import Federation
-    from mpifed.federation.privacy import PrivacyOptions
+    from mpifed.federation.options import PrivacyOptions
     from mpifed.mpi.communicator import Alone
 
     torch.set_num_threads(1)
@@ -45,14 +45,16 @@ def aggregators() -> None:
     for name, given in WAYS.items():
         server = Server(federation, 0, **given)
         rounds[name] = lambda server=server: server.at(1, everyone).average(rows, weights, before)
-    plain = Server(federation, 0)
-    for name, noisy in (("central", with_central_noise), ("local", with_local_noise)):
+    for where in ("central", "local"):
 
-        def private(noisy: Any = noisy) -> None:
-            channel = noisy(plain.at(1, everyone), options, federation, 0, Round(1, everyone))
+        def private(where: Any = where) -> None:
+            server = Server(federation, 0)
+            server.privacy = replace(options, where=where)
+            channel = server.at(1, everyone)
+            channel.transforms = [local_noise(options, CLIENTS)] if where == "local" else []
             channel.average(rows, weights, before)
 
-        rounds[name] = private
+        rounds[where] = private
     for name, found in in_turn(rounds, REPEATS).items():
         every = [round(seconds, 4) for seconds in found]
         report(f"aggregator_{name}", min(every), "CPU s", all=every)

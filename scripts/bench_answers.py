@@ -123,7 +123,6 @@ WRONG: dict[str, tuple[tuple[str, ...], ...]] = {
         ("variance", "nowhere"),
         ("variance", ".", "--rouds", "3"),
     ),
-    "completion": (("fish",), ("bash", "--all")),
 }
 """Words by subcommand, of which one is wrong or missing."""
 

@@ -94,7 +94,6 @@ def gossip(communicator: Any, numbers: int, repeats: int) -> dict[str, Any]:
     from mpi4py import MPI
 
     from mpifed.exchange.gossip import Gossip
-    from mpifed.exchange.routes import arrivals
     from mpifed.federation.clients import Federation
 
     owner = np.arange(CLIENTS) * communicator.size // CLIENTS
@@ -107,11 +106,12 @@ def gossip(communicator: Any, numbers: int, repeats: int) -> dict[str, Any]:
     neighbours = made.routing.neighbourhood(route)
     rows = torch.ones(len(federation.hosted), numbers)
     flat = rows.numpy()
-    others = [peer for peer in range(communicator.size) if route.receive[peer]]
-    going = np.ones(sum(len(route.send[peer]) for peer in others) * numbers, np.float32)
-    coming = np.empty(sum(route.receive) * numbers, np.float32)
-    counts = [len(route.send[peer]) * numbers for peer in others]
-    arriving = [route.receive[peer] * numbers for peer in others]
+    sent, received = route.transfer.send, route.transfer.receive
+    others = [peer for peer in range(communicator.size) if received[peer]]
+    going = np.ones(sum(len(sent[peer]) for peer in others) * numbers, np.float32)
+    coming = np.empty(sum(received) * numbers, np.float32)
+    counts = [len(sent[peer]) * numbers for peer in others]
+    arriving = [received[peer] * numbers for peer in others]
 
     def bare() -> None:
         neighbours.Neighbor_alltoallv(
@@ -119,7 +119,7 @@ def gossip(communicator: Any, numbers: int, repeats: int) -> dict[str, Any]:
         )
 
     def moved() -> None:
-        for _ in arrivals(communicator, route, neighbours, flat, 10):
+        for _ in made.routing.arrivals(route, flat):
             pass
 
     weights = torch.ones(len(rows), dtype=torch.float64)

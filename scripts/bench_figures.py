@@ -65,8 +65,7 @@ def engine(experiment: str, **overrides: Any) -> Any:
     from mpifed.config.configuration import apply_overrides, read_experiment, resolve
     from mpifed.mpi.communicator import Alone
     from mpifed.training.build import make
-    from mpifed.training.clock import Clock
-    from mpifed.training.engine import Engine
+    from mpifed.training.engine import Clock, Engine
     from mpifed.training.samples import samples_of
 
     torch.set_num_threads(1)

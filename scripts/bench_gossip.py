@@ -5,8 +5,7 @@ in blocks of 25, the weights are Metropolis-Hastings.
 
 * ``gossip_ring`` and the other topologies print what MPI moved in a round, over the best of "all
   rows everywhere" and "each row once to each rank that mixes it"; and by how much a round raises
-  the peak memory of a rank, over the rows that the round gives back and those the rank receives, a
-  sum counted as a row.
+  the peak memory of a rank, over the rows that the round gives back and those the rank receives.
 * ``gossip_transfer``: seconds of a Sendrecv for each edge between two ranks, over those of the
   round without its arithmetic.
 """
@@ -143,7 +142,7 @@ def one_round(gossip: Any, route: Any, rows: Any) -> dict[str, Any]:
     """What a round sends and how much memory it takes; complete on rank 0. Collective.
 
     Memory: the peak afterwards without what was resident before, what the round gives back, and
-    what the rank receives, a sum counted as one row.
+    what the rank receives.
     """
     communicator = gossip.federation.communicator
     # Routes, libraries and MPI's own buffers are there before memory is looked at.
@@ -153,10 +152,10 @@ def one_round(gossip: Any, route: Any, rows: Any) -> dict[str, Any]:
     cpu, sent = time.process_time() - began, communicator.bytes_sent - sent
     rise = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
     size = rows.element_size() * NUMBERS
-    received = len(np.setdiff1d(route.columns, route.mine)) + sum(map(len, route.sums_from))
+    received = len(np.setdiff1d(route.columns, route.mine))
     every = communicator.gather_object((sent, cpu, (rise, mixed.nbytes, received * size)))
-    everywhere = route.traffic.gathered_rows * size
-    distinct = int(route.traffic.distinct_rows.sum()) * size
+    everywhere = int(route.hosted.sum()) * (communicator.size - 1) * size
+    distinct = int(route.transfer.between.sum()) * size
     return {
         "transport": route.chosen[0],
         "sent": sum(one[0] for one in every or ()),
@@ -194,10 +193,7 @@ def timed(communicator: Any, action: Callable[[], None]) -> list[tuple[float, fl
 
 def follow(gossip: Any, route: Any, flat: np.ndarray) -> None:
     """A round without its arithmetic."""
-    from mpifed.exchange.routes import arrivals
-
-    communicator = gossip.federation.communicator
-    for _ in arrivals(communicator, route, gossip.routing.neighbourhood(route), flat, 10):
+    for _ in gossip.routing.arrivals(route, flat):
         pass
 
 

@@ -107,7 +107,7 @@ def fedmm_round(name: str, dimension: int, atoms: int, z: Any, rounds: int) -> N
     """Time what ten clients and the server compute in a round with 8-bit messages."""
     import torch
 
-    from mpifed.exchange.compression.rounding import Quantise
+    from mpifed.exchange.compression import Quantise
     from mpifed.federation.clients import Draws
 
     surrogate, quantise, ids = problem(dimension, atoms), Quantise(), np.arange(CLIENTS)

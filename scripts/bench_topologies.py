@@ -17,7 +17,7 @@ from bench_figures import cpu_seconds, report, run
 
 import topologies
 from topologies.__main__ import main as command
-from topologies.threads import one_thread
+from topologies.inputs import one_thread
 
 SEED = 1234
 SWEEP = (

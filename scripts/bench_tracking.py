@@ -20,13 +20,13 @@ def tracker_share() -> None:
     from mpifed.errors import InputError
     from mpifed.tracking.sending import EVERY
     from mpifed.tracking.trackers import TRACKERS, About, check_tracker
-    from mpifed.training.callback import recorded
+    from mpifed.training.callbacks import recorded
 
     made = engine("synthetic-released", **{"data.n_test": 50})
 
     def round_and_row() -> dict[str, Any]:
         made.advance()
-        return made.appraised()[0]
+        return made.evaluated()[0]
 
     each = statistics.median(cpu_seconds(round_and_row, 5))
     row = recorded(round_and_row(), 1000).row

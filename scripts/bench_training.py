@@ -138,7 +138,7 @@ def overhead() -> None:
     folder = Path(tempfile.mkdtemp(prefix="mpifed-bench-"))
     from mpifed.training.run_directory import COLUMNS, Recorder
 
-    recorder = Recorder(folder / "run", COLUMNS, [], "", made.writer.finish, lambda: None)
+    recorder = Recorder(folder / "run", COLUMNS, [], "", made.writer.finish, True)
     clock = made.clock.seconds
     before = dict(clock)
     began = time.perf_counter()

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 PUBLIC = (
     *(
         "mpifed.api",
-        "mpifed.training.load",
+        "mpifed.training.trained",
         "mpifed.training.trained",
         "mpifed.state",
         "mpifed.errors",
@@ -29,8 +29,8 @@ PUBLIC = (
     *("mpifed.data.from_python", "mpifed.data.base", "mpifed.federation.clients"),
     *("mpifed.models.base", "mpifed.models.losses", "mpifed.io.weights"),
     *("mpifed.local.options", "mpifed.local.solver", "mpifed.local.adjustments"),
-    *("mpifed.local.objective", "mpifed.exchange.base", "mpifed.exchange.aggregation.aggregators"),
-    *("mpifed.exchange.attacks", "mpifed.exchange.compression.base"),
+    *("mpifed.local.objective", "mpifed.exchange.base", "mpifed.exchange.aggregation"),
+    *("mpifed.exchange.attacks", "mpifed.exchange.compression"),
     *("mpifed.exchange.corrections.base", "mpifed.surrogates.base"),
 )
 """Modules that a user's program or component imports; docs/stability.md promises them."""
@@ -43,7 +43,7 @@ PACKAGE = """# mpifed
 | | |
 | --- | --- |
 | `mpifed.run` | [mpifed.api.run][] runs an experiment |
-| `mpifed.load` | [mpifed.training.load.load][] loads what was trained |
+| `mpifed.load` | [mpifed.training.trained.load][] loads what was trained |
 | `mpifed.arrays` | [mpifed.data.from_python.arrays][] makes data of arrays |
 | `python -m mpifed.run`, ... | [commands](../running.md) |
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 FLOORS = (
     {"topologies"},
-    {"errors", "printing", "random", "sparse_rows", "state"},
+    {"errors", "random", "state"},
     {"io"},
     {"results"},
     {"command", "components", "watchdog"},
@@ -23,12 +23,11 @@ FLOORS = (
     {"config", "surrogates", "theory"},
     {"algorithms", "new", "report", "sweep"},
     {"training"},
-    {"api", "early_request", "jobs"},
+    {"api", "jobs"},
     {"mpifed"},
-    {"dry_runs", "launch", "reproduce"},
+    {"launch", "reproduce"},
     {"preload"},
     {"run", "retime", "verify", "watch", "__main__"},
-    {"completion"},
 )
 """The rooms (folders and root modules of ``mpifed``, and ``topologies``), from the ground up."""
 

@@ -1,20 +1,42 @@
 """Graphs, mixing matrices and schedules for gossip averaging."""
 
+# mypy: implicit-reexport
+# ruff: noqa: F401
+
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from topologies.analysis.consensus import ConsensusRate, consensus_rate, mixing_time
+    from topologies.analysis.consensus import (
+        Communication,
+        ConsensusRate,
+        GossipRun,
+        communication,
+        consensus_rate,
+        diameter,
+        effective_neighbours,
+        gossip,
+        mixing_time,
+        slem,
+        spectrum,
+    )
     from topologies.analysis.measures import describe
-    from topologies.analysis.messages import Communication, GossipRun, communication, gossip
-    from topologies.analysis.spectrum import diameter, effective_neighbours, slem, spectrum
     from topologies.graphs.build import build_graph, check_graph_parameters, edge_array, parse_graph
     from topologies.graphs.families import FAMILIES
+    from topologies.inputs import TopologyError
     from topologies.matrix import MixingMatrix, Report, Violation
-    from topologies.parameters import Entry, Parameter, TopologyError
-    from topologies.schedules.sequences import Drawn, Periodic, Schedule, Static
+    from topologies.schedules.sequences import (
+        BurstyEdges,
+        Drawn,
+        DropEdges,
+        DropNodes,
+        LocalRounds,
+        Periodic,
+        Schedule,
+        Static,
+    )
     from topologies.schedules.table import (
         SCHEDULES,
         build_schedule,
@@ -23,7 +45,7 @@ if TYPE_CHECKING:
         prepare_schedule,
         restore_schedule,
     )
-    from topologies.schedules.thinning import BurstyEdges, DropEdges, DropNodes, LocalRounds
+    from topologies.schema import Entry, Parameter
     from topologies.weights.fastest_mixing import FmmcResult, fmmc
     from topologies.weights.rules import (
         WEIGHTS,
@@ -35,75 +57,28 @@ if TYPE_CHECKING:
         uniform,
     )
 
-__all__ = [
-    "FAMILIES",
-    "SCHEDULES",
-    "WEIGHTS",
-    "BurstyEdges",
-    "Communication",
-    "ConsensusRate",
-    "Drawn",
-    "DropEdges",
-    "DropNodes",
-    "Entry",
-    "FmmcResult",
-    "GossipRun",
-    "LocalRounds",
-    "MixingMatrix",
-    "Parameter",
-    "Periodic",
-    "Report",
-    "Schedule",
-    "Static",
-    "TopologyError",
-    "Violation",
-    "best_constant",
-    "build_graph",
-    "build_schedule",
-    "check_graph_parameters",
-    "check_schedule",
-    "check_weights",
-    "communication",
-    "consensus_rate",
-    "describe",
-    "diameter",
-    "edge_array",
-    "effective_neighbours",
-    "fmmc",
-    "gossip",
-    "max_degree",
-    "metropolis_hastings",
-    "mixing_matrix",
-    "mixing_time",
-    "parse_graph",
-    "parse_schedule",
-    "prepare_schedule",
-    "restore_schedule",
-    "slem",
-    "spectrum",
-    "uniform",
-]
-
 # The public names by the module that defines them, which is imported when one of them is used.
 # scipy and networkx take most of a second to import, and most users of a module of this package
 # need little of them.
 _HOMES = {
-    "analysis.spectrum": "diameter effective_neighbours slem spectrum",
-    "parameters": "Entry Parameter TopologyError",
-    "analysis.consensus": "ConsensusRate consensus_rate mixing_time",
-    "graphs.families": "FAMILIES",
-    "weights.fastest_mixing": "FmmcResult fmmc",
-    "graphs.build": "build_graph check_graph_parameters edge_array parse_graph",
-    "matrix": "MixingMatrix Report Violation",
+    "analysis.consensus": "Communication ConsensusRate GossipRun communication consensus_rate "
+    "diameter effective_neighbours gossip mixing_time slem spectrum",
     "analysis.measures": "describe",
-    "analysis.messages": "Communication GossipRun communication gossip",
+    "graphs.build": "build_graph check_graph_parameters edge_array parse_graph",
+    "graphs.families": "FAMILIES",
+    "inputs": "TopologyError",
+    "matrix": "MixingMatrix Report Violation",
+    "schedules.sequences": "BurstyEdges Drawn DropEdges DropNodes LocalRounds Periodic Schedule "
+    "Static",
     "schedules.table": "SCHEDULES build_schedule check_schedule parse_schedule prepare_schedule "
     "restore_schedule",
-    "schedules.sequences": "Drawn Periodic Schedule Static",
-    "schedules.thinning": "BurstyEdges DropEdges DropNodes LocalRounds",
+    "schema": "Entry Parameter",
+    "weights.fastest_mixing": "FmmcResult fmmc",
     "weights.rules": "WEIGHTS best_constant check_weights max_degree metropolis_hastings "
     "mixing_matrix uniform",
 }
+
+__all__ = sorted(" ".join(_HOMES.values()).split())
 
 if not TYPE_CHECKING:  # else mypy would accept any name
 

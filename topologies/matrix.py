@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.parameters import TopologyError
-
 if TYPE_CHECKING:
     from scipy import sparse
 import hashlib
@@ -20,9 +18,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from topologies.inputs import check_archive
-from topologies.parameters import MATRIX_NODE_BYTES, check_memory
-from topologies.replacing import replacing
+from topologies.inputs import (
+    MATRIX_NODE_BYTES,
+    TopologyError,
+    check_archive,
+    check_memory,
+    replacing,
+)
 
 
 def node_sums(n: int, edges: NDArray[np.int64], values: NDArray[Any]) -> NDArray[np.float64]:
@@ -216,7 +218,10 @@ class MixingMatrix:
         """
         from scipy import sparse
 
-        array = sparse.csr_array(matrix, dtype=np.float64)
+        try:
+            array = sparse.csr_array(matrix, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise TopologyError(f"{type(matrix).__name__} is not a matrix of numbers") from error
         if array.ndim != 2 or array.shape[0] != array.shape[1] or not array.shape[0]:
             raise TopologyError(
                 f"the matrix has shape {array.shape}, but must be square and not empty"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import inspect
 import math
 import operator
@@ -12,14 +13,13 @@ import reprlib
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from topologies.inputs import TopologyError
-from topologies.spelling import closest
+from topologies.inputs import TopologyError, closest
 
 UNIONS = (typing.Union, types.UnionType)
 
@@ -135,7 +135,7 @@ def _read(component: Callable[..., Any]) -> dict[str, Parameter]:
 
 
 def check_options(
-    component: Callable[..., Any],
+    component: Callable[..., Any] | Mapping[str, Parameter],
     given: Mapping[str, Any],
     path: str,
     *,
@@ -143,13 +143,13 @@ def check_options(
     error: type[ValueError] = TopologyError,
 ) -> dict[str, Any]:
     """Return all options of a component: the given ones checked, the others at their defaults."""
-    options = options_of(component)
+    options = component if isinstance(component, Mapping) else options_of(component)
     prefix = f"{path}." if path else ""
     for name in given:
         if name not in options:
             what = "option" if path else "configuration key"
             allowed = closest(str(name), options) if options else f"{path} takes no options"
-            if name in inspect.signature(inspect.unwrap(component)).parameters:
+            if callable(component) and name in inspect.signature(component).parameters:
                 allowed = f"options are keyword-only parameters: def ...(..., *, {name})"
             else:
                 allowed = elsewhere(str(name)) + allowed
@@ -321,6 +321,14 @@ def from_text(text: str, annotation: Any) -> Any:
     return words.get(text.lower(), text)
 
 
+def values_of(options: Mapping[str, Parameter], words: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of options that are written as text; others are left as they are."""
+    return {
+        key: from_text(word, options[key].annotation) if key in options else word
+        for key, word in words.items()
+    }
+
+
 def describe(annotation: Any) -> str:
     """Return ``annotation`` in the words of a message."""
     origin, parts = get_origin(annotation), get_args(annotation)
@@ -366,6 +374,83 @@ def shown(value: Any) -> str:
     except Exception:
         # Python refuses to write out very long numbers; a user's object may raise anything.
         return f"a {type(value).__name__} that cannot be written out"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A function in a table of names.
+
+    Attributes
+    ----------
+    build : Callable[..., Any]
+        The function.
+    own : bool
+        Whether it is a user's own, whose parameters are not checked.
+    """
+
+    build: Callable[..., Any]
+    own: bool = field(default=False, kw_only=True)
+
+    @property
+    def summary(self) -> str:
+        """A line about it."""
+        return summary(self.build).removesuffix(".")
+
+    @property
+    def parameters(self) -> dict[str, Parameter]:
+        """Its options by name; empty for a user's own function."""
+        return {} if self.own else options_of(self.build)
+
+    def complete(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all options of the entry ``name``, checked; those of a user's own as given."""
+        return dict(given) if self.own else check_options(self.parameters, given, name)
+
+
+E = TypeVar("E", bound=Entry)
+
+
+def find(table: Mapping[str, E], what: str, name: str) -> E:
+    """Return the entry called ``name``, or one for the user's own ``package.module:object``."""
+    if name in table:
+        return table[name]
+    if isinstance(name, str) and OWN.fullmatch(name):
+        return type(next(iter(table.values())))(load_object(name), own=True)
+    raise TopologyError(f"Unknown {what} {shown(name)}; {closest(str(name), table)}")
+
+
+# How a user's own object is named.
+OWN = re.compile(r"[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*")
+
+
+def load_object(name: str) -> Callable[..., Any]:
+    """Import ``package.module:object``; what the module raises is raised as it is."""
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute, None)
+    except ModuleNotFoundError as error:
+        if not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise TopologyError(f"{name!r}: there is no module {error.name!r}") from None
+    if not callable(found):
+        raise TopologyError(f"{name!r}: the module has no function {attribute!r}")
+    return found
+
+
+def parse_spec(text: str) -> tuple[str, dict[str, str]]:
+    """Split ``name:key=value,...`` into the name and its values, which stay text."""
+    name, _, rest = text.partition(":")
+    if "." in name:
+        attribute, _, rest = rest.partition(":")
+        name = f"{name}:{attribute}"
+    values: dict[str, str] = {}
+    for part in filter(None, rest.split(",")):
+        key, equals, value = part.partition("=")
+        if not (equals and key and value):
+            raise TopologyError(f"{part!r} in {text!r} is not of the form key=value")
+        if key in values:
+            raise TopologyError(f"{key!r} is given twice in {text!r}")
+        values[key] = value
+    return name, values
 
 
 HEADING = "Parameters\n----------\n"

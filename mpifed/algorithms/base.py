@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 
@@ -15,9 +15,13 @@ from torch import Tensor
 from mpifed.components.base import DeclaredAlgorithm
 from mpifed.components.registry import find
 from mpifed.data.base import Task
+from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange
-from mpifed.federation.clients import Clients, Draws
+from mpifed.exchange.compression import Compressor
+from mpifed.federation.clients import Clients, Draws, Federation
+from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
+from mpifed.state import tensors
 
 AnyChannel = TypeVar("AnyChannel", bound=Channel, contravariant=True)
 StepScale = Literal["paper", "normalised", "none"]
@@ -26,7 +30,7 @@ Weighting = Literal["samples", "clients"] | None
 
 @dataclass(frozen=True)
 class Predictor:
-    """What clients deploy: a mixture of M models each; ``returned`` refuses other shapes.
+    """What clients deploy: a mixture of M models each; see ``check_predictor``.
 
     Attributes
     ----------
@@ -129,6 +133,7 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel]):
         What its model must be an instance of; ``Model`` is what predicts.
     """
 
+    model: Any
     learns: ClassVar[str] = ""
     sends: ClassVar[str] = ""
     online: bool = False
@@ -227,9 +232,24 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel]):
         """Return what was learnt and belongs to no client, by name (``learnt`` in clients.h5)."""
         return {}
 
-    @abstractmethod
     def payload(self) -> int:
-        """Return how many numbers a client sends in one round."""
+        """Return how many numbers a client sends in one round; by default those of one model."""
+        return self.model.n_parameters
+
+
+class GlobalModel(Algorithm[AnyChannel]):
+    """A method that learns one model: ``model`` and ``optimizer`` are fields of its state."""
+
+    def __init__(self, model: Model, local: LocalSolver) -> None:
+        self.model, self.local = model, local
+
+    def deploy(self, state: Any, clients: Clients, draws: Draws) -> Predictor:
+        """Return the model, with running statistics of the clients' own where these stay."""
+        return Predictor(self.local.own(state.model, state.optimizer))
+
+    def adapt(self, state: Any, clients: Clients, exchange: Exchange, draws: Draws) -> Predictor:
+        """Return the model, under gossip the mean of all."""
+        return Predictor(exchange.mean(state.model))
 
 
 def algorithm_class(name: Any) -> type[Algorithm]:
@@ -271,3 +291,93 @@ def step_scale(clients: Clients, channel: Channel, rule: StepScale) -> np.ndarra
         return None
     weights = clients.weights.numpy()
     return weights if rule == "paper" else weights * len(clients.federation.training)
+
+
+def check_state(algorithm: Algorithm, method: str, made: Any, before: Any = None) -> None:
+    """Check a state that a method returned: tensors with owners, of the shapes that were given."""
+    said = f"algorithm '{type(algorithm).__name__}': {method} returned"
+    wanted = "a dataclass of tensors (mpifed.state)" if before is None else type(before).__name__
+    if not is_dataclass(made) or (before is not None and type(made) is not type(before)):
+        raise InputError(f"{said} {type(made).__name__}; it must return {wanted}")
+    for each in fields(made):
+        value, name = getattr(made, each.name), each.name
+        if is_dataclass(value):
+            check_state(algorithm, method, value, None if before is None else getattr(before, name))
+            continue
+        if "owner" not in each.metadata or not isinstance(value, Tensor):
+            raise InputError(
+                f"{said} a state whose {name} is {type(value).__name__}; it must be a tensor, "
+                f"declared as {name}: Tensor = state.server(), client(), shared() or follows()"
+            )
+        given = value if before is None else getattr(before, name)
+        storable = value.layout == torch.strided and value.dtype != torch.bfloat16
+        if not storable or (value.dtype, value.shape) != (given.dtype, given.shape):
+            raise InputError(
+                f"{said} a state whose {name} is {value.layout} {value.dtype} of shape "
+                f"{tuple(value.shape)}; it must be a dense tensor of a type that numpy has, "
+                f"{given.dtype} of shape {tuple(given.shape)} here"
+            )
+
+
+def check_rows(algorithm: Algorithm, made: Any, n_clients: int, shared_is_rows: bool) -> None:
+    """Check that what ``init`` returned has a row of each client where it must."""
+    for name, tensor, is_rows in tensors(made, shared_is_rows):
+        if is_rows and (not tensor.dim() or len(tensor) != n_clients):
+            raise InputError(
+                f"algorithm '{type(algorithm).__name__}': init returned a state whose {name} has "
+                f"shape {tuple(tensor.shape)} for {n_clients} clients; its first axis must be "
+                "clients (what exchange.spread returns, for shared fields)"
+            )
+
+
+def checked_predictor(
+    algorithm: Algorithm, method: str, made: Any, n_clients: int, n_parameters: int
+) -> Predictor:
+    """Return what ``deploy`` or ``adapt`` returned; ``InputError`` unless its shapes fit."""
+    said = f"algorithm '{type(algorithm).__name__}': {method}"
+    if not isinstance(made, Predictor):
+        raise InputError(f"{said} returned {type(made).__name__}; it must return a Predictor")
+    if n_clients:
+        check_predictor(made, n_clients, n_parameters, said)
+    return made
+
+
+def check_predictor(
+    predictor: Predictor, n_clients: int, n_parameters: int, said: str = "the algorithm"
+) -> None:
+    """Check that a predictor's shapes say which models a client deploys."""
+    found, mixture = predictor.parameters, predictor.mixture
+    if found is not None:
+        shape, models = tuple(found.shape), found.shape[-2] if found.dim() > 1 else 0
+        own = (n_clients, models, n_parameters)
+        fits = models > 0 and shape in ((models, n_parameters), own)
+        models += predictor.beside is not None
+        mixed = models == 1 if mixture is None else tuple(mixture.shape) == (n_clients, models)
+        if not (fits and mixed):
+            weights = "no mixture" if mixture is None else f"a mixture {tuple(mixture.shape)}"
+            raise InputError(
+                f"{said} deploys parameters of shape {shape} and {weights} for {n_clients} "
+                f"clients; allowed: (M, {n_parameters}) for M models that all share, or "
+                f"({n_clients}, M, {n_parameters}) for each client's own, with a mixture "
+                f"({n_clients}, M), which M = 1 may do without, or ({n_clients}, M + 1) with a "
+                "predictor besides"
+            )
+    for name, values in predictor.results.items():
+        if values.dim() == 0 or len(values) != n_clients:
+            raise InputError(
+                f"{said} deploys results '{name}' of shape {tuple(values.shape)} for "
+                f"{n_clients} clients; the first axis must be clients"
+            )
+
+
+def message_variance(compressor: Compressor | None, federation: Federation, size: int) -> float:
+    """Return omega of a client's message, participation included: (1 + omega) / p - 1."""
+    omega = compressor.omega(size) if compressor is not None else 0.0
+    return (1 + omega) / federation.inclusion - 1
+
+
+def averaged_buffers(model: Tensor, average: Tensor, n_buffers: int) -> Tensor:
+    """Return a server's new model, with running statistics that are averaged."""
+    if not n_buffers:
+        return model
+    return torch.cat([model[..., :-n_buffers], average[..., -n_buffers:]], -1)

@@ -2,21 +2,71 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
-from mpifed.checkpoint.copies import Part, Staging, parts
-from mpifed.checkpoint.disk import in_thread
-from mpifed.checkpoint.files import Meta, write
+from mpifed import state as states
+from mpifed.checkpoint.files import Meta, Part, parts, write
 from mpifed.federation.clients import Federation
+from mpifed.state import host_memory
+
+# Added to the nice value of the threads that write, below those that compute.
+NICE = 5
+
+
+def give_way() -> None:
+    """Lower the priority of the calling thread by ``NICE``, where the system supports it."""
+    with contextlib.suppress(OSError, AttributeError):
+        own = os.getpriority(os.PRIO_PROCESS, os.getpid())
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(own + NICE, 19))
+
 
 # Seconds that a failed run waits for a checkpoint being written.
 SETTLING = 20.0
+
+
+class Staging:
+    """Memory for one copy of a state."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, Tensor] = {}
+
+    def copy(self, state: Any, shared_is_rows: bool, server: bool) -> list[Part]:
+        """Copy the tensors of a state."""
+        made = []
+        for name, tensor, is_rows in states.tensors(state, shared_is_rows):
+            if is_rows or server:
+                buffer = self._buffer(name, tensor)
+                buffer.copy_(tensor.detach())
+                made.append(Part(name, buffer.numpy(), is_rows))
+        return made
+
+    def _buffer(self, name: str, tensor: Tensor) -> Tensor:
+        kept = self._buffers.get(name)
+        if kept is None or kept.shape != tensor.shape or kept.dtype != tensor.dtype:
+            kept = host_memory(tensor)
+            self._buffers[name] = kept
+        return kept
+
+
+def in_thread(action: Callable[[], None], name: str) -> threading.Thread:
+    """Start a thread of lower priority than those that compute."""
+
+    def run() -> None:
+        give_way()
+        action()
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread
 
 
 class Writer:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
+import torch
 
-from mpifed.checkpoint.copies import Part
-from mpifed.checkpoint.format import LIBRARY, Meta, lay_out, read_description
-from mpifed.checkpoint.gathering import feed, fill
+from mpifed import state as states
+from mpifed.checkpoint.format import LIBRARY, Meta, description, read_description
 from mpifed.checkpoint.integrity import Damaged, seal, verify, verify_on_disk
-from mpifed.checkpoint.stored_state import opened_checkpoint, read_state, selection
 from mpifed.errors import PeerFailure, RunError
 from mpifed.federation.clients import Federation
 from mpifed.io.atomic import partial_of, replacing
-from mpifed.io.hdf5 import disk_reason, whole
+from mpifed.io.hdf5 import disk_reason, opened, whole
 from mpifed.mpi.communicator import Communicator
+from mpifed.state import on_host
 
 __all__ = [
     "Damaged",
@@ -39,6 +43,42 @@ __all__ = [
 
 NAME = re.compile(r"round-([0-9]{6,18})\.h5")
 
+# Largest number of bytes that are sent or read at once, where a row is not longer.
+PIECE = 1 << 24
+
+# Bytes that HDF5 may need besides a tensor's own.
+ROOM = 1 << 11
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Part:
+    """One tensor of a state, in the host's memory."""
+
+    name: str
+    values: np.ndarray
+    is_rows: bool
+    release: Callable[[], None] = _nothing
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one client's row, or of the whole tensor where it is the server's."""
+        shape = self.values.shape[1:] if self.is_rows else self.values.shape
+        return int(np.prod(shape, dtype=np.int64)) * self.values.itemsize
+
+
+def parts(
+    state: Any, shared_is_rows: bool, release: Callable[[], None] | None = None
+) -> list[Part]:
+    """Return the tensors of a state as NumPy arrays, without a copy where they are on the CPU."""
+    return [
+        Part(name, on_host(tensor), is_rows, release or _nothing)
+        for name, tensor, is_rows in states.tensors(state, shared_is_rows)
+    ]
+
 
 def path_of(directory: Path, round: int) -> Path:
     """Return the path of the checkpoint of ``round`` in ``directory``."""
@@ -52,7 +92,13 @@ def round_of(path: Path) -> int:
 
 def listed(directory: Path) -> list[Path]:
     """Return the checkpoints in ``directory``, newest first, intact or damaged."""
-    found = [path for path in directory.glob("round-*.h5") if NAME.fullmatch(path.name)]
+    try:
+        names = os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise Damaged(f"{directory} cannot be read: {error.strerror}") from None
+    found = [directory / name for name in names if NAME.fullmatch(name)]
     return sorted(found, key=round_of, reverse=True)
 
 
@@ -109,22 +155,91 @@ def _write_first(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as partial:
-            places = lay_out(partial, meta, parts, arrays, federation.n_clients)
-            if writes_together(communicator):
-                _reserve(partial)
+            offsets = _lay_out(partial, description(meta, arrays), parts, federation.n_clients)
             announced = True
-            communicator.broadcast_object([place.name for place in places])
+            communicator.broadcast_object(list(offsets))
             if writes_together(communicator):
                 _write_together(partial, parts, federation, communicator)
                 communicator.barrier()
-                seal(partial)
             else:
-                fill(partial, places, parts, federation, communicator)
+                with partial.open("r+b", buffering=0) as file:
+                    for part in _in_order(parts, offsets):
+                        file.seek(offsets[part.name])
+                        for rows in _rows_of(part, federation, communicator):
+                            _write_all(file, rows)
+                            part.release()
+            seal(partial)
             verify_on_disk(partial)
     except (OSError, RuntimeError):
         if not announced:
             communicator.broadcast_object(None)
         raise
+
+
+def _lay_out(path: Path, content: bytes, parts: Sequence[Part], n_clients: int) -> dict[str, int]:
+    """Write the description and reserve space for all tensors; returns where each begins."""
+    path.write_bytes(content)
+    rows = sum(part.row_bytes * (n_clients if part.is_rows else 1) for part in parts)
+    # On disk before HDF5 writes, which fails badly when a disk becomes full.
+    with path.open("r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, len(content) + rows + ROOM * (len(parts) + 1))
+    # Allocated at once: later it could not be while ranks write.
+    room = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    room.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    room.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    offsets = {}
+    with h5py.File(path, "r+", libver=LIBRARY) as file:
+        for part in parts:
+            shape = (n_clients, *part.values.shape[1:]) if part.is_rows else part.values.shape
+            group = file["clients" if part.is_rows else "server"]
+            if not shape:
+                group[part.name] = part.values  # h5py reserves no space for a single number
+                continue
+            made = group.create_dataset(part.name, shape, part.values.dtype, dcpl=room)
+            if made.size:
+                offsets[part.name] = int(made.id.get_offset())
+    return offsets
+
+
+def _in_order(parts: Sequence[Part], names: Iterable[str]) -> list[Part]:
+    by_name = {part.name: part for part in parts}
+    return [by_name[name] for name in names if name in by_name]
+
+
+def _rows_of(
+    part: Part, federation: Federation, communicator: Communicator
+) -> Iterator[np.ndarray]:
+    """Yield a tensor in pieces of at most ``PIECE`` bytes or one row, received from its hosts."""
+    if not part.is_rows:
+        yield part.values
+        return
+    step = max(1, PIECE // part.row_bytes)
+    for first in range(0, federation.n_clients, step):
+        owners = federation.owner[first : first + step]
+        own = _hosted_rows(part, federation, first, first + step)
+        if not owners.any():
+            yield own
+            continue
+        made = np.empty((len(owners), *part.values.shape[1:]), part.values.dtype)
+        made[owners == 0] = own
+        for rank in np.unique(owners[owners > 0]):
+            theirs = owners == rank
+            shape = (int(theirs.sum()), *made.shape[1:])
+            made[theirs] = communicator.receive(shape, made.dtype, int(rank))
+        yield made
+
+
+def _hosted_rows(part: Part, federation: Federation, first: int, last: int) -> np.ndarray:
+    """Return the rows of the clients from ``first`` to ``last`` that this rank hosts."""
+    start, stop = np.searchsorted(federation.hosted, (first, last))
+    return part.values[start:stop]
+
+
+def _write_all(file: io.FileIO, values: np.ndarray) -> None:
+    """Write numbers where the file stands; unlike h5py, this lets other threads run."""
+    data = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+    while data:
+        data = data[file.write(data) :]
 
 
 def _write_part(
@@ -137,8 +252,16 @@ def _write_part(
     if writes_together(communicator):
         _write_together(partial, parts, federation, communicator)
         communicator.barrier()
-    else:
-        feed(order, parts, federation, communicator)
+        return
+    for part in _in_order(parts, order):
+        if not part.is_rows:
+            continue
+        step = max(1, PIECE // part.row_bytes)
+        for first in range(0, federation.n_clients, step):
+            rows = _hosted_rows(part, federation, first, first + step)
+            if len(rows):
+                communicator.send(rows, 0)
+            part.release()
 
 
 def _tidy(directory: Path, round: int, keep: int | None) -> None:
@@ -174,15 +297,6 @@ def _write_together(
         file.flush()
 
 
-def _reserve(path: Path) -> None:
-    """Allocate disk space for all of ``path``: HDF5 fails badly when a disk becomes full."""
-    descriptor = os.open(path, os.O_RDWR)
-    try:
-        os.posix_fallocate(descriptor, 0, os.fstat(descriptor).st_size)
-    finally:
-        os.close(descriptor)
-
-
 def newest(directory: Path) -> tuple[tuple[Path, Meta] | None, list[str]]:
     """Return the newest intact checkpoint of a run directory, and what is wrong with newer
     ones.
@@ -216,3 +330,70 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
             for name, data in file["server"].items()
             if name.startswith("exchange.")
         }
+
+
+def selection(ids: np.ndarray) -> slice | np.ndarray:
+    """Return ascending ``ids`` for h5py: a slice, much faster, where they are consecutive."""
+    if len(ids) and ids[-1] - ids[0] == len(ids) - 1:
+        return slice(int(ids[0]), int(ids[-1]) + 1)
+    return ids
+
+
+@contextlib.contextmanager
+def opened_checkpoint(path: Path) -> Iterator[h5py.File]:
+    """Open ``path`` for reading; errors of reading become ``Damaged``."""
+    try:
+        with opened(path) as file:
+            yield file
+    except Damaged:
+        raise
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
+        raise Damaged(f"{path} cannot be read: {disk_reason(error)}") from error
+
+
+def read_state(
+    path: Path,
+    state: Any,
+    shared_is_rows: bool,
+    hosted: np.ndarray,
+    release: Callable[[], None] | None = None,
+) -> Any:
+    """Return ``state`` with the stored tensors; each rank reads the rows of the ``hosted``
+    clients.
+    """
+    values = {}
+    with opened_checkpoint(path) as file:
+        for name, tensor, is_rows in states.tensors(state, shared_is_rows):
+            group = file["clients" if is_rows else "server"]
+            if not isinstance(group.get(name), h5py.Dataset):
+                raise Damaged(f"{path} lacks the state '{name}'")
+            stored = group[name]
+            fresh = tensor
+            if release is None or not is_rows:
+                form = torch.contiguous_format
+                fresh = torch.empty_like(tensor, device="cpu", memory_format=form)
+            target = fresh.detach().numpy()
+            same = stored.shape[is_rows:] == target.shape[is_rows:] and stored.dtype == target.dtype
+            if not same or (is_rows and len(hosted) and hosted[-1] >= len(stored)):
+                found = f"{stored.dtype} {stored.shape}"
+                raise Damaged(f"{path} holds '{name}' as {found}, which is not this run's form")
+            if target.size and is_rows:
+                _read_rows(stored, target, hosted, release)
+            elif target.size:
+                stored.read_direct(target)
+            values[name] = fresh.to(tensor.device)
+    return states.replace_tensors(state, values)
+
+
+def _read_rows(
+    stored: h5py.Dataset,
+    target: np.ndarray,
+    hosted: np.ndarray,
+    release: Callable[[], None] | None,
+) -> None:
+    step = len(hosted) if release is None else max(1, PIECE * len(hosted) // target.nbytes)
+    for first in range(0, len(hosted), step):
+        ids = hosted[first : first + step]
+        stored.read_direct(target, selection(ids), slice(first, first + len(ids)))
+        if release is not None:
+            release()

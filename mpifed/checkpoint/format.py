@@ -1,29 +1,29 @@
-"""The layout of a checkpoint in HDF5: groups, attributes, and space for every tensor."""
+"""The content of a checkpoint in HDF5 besides the state: groups, attributes and metrics."""
 
 from __future__ import annotations
 
+import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import h5py
 import numpy as np
 
-from mpifed.checkpoint.copies import Part
-from mpifed.checkpoint.description import read_description_of_data, store_description
-from mpifed.checkpoint.hdf5 import writing
 from mpifed.checkpoint.integrity import BLOCK, FORMAT
-from mpifed.data.base import Description
-from mpifed.io.hdf5 import check_size
+from mpifed.data.base import Description, Task
+from mpifed.io.hdf5 import check_size, whole
 from mpifed.io.text import is_count, is_number
 from mpifed.results.configurations import check_stored
 from mpifed.results.results import check_rows
 
 # The version of the file format, which every HDF5 since 1.10 writes and reads.
 LIBRARY = ("v110", "v110")
+
+# Arrays of a description, a number for each client.
+COUNTS = ("n_train", "n_val", "n_test")
 
 
 @dataclass(frozen=True)
@@ -42,42 +42,17 @@ class Meta:
     simulated: np.ndarray | None = None
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where the bytes of a tensor are in the file."""
-
-    name: str
-    offset: int
-
-
-def lay_out(
-    path: Path,
-    meta: Meta,
-    parts: Sequence[Part],
-    arrays: Mapping[str, np.ndarray],
-    n_clients: int,
-) -> list[Place]:
-    """Create the file of a checkpoint, complete but for the bytes of its tensors."""
-    with writing(path, "w", userblock_size=BLOCK, libver=LIBRARY) as file:
+def description(meta: Meta, arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Return the HDF5 file of a checkpoint without the tensors of the state."""
+    # Made in memory: HDF5 cannot close a file on a disk that becomes full.
+    content = io.BytesIO()
+    with h5py.File(content, "w", userblock_size=BLOCK, libver=LIBRARY) as file:
         _describe(file, meta)
-        server, clients = file.create_group("server"), file.create_group("clients")
+        server = file.create_group("server")
+        file.create_group("clients")
         for name, array in arrays.items():
             server[f"exchange.{name}"] = array
-        # Allocated at once: later it could not be while ranks write.
-        room = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        room.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-        room.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-        places = []
-        for part in parts:
-            shape = (n_clients, *part.values.shape[1:]) if part.is_rows else part.values.shape
-            group = clients if part.is_rows else server
-            if not shape:
-                group[part.name] = part.values  # h5py reserves no space for a single number
-                continue
-            made = group.create_dataset(part.name, shape, part.values.dtype, dcpl=room)
-            if made.size:
-                places.append(Place(part.name, int(made.id.get_offset())))
-    return sorted(places, key=lambda place: place.offset)
+    return content.getvalue()
 
 
 def _describe(file: h5py.File, meta: Meta) -> None:
@@ -90,7 +65,7 @@ def _describe(file: h5py.File, meta: Meta) -> None:
     about.attrs["ledger"] = json.dumps(meta.ledger)
     about.attrs["seconds"] = json.dumps(meta.seconds)
     if meta.data is not None:
-        store_description(about, meta.data)
+        _store_data(about, meta.data)
     if meta.simulated is not None:
         about["simulated"] = meta.simulated
     text = h5py.string_dtype()
@@ -101,7 +76,7 @@ def _describe(file: h5py.File, meta: Meta) -> None:
 
 
 def read_description(file: h5py.File) -> Meta:
-    """Read and check what ``lay_out`` recorded of ``meta``."""
+    """Read and check what ``description`` recorded of ``meta``."""
     about = file["meta"].attrs
     if _count(about, "format") != FORMAT:
         raise ValueError(f"/meta says format {about['format']}, and this mpifed reads {FORMAT}")
@@ -119,7 +94,7 @@ def read_description(file: h5py.File) -> Meta:
         rows,
         json.loads(about["ledger"]),
         json.loads(about["seconds"]),
-        read_description_of_data(file["meta"]),
+        _read_data(file["meta"]),
         _clock(file["meta"]),
     )
     if rows and int(dict(zip(columns, rows[-1], strict=True))["round"]) > meta.round:
@@ -132,9 +107,58 @@ def read_description(file: h5py.File) -> Meta:
     return meta
 
 
+def _store_data(meta: h5py.Group, about: Description) -> None:
+    """Store a description in the group ``meta`` of a checkpoint."""
+    group = meta.create_group("data")
+    group.attrs["source"], group.attrs["task"] = about.source, about.task
+    group.attrs["input_shape"] = json.dumps(list(map(int, about.input_shape)))
+    group.attrs["n_classes"] = int(about.n_classes)
+    group.attrs["class_names"] = json.dumps(list(about.class_names))
+    for name in (*COUNTS, "label_counts"):
+        found = getattr(about, name)
+        if found is not None:
+            group[name] = np.asarray(found, np.int64)
+
+
+def _read_data(meta: h5py.Group) -> Description | None:
+    """Return the description that a checkpoint holds; None in one of an earlier version."""
+    if "data" not in meta:
+        return None
+    group = meta["data"]
+    shape, names = json.loads(group.attrs["input_shape"]), json.loads(group.attrs["class_names"])
+    n_classes, task = int(group.attrs["n_classes"]), str(group.attrs["task"])
+    n_train, n_val, n_test = (_counts(group[name]) for name in COUNTS)
+    is_shape = isinstance(shape, list) and all(is_count(size) for size in shape)
+    is_names = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    is_task = task in get_args(Task) and is_count(n_classes)
+    if not (is_shape and is_names and is_task and len(n_train) == len(n_val) == len(n_test)):
+        raise ValueError("/meta/data is no description of a data set")
+    found: dict[str, Any] = {"class_names": tuple(names), "task": task}
+    if "label_counts" in group:
+        found["label_counts"] = _counts(group["label_counts"])
+    source = str(group.attrs["source"])
+    return Description(source, tuple(shape), n_classes, n_train, n_val, n_test, **found)
+
+
+def _counts(data: Any) -> np.ndarray:
+    """Return numbers of samples, int64 (n,)."""
+    _check_stored(data)
+    found = whole(data)
+    if found.ndim != 1 or found.dtype != np.int64 or (found < 0).any():
+        raise ValueError(f"{data.name} holds no numbers of samples")
+    return found
+
+
+def _check_stored(data: Any) -> None:
+    """Check that a data set has as many bytes in the file as it declares."""
+    check_size(data)
+    if data.id.get_storage_size() < data.size * data.id.get_type().get_size():
+        raise ValueError(f"{data.name} declares {data.size} values that are not in the file")
+
+
 def _texts(data: Any, dimensions: int) -> Any:
     """Return the texts of a data set; raise ``ValueError`` for another number of dimensions."""
-    check_size(data)
+    _check_stored(data)
     if data.ndim != dimensions:
         raise ValueError(f"{data.name} has the shape {data.shape}")
     return data.asstr()[()]
@@ -153,6 +177,7 @@ def _clock(about: h5py.Group) -> np.ndarray | None:
     found = about["simulated"]
     if not isinstance(found, h5py.Dataset) or found.dtype != np.float64 or found.ndim != 1:
         raise ValueError("/meta/simulated is not a row of float64 numbers")
+    _check_stored(found)
     times = np.asarray(found[()])
     if not len(times) or not (np.isfinite(times[1:]) & (times[1:] >= 0)).all() or times[0] < 0:
         raise ValueError("/meta/simulated is not made of seconds, at least 0")

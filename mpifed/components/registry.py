@@ -19,10 +19,10 @@ from mpifed.components.schema import ComponentOf, check_options, options_of, sho
 from mpifed.components.tables import BASES, MADE_BY_FUNCTIONS, TABLES
 from mpifed.errors import CodeError, InputError, closest, in_words
 from mpifed.io.yaml_files import parse_value
+from topologies.inputs import nearest
 from topologies.schema import SENTENCE
 from topologies.schema import summaries as summaries
 from topologies.schema import summary as summary
-from topologies.spelling import nearest
 
 # How a component with options in one text begins: ``torus:rows=4``, ``own.module:graph:k=3``.
 SPELT = re.compile(r"[A-Za-z_]\w*(\.[\w.]*:\w+)?:\w+=")
@@ -62,10 +62,8 @@ def with_options(name: str, path: str) -> tuple[str, dict[str, Any]]:
     """
     if SPELT.match(name) is None:
         return name, {}
-    from topologies.parameters import (
-        TopologyError,
-        parse_spec,  # here, since few names are so
-    )
+    from topologies.inputs import TopologyError
+    from topologies.schema import parse_spec
 
     try:
         spelt, values = parse_spec(name)
@@ -136,14 +134,14 @@ def check_declared(kind: str, section: Any, path: str, default: str | None = Non
             hint = f"set {path}={' or '.join(owners)}, which has it; " if owners else ""
             allowed = closest(str(option), options) if options else f"{name} takes no options"
             raise InputError(f"Unknown option {shown(f'{path}.{option}')}; {hint}{allowed}")
-        inner = options[option]
-        if inner in TABLES and value is not None:
-            check_declared(inner, value, f"{path}.{option}")
+        within, usual = options[option]
+        if within in TABLES and value is not None:
+            check_declared(within, value, f"{path}.{option}", usual)
 
 
 @functools.cache
-def declared_options(target: str) -> dict[str, str | None]:
-    """Return the options of a shipped component, with their kind where they are components.
+def declared_options(target: str) -> dict[str, tuple[str | None, Any]]:
+    """Return the options of a shipped component: the kind of a component, or None, and defaults.
 
     They are read from the module's source: importing it takes torch, which takes seconds.
     """
@@ -162,18 +160,20 @@ def declared_options(target: str) -> dict[str, str | None]:
         place = imported.get(name, "")
         return declared_options(place) if place.startswith("mpifed.") else {}
     function: Any = found[name]
-    inherited: dict[str, str | None] = {}
+    inherited: dict[str, tuple[str | None, Any]] = {}
     if isinstance(function, ast.ClassDef):
         bases = [getattr(base, "value", base) for base in function.bases]  # of Algorithm[Channel]
         inits = [each for each in function.body if getattr(each, "name", "") == "__init__"]
         function = inits[0] if inits else None
         if bases and (function is None or function.args.kwarg is not None):
-            base = bases[0].id
-            inherited = declared_options(f"{module}:{base}")
+            inherited = declared_options(f"{module}:{getattr(bases[0], 'id', '')}")
     if function is None:
         return inherited
-    arguments = function.args.kwonlyargs
-    return inherited | {each.arg: _kind_in(each.annotation) for each in arguments}
+    arguments = zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+    return inherited | {
+        each.arg: (_kind_in(each.annotation), getattr(default, "value", None))
+        for each, default in arguments
+    }
 
 
 def _kind_in(annotation: ast.expr | None) -> str | None:

@@ -38,9 +38,8 @@ from mpifed.config.sections import (
 )
 from mpifed.errors import InputError, closest
 from mpifed.federation import participation
-from mpifed.federation.network import ComputeOptions, NetworkOptions
+from mpifed.federation.options import ComputeOptions, NetworkOptions, PrivacyOptions
 from mpifed.federation.participation import Participation, count_unseen
-from mpifed.federation.privacy import PrivacyOptions
 from mpifed.local.options import LocalOptions
 from mpifed.watchdog.heartbeat import STALL_LIMIT
 

@@ -63,7 +63,7 @@ def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
 
 def read_experiment(name: str | None) -> dict[str, Any]:
     """Read a shipped experiment, by default ``DEFAULT_EXPERIMENT``, or a YAML file."""
-    name = name or DEFAULT_EXPERIMENT
+    name = DEFAULT_EXPERIMENT if name is None else name
     if name in experiment_names():
         return copy.deepcopy(_shipped(EXPERIMENTS / f"{name}.yaml"))
     path = Path(name)

@@ -26,7 +26,7 @@ from mpifed.config.configuration import SECTIONS, Configuration
 from mpifed.config.experiments import DEFAULTS, experiment_names, read_experiment
 from mpifed.errors import InputError
 from mpifed.federation.participation import KINDS
-from topologies.spelling import nearest
+from topologies.inputs import nearest
 
 # How a configuration names one of a kind, where it is not ``kind=name``.
 USES: Mapping[str, str] = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Mapping
 from typing import Any
 
 from annotated_types import Gt, Lt
@@ -16,7 +15,7 @@ from mpifed.components.schema import shown
 from mpifed.components.tables import ALGORITHMS
 from mpifed.errors import InputError
 from mpifed.federation import participation
-from mpifed.federation.network import ComputeOptions
+from mpifed.federation.options import ComputeOptions
 from mpifed.local.options import LocalOptions
 
 
@@ -25,21 +24,6 @@ class Not:
     """All values but one; ``Not(None)`` is all that is given."""
 
     value: Any
-
-
-@dataclasses.dataclass(frozen=True)
-class Requirement:
-    """What some values of a configuration need of others.
-
-    Keys are dotted, as on the command line; ``algorithm:communicates`` is an attribute that the
-    component's class declares. A value is one value, a tuple of them, ``Not``, a bound such as
-    ``Gt(0)``, or a function of the configuration that returns one of these. A key that the
-    configuration does not have, or leaves empty, is never in the way.
-    """
-
-    when: Mapping[str, Any]
-    needs: Mapping[str, Any]
-    why: str
 
 
 # Options of schedules with which every neighbour receives every message.
@@ -74,246 +58,253 @@ def _seconds(configuration: Any) -> Any:
     return Gt(0) if idle else Not(None)
 
 
-REQUIREMENTS = tuple(
-    Requirement(*row)
-    for row in (
-        # Local steps.
+# Rows of (when, needs, why): where all of ``when`` holds, all of ``needs`` must hold.
+#
+# Keys are dotted, as on the command line; ``algorithm:communicates`` is an attribute that the
+# component's class declares. A value is one value, a tuple of them, ``Not``, a bound such as
+# ``Gt(0)``, or a function of the configuration that returns one of these. A key that the
+# configuration does not have, or leaves empty, is never in the way.
+REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
+    # Local steps.
+    (
+        {"local.optimizer": "sgd"},
+        {"local.beta1": 0.9, "local.beta2": 0.999, "local.epsilon": 1e-8},
+        "which does not read it",
+    ),
+    ({"local.optimizer": Not("sgd")}, {"local.momentum": 0.0}, "which does not read it"),
+    # What a method declares.
+    (
+        {},
+        {"device": lambda asked: ("auto", *find_algorithm(asked.algorithm.name).devices)},
+        "which computes on the CPU",
+    ),
+    (
+        {"algorithm:communicates": True},
+        {"exchange": lambda asked: find_algorithm(asked.algorithm.name).exchanges or Not(None)},
+        "which does not support it",
+    ),
+    (
+        {"algorithm:communicates": True, "algorithm:compressors": "none"},
+        {"compression": "none"},
+        "which sends its messages whole",
+    ),
+    (
+        {
+            "algorithm:communicates": True,
+            "algorithm:compressors": "unbiased",
+            "exchange": Not("gossip"),
+        },
+        {"compression:unbiased": True},
+        "which needs E C(v) = v of messages C(v): see --list compressors",
+    ),
+    (
+        {"participation.late": "partial"},
+        {"algorithm:steps_locally": True},
+        "which cuts local steps short",
+    ),
+    # A server.
+    (
+        {"exchange.average_over": "all"},
+        {"participation.weights": "renormalised"},
+        "which weighs participants itself",
+    ),
+    *(
         (
-            {"local.optimizer": "sgd"},
-            {"local.beta1": 0.9, "local.beta2": 0.999, "local.epsilon": 1e-8},
-            "which does not read it",
-        ),
-        ({"local.optimizer": Not("sgd")}, {"local.momentum": 0.0}, "which does not read it"),
-        # What a method declares.
-        (
-            {},
-            {"device": lambda asked: ("auto", *find_algorithm(asked.algorithm.name).devices)},
-            "which computes on the CPU",
-        ),
-        (
-            {"algorithm:communicates": True},
-            {"exchange": lambda asked: find_algorithm(asked.algorithm.name).exchanges or Not(None)},
-            "which does not support it",
-        ),
-        (
-            {"algorithm:communicates": True, "algorithm:compressors": "none"},
-            {"compression": "none"},
-            "which sends its messages whole",
-        ),
-        (
+            {option: Not(None)},
             {
                 "algorithm:communicates": True,
-                "algorithm:compressors": "unbiased",
-                "exchange": Not("gossip"),
+                "algorithm:aggregates": ("mean", "means"),
+                "compression:unbiased": True,
             },
-            {"compression:unbiased": True},
-            "which needs E C(v) = v of messages C(v): see --list compressors",
-        ),
+            "which stands in for a mean of updates alone",
+        )
+        for option in ("exchange.aggregator", "exchange.clip")
+    ),
+    (
+        {"exchange.aggregator": Not(None)},
+        {"exchange.average_over": "participants", "participation.weights": "renormalised"},
+        "which counts participants alike",
+    ),
+    (
+        {"exchange.aggregator:needs_fixed_number": True},
+        {"participation:fraction": Not(None), "algorithm:aggregates": Not("means")},
+        "so that it needs a fixed number of updates",
+    ),
+    # Differential privacy.
+    (
+        PRIVATE,
+        {"exchange": "server", "algorithm:communicates": True, "algorithm:aggregates": "mean"},
+        "which is for a server that takes one mean of updates",
+    ),
+    (PRIVATE, {"algorithm.restarts": 1}, "which does not cover rounds before round 1"),
+    (PRIVATE, {"on_divergence": "stop"}, "so that no client may be left out by its data"),
+    (
+        PRIVATE,
+        {"privacy.delta": lambda asked: Lt(1 / asked.n_training)},
+        "where a larger delta allows to publish a client's data",
+    ),
+    (
+        {**PRIVATE, "privacy.where": "central"},
+        {
+            "exchange.aggregator": "mean",
+            "exchange.clip": None,
+            "exchange.average_over": "participants",
+            "compression": "none",
+        },
+        "whose noise is made for the plain mean of clipped updates of participants",
+    ),
+    # Attacks.
+    (
+        {"attack:changes_updates": True},
+        {"algorithm:communicates": True},
+        "which changes what clients send",
+    ),
+    (
+        {"attack:changes_updates": True, "exchange": "gossip"},
+        {"algorithm:aggregates": ("mean", "means")},
+        "which changes the update of a model alone",
+    ),
+    # Gossip.
+    (
+        {"exchange": "gossip"},
+        {"participation.weights": "renormalised"},
+        "where the weights of absent clients' edges return to both ends",
+    ),
+    (
+        {"algorithm": ("l2gd", "apfl", "pfedme"), "exchange": "gossip"},
+        {"algorithm.client_weights": "uniform"},
+        "where the mixing matrix has the weights",
+    ),
+    (
+        {"exchange.correction": Not(None)},
+        {"compression": "none"},
+        "whose messages are sent whole",
+    ),
+    (
+        {"exchange.correction:needs": ("static", "tree")},
+        {"participation": 1.0},
+        "so that every message of every round is needed",
+    ),
+    (ASYNCHRONOUS, {"exchange.correction": None}, "where messages of a round come in others"),
+    (ASYNCHRONOUS, {"compression": "none"}, "where replicas would miss messages"),
+    (ASYNCHRONOUS, {"on_divergence": "stop"}, "where no round can be run again"),
+    (ASYNCHRONOUS, {"participation.late": "miss"}, "where a computation takes all its steps"),
+    (
+        ASYNCHRONOUS,
+        {"compute.name": Not("measured")},
+        "whose events must not differ from run to run",
+    ),
+    (ASYNCHRONOUS, {"compute.seconds": _seconds}, "whose events follow from the clock"),
+    (
+        {"exchange.asynchrony": "pairwise"},
+        {"exchange.schedule": "static", **STILL},
+        "which draws a neighbour for each computation itself",
+    ),
+    (
+        {"exchange.schedule": ("teleport", "random_walk")},
+        {"participation": 1.0, "exchange.asynchrony": "none", **STILL},
+        "whose models few clients have, and would be lost",
+    ),
+    (
+        COMPRESSED_GOSSIP,
+        {"exchange.schedule": "static", **STILL, "participation": 1.0},
+        "where neighbours keep replicas, which need every message of every round",
+    ),
+    # Methods.
+    (
+        {"algorithm": ("scaffold", "kgt", "scaffnew")},
+        {"local.optimizer": "sgd", "local.momentum": 0.0},
+        "which corrects steps of plain SGD",
+    ),
+    (
+        {"algorithm": ("kgt", "scaffnew", "d_admm")},
+        {"exchange.asynchrony": "none", "exchange.correction": None},
+        "which corrects gossip itself, in rounds",
+    ),
+    (
+        {"algorithm": ("scaffnew", "ifca", "clustered")},
+        {"exchange.average_over": "participants", "participation.weights": "renormalised"},
+        "whose means are of those who take part",
+    ),
+    ({"algorithm": "clustered"}, {"participation:inclusion": 1.0}, "which needs all clients"),
+    (
+        {"algorithm": "fedgmm"},
+        {"participation.weights": "renormalised"},
+        "which takes means and covariances from averages of moments",
+    ),
+    (
+        {"exchange": "server"},
+        {"algorithm.model_init": "shared", "algorithm.component_init": "shared"},
+        "where there is one shared copy",
+    ),
+    (
+        {"algorithm.restarts": Gt(1)},
+        {"compression": ("none", "identity"), "exchange.correction": None},
+        "whose trials send whole messages and remember none",
+    ),
+    (
+        {"algorithm.local_solver": "newton", "exchange": "gossip"},
+        {"algorithm.gossip_step_scale": "none"},
+        "which has no learning rate to scale",
+    ),
+    (
+        {"algorithm": "fedem", "algorithm.local_solver": "newton"},
+        {"participation.late": "miss"},
+        "which takes no local steps that could be cut short",
+    ),
+    (
+        {
+            "algorithm": ("fedmm", "fedmm_theta"),
+            "algorithm:communicates": True,
+            "exchange": "gossip",
+        },
+        {"exchange.asynchrony": ("none", "wait_free"), "algorithm.control_variate_rate": 0},
+        "where values are projected and no server has control variates",
+    ),
+    (
+        {"algorithm": "fedmgs"},
+        {"participation": 1.0},
+        "in which all clients compute (algorithm.senders says how many send)",
+    ),
+    (
+        {"algorithm": "sa_ssmm"},
+        {"clients": 1, "participation": 1.0, "compression": "none"},
+        "which is centralised and sends nothing (fedmm is its federated form)",
+    ),
+    (
+        {"algorithm": "fedmm_ot"},
+        {"data": "transport", "model": "icnn", **_unread("lr", "batch_size", "steps")},
+        "which reads lr, batch_size and steps of local",
+    ),
+    ({"algorithm": "fedadam", "model": "icnn"}, {"data": "transport"}, "a transport map"),
+    (
+        {"algorithm": "fedadam", "data": "transport"},
+        {"model": "icnn", **_unread("batch_size"), "participation.late": "miss"},
+        "where clients take one gradient step on batch_size samples",
+    ),
+    (
+        {**FLIX, "algorithm.setting": "strongly_convex"},
+        {"algorithm.regulariser": "l2", "algorithm.l2": Gt(0)},
+        "which nothing else makes the risks",
+    ),
+    (
+        {**FLIX, "exchange": "gossip"},
+        {"algorithm.start": ("zeros", "ones", "random")},
+        "where no server takes an average",
+    ),
+    (
+        {**FLIX, "algorithm.start": "average"},
+        {"algorithm.start_from": None},
+        "a first round that forgets x",
+    ),
+    *(
         (
-            {"participation.late": "partial"},
-            {"algorithm:steps_locally": True},
-            "which cuts local steps short",
-        ),
-        # A server.
-        (
-            {"exchange.average_over": "all"},
-            {"participation.weights": "renormalised"},
-            "which weighs participants itself",
-        ),
-        *(
-            (
-                {option: Not(None)},
-                {
-                    "algorithm:communicates": True,
-                    "algorithm:aggregates": ("mean", "means"),
-                    "compression:unbiased": True,
-                },
-                "which stands in for a mean of updates alone",
-            )
-            for option in ("exchange.aggregator", "exchange.clip")
-        ),
-        (
-            {"exchange.aggregator": Not(None)},
-            {"exchange.average_over": "participants", "participation.weights": "renormalised"},
-            "which counts participants alike",
-        ),
-        (
-            {"exchange.aggregator:needs_fixed_number": True},
-            {"participation:fraction": Not(None), "algorithm:aggregates": Not("means")},
-            "so that it needs a fixed number of updates",
-        ),
-        # Differential privacy.
-        (
-            PRIVATE,
-            {"exchange": "server", "algorithm:communicates": True, "algorithm:aggregates": "mean"},
-            "which is for a server that takes one mean of updates",
-        ),
-        (PRIVATE, {"algorithm.restarts": 1}, "which does not cover rounds before round 1"),
-        (PRIVATE, {"on_divergence": "stop"}, "so that no client may be left out by its data"),
-        (
-            PRIVATE,
-            {"privacy.delta": lambda asked: Lt(1 / asked.n_training)},
-            "where a larger delta allows to publish a client's data",
-        ),
-        (
-            {**PRIVATE, "privacy.where": "central"},
-            {
-                "exchange.aggregator": "mean",
-                "exchange.clip": None,
-                "exchange.average_over": "participants",
-                "compression": "none",
-            },
-            "whose noise is made for the plain mean of clipped updates of participants",
-        ),
-        # Attacks.
-        (
-            {"attack:changes_updates": True},
-            {"algorithm:communicates": True},
-            "which changes what clients send",
-        ),
-        (
-            {"attack:changes_updates": True, "exchange": "gossip"},
-            {"algorithm:aggregates": ("mean", "means")},
-            "which changes the update of a model alone",
-        ),
-        # Gossip.
-        (
-            {"exchange": "gossip"},
-            {"participation.weights": "renormalised"},
-            "where the weights of absent clients' edges return to both ends",
-        ),
-        (
-            {"algorithm": ("l2gd", "apfl", "pfedme"), "exchange": "gossip"},
-            {"algorithm.client_weights": "uniform"},
-            "where the mixing matrix has the weights",
-        ),
-        (
-            {"exchange.correction": Not(None)},
-            {"compression": "none"},
-            "whose messages are sent whole",
-        ),
-        (
-            {"exchange.correction:needs": ("static", "tree")},
-            {"participation": 1.0},
-            "so that every message of every round is needed",
-        ),
-        (ASYNCHRONOUS, {"exchange.correction": None}, "where messages of a round come in others"),
-        (ASYNCHRONOUS, {"compression": "none"}, "where replicas would miss messages"),
-        (ASYNCHRONOUS, {"on_divergence": "stop"}, "where no round can be run again"),
-        (ASYNCHRONOUS, {"participation.late": "miss"}, "where a computation takes all its steps"),
-        (
-            ASYNCHRONOUS,
-            {"compute.name": Not("measured")},
-            "whose events must not differ from run to run",
-        ),
-        (ASYNCHRONOUS, {"compute.seconds": _seconds}, "whose events follow from the clock"),
-        (
-            {"exchange.asynchrony": "pairwise"},
-            {"exchange.schedule": "static", **STILL},
-            "which draws a neighbour for each computation itself",
-        ),
-        (
-            {"exchange.schedule": ("teleport", "random_walk")},
-            {"participation": 1.0, "exchange.asynchrony": "none", **STILL},
-            "whose models few clients have, and would be lost",
-        ),
-        (
-            COMPRESSED_GOSSIP,
-            {"exchange.schedule": "static", **STILL, "participation": 1.0},
-            "where neighbours keep replicas, which need every message of every round",
-        ),
-        # Methods.
-        (
-            {"algorithm": ("scaffold", "kgt", "scaffnew")},
-            {"local.optimizer": "sgd", "local.momentum": 0.0},
-            "which corrects steps of plain SGD",
-        ),
-        (
-            {"algorithm": ("kgt", "scaffnew", "d_admm")},
-            {"exchange.asynchrony": "none", "exchange.correction": None},
-            "which corrects gossip itself, in rounds",
-        ),
-        (
-            {"algorithm": ("scaffnew", "ifca", "clustered")},
-            {"exchange.average_over": "participants", "participation.weights": "renormalised"},
-            "whose means are of those who take part",
-        ),
-        ({"algorithm": "clustered"}, {"participation:inclusion": 1.0}, "which needs all clients"),
-        (
-            {"algorithm": "fedgmm"},
-            {"participation.weights": "renormalised"},
-            "which takes means and covariances from averages of moments",
-        ),
-        (
-            {"exchange": "server"},
-            {"algorithm.model_init": "shared", "algorithm.component_init": "shared"},
-            "where there is one shared copy",
-        ),
-        (
-            {"algorithm.restarts": Gt(1)},
-            {"compression": ("none", "identity"), "exchange.correction": None},
-            "whose trials send whole messages and remember none",
-        ),
-        (
-            {"algorithm.local_solver": "newton", "exchange": "gossip"},
-            {"algorithm.gossip_step_scale": "none"},
-            "which has no learning rate to scale",
-        ),
-        (
-            {"algorithm": "fedem", "algorithm.local_solver": "newton"},
-            {"participation.late": "miss"},
-            "which takes no local steps that could be cut short",
-        ),
-        (
-            {"algorithm": ("fedmm", "fedmm_theta"), "exchange": "gossip"},
-            {"exchange.asynchrony": ("none", "wait_free"), "algorithm.control_variate_rate": 0},
-            "where values are projected and no server has control variates",
-        ),
-        (
-            {"algorithm": "fedmgs"},
-            {"participation": 1.0},
-            "in which all clients compute (algorithm.senders says how many send)",
-        ),
-        (
-            {"algorithm": "sa_ssmm"},
-            {"clients": 1, "participation": 1.0, "compression": "none"},
-            "which is centralised and sends nothing (fedmm is its federated form)",
-        ),
-        (
-            {"algorithm": "fedmm_ot"},
-            {"data": "transport", "model": "icnn", **_unread("lr", "batch_size", "steps")},
-            "which reads lr, batch_size and steps of local",
-        ),
-        ({"algorithm": "fedadam", "model": "icnn"}, {"data": "transport"}, "a transport map"),
-        (
-            {"algorithm": "fedadam", "data": "transport"},
-            {"model": "icnn", **_unread("batch_size"), "participation.late": "miss"},
-            "where clients take one gradient step on batch_size samples",
-        ),
-        (
-            {**FLIX, "algorithm.setting": "strongly_convex"},
-            {"algorithm.regulariser": "l2", "algorithm.l2": Gt(0)},
-            "which nothing else makes the risks",
-        ),
-        (
-            {**FLIX, "exchange": "gossip"},
-            {"algorithm.start": ("zeros", "ones", "random")},
-            "where no server takes an average",
-        ),
-        (
-            {**FLIX, "algorithm.start": "average"},
-            {"algorithm.start_from": None},
-            "a first round that forgets x",
-        ),
-        *(
-            (
-                {**FLIX, **asked},
-                {"algorithm": "flix", "exchange": "server", "compression": ("none", "identity")},
-                "which asks for whole gradients at a server",
-            )
-            for asked in ({"algorithm.step": "line_search"}, {"algorithm.stop_at": Not(None)})
-        ),
-    )
+            {**FLIX, **asked},
+            {"algorithm": "flix", "exchange": "server", "compression": ("none", "identity")},
+            "which asks for whole gradients at a server",
+        )
+        for asked in ({"algorithm.step": "line_search"}, {"algorithm.stop_at": Not(None)})
+    ),
 )
 
 
@@ -327,17 +318,17 @@ def check_together(configuration: Any) -> None:
 
 
 def _check(configuration: Any, said: str) -> None:
-    for row in REQUIREMENTS:
-        if not all(_fits(configuration, key, value) for key, value in row.when.items()):
+    for when, needs, why in REQUIREMENTS:
+        if not all(_fits(configuration, key, value) for key, value in when.items()):
             continue
-        for key, needed in row.needs.items():
+        for key, needed in needs.items():
             allowed = needed(configuration) if inspect.isfunction(needed) else needed
             is_open = _value(configuration, key) is None and ":" not in key
             if not is_open and not _fits(configuration, key, allowed):
-                causes = [_said(configuration, each, False) for each in row.when or ("algorithm",)]
+                causes = [_said(configuration, each, False) for each in when or ("algorithm",)]
                 raise InputError(
                     f"{said}{_said(configuration, key, True)}, but "
-                    f"{' and '.join(dict.fromkeys(causes))}, {row.why}; allowed: {_words(allowed)}"
+                    f"{' and '.join(dict.fromkeys(causes))}, {why}; allowed: {_words(allowed)}"
                 )
     for kind in ("algorithm", "exchange", "attack"):
         made = find(kind, getattr(configuration, kind).name)
@@ -368,9 +359,10 @@ def _fits(configuration: Any, key: str, allowed: Any) -> bool:
     given = _value(configuration, key)
     if isinstance(allowed, Not):
         return bool(given != allowed.value)
-    if isinstance(allowed, (Gt, Lt)):
-        is_above = isinstance(allowed, Gt)
-        return given is not None and (given > allowed.gt if is_above else given < allowed.lt)
+    if isinstance(allowed, Gt):
+        return bool(given is not None and given > allowed.gt)
+    if isinstance(allowed, Lt):
+        return bool(given is not None and given < allowed.lt)
     every = _names(given) if key == "algorithm" else [given]
     return any(each in (allowed if isinstance(allowed, tuple) else (allowed,)) for each in every)
 

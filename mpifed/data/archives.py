@@ -1,4 +1,4 @@
-"""Published sets of files: a directory, a zip archive or a tar archive, read in one way."""
+"""Files as they are published: plain or compressed, in directories, in zip and tar archives."""
 
 from __future__ import annotations
 
@@ -8,49 +8,56 @@ import gzip
 import io
 import lzma
 import os
-import struct
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from mpifed.errors import InputError, one_line
+from mpifed.errors import InputError, PeerFailure, RunError, StopRequested, one_line
 from mpifed.io.memory import check_memory
 from topologies.inputs import open_regular
 
 Stream = IO[bytes] | io.BufferedReader
-
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
-
+TARS = (".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2")
 
 # By how much a compressed file may grow; published data grow less than a hundredfold.
 MOST_TIMES = 500
 
-# Bytes up to which it may grow by more.
+# Bytes up to which it may grow by more, and after which memory is looked at again.
 UNCHECKED = 1 << 26
 
 
 @contextlib.contextmanager
-def opened(
-    path: Path, held: float = 0.0, ending: str | None = None, within: IO[bytes] | None = None
-) -> Iterator[Stream]:
-    """Open ``path`` for reading bytes, decompressed if its name ends in .gz, .xz or .bz2."""
-    open_stream = OPENERS.get(path.suffix if ending is None else ending)
+def reading(path: Path) -> Iterator[None]:
+    """Turn whatever is raised by a file, or by what reads it, into an ``InputError``."""
     try:
-        with open_regular(path) if within is None else contextlib.nullcontext(within) as raw:
-            if open_stream is None:
-                size = os.fstat(raw.fileno()).st_size
-                check_memory(held * size, f"'{path}' cannot be read: it")
-                yield raw
-                return
-            with open_stream(raw, "rb") as inner:
-                yield io.BufferedReader(_Growing(path, raw, inner, held), 1 << 20)
-    except OSError as error:
-        raise InputError(f"'{path}' cannot be read: {error.strerror or error}") from error
-    except (EOFError, zlib.error, lzma.LZMAError) as error:
-        raise InputError(f"'{path}' cannot be read: {error}") from error
+        yield
+    except (InputError, RunError, StopRequested, PeerFailure):
+        raise
+    except Exception as error:  # libraries raise almost anything for damaged files
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise InputError(f"'{path}' cannot be read: {one_line(reason, 200)}") from error
+
+
+@contextlib.contextmanager
+def opened(path: Path, held: float = 0.0) -> Iterator[Stream]:
+    """Open a file for reading, decompressed by its name; ``held`` is the memory for each byte."""
+    with reading(path), open_regular(path) as raw, _decompressed(path, raw, held) as stream:
+        if stream is raw:
+            check_memory(held * os.fstat(raw.fileno()).st_size, f"'{path}' cannot be read: it")
+        yield stream
+
+
+@contextlib.contextmanager
+def _decompressed(path: Path, raw: IO[bytes], held: float) -> Iterator[Stream]:
+    ending = {".tgz": ".gz", ".txz": ".xz"}.get(path.suffix, path.suffix)
+    if ending not in OPENERS:
+        yield raw
+        return
+    with OPENERS[ending](raw, "rb") as inner:
+        yield io.BufferedReader(_Growing(path, raw, inner, held), 1 << 20)
 
 
 class _Growing(io.RawIOBase):
@@ -69,69 +76,12 @@ class _Growing(io.RawIOBase):
         self._made += len(piece)
         self._unchecked += len(piece)
         if self._unchecked > UNCHECKED:
-            self._check()
+            self._unchecked = 0
+            if self._made > MOST_TIMES * self._raw.tell():
+                raise ValueError(f"it grows by more than {MOST_TIMES} times when unpacked")
+            # What was read so far is held already.
+            check_memory(self._held * UNCHECKED, f"'{self._path}' cannot be read: the rest of it")
         return len(piece)
-
-    def _check(self) -> None:
-        self._unchecked = 0
-        if self._made > MOST_TIMES * self._raw.tell():
-            raise InputError(
-                f"'{self._path}' cannot be read: it grows by more than {MOST_TIMES} times when it "
-                "is decompressed"
-            )
-        # What was read so far is held already.
-        check_memory(self._held * UNCHECKED, f"'{self._path}' cannot be read: the rest of it")
-
-
-def located(given: str | None, folder: str, raw: str | None = None) -> Path:
-    """Return the file meant by the options ``data.path`` and ``data.raw``."""
-    home = os.environ.get("MPIFED_DATA")
-    if given is None and raw is None:
-        if not home:
-            raise InputError(
-                "data.path and data.raw are empty and MPIFED_DATA is not set; one of them must say "
-                "where the file is"
-            )
-        raw = str(Path(home) / folder)
-        if not os.path.isdir(raw):
-            raise InputError(
-                f"data.path and data.raw are empty, and MPIFED_DATA, '{home}', has no directory "
-                f"'{folder}'; one of them must say where the file is"
-            )
-    if raw is not None and not os.path.isdir(Path(raw).expanduser()):
-        raise InputError(f"data.raw is '{raw}', but there is no such directory")
-    if given is None:
-        return _only_file(Path(str(raw)).expanduser())
-    places = [Path(given).expanduser()]
-    if raw is not None:
-        places = [Path(raw).expanduser() / given]
-    elif home and os.sep not in given:
-        places.append(Path(home) / folder / given)
-    for place in places:
-        for ending in ("", *OPENERS):
-            path = place.with_name(place.name + ending) if place.name else place
-            if os.path.isfile(path):  # False also for names that are too long
-                return path
-    hint = "; MPIFED_DATA or data.raw may name its directory"
-    if len(places) > 1 or raw is not None:
-        hint = f" in '{places[-1].parent}'"
-    *first, last = OPENERS
-    raise InputError(
-        f"data.path is '{given}', but there is no such file, plain or with {', '.join(first)} or "
-        f"{last}{hint}"
-    )
-
-
-def _only_file(raw: Path) -> Path:
-    files = sorted(path for path in raw.iterdir() if path.is_file())
-    if len(files) != 1:
-        names = ", ".join([path.name for path in files[:5]] + ["..."] * (len(files) > 5))
-        shown = f" ({one_line(names, 200)})" if files else ""
-        raise InputError(
-            f"data.raw is '{raw}', which holds {len(files)} files{shown}; data.path must name one "
-            "of them"
-        )
-    return files[0]
 
 
 def bare_name(path: Path) -> str:
@@ -139,161 +89,126 @@ def bare_name(path: Path) -> str:
     return path.stem if path.suffix in OPENERS else path.name
 
 
-TARS = (".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2")
-
-# Members of an archive, or files of a directory, that are looked at.
-MOST_MEMBERS = 1 << 21
-
-Wanted = Callable[[str], bool]
-
-# What zipfile, tarfile and decompression raise for damaged archives and encrypted members.
-UNREADABLE = (
-    *(OSError, EOFError, ValueError, NotImplementedError, RuntimeError),
-    *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError),
-    *(OverflowError, LookupError, struct.error),
-)
-
-
 def is_archive(path: Path) -> bool:
-    """Return whether the name of a file is that of a zip or tar archive."""
+    """Return whether a file is named as a zip or tar archive."""
     return path.name.endswith((".zip", *TARS))
 
 
-def contents(place: Path, wanted: Wanted, held: float = 1.0) -> Iterator[tuple[str, bytes]]:
-    """Yield the names and the bytes of files of a directory or archive."""
-    with _readable(place):
-        for name, stream in _members(place, wanted, held):
-            with _readable(place / name):
-                content = stream.read()
-            yield name, content
+def home(raw: str | None, folder: str) -> Path:
+    """Return the directory or archive ``data.raw``, or else ``folder`` in ``$MPIFED_DATA``."""
+    common = os.environ.get("MPIFED_DATA")
+    if raw is None and not common:
+        raise InputError(
+            "data.raw is empty and MPIFED_DATA is not set; one of them must say where the files are"
+        )
+    place = Path(common or "", folder) if raw is None else Path(raw).expanduser()
+    # False also for names that are too long.
+    if os.path.isdir(place) or (os.path.isfile(place) and is_archive(place)):
+        return place
+    given = f"empty, and MPIFED_DATA is '{common}'" if raw is None else f"'{raw}'"
+    raise InputError(f"data.raw is {given}, but there is no such directory or archive '{place}'")
 
 
-@contextlib.contextmanager
-def member(place: Path, name: str, held: float = 1.0) -> Iterator[Stream]:
-    """Open one file of a directory or archive for reading its bytes, decompressed."""
-    with _readable(place / name):
-        for _, stream in _members(place, lambda found: found == name, held):
-            yield stream
-            return
-    raise InputError(f"'{place}' has no file '{name}'")
+def places(raw: str | None, folder: str) -> list[Path]:
+    """Return what ``home`` does, and the archives in that directory."""
+    place = home(raw, folder)
+    within = place.iterdir() if place.is_dir() else ()
+    return [place, *sorted(path for path in within if is_archive(path))]
+
+
+def located(path: str | None, folder: str, raw: str | None = None) -> Path:
+    """Return the file ``data.path``, there or in ``home``, or else the only file in ``home``."""
+    if path is None:
+        directory = home(raw, folder)
+        files = sorted(each for each in directory.iterdir() if each.is_file())
+        if len(files) != 1:
+            names = one_line(", ".join(each.name for each in files), 200)
+            raise InputError(
+                f"data.raw is '{directory}', which holds {len(files)} files ({names}); data.path "
+                "must name one of them"
+            )
+        return files[0]
+    looked_at = [Path(path).expanduser() if raw is None else home(raw, folder) / path]
+    if raw is None and os.sep not in path and os.environ.get("MPIFED_DATA"):
+        looked_at.append(Path(os.environ["MPIFED_DATA"]) / folder / path)
+    for place in looked_at:
+        for ending in ("", *OPENERS):
+            found = place.with_name(place.name + ending) if place.name else place
+            if os.path.isfile(found):
+                return found
+    raise InputError(
+        f"data.path is '{path}', but there is no such file, plain or with {', '.join(OPENERS)}, as "
+        f"'{looked_at[-1]}'; MPIFED_DATA or data.raw may name its directory"
+    )
+
+
+def streams(
+    place: Path, wanted: Callable[[str], bool], held: float = 0.0
+) -> Iterator[tuple[str, Stream]]:
+    """Yield names and streams, decompressed, of files of a directory or archive."""
+    with reading(place):
+        if place.is_dir():
+            yield from _of_directory(place, wanted, held)
+        elif place.name.endswith(".zip"):
+            yield from _of_zip(place, wanted, held)
+        else:
+            yield from _of_tar(place, wanted, held)
+
+
+def contents(
+    place: Path, wanted: Callable[[str], bool], held: float = 1.0
+) -> Iterator[tuple[str, bytes]]:
+    """Yield names and bytes of files of a directory or archive; ``held`` as for ``opened``."""
+    for name, stream in streams(place, wanted, held):
+        with reading(place / name):
+            content = stream.read()
+        yield name, content
 
 
 def names(place: Path) -> list[str]:
-    """Return the names of all files in a directory or a zip archive, sorted."""
+    """Return the names of all files of a directory or archive."""
     found: list[str] = []
-
-    def note(name: str) -> bool:
-        found.append(name)
-        return False
-
-    with _readable(place):
-        for _ in _members(place, note, 0.0):
-            pass
-    return sorted(found)
+    for _ in streams(place, lambda name: bool(found.append(name))):  # type: ignore[func-returns-value]
+        pass
+    return found
 
 
-@contextlib.contextmanager
-def _readable(place: Path) -> Iterator[None]:
-    try:
-        yield
-    except InputError:
-        raise
-    except UNREADABLE as error:
-        reason = one_line(getattr(error, "strerror", None) or str(error), 120)
-        raise InputError(f"'{place}' cannot be read: {reason}") from error
-
-
-def _members(place: Path, wanted: Wanted, held: float) -> Iterator[tuple[str, Stream]]:
-    if place.is_dir():
-        yield from _of_directory(place, wanted, held)
-    elif place.name.endswith(".zip"):
-        yield from _of_zip(place, wanted, held)
-    else:
-        yield from _of_tar(place, wanted, held)
-
-
-def _of_directory(place: Path, wanted: Wanted, held: float) -> Iterator[tuple[str, Stream]]:
-    found = []
-    for folder, folders, files in os.walk(place):
-        folders.sort()
-        found += [Path(folder, name) for name in files]
-        _check_count(place, len(found))
-    for path in sorted(found):
+def _of_directory(
+    place: Path, wanted: Callable[[str], bool], held: float
+) -> Iterator[tuple[str, Stream]]:
+    for path in sorted(Path(folder, name) for folder, _, files in os.walk(place) for name in files):
         name = path.relative_to(place).as_posix()
         if wanted(name):
             with opened(path, held) as stream:
                 yield name, stream
 
 
-def _of_zip(place: Path, wanted: Wanted, held: float) -> Iterator[tuple[str, Stream]]:
+def _of_zip(
+    place: Path, wanted: Callable[[str], bool], held: float
+) -> Iterator[tuple[str, Stream]]:
     with open_regular(place) as file, zipfile.ZipFile(file) as archive:
-        _check_count(place, len(archive.infolist()))
         for info in sorted(archive.infolist(), key=lambda each: each.filename):
             if info.is_dir() or not wanted(info.filename):
                 continue
-            said = f"'{place}', member '{info.filename}'"
+            path = place / info.filename
             if info.file_size > max(MOST_TIMES * info.compress_size, UNCHECKED):
-                raise InputError(f"{said}, grows by more than {MOST_TIMES} times when unpacked")
-            _check_memory(held * info.file_size, said)
-            with archive.open(info) as raw, _decompressed(place, info.filename, raw, held) as inner:
-                yield info.filename, inner
+                raise ValueError(f"{path} grows by more than {MOST_TIMES} times when unpacked")
+            check_memory(held * info.file_size, f"'{path}' cannot be read: it")
+            with archive.open(info) as raw, _decompressed(path, raw, held) as stream:
+                yield info.filename, stream
 
 
-def _of_tar(place: Path, wanted: Wanted, held: float) -> Iterator[tuple[str, Stream]]:
+def _of_tar(
+    place: Path, wanted: Callable[[str], bool], held: float
+) -> Iterator[tuple[str, Stream]]:
     # A compressed archive is read as a stream of blocks, so that it cannot grow unseen.
-    with (
-        opened(place, 0.0, ".gz" if place.name.endswith(".tgz") else None) as stream,
-        tarfile.open(fileobj=stream, mode="r|") as archive,
-    ):
-        for number, info in enumerate(archive):
-            _check_count(place, number)
+    with opened(place) as whole, tarfile.open(fileobj=whole, mode="r|") as archive:
+        for info in archive:
             if not (info.isfile() and wanted(info.name)):
                 continue
-            _check_memory(held * info.size, f"'{place}', member '{info.name}'")
+            path = place / info.name
+            check_memory(held * info.size, f"'{path}' cannot be read: it")
             raw = archive.extractfile(info)
             assert raw is not None
-            with _decompressed(place, info.name, raw, held) as inner:
-                yield info.name, inner
-
-
-@contextlib.contextmanager
-def _decompressed(place: Path, name: str, raw: IO[bytes], held: float) -> Iterator[Stream]:
-    ending = Path(name).suffix
-    if ending in OPENERS:
-        with opened(place / name, held, ending, raw) as stream:
-            yield stream
-    else:
-        yield raw
-
-
-def _check_memory(needed: float, said: str) -> None:
-    # Asking the system takes longer than reading a small member.
-    if needed > UNCHECKED:
-        check_memory(needed, f"{said}, cannot be read: it")
-
-
-def _check_count(place: Path, count: int) -> None:
-    if count > MOST_MEMBERS:
-        raise InputError(f"'{place}' holds more than {MOST_MEMBERS} files")
-
-
-def places(raw: str | None, folder: str) -> list[Path]:
-    """Return the directories and archives that the option ``data.raw`` means."""
-    home = os.environ.get("MPIFED_DATA")
-    if raw is None and not home:
-        raise InputError(
-            "data.raw is empty and MPIFED_DATA is not set; one of them must say where the files are"
-        )
-    place = Path(home or "", folder) if raw is None else Path(raw).expanduser()
-    if os.path.isfile(place) and is_archive(place):
-        return [place]
-    if not os.path.isdir(place):  # False also for names that are too long
-        if raw is None:
-            raise InputError(
-                f"data.raw is empty, and MPIFED_DATA, '{home}', has no directory '{folder}'; one "
-                "of them must say where the files are"
-            )
-        raise InputError(
-            f"data.raw is '{place}', but there is no such directory or archive (zip, tar)"
-        )
-    return [place, *sorted(path for path in place.iterdir() if is_archive(path))]
+            with _decompressed(path, raw, held) as stream:
+                yield info.name, stream

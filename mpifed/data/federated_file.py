@@ -4,31 +4,46 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import secrets
-import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
 
 import h5py
 import numpy as np
+import torch
 
-from mpifed.data.base import Description, Shards, SplitName, Task
-from mpifed.data.named_files import check_there
+from mpifed.data.archives import reading
+from mpifed.data.base import (
+    NO_TAG,
+    SPLITS,
+    Dataset,
+    Description,
+    Shards,
+    Split,
+    SplitName,
+    Task,
+    agreed,
+    bad_row,
+    empty_split,
+)
 from mpifed.errors import InputError, RunError, closest, one_line
 from mpifed.io import hdf5
 from mpifed.io.atomic import replacing
 from mpifed.io.hdf5 import disk_reason
+from mpifed.mpi.communicator import Communicator
 
 VERSION = 1
-SPLITS: tuple[SplitName, ...] = ("train", "val", "test")
+
+# Bytes of x that are read at once.
+PIECE = 8 << 20
 STORED = ("uint8", "float32", "float64")
 # Every whole number up to it is one of float64.
 LARGEST_DIVISOR = 2**53 - 1
 
-TASKS: tuple[str, ...] = get_args(Task)
 # What the root must have; docs/data.md says more.
 ATTRIBUTES = {
     "n_classes": "a whole number, 0 for task 'unlabelled'",
@@ -74,233 +89,227 @@ class Contents:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[h5py.File]:
-    """Open ``path`` for reading; whatever HDF5 cannot read becomes an ``InputError``."""
-    try:
-        with hdf5.opened(path) as file:
-            yield file
-    except InputError:
-        raise
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"data.path is '{path}', which cannot be read: {disk_reason(error)}; it must be an "
-            "HDF5 file that is whole and holds all of its data"
-        ) from error
+    """Open ``path`` for reading; what is wrong with it becomes an ``InputError``."""
+    if not os.path.exists(path):
+        raise InputError(f"data.path is '{path}', but there is no such file")
+    with reading(path), hdf5.opened(path) as file:
+        yield file
 
 
 def read_contents(path: Path) -> Contents:
     """Return what the federated file ``path`` holds, checked without reading its rows."""
-    check_there(path)
-    if not os.access(path, os.R_OK):
-        raise InputError(f"data.path is '{path}', which this user has no permission to read")
     with opened(path) as file:
-        return _Reading(file, path).contents()
+        return _contents(file)
 
 
-@dataclass(frozen=True)
-class _Reading:
-    file: h5py.File
-    path: Path
+class FederatedFile(Dataset):
+    """A federated HDF5 file, as `python -m mpifed.data` writes it.
 
-    def contents(self) -> Contents:
-        version = self._attribute(self.file, "version", int, VERSION)
-        if version != VERSION:
-            raise self._refusal(f"its version is {version}, and only {VERSION} is known here")
-        missing = [name for name in ATTRIBUTES if name not in self.file.attrs]
-        if missing:
-            words = ", ".join(f"'{name}' ({ATTRIBUTES[name]})" for name in missing)
-            raise self._refusal(f"its root lacks attributes; add {words} (docs/data.md)")
-        task = self._task()
-        n_classes = self._attribute(self.file, "n_classes", int)
-        if task == "unlabelled" and n_classes != 0:
-            raise self._refusal(f"its attribute 'n_classes' is {n_classes}, but it is unlabelled")
-        if task != "unlabelled" and n_classes < 1:
-            raise self._refusal(
-                f"its attribute 'n_classes' is {n_classes}, not at least 1 as for task '{task}'; "
-                "files without targets have the attribute 'task' with the text 'unlabelled'"
-            )
-        counts = [self._counts(split, task, n_classes) for split in SPLITS]
-        if len({len(count) for count in counts}) > 1:
-            raise self._refusal("train, val and test are not for the same number of clients")
-        for split, count in (("training", counts[0]), ("test", counts[2])):
-            if count.min() < 1 and (split == "training" or count.any()):
-                raise self._refusal(f"client {count.argmin()} has no {split} sample")
-        shape, stored, divisor = self._form()
-        source = self._attribute(self.file, "source", str)
-        about = Description(source, shape, n_classes, counts[0], counts[1], counts[2], task)
-        names, label_counts = self._class_names(n_classes), self._label_counts(n_classes)
-        return Contents(
-            replace(about, class_names=names, label_counts=label_counts),
-            self._attribute(self.file, "partition", str),
-            self._attribute(self.file, "seed", int),
-            stored,
-            divisor,
-        )
+    Parameters
+    ----------
+    path : str
+        The file.
+    """
 
-    def _class_names(self, n_classes: int) -> tuple[str, ...]:
-        if "class_names" not in self.file:
-            return ()
-        stored = self._dataset("class_names")
-        if stored.dtype != np.uint8 or stored.ndim != 1:
-            raise self._refusal("/class_names is not a row of bytes")
-        try:
-            names = json.loads(hdf5.whole(stored).tobytes())
-        except (ValueError, RecursionError):
-            raise self._refusal("/class_names is not JSON") from None
-        if not isinstance(names, list) or list(map(type, names)) != [str] * n_classes:
-            raise self._refusal(f"/class_names is not a list of {n_classes} texts")
-        return tuple(names)
-
-    def _label_counts(self, n_classes: int) -> np.ndarray | None:
-        if "label_counts" not in self.file:
-            return None
-        stored = self._dataset("label_counts")
-        if stored.dtype.kind not in "iu" or stored.shape != (n_classes,):
-            raise self._refusal(f"/label_counts is not {n_classes} whole numbers")
-        found = hdf5.whole(stored).astype(np.int64)
-        if found.min(initial=0) < 0:
-            raise self._refusal("/label_counts has numbers below 0")
-        return found
-
-    def _task(self) -> Task:
-        task = self._attribute(self.file, "task", str, "classification")
-        if task not in TASKS:
-            raise self._refusal(f"its attribute 'task' is '{task}'; {closest(task, TASKS)}")
-        return cast(Task, task)
-
-    def _counts(self, split: str, task: Task, n_classes: int) -> np.ndarray:
-        """Samples of each client, after checking that the three data sets of ``split`` agree."""
-        x, y, offsets = (self._dataset(f"{split}/{name}") for name in ("x", "y", "offsets"))
-        labels = y if task == "classification" else offsets
-        for name, found in (("y", labels), ("offsets", offsets)):
-            if found.dtype.kind not in "iu" or found.ndim != 1:
-                raise self._refusal(f"/{split}/{name} is not one row of whole numbers")
-        if task != "classification":
-            per_sample = x.shape[1:2] if task == "sequence" else (n_classes,)
-            self._check_targets(split, y, task, per_sample)
-        rows = hdf5.whole(offsets).astype(np.int64)
-        if len(rows) < 2 or rows[0] != 0 or np.any(rows[1:] < rows[:-1]):
-            raise self._refusal(f"/{split}/offsets must begin with 0 and never fall")
-        if not x.shape[:1] == y.shape[:1] == (rows[-1],):
-            raise self._refusal(
-                f"/{split} has x of shape {x.shape} and y of shape {y.shape}, but its offsets "
-                f"end at {rows[-1]}"
-            )
-        return np.diff(rows)
-
-    def _check_targets(
-        self, split: str, y: h5py.Dataset, task: Task, per_sample: tuple[int, ...]
+    def __init__(
+        self, n_clients: int, run_seed: int, communicator: Communicator, *, path: str
     ) -> None:
-        whole = task in ("multi_label", "sequence")
-        kinds, words = ("biu", "whole") if whole else ("biuf", "real")
-        if y.dtype.kind not in kinds:
-            raise self._refusal(f"/{split}/y is {y.dtype}, not {words} numbers, for task '{task}'")
-        if y.ndim != 2 or y.shape[1:] != per_sample:
-            asked = ", ".join(map(str, per_sample)) or "positions of x"
-            source = "x" if task == "sequence" else "'n_classes'"
-            raise self._refusal(
-                f"/{split}/y has the shape {y.shape}, but task '{task}' with this {source} asks "
-                f"for (samples, {asked})"
+        self._path = Path(path).expanduser()
+        self.contents = agreed(communicator, lambda: read_contents(self._path))
+        self.description, self.divisor = self.contents.description, self.contents.divisor
+        self.is_uint8 = self.contents.stored == "uint8"
+        found = self.description.n_clients
+        if found != n_clients:
+            raise InputError(
+                f"clients is {n_clients}, but data.path '{path}' holds {found} clients; "
+                f"set clients={found} or write another file"
             )
 
-    def _form(self) -> tuple[tuple[int, ...], str, int]:
-        """Shape of a sample, type and divisor of x: the same in all three splits."""
-        forms = []
-        for split in SPLITS:
-            x = self._dataset(f"{split}/x")
-            if x.dtype.name not in STORED:
-                raise self._refusal(f"/{split}/x is {x.dtype}; allowed: {', '.join(STORED)}")
-            divisor = self._attribute(x, "divisor", int, 1)
-            if not 1 <= divisor <= LARGEST_DIVISOR:
-                raise self._refusal(
-                    f"the divisor of /{split}/x is {divisor}, not from 1 to {LARGEST_DIVISOR}"
+    def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
+        """Return the shards of ``client_ids``, which every rank reads itself."""
+        with opened(self._path) as file:
+            if not _contents(file).same_rows(self.contents):
+                raise ValueError("it changed while it was in use")
+            train, val, test = (self._read(file, n, client_ids, dtype) for n in SPLITS)
+            return Shards(client_ids, train, val, test)
+
+    def _read(
+        self, file: h5py.File, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype
+    ) -> Split:
+        about, divisor = self.description, self.divisor
+        made, done = empty_split(about, name, client_ids, dtype), 0
+        x, y = file[f"{name}/x"], file[f"{name}/y"]
+        for start, stop in self._pieces(name, client_ids):
+            rows = slice(done, done + stop - start)
+            made.x[rows].copy_(torch.from_numpy(x[start:stop].astype(x.dtype.newbyteorder("="))))
+            if dtype.is_floating_point and divisor != 1:
+                made.x[rows].div_(divisor)
+            targets = y[start:stop]
+            if about.task == "multi_label":
+                # A value that is neither 0 nor 1 must not become one of them as a byte.
+                targets = np.where((targets == 0) | (targets == 1), targets, NO_TAG)
+            made.y[rows].copy_(torch.from_numpy(targets.astype(self.contents.stored_targets)))
+            bad = bad_row(made.x[rows], made.y[rows], about)
+            if bad is not None:
+                client = client_ids[np.searchsorted(made.offsets, done + bad[0], side="right") - 1]
+                raise ValueError(
+                    f"/{name} has {bad[1]} in row {start + bad[0]}, of client {client}"
                 )
-            if 0 in x.shape[1:]:
-                raise self._refusal(f"/{split}/x has the shape {x.shape}: a sample has no number")
-            forms.append((tuple(map(int, x.shape[1:])), x.dtype.name, divisor))
-        if len(set(forms)) > 1:
-            raise self._refusal("x of train, val and test differ in shape, type or divisor")
-        return forms[0]
+            done = rows.stop
+        return made
 
-    def _dataset(self, name: str) -> h5py.Dataset:
-        found = self.file.get(name)
-        if not isinstance(found, h5py.Dataset):
-            raise self._refusal(f"it has no data set /{name}")
-        return found
+    def _pieces(self, name: SplitName, client_ids: np.ndarray) -> Iterator[tuple[int, int]]:
+        """Rows of the clients, in their order, in pieces as long as runs and ``PIECE`` allow."""
+        offsets = self.contents.offsets(name)
+        row = math.prod(self.description.input_shape) * np.dtype(self.contents.stored).itemsize
+        step = max(1, PIECE // row)
+        for run in np.split(client_ids, np.flatnonzero(np.diff(client_ids) != 1) + 1):
+            if len(run):
+                end = int(offsets[run[-1] + 1])
+                for start in range(int(offsets[run[0]]), end, step):
+                    yield start, min(start + step, end)
 
-    def _attribute(self, owner: Any, name: str, kind: type, default: Any = None) -> Any:
-        value = owner.attrs.get(name, default)
-        allowed = (str, bytes) if kind is str else (int, np.integer)
-        if not isinstance(value, allowed):
-            words = "a text" if kind is str else "a whole number"
-            raise self._refusal(
-                f"its attribute '{name}' is {one_line(repr(value), 80)}, not {words}"
-            )
-        return value.decode("utf-8", "replace") if isinstance(value, bytes) else kind(value)
 
-    def _refusal(self, what: str) -> InputError:
-        said = f"data.path is '{self.path}', which is not a usable federated file"
-        return InputError(f"{said}: {what}")
+def _contents(file: h5py.File) -> Contents:
+    version = _attribute(file, "version", int, VERSION)
+    if version != VERSION:
+        raise ValueError(f"its version is {version}, and only {VERSION} is known here")
+    missing = [f"'{name}' ({ATTRIBUTES[name]})" for name in ATTRIBUTES if name not in file.attrs]
+    if missing:
+        raise ValueError(f"its root lacks attributes; add {', '.join(missing)} (docs/data.md)")
+    task = _attribute(file, "task", str, "classification")
+    if task not in get_args(Task):
+        raise ValueError(f"its attribute 'task' is '{task}'; {closest(task, get_args(Task))}")
+    n_classes = _attribute(file, "n_classes", int)
+    if (n_classes != 0) if task == "unlabelled" else (n_classes < 1):
+        raise ValueError(
+            f"its attribute 'n_classes' is {n_classes}, but its task is '{task}'; it must be 0 for "
+            "'unlabelled' and at least 1 for others"
+        )
+    counts = [_counts(file, split, task, n_classes) for split in SPLITS]
+    if len({len(count) for count in counts}) > 1:
+        raise ValueError("train, val and test are not for the same number of clients")
+    for what, count in (("training", counts[0]), ("test", counts[2])):
+        if count.min() < 1 and (what == "training" or count.any()):
+            raise ValueError(f"client {count.argmin()} has no {what} sample")
+    forms = {_form(_dataset(file, f"{split}/x")) for split in SPLITS}
+    if len(forms) > 1:
+        raise ValueError("x of train, val and test differ in shape, type or divisor")
+    ((shape, stored, divisor),) = forms
+    n_train, n_val, n_test = counts
+    about = Description(
+        _attribute(file, "source", str),
+        shape,
+        n_classes,
+        n_train,
+        n_val,
+        n_test,
+        cast(Task, task),
+        class_names=_class_names(file, n_classes),
+        label_counts=_label_counts(file, n_classes),
+    )
+    return Contents(
+        about, _attribute(file, "partition", str), _attribute(file, "seed", int), stored, divisor
+    )
+
+
+def _class_names(file: h5py.File, n_classes: int) -> tuple[str, ...]:
+    if "class_names" not in file:
+        return ()
+    stored = _dataset(file, "class_names")
+    names = None
+    if stored.dtype == np.uint8 and stored.ndim == 1:
+        with contextlib.suppress(ValueError, RecursionError):
+            names = json.loads(hdf5.whole(stored).tobytes())
+    if not isinstance(names, list) or list(map(type, names)) != [str] * n_classes:
+        raise ValueError(f"/class_names is not a list of {n_classes} texts in JSON, as bytes")
+    return tuple(names)
+
+
+def _label_counts(file: h5py.File, n_classes: int) -> np.ndarray | None:
+    if "label_counts" not in file:
+        return None
+    stored = _dataset(file, "label_counts")
+    right = stored.dtype.kind in "iu" and stored.shape == (n_classes,)
+    found = hdf5.whole(stored).astype(np.int64) if right else np.array([-1])
+    if found.min(initial=0) < 0:
+        raise ValueError(f"/label_counts is not {n_classes} whole numbers from 0 on")
+    return found
+
+
+def _counts(file: h5py.File, split: str, task: str, n_classes: int) -> np.ndarray:
+    """Samples of each client, after checking that the three data sets of ``split`` agree."""
+    x, y, offsets = (_dataset(file, f"{split}/{name}") for name in ("x", "y", "offsets"))
+    if offsets.dtype.kind not in "iu" or offsets.ndim != 1:
+        raise ValueError(f"/{split}/offsets is not one row of whole numbers")
+    positions = x.shape[1:2] or ("positions of x",)
+    per_sample = {"classification": (), "sequence": positions}.get(task, (n_classes,))
+    kinds = {"classification": "iu", "regression": "biuf", "unlabelled": "biuf"}.get(task, "biu")
+    if y.dtype.kind not in kinds or y.ndim != 1 + len(per_sample) or y.shape[1:] != per_sample:
+        asked = ", ".join(["samples", *map(str, per_sample)])
+        raise ValueError(
+            f"/{split}/y is {y.dtype} of shape {y.shape}, but task '{task}' asks for "
+            f"{'real' if 'f' in kinds else 'whole'} numbers of shape ({asked})"
+        )
+    rows = hdf5.whole(offsets).astype(np.int64)
+    if len(rows) < 2 or rows[0] != 0 or np.any(rows[1:] < rows[:-1]):
+        raise ValueError(f"/{split}/offsets must begin with 0 and never fall")
+    if not x.shape[:1] == y.shape[:1] == (rows[-1],):
+        raise ValueError(
+            f"/{split} has x of shape {x.shape} and y of shape {y.shape}, but its offsets "
+            f"end at {rows[-1]}"
+        )
+    return np.diff(rows)
+
+
+def _form(x: h5py.Dataset) -> tuple[tuple[int, ...], str, int]:
+    """Shape of a sample, type and divisor of x."""
+    if x.dtype.name not in STORED:
+        raise ValueError(f"{x.name} is {x.dtype}; allowed: {', '.join(STORED)}")
+    divisor = _attribute(x, "divisor", int, 1)
+    if not 1 <= divisor <= LARGEST_DIVISOR:
+        raise ValueError(f"the divisor of {x.name} is {divisor}, not from 1 to {LARGEST_DIVISOR}")
+    if 0 in x.shape[1:]:
+        raise ValueError(f"{x.name} has the shape {x.shape}: a sample has no number")
+    return tuple(map(int, x.shape[1:])), x.dtype.name, divisor
+
+
+def _dataset(file: h5py.File, name: str) -> h5py.Dataset:
+    found = file.get(name)
+    if not isinstance(found, h5py.Dataset) or found.shape is None:
+        raise ValueError(f"it has no data set /{name}")
+    return found
+
+
+def _attribute(owner: Any, name: str, kind: type, default: Any = None) -> Any:
+    value = owner.attrs.get(name, default)
+    if not isinstance(value, (str, bytes) if kind is str else (int, np.integer)):
+        words = "a text" if kind is str else "a whole number"
+        raise ValueError(f"its attribute '{name}' is {one_line(repr(value), 80)}, not {words}")
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else kind(value)
 
 
 def write(
     path: Path, contents: Contents, blocks: Iterable[Shards], options: Mapping[str, Any]
 ) -> None:
     """Write the shards of all clients to a federated file, which replaces one of the same name."""
-    with _made(path) as partial:
-        with _disk(path):
-            # This format has checksums of all that HDF5 itself needs to find the rows.
-            file = h5py.File(partial, "w", libver=("v108", "v108"))
-        _fill(file, path, contents, blocks, options)
-
-
-@contextlib.contextmanager
-def _made(path: Path) -> Iterator[Path]:
-    """``replacing``, whose own ``OSError`` becomes a ``RunError``, unlike one of its block."""
-    made = replacing(path, secrets.token_hex(8))  # two jobs may make the same file at once
-    with _disk(path):
-        partial = made.__enter__()
     try:
-        yield partial
-    except BaseException:
-        made.__exit__(*sys.exc_info())
-        raise
-    with _disk(path):
-        made.__exit__(None, None, None)
-
-
-def _fill(
-    file: h5py.File,
-    path: Path,
-    contents: Contents,
-    blocks: Iterable[Shards],
-    options: Mapping[str, Any],
-) -> None:
-    """Writes everything to ``file``, which is to become ``path``, and closes it."""
-    try:
-        with _disk(path):
+        # Two jobs may make the same file at once. This format has checksums of all that HDF5
+        # itself needs to find the rows.
+        with (
+            replacing(path, secrets.token_hex(8)) as partial,
+            h5py.File(partial, "w", libver=("v108", "v108")) as file,
+        ):
             _lay_out(file, contents, options)
-        done = 0
-        for block in blocks:
-            with _disk(path):
+            done = 0
+            for block in blocks:
                 _append(file, contents, block, done)
-            done += len(block.client_ids)
-        if done != contents.description.n_clients:
-            raise ValueError(f"expected {contents.description.n_clients} clients, got {done}")
-    except BaseException:
-        # What went wrong first says more than that HDF5 cannot close the file after it.
-        with contextlib.suppress(Exception):
-            file.close()
-        raise
-    with _disk(path):
-        file.close()
-
-
-@contextlib.contextmanager
-def _disk(path: Path) -> Iterator[None]:
-    """What a disk or HDF5 refuses becomes a ``RunError``."""
-    try:
-        yield
+                done += len(block.client_ids)
+            if done != contents.description.n_clients:
+                raise ValueError(f"expected {contents.description.n_clients} clients, got {done}")
     except (OSError, RuntimeError) as error:
+        if not (isinstance(error, OSError) or "errno" in str(error)):
+            raise  # not of HDF5, but of what makes the blocks
         raise RunError(f"'{path}' cannot be written: {disk_reason(error)}") from error
 
 

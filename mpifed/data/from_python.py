@@ -332,7 +332,7 @@ class Arrays(OwnDataset):
     ) -> None:
         agrees = communicator.gather_object(not _HELD or digest in _HELD)
         super().__init__(
-            n_clients, run_seed, communicator, lambda: _held(digest, agrees), **options
+            lambda: _held(digest, agrees), n_clients, run_seed, communicator, **options
         )
 
     @staticmethod

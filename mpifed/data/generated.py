@@ -3,24 +3,68 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
-from mpifed.data.base import Description, Shards, Split, SplitName, Task, same_for_all
-from mpifed.data.delivery import allocated
-from mpifed.data.federated_file import SPLITS
+from mpifed.data.base import (
+    SPLITS,
+    Dataset,
+    Description,
+    Shards,
+    Split,
+    SplitName,
+    Task,
+    empty_split,
+    same_for_all,
+)
 from mpifed.errors import InputError, RunError
 from mpifed.io.memory import check_memory
 from mpifed.watchdog import heartbeat
 
-# (client, split, samples) -> x (samples, *input_shape), y (samples, *target_shape).
-Make = Callable[[int, str, int], tuple[np.ndarray, np.ndarray]]
-
 # Batches after which samples of a kind are given up that has not turned up often enough.
 MOST_BATCHES = 100_000
+
+
+class GeneratedDataset(Dataset):
+    """Samples made client by client, on any rank and in any order."""
+
+    @abstractmethod
+    def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return x (n, *input_shape) and y (n, *target_shape) of a client's split."""
+
+    def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
+        """Return the shards of ``client_ids``."""
+        train, val, test = self._splits(SPLITS, client_ids, dtype)
+        return Shards(client_ids, train, val, test)
+
+    def make_split(self, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
+        """Return one split of ``client_ids``; see ``Dataset``."""
+        return self._splits([name], client_ids, dtype)[0]
+
+    def _splits(
+        self, names: Sequence[SplitName], client_ids: np.ndarray, dtype: torch.dtype
+    ) -> list[Split]:
+        splits = [empty_split(self.description, name, client_ids, dtype) for name in names]
+        for position, client in enumerate(client_ids):
+            heartbeat.step()
+            for name, split in zip(names, splits, strict=True):
+                rows = split.rows_of(position)
+                if rows.stop > rows.start:
+                    self._fill(int(client), name, split.x[rows], split.y[rows])
+        return splits
+
+    def _fill(self, client: int, split: SplitName, x: torch.Tensor, y: torch.Tensor) -> None:
+        """Write the samples of a client's split to x and y."""
+        for values, made in zip((x, y), self._make(client, split, len(x)), strict=True):
+            values.copy_(torch.from_numpy(made))
+            if values.is_floating_point() and not np.isfinite(values.numpy()).all():
+                raise InputError(
+                    f"the data set {self.description.source} with such options has a value that is "
+                    f"not finite in {values.dtype} among the samples of client {client}"
+                )
 
 
 def alike(
@@ -42,60 +86,6 @@ def alike(
     return Description(source, input_shape, n_classes, n_train, n_val, n_test, task)
 
 
-def make_shards(
-    about: Description, client_ids: np.ndarray, dtype: torch.dtype, make: Make
-) -> Shards:
-    """Return the shards of ``client_ids``, made client by client."""
-    splits = [_unset(about, name, client_ids, dtype) for name in SPLITS]
-    for position, client in enumerate(client_ids):
-        heartbeat.step()
-        for name, split in zip(SPLITS, splits, strict=True):
-            _fill(about, split, position, int(client), partial(make, int(client), name))
-    train, val, test = splits
-    return Shards(client_ids, train, val, test)
-
-
-def split_made(
-    about: Description, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype, make: Make
-) -> Split:
-    """Return one split of ``make_shards`` alone; the other parameters are the same."""
-    split = _unset(about, name, client_ids, dtype)
-    for position, client in enumerate(client_ids):
-        heartbeat.step()
-        _fill(about, split, position, int(client), partial(make, int(client), name))
-    return split
-
-
-def _fill(
-    about: Description,
-    split: Split,
-    position: int,
-    client: int,
-    make: Callable[[int], tuple[np.ndarray, np.ndarray]],
-) -> None:
-    """Write what ``make`` returns for so many samples to the rows of the client at ``position``."""
-    rows = split.rows_of(position)
-    if rows.start == rows.stop:
-        return
-    x, y = make(rows.stop - rows.start)
-    split.x[rows].copy_(torch.from_numpy(x))
-    split.y[rows].copy_(torch.from_numpy(y))
-    for values in (split.x[rows], split.y[rows]):
-        if values.is_floating_point() and not np.isfinite(values.numpy()).all():
-            raise InputError(
-                f"the data set {about.source} with such options has a value that is "
-                f"not finite in {values.dtype} among the samples of client {client}"
-            )
-
-
-def _unset(about: Description, name: str, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
-    counts = getattr(about, f"n_{name}")[client_ids]
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    x = allocated((int(offsets[-1]), *about.input_shape), dtype)
-    y = allocated((int(offsets[-1]), *about.target_shape), about.target_type(dtype))
-    return Split(x, y, offsets)
-
-
 def drawn_until(
     count: int,
     draw: Callable[[], np.ndarray],
@@ -112,15 +102,3 @@ def drawn_until(
         kept.append(batch[wanted(batch)])
         found += len(kept[-1])
     raise RunError(f"only {found} samples of {count} for {what} turned up; more do not come")
-
-
-def unlabelled(rows: list[np.ndarray], dimension: int) -> Split:
-    """Return unlabelled samples as a split."""
-    offsets = np.cumsum([0, *(len(own) for own in rows)], dtype=np.int64)
-    x = torch.from_numpy(np.concatenate([np.empty((0, dimension)), *rows]))
-    return Split(x, x.new_empty((len(x), 0)), offsets)
-
-
-def no_targets(x: np.ndarray) -> np.ndarray:
-    """Return the targets of the unlabelled samples ``x``: float64 (samples, 0)."""
-    return np.empty((len(x), 0))

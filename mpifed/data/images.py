@@ -6,34 +6,22 @@ import io
 from collections.abc import Sequence
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from scipy import ndimage
 
-from mpifed.errors import InputError, one_line
 from mpifed.random import stream
 
-# Pixels of a picture.
+# Pixels of a picture, at most.
 LARGEST = 1 << 24
 
 
-def decoded(content: bytes, said: str, mode: str | None = None) -> np.ndarray:
-    """Return a PNG or JPEG picture as bytes."""
-    try:
-        with Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as picture:
-            if picture.width * picture.height > LARGEST:
-                raise InputError(
-                    f"{said} has {picture.width} x {picture.height} pixels; at most {LARGEST}"
-                )
-            grey = picture.mode in ("1", "L", "I", "I;16", "LA")
-            values = np.asarray(picture.convert(mode or ("L" if grey else "RGB")), np.uint8)
-    except InputError:
-        raise
-    except UnidentifiedImageError:
-        raise InputError(f"{said} is not a PNG or JPEG picture") from None
-    except Exception as error:
-        # Decoders raise almost anything for damaged files.
-        reason = one_line(str(error) or type(error).__name__, 120)
-        raise InputError(f"{said} is a damaged picture: {reason}") from None
+def decoded(content: bytes, mode: str | None = None) -> np.ndarray:
+    """Return a PNG or JPEG picture as bytes; what PIL raises where it is none."""
+    with Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as picture:
+        if picture.width * picture.height > LARGEST:
+            raise ValueError(f"a picture has {picture.width} x {picture.height} pixels")
+        grey = picture.mode in ("1", "L", "I", "I;16", "LA")
+        values = np.asarray(picture.convert(mode or ("L" if grey else "RGB")), np.uint8)
     return values if values.ndim == 2 else np.ascontiguousarray(values.transpose(2, 0, 1))
 
 

@@ -153,7 +153,7 @@ STARTS = 4
 MOST_STEPS = 100
 
 
-# Points times squared clusters above which the log reports progress.
+# Points times squared clusters above which the log says what takes long.
 REPORTED = 1e8
 
 log = logging.getLogger("mpifed")
@@ -188,16 +188,9 @@ def equal_clusters(
     )
     if solver == "package":
         return _by_package(points, n_clusters, rng)
-    return _best_of_starts(points, n_clusters, rng)
-
-
-def _best_of_starts(points: np.ndarray, n_clusters: int, rng: np.random.Generator) -> Clusters:
-    found: list[Clusters] = []
-    for start in range(STARTS):
-        if len(points) * n_clusters**2 > REPORTED:
-            what = f"k-means of {len(points)} samples into {n_clusters} clusters of equal size"
-            log.info(f"{what}: start {start + 1} of {STARTS}, of at most {MOST_STEPS} steps each")
-        found.append(kmeans(points, n_clusters, rng))
+    if len(points) * n_clusters**2 > REPORTED:
+        log.info(f"k-means of {len(points)} samples into {n_clusters} clusters of equal size")
+    found = [kmeans(points, n_clusters, rng) for _ in range(STARTS)]
     return min(found, key=lambda clusters: clusters.inertia)
 
 
@@ -275,3 +268,50 @@ def _seeds(points: np.ndarray, n_clusters: int, rng: np.random.Generator) -> np.
         weights = distance / total if total > 0 else None
         chosen.append(int(rng.choice(len(points), p=weights)))
     return points[chosen]
+
+
+# Points times squared clusters above which clusters are parted recursively.
+LARGE = 2.1e9
+
+# Into how many parts at a time.
+BRANCHES = 4
+
+# Steps of k-means for each parting, if it has not settled before.
+STEPS = 10
+
+
+def equal_parts(
+    points: np.ndarray, n_clusters: int, rng: np.random.Generator, solver: Solver = "own"
+) -> np.ndarray:
+    """Return the cluster of each point, int64 (n,), where clusters have equal size."""
+    few = len(points) * n_clusters**2 <= LARGE or len(points) < n_clusters
+    if solver == "package" or few:
+        return equal_clusters(points, n_clusters, rng, solver).owner
+    log.info(
+        f"k-means of {len(points)} samples into {n_clusters} clusters of equal size, which are "
+        f"many: {BRANCHES} first, each of them into {BRANCHES} again, and so on"
+    )
+    smallest, larger = divmod(len(points), n_clusters)
+    owner = np.empty(len(points), np.int64)
+    sizes = smallest + (np.arange(n_clusters) < larger)
+    _part(points, np.arange(len(points)), np.arange(n_clusters), sizes, rng, owner)
+    return owner
+
+
+def _part(
+    points: np.ndarray,
+    members: np.ndarray,
+    clusters: np.ndarray,
+    sizes: np.ndarray,
+    rng: np.random.Generator,
+    owner: np.ndarray,
+) -> None:
+    """Writes to ``owner`` which of ``clusters`` each of ``members`` belongs to."""
+    if len(clusters) == 1:
+        owner[members] = clusters[0]
+        return
+    parts = np.array_split(clusters, min(BRANCHES, len(clusters)))
+    wanted = np.array([sizes[part].sum() for part in parts])
+    groups = kmeans(points[members], len(parts), rng, wanted, STEPS).owner
+    for group, part in enumerate(parts):
+        _part(points, members[groups == group], part, sizes, rng, owner)

@@ -1,11 +1,8 @@
-"""Ways to deal the samples of one data set to clients. Shards of few labels: the partition
-``pathological`` (McMahan et al. 2017, sec. 3).
-"""
+"""Ways to deal the samples of one data set to clients."""
 
 from __future__ import annotations
 
 import heapq
-import logging
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
@@ -13,9 +10,8 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from mpifed.components.schema import options_of
-from mpifed.data.kmeans import Solver, equal_clusters
-from mpifed.data.kmeans import kmeans as kmeans_of_kmeans
-from mpifed.errors import InputError, closest
+from mpifed.data.kmeans import Solver, equal_parts
+from mpifed.errors import InputError
 from mpifed.random import stream
 
 # A symmetric Dirichlet parameter that double precision can draw with.
@@ -32,6 +28,8 @@ FEWEST = 5
 
 def share_of(n_samples: int, fraction: float, seed: int) -> np.ndarray:
     """Return which samples are used where ``fraction`` of them is, int64, ascending."""
+    if fraction == 1:
+        return np.arange(n_samples)
     count = max(1, int(np.floor(fraction * n_samples + 0.5)))
     return np.sort(stream(seed, "fraction").permutation(n_samples)[:count])
 
@@ -39,12 +37,9 @@ def share_of(n_samples: int, fraction: float, seed: int) -> np.ndarray:
 def check_enough(n_samples: int, n_clients: int, min_samples: int) -> None:
     """Raise ``InputError`` if there are fewer than ``min_samples`` for each client."""
     if n_samples < n_clients * min_samples:
-        most = n_samples // min_samples
-        enough = f"enough for at most {most} client{'s' * (most != 1)} of {min_samples} samples"
-        if not most:
-            enough = f"fewer than the {min_samples} of one client; give more, or set a lower number"
         raise InputError(
-            f"clients is {n_clients}, but {n_samples} samples are {enough} (data.min_samples)"
+            f"clients is {n_clients}, but {n_samples} samples are enough for at most "
+            f"{n_samples // min_samples} of {min_samples} samples each (data.min_samples)"
         )
 
 
@@ -310,80 +305,6 @@ def chosen(
     return np.sort(enough[:n_clients])
 
 
-# Points times squared clusters above which clusters are parted recursively.
-LARGE = 2.1e9
-
-# Into how many parts at a time.
-BRANCHES = 4
-
-# Steps of k-means for each parting, if it has not settled before.
-STEPS = 10
-
-log = logging.getLogger("mpifed")
-
-
-def equal_parts(
-    points: np.ndarray, n_clusters: int, rng: np.random.Generator, solver: Solver = "own"
-) -> np.ndarray:
-    """Return the cluster of each point, int64 (n,), where clusters have equal size."""
-    few = len(points) * n_clusters**2 <= LARGE or len(points) < n_clusters
-    if solver == "package" or few:
-        return equal_clusters(points, n_clusters, rng, solver).owner
-    log.info(
-        f"k-means of {len(points)} samples into {n_clusters} clusters of equal size, which are "
-        f"many: {BRANCHES} first, each of them into {BRANCHES} again, and so on"
-    )
-    smallest, larger = divmod(len(points), n_clusters)
-    owner = np.empty(len(points), np.int64)
-    sizes = smallest + (np.arange(n_clusters) < larger)
-    _part(points, np.arange(len(points)), np.arange(n_clusters), sizes, rng, owner)
-    return owner
-
-
-def _part(
-    points: np.ndarray,
-    members: np.ndarray,
-    clusters: np.ndarray,
-    sizes: np.ndarray,
-    rng: np.random.Generator,
-    owner: np.ndarray,
-) -> None:
-    """Writes to ``owner`` which of ``clusters`` each of ``members`` belongs to."""
-    if len(clusters) == 1:
-        owner[members] = clusters[0]
-        return
-    parts = np.array_split(clusters, min(BRANCHES, len(clusters)))
-    wanted = np.array([sizes[part].sum() for part in parts])
-    groups = kmeans_of_kmeans(points[members], len(parts), rng, wanted, STEPS).owner
-    for group, part in enumerate(parts):
-        _part(points, members[groups == group], part, sizes, rng, owner)
-
-
-__all__ = [
-    "FEWEST",
-    "OTHERS",
-    "PARTITIONS",
-    "Alpha",
-    "Classes",
-    "ContiguousRule",
-    "MinSamples",
-    "Name",
-    "contiguous",
-    "counts_60_20_20",
-    "deal_by",
-    "dirichlet",
-    "iid",
-    "kmeans",
-    "natural",
-    "pachinko",
-    "partition",
-    "partition_points",
-    "pathological",
-    "quantity_skew",
-    "split_60_20_20",
-]
-
-Name = Literal["contiguous", "dirichlet", "iid", "pathological", "quantity_skew"]
 ContiguousRule = Literal["floor", "array_split"]
 
 
@@ -456,72 +377,45 @@ PARTITIONS: dict[str, Callable[..., list[np.ndarray]]] = {
     "contiguous": contiguous,
     "dirichlet": dirichlet,
     "iid": iid,
+    "kmeans": kmeans,
+    "natural": natural,
+    "pachinko": pachinko,
     "pathological": pathological,
     "quantity_skew": quantity_skew,
 }
 
-OTHERS: dict[str, Callable[..., list[np.ndarray]]] = {
-    "kmeans": kmeans,
-    "natural": natural,
-    "pachinko": pachinko,
-}
-
 
 def partition(
-    name: str,
-    labels: np.ndarray,
-    n_clients: int,
-    rng: np.random.Generator,
-    options: Mapping[str, Any],
-) -> list[np.ndarray]:
-    """Return the partition called ``name``, with those of ``options`` that it takes."""
-    if name not in PARTITIONS:
-        raise InputError(f"data.partition is '{name}'; {closest(name, PARTITIONS)}")
-    return _with_own_options(PARTITIONS[name], labels, n_clients, rng, options)
-
-
-def deal_by(
     name: str,
     given: np.ndarray,
     n_clients: int,
     rng: np.random.Generator,
     options: Mapping[str, Any],
 ) -> list[np.ndarray]:
-    """Return the partition called ``name`` of what it deals by, with the options that it takes."""
-    return _with_own_options({**PARTITIONS, **OTHERS}[name], given, n_clients, rng, options)
-
-
-def partition_points(
-    points: np.ndarray, n_clients: int, rng: np.random.Generator, options: Mapping[str, Any]
-) -> list[np.ndarray]:
-    """Return the partition ``kmeans`` of ``points``, with those of ``options`` that it takes."""
-    return _with_own_options(kmeans, points, n_clients, rng, options)
-
-
-def _with_own_options(
-    function: Callable[..., list[np.ndarray]],
-    samples: np.ndarray,
-    n_clients: int,
-    rng: np.random.Generator,
-    options: Mapping[str, Any],
-) -> list[np.ndarray]:
-    taken = {option: options[option] for option in options_of(function) if option in options}
-    return function(samples, n_clients, rng, **taken)
-
-
-def counts_60_20_20(n_samples: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return training, validation and test samples out of ``n_samples`` (at least 2), any
-    shape.
+    """Return each client's samples, ascending, by what the partition deals by (labels, points,
+    sources, ...) and those of ``options`` that it takes.
     """
-    fifth = (2 * np.asarray(n_samples, np.int64) + 5) // 10
-    n_test = np.maximum(fifth, 1)
+    function = PARTITIONS[name]
+    taken = {option: options[option] for option in options_of(function) if option in options}
+    return function(given, n_clients, rng, **taken)
+
+
+def counts_60_20_20(n_samples: int) -> tuple[int, int, int]:
+    """Return training, validation and test samples out of ``n_samples``, at least 2."""
+    fifth = (2 * n_samples + 5) // 10
+    n_test = max(fifth, 1)
     return n_samples - fifth - n_test, fifth, n_test
 
 
-def split_60_20_20(
-    indices: np.ndarray, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return one client's samples in random order, cut into training, validation and test."""
-    n_train, n_val, _ = counts_60_20_20(np.int64(len(indices)))
-    train, val, test = np.split(rng.permutation(indices), [n_train, n_train + n_val])
+def split_in_order(own: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Cut one client's samples into training, validation and test samples."""
+    n_train, n_val, _ = counts_60_20_20(len(own))
+    train, val, test = np.split(own, [n_train, n_train + n_val])
     return train, val, test
+
+
+def split_60_20_20(
+    own: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Cut one client's samples, in random order, as ``split_in_order`` does."""
+    return split_in_order(rng.permutation(own))

@@ -2,201 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge, Le
 
 from mpifed.data.base import Task
-from mpifed.data.partitioned import PIECE, GroupedDataset, GroupedName, Parts, Pool, Source
-from mpifed.errors import InputError, one_line
-from mpifed.mpi.communicator import Communicator
+from mpifed.data.partitioned import GroupedDataset, GroupedName, Parts, Pool, Source
+from mpifed.errors import InputError, closest, one_line
 
-# Labels are counted from 0 on, so that a large one is more likely a mistake.
-MOST_LABELS = 1 << 20
+# Whole numbers are guessed to be labels where so many at most are different, and stay what they
+# are where all are below the other number.
+MOST_GUESSED, MOST_LABELS = 1000, 1 << 20
 
 # Above it not all whole numbers are numbers of double precision.
 MOST_EXACT = 2.0**53
 
 # Labels that a line of the log shows.
 SHOWN = 5
-
-
-@dataclass(frozen=True)
-class Targets:
-    """Targets as ``Split.y`` holds them."""
-
-    task: Task
-    values: np.ndarray
-    n_classes: int
-    class_names: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
-
-
-def read_targets(
-    said: str,
-    y: np.ndarray | None,
-    task: Task | None,
-    x_shape: tuple[int, ...],
-    names: tuple[str, ...] = (),
-) -> Targets:
-    """Return checked targets."""
-    if task is None:
-        task, reason = _guessed(said, y)
-        found = _of_task(said, y, task, x_shape, names)
-        return Targets(
-            task, found.values, found.n_classes, found.class_names,
-            (_guess_in_words(found, reason), *found.remarks),
-        )  # fmt: skip
-    return _of_task(said, y, task, x_shape, names)
-
-
-def _guessed(said: str, y: np.ndarray | None) -> tuple[Task, str]:
-    """The task, and why."""
-    if y is None:
-        return "unlabelled", "there are no targets"
-    if y.ndim != 2 or y.shape[1] == 1:
-        if y.dtype.kind not in "biuf":
-            return "classification", "targets are texts"
-        if _is_whole(y):
-            return "classification", "targets are whole numbers"
-        return "regression", "targets are not all whole numbers"
-    columns = f"{y.shape[1]} columns"
-    if y.dtype.kind not in "biuf" or not np.isin(y, (0, 1)).all():
-        return "regression", f"targets have {columns} that are not all 0 or 1"
-    if _is_one_hot(y):
-        raise InputError(
-            f"{said} targets are {columns} with one 1 in each row: "
-            "data.task=classification reads them as labels, data.task=multi_label as tags"
-        )
-    return "multi_label", f"targets are 0 or 1 in {columns}"
-
-
-def _guess_in_words(found: Targets, reason: str) -> str:
-    said = f"data.task={found.task}, since {reason}"
-    if found.task != "classification":
-        return said
-    what = f"{found.n_classes} labels"
-    if found.class_names:
-        shown = ", ".join(one_line(name, 20) for name in found.class_names[:SHOWN])
-        what += f" in their order ({shown}{', ...' * (found.n_classes > SHOWN)})"
-    other = "" if "texts" in reason else "; data.task=regression predicts numbers"
-    return f"{said}: {what}{other}"
-
-
-def _of_task(
-    said: str, y: np.ndarray | None, task: Task, x_shape: tuple[int, ...], names: tuple[str, ...]
-) -> Targets:
-    if task == "unlabelled":
-        return Targets(task, np.zeros((x_shape[0], 0)), 0)
-    if y is None:
-        raise InputError(f"{said} there are no targets, but data.task is '{task}'")
-    if task == "classification":
-        return _labels(said, y, names)
-    if task == "sequence":
-        return _labels_at_positions(said, y, x_shape, names)
-    if y.dtype.kind not in "biuf":
-        raise InputError(f"{said} targets hold {one_line(str(y.dtype), 40)}, not numbers ({task})")
-    y = y.reshape(len(y), -1) if y.ndim == 1 else y
-    if y.ndim != 2 or y.shape[1] < 1:
-        raise InputError(f"{said} targets have the shape {y.shape}, not (samples, targets)")
-    if task == "multi_label":
-        if not np.isin(y, (0, 1)).all():
-            raise InputError(f"{said} a target is neither 0 nor 1, but data.task is 'multi_label'")
-        return Targets(task, y.astype(np.uint8), y.shape[1], names)
-    if not np.isfinite(y).all():
-        raise InputError(f"{said} a target is not finite")
-    return Targets(task, y.astype(np.float64), y.shape[1])
-
-
-def _labels(said: str, y: np.ndarray, names: tuple[str, ...]) -> Targets:
-    """Whole numbers from 0 on stay; other numbers and texts become the place in their order."""
-    y = y.reshape(-1) if y.shape == (len(y), 1) else y
-    if y.ndim == 2 and y.dtype.kind in "biuf" and _is_one_hot(y):
-        y = y.argmax(axis=1)
-    if y.ndim != 1:
-        raise InputError(
-            f"{said} labels have the shape {y.shape}, not (samples,), and are not one-hot"
-        )
-    if y.dtype.kind == "f" and _is_whole(y):
-        y = y.astype(np.int64)
-    if y.dtype.kind in "biu" and y.min() >= 0:
-        n_classes = max(int(y.max()) + 1, len(names))
-        if n_classes > MOST_LABELS:
-            raise InputError(
-                f"{said} a label is {n_classes - 1}; labels are numbers from 0 on, at most "
-                f"{MOST_LABELS - 1}; data.task=regression reads numbers that are no labels"
-            )
-        n_classes = max(n_classes, 2)
-        y = y.astype(np.int64)
-        own = names if len(names) == n_classes else ()
-        return Targets("classification", y, n_classes, own, _absent(y, n_classes))
-    values, places = numbered(said, y, "label")
-    n_classes = max(len(values), 2)
-    texts = tuple(map(str, values.tolist()))
-    return Targets("classification", places, n_classes, texts, _absent(places, n_classes))
-
-
-def _absent(labels: np.ndarray, n_classes: int) -> tuple[str, ...]:
-    absent = np.flatnonzero(np.bincount(labels.reshape(-1), minlength=n_classes) == 0)
-    if not len(absent):
-        return ()
-    shown = ", ".join(map(str, absent[:SHOWN])) + ", ..." * (len(absent) > SHOWN)
-    verb = "never occurs" if len(absent) == 1 else "never occur"
-    return (
-        f"{len(absent)} of the {n_classes} labels {verb} ({shown}), but models have an output for "
-        "each",
-    )
-
-
-def _labels_at_positions(
-    said: str, y: np.ndarray, x_shape: tuple[int, ...], names: tuple[str, ...]
-) -> Targets:
-    if y.dtype.kind not in "biu" or y.shape != x_shape[:2] or y.min() < 0 or y.max() > MOST_LABELS:
-        raise InputError(
-            f"{said} targets are {one_line(str(y.dtype), 40)} of shape {y.shape}; data.task "
-            f"'sequence' asks for whole numbers from 0 on of shape {x_shape[:2]}"
-        )
-    n_classes = max(int(y.max()) + 1, len(names), 2)
-    own = names if len(names) == n_classes else ()
-    y = y.astype(np.int64)
-    return Targets("sequence", y, n_classes, own, _absent(y, n_classes))
-
-
-def numbered(said: str, values: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct values in their order, and the place of each among them, int64."""
-    if values.dtype.kind == "O" and all(isinstance(value, str) for value in values.tolist()):
-        values = values.astype(str)
-    is_whole = values.dtype.kind in "biuU" or (values.dtype.kind == "f" and _is_whole(values))
-    if values.ndim != 1 or not is_whole:
-        raise InputError(
-            f"{said} each {what} must be a whole number or a text, in one row; they are "
-            f"{one_line(str(values.dtype), 40)} of shape {values.shape}"
-        )
-    distinct, places = np.unique(values, return_inverse=True)
-    return distinct, places.reshape(-1).astype(np.int64)
-
-
-def marks(said: str, values: np.ndarray) -> np.ndarray:
-    """Return marks of test samples, 0 or 1 (samples,), as bool; ``InputError`` for others."""
-    if values.ndim != 1 or values.dtype.kind not in "biuf" or not np.isin(values, (0, 1)).all():
-        raise InputError(f"{said} marks of test samples must be 0 or 1, one for each sample")
-    return values.astype(bool)
-
-
-def _is_whole(values: np.ndarray) -> bool:
-    if values.dtype.kind != "f":
-        return True
-    wide = values.astype(np.float64, copy=False)
-    return bool(np.all(wide == np.floor(wide)) and np.all(np.abs(wide) < MOST_EXACT))
-
-
-def _is_one_hot(y: np.ndarray) -> bool:
-    """Whether each row of columns has one 1 and zeros beside it."""
-    return bool(np.isin(y, (0, 1)).all() and np.all((y != 0).sum(axis=1) == 1))
-
 
 OwnTask = Literal["auto", "classification", "sequence", "multi_label", "regression", "unlabelled"]
 
@@ -220,8 +46,9 @@ class OwnDataset(GroupedDataset):
     ----------
     task : {'auto', 'classification', 'sequence', 'multi_label', 'regression', 'unlabelled'}
         What is to be learnt. ``sequence`` is a label at each position of x. ``auto`` is unlabelled
-        without targets, classification for whole numbers and texts, multi_label for several columns
-        of 0 and 1, regression for the rest; columns with one 1 in each row are refused.
+        without targets, classification for texts and for whole numbers of which at most 1000 are
+        different, multi_label for several columns of 0 and 1, regression for the rest; columns with
+        one 1 in each row are refused.
     divisor : int, optional
         A sample is x over this number, as 255 for pictures of bytes. None is 255 for pictures in
         parquet files, else 1.
@@ -236,11 +63,8 @@ class OwnDataset(GroupedDataset):
 
     def __init__(
         self,
-        n_clients: int,
-        run_seed: int,
-        communicator: Communicator,
         read: Callable[[], tuple[str, str, Columns]],
-        *,
+        *run: Any,
         task: OwnTask = "auto",
         divisor: Annotated[int, Ge(1), Le(1 << 31)] | None = None,
         partition: GroupedName | None = None,
@@ -259,16 +83,16 @@ class OwnDataset(GroupedDataset):
             return replace(source, remarks=(*source.remarks, *unread))
 
         options["partition"], options["split"] = partition or "iid", split
-        super().__init__(n_clients, run_seed, communicator, find, **options)
+        super().__init__(find, *run, **options)
 
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
         """Fill in partition and split, by whether samples have clients and marks for testing."""
-        partition = "natural" if options.get("client") else "iid"
-        split = "published" if options.get("test") else "60_20_20"
-        found = {"partition": options.get("partition"), "split": options.get("split")}
-        own = {"partition": partition, "split": split}
-        return {**options, **{name: found[name] or own[name] for name in own}}
+        own = {
+            "partition": "natural" if options.get("client") else "iid",
+            "split": "published" if options.get("test") else "60_20_20",
+        }
+        return {**options, **{name: options.get(name) or own[name] for name in own}}
 
 
 def _unread(columns: Columns, partition: str | None, split: str | None) -> Iterator[str]:
@@ -285,6 +109,16 @@ def _unread(columns: Columns, partition: str | None, split: str | None) -> Itera
         )
 
 
+def check_columns(path: Path, there: Iterable[str], wanted: Mapping[str, str | None]) -> None:
+    """Raise ``InputError`` where an option names a column that a file does not have."""
+    for option, name in wanted.items():
+        if name is not None and name not in there:
+            raise InputError(
+                f"data.{option} is '{one_line(name, 60)}', but '{path}' has no such column; "
+                f"{closest(name, there)}"
+            )
+
+
 def source_of(
     said: str, name: str, columns: Columns, task: OwnTask, divisor: int | None = None
 ) -> Source:
@@ -299,58 +133,175 @@ def source_of(
             raise InputError(
                 f"{said} x has {len(x)} samples, but {what} have the shape {column.shape}"
             )
-    found = read_targets(
-        said, columns.y, None if task == "auto" else task, x.shape, columns.class_names
-    )
-    scale = divisor or columns.divisor
+    targets = read_targets(said, columns, task)
     pool = Pool(
-        name,
-        found.values,
-        found.n_classes,
-        x.shape[1:],
-        x.dtype.name,
-        scale or 1,
-        found.task,
-        found.class_names,
+        *(name, targets.values, targets.n_classes, x.shape[1:], x.dtype.name),
+        *(divisor or columns.divisor or 1, targets.task, targets.class_names),
     )
-    owner = is_test = None
+    owner, is_test, remarks = None, columns.is_test, targets.remarks
     if columns.client is not None:
         owner = numbered(said, columns.client, "client")[1]
-    if columns.is_test is not None:
-        is_test = marks(said, columns.is_test)
-    remarks = found.remarks if scale is not None else (*found.remarks, *_not_divided(x))
-    return Source(pool, lambda: _pieces(x), owner, is_test=is_test, remarks=remarks)
-
-
-def _not_divided(x: np.ndarray) -> Iterator[str]:
-    if x.dtype == np.uint8 and x.max() > 1:
-        yield (
+    if is_test is not None:
+        if (
+            is_test.ndim != 1
+            or is_test.dtype.kind not in "biuf"
+            or not np.isin(is_test, (0, 1)).all()
+        ):
+            raise InputError(f"{said} marks of test samples must be 0 or 1, one for each sample")
+        is_test = is_test.astype(bool)
+    if (divisor or columns.divisor) is None and x.dtype == np.uint8 and x.max() > 1:
+        remarks += (
             f"x holds bytes up to {x.max()}, which models see as they are; data.divisor=255 makes "
-            "numbers in [0, 1] of pictures, data.divisor=1 says that this is meant"
+            "numbers in [0, 1] of pictures, data.divisor=1 says that this is meant",
         )
-
-
-def _pieces(x: np.ndarray) -> Iterator[np.ndarray]:
-    for start in range(0, len(x), PIECE):
-        yield np.ascontiguousarray(x[start : start + PIECE])
+    return Source(pool, lambda: [x], owner, is_test=is_test, remarks=remarks)
 
 
 def _inputs(said: str, x: np.ndarray) -> np.ndarray:
     """x in a type that is stored: bytes, float32 or float64."""
-    if x.dtype.kind not in "biuf":
+    if x.dtype.kind not in "biuf" or x.ndim < 2 or x.size == 0:
         raise InputError(
-            f"{said} x holds {one_line(str(x.dtype), 40)}, not numbers that can be read: integers, "
-            "floating-point numbers of up to 64 bits"
+            f"{said} x is {one_line(str(x.dtype), 40)} of shape {x.shape}; it must hold numbers, "
+            "(samples, features) or (samples, ...), with a sample at least"
         )
-    if x.ndim < 2 or x.size == 0:
+    if x.dtype.kind != "f":
+        return x if x.dtype == np.uint8 else x.astype(np.float64)
+    x = x.astype(np.float32 if x.dtype.itemsize <= 4 else np.float64, copy=False)
+    finite = np.isfinite(x).reshape(len(x), -1).all(axis=1)
+    if not finite.all():
+        raise InputError(f"{said} x of sample {finite.argmin()} has a value that is not finite")
+    return x
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Targets as ``Split.y`` holds them."""
+
+    task: Task
+    values: np.ndarray
+    n_classes: int
+    class_names: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+def read_targets(said: str, columns: Columns, task: OwnTask) -> Targets:
+    """Return checked targets, with a remark on what ``auto`` has guessed."""
+    if task != "auto":
+        return _of_task(said, columns, task)
+    guessed, reason = _guessed(said, columns.y)
+    found = _of_task(said, columns, guessed)
+    remark = f"data.task={guessed}, since {reason}"
+    if guessed == "classification":
+        shown = ", ".join(one_line(name, 20) for name in found.class_names[:SHOWN])
+        shown += ", ..." * (found.n_classes > SHOWN)
+        remark += f": {found.n_classes} labels"
+        remark += f" in their order ({shown})" * bool(found.class_names)
+        remark += "; data.task=regression predicts numbers" * ("texts" not in reason)
+    return replace(found, remarks=(remark, *found.remarks))
+
+
+def _guessed(said: str, y: np.ndarray | None) -> tuple[Task, str]:
+    """The task, and why."""
+    if y is None:
+        return "unlabelled", "there are no targets"
+    if y.dtype.kind not in "biuf":
+        return "classification", "targets are texts"
+    if y.ndim == 2 and y.shape[1] > 1:
+        if not np.isin(y, (0, 1)).all():
+            return "regression", f"targets have {y.shape[1]} columns that are not all 0 or 1"
+        if _is_one_hot(y):
+            raise InputError(
+                f"{said} targets are {y.shape[1]} columns with one 1 in each row: "
+                "data.task=classification reads them as labels, data.task=multi_label as tags"
+            )
+        return "multi_label", f"targets are 0 or 1 in {y.shape[1]} columns"
+    if not _is_whole(y):
+        return "regression", "targets are not all whole numbers"
+    if len(np.unique(y)) > MOST_GUESSED:
+        return "regression", f"targets are more than {MOST_GUESSED} different whole numbers"
+    return "classification", "targets are whole numbers"
+
+
+def _of_task(said: str, columns: Columns, task: Task) -> Targets:
+    x_shape, y, names = columns.x.shape, columns.y, columns.class_names
+    if task == "unlabelled":
+        return Targets(task, np.zeros((x_shape[0], 0)), 0)
+    if y is None:
+        raise InputError(f"{said} there are no targets, but data.task is '{task}'")
+    if task == "classification":
+        return _labels(said, y, names)
+    if task == "sequence":
+        if y.dtype.kind not in "biu" or y.shape != x_shape[:2] or y.min() < 0:
+            raise InputError(
+                f"{said} targets are {one_line(str(y.dtype), 40)} of shape {y.shape}; data.task "
+                f"'sequence' asks for whole numbers from 0 on of shape {x_shape[:2]}"
+            )
+        return _counted(task, y.astype(np.int64), names)
+    y = y.reshape(len(y), -1) if y.ndim == 1 else y
+    if y.dtype.kind not in "biuf" or y.ndim != 2 or y.shape[1] < 1:
         raise InputError(
-            f"{said} x has the shape {x.shape}; it must be (samples, features) or (samples, ...), "
-            "with a sample at least"
+            f"{said} targets are {one_line(str(y.dtype), 40)} of shape {y.shape}, not numbers "
+            f"(samples, targets) as for data.task '{task}'"
         )
-    if x.dtype.kind == "f":
-        x = x.astype(np.float32 if x.dtype.itemsize <= 4 else np.float64, copy=False)
-        finite = np.isfinite(x).reshape(len(x), -1).all(axis=1)
-        if not finite.all():
-            raise InputError(f"{said} x of sample {finite.argmin()} has a value that is not finite")
-        return x
-    return x if x.dtype == np.uint8 else x.astype(np.float64)
+    if task == "multi_label":
+        if not np.isin(y, (0, 1)).all():
+            raise InputError(f"{said} a target is neither 0 nor 1, but data.task is 'multi_label'")
+        return Targets(task, y.astype(np.uint8), y.shape[1], names)
+    if not np.isfinite(y).all():
+        raise InputError(f"{said} a target is not finite")
+    return Targets(task, y.astype(np.float64), y.shape[1])
+
+
+def _labels(said: str, y: np.ndarray, names: tuple[str, ...]) -> Targets:
+    """Whole numbers from 0 on stay; other numbers and texts become the place in their order."""
+    y = y.reshape(-1) if y.shape == (len(y), 1) else y
+    if y.ndim == 2 and y.dtype.kind in "biuf" and _is_one_hot(y):
+        y = y.argmax(axis=1)
+    if y.ndim != 1:
+        raise InputError(
+            f"{said} labels have the shape {y.shape}, not (samples,), and are not one-hot"
+        )
+    if y.dtype.kind in "biuf" and _is_whole(y) and 0 <= y.min() <= y.max() < MOST_LABELS:
+        return _counted("classification", y.astype(np.int64), names)
+    values, places = numbered(said, y, "label")
+    return _counted("classification", places, tuple(map(str, values.tolist())))
+
+
+def _counted(task: Task, labels: np.ndarray, names: tuple[str, ...]) -> Targets:
+    """Labels from 0 on, with a remark on those that never occur."""
+    n_classes = max(int(labels.max()) + 1, len(names), 2)
+    absent = np.flatnonzero(np.bincount(labels.reshape(-1), minlength=n_classes) == 0)
+    remarks: tuple[str, ...] = ()
+    if len(absent):
+        shown = ", ".join(map(str, absent[:SHOWN])) + ", ..." * (len(absent) > SHOWN)
+        verb = "never occurs" if len(absent) == 1 else "never occur"
+        remarks = (
+            f"{len(absent)} of the {n_classes} labels {verb} ({shown}), but models have an output "
+            "for each",
+        )
+    return Targets(task, labels, n_classes, names if len(names) == n_classes else (), remarks)
+
+
+def numbered(said: str, values: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct values in their order, and the place of each among them, int64."""
+    if values.dtype.kind == "O" and all(isinstance(value, str) for value in values.tolist()):
+        values = values.astype(str)
+    if values.ndim != 1 or not (values.dtype.kind in "biuU" or _is_whole(values)):
+        raise InputError(
+            f"{said} each {what} must be a whole number or a text, in one row; they are "
+            f"{one_line(str(values.dtype), 40)} of shape {values.shape}"
+        )
+    distinct, places = np.unique(values, return_inverse=True)
+    return distinct, places.reshape(-1).astype(np.int64)
+
+
+def _is_whole(values: np.ndarray) -> bool:
+    if values.dtype.kind != "f":
+        return values.dtype.kind in "biu"
+    wide = values.astype(np.float64, copy=False)
+    return bool(np.all(wide == np.floor(wide)) and np.all(np.abs(wide) < MOST_EXACT))
+
+
+def _is_one_hot(y: np.ndarray) -> bool:
+    """Whether each row of columns has one 1 and zeros beside it."""
+    return bool(np.isin(y, (0, 1)).all() and np.all((y != 0).sum(axis=1) == 1))

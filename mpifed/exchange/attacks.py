@@ -18,8 +18,10 @@ from mpifed.components.base import Component
 from mpifed.components.registry import Section, find
 from mpifed.components.schema import LARGEST
 from mpifed.errors import InputError
+from mpifed.exchange.base import Round, Transform
 from mpifed.federation.clients import Federation
 from mpifed.random import stream
+from mpifed.state import check_result
 
 SHOWN = 20
 """Malicious clients that the log names."""
@@ -41,11 +43,16 @@ class Attack(Component):
     Attributes
     ----------
     changes_labels, changes_updates : bool
-        What it changes.
+        What it changes: whether its class has a method ``relabelled``, and one ``sent``.
     """
 
     changes_labels: ClassVar[bool] = False
     changes_updates: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.changes_labels = cls.relabelled is not Attack.relabelled
+        cls.changes_updates = cls.sent is not Attack.sent
 
     def __init__(
         self,
@@ -114,8 +121,6 @@ class SignFlip(Attack):
         ``clients`` or ``fraction``, as for every attack.
     """
 
-    changes_updates = True
-
     def __init__(self, *, scale: Annotated[float, Gt(0)] = 1.0, **options: Any) -> None:
         super().__init__(**options)
         self.scale = scale
@@ -135,8 +140,6 @@ class LabelFlip(Attack):
     **options
         ``clients`` or ``fraction``, as for every attack.
     """
-
-    changes_labels = True
 
     def __init__(
         self,
@@ -178,8 +181,6 @@ class ModelReplacement(LabelFlip):
         ``source``, ``target``, and ``clients`` or ``fraction``, as for ``label_flip``.
     """
 
-    changes_updates = True
-
     def __init__(self, *, boost: Annotated[float, Gt(0)] | None = None, **options: Any) -> None:
         super().__init__(**options)
         self.boost = boost
@@ -206,6 +207,23 @@ class Attackers:
     attack: Attack
     who: np.ndarray
 
+    @property
+    def transform(self) -> Transform:
+        """What they do to their updates."""
+        return Transform(self.who, self._sent)
+
+    def _sent(self, updates: Tensor, ids: np.ndarray, round: Round) -> Tensor:
+        malicious = int((round.active & self.who).sum())
+        made = self.attack.sent(updates, malicious, round.count)
+        check_result(made, updates, f"{type(self.attack).__name__}.sent")
+        return made
+
+    def relabelled(self, y: Tensor, n_classes: int) -> Tensor:
+        """Return the labels that they train with."""
+        made = self.attack.relabelled(y, n_classes)
+        check_result(made, y, f"{type(self.attack).__name__}.relabelled")
+        return made
+
     def __str__(self) -> str:
         clients = np.flatnonzero(self.who)
         shown = ", ".join(map(str, clients[:SHOWN])) + ", ..." * (len(clients) > SHOWN)
@@ -223,6 +241,11 @@ def attackers(section: Section, federation: Federation, seed: int) -> Attackers 
     if section.name == "none":
         return None
     attack = find("attack", section.name)(**section.options)
+    if not (attack.changes_labels or attack.changes_updates):
+        raise InputError(
+            f"attack.name is '{section.name}', which changes nothing; its class has a method "
+            "relabelled, sent, or both"
+        )
     return Attackers(section.name, attack, malicious_clients(attack, federation, seed))
 
 

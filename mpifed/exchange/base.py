@@ -13,18 +13,22 @@ clients also send messages of another kind:
     arrived = channel.send(rows)                        # what compression leaves of them
     total = channel.sum(arrived, weights)
 
-Every method of a channel books in the ledger what the federation would have sent.
-
-The ledger of what the simulated federation would have sent; what MPI moved is not in it.
+What a client averages or sends is an *update* of what it received. Before it leaves, each of
+``Channel.transforms`` changes it in turn (noise, attacks); then it is compressed, and averaged or
+mixed. Every method of a channel books in the ledger what the federation would have sent.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+import time
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from functools import cached_property
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 import scipy.sparse
@@ -34,10 +38,13 @@ from torch import Tensor
 from mpifed.components.base import Component
 from mpifed.components.registry import find
 from mpifed.exchange.compression import Compressor
-from mpifed.federation.clients import Federation
+from mpifed.exchange.reduction import SparseRows
+from mpifed.federation.clients import Draws, Federation
+from mpifed.federation.options import PrivacyOptions
 from mpifed.mpi.communicator import Communicator
-from mpifed.sparse_rows import SparseRows
 from mpifed.state import Nothing
+
+Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
 @dataclass
@@ -69,26 +76,112 @@ def bits_of(shape: torch.Size, dtype: torch.dtype) -> int:
     return math.prod(shape) * dtype.itemsize * 8
 
 
+@dataclass(frozen=True)
+class Round:
+    """Who takes part in which round: ``active``, bool (n_clients,)."""
+
+    federation: Federation
+    seed: int
+    number: int
+    active: np.ndarray
+
+    @cached_property
+    def ids(self) -> np.ndarray:
+        """The participants hosted here, int64, ascending."""
+        hosted = self.federation.hosted
+        return hosted[self.active[hosted]]
+
+    @cached_property
+    def count(self) -> int:
+        """The number of participants on all ranks."""
+        return int(self.active.sum())
+
+    @property
+    def ids_by_rank(self) -> list[np.ndarray]:
+        """The participants of each rank, ascending."""
+        hosted = map(self.federation.hosted_of, range(self.federation.communicator.size))
+        return [clients[self.active[clients]] for clients in hosted]
+
+    @property
+    def draws(self) -> Draws:
+        """The random numbers of the round."""
+        return Draws(self.seed, self.number)
+
+
+@dataclass(frozen=True)
+class Transform:
+    """What the clients ``who``, bool (n_clients,), do to their updates before they send them.
+
+    ``how(updates, ids, round)`` maps the updates (clients, ...) of ``ids`` to others.
+    """
+
+    who: np.ndarray
+    how: Callable[[Tensor, np.ndarray, Round], Tensor]
+
+    def __call__(self, rows: Tensor, round: Round, before: Tensor | None = None) -> Tensor:
+        """Return the participants' ``rows``, updates of ``before`` (or of zero), transformed."""
+        places = np.flatnonzero(self.who[round.ids])
+        if not len(places):
+            return rows
+        which = torch.from_numpy(places).to(rows.device)
+        base: Tensor | float = 0.0
+        if before is not None:
+            base = before[which] if before.shape == rows.shape else before
+        made = self.how(rows[which] - base, round.ids[places], round)
+        return rows.index_copy(0, which, (made + base).to(rows))
+
+
+def timed(verb: Verb) -> Verb:
+    """Add the wall seconds of a channel's method to ``Exchange.seconds``."""
+
+    @functools.wraps(verb)
+    def call(self: Channel, *given: Any, **named: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return verb(self, *given, **named)
+        finally:
+            self.exchange.seconds += time.perf_counter() - began
+
+    return cast(Verb, call)
+
+
 class Channel(ABC):
     """The exchange in one round, among the clients that take part in it.
+
+    Parameters
+    ----------
+    exchange : Exchange
+        The exchange of the run.
+    round : Round
+        Who takes part.
+    memory : Any
+        What earlier rounds left behind.
 
     Attributes
     ----------
     memory : Any
         What the messages of this round leave behind; see ``Exchange.remember``.
+    transforms : sequence of Transform
+        What clients do to their updates before they send them, in turn: noise, then attacks.
     """
 
-    memory: Any
+    transforms: Sequence[Transform] = ()
+
+    def __init__(self, exchange: Exchange, round: Round, memory: Any = None) -> None:
+        self.exchange, self.round = exchange, round
+        self.memory: Any = memory or Nothing()
+        self._messages = 0  # of this round so far
+        self._place = 0  # numbers of the memory that they have used
 
     @property
-    @abstractmethod
     def shared_is_rows(self) -> bool:
         """Whether shared values are rows, one per client."""
+        return self.exchange.shared_is_rows
 
     @property
-    @abstractmethod
     def compressor(self) -> Compressor | None:
         """What messages go through; None where every number is sent as it is."""
+        return self.exchange.compressor
 
     @abstractmethod
     def broadcast(self, shared: Tensor) -> Tensor:
@@ -112,7 +205,53 @@ class Channel(ABC):
             What the weights of all training clients sum to: 1 for ``clients.weights`` and
             ``clients.equal_weights``. Weights are divided by it where absent clients count too
             (``participation.weights: unbiased``, ``exchange.average_over: all``).
+
+        Raises
+        ------
+        ValueError
+            For rows of other shapes or types than ``before``, or not one for each participant.
         """
+
+    def transformed(self, rows: Tensor, before: Tensor | None = None) -> Tensor:
+        """Return ``rows``, updates of ``before`` (or of zero), as the clients send them."""
+        for transform in self.transforms:
+            rows = transform(rows, self.round, before)
+        return rows
+
+    def check_update(self, rows: Tensor, weights: Tensor, before: Tensor) -> None:
+        """Raise ``ValueError`` unless rows are updates of ``before``, one for each participant."""
+        shape = before.shape[1:] if self.shared_is_rows else before.shape
+        self.check_rows(rows, weights, shape)
+        if rows.dtype != before.dtype or before.shape not in (shape, rows.shape):
+            raise ValueError(
+                f"before has shape {tuple(before.shape)} and type {before.dtype}, but the rows to "
+                f"average have {tuple(rows.shape)} and {rows.dtype}"
+            )
+
+    def check_rows(
+        self, rows: Tensor, weights: Tensor | None = None, shape: Sequence[int] | None = None
+    ) -> None:
+        """Raise ``ValueError`` unless there is a row, and a weight, for each participant."""
+        n = len(self.round.ids)
+        wanted = (n, *(rows.shape[1:] if shape is None else shape))
+        if tuple(rows.shape) != wanted:
+            raise ValueError(
+                f"rows have shape {tuple(rows.shape)}; expected {wanted}, where the first axis is "
+                "the participants hosted here"
+            )
+        if weights is not None and tuple(weights.shape) != (n,):
+            raise ValueError(f"weights have shape {tuple(weights.shape)}; expected ({n},)")
+
+    def _next_part(self, size: int) -> slice:
+        """Return where the next ``size`` numbers of the memory are."""
+        part = slice(self._place, self._place + size)
+        self._place = part.stop
+        return part
+
+    @property
+    def _purpose(self) -> str:
+        """The stream that the compressor draws the next message from."""
+        return f"compression {self._messages}"
 
 
 class ServerChannel(Channel):
@@ -158,11 +297,11 @@ class ServerChannel(Channel):
         """
 
     @abstractmethod
-    def deliver(self, rows: Tensor) -> Tensor:
+    def scatter(self, rows: Tensor) -> Tensor:
         """Return rows that the server sends, one to each participant."""
 
     @abstractmethod
-    def collect(self, values: Tensor) -> np.ndarray:
+    def gather(self, values: Tensor) -> np.ndarray:
         """Return every participant's number, 0 for others, (n_clients,). Collective."""
 
     @abstractmethod
@@ -180,6 +319,16 @@ class ServerChannel(Channel):
     def at_server(self, make: Callable[[], list[Tensor]]) -> list[Tensor]:
         """Return what ``make()`` returns at the server, the same bits on every rank. Collective."""
 
+    def deliver(self, rows: Tensor) -> Tensor:
+        """Return ``scatter(rows)``, whose old name this is."""
+        warnings.warn("deliver is now scatter", DeprecationWarning, stacklevel=2)
+        return self.scatter(rows)
+
+    def collect(self, values: Tensor) -> np.ndarray:
+        """Return ``gather(values)``, whose old name this is."""
+        warnings.warn("collect is now gather", DeprecationWarning, stacklevel=2)
+        return self.gather(values)
+
 
 def to_server(channel: Channel) -> ServerChannel:
     """Return ``channel`` as one to a server; for algorithms that allow other exchanges too.
@@ -187,8 +336,7 @@ def to_server(channel: Channel) -> ServerChannel:
     Raises
     ------
     TypeError
-        If it does not lead to a server, which ``Algorithm.exchanges`` or ``refuse`` should have
-        ruled out.
+        If it does not lead to a server, which ``Algorithm.exchanges`` should have ruled out.
     """
     if not isinstance(channel, ServerChannel):
         raise TypeError(f"{type(channel).__name__} leads to no server")
@@ -214,6 +362,10 @@ class Exchange(Component):
         What messages go through.
     ledger : Ledger
         What was sent since the run began.
+    seconds : float
+        Wall seconds that this rank has spent in its channels.
+    privacy : PrivacyOptions or None
+        Where updates are private, how; only a server has it.
     values_kept : int
         Values of each client that it keeps for others; where there are any, its memory is that of
         all hosted clients, whoever takes part, and changed in place.
@@ -231,7 +383,8 @@ class Exchange(Component):
     ) -> None:
         """``stored`` is what ``prepare`` returned, or what a checkpoint has of ``arrays``."""
         self.federation, self.seed, self.compressor = federation, seed, compressor
-        self.ledger = Ledger()
+        self.ledger, self.seconds = Ledger(), 0.0
+        self.privacy: PrivacyOptions | None = None
 
     @staticmethod
     def prepare(
@@ -295,6 +448,10 @@ class Exchange(Component):
         It is a state dataclass with a row for each of ``n_hosted`` clients, or ``state.Nothing``.
         """
         return Nothing()
+
+    def latest(self, shared: list[Tensor], memory: Any) -> list[Tensor]:
+        """Return the clients' values now; ``shared`` is what they compute from."""
+        return shared
 
     @abstractmethod
     def spread(self, shared: Tensor) -> Tensor:

@@ -25,9 +25,7 @@ from collections.abc import Callable
 import numpy as np
 from torch import Tensor
 
-from mpifed.components.base import checked_result
-from mpifed.exchange.compression import Compressor
-from mpifed.exchange.compression.base import PURPOSE
+from mpifed.exchange.compression import PURPOSE, Compressor, compressed
 from mpifed.federation.clients import Draws
 
 # Share of a run's rounds in which the distance from consensus must be known to halve.
@@ -38,8 +36,7 @@ def contracted(
     compressor: Compressor, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
 ) -> Tensor:
     """Return C'(rows): C / (1 + omega) for an unbiased compressor C, C itself for a biased one."""
-    made = compressor(rows, draws, ids, purpose)
-    sent = checked_result(compressor, "__call__", made, rows)
+    sent = compressed(compressor, rows, draws, ids, purpose)
     return sent / (1 + compressor.omega(rows.shape[1])) if compressor.unbiased else sent
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -16,26 +16,22 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 import topologies
-from mpifed.components.base import checked_result
 from mpifed.components.schema import ComponentOf
 from mpifed.errors import InputError, RunError
 from mpifed.exchange import choco
 from mpifed.exchange.asynchrony import AsynchronousChannel, Timetable, first_values
-from mpifed.exchange.base import Channel, Exchange, Ledger, bits_of
+from mpifed.exchange.base import Channel, Exchange, Round, bits_of, timed
 from mpifed.exchange.choco import contracted, gossip_step
-from mpifed.exchange.compression import Compressor
+from mpifed.exchange.compression import Compressor, message_sizes
 from mpifed.exchange.corrections import Correction, Kept, Neighbours
-from mpifed.exchange.corrections.base import checked_step
-from mpifed.exchange.corrections.fitting import fitted, mixed_by
+from mpifed.exchange.corrections.base import fitted, mixed_by
 from mpifed.exchange.mixing import complete, computed_in_rounds, prepare_arrays, restore
-from mpifed.exchange.nearby import nearby
 from mpifed.exchange.reduction import common_exponents, weighted_sum
-from mpifed.exchange.routes import Route, Routing, arrivals
-from mpifed.federation.clients import Draws, Federation, participants
+from mpifed.exchange.routes import Route, Routing, nearby
+from mpifed.federation.clients import Federation, participants
 from mpifed.mpi.communicator import Communicator
-from mpifed.state import Nothing, client, host_memory, on_host
-from topologies.parameters import OwnPartError
-from topologies.schedules.thinning import Partial
+from mpifed.state import Nothing, check_result, client, host_memory, on_host
+from topologies.schedules.sequences import Partial
 
 
 @dataclass(frozen=True)
@@ -45,146 +41,112 @@ class Replicas:
     replica: Tensor = client()
 
 
-@dataclass(frozen=True)
-class CompressedMessages:
-    """How the messages of gossip are compressed."""
-
-    compressor: Compressor
-    seed: int
-    step: Callable[[int], float]
-
-
-@dataclass
 class GossipChannel(Channel):
     """The neighbours of one round."""
 
-    federation: Federation
-    routing: Routing
-    ledger: Ledger
-    messages: CompressedMessages | Correction | None
-    round: int
-    active: np.ndarray
-    memory: Any = field(default_factory=Nothing)
-    # Messages of this round so far.
-    _sent: int = 0
-    # Numbers of the memory that they have used.
-    _place: int = 0
-
-    @property
-    def shared_is_rows(self) -> bool:
-        return True
-
-    @property
-    def compressor(self) -> Compressor | None:
-        return self.messages.compressor if isinstance(self.messages, CompressedMessages) else None
+    exchange: Gossip
 
     def broadcast(self, shared: Tensor) -> Tensor:
         return shared
 
+    @timed
     def average(self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0) -> Tensor:
-        if isinstance(self.messages, Correction):
-            return self._corrected(rows, before, self.messages)
-        if self.messages is not None:
-            return self._compressed(rows, self.messages)
-        self._book_whole(rows, math.prod(rows.shape[1:]))
-        return self._mixed(rows)
+        self.check_update(rows, weights, before)
+        rows = self.transformed(rows, before)
+        if self.exchange.correction is not None:
+            return self._corrected(rows, before, self.exchange.correction)
+        if self.compressor is not None:
+            return self._compressed(rows, self.compressor)
+        self._book_whole(rows, math.prod(rows.shape[1:]), self.exchange.routing)
+        return self._mixed(rows, self.exchange.routing)
 
-    def _route(self, rows: Tensor, routing: Routing | None = None) -> Route:
-        routing = routing or self.routing
-        return routing.route(self.round, self.active, rows.element_size())
+    def _route(self, rows: Tensor, routing: Routing) -> Route:
+        return routing.route(self.round.number, self.round.active, rows.element_size())
 
     def _book(self, bits: int, floats: int) -> None:
         """What goes up an edge comes down it."""
-        self.ledger.up_bits += bits
-        self.ledger.down_bits += bits
-        self.ledger.up_floats += floats
+        ledger = self.exchange.ledger
+        ledger.up_bits += bits
+        ledger.down_bits += bits
+        ledger.up_floats += floats
 
-    def _book_whole(self, rows: Tensor, numbers: int, routing: Routing | None = None) -> None:
+    def _book_whole(self, rows: Tensor, numbers: int, routing: Routing) -> None:
         """Messages of ``numbers`` numbers of the type of ``rows``."""
         messages = self._route(rows, routing).messages
         self._book(messages * bits_of(torch.Size([numbers]), rows.dtype), messages * numbers)
 
     def _corrected(self, rows: Tensor, before: Tensor, correction: Correction) -> Tensor:
         """The correction sees the update that the method has made."""
-        size, route = math.prod(rows.shape[1:]), self._route(rows)
-        part = slice(self._place, self._place + correction.width(size))
-        self._place = part.stop
-        self._book_whole(rows, correction.numbers(size))
-        around = partial(nearby, self.federation.communicator, route)
+        routing, size = self.exchange.routing, math.prod(rows.shape[1:])
+        route, part = self._route(rows, routing), self._next_part(correction.width(size))
+        self._book_whole(rows, correction.numbers(size), routing)
+
+        def mix_within(rows: Tensor) -> Tensor:
+            assert routing.within is not None
+            self._book_whole(rows, rows.shape[1], routing.within)
+            return self._mixed_apart(rows, routing.within)
+
         neighbours = Neighbours(
-            self._mixed_apart, self._mixed_within, route.sparse, route.mine, around
+            partial(self._mixed_apart, routing=routing),
+            mix_within,
+            route.sparse,
+            route.mine,
+            partial(nearby, self.exchange.federation.communicator, route),
         )
-        kept, x = self.memory.corrections, before.flatten(1)
-        own = kept[:, part]
-        made = correction.step(x, rows.flatten(1), own, neighbours)
-        after, found = checked_step(correction, made, x, own)
-        if part == slice(0, kept.shape[1]):
-            self.memory = Kept(found)
-        else:
+        x, kept = before.flatten(1), self.memory.corrections
+        after, found = correction.step(x, rows.flatten(1), kept[:, part], neighbours)
+        check_result(after, x, f"{type(correction).__name__}.step")
+        check_result(found, kept[:, part], f"{type(correction).__name__}.step")
+        if found.shape != kept.shape:
             kept = kept.clone()
             kept[:, part] = found
-            self.memory = Kept(kept)
+            found = kept
+        self.memory = Kept(found)
         return after.view(rows.shape)
 
-    def _compressed(self, rows: Tensor, messages: CompressedMessages) -> Tensor:
+    def _compressed(self, rows: Tensor, compressor: Compressor) -> Tensor:
         """CHOCO-Gossip: what travels is the compressed distance from the neighbours' replica."""
-        compressor, size = messages.compressor, math.prod(rows.shape[1:])
-        draws, purpose = Draws(messages.seed, self.round), f"compression {self._sent}"
-        part = slice(self._place, self._place + size)
-        self._sent, self._place = self._sent + 1, part.stop
-        route, training = self._route(rows), self.federation.training
-        bits = compressor.bits(size, rows.element_size(), draws, training, purpose)
-        floats = compressor.floats(size, draws, training, purpose)
-        bits = checked_result(compressor, "bits", bits, training)
-        floats = checked_result(compressor, "floats", floats, training)
+        exchange, size = self.exchange, math.prod(rows.shape[1:])
+        route, training = self._route(rows, exchange.routing), exchange.federation.training
+        draws, purpose, part = self.round.draws, self._purpose, self._next_part(size)
+        bits, floats = message_sizes(
+            compressor, size, rows.element_size(), draws, training, purpose
+        )
+        self._messages += 1
         self._book(int(bits @ route.receivers), int(floats @ route.receivers))
         replicas, flat = self.memory.replica, rows.flatten(1)
-        sent = contracted(
-            compressor, flat - replicas[:, part], draws, training[route.mine], purpose
-        )
-        mixed, moved = gossip_step(flat, replicas[:, part], sent, self._mixed, messages.step(size))
+        ids, mix = training[route.mine], partial(self._mixed, routing=exchange.routing)
+        sent = contracted(compressor, flat - replicas[:, part], draws, ids, purpose)
+        mixed, moved = gossip_step(flat, replicas[:, part], sent, mix, exchange.choco_step(size))
         replicas = replicas.clone()
         replicas[:, part] = moved
         self.memory = Replicas(replicas)
         return mixed.view(rows.shape)
 
-    def _mixed_apart(self, rows: Tensor, routing: Routing | None = None) -> Tensor:
+    def _mixed_apart(self, rows: Tensor, routing: Routing) -> Tensor:
         """The rows of W X in memory of their own, also where nobody sends."""
         mixed = self._mixed(rows, routing)
         return mixed.clone() if mixed is rows else mixed
 
-    def _mixed_within(self, rows: Tensor) -> Tensor:
-        self._book_whole(rows, rows.shape[1], self.routing.within)
-        return self._mixed_apart(rows, self.routing.within)
-
-    def _mixed(self, rows: Tensor, routing: Routing | None = None) -> Tensor:
+    def _mixed(self, rows: Tensor, routing: Routing) -> Tensor:
         """The rows of W X, exactly, and equal for any ranks."""
-        routing = routing or self.routing
-        route, communicator = self._route(rows, routing), self.federation.communicator
+        route, federation = self._route(rows, routing), self.exchange.federation
         if not route.messages:
             return rows
-        ids = self.federation.training[route.mine]
+        communicator, ids = federation.communicator, federation.training[route.mine]
         (exponent,) = common_exponents(communicator, [rows.flatten(1)], ids, "update")
         flat = np.ascontiguousarray(on_host(rows.flatten(1)))
         made = host_memory(rows.flatten(1))
         mixed = made.numpy()
-        neighbourhood = routing.neighbourhood(route)
-        for arrival in arrivals(communicator, route, neighbourhood, flat, exponent):
-            mine, target = flat[:, arrival.columns], mixed[:, arrival.columns]
-            route.mix(mine, arrival.rows, exponent, target, arrival.sums)
+        for columns, arrived in routing.arrivals(route, flat):
+            route.mix(flat[:, columns], arrived, exponent, mixed[:, columns])
         mixed[~route.linked] = flat[~route.linked]
         return made.view(rows.shape).to(rows.device)
 
 
 def gossip_lines(route: Route, period: int | None, payload: int, values_kept: int) -> list[str]:
     """Return lines on a round of gossip."""
-    matrix, traffic = route.matrix, route.traffic
-    transport, why = route.chosen
-    per_row, per_sum = traffic.bytes_a_number()
-    gathered = transport == "collective"
-    rows = traffic.gathered_rows if gathered else traffic.row_numbers
-    moved = rows * payload
-    moved += 0 if gathered else traffic.sum_numbers * payload // per_row * per_sum
+    matrix, moved, (transport, why) = route.matrix, route.rows_moved, route.chosen
     lines = [
         f"exchange    gossip; {matrix.n} nodes, {len(matrix.edges)} edges in round 1, "
         f"{'no period' if period is None else f'period {period}'}, W {matrix.sha256[:12]}"
@@ -199,8 +161,7 @@ def gossip_lines(route: Route, period: int | None, payload: int, values_kept: in
         *lines,
         f"            over its edges the federation sends {route.messages * payload:,} bytes",
         f"            between ranks by {transport}: {why}",
-        f"            MPI moves {moved:,} bytes a round: {rows} rows"
-        + (f", {traffic.sum_numbers} sums" if traffic.sum_numbers and not gathered else ""),
+        f"            MPI moves {moved * payload:,} bytes a round: {moved} rows",
     ]
 
 
@@ -248,6 +209,9 @@ def predict(
 # Numbers of the rows that are compared with their mean at a time.
 WIDTH = 1 << 16
 
+# Versions of a client's value that may be kept.
+MOST_VERSIONS = 100
+
 
 class Gossip(Exchange):
     """Clients average with their neighbours by mixing matrices (D-FedEM and its kin).
@@ -272,9 +236,10 @@ class Gossip(Exchange):
         Whether clients wait for each other: in rounds that all have in common; not at all, mixing
         the latest values that have arrived (SWIFT); or averaging with one neighbour at a time
         (AD-PSGD). When is what the sections ``network`` and ``compute`` say.
-    kept_versions : int
+    kept_versions : int, optional
         Values of each client that are kept for its neighbours under 'wait_free': a client sends
-        nothing new while all but one of them are on their way.
+        nothing new while all but one of them are on their way. None is as many as the delays of
+        first computations need, at least 2.
     """
 
     shared_is_rows = True
@@ -293,11 +258,12 @@ class Gossip(Exchange):
         consensus_step: Annotated[float, Gt(0), Le(1)] | Literal["paper"] | None = None,
         correction: Annotated[Any, ComponentOf("correction")] = "none",
         asynchrony: Literal["none", "wait_free", "pairwise"] = "none",
-        kept_versions: Annotated[int, Ge(2), Le(100)] = 2,
+        kept_versions: Annotated[int, Ge(2), Le(MOST_VERSIONS)] | None = None,
     ) -> None:
         super().__init__(federation, seed, stored, compressor)
         self.asynchrony = asynchrony
-        self.values_kept = {"none": 0, "wait_free": kept_versions, "pairwise": 1}[asynchrony]
+        self.kept_versions = kept_versions
+        self.values_kept = {"none": 0, "wait_free": kept_versions or 2, "pairwise": 1}[asynchrony]
         self.timetable: Timetable | None = None
         self.consensus_step = consensus_step
         self._arrays = dict(stored)
@@ -324,8 +290,6 @@ class Gossip(Exchange):
         if communicator.rank == 0:
             try:
                 made = prepare_arrays(n_training, seed, options)
-            except OwnPartError as error:
-                made = f"exchange.{error.part}: {error}"
             except topologies.TopologyError as error:
                 made = f"exchange: {error}"
         names = communicator.broadcast_object(sorted(made) if isinstance(made, dict) else made)
@@ -385,6 +349,23 @@ class Gossip(Exchange):
         where_from = words.get(self.consensus_step, "as configured")
         return choco.forecast(self.choco_step(size), where_from, self._bounds(size), rounds)
 
+    def keep_versions(self, reach: np.ndarray, seconds: np.ndarray) -> None:
+        """Choose how many versions are kept for messages that travel ``reach`` seconds.
+
+        A computation of a client takes ``seconds``; both float64 (nodes,).
+        """
+        if self.kept_versions is None:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                delay = np.nan_to_num(np.ceil(reach / seconds)).max(initial=0.0)
+            self.values_kept = int(np.clip(delay + 1, 2, MOST_VERSIONS))
+
+    def latest(self, shared: list[Tensor], memory: Any) -> list[Tensor]:
+        if self.asynchrony != "pairwise":
+            return shared
+        sizes = [math.prod(tensor.shape[1:]) for tensor in shared]
+        parts = memory.kept[:, 0].split(sizes, dim=1)
+        return [part.view_as(tensor) for part, tensor in zip(parts, shared, strict=True)]
+
     def participants(self, round: int, present: np.ndarray) -> np.ndarray:
         training = self.federation.training
         if self.timetable is not None:
@@ -398,14 +379,11 @@ class Gossip(Exchange):
         return chosen & present
 
     def at(self, round: int, active: np.ndarray, memory: Any = None) -> Channel:
-        if self.timetable is not None:
-            make = partial(self.timetable.plan, partial(self.routing.weights, round))
-            return AsynchronousChannel(self.federation, self.ledger, make, memory)
-        messages = None
-        if self.compressor is not None:
-            messages = CompressedMessages(self.compressor, self.seed, self.choco_step)
-        how, memory = messages or self.correction, memory or Nothing()
-        return GossipChannel(self.federation, self.routing, self.ledger, how, round, active, memory)
+        now = Round(self.federation, self.seed, round, active)
+        if self.timetable is None:
+            return GossipChannel(self, now, memory)
+        plan = partial(self.timetable.plan, partial(self.routing.weights, round))
+        return AsynchronousChannel(self, now, memory, plan)
 
     def remember(self, shared: list[Tensor], n_hosted: int, dtype: torch.dtype) -> Any:
         sizes = [math.prod(tensor.shape[1:]) for tensor in shared]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -69,7 +69,6 @@ def mix(
     parts: Sequence[tuple[Mixer, np.ndarray]],
     exponent: int,
     mixed: np.ndarray,
-    elsewhere: Iterable[tuple[np.ndarray, np.ndarray]] = (),
 ) -> None:
     """Fill ``mixed``, (rows, width), by W X, from the blocks of columns that W and X are
     cut into.
@@ -80,8 +79,6 @@ def mix(
         products = parts[0][0].products(parts[0][1][:, part], exponent)
         for more, x in parts[1:]:
             products += more.products(x[:, part], exponent)
-        for places, sums in elsewhere:
-            products[:, places] += sums[:, :, part]
         mixed[:, part] = mixers[0].combine(products, exponent)
 
 
@@ -111,15 +108,6 @@ def mixer(
         data = np.concatenate([part, diagonal])
         places = (np.append(row, np.arange(len(own))), np.append(column, own))
         made.append(scipy.sparse.csr_array((data, places), shape=rows.shape))
-    return Mixer([_as_dense_as_it_is(limb) for limb in made], bits)
-
-
-def off_diagonal_mixer(block: scipy.sparse.csr_array, longest: int, limbs: int) -> Mixer:
-    """Return a block of a mixing matrix without any client's own weight, in fixed point."""
-    bits = _bits(longest, limbs)
-    coo = block.tocoo()
-    parts, places = _split(coo.data, 0, bits, limbs), (coo.row, coo.col)
-    made = [scipy.sparse.csr_array((part, places), shape=block.shape) for part in parts]
     return Mixer([_as_dense_as_it_is(limb) for limb in made], bits)
 
 

@@ -16,9 +16,9 @@ from mpifed.components.registry import Section, named
 from mpifed.components.registry import complete as complete_component
 from mpifed.errors import InputError
 from topologies.graphs.files import graph_section
+from topologies.inputs import TopologyError
 from topologies.matrix import MixingMatrix
-from topologies.parameters import TopologyError
-from topologies.schedules.own import as_matrix, schedule_section
+from topologies.schedules.given import as_matrix, schedule_section
 
 _ASYNCHRONY = ("asynchrony", "kept_versions")
 
@@ -99,7 +99,8 @@ def restore(n: int, seed: int, schedule: Any, stored: Mapping[str, np.ndarray]) 
 def computed_in_rounds(schedule: Any) -> bool:
     """Return whether weights are computed in round k, not taken from what was prepared."""
     name, _ = named(schedule, "exchange.schedule", DEFAULT_SCHEDULE)
-    return name == "resampled" or name not in topologies.SCHEDULES
+    known = topologies.SCHEDULES.get(name)
+    return known is None or known.in_rounds
 
 
 def _uses(schedule: str) -> str:

@@ -1,4 +1,7 @@
-"""What ranks send each other in a round of gossip, found from W and from who lives where."""
+"""What ranks send each other in a round of gossip, found from W and from who lives where.
+
+The rows of neighbours one by one, for gossip that is not linear in them.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse
+from torch import Tensor
 
 import topologies
 from mpifed.errors import RunError
-from mpifed.exchange.mixer import Mixer, mix, mixer, off_diagonal_mixer
+from mpifed.exchange.mixer import Mixer, mix, mixer
+from mpifed.exchange.reduction import common_exponents
 from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Communicator
+from mpifed.state import on_host
 from topologies import MixingMatrix
 
 # An Allgatherv is taken when it moves at most this many times the bytes that are needed.
@@ -24,87 +30,33 @@ TRANSPORTS = ("auto", "collective", "neighbourhood", "messages")
 
 
 @dataclass(frozen=True)
-class Traffic:
-    """What all pairs of ranks need of each other."""
+class Transfer:
+    """Which rows, each once, a rank sends to others and receives.
 
-    distinct_rows: np.ndarray
-    distinct_sums: np.ndarray
-    hosted: np.ndarray
-    itemsize: int
-    limbs: int
+    ``send`` has positions among its own rows for each rank, ``receive`` how many rows come from
+    each, ``arriving`` which ones, by rank and then by number, and ``between`` how many each rank
+    gets of each other, int64 (ranks, ranks).
+    """
 
-    @cached_property
-    def by_sums(self) -> np.ndarray:
-        """Which pairs send sums: bool (ranks, ranks)."""
-        sum_bytes = self.distinct_sums * (2 * self.limbs - 1) * 8
-        return sum_bytes < self.distinct_rows * self.itemsize
-
-    @property
-    def row_numbers(self) -> int:
-        """Rows sent in all."""
-        return int(self.distinct_rows[~self.by_sums].sum())
-
-    @property
-    def sum_numbers(self) -> int:
-        """Sums sent in all."""
-        return int(self.distinct_sums[self.by_sums].sum())
-
-    @property
-    def gathered_rows(self) -> int:
-        """Rows that an Allgatherv would send."""
-        return int(self.hosted.sum()) * (len(self.hosted) - 1)
-
-    def bytes_a_number(self) -> tuple[int, int]:
-        """Return the bytes of a row and of a sum, per number of the state."""
-        return self.itemsize, (2 * self.limbs - 1) * 8
-
-    def held(self, gathered: bool) -> int:
-        """Return the bytes per number of the state that the fullest rank sends and receives."""
-        per_row, per_sum = self.bytes_a_number()
-        if gathered:
-            return int(self.hosted.sum() + self.hosted.max()) * per_row
-        rows = np.where(self.by_sums, 0, self.distinct_rows) * per_row
-        sums = np.where(self.by_sums, self.distinct_sums, 0) * per_sum
-        return int((rows.sum(0) + rows.sum(1) + sums.sum(0) + sums.sum(1)).max())
-
-    def choose(self, repeats: bool) -> tuple[str, str]:
-        """Return the transport of the rows, and why."""
-        gathers = self.gathered_rows <= GATHER_SLACK * self.row_numbers
-        if len(self.hosted) == 1:
-            return "memory", "all clients live on one rank"
-        if gathers and not self.by_sums.any():
-            return "collective", (
-                f"an Allgatherv of {self.gathered_rows} rows against {self.row_numbers} needed"
-            )
-        if repeats:
-            pairs = int((self.distinct_rows > 0).sum())
-            return "neighbourhood", (
-                f"{self.row_numbers} rows between {pairs} of "
-                f"{self.distinct_rows.size - len(self.hosted)} pairs of ranks"
-            )
-        return "messages", "W changes from round to round"
+    send: list[np.ndarray]
+    receive: list[int]
+    arriving: np.ndarray
+    between: np.ndarray
 
 
-def traffic(
-    matrix: scipy.sparse.csr_array, owner: np.ndarray, ranks: int, itemsize: int
-) -> Traffic:
-    """Count what ranks need of each other; ``owner`` is the rank of each node, -1 if idle."""
-    links = matrix.tocoo()
-    receiver, sender = links.row, links.col
-    across = owner[receiver] != owner[sender]
-    receiver, sender = receiver[across], sender[across]
-    # ranks squared times nodes is above 2^31 from 1,500 ranks with 1,000 nodes on
-    a, b = owner[receiver].astype(np.int64), owner[sender].astype(np.int64)
-    n = len(owner)
-    rows = np.unique((a * ranks + b) * n + sender) // n
-    sums = np.unique((a * ranks + b) * n + receiver) // n
-    square = ranks * ranks
-    return Traffic(
-        np.bincount(rows, minlength=square).reshape(ranks, ranks),
-        np.bincount(sums, minlength=square).reshape(ranks, ranks),
-        np.bincount(owner[owner >= 0], minlength=ranks),
-        itemsize,
-        3 if itemsize == 8 else 2,
+def transfer(to: np.ndarray, row: np.ndarray, owner: np.ndarray, rank: int, ranks: int) -> Transfer:
+    """Return what rank ``rank`` moves where the ranks ``to`` need the rows ``row`` of ``owner``."""
+    # In 64 bits: ranks times nodes, and its square, may be above 2^31.
+    pairs = np.unique(to.astype(np.int64) * len(owner) + row)
+    to, row = pairs // max(1, len(owner)), pairs % max(1, len(owner))
+    source = owner[row]
+    own, mine = source == rank, np.flatnonzero(owner == rank)
+    ends = np.searchsorted(to[own], np.arange(1, ranks))
+    arriving = row[to == rank]
+    arriving = arriving[np.argsort(owner[arriving], kind="stable")]
+    between = np.bincount(to * ranks + source, minlength=ranks * ranks).reshape(ranks, ranks)
+    return Transfer(
+        np.split(np.searchsorted(mine, row[own]), ends), between[rank].tolist(), arriving, between
     )
 
 
@@ -134,34 +86,55 @@ class Route:
         return w
 
     @cached_property
-    def traffic(self) -> Traffic:
-        """What all ranks need of each other."""
-        return traffic(self.sparse, self.owner, self.federation.communicator.size, self.itemsize)
+    def transfer(self) -> Transfer:
+        """The rows that other ranks need, and those that this one needs."""
+        links, communicator = self.sparse.tocoo(), self.federation.communicator
+        to, source = self.owner[links.row], self.owner[links.col]
+        across = to != source
+        return transfer(
+            to[across], links.col[across], self.owner, communicator.rank, communicator.size
+        )
+
+    @cached_property
+    def hosted(self) -> np.ndarray:
+        """How many participants each rank hosts."""
+        ranks = self.federation.communicator.size
+        return np.bincount(self.owner[self.owner >= 0], minlength=ranks)
 
     @cached_property
     def chosen(self) -> tuple[str, str]:
         """The transport of rows, and why."""
-        found = self.traffic.choose(self.repeats)
-        if self.transport == "auto" or found[0] == "memory":
-            return found
-        return self.transport, "as asked"
+        between, ranks = self.transfer.between, self.federation.communicator.size
+        gathered, needed = int(self.hosted.sum()) * (ranks - 1), int(between.sum())
+        if ranks == 1:
+            return "memory", "all clients live on one rank"
+        if self.transport != "auto":
+            return self.transport, "as asked"
+        if gathered <= GATHER_SLACK * needed:
+            return "collective", f"an Allgatherv of {gathered} rows against {needed} needed"
+        if self.repeats:
+            pairs = f"{np.count_nonzero(between)} of {ranks * (ranks - 1)} pairs of ranks"
+            return "neighbourhood", f"{needed} rows between {pairs}"
+        return "messages", "W changes from round to round"
 
     @property
-    def by_sums(self) -> np.ndarray:
-        """Which pairs send sums; an Allgatherv sends every row anyway."""
-        pairs = self.traffic.by_sums
-        return np.zeros_like(pairs) if self.chosen[0] == "collective" else pairs
+    def gathers(self) -> bool:
+        """Whether every rank gets every row."""
+        return self.chosen[0] == "collective"
+
+    @property
+    def rows_moved(self) -> int:
+        """Rows that MPI moves in a round."""
+        if self.gathers:
+            return int(self.hosted.sum()) * (len(self.hosted) - 1)
+        return int(self.transfer.between.sum())
 
     @cached_property
     def bytes_a_number(self) -> int:
         """Bytes that the fullest rank holds per number of the state; the same on every rank."""
-        return max(1, self.traffic.held(self.chosen[0] == "collective"))
-
-    @cached_property
-    def most(self) -> int:
-        """Rows that a rank sends and receives, at most; the same on every rank."""
-        rows = self.traffic.distinct_rows
-        return int(rows.sum(0).max()) + int(rows.sum(1).max())
+        between = self.transfer.between
+        rows = self.hosted.sum() + self.hosted if self.gathers else between.sum(0) + between.sum(1)
+        return max(1, int(rows.max()) * self.itemsize)
 
     @cached_property
     def mine(self) -> np.ndarray:
@@ -175,60 +148,10 @@ class Route:
     @cached_property
     def columns(self) -> np.ndarray:
         """Nodes whose rows come here, by owner, then by number; all nodes with an Allgatherv."""
-        rank = self.federation.communicator.rank
-        if self.chosen[0] == "collective":
-            needed = np.flatnonzero(self.owner >= 0)
-        else:
-            needed = np.setdiff1d(self._incoming.indices, self.mine)
-            needed = needed[~self.by_sums[rank, self.owner[needed]]]
-        return needed[np.argsort(self.owner[needed], kind="stable")]
-
-    @cached_property
-    def receive(self) -> list[int]:
-        """Rows that come from each rank."""
-        ranks = self.federation.communicator.size
-        return [int(k) for k in np.bincount(self.owner[self.columns], minlength=ranks)]
-
-    @cached_property
-    def _outgoing(self) -> tuple[np.ndarray, np.ndarray]:
-        """(receiving rank, position in ``mine``) of every row wanted elsewhere, sorted."""
-        used = self.sparse[:, self.mine].tocoo()
-        receiver, position = used.row, used.col
-        pairs = np.unique(np.stack([self.owner[receiver], position]), axis=1)
-        return pairs[0], pairs[1]
-
-    @cached_property
-    def send(self) -> list[np.ndarray]:
-        """For each rank, which rows of ``mine`` it gets (positions, ascending)."""
-        rank, size = self.federation.communicator.rank, self.federation.communicator.size
-        everything = np.arange(len(self.mine))
-        if self.chosen[0] == "collective":
-            return [everything] * size
-        to, position = self._outgoing
-        nothing = everything[:0]
-        return [
-            nothing if peer == rank or self.by_sums[peer, rank] else position[to == peer]
-            for peer in range(size)
-        ]
-
-    @cached_property
-    def sums_to(self) -> list[np.ndarray]:
-        """For each rank, the nodes of it that get a sum from here, ascending."""
-        rank = self.federation.communicator.rank
-        return [self._hubs(peer, rank) for peer in range(self.federation.communicator.size)]
-
-    @cached_property
-    def sums_from(self) -> list[np.ndarray]:
-        """For each rank, our nodes that get a sum from there, ascending."""
-        rank = self.federation.communicator.rank
-        return [self._hubs(rank, peer) for peer in range(self.federation.communicator.size)]
-
-    def _hubs(self, receiver: int, sender: int) -> np.ndarray:
-        if receiver == sender or not self.by_sums[receiver, sender]:
-            return np.zeros(0, np.int64)
-        theirs = np.flatnonzero(self.owner == receiver)
-        linked = self.sparse[theirs][:, np.flatnonzero(self.owner == sender)]
-        return theirs[np.diff(linked.tocsr().indptr) > 0]
+        if not self.gathers:
+            return self.transfer.arriving
+        everyone = np.flatnonzero(self.owner >= 0)
+        return everyone[np.argsort(self.owner[everyone], kind="stable")]
 
     @cached_property
     def messages(self) -> int:
@@ -256,32 +179,15 @@ class Route:
     @cached_property
     def mixers(self) -> tuple[Mixer | None, Mixer]:
         """The rows of W for ``mine``: columns of ``mine``, None if they arrive; of ``columns``."""
-        whole = mixer(self._incoming, self.mine, self.longest, self.traffic.limbs)
-        own = None if self.chosen[0] == "collective" else whole.of(self.mine)
+        whole = mixer(self._incoming, self.mine, self.longest, 3 if self.itemsize == 8 else 2)
+        own = None if self.gathers else whole.of(self.mine)
         return own, whole.of(self.columns)
 
-    def mix(
-        self,
-        mine: np.ndarray,
-        arrived: np.ndarray,
-        exponent: int,
-        mixed: np.ndarray,
-        sums: Iterable[tuple[np.ndarray, np.ndarray]],
-    ) -> None:
+    def mix(self, mine: np.ndarray, arrived: np.ndarray, exponent: int, mixed: np.ndarray) -> None:
         """Fill ``mixed`` by W X for some columns of our rows and of what arrived."""
         own, others = self.mixers
         parts = [(others, arrived)] if own is None else [(own, mine), (others, arrived)]
-        mix([part for part in parts if len(part[1])] or parts, exponent, mixed, sums)
-
-    @cached_property
-    def sum_mixers(self) -> list[Mixer | None]:
-        """For each rank that gets sums from here, what makes them from the rows of ``mine``."""
-        return [
-            off_diagonal_mixer(self.sparse[nodes][:, self.mine], self.longest, self.traffic.limbs)
-            if len(nodes)
-            else None
-            for nodes in self.sums_to
-        ]
+        mix([part for part in parts if len(part[1])] or parts, exponent, mixed)
 
 
 # Routes of earlier rounds that are kept for when their matrix comes again.
@@ -364,25 +270,44 @@ class Routing:
             raise RunError(f"exchange.schedule: {made}")
         return topologies.MixingMatrix(*made)
 
+    def arrivals(self, route: Route, flat: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yield some columns, and what arrives there of the rows of others. Collective."""
+        communicator, moved = self.federation.communicator, route.transfer
+        begin: Callable[[np.ndarray], Callable[[], np.ndarray]]
+        if route.gathers:
+            begin = partial(communicator.begin_gather, counts=route.hosted.tolist())
+        elif route.chosen[0] == "neighbourhood":
+            between = moved.between
+            most = int(between.sum(0).max()) + int(between.sum(1).max())
+            begin = partial(self._begin_among_neighbours, self.neighbourhood(route), route, most)
+        else:
+            begin = partial(communicator.begin_exchange, send=moved.send, receive=moved.receive)
+        return in_pieces(begin, flat, route.bytes_a_number)
+
+    def _begin_among_neighbours(
+        self, neighbourhood: Any, route: Route, most: int, part: np.ndarray
+    ) -> Callable[[], np.ndarray]:
+        send, receive = route.transfer.send, route.transfer.receive
+        begin = self.federation.communicator.begin_exchange_in
+        return begin(neighbourhood, part, send, receive, most)
+
     def neighbourhood(self, route: Route) -> Any:
         """Return the distributed-graph communicator of ``route``. Collective when first
         asked for.
         """
-        if route.chosen[0] != "neighbourhood":
-            return None
         if id(route) not in self._neighbourhoods:
-            rank = self.federation.communicator.rank
-            others = [peer for peer in range(len(route.receive)) if peer != rank]
+            moved, rank = route.transfer, self.federation.communicator.rank
+            others = [peer for peer in range(len(moved.receive)) if peer != rank]
             self._neighbourhoods[id(route)] = self.federation.communicator.neighbourhood(
-                [peer for peer in others if route.receive[peer]],
-                [peer for peer in others if len(route.send[peer])],
+                [peer for peer in others if moved.receive[peer]],
+                [peer for peer in others if len(moved.send[peer])],
             )
         return self._neighbourhoods[id(route)]
 
 
 T = TypeVar("T")
 
-# Bytes of rows and sums, leaving and arriving, of a piece; a rank holds two at a time.
+# Bytes of rows, leaving and arriving, of a piece; a rank holds two at a time.
 BUFFER = 1 << 23
 
 # Bytes of a large model that a piece may have without notice, beside a rank's clients.
@@ -393,38 +318,14 @@ LITTLE = 1 << 21
 COLUMNS, FEWEST, PIECES = 1 << 15, 8, 32
 
 
-@dataclass(frozen=True)
-class Arrival:
-    """Some columns of the rows that a rank mixes."""
-
-    columns: slice
-    rows: np.ndarray
-    sums: list[tuple[np.ndarray, np.ndarray]]
-
-
-def arrivals(
-    communicator: Communicator, route: Route, neighbourhood: Any, flat: np.ndarray, exponent: int
-) -> Iterator[Arrival]:
-    """Return what a rank mixes, piece by piece. Collective: every rank must take all pieces."""
-    width, by_sums = piece(flat.shape[1], route.bytes_a_number), route.by_sums.any()
-
-    def begun() -> Iterator[Callable[[], Arrival]]:
-        for start in range(0, flat.shape[1], width):
-            columns = slice(start, min(start + width, flat.shape[1]))
-            part = flat[:, columns]
-            rows = _begin_rows(communicator, route, neighbourhood, part)
-            sums = _begin_sums(communicator, route, part, exponent) if by_sums else list
-            yield partial(_arrival, columns, rows, sums)
-
-    return ahead(begun())
-
-
-def _arrival(
-    columns: slice,
-    rows: Callable[[], np.ndarray],
-    sums: Callable[[], list[tuple[np.ndarray, np.ndarray]]],
-) -> Arrival:
-    return Arrival(columns, rows(), sums())
+def in_pieces(
+    begin: Callable[[np.ndarray], Callable[[], np.ndarray]], rows: np.ndarray, bytes_a_number: int
+) -> Iterator[tuple[slice, np.ndarray]]:
+    """Yield some columns, and what ``begin`` makes arrive of these columns of ``rows``."""
+    total = rows.shape[1]
+    width = piece(total, bytes_a_number)
+    parts = [slice(first, min(first + width, total)) for first in range(0, total, width)]
+    return zip(parts, ahead(begin(rows[:, part]) for part in parts), strict=True)
 
 
 def ahead(begun: Iterable[Callable[[], T]]) -> Iterator[T]:
@@ -444,42 +345,49 @@ def piece(numbers: int, bytes_a_number: int) -> int:
     return max(1, min(BUFFER // bytes_a_number, max(COLUMNS, numbers // PIECES, little)))
 
 
-def _begin_rows(
-    communicator: Communicator, route: Route, neighbourhood: Any, part: np.ndarray
-) -> Callable[[], np.ndarray]:
-    transport = route.chosen[0]
-    if transport == "collective":
-        return communicator.begin_gather(part, route.receive)
-    if transport == "neighbourhood":
-        return communicator.begin_exchange_in(
-            neighbourhood, part, route.send, route.receive, route.most
-        )
-    return communicator.begin_exchange(part, route.send, route.receive)
+# Columns that travel at a time: the same on any ranks, so that sums over them are too.
+WIDTH = 1 << 13
 
 
-def _begin_sums(
-    communicator: Communicator, route: Route, part: np.ndarray, exponent: int
-) -> Callable[[], list[tuple[np.ndarray, np.ndarray]]]:
-    """Gives other ranks the sums of our rows that they want, and takes theirs."""
-    orders, width = 2 * route.traffic.limbs - 1, part.shape[1]
-    receive = [len(nodes) for nodes in route.sums_from]
-    ends = np.cumsum([len(nodes) for nodes in route.sums_to])
-    send = [
-        np.arange(end - len(nodes), end) for end, nodes in zip(ends, route.sums_to, strict=True)
-    ]
-    outgoing = np.empty((ends[-1], orders, width))
-    for places, made in zip(send, route.sum_mixers, strict=True):
-        if made:
-            outgoing[places] = np.moveaxis(made.products(part, exponent), 0, 1)
-    arriving = communicator.begin_exchange(outgoing.reshape(-1, orders * width), send, receive)
+@dataclass(frozen=True)
+class Nearby:
+    """Who hears whom in a round, for the participants hosted here."""
 
-    def ended() -> list[tuple[np.ndarray, np.ndarray]]:
-        arrived, found, begin = arriving(), [], 0
-        for nodes in route.sums_from:
-            block = arrived[begin : begin + len(nodes)].reshape(len(nodes), orders, width)
-            begin += len(nodes)
-            if len(nodes):
-                found.append((np.searchsorted(route.mine, nodes), np.moveaxis(block, 1, 0)))
-        return found
+    communicator: Communicator
+    ids: np.ndarray
+    transfer: Transfer
+    receivers: np.ndarray
+    senders: np.ndarray
+    weights: np.ndarray
 
-    return ended
+    def pieces(self, rows: Tensor) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yield some columns, and the rows of all senders there, float64 (senders, width)."""
+        # What is not finite is refused with the client's number.
+        common_exponents(self.communicator, [rows], self.ids, "update")
+        for start in range(0, rows.shape[1], WIDTH):
+            part = slice(start, min(start + WIDTH, rows.shape[1]))
+            own = np.ascontiguousarray(on_host(rows[:, part]))
+            moved = self.transfer
+            arrived = self.communicator.exchange_rows(own, moved.send, moved.receive)
+            yield part, arrived.astype(np.float64)
+
+
+def nearby(communicator: Communicator, route: Route) -> Nearby:
+    """Return who hears whom in a round."""
+    arcs = route.sparse.tocoo()
+    between = (arcs.row != arcs.col) & (route.owner[arcs.row] >= 0)
+    row, column, weight = arcs.row[between], arcs.col[between], arcs.data[between]
+    me, owner = communicator.rank, route.owner
+    moved = transfer(owner[row], column, owner, me, communicator.size)
+    place = np.zeros(route.matrix.n, np.int64)
+    place[moved.arriving] = np.arange(len(moved.arriving))
+    here = np.flatnonzero(owner[row] == me)
+    here = here[np.lexsort((column[here], row[here]))]
+    return Nearby(
+        communicator,
+        route.federation.training[route.mine],
+        moved,
+        np.searchsorted(route.mine, row[here]),
+        place[column[here]],
+        weight[here],
+    )

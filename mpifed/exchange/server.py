@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -13,20 +11,27 @@ import torch
 from annotated_types import Gt
 from torch import Tensor
 
-from mpifed.components.base import checked_result
 from mpifed.components.schema import ComponentOf
 from mpifed.errors import RunError
-from mpifed.exchange.aggregation.aggregators import check_number, completed
-from mpifed.exchange.base import Exchange, ServerChannel, bits_of
-from mpifed.exchange.compression import Compressor
-from mpifed.exchange.compression.base import ErrorFeedback
-from mpifed.exchange.compression.sparse import RandK
-from mpifed.exchange.grouping import LARGE, Grouping
-from mpifed.exchange.pairs import collected, inner_products
-from mpifed.exchange.reduction import sum_and_mass, weighted_sum
-from mpifed.exchange.robust import Robust, treatment
+from mpifed.exchange.aggregation import build, check_number, clipped, completed, inner_products
+from mpifed.exchange.base import Exchange, Round, ServerChannel, bits_of, timed
+from mpifed.exchange.compression import (
+    Compressor,
+    ErrorFeedback,
+    RandK,
+    compressed,
+    message_sizes,
+)
+from mpifed.exchange.privacy import central_noise
+from mpifed.exchange.reduction import (
+    LARGE,
+    Grouping,
+    SparseRows,
+    common_exponents,
+    sum_and_mass,
+    weighted_sum,
+)
 from mpifed.federation.clients import Draws, Federation
-from mpifed.sparse_rows import SparseRows
 from mpifed.state import Nothing, on_host
 
 # How far the participants' weights may be above those of all clients, relatively.
@@ -69,7 +74,7 @@ class Server(Exchange):
         super().__init__(federation, seed, stored, compressor)
         self.average_over = average_over
         self.grouping = Grouping(federation.communicator, reduction)
-        self.treatment = treatment(federation, clip, aggregator)
+        self.aggregator, self.clip = build(aggregator), clip
 
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
@@ -81,15 +86,24 @@ class Server(Exchange):
         """Check that there are enough updates for an aggregator to choose from."""
         check_number(configuration)
 
-    def at(self, round: int, active: np.ndarray, memory: Any = None) -> ServerChannel:
-        made = ServerRound(self, round, active, memory or Nothing())
-        return made if self.treatment is None else Robust(made, self.treatment, active)
+    def at(self, round: int, active: np.ndarray, memory: Any = None) -> ServerRound:
+        return ServerRound(self, Round(self.federation, self.seed, round, active), memory)
 
     def remember(self, shared: list[Tensor], n_hosted: int, dtype: torch.dtype) -> Any:
-        if self.compressor is None or self.compressor.unbiased:
+        if self.compressor is None or self.compressor.unbiased or not shared:
             return Nothing()
         numbers = sum(tensor.numel() for tensor in shared)
         return ErrorFeedback(shared[0].new_zeros(n_hosted, numbers, dtype=dtype))
+
+    @property
+    def adds_noise(self) -> bool:
+        """Whether it adds noise to the sum of updates."""
+        return self.privacy is not None and self.privacy.where == "central"
+
+    @property
+    def averages(self) -> bool:
+        """Whether it takes the mean of what arrives, and nothing else."""
+        return self.aggregator is None and self.clip is None and not self.adds_noise
 
     def spread(self, shared: Tensor) -> Tensor:
         return shared
@@ -102,8 +116,8 @@ class Server(Exchange):
         size = payload // itemsize
         moved = size * (16 if itemsize == 8 else 8) * self.grouping.participants(size)
         how = self.grouping.describe(size)
-        if self.treatment is not None and self.treatment.aggregator is not None:
-            moved, how = self.treatment.traffic(payload, itemsize, moved)
+        if self.aggregator is not None:
+            moved, how = self.aggregator.traffic(payload, itemsize, moved, self.federation)
         everyone = self.federation.training
         sent = up = payload * len(everyone)
         if self.compressor is not None and payload:
@@ -116,180 +130,235 @@ class Server(Exchange):
         ]
 
 
-@dataclass
 class ServerRound(ServerChannel):
     """A server and its clients in one round."""
 
-    server: Server
-    round: int
-    active: np.ndarray
-    memory: Any = field(default_factory=Nothing)
-    # Messages of this round so far.
-    _sent: int = 0
-    # Numbers of the memory that they have used.
-    _place: int = 0
-
-    @property
-    def shared_is_rows(self) -> bool:
-        return False
-
-    @property
-    def compressor(self) -> Compressor | None:
-        return self.server.compressor
-
-    @cached_property
-    def _hosted(self) -> np.ndarray:
-        hosted = self.server.federation.hosted
-        return hosted[self.active[hosted]]
+    exchange: Server
 
     def broadcast(self, shared: Tensor) -> Tensor:
-        self.server.ledger.down_bits += int(self.active.sum()) * bits_of(shared.shape, shared.dtype)
-        return shared.expand(len(self._hosted), *shared.shape)
+        self.exchange.ledger.down_bits += self.round.count * bits_of(shared.shape, shared.dtype)
+        return shared.expand(len(self.round.ids), *shared.shape)
 
+    @timed
     def average(self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0) -> Tensor:
-        if not self.active.any():
+        self.check_update(rows, weights, before)
+        rows = self.transformed(rows, before)
+        if not self.round.count:
             return before
-        update = rows if self.compressor is None else self._arrived(rows - before)
+        self._count_update()
+        if not self.exchange.averages:
+            mean = self._mean(self._sent(rows - before), weights, whole)
+            return (before.double() + mean).to(before)
         if self.compressor is None:
-            self._book(before.shape, before.dtype)
-        total, mass = self._total_and_mass(update, weights)
-        divisor, absent = self._shares(mass, whole)
-        kept = absent if self.compressor is None else 1.0
-        return self.server.grouping.average(total, divisor, kept, before)
-
-    def mean(self, rows: Tensor, weights: Tensor, whole: float = 1.0) -> Tensor:
-        total, mass = self._total_and_mass(rows, weights)
-        return torch.from_numpy(total).to(rows.device) / self._shares(mass, whole)[0]
-
-    def _shares(self, mass: float, whole: float) -> tuple[float, float]:
-        """Divisor of a sum over participants of that mass, and the share of absent clients."""
-        federation = self.server.federation
-        everyone = bool(self.active[federation.training].all())
-        if federation.is_unbiased and not (everyone and federation.inclusion == 1):
-            divisor, what = whole * federation.inclusion, "participation.weights=unbiased"
-        elif self.server.average_over == "all" and not everyone:
-            divisor, what = whole, "exchange.average_over=all"
+            update = self._sent(rows)
         else:
-            return mass, 0.0
-        if mass > whole * (1 + ROUNDING):
-            raise RunError(
-                f"the weights of {int(self.active.sum())} participants sum to {mass:.6g}, those of "
-                f"all training clients to {whole:g}, as the algorithm says; with {what} average "
-                "and mean take shares (clients.weights, clients.equal_weights), or the sum over "
-                "all as whole"
-            )
-        return divisor, 1.0 - mass / divisor
+            update = self._fed_back(rows - before)
+        total, divisor, absent = self._total_and_shares(update, weights, whole)
+        kept = absent if self.compressor is None else 1.0
+        return self.exchange.grouping.average(total, divisor, kept, before)
 
+    @timed
+    def mean(self, rows: Tensor, weights: Tensor, whole: float = 1.0) -> Tensor:
+        self.check_rows(rows, weights)
+        return self._mean(rows, weights, whole)
+
+    def _mean(self, rows: Tensor, weights: Tensor, whole: float) -> Tensor:
+        """What the server makes of updates that were sent, float64."""
+        server, round = self.exchange, self.round
+        if server.adds_noise:
+            assert server.privacy is not None
+            return central_noise(rows, self._sum, server.privacy, round)
+        updates = rows if server.clip is None else clipped(rows, server.clip)
+        aggregator = server.aggregator
+        if aggregator is None:
+            total, divisor, _ = self._total_and_shares(updates, weights, whole)
+            return torch.from_numpy(total).to(rows.device) / divisor
+        if aggregator.needs_fixed_number and round.count < aggregator.least(round.count):
+            raise RunError(
+                f"exchange.aggregator needs at least {aggregator.least(round.count)} updates, but "
+                f"{round.count} came"
+            )
+        # What is not finite is refused with the client's number, before anything is made of it.
+        common_exponents(server.federation.communicator, [updates.flatten(1)], round.ids, "update")
+        return aggregator.aggregate(updates, round, self._sum)
+
+    @timed
     def send(self, rows: Tensor, whole: bool = False) -> Tensor:
-        if self.compressor is None or whole:
-            self._sent += 1
-            self._book(rows.shape[1:], rows.dtype)
-            return rows
-        draws, purpose = self._stream()
-        self._book_compressed(math.prod(rows.shape[1:]), rows.dtype)
-        flat = rows.flatten(1)
-        made = self.compressor(flat, draws, self._hosted, purpose)
-        return checked_result(self.compressor, "__call__", made, flat).view(rows.shape)
+        self.check_rows(rows)
+        self._count_update()
+        return self._sent(rows if whole else self.transformed(rows), whole)
 
     def coordinates(self, size: int) -> np.ndarray | None:
         if not isinstance(self.compressor, RandK):
             return None
-        draws, purpose = self._stream()
-        return self.compressor.coordinates(size, draws, self._hosted, purpose)
+        return self.compressor.coordinates(size, self.round.draws, self.round.ids, self._purpose)
 
+    @timed
     def send_chosen(self, rows: SparseRows) -> SparseRows:
+        self._refuse_if_private("sends chosen coordinates")
         assert isinstance(self.compressor, RandK)
         self._book_compressed(rows.size, rows.dtype)
-        return rows.scaled(self.compressor.scale(rows.size))
+        values = self.transformed(rows.values)
+        return SparseRows(rows.columns, values, rows.size).scaled(self.compressor.scale(rows.size))
 
+    @timed
     def sum(self, rows: Tensor | SparseRows, weights: Tensor) -> Tensor:
-        total = self._total(rows, weights)
-        shared = self.server.grouping.is_shared(total.size)
-        return torch.from_numpy(total.copy() if shared else total).to(rows.device)
+        self._refuse_if_private("adds messages with weights of its own")
+        if not self.exchange.averages:
+            raise RunError(
+                "the algorithm adds its messages itself (ServerChannel.sum), for which neither "
+                "exchange.aggregator nor exchange.clip can stand; its class should say "
+                "aggregates = 'sums'"
+            )
+        if isinstance(rows, Tensor):
+            self.check_rows(rows, weights)
+        return self._sum(rows, weights)
 
-    def _total_and_mass(
-        self, rows: Tensor | SparseRows, weights: Tensor
-    ) -> tuple[np.ndarray, float]:
-        """``_total``, and the sum of the weights, which travel together if they are few numbers."""
-        if isinstance(rows, SparseRows) or math.prod(rows.shape[1:]) >= LARGE:
-            ones = torch.ones(len(weights), 1, dtype=torch.float64)
-            mass = float(self._total(ones, weights)[0])
-            return self._total(rows, weights), mass
-        federation, w = self.server.federation, weights.double().cpu().numpy()
-        many = federation.n_clients
-        return sum_and_mass(federation.communicator, rows, w, self._hosted, many)
-
-    def _total(self, rows: Tensor | SparseRows, weights: Tensor) -> np.ndarray:
-        """``sum`` as an array that must not be changed: a node may hold it once."""
-        federation = self.server.federation
-        size = rows.size if isinstance(rows, SparseRows) else math.prod(rows.shape[1:])
-        w = weights.double().cpu().numpy()
-        return weighted_sum(
-            federation.communicator,
-            rows,
-            w,
-            self._hosted,
-            federation.n_clients,
-            sums=self.server.grouping.sums(size),
-        )
-
-    def deliver(self, rows: Tensor) -> Tensor:
-        count = int(self.active.sum())
-        self.server.ledger.down_bits += count * bits_of(rows.shape[1:], rows.dtype)
+    def scatter(self, rows: Tensor) -> Tensor:
+        self.check_rows(rows)
+        self.exchange.ledger.down_bits += self.round.count * bits_of(rows.shape[1:], rows.dtype)
         return rows
 
-    def collect(self, values: Tensor) -> np.ndarray:
-        return collected(self.server.federation, self.active, on_host(values))
+    @timed
+    def gather(self, values: Tensor) -> np.ndarray:
+        self._refuse_if_private("collects numbers of single clients")
+        self.check_rows(values, shape=())
+        federation, present = self.exchange.federation, self.round.ids_by_rank
+        own, counts = np.ascontiguousarray(on_host(values)), [len(ids) for ids in present]
+        found = federation.communicator.gather_rows(own[:, None], counts)
+        every = np.zeros(federation.n_clients, found.dtype)
+        every[np.concatenate(present)] = found[:, 0]
+        return every
 
+    @timed
     def products(self, rows: Tensor) -> Tensor:
-        found = inner_products(self.server.federation, self.active, rows)
-        return torch.from_numpy(found).to(rows.device)
+        self._refuse_if_private("takes products of updates")
+        self.check_rows(rows)
+        return torch.from_numpy(inner_products(rows, self.round)).to(rows.device)
 
     def among(self, chosen: np.ndarray) -> ServerRound:
-        return ServerRound(self.server, self.round, self.active & chosen)
+        self._refuse_if_private("takes means within groups of clients")
+        made = self.exchange.at(self.round.number, self.round.active & chosen)
+        made.transforms = self.transforms
+        return made
 
     def at_server(self, make: Callable[[], list[Tensor]]) -> list[Tensor]:
-        communicator = self.server.federation.communicator
+        communicator = self.exchange.federation.communicator
         made = make() if communicator.rank == 0 else []
         count = communicator.broadcast_object(len(made))
         sent: list[np.ndarray | None] = [None] * count
         sent[: len(made)] = [on_host(tensor) for tensor in made]
         return [torch.from_numpy(communicator.broadcast(values)) for values in sent]
 
-    def _arrived(self, update: Tensor) -> Tensor:
-        """What the server receives of an update; a biased compressor's error is sent later. Error
-        feedback: what was lost is added to the next round's update (Seide et al. 2014; Stich et
-        al. 2018).
+    def _sent(self, rows: Tensor, whole: bool = False) -> Tensor:
+        """The messages as they arrive, booked."""
+        if self.compressor is None or whole:
+            self._messages += 1
+            ledger, count = self.exchange.ledger, self.round.count
+            ledger.up_bits += count * bits_of(rows.shape[1:], rows.dtype)
+            ledger.up_floats += count * math.prod(rows.shape[1:])
+            return rows
+        draws, purpose = self.round.draws, self._purpose
+        self._book_compressed(math.prod(rows.shape[1:]), rows.dtype)
+        arrived = compressed(self.compressor, rows.flatten(1), draws, self.round.ids, purpose)
+        return arrived.view(rows.shape)
+
+    def _fed_back(self, update: Tensor) -> Tensor:
+        """``_sent``; what a biased compressor loses is added to the next round's update (Seide et
+        al. 2014; Stich et al. 2018).
         """
         assert self.compressor is not None
         if self.compressor.unbiased:
-            return self.send(update)
-        size = math.prod(update.shape[1:])
-        part = slice(self._place, self._place + size)
-        self._place += size
+            return self._sent(update)
+        part = self._next_part(math.prod(update.shape[1:]))
         wanted = update.flatten(1) + self.memory.residual[:, part]
-        arrived = self.send(wanted)
+        arrived = self._sent(wanted)
         residual = self.memory.residual.clone()
         residual[:, part] = wanted - arrived
         self.memory = ErrorFeedback(residual)
         return arrived.view(update.shape)
 
-    def _stream(self) -> tuple[Draws, str]:
-        """What the compressor draws the next message from, and the purpose that it goes by."""
-        return Draws(self.server.seed, self.round), f"compression {self._sent}"
-
     def _book_compressed(self, size: int, dtype: torch.dtype) -> None:
         """Counts and books the next message, of ``size`` numbers before compression."""
         assert self.compressor is not None
-        draws, purpose = self._stream()
-        self._sent += 1
-        everyone, ledger = np.flatnonzero(self.active), self.server.ledger
-        bits = self.compressor.bits(size, dtype.itemsize, draws, everyone, purpose)
-        floats = self.compressor.floats(size, draws, everyone, purpose)
-        ledger.up_bits += int(checked_result(self.compressor, "bits", bits, everyone).sum())
-        ledger.up_floats += int(checked_result(self.compressor, "floats", floats, everyone).sum())
+        everyone, draws = np.flatnonzero(self.round.active), self.round.draws
+        bits, floats = message_sizes(
+            self.compressor, size, dtype.itemsize, draws, everyone, self._purpose
+        )
+        self._messages += 1
+        self.exchange.ledger.up_bits += int(bits.sum())
+        self.exchange.ledger.up_floats += int(floats.sum())
 
-    def _book(self, shape: torch.Size, dtype: torch.dtype) -> None:
-        count = int(self.active.sum())
-        self.server.ledger.up_bits += count * bits_of(shape, dtype)
-        self.server.ledger.up_floats += count * math.prod(shape)
+    def _total_and_shares(
+        self, rows: Tensor, weights: Tensor, whole: float
+    ) -> tuple[np.ndarray, float, float]:
+        """The weighted sum, what divides it, and the share of absent clients in the mean."""
+        if self.exchange.privacy is not None:  # clients count alike
+            n = len(self.exchange.federation.training)
+            weights, whole = torch.full_like(weights, 1 / n), 1.0
+        total, mass = self._total_and_mass(rows, weights)
+        return total, *self._shares(mass, whole)
+
+    def _shares(self, mass: float, whole: float) -> tuple[float, float]:
+        """Divisor of a sum over participants of that mass, and the share of absent clients."""
+        federation = self.exchange.federation
+        everyone = bool(self.round.active[federation.training].all())
+        if federation.is_unbiased and not (everyone and federation.inclusion == 1):
+            divisor, what = whole * federation.inclusion, "participation.weights=unbiased"
+        elif self.exchange.average_over == "all" and not everyone:
+            divisor, what = whole, "exchange.average_over=all"
+        else:
+            return mass, 0.0
+        if mass > whole * (1 + ROUNDING):
+            raise RunError(
+                f"the weights of {self.round.count} participants sum to {mass:.6g}, those of all "
+                f"training clients to {whole:g}, as the algorithm says; with {what} average and "
+                "mean take shares (clients.weights, clients.equal_weights), or the sum over all as "
+                "whole"
+            )
+        return divisor, 1.0 - mass / divisor
+
+    def _total_and_mass(self, rows: Tensor, weights: Tensor) -> tuple[np.ndarray, float]:
+        """``_total``, and the sum of the weights, which travel together if they are few numbers."""
+        if math.prod(rows.shape[1:]) >= LARGE:
+            ones = torch.ones(len(weights), 1, dtype=torch.float64)
+            mass = float(self._total(ones, weights)[0])
+            return self._total(rows, weights), mass
+        federation, w = self.exchange.federation, weights.double().cpu().numpy()
+        many = federation.n_clients
+        return sum_and_mass(federation.communicator, rows, w, self.round.ids, many)
+
+    def _total(self, rows: Tensor | SparseRows, weights: Tensor) -> np.ndarray:
+        """``sum`` as an array that must not be changed: a node may hold it once."""
+        server, federation = self.exchange, self.exchange.federation
+        size = rows.size if isinstance(rows, SparseRows) else math.prod(rows.shape[1:])
+        w, sums = weights.double().cpu().numpy(), server.grouping.sums(size)
+        many = federation.n_clients
+        return weighted_sum(federation.communicator, rows, w, self.round.ids, many, sums=sums)
+
+    def _sum(self, rows: Tensor | SparseRows, weights: Tensor) -> Tensor:
+        total = self._total(rows, weights)
+        shared = self.exchange.grouping.is_shared(total.size)
+        return torch.from_numpy(total.copy() if shared else total).to(rows.device)
+
+    def _count_update(self) -> None:
+        if self._messages:
+            self._refuse_if_private("sends several messages in a round")
+
+    def _refuse_if_private(self, why: str) -> None:
+        """Raise ``RunError`` where noise on one update does not make the algorithm private."""
+        if self.exchange.privacy is not None:
+            raise RunError(
+                f"the algorithm {why}, which noise on one update does not make private; its class "
+                "should say aggregates = 'means' or 'sums', with which privacy is refused"
+            )
+
+
+class Silent(Server):
+    """The exchange of an algorithm that sends nothing, whatever exchange is configured."""
+
+    def arcs(self, round: int, active: np.ndarray, itemsize: int) -> np.ndarray:
+        return np.zeros((0, 2), np.int64)
+
+    def describe(self, payload: int, itemsize: int) -> list[str]:
+        return ["exchange    none: the algorithm sends nothing, whatever the section exchange says"]

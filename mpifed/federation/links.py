@@ -11,13 +11,12 @@ import numpy as np
 from scipy.special import ndtri
 
 from mpifed.errors import InputError
-from mpifed.federation.network import ComputeOptions, NetworkOptions
+from mpifed.federation.options import ComputeOptions, NetworkOptions
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import client_keys
 from topologies.graphs.files import read_numbers
-from topologies.links.network import Network, read_network
-from topologies.links.timing import Links, at_sites, one_site
-from topologies.parameters import TopologyError
+from topologies.inputs import TopologyError
+from topologies.links.network import Links, Network, at_sites, one_site, read_network
 
 # Seconds of a local step by round and clients, int64 (m,): float64 (m,).
 StepSeconds = Callable[[int, np.ndarray], np.ndarray]

@@ -14,7 +14,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
 from mpifed.random import client_keys, stream
-from topologies.schedules.thinning import states
+from topologies.schedules.sequences import states
 
 Weights = Literal["renormalised", "unbiased"]
 

@@ -15,10 +15,9 @@ import numpy as np
 from mpifed.errors import one_line
 from topologies.inputs import beyond_memory, check_regular
 
-# Largest number of links in a file; a file of mpifed has a few dozen.
-MOST_LINKS = 100_000
-
-OWN_LINKS = (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT)
+# Largest number of links in a file, and of groups within each other; mpifed's files have a few.
+MOST_LINKS = 10_000
+DEEPEST = 16
 
 
 @contextmanager
@@ -28,8 +27,7 @@ def opened(path: Path) -> Iterator[h5py.File]:
     # A file gets its name when it is complete: locks are not needed, and some file systems have
     # none.
     with h5py.File(path, "r", locking="best-effort") as file:
-        _check_links(file)
-        _check_data_sets(file)
+        _check(file)
         yield file
 
 
@@ -49,35 +47,26 @@ def check_size(data: Any) -> None:
         raise ValueError(f"{data.name} of shape {data.shape} {lacking}")
 
 
-def _check_links(file: h5py.File) -> None:
-    count = 0
-
-    def visit(name: bytes, about: Any) -> str | None:
-        nonlocal count
-        count += 1
-        if about.type not in OWN_LINKS:
-            link = name.decode("utf-8", "replace")
-            return f"/{link} is a link to another file, which is refused"
-        return f"it has more than {MOST_LINKS} links" if count > MOST_LINKS else None
-
-    refused = file.id.links.visit(visit, info=True)
-    if refused is not None:
-        raise ValueError(refused)
-
-
-def _check_data_sets(file: h5py.File) -> None:
-    def visit(name: bytes) -> str | None:
-        found = h5py.h5o.open(file.id, name)
-        if not isinstance(found, h5py.h5d.DatasetID):
-            return None
-        made = found.get_create_plist()
-        if made.get_external_count() or made.get_layout() == h5py.h5d.VIRTUAL:
-            return f"/{name.decode('utf-8', 'replace')} has its values in another file"
-        return None
-
-    refused = h5py.h5o.visit(file.id, visit)
-    if refused is not None:
-        raise ValueError(refused)
+def _check(group: h5py.Group, depth: int = 1) -> int:
+    """Refuse values in other files and groups too deep or large; return the number of links."""
+    if depth > DEEPEST:
+        raise ValueError(f"it has groups within more than {DEEPEST} others")
+    count = len(group)
+    for name in group if count <= MOST_LINKS else ():
+        where = f"{group.name.rstrip('/')}/{name}"
+        link = group.get(name, getlink=True)
+        if isinstance(link, h5py.ExternalLink):
+            raise ValueError(f"{where} is a link to another file, which is refused")
+        found = group.get(name) if isinstance(link, h5py.HardLink) else None
+        if isinstance(found, h5py.Group):
+            count += _check(found, depth + 1)
+        elif isinstance(found, h5py.Dataset) and (found.external or found.is_virtual):
+            raise ValueError(f"{where} has its values in another file")
+        if count > MOST_LINKS:
+            break
+    if count > MOST_LINKS:
+        raise ValueError(f"it has more than {MOST_LINKS} links")
+    return count
 
 
 def disk_reason(error: Exception) -> str:

@@ -27,7 +27,7 @@ from mpifed.results.run_directories import check_output as check_place
 from mpifed.results.run_directories import holds_run
 from mpifed.sweep import plan as sweep
 from mpifed.sweep.plan import Planned, split_linked
-from mpifed.training import resume
+from mpifed.training import request
 
 SECTIONS = {**config.SECTIONS, "participation": Bernoulli}
 
@@ -237,11 +237,11 @@ def unfinished(job: Job, tasks: Sequence[int]) -> list[int]:
     left = []
     for task, complete in zip(tasks, _configurations(job, tasks), strict=True):
         directory = job.runs[task].directory
-        done = resume.finished_after(directory)
+        done = request.finished_after(directory)
         if done is not None and done >= complete.rounds:
             continue
-        stored = resume.stored_configuration(directory)
+        stored = request.stored_configuration(directory)
         if stored is not None:
-            resume.refuse_changes(stored, complete, directory, resume.stored_horizon(stored))
+            request.refuse_changes(stored, complete, directory, request.stored_horizon(stored))
         left.append(task)
     return left

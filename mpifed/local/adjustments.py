@@ -11,9 +11,7 @@ Further terms derive from ``Adjustment``. Which coordinates are trained at all i
 argument ``mask``, which ``Model.mask`` makes from names: a head alone (FedRep, FedPer, FedBABU),
 all but normalisation layers. docs/local_steps.md has a complete method of each kind.
 
-Local steps in which several rows of a client move together, on the same minibatches.
-
-What both ways of stepping clients are given.
+A ``Coupling`` moves several rows of a client together, on the same minibatches.
 """
 
 from __future__ import annotations

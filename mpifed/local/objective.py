@@ -2,10 +2,10 @@
 
     f_i(w) = (1 / m_i) sum_j loss(w; s_ij) + r(w)
 
-``LocalSGD`` steps on minibatches of these; methods that need the whole risk (FLIX, DCGD, DIANA, the
-MAML family) use this module. Clients are stacked: those with equally long shards, up to padding,
-form one batched product; linear models on sparse data form one sparse product for all clients
-(``linear_objective``). A client's numbers do not depend on the other clients of its rank.
+``LocalSolver`` steps on minibatches of these; methods that need the whole risk (FLIX, DCGD, DIANA,
+the MAML family) use this module. Clients are stacked: those with equally long shards, up to
+padding, form one batched product; linear models on sparse data form one sparse product for all
+clients (``linear_objective``). A client's numbers do not depend on the other clients of its rank.
 """
 
 from __future__ import annotations

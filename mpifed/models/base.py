@@ -9,12 +9,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.data.base import Description
 from mpifed.models.layout import Place, mask_of
 from mpifed.models.losses import CROSS_ENTROPY, Loss
 
@@ -49,8 +51,6 @@ class Parametrised(ABC):
         True if both values of ``local.stepping`` give the same bits.
     scored_together : int
         Samples in one call of ``shared_logits``, at most.
-    remarks : tuple of str
-        Lines for the log about the model.
     """
 
     loss: Loss = CROSS_ENTROPY
@@ -61,7 +61,6 @@ class Parametrised(ABC):
     stepping_on_gpu: Stepping = "stacked"
     same_bits: bool = True
     scored_together: int = 8192
-    remarks: tuple[str, ...] = ()
 
     @property
     @abstractmethod
@@ -279,3 +278,20 @@ class Frozen(torch.nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs of a batch, (B, outputs)."""
         return self.model.shared_logits(self.row[None], x)[0]
+
+
+@dataclass(frozen=True)
+class NoModel(Parametrised):
+    """A model without parameters, which predicts nothing."""
+
+    data: Description
+
+    @property
+    def n_parameters(self) -> int:
+        """Always 0."""
+        return 0
+
+
+def none(data: Description) -> NoModel:
+    """No predictor, for algorithms such as fedmm that train something else."""
+    return NoModel(data)

@@ -11,7 +11,7 @@ from mpifed.data.base import Description
 from mpifed.data.images import channel_axis
 from mpifed.errors import InputError
 from mpifed.io.weights import load_weights
-from mpifed.models.losses import refuse_sequences
+from mpifed.models.losses import validate_no_sequences
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def images_of(
 ) -> Images:
     """Find the channels of the samples."""
     shape = data.input_shape
-    refuse_sequences(data, model)
+    validate_no_sequences(data, model)
     if len(shape) not in (2, 3):
         raise InputError(
             f"model '{model}' needs images, (height, width), (channels, height, width) or (height, "

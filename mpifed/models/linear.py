@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from mpifed.data.base import Description
 from mpifed.models.base import Model, RowGradients
 from mpifed.models.layout import Place, filled, places_of
-from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for, refuse_sequences
+from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for, validate_no_sequences
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
@@ -148,6 +148,6 @@ def linear(data: Description, *, bias: bool = True, loss: LossName = "auto") -> 
     loss : {'auto', 'squared', 'half_squared'}
         Loss of a regression: the mean squared error (auto, squared), or half the sum of squares.
     """
-    refuse_sequences(data, "linear")
+    validate_no_sequences(data, "linear")
     kind = loss_for(data.task, loss)
     return Linear(math.prod(data.input_shape), data.n_outputs, bias, kind)

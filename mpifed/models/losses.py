@@ -235,7 +235,7 @@ HALF_SQUARED = Loss(
 )
 
 
-def refuse_sequences(data: Description, model: str) -> None:
+def validate_no_sequences(data: Description, model: str) -> None:
     """Refuse data that have a target at each position, for models with one output a sample."""
     if data.task == "sequence":
         raise InputError(

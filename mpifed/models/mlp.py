@@ -17,7 +17,7 @@ from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.models.base import Model, RowGradients
 from mpifed.models.layout import Place, filled, places_of
-from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for, refuse_sequences
+from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for, validate_no_sequences
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
@@ -177,7 +177,7 @@ def mlp(
     initial : {'uniform', 'normal'}
         First parameters: uniform on +-1/sqrt(inputs), torch's default, or N(0, 1).
     """
-    refuse_sequences(data, "mlp")
+    validate_no_sequences(data, "mlp")
     widths = [64] if hidden is None else hidden
     if len(widths) > MOST_LAYERS:
         raise InputError(f"model.hidden has {len(widths)} layers, above {MOST_LAYERS}")

@@ -1,27 +1,227 @@
-"""Torch modules as models."""
+"""Torch modules as models: what training does to them, how they are drawn, bound and stepped."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.parameter import is_lazy
 
+from mpifed.errors import InputError, note
 from mpifed.models.base import Gradient, Model, Stepping
-from mpifed.models.building import Build, Builder, complete, seeded
-from mpifed.models.diagnosis import converted, remarks_on
 from mpifed.models.layout import Binding, Layout, Place, binding_of, layout_of
 from mpifed.models.losses import CROSS_ENTROPY, Loss
-from mpifed.models.stacking import SMALL, can_be_stacked, is_dense
-from mpifed.models.trial import BATCH, running_statistics, try_module
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
+
+# Samples in the batch that is tried.
+BATCH = 2
+
+
+def find_changes(
+    module: nn.Module,
+    input_shape: tuple[int, ...],
+    output_shape: tuple[int, ...],
+    dtype: torch.dtype = torch.float32,
+) -> tuple[frozenset[str], bool]:
+    """Return which buffers a batch changes, and whether outputs depend on the sample alone."""
+    module.train()
+    x = torch.ones(BATCH, *input_shape, dtype=dtype)
+    before = {name: tensor.clone() for name, tensor in module.named_buffers()}
+    outputs, random = _seeded_outputs(module, x)
+    if tuple(outputs.shape) != (BATCH, *output_shape) or not outputs.is_floating_point():
+        raise InputError(
+            f"model: the module gives outputs of shape {tuple(outputs.shape)} and type "
+            f"{outputs.dtype} for a batch of {BATCH} samples; the data need floating-point "
+            f"{(BATCH, *output_shape)}: one output for two labels, else one for each label, tag "
+            "or target"
+        )
+    trained = [p for p in module.parameters() if p.requires_grad]
+    if not trained:
+        raise InputError(
+            "model: the module has no parameters that are trained (requires_grad); layers in lists "
+            "need nn.ModuleList"
+        )
+    torch.autograd.grad(outputs.sum(), trained, allow_unused=True)
+    after = dict(module.named_buffers())
+    changing = {name for name in before if not torch.equal(after[name], before[name])}
+    changing |= _statistics(module)
+    mixes = _mixes_samples(module, x, outputs.detach(), before)
+    _restore(module, before)
+    return frozenset(changing), not (random or changing or mixes)
+
+
+def _restore(module: nn.Module, before: dict[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, buffer in module.named_buffers():
+            buffer.copy_(before[name])
+
+
+def _seeded_outputs(module: nn.Module, x: Tensor) -> tuple[Tensor, bool]:
+    """Return the outputs of a batch, and whether torch's global generator was drawn from."""
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        torch.manual_seed(0)
+        state = torch.get_rng_state()
+        return outputs_of(module, x), not torch.equal(state, torch.get_rng_state())
+
+
+def _mixes_samples(
+    module: nn.Module, x: Tensor, outputs: Tensor, before: dict[str, Tensor]
+) -> bool:
+    """Return whether a sample's outputs depend on the other samples of its batch."""
+    if any(isinstance(part, _BatchNorm) for part in module.modules()):
+        return True
+    other = x.clone()
+    other[1:] = 0
+    _restore(module, before)
+    again = _seeded_outputs(module, other)[0].detach()
+    # Another kernel may round differently; what is drawn or remembered differs by more.
+    return not torch.allclose(again[0], outputs[0], rtol=1e-3, atol=1e-5, equal_nan=True)
+
+
+def _statistics(module: nn.Module) -> set[str]:
+    """Return the names of all running statistics of normalisation layers."""
+    return {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, part in module.named_modules()
+        if isinstance(part, _NormBase)
+        for name, _ in part.named_buffers(recurse=False)
+    }
+
+
+def outputs_of(module: nn.Module, x: Tensor) -> Tensor:
+    """Return a module's outputs for a batch; an error of the module has a note of its shape."""
+    try:
+        # The module may change its inputs, which are tried again.
+        outputs = module(x.clone())
+    except Exception as error:
+        note(error, f"a batch of shape {tuple(x.shape)}, shaped as the data")
+        raise
+    if not isinstance(outputs, Tensor):
+        raise InputError(
+            f"model: the module returns {type(outputs).__name__}; it must return one tensor"
+        )
+    return outputs
+
+
+@contextmanager
+def running_statistics(module: nn.Module) -> Iterator[None]:
+    """Let normalisation layers that get a single value per channel use their running statistics."""
+
+    def look(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        layer.training = inputs[0].numel() > inputs[0].shape[1]
+
+    layers = [
+        part
+        for part in module.modules()
+        if isinstance(part, _NormBase) and part.training and part.track_running_stats
+    ]
+    hooks = [layer.register_forward_pre_hook(look) for layer in layers]
+    try:
+        yield
+    finally:
+        for layer, hook in zip(layers, hooks, strict=True):
+            layer.training = True
+            hook.remove()
+
+
+Made = TypeVar("Made")
+# A user's function, with its arguments given.
+Build = Callable[[], nn.Module]
+
+
+def seeded(make: Callable[[], Made], seed: int) -> Made:
+    """Return ``make()`` with torch's global generator seeded; its state is restored afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make()
+
+
+def complete(module: object, input_shape: tuple[int, ...]) -> nn.Module:
+    """Return the module with the shapes of its lazy layers found."""
+    if not isinstance(module, nn.Module):
+        raise InputError(f"model: the function returned {type(module).__name__}, not a module")
+    lazy = [tensor for tensor in (*module.parameters(), *module.buffers()) if is_lazy(tensor)]
+    if lazy:
+        module.eval()
+        with torch.no_grad():
+            outputs_of(module, torch.ones(BATCH, *input_shape, dtype=lazy[0].dtype))
+    return module
+
+
+@dataclass(frozen=True)
+class Builder:
+    """Builds modules of one kind after the first."""
+
+    build: Build
+    input_shape: tuple[int, ...]
+    dtype: torch.dtype
+    seed: int
+
+    def drawn(self, seed: int) -> nn.Module:
+        """Return a module drawn from ``seed``; its warnings were shown with the first module."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fresh = seeded(lambda: complete(self.build(), self.input_shape), seed)
+        return fresh.to(self.dtype)
+
+    @cached_property
+    def _unused(self) -> nn.Module:
+        return self.drawn(self.seed)
+
+    def copy(self) -> nn.Module:
+        """Return a copy of the module of ``seed``, which has never computed anything."""
+        kept = (t for part in self._unused.modules() for t in vars(part).values())
+        products = (t for t in kept if isinstance(t, Tensor) and not t.is_leaf)
+        return copy.deepcopy(self._unused, {id(t): t.detach().clone() for t in products})
+
+
+def validate_unshared(fresh: nn.Module, first: nn.Module, layout: Layout) -> None:
+    """Check that two modules of one function have the same shapes and share no parameters."""
+    known = {id(parameter) for parameter in first.parameters() if parameter.requires_grad}
+    if any(id(parameter) in known for parameter in fresh.parameters()):
+        raise InputError(
+            "model: two modules that the function returned share a layer or parameter; every model "
+            "of a run is drawn anew, so make all of it within the function"
+        )
+    if layout_of(fresh, {place.name for place in layout.buffers}) != layout:
+        raise InputError("model: the function builds modules of different shapes")
+
+
+# Parameters up to which dense networks are stacked; see ``scripts/bench ways_of_stepping``.
+SMALL = 1 << 15
+
+# Layers whose stacked products are about as fast as single ones.
+DENSE = (nn.Linear, nn.LayerNorm)
+
+
+def is_dense(network: nn.Module) -> bool:
+    """Return whether all parameters of a network belong to layers of ``DENSE``."""
+    owners = (m for m in network.modules() if any(True for _ in m.parameters(recurse=False)))
+    return all(isinstance(owner, DENSE) for owner in owners)
+
+
+def can_be_stacked(logits: Callable[[Tensor, Tensor], Tensor], rows: Tensor, x: Tensor) -> bool:
+    """Return whether rows can be computed at once; vmap refuses branches and changes in place."""
+    leaf = rows.detach().requires_grad_()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of vmap, about layers that it computes slowly
+            torch.autograd.grad(logits(leaf, x).sum(), leaf)
+    except Exception:
+        return False
+    return True
+
 
 # Samples scored together by networks with convolutions or recurrences.
 SCORED = 64
@@ -37,7 +237,6 @@ class ModuleModel(Model):
     deterministic: bool = True
     loss: Loss = CROSS_ENTROPY
     autocast: torch.dtype | None = None
-    remarks: tuple[str, ...] = ()
 
     @property
     def n_parameters(self) -> int:
@@ -84,7 +283,7 @@ class ModuleModel(Model):
     def init(self, generator: np.random.Generator) -> np.ndarray:
         """Build the module anew, with torch's global generator seeded from ``generator``."""
         fresh = self.builder.drawn(int(generator.integers(2**63)))
-        self.builder.refuse_unlike(fresh, self.network, self.layout)
+        validate_unshared(fresh, self.network, self.layout)
         return self.layout.row(fresh)
 
     def places(self) -> tuple[Place, ...]:
@@ -186,22 +385,17 @@ def module_model(
     autocast: torch.dtype | None = None,
     dtype: torch.dtype = torch.float32,
     network: nn.Module | None = None,
-    said: str = "model",
-    where: str = "",
 ) -> ModuleModel:
     """Turn a function that builds a module into a model."""
     if network is None:
         network = seeded(lambda: complete(build(), input_shape), seed)
-    unusual = converted(network, dtype)
-    trial = try_module(network.to(dtype), input_shape, output_shape, dtype)
+    changing, deterministic = find_changes(network.to(dtype), input_shape, output_shape, dtype)
     own = getattr(network, "loss", None)
-    chosen = own if isinstance(own, Loss) else loss
     return ModuleModel(
-        Builder(build, input_shape, dtype, seed, said, where),
+        Builder(build, input_shape, dtype, seed),
         network,
-        layout_of(network, trial.changing),
-        trial.deterministic,
-        chosen,
+        layout_of(network, changing),
+        deterministic,
+        own if isinstance(own, Loss) else loss,
         autocast,
-        (*unusual, *remarks_on(network, chosen, trial.idle, trial.ending)),
     )

@@ -37,7 +37,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from mpifed.data.archives import opened
+from mpifed.data.archives import contents
 from mpifed.errors import InputError, one_line
 from mpifed.io.memory import check_memory
 from mpifed.models.icnn import DenseICNN, dense_icnn
@@ -262,15 +262,8 @@ def _content(path: Path, name: str) -> bytes:
         if len(archives) != 1:
             raise InputError(f"'{path}' has neither a file '{name}' nor one .tar archive")
         path = archives[0]
-    ending = {".tgz": ".gz", ".txz": ".xz"}.get(path.suffix)
-    # As a stream, so that what it decompresses on the way to the member is bounded.
-    with opened(path, ending=ending) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
-        for member in archive:
-            if member.isfile() and Path(member.name).name == name:
-                _check_size(member.size, name)
-                found = archive.extractfile(member)
-                assert found is not None  # a regular file has a content
-                return found.read()
+    for _, content in contents(path, lambda each: Path(each).name == name):
+        return content
     raise InputError(f"'{path}' has no file '{name}'")
 
 

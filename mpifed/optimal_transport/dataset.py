@@ -9,18 +9,16 @@ import numpy as np
 import torch
 from annotated_types import Ge
 
-from mpifed.data.base import Dataset, Description, Shards
-from mpifed.data.delivery import agreed
-from mpifed.data.generated import make_shards, no_targets
-from mpifed.data.kmeans import Solver
-from mpifed.data.partitions import equal_parts
+from mpifed.data.base import Description, Shards, agreed
+from mpifed.data.generated import GeneratedDataset
+from mpifed.data.kmeans import Solver, equal_parts
 from mpifed.io.memory import check_memory
 from mpifed.mpi.communicator import Communicator
 from mpifed.optimal_transport.benchmarks import Name, Variance, automatic, find_benchmark
 from mpifed.random import stream
 
 
-class Transport(Dataset):
+class Transport(GeneratedDataset):
     """Optimal transport: unlabelled samples of P (Dieuleveut et al. 2025, section 7.2).
 
     Parameters
@@ -99,15 +97,20 @@ class Transport(Dataset):
             return options
         return {**options, "benchmark": automatic(options["dimension"], options["raw"])}
 
+    # Its samples are drawn all at once.
+    make_split = None  # type: ignore[assignment]
+
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
         """Return the shards of some clients."""
-        pool = self._pool()
+        self._points = self._pool()
+        try:
+            return super().load(client_ids, dtype)
+        finally:
+            del self._points
 
-        def make(client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
-            own = pool[self.owner == client]
-            return own, no_targets(own)
-
-        return make_shards(self.description, client_ids, dtype, make)
+    def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
+        own = self._points[self.owner == client]
+        return own, own[:, :0]
 
     def _pool(self) -> np.ndarray:
         """Return all samples, float64 (clients * samples, dimension)."""

@@ -13,7 +13,7 @@ from mpifed.report.groups import Group
 from mpifed.report.pictures import SIZE, Pictures
 from mpifed.report.wanted import Wanted
 from mpifed.report.words import in_words
-from topologies.arguments import number
+from topologies.inputs import number
 
 FORMATS = ("png", "svg", "pdf")
 # The word for no pictures: the page and the tables alone.

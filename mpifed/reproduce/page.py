@@ -34,7 +34,7 @@ MEASURES = {
 
 def measured(run: Planned) -> dict[str, float]:
     """Return the measures of a finished run."""
-    from mpifed.training.averages import bottom_decile  # brings torch
+    from mpifed.training.evaluation import bottom_decile  # brings torch
 
     summary = read_summary(run.directory / "summary.json")
     clients = read_clients(run.directory / "clients.h5").results

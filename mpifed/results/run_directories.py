@@ -8,6 +8,9 @@ from pathlib import Path
 
 from mpifed.errors import InputError
 
+# What a run or its job may have left in a directory before the run began to record.
+BESIDE = ("job", "log.txt", "tensorboard", "tracking.json")
+
 
 def check_finished(directory: Path) -> None:
     """Refuse what is not the directory of a finished run."""
@@ -73,11 +76,24 @@ def holds_run(directory: Path) -> bool:
 
 
 def check_free(output: Path) -> None:
-    """Refuse a directory that holds a run, which would be overwritten."""
+    """Check that a directory holds no run, which would be overwritten, and no foreign files."""
     if holds_run(output):
         raise InputError(
             f"--output {output} already holds a run; add --resume to continue it, or choose "
             "another directory"
+        )
+    check_own(output)
+
+
+def check_own(output: Path) -> None:
+    """Check that a directory without a run holds no file that a run or a job does not write."""
+    if not os.path.isdir(output) or holds_run(output):
+        return
+    foreign = sorted({path.name for path in output.iterdir()} - {*BESIDE})
+    foreign = [name for name in foreign if not name.startswith((".", "replaced-"))]
+    if foreign:
+        raise InputError(
+            f"--output {output} holds other files ('{foreign[0]}'); choose another directory"
         )
 
 

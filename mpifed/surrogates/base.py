@@ -30,7 +30,7 @@ from torch import Tensor
 
 from mpifed.errors import InputError, RunError, in_words
 from mpifed.local.invariance import LANES
-from topologies.places import raised_at
+from topologies.inputs import raised_at
 
 LinAlgError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 """What factorisations of torch raise; those of surrogates may raise ``RunError``."""
@@ -309,21 +309,8 @@ RETURNED = {
 """The methods that a run calls, and the documented shapes; psi and phi are for tests."""
 
 
-def as_surrogate(made: Any, maker: Any = None) -> Surrogate:
-    """Return a user's object as a surrogate that has all that a run needs.
-
-    Parameters
-    ----------
-    made : Any
-        The object.
-    maker : callable, optional
-        The user's function that made it.
-
-    Raises
-    ------
-    InputError
-        If a method is missing or misspelt, or a size is not a positive integer.
-    """
+def as_surrogate(made: Any) -> Surrogate:
+    """Return what a user's function made, which must be a surrogate with positive sizes."""
     said = f"algorithm.surrogate makes a {type(made).__name__}"
     if not isinstance(made, Surrogate):
         raise InputError(f"{said}, which is not derived from mpifed.surrogates.base.Surrogate")

@@ -29,7 +29,7 @@ from mpifed.io.atomic import replacing
 from mpifed.io.yaml_files import as_text
 from mpifed.mpi.communicator import Alone
 from mpifed.results.configurations import read_stored
-from topologies.spelling import nearest
+from topologies.inputs import nearest
 
 # Replacements of placeholders while the value is read as YAML, where braces have a meaning.
 MARKS = {"previous": "\ue000", "first": "\ue001"}
@@ -239,16 +239,16 @@ def plan(experiment: str, words: Sequence[str], output: Path, ranks: int) -> lis
             f"{' times '.join(f'{len(values)} of {key}' for key, values in axes.items())} are "
             f"{count} runs; a sweep has at most {MOST_RUNS}"
         )
-    first = {key: values[0] for key, values in axes.items()}
+    firsts = {key: values[0] for key, values in axes.items()}
     for key, values in axes.items():  # before torch is imported
         for value in values:
-            overrides = {**fixed, **first, key: value}
-            config.check_names(config.apply_overrides(mapping, overrides), ranks)
+            chosen = {**fixed, **firsts, key: value}
+            config.check_names(config.apply_overrides(mapping, chosen), ranks)
     runs: list[Planned] = []
     names = directory_names(axes)
     chain = len(list(axes.values())[-1]) if axes else 1
-    for number, values in enumerate(itertools.product(*axes.values())):
-        chosen = dict(zip(axes, values, strict=True))
+    for number, point in enumerate(itertools.product(*axes.values())):
+        chosen = dict(zip(axes, point, strict=True))
         overrides = fixed | chosen
         linked: tuple[str, ...] = ()
         needs: tuple[Path, ...] = ()

@@ -31,7 +31,7 @@ from mpifed.command import Parser, carried_out, program, whole
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, complain, text_of
 from mpifed.results.run_directories import check_checkpointed
 from mpifed.theory import flix
-from topologies.arguments import number
+from topologies.inputs import number
 
 if TYPE_CHECKING:
     from mpifed.theory.runs import Stored

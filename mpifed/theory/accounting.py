@@ -20,8 +20,8 @@ from collections.abc import Callable
 import numpy as np
 
 from mpifed.federation.clients import Federation, participants
+from mpifed.federation.options import PrivacyOptions
 from mpifed.federation.participation import Bernoulli, count_participants, fixed_fraction
-from mpifed.federation.privacy import PrivacyOptions
 
 # The column of metrics.csv, and the key of summary.json.
 EPSILON = "epsilon"

@@ -1,35 +1,31 @@
-"""Who attacks a run, and the data set that attackers train on."""
+"""Who attacks a run, the data set that attackers train on, and what clients do to their updates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from mpifed.components.base import checked_result
 from mpifed.config.configuration import Configuration
 from mpifed.data.base import Dataset, Shards, Split, SplitName
-from mpifed.errors import InputError
-from mpifed.exchange.attacks import Attack, Attackers, attackers, check_labels
+from mpifed.exchange.attacks import Attackers, attackers, check_labels
+from mpifed.exchange.base import Transform
+from mpifed.exchange.privacy import local_noise
 from mpifed.federation.clients import Federation
-from topologies.places import within
 
 
 class Poisoned(Dataset):
-    """A data set in which some clients train on other labels."""
+    """A data set in which attackers train on other labels, and are scored on their own."""
 
-    def __init__(
-        self, dataset: Dataset, poisoned: np.ndarray, relabelled: Callable[[Tensor], Tensor]
-    ) -> None:
-        self._dataset, self._poisoned, self._relabelled = dataset, poisoned, relabelled
+    def __init__(self, dataset: Dataset, hostile: Attackers) -> None:
+        self._dataset, self._hostile = dataset, hostile
         self.description = dataset.description
         self.seed, self.fresh = dataset.seed, dataset.fresh
         self.divisor, self.is_uint8 = dataset.divisor, dataset.is_uint8
         self.make_split = None if dataset.make_split is None else self._made
+        # The true labels of attackers whose training samples have been loaded here.
+        self._true: dict[int, torch.Tensor] = {}
 
     def _made(self, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
         assert self._dataset.make_split is not None
@@ -37,11 +33,14 @@ class Poisoned(Dataset):
         return self._changed(split, client_ids) if name == "train" else split
 
     def _changed(self, train: Split, client_ids: np.ndarray) -> Split:
-        which = torch.from_numpy(np.repeat(self._poisoned[client_ids], train.counts))
+        which = self._hostile.who[client_ids]
         if not which.any():
             return train
         y = train.y.clone()
-        y[which] = self._relabelled(y[which])
+        for place in np.flatnonzero(which).tolist():
+            rows = train.rows_of(place)
+            self._true[int(client_ids[place])] = train.y[rows]
+            y[rows] = self._hostile.relabelled(train.y[rows], self.description.n_classes)
         return replace(train, y=y)
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
@@ -53,43 +52,41 @@ class Poisoned(Dataset):
         """Return the remarks of the data set."""
         return self._dataset.remarks()
 
+    def with_true_labels(self, train: Split, client_ids: np.ndarray) -> Split:
+        """Return training samples as they are scored; some clients may have none."""
+        y = train.y
+        for place in np.flatnonzero(self._hostile.who[client_ids] & (train.counts > 0)).tolist():
+            y = y.clone() if y is train.y else y
+            rows = train.rows_of(place)
+            true = self._true[int(client_ids[place])][: rows.stop - rows.start]
+            y[rows] = true.to(y.device)
+        return replace(train, y=y)
 
-# What an attack says that it changes, and the method that does.
-CHANGES = {"changes_labels": "relabelled", "changes_updates": "sent"}
+
+def scored_split(dataset: Dataset, train: Split, client_ids: np.ndarray) -> Split:
+    """Return the training samples of clients with their true labels."""
+    if not isinstance(dataset, Poisoned):
+        return train
+    return dataset.with_true_labels(train, client_ids)
 
 
 def attacked(
     configuration: Configuration, federation: Federation, dataset: Dataset
 ) -> tuple[Attackers | None, Dataset]:
     """Return the attackers of a run, and the data set with the labels that they train on."""
-    found, about = (
-        attackers(configuration.attack, federation, configuration.seed),
-        dataset.description,
-    )
-    if found is not None:
-        _check_changes(found.attack, found.name)
+    found = attackers(configuration.attack, federation, configuration.seed)
     if found is None or not found.attack.changes_labels:
         return found, dataset
+    about = dataset.description
     check_labels(found.attack, found.name, about.task, about.n_classes)
-    relabelled = partial(_relabelled, found.attack, about.n_classes)
-    return found, Poisoned(dataset, found.who, relabelled)
+    return found, Poisoned(dataset, found)
 
 
-def _check_changes(attack: Attack, name: str) -> None:
-    """Refuse an attribute without its method, a method without its attribute, or neither."""
-    kind, said = type(attack), f"attack.name is '{name}'"
-    for attribute, method in CHANGES.items():
-        says, has = getattr(attack, attribute), getattr(kind, method) is not getattr(Attack, method)
-        if says != has:
-            raise InputError(
-                f"{said}, whose {attribute} is {says}, but which {'has' if has else 'lacks'} "
-                f"the method {method}{within(kind)}"
-            )
-    if not (attack.changes_labels or attack.changes_updates):
-        forms = [f"{each} = True with {CHANGES[each]}" for each in CHANGES]
-        raise InputError(f"{said}, which changes nothing; write {' or '.join(forms)}{within(kind)}")
-
-
-def _relabelled(attack: Attack, n_classes: int, y: Tensor) -> Tensor:
-    made = attack.relabelled(y, n_classes)
-    return checked_result(attack, "relabelled", made, y)
+def transforms_of(configuration: Configuration, hostile: Attackers | None) -> list[Transform]:
+    """Return what clients do to their updates before they send them, in turn."""
+    found, options = [], configuration.privacy
+    if options.is_asked_for and options.where == "local":
+        found.append(local_noise(options, configuration.clients))
+    if hostile is not None and hostile.attack.changes_updates:
+        found.append(hostile.transform)
+    return found

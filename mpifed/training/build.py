@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,39 +15,179 @@ from typing import Any
 import numpy as np
 import torch
 
-from mpifed.algorithms.base import Algorithm, algorithm_class
-from mpifed.algorithms.returned import check_rows, check_state
+from mpifed.algorithms.base import Algorithm, algorithm_class, check_rows, check_state
 from mpifed.checkpoint.row_file import why_unusable
 from mpifed.components.registry import find
 from mpifed.config.configuration import Configuration
-from mpifed.data.base import Dataset, Description, Shards, Split
-from mpifed.data.checked import Checked
+from mpifed.data.base import Checked, Dataset, Description, Shards, Split
 from mpifed.data.held_out import HeldOut
 from mpifed.errors import InputError
 from mpifed.exchange.attacks import Attackers
-from mpifed.exchange.base import Exchange
+from mpifed.exchange.base import Channel, Exchange, exchange_class
+from mpifed.exchange.compression import build
+from mpifed.exchange.server import Silent
 from mpifed.federation.clients import (
     Clients,
     Draws,
     Federation,
+    balanced_owners,
     contiguous_owners,
     draw_unseen,
+    partitioned_owners,
 )
-from mpifed.federation.placement import balanced_owners, partitioned_owners
 from mpifed.io.memory import check_memory, enough_memory
+from mpifed.io.text import read_text
+from mpifed.local.minibatches import work_of
+from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import RunState, shared_tensors
-from mpifed.training.attacked import attacked
-from mpifed.training.costs import work_for_balance
-from mpifed.training.device import choose_device
+from mpifed.training.attacked import attacked, transforms_of
 from mpifed.training.model import (
     make_model,
-    refuse_extrapolated,
-    refuse_inexact,
+    validate_buffers,
+    validate_exact,
     with_stepping,
 )
-from mpifed.training.parts import exchanging_of, make_algorithm, make_exchange
+
+
+def make_algorithm(
+    configuration: Configuration,
+    description: Description,
+    model: Model,
+    horizon: int,
+    device: torch.device,
+) -> Algorithm:
+    """Return the algorithm of a run, with a solver of its own."""
+    longest = int(description.n_train.max())
+    solver = LocalSolver(model, configuration.local, horizon, longest, device)
+    made: Callable[..., Algorithm] = algorithm_class(configuration.algorithm.name)
+    return made(model, solver, **configuration.algorithm.options)
+
+
+def exchanging_of(configuration: Configuration) -> tuple[type[Exchange], Mapping[str, Any]]:
+    """Return the class of the exchange of a run, and its options; ``Silent`` if nothing is sent."""
+    if not algorithm_class(configuration.algorithm.name).communicates:
+        return Silent, {}
+    return exchange_class(configuration.exchange.name), configuration.exchange.options
+
+
+def make_exchange(
+    configuration: Configuration,
+    federation: Federation,
+    stored: Mapping[str, np.ndarray],
+    algorithm: Algorithm,
+) -> Exchange:
+    """Return the exchange of a run; collective."""
+    compressor = None
+    if configuration.compression.name != "none":
+        compressor = build(configuration.compression)
+        if algorithm.payload():
+            # Refuses a k above the numbers in a message before anything is written.
+            compressor.contraction(algorithm.payload())
+    exchanging, options = exchanging_of(configuration)
+    made: Callable[..., Exchange] = exchanging
+    exchange = made(federation, configuration.seed, stored, compressor, **options)
+    if configuration.privacy.is_asked_for:
+        exchange.privacy = configuration.privacy
+    return exchange
+
+
+def choose_device(
+    name: str, supported: Collection[str], communicator: Communicator
+) -> torch.device:
+    """Return the CPU, or this rank's GPU: its number on the node modulo the visible GPUs."""
+    if name == "cpu" or "cuda" not in supported:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        if name == "cuda":
+            raise InputError("device is 'cuda', but torch sees no GPU; allowed here: auto, cpu")
+        return torch.device("cpu")
+    device = torch.device("cuda", communicator.local_rank() % torch.cuda.device_count())
+    compute_reproducibly()
+    # Page-locked memory and random numbers belong to the current device.
+    torch.cuda.set_device(device)
+    return device
+
+
+def compute_reproducibly() -> None:
+    """Set torch so that a GPU repeats its results bit for bit, in full float32; for the
+    process.
+    """
+    # Read by cuBLAS when it is first used: one workspace of a fixed size for each stream.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    # Filling fresh memory with NaN finds mistakes and costs time.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
+    # TF32 keeps 10 bits of a float32's fraction; local.autocast asks for less precision.
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+
+
+TIMING = "timing.csv"
+HEAD = "client,seconds"
+
+
+def samples_of_steps(configuration: Configuration, description: Description) -> np.ndarray:
+    """Return the samples that each client visits in a round, scoring included: float64
+    (clients,).
+    """
+    local, n_train = configuration.local, description.n_train
+    work = work_of(n_train, local.batch_size, local.epochs, local.steps, local.sampling)
+    scored = description.n_test + (description.n_val if configuration.evaluation.validates else 0)
+    mean = np.maximum(n_train, 1) / np.maximum(work.per_epoch, 1)  # samples of a minibatch
+    return work.steps * mean + scored / configuration.evaluation.every + 1e-9
+
+
+def work_for_balance(configuration: Configuration, description: Description) -> np.ndarray:
+    """Return the work of each client that ``placement=balanced`` evens out, float64 (clients,)."""
+    if configuration.placement_costs is None:
+        return samples_of_steps(configuration, description)
+    return read_costs(Path(configuration.placement_costs), description.n_clients)
+
+
+def read_costs(path: Path, n_clients: int) -> np.ndarray:
+    """Return the seconds of each client in a file that a run wrote, float64 (n_clients,)."""
+    path = path / TIMING if path.is_dir() else path
+    try:
+        first, *rows = csv.reader(io.StringIO(read_text(path)))
+        seconds = [float(row[1]) for row in rows]
+        known = ",".join(first) == HEAD and [row[0] for row in rows] == [
+            *map(str, range(len(rows)))
+        ]
+    except (ValueError, IndexError, csv.Error):
+        known, seconds = False, []
+    if not known or not all(math.isfinite(value) and value >= 0 for value in seconds):
+        raise InputError(
+            f"placement_costs: {path} is not the {TIMING} of a run, whose lines are a client and "
+            "its seconds"
+        )
+    if len(seconds) != n_clients:
+        raise InputError(
+            f"placement_costs: {path} has {len(seconds)} clients, but the run has {n_clients}"
+        )
+    return np.array(seconds) + 1e-12
+
+
+def seconds_of_clients(
+    configuration: Configuration, description: Description, federation: Federation, seconds: float
+) -> str | None:
+    """Return the content of ``timing.csv`` on rank 0; None elsewhere. Collective."""
+    every = federation.communicator.gather_object(seconds)
+    if every is None:
+        return None
+    work, owner = samples_of_steps(configuration, description), federation.owner
+    by_rank = np.bincount(owner, work, minlength=len(every))
+    return as_text(np.array(every)[owner] * work / by_rank[owner])
+
+
+def as_text(seconds: np.ndarray) -> str:
+    r"""Return the content of the file of these seconds."""
+    lines = [f"{client},{value:.6g}" for client, value in enumerate(seconds.tolist())]
+    return "\n".join([HEAD, *lines]) + "\n"
+
 
 # Least number of bytes that a rank needs for each client of the run, hosted here or not.
 CLIENT_BYTES = 200
@@ -75,6 +217,12 @@ class Setup:
     def dtype(self) -> torch.dtype:
         """The floating-point type of models and samples."""
         return _dtype(self.configuration)
+
+    def channel(self, round: int, active: np.ndarray, memory: Any = None) -> Channel:
+        """Return the channel of a round, in which clients add noise and attack."""
+        channel = self.exchange.at(round, active, memory)
+        channel.transforms = transforms_of(self.configuration, self.attackers)
+        return channel
 
     def load(self) -> Shards:
         """Load the shards of the clients hosted here onto the device; collective."""
@@ -170,11 +318,11 @@ def make(
         COPIES * model.n_parameters * _dtype(configuration).itemsize,
         f"the model {configuration.model.name} has {model.n_parameters} parameters, which",
     )
-    refuse_inexact(configuration, model, method)
+    validate_exact(configuration, model, method)
     algorithm = make_algorithm(configuration, description, model, horizon, device)
     _check_task(configuration, description, algorithm)
-    refuse_inexact(configuration, model, algorithm)
-    refuse_extrapolated(configuration, model, federation.is_unbiased)
+    validate_exact(configuration, model, algorithm)
+    validate_buffers(configuration, model, federation.is_unbiased)
     if algorithm.online and dataset.fresh is None:
         raise InputError(
             f"algorithm.online is true, but data.name '{configuration.data.name}' cannot draw "
@@ -283,3 +431,19 @@ def _check_task(
             f"data.name is '{configuration.data.name}', whose task is {task}, but algorithm "
             f"'{name}' learns from: {', '.join(algorithm.tasks)}"
         )
+
+
+def check_round(setup: Setup) -> None:
+    """Refuse messages that do not fit into the memory of the hosts; collective."""
+    federation, communicator = setup.federation, setup.federation.communicator
+    trained = np.bincount(federation.owner[federation.training], minlength=communicator.size)
+    host, found = sum_on_host(communicator, trained)
+    here = int(found)
+    rows = int(federation.inclusion * here) + (here if setup.exchange.shared_is_rows else 1)
+    rows += setup.exchange.values_kept * here
+    numbers = setup.algorithm.payload()
+    check_memory(
+        float(rows) * numbers * setup.dtype.itemsize,
+        f"algorithm {setup.configuration.algorithm.name} has {numbers} numbers in a client's "
+        f"message and {here} clients in training on {host}, which",
+    )

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,29 +16,226 @@ import numpy as np
 import torch
 
 from mpifed import state as states
-from mpifed.algorithms.returned import check_state
+from mpifed.algorithms.base import Algorithm, check_state
 from mpifed.checkpoint import files as checkpoint
 from mpifed.checkpoint.background import Writer
+from mpifed.checkpoint.row_file import RowFile
 from mpifed.config.configuration import to_mapping
 from mpifed.errors import Diverged, PeerDiverged, PeerFailure, raise_first_diverged
 from mpifed.exchange.base import Ledger
+from mpifed.exchange.reduction import largest
 from mpifed.federation.clients import Clients, Draws
 from mpifed.federation.participation import efforts
 from mpifed.mpi.agreement import share_hosted_clients
+from mpifed.mpi.communicator import Communicator
+from mpifed.state import RunState
 from mpifed.theory.accounting import EPSILON, accountant_of
-from mpifed.training import divergence
-from mpifed.training import evaluation as appraisal
-from mpifed.training.asynchronous import clock_of, taking_part
+from mpifed.training import evaluation as evaluations
 from mpifed.training.build import Setup
-from mpifed.training.channels import channel_of
-from mpifed.training.clock import Clock, timed
-from mpifed.training.digest import digest
+from mpifed.training.evaluation import ClientResults, warn_of_losses
 from mpifed.training.progress import Progress
-from mpifed.training.rows import rows_of
 from mpifed.training.run_directory import Recorder
 from mpifed.training.samples import Samples
-from mpifed.training.scores import ClientResults, warn_of_losses
+from mpifed.training.simulated_time import clock_of, taking_part
 from mpifed.watchdog.heartbeat import at_round
+
+
+class Rows:
+    """The state between rounds."""
+
+    state: RunState
+
+    def __init__(self, setup: Setup, file: RowFile | None) -> None:
+        self._is_rows, self._hosted = setup.exchange.shared_is_rows, setup.federation.hosted
+        self._keeps_values = setup.exchange.values_kept > 0
+        self._file = file
+        self._own: list[torch.Tensor] = []
+        """Tensors of the state that have no other owner."""
+        self._changed: tuple[RunState, np.ndarray] | None = None
+        """The rows that the last round changed, and their clients; None for all."""
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether the rows are in a file."""
+        return self._file is not None
+
+    def release(self) -> None:
+        """Give back memory of rows on disk that were read."""
+        if self._file is not None:
+            self._file.release()
+
+    def take(self, state: RunState) -> None:
+        """Replace the whole state."""
+        self._changed, self._own = None, []
+        if self._file is not None:
+            state = self._file.hold(state, self._is_rows)
+            self._claim(state)
+        self.state = state
+
+    def read(self, path: Path) -> None:
+        """Replace the whole state by that of a checkpoint."""
+        release = self.release if self.on_disk else None
+        self.state = checkpoint.read_state(path, self.state, self._is_rows, self._hosted, release)
+        self._changed = None
+        self._claim(self.state)
+
+    def of(self, here: np.ndarray) -> RunState:
+        """Return the state of some hosted clients, or the state itself where these are all."""
+        if len(here) == len(self._hosted):
+            return self.state
+        if self._keeps_values:
+            rows = torch.from_numpy(here)
+            part = states.select(self.state.algorithm, rows, self._is_rows)
+            return RunState(part, self.state.memory)
+        return states.select(self.state, torch.from_numpy(here), self._is_rows)
+
+    def merge(self, moved: RunState, here: np.ndarray) -> None:
+        """Replace the rows of some hosted clients, and all that has no client axis."""
+        if len(here) == len(self._hosted):
+            self.take(moved)
+        elif self._keeps_values:
+            rows, before = torch.from_numpy(here), self.state
+            after = states.merge(before.algorithm, moved.algorithm, rows, self._is_rows, self._own)
+            self.state = RunState(after, before.memory)
+            self._claim(self.state)
+        else:
+            rows = torch.from_numpy(here)
+            self.state = states.merge(self.state, moved, rows, self._is_rows, self._own)
+            self._claim(self.state)
+        # What is kept of rows has been checked before it was.
+        checked = RunState(moved.algorithm) if self._keeps_values else moved
+        self._changed = checked, self._hosted[here]
+        self.release()
+
+    def unchecked(self) -> tuple[RunState, np.ndarray]:
+        """Return what may hold numbers that are not finite since the last call, and its clients."""
+        found, self._changed = self._changed, (self.state, self._hosted[:0])
+        if found is None:
+            return self.state, self._hosted
+        return found
+
+    def _claim(self, state: RunState) -> None:
+        found = states.tensors(state, self._is_rows)
+        self._own = [tensor for _, tensor, is_rows in found if is_rows]
+
+
+def rows_of(setup: Setup, directory: Path | None) -> Rows:
+    """Return the place for the rows of the clients hosted here."""
+    options = setup.configuration.storage
+    if options.state == "memory":
+        return Rows(setup, None)
+    return Rows(setup, RowFile(Path(options.directory or directory or ".")))
+
+
+# Clients whose digests are gathered at once.
+BLOCK = 1 << 14
+
+
+def digest(
+    setup: Setup, state: states.RunState, after_block: Callable[[], None] = lambda: None
+) -> str | None:
+    """Return the SHA-256 over the digests of the server's and each client's state, in order."""
+    is_rows, federation = setup.exchange.shared_is_rows, setup.federation
+    total = hashlib.sha256(states.server_digest(state, is_rows))
+    for first in range(0, federation.n_clients, BLOCK):
+        last = min(first + BLOCK, federation.n_clients)
+        start, stop = np.searchsorted(federation.hosted, (first, last))
+        own = states.client_digests(state, is_rows, slice(int(start), int(stop)))
+        after_block()
+        gathered = federation.communicator.gather_object(own)
+        if gathered is None:
+            continue
+        owners = federation.owner[first:last]
+        of_all = np.empty((last - first, hashlib.sha256().digest_size), np.uint8)
+        for rank, found in enumerate(gathered):
+            of_all[owners == rank] = np.frombuffer(found, np.uint8).reshape(-1, of_all.shape[1])
+        total.update(of_all.data)
+    return total.hexdigest() if federation.communicator.rank == 0 else None
+
+
+def bad_clients(state: Any, shared_is_rows: bool, ids: np.ndarray) -> list[int]:
+    """Return the ids of hosted clients whose state has a value that is not finite, ascending."""
+    bad = np.zeros(len(ids), bool)
+    for _, tensor, is_rows in states.tensors(state, shared_is_rows):
+        if is_rows and not _finite(tensor):
+            bad |= ~torch.isfinite(tensor.flatten(1)).all(1).cpu().numpy()
+    return [int(client) for client in ids[bad]]
+
+
+def server_diverged(state: Any, shared_is_rows: bool) -> bool:
+    """Return whether a tensor of the server has a value that is not finite."""
+    found = states.tensors(state, shared_is_rows)
+    return not all(_finite(tensor) for _, tensor, is_rows in found if not is_rows)
+
+
+def _finite(tensor: torch.Tensor) -> bool:
+    # Much faster than a test of every value.
+    return not tensor.is_floating_point() or math.isfinite(largest(tensor))
+
+
+def check_finite(
+    communicator: Communicator, state: Any, shared_is_rows: bool, ids: np.ndarray, where: str
+) -> None:
+    """Raise if the state of any client is not finite; collective."""
+    own = bad_clients(state, shared_is_rows, ids)
+    answer = communicator.max(np.array([-float(own[0]) if own else -np.inf]))
+    raise_first_diverged(-answer[0], own, where)
+
+
+def all_diverged(communicator: Communicator, error: Diverged | PeerDiverged) -> list[int]:
+    """Return the clients of all ranks that diverged, ascending, on every rank; collective."""
+    gathered = communicator.gather_object(error.clients)
+    union = sorted({client for own in gathered for client in own}) if gathered else None
+    return list(communicator.broadcast_object(union))
+
+
+def of_the_server(round: int) -> Diverged:
+    """Return the failure of a run whose shared state is not finite, though all updates were."""
+    return Diverged(
+        f"the server's state after round {round} is not finite: the training diverged", []
+    )
+
+
+def advice(algorithm: Algorithm) -> str:
+    """Return what may help against divergence, for a message."""
+    return f"a smaller {algorithm.step_option} may help"
+
+
+def report(clients: list[int], round: int) -> None:
+    """Log that clients were left out of a round (``on_divergence: drop``)."""
+    listing = ", ".join(map(str, clients))
+    many = "clients" if len(clients) > 1 else "client"
+    logging.getLogger("mpifed").warning(
+        f"round {round} was run without {many} {listing}, whose numbers were not finite"
+    )
+
+
+def of_all(error: Diverged) -> Diverged:
+    """Return the failure of a round in which all participants diverged."""
+    return Diverged(
+        f"{error} (nor have the others that take part finite numbers, so on_divergence=drop leaves "
+        "no client to continue with)",
+        error.clients,
+    )
+
+
+PHASES = ("startup", "data", "local", "exchange", "evaluation", "checkpoint", "total")
+
+
+@dataclass
+class Clock:
+    """Wall seconds by phase on this rank, over all parts of a run that was resumed."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+
+    @contextmanager
+    def measure(self, phase: str) -> Iterator[None]:
+        """Add the seconds of the block to a phase."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[phase] += time.perf_counter() - began
 
 
 class Engine:
@@ -44,15 +246,15 @@ class Engine:
     ) -> None:
         self.setup, self.samples, self.clock = setup, samples, clock
         self.seed = setup.configuration.seed
+        self.simulated = clock_of(setup)
         self.rows = rows_of(setup, directory)
         self.rows.take(setup.first_state(self.everyone))
         self.round = 0
         self.active: int | None = None
         self.scores: dict[str, Any] = {}
-        self.tell: Callable[[Mapping[str, Any]], None] = lambda scores: None
+        self.report: Callable[[Mapping[str, Any]], None] = lambda scores: None
         self.has_infinite_losses = False
         self.writer = Writer(setup.federation)
-        self.simulated = clock_of(setup)
         options = setup.configuration.privacy
         private = options.is_asked_for and setup.federation.communicator.rank == 0
         self.accountant = accountant_of(options, setup.federation, self.seed) if private else None
@@ -156,18 +358,18 @@ class Engine:
                 if drops:
                     where = f"state after round {self.round}"
                     is_rows, ids = exchange.shared_is_rows, federation.hosted[here]
-                    divergence.refuse(communicator, moved, is_rows, ids, where)
+                    check_finite(communicator, moved, is_rows, ids, where)
                 break
             except (Diverged, PeerDiverged) as error:
-                bad = divergence.all_diverged(communicator, error) if drops else []
+                bad = all_diverged(communicator, error) if drops else []
                 if not active[bad].any() or not active.sum() > active[bad].sum():
                     if bad and isinstance(error, Diverged):
-                        raise divergence.of_all(error) from error
+                        raise of_all(error) from error
                     raise
                 exchange.ledger = Ledger(**booked)
                 active[bad] = False
                 if communicator.rank == 0:
-                    divergence.report(bad, self.round)
+                    report(bad, self.round)
         with self.clock.measure("local"):
             self.rows.merge(moved, here)
         if self.simulated is not None:
@@ -177,7 +379,7 @@ class Engine:
     def _round(self, active: np.ndarray) -> tuple[states.RunState, np.ndarray]:
         """Run this round among ``active`` clients, bool (n_clients,)."""
         setup, federation = self.setup, self.setup.federation
-        began, exchanged = time.perf_counter(), self.clock.seconds["exchange"]
+        began, exchanged = time.perf_counter(), setup.exchange.seconds
         here = np.flatnonzero(active[federation.hosted])
         participation = setup.configuration.participation
         effort = efforts(participation, federation.hosted[here], self.seed, self.round)
@@ -188,24 +390,25 @@ class Engine:
             clients = self.samples.clients(here, effort)
         draws = Draws(self.seed, self.round)
         part = self.rows.of(here)
-        channel = timed(channel_of(setup, self.round, active, part.memory), self.clock)
+        channel = setup.channel(self.round, active, part.memory)
         with torch.no_grad():
             moved = setup.algorithm.round(part.algorithm, clients, channel, draws)
         check_state(setup.algorithm, "round", moved, part.algorithm)
-        spent = time.perf_counter() - began
-        self.clock.seconds["local"] += spent - (self.clock.seconds["exchange"] - exchanged)
+        spent, exchanging = time.perf_counter() - began, setup.exchange.seconds - exchanged
+        self.clock.seconds["exchange"] += exchanging
+        self.clock.seconds["local"] += spent - exchanging
         return states.RunState(moved, channel.memory), here
 
     def agree(self, stop: bool) -> bool:
         """Return whether any rank was asked to stop."""
         is_rows, (changed, ids) = self.setup.exchange.shared_is_rows, self.rows.unchecked()
-        own = divergence.bad_clients(changed, is_rows, ids)
+        own = bad_clients(changed, is_rows, ids)
         first = -float(own[0]) if own else -np.inf
         flags = np.array([float(stop), first, float(self.writer.failed)])
         answer = self.setup.federation.communicator.max(flags)
         raise_first_diverged(-answer[1], own, f"state after round {self.round}")
-        if divergence.server_diverged(self.state, is_rows):
-            raise divergence.of_the_server(self.round)
+        if server_diverged(self.state, is_rows):
+            raise of_the_server(self.round)
         if answer[2]:
             self.writer.finish()
             raise PeerFailure
@@ -217,17 +420,17 @@ class Engine:
 
     def remarks(self) -> list[str]:
         """Return lines for the log, before the rounds begin."""
-        return appraisal.remarks(self.setup, self.state, self.samples)
+        return evaluations.remarks(self.setup, self.state, self.samples)
 
     def evaluate(self, recorder: Recorder | None, progress: Progress | None) -> None:
         """Score clients and record a row of metrics.csv and clients.h5."""
         with self.clock.measure("evaluation"):
-            found = self.appraised()
+            found = self.evaluated()
             if recorder is not None and found is not None:
                 self._record(found, recorder)
         if progress is not None:
             progress.scores(self.round, self.scores)
-        self.tell(self.scores)
+        self.report(self.scores)
 
     def _record(
         self, found: tuple[dict[str, Any], ClientResults, dict[str, np.ndarray]], recorder: Recorder
@@ -237,14 +440,16 @@ class Engine:
         recorder.clients(results, learnt)
         if not self.has_infinite_losses:
             self.has_infinite_losses = warn_of_losses(
-                results, self.round, divergence.advice(self.setup.algorithm)
+                results, self.round, advice(self.setup.algorithm)
             )
 
     @torch.no_grad()
-    def appraised(self) -> tuple[dict[str, Any], ClientResults, dict[str, np.ndarray]] | None:
+    def evaluated(self) -> tuple[dict[str, Any], ClientResults, dict[str, np.ndarray]] | None:
         """Return a row of metrics.csv, scores and learnt results on rank 0; None elsewhere."""
         at = Draws(self.seed, self.round)
-        found = appraisal.appraise(self.setup, self.samples, self.rows, at)
+        found = evaluations.evaluate(self.setup, self.samples, self.state, at)
+        self.rows.release()
+        digest = self.digest()
         if found.results is None:
             return None
         ledger = self.setup.exchange.ledger
@@ -254,6 +459,7 @@ class Engine:
             "active_clients": self.active,
             "up_bits": ledger.up_bits,
             "down_bits": ledger.down_bits,
+            "state_digest": digest,
             **found.row(self.setup.configuration.evaluation.client_weights),
         }
         if self.simulated is not None:

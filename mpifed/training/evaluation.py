@@ -1,10 +1,11 @@
-"""Evaluation between rounds: scores, measures, learnt results and the digest of the state."""
+"""Evaluation between rounds: each client's scores, their averages and bottom decile, warnings."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -12,31 +13,322 @@ import numpy as np
 import torch
 
 from mpifed import state as states
-from mpifed.algorithms import returned
-from mpifed.algorithms.base import Predictor
+from mpifed.algorithms import base
+from mpifed.algorithms.base import Predictor, StepScale
 from mpifed.config.configuration import ClientWeights
-from mpifed.federation.clients import Clients, Draws
+from mpifed.data.base import Shards, Split
+from mpifed.errors import InputError
+from mpifed.exchange.corrections.base import largest_step, least_eigenvalue
+from mpifed.exchange.gossip import Gossip
+from mpifed.federation.clients import Clients, Draws, Federation
+from mpifed.federation.participation import count_participants
 from mpifed.io.yaml_files import as_text
+from mpifed.local.linear_objective import smoothness
+from mpifed.local.minibatches import chosen
+from mpifed.local.objective import Regulariser
 from mpifed.local.options import unread
-from mpifed.theory.accounting import EPSILON
-from mpifed.training import channels
-from mpifed.training.asynchronous import STALENESS, waits
-from mpifed.training.averages import summarise
+from mpifed.local.scoring import client_scores
+from mpifed.models.base import Model
+from mpifed.models.linear import Linear
+from mpifed.models.losses import likelihood_differs
+from mpifed.theory.accounting import EPSILON, accountant_of
+from mpifed.training.attacked import scored_split
 from mpifed.training.build import Setup
-from mpifed.training.digest import digest
-from mpifed.training.growing import with_growth
-from mpifed.training.rows import Rows
-from mpifed.training.run_directory import COLUMNS, UNSEEN_COLUMNS
 from mpifed.training.samples import Samples
-from mpifed.training.scores import (
-    VALIDATION_COLUMNS,
-    ClientResults,
-    score_clients,
-    scored_clients,
-    task_columns,
-)
-from mpifed.training.simulated import COLUMN, is_simulated
-from mpifed.training.stability import step_warnings
+from mpifed.training.simulated_time import COLUMN, STALENESS, is_simulated, waits
+
+# Columns of every metrics.csv.
+COLUMNS = [
+    "round",
+    "seconds",
+    "train_loss",
+    "train_accuracy",
+    "test_loss",
+    "test_accuracy",
+    "test_accuracy_p10",
+    "test_accuracy_min",
+    "test_accuracy_std",
+    "active_clients",
+    "up_bits",
+    "down_bits",
+    "consensus_distance",
+    "state_digest",
+]
+UNSEEN_COLUMNS = ["unseen_train_accuracy", "unseen_test_accuracy"]
+
+
+@dataclass(frozen=True)
+class ClientResults:
+    """Scores and sample counts of all clients, in client order; NaN where none applies."""
+
+    n_train: np.ndarray
+    n_test: np.ndarray
+    train_loss: np.ndarray
+    train_accuracy: np.ndarray
+    test_loss: np.ndarray
+    test_accuracy: np.ndarray
+    unseen: np.ndarray
+    mixture: np.ndarray | None = None
+    more: dict[str, np.ndarray] = field(default_factory=dict)
+    ids: np.ndarray | None = None
+
+    @property
+    def client_ids(self) -> np.ndarray:
+        """The numbers of the clients, int64 (n_clients,), ascending."""
+        return np.arange(len(self.n_train)) if self.ids is None else self.ids
+
+
+def scored_clients(federation: Federation, share: float, draws: Draws) -> np.ndarray:
+    """Return the clients that an evaluation scores, ascending, int64."""
+    chosen = []
+    kinds = {"training": federation.training, "unseen": np.flatnonzero(federation.unseen)}
+    for kind, among in kinds.items():
+        if len(among):
+            count = count_participants(share, len(among))
+            stream = draws.stream(f"evaluation/{kind}")
+            chosen.append(among[stream.choice(len(among), count, replace=False, shuffle=False)])
+    return np.sort(np.concatenate(chosen))
+
+
+def score_clients(
+    federation: Federation,
+    model: Model,
+    served: Iterable[tuple[Clients, Predictor]],
+    validates: bool = False,
+    ids: np.ndarray | None = None,
+    scored_split: Callable[[Split, np.ndarray], Split] = lambda train, ids: train,
+) -> ClientResults | None:
+    """Score hosted clients on their training and test splits; collective.
+
+    ``scored_split(train, ids)`` returns the training samples of clients with their true labels.
+    """
+    parts = []
+    for clients, predictor in served:
+        if len(clients):
+            train = scored_split(clients.shards.train, clients.shards.client_ids)
+            parts.append(_score(model, clients, predictor, train, validates))
+    gathered = federation.communicator.gather_object(parts)
+    if gathered is None:
+        return None
+    every = [part for of_rank in gathered for part in of_rank]
+    unseen = federation.unseen if ids is None else federation.unseen[ids]
+    columns: dict[str, Any] = {}
+    for name in dict.fromkeys(name for part in every for name in part if name != "ids"):
+        having = [part for part in every if part.get(name) is not None]
+        if not having:
+            continue
+        first = having[0][name]
+        shape = (len(unseen), *first.shape[1:])
+        columns[name] = np.full(shape, np.nan) if first.dtype == float else np.zeros(shape, int)
+        for part in having:
+            place = part["ids"] if ids is None else np.searchsorted(ids, part["ids"])
+            columns[name][place] = part[name]
+    own = {name: columns.pop(name) for name in list(columns) if name in _FIELDS}
+    return ClientResults(unseen=unseen, **own, more=columns, ids=ids)
+
+
+# The columns of ``metrics.csv`` where validation samples are scored.
+VALIDATION_COLUMNS = ["validation_loss", "validation_accuracy"]
+
+_FIELDS = set(ClientResults.__dataclass_fields__) - {"more", "ids"}
+
+
+def _score(
+    model: Model, clients: Clients, predictor: Predictor, train: Split, validates: bool
+) -> dict[str, Any]:
+    shards, rows = clients.shards, clients.rows
+    of = (predictor.parameters_of, predictor.weights_of)
+    mixture, measure = predictor.mixture, model.loss.measure
+    mixes = mixture is not None and mixture.shape[1] > 1
+    likelihoods = mixes and likelihood_differs(model.loss)
+    found = {
+        "ids": clients.ids,
+        "n_train": train.counts[rows],
+        "n_test": shards.test.counts[rows],
+        "mixture": None if mixture is None else mixture.double().cpu().numpy(),
+    }
+    splits = {"train": train, "test": shards.test}
+    if validates:
+        splits["validation"] = shards.val
+        found["n_validation"] = shards.val.counts[rows]
+    for name, split in splits.items():
+        if predictor.parameters is None:
+            nothing = np.full(len(rows), np.nan)
+            found |= {f"{name}_loss": nothing, f"{name}_accuracy": nothing}
+            continue
+        scores = client_scores(model, *of, split, rows, predictor.beside)
+        with np.errstate(invalid="ignore"):
+            share = scores.hits / scores.possible
+        accurate = measure == "accuracy"
+        found[f"{name}_loss"] = scores.loss
+        found[f"{name}_accuracy"] = share if accurate else np.full(len(rows), np.nan)
+        if likelihoods:
+            found[f"{name}_nll"] = scores.nll
+        if measure is not None and not accurate:
+            found |= {f"{name}_{measure}": share, f"{name}_{measure}_possible": scores.possible}
+    return found | {name: _array(values) for name, values in predictor.results.items()}
+
+
+def _array(values: torch.Tensor) -> np.ndarray:
+    return (values.double() if values.is_floating_point() else values).cpu().numpy()
+
+
+def task_columns(model: Model, mixes: bool, validates: bool = False) -> list[str]:
+    """Return the columns of metrics.csv that the task adds."""
+    loss = model.loss
+    splits = ("train", "test", "validation") if validates else ("train", "test")
+    measures: list[str] = [] if loss.measure in (None, "accuracy") else [loss.measure]
+    if mixes and likelihood_differs(loss):
+        measures.append("nll")
+    return [f"{split}_{measure}" for measure in measures for split in splits]
+
+
+def warn_of_losses(results: ClientResults, round: int, advice: str) -> bool:
+    """Log which clients have a loss that is not finite although the state is."""
+    loss = results.train_loss
+    scored = np.isfinite(loss).any() or np.isfinite(results.train_accuracy).any()
+    bad = np.flatnonzero(~np.isfinite(loss) & (results.n_train > 0) & ~results.unseen)
+    if not scored or not len(bad):
+        return False
+    others = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+    first = results.client_ids[bad[0]]
+    logging.getLogger("mpifed").warning(
+        f"after round {round} the training loss of client {first}{others} is not finite: numbers "
+        f"have grown too large, and {advice}"
+    )
+    return True
+
+
+def summarise(
+    results: ClientResults, client_weights: ClientWeights = "scored"
+) -> dict[str, float | None]:
+    """Return the columns of metrics.csv that describe scores of clients."""
+    seen = ~results.unseen
+    tested = results.test_accuracy[seen & np.isfinite(results.test_accuracy)]
+
+    def average(values: np.ndarray, counts: np.ndarray, among: np.ndarray) -> float | None:
+        weights = {
+            "scored": counts,
+            "train": np.where(counts > 0, results.n_train, 0),
+            "uniform": counts > 0,
+        }[client_weights]
+        return _average(values, weights, among)
+
+    summary = {
+        "train_loss": average(results.train_loss, results.n_train, seen),
+        "train_accuracy": average(results.train_accuracy, results.n_train, seen),
+        "test_loss": average(results.test_loss, results.n_test, seen),
+        "test_accuracy": average(results.test_accuracy, results.n_test, seen),
+        "test_accuracy_p10": bottom_decile(tested) if len(tested) else None,
+        "test_accuracy_min": float(tested.min()) if len(tested) else None,
+        "test_accuracy_std": float(tested.std()) if len(tested) else None,
+    }
+    samples = {"train": results.n_train, "test": results.n_test}
+    if "n_validation" in results.more:
+        samples["validation"] = results.more["n_validation"]
+    for name in (*VALIDATION_COLUMNS, *(f"{split}_nll" for split in samples)):
+        if name in results.more:
+            summary[name] = average(results.more[name], samples[name.partition("_")[0]], seen)
+    for name in results.more:
+        if f"{name}_possible" in results.more:
+            counts = results.more[f"{name}_possible"]
+            summary[name] = average(results.more[name], counts, seen)
+    if results.unseen.any():
+        train = average(results.train_accuracy, results.n_train, results.unseen)
+        test = average(results.test_accuracy, results.n_test, results.unseen)
+        summary |= {"unseen_train_accuracy": train, "unseen_test_accuracy": test}
+    return summary
+
+
+def bottom_decile(accuracies: np.ndarray) -> float:
+    """Return the ceil(T / 10)-th smallest of T values."""
+    return float(np.sort(accuracies)[-(-len(accuracies) // 10) - 1])
+
+
+def _average(values: np.ndarray, weights: np.ndarray, among: np.ndarray) -> float | None:
+    scored = among & (weights > 0)
+    if not scored.any() or np.isnan(values[scored]).all():
+        return None
+    return float((values[scored] * weights[scored]).sum() / weights[scored].sum())
+
+
+# The data set of clients.h5, (clients, shares).
+NAME = "test_accuracy_by_share"
+
+
+def first_samples(clients: Clients, share: float) -> Clients:
+    """Return the same clients with the first of their training samples."""
+    known, federation = clients.shards, clients.federation
+    train = known.train
+    counts = np.floor(share * train.counts + 1e-9).astype(np.int64)
+    begins = train.offsets[:-1]
+    split = chosen(train, [np.arange(a, a + n) for a, n in zip(begins, counts, strict=True)])
+    n_train = federation.n_train.copy()
+    n_train[known.client_ids] = counts
+    return replace(
+        clients,
+        federation=replace(federation, n_train=n_train),
+        shards=Shards(known.client_ids, split, known.val, known.test, known.fresh),
+    )
+
+
+def with_growth(
+    setup: Setup, state: Any, unseen: Clients, predictor: Predictor, draws: Draws
+) -> Predictor:
+    """Return ``predictor`` with the accuracies that its clients have with shares of their data."""
+    shares = setup.configuration.evaluation.unseen_shares or ()
+    found = np.full((len(unseen), len(shares)), np.nan)
+    for k, share in enumerate(shares):
+        fewer = first_samples(unseen, share)
+        made = setup.algorithm.adapt(state, fewer, setup.exchange, draws)
+        counts = len(fewer), setup.model.n_parameters
+        adapted = base.checked_predictor(setup.algorithm, "adapt", made, *counts)
+        of = (adapted.parameters_of, adapted.weights_of)
+        test = unseen.shards.test
+        scores = client_scores(setup.model, *of, test, unseen.rows, adapted.beside)
+        with np.errstate(invalid="ignore"):
+            found[:, k] = scores.hits / scores.possible
+    return replace(predictor, results={**predictor.results, NAME: torch.from_numpy(found)})
+
+
+LINEAR = ("doubly_stochastic", "symmetric")
+
+
+def step_warnings(setup: Setup, training: Clients) -> list[str]:
+    """Return a line where steps exceed what the correction bears on quadratics. Collective."""
+    exchange, local = setup.exchange, setup.configuration.local
+    if not isinstance(exchange, Gossip) or exchange.correction is None:
+        return []
+    correction = exchange.correction
+    if correction.needs not in LINEAR or not exchange.schedule.symmetric:
+        return []
+    if not (isinstance(setup.model, Linear) and setup.algorithm.steps_locally):
+        return []
+    found = smoothness(setup.model, training, Regulariser("l2", local.weight_decay)).numpy()
+    communicator = setup.federation.communicator
+    scaled = local.lr * found * _scales(setup, training)
+    step = float(communicator.max(np.array([scaled.max(initial=0.0)]))[0])
+    bound = None
+    if communicator.rank == 0:
+        bound = largest_step(correction, least_eigenvalue(exchange.schedule))
+    bound = float(communicator.broadcast_object(bound))
+    if step < bound:
+        return []
+    name = setup.configuration.exchange.options["correction"].name
+    return [
+        f"warning: a local step times the smoothness of a client's risk is up to {step:.3g}, but "
+        f"exchange.correction '{name}' diverges on quadratics above {bound:.3g} with these mixing "
+        "matrices; a smaller local.lr may be needed"
+    ]
+
+
+def _scales(setup: Setup, training: Clients) -> np.ndarray:
+    """Factors of the learning rate, float64 (clients,); see ``algorithms.base.step_scale``."""
+    rule: StepScale = getattr(setup.algorithm, "gossip_step_scale", "none")
+    if rule == "none":
+        return np.ones(len(training))
+    count = len(setup.federation.training) if rule == "normalised" else 1
+    return np.asarray(count * training.weights.numpy())
 
 
 def columns_of(setup: Setup) -> list[str]:
@@ -57,11 +349,10 @@ def columns_of(setup: Setup) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Appraisal:
+class Evaluation:
     """The evaluation of a state."""
 
     results: ClientResults | None
-    digest: str | None
     distance: float | None
     measured: dict[str, float | None]
     learnt: dict[str, np.ndarray]
@@ -72,21 +363,17 @@ class Appraisal:
         return {
             **summarise(self.results, client_weights),
             "consensus_distance": self.distance,
-            "state_digest": self.digest,
             **self.measured,
         }
 
 
-def appraise(setup: Setup, samples: Samples, rows: Rows, draws: Draws) -> Appraisal:
+def evaluate(setup: Setup, samples: Samples, state: states.RunState, draws: Draws) -> Evaluation:
     """Evaluate the state after a round."""
-    state, training = rows.state, training_of(setup, samples)
+    training, exchange = training_of(setup, samples), setup.exchange
     shared, trained = states.shared_tensors(state.algorithm), of_trained(setup, state, training)
-    results = score(setup, samples, state, training, trained, draws)
-    rows.release()
-    return Appraisal(
-        results,
-        digest(setup, state, rows.release),
-        setup.exchange.consensus_distance(shared) if shared else None,
+    return Evaluation(
+        score(setup, samples, state, training, trained, draws),
+        exchange.consensus_distance(exchange.latest(shared, state.memory)) if shared else None,
         measure(setup, trained, training, draws),
         _learnt(setup, trained),
     )
@@ -109,9 +396,24 @@ def remarks(setup: Setup, state: states.RunState, samples: Samples) -> list[str]
     algorithm = setup.algorithm
     training = training_of(setup, samples)
     own = algorithm.remarks(state.algorithm, training, setup.exchange)
-    own = returned.checked_remarks(algorithm, own)
-    ours = [*_unread(setup), *_unread_own(setup), *_of_sample(setup), *channels.remarks(setup)]
+    ours = [*_unread(setup), *_unread_own(setup), *_of_sample(setup), *_of_attacks(setup)]
     return [*ours, *own, *step_warnings(setup, training)]
+
+
+def _of_attacks(setup: Setup) -> list[str]:
+    """Return lines that say who attacks, and what the privacy of the whole run will be."""
+    if setup.federation.communicator.rank:
+        return []
+    found = [] if setup.attackers is None else [str(setup.attackers)]
+    configuration = setup.configuration
+    options, rounds = configuration.privacy, configuration.rounds
+    if options.is_asked_for:
+        epsilon = accountant_of(options, setup.federation, configuration.seed)(rounds)
+        found.append(
+            f"privacy {options.where}: after {rounds:,} rounds epsilon is {epsilon:.4g} for delta "
+            f"{options.delta:g}"
+        )
+    return found
 
 
 def _of_sample(setup: Setup) -> list[str]:
@@ -174,7 +476,7 @@ def score(
         ids, here = None, np.arange(len(federation.hosted))
     is_unseen = federation.unseen[federation.hosted[here]]
 
-    checked = partial(returned.checked_predictor, algorithm)
+    checked = partial(base.checked_predictor, algorithm)
     size = setup.model.n_parameters
 
     def served() -> Iterator[tuple[Clients, Predictor]]:
@@ -194,20 +496,26 @@ def score(
                 predictor = with_growth(setup, state.algorithm, unseen, predictor, draws)
             yield unseen, predictor
 
-    return score_clients(federation, setup.model, served(), options.validates, ids)
+    training_split = partial(scored_split, setup.dataset)
+    return score_clients(federation, setup.model, served(), options.validates, ids, training_split)
 
 
 def measure(setup: Setup, trained: Any, training: Clients, draws: Draws) -> dict[str, float | None]:
     """Return what the algorithm adds to metrics.csv, by column."""
     measured = setup.algorithm.measure(trained, training, setup.exchange, draws)
-    return returned.checked_measures(setup.algorithm, measured)
+    if unknown := set(measured) - set(setup.algorithm.columns):
+        name = type(setup.algorithm).__name__
+        raise InputError(
+            f"algorithm '{name}': measure returned {sorted(unknown)}; columns declares "
+            f"{', '.join(setup.algorithm.columns) or 'none'}"
+        )
+    return measured
 
 
 def _learnt(setup: Setup, trained: Any) -> dict[str, np.ndarray]:
     """Return the results of the algorithm that belong to no client, by name."""
     made = setup.algorithm.learnt(trained, setup.exchange)
-    found = returned.checked_learnt(setup.algorithm, made)
-    return {name: torch.as_tensor(part).detach().cpu().numpy() for name, part in found.items()}
+    return {name: torch.as_tensor(part).detach().cpu().numpy() for name, part in made.items()}
 
 
 def of_trained(setup: Setup, state: states.RunState, training: Clients) -> Any:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
 
@@ -14,12 +11,10 @@ from mpifed.algorithms.base import Algorithm
 from mpifed.components.registry import find
 from mpifed.config.configuration import Configuration
 from mpifed.data.base import Description
-from mpifed.errors import InputError, text_of
+from mpifed.errors import InputError
 from mpifed.models.base import Model, Parametrised
-from mpifed.models.building import complete, seeded
 from mpifed.models.losses import loss_for
-from mpifed.models.modules import module_model
-from topologies.places import raised_at, within
+from mpifed.models.modules import complete, module_model, seeded
 
 
 def make_model(
@@ -28,8 +23,6 @@ def make_model(
     """Return the model of a run."""
     name = configuration.model.name
     function = find("model", name)
-    where = within(function)
-    _check_argument(function, name, where)
 
     def build() -> Any:
         return function(description, **configuration.model.options)
@@ -42,84 +35,36 @@ def make_model(
 
     def first() -> Any:
         made = build()
-        return (
-            complete(made, description.input_shape) if isinstance(made, torch.nn.Module) else made
-        )
+        shape = description.input_shape
+        return complete(made, shape) if isinstance(made, torch.nn.Module) else made
 
-    with _named(name, where):
-        built = seeded(first, configuration.seed)
+    built = seeded(first, configuration.seed)
     if isinstance(built, torch.nn.Module):
-        with _named(name, where):
-            built = module_model(
-                build,
-                description.input_shape,
-                description.output_shape,
-                loss_for(description.task),
-                seed=configuration.seed,
-                autocast=torch.bfloat16 if configuration.local.autocast else None,
-                dtype=torch.float64 if configuration.dtype == "float64" else torch.float32,
-                network=built,
-                said=f"model.name is '{name}'" if where else "model",
-                where=where,
-            )
+        built = module_model(
+            build,
+            description.input_shape,
+            description.output_shape,
+            loss_for(description.task),
+            seed=configuration.seed,
+            autocast=torch.bfloat16 if configuration.local.autocast else None,
+            dtype=torch.float64 if configuration.dtype == "float64" else torch.float32,
+            network=built,
+        )
     elif configuration.local.autocast:
         raise InputError(
             f"local.autocast is '{configuration.local.autocast}', but model '{name}' is computed "
             "by formulas of its own; allowed with networks (torch modules)"
         )
-    if not isinstance(built, Parametrised):
-        raise InputError(
-            f"model.name is '{name}', which returns {type(built).__name__}; it must return a "
-            f"mpifed.models.base.Model or a torch module{where}"
-        )
-    wanted = method.model_type
+    wanted = method.model_type if isinstance(built, Parametrised) else (Model, torch.nn.Module)
     if not isinstance(built, wanted):
         kinds = wanted if isinstance(wanted, tuple) else (wanted,)
         raise InputError(
             f"model.name is '{name}', which gives a {type(built).__name__}, but algorithm "
             f"'{configuration.algorithm.name}' needs a "
-            f"{' or '.join(kind.__name__ for kind in kinds)}{where}"
+            f"{' or '.join(kind.__name__ for kind in kinds)}"
         )
     # A model that does not predict reaches only methods that ask for it by ``model_type``.
     return cast(Model, built)
-
-
-@contextmanager
-def _named(name: str, where: str) -> Iterator[None]:
-    """Say in refusals of a user's module by which name it is configured, and where it is."""
-    try:
-        yield
-    except InputError as error:
-        said = text_of(error)
-        if not where or not said.startswith("model: "):
-            raise
-        told = error.__cause__ is not None and raised_at(error.__cause__)
-        said = f"model.name is '{name}': {said.removeprefix('model: ')}"
-        raise InputError(said if told else f"{said}{where}") from error
-
-
-def _check_argument(function: Any, name: str, where: str) -> None:
-    """Refuse a module in place of a function, and one that takes no description of the data."""
-    if isinstance(inspect.unwrap(function), torch.nn.Module):
-        raise InputError(
-            f"model.name is '{name}', which is one torch module, but every model of a run is drawn "
-            f"anew; name a function that builds it: def build(data): return ...{where}"
-        )
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        return
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if [p for p in positional[1:] if p.default is p.empty]:
-        raise InputError(
-            f"model.name is '{name}', which needs '{positional[1].name}' by position; options are "
-            f"keyword-only parameters: def build(data, *, {positional[1].name}){where}"
-        )
-    if not positional and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        raise InputError(
-            f"model.name is '{name}', which takes no argument; it is called with the data's "
-            f"description: write def build(data), with data.input_shape and data.n_outputs{where}"
-        )
 
 
 def with_stepping(
@@ -150,7 +95,7 @@ def _unstackable(configuration: Configuration, model: Model) -> str:
     return "has layers, branches or changes in place that torch.func.vmap does not take"
 
 
-def refuse_inexact(
+def validate_exact(
     configuration: Configuration, model: Model, method: Algorithm | type[Algorithm]
 ) -> None:
     """Refuse a model whose risk is random in a method that needs whole risks."""
@@ -165,7 +110,7 @@ def refuse_inexact(
         )
 
 
-def refuse_extrapolated(configuration: Configuration, model: Model, unbiased: bool) -> None:
+def validate_buffers(configuration: Configuration, model: Model, unbiased: bool) -> None:
     """Refuse running statistics in exchanges that do not average: a variance could be negative."""
     name = configuration.compression.name
     if not model.n_buffers or (name in ("none", "identity") and not unbiased):

@@ -24,8 +24,8 @@ from mpifed.errors import (
 from mpifed.io.yaml_files import as_text
 from mpifed.sweep.plan import launch_words
 from mpifed.tracking.trackers import check_tracker
-from mpifed.training.callback import importable_name
-from mpifed.training.output_line import RewrittenLine
+from mpifed.training.callbacks import importable_name
+from mpifed.training.progress import OutputLine
 from mpifed.training.request import Request, understand
 from mpifed.watchdog.launcher import launched_rank
 
@@ -92,6 +92,8 @@ def _command(request: Request, ranks: int, output: Path) -> list[str]:
         words.append("--resume")
         if isinstance(request.resume, Path):
             words.append(str(request.resume))
+    if request.restart:
+        words.append("--restart")
     if isinstance(request.on_round, str):
         words += ["--on-round", request.on_round]
     if request.track is not None:
@@ -99,7 +101,7 @@ def _command(request: Request, ranks: int, output: Path) -> list[str]:
     return [*words, "--quiet"] if request.quiet and not request.progress else words
 
 
-def _shown(request: Request, line: RewrittenLine, text: str) -> None:
+def _shown(request: Request, line: OutputLine, text: str) -> None:
     """Show a line that a run has printed, as far as the request wants it."""
     if not request.quiet:
         print(text, end="", flush=True)  # also where a notebook shows what is printed
@@ -112,7 +114,7 @@ def _shown(request: Request, line: RewrittenLine, text: str) -> None:
 
 def _finished(command: list[str], request: Request) -> tuple[int, str]:
     """Return the exit code of a command, and what it said of a failure."""
-    shown = RewrittenLine()
+    shown = OutputLine()
     paths = [path for path in sys.path if path]
     process = subprocess.Popen(
         command,

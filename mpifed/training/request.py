@@ -2,22 +2,181 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
 import datetime
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from mpifed.config.configuration import Configuration, resolve
+from mpifed.checkpoint import files as checkpoint
+from mpifed.config.configuration import Configuration, completed, to_mapping
+from mpifed.config.differences import differences
 from mpifed.config.experiments import apply_overrides, read_experiment
 from mpifed.errors import InputError
-from mpifed.mpi.agreement import agree
-from mpifed.mpi.communicator import Communicator
-from mpifed.results.run_directories import check_free, check_output, holds_run
-from mpifed.tracking.trackers import check_tracker
-from mpifed.training import resume
-from mpifed.training.callback import Callback, callback
+from mpifed.io.text import read_text
+from mpifed.results.configurations import read_stored
+from mpifed.results.results import read_summary
+from mpifed.results.run_directories import (
+    check_free,
+    check_output,
+    check_own,
+    check_resumed,
+    holds_run,
+)
+
+RESUMED = re.compile(r"^resumed from .* after round ([0-9]{1,18})$", re.MULTILINE)
+
+# Keys that may change on a resume, in addition to ``evaluation.every``.
+MAY_CHANGE = (
+    *("rounds", "checkpoint", "threads", "hosts", "reschedule", "stall_limit", "experiment"),
+    "storage",
+)
+
+
+# Number of differences that a message shows with both values.
+MOST_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """An intact checkpoint."""
+
+    path: Path
+    meta: checkpoint.Meta
+    passed_over: tuple[str, ...] = ()
+
+    @property
+    def run_directory(self) -> Path | None:
+        """The run directory that holds the checkpoint; None if it is elsewhere."""
+        folder = self.path.resolve().parent
+        return folder.parent if folder.name == "checkpoints" else None
+
+
+def finished_after(directory: Path) -> int | None:
+    """Return the number of rounds of a finished run; None where ``directory`` has none."""
+    if not (directory / "DONE").exists():
+        return None
+    with contextlib.suppress(InputError):
+        return int(read_summary(directory / "summary.json")["rounds"])
+    return None
+
+
+def newest(directory: Path) -> ResumePoint | None:
+    """Return the newest intact checkpoint of a run directory; None where it holds none at all."""
+    found, reasons = checkpoint.newest(directory)
+    if found is None and reasons:
+        raise InputError(
+            f"{directory} holds no intact checkpoint: {'; '.join(reasons)}. Nothing was changed; "
+            f"--output {directory} --restart begins anew and keeps them"
+        )
+    return ResumePoint(*found, tuple(reasons)) if found is not None else None
+
+
+def explicit(path: Path) -> ResumePoint:
+    """Return the checkpoint that ``--resume PATH`` names."""
+    check_resumed(path)
+    point = newest(path) if path.is_dir() else ResumePoint(path, checkpoint.read_meta(path))
+    if point is None:
+        raise InputError(f"--resume {path}: the directory holds no intact checkpoint")
+    return point
+
+
+def stored_configuration(directory: Path) -> dict[str, Any] | None:
+    """Return the configuration of the run in a directory; None where there is none."""
+    path = directory / "config.yaml"
+    if path.is_file():
+        return read_stored(path)
+    if holds_run(directory):
+        raise InputError(
+            f"--output {directory} holds some files of a run, but no config.yaml, so it cannot be "
+            "resumed; choose another directory"
+        )
+    return None
+
+
+def stored_horizon(stored: Mapping[str, Any]) -> int | None:
+    """Return the R of schedules that a stored configuration sets; None where it is ``rounds``."""
+    local = stored.get("local")
+    found = local.get("lr_horizon") if isinstance(local, Mapping) else None
+    return found if isinstance(found, int) else None
+
+
+def base_configuration(stored: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration of a resumed run for which no experiment is named."""
+    base = copy.deepcopy(dict(stored))
+    base["reschedule"] = False
+    if overrides.get("reschedule") is True and isinstance(base.get("local"), dict):
+        base["local"]["lr_horizon"] = None
+    return base
+
+
+def refuse_changes(
+    stored: Mapping[str, Any], configuration: Configuration, where: Path, horizon: int | None = None
+) -> None:
+    """Refuse a configuration that differs in other keys than may change on a resume."""
+
+    def fixed(mapping: Mapping[str, Any]) -> dict[str, Any]:
+        kept = {k: value for k, value in completed(mapping).items() if k not in MAY_CHANGE}
+        kept["evaluation"].pop("every", None)
+        kept["local"] = dict(kept.get("local") or {})
+        if configuration.local.stepping == "auto":
+            kept["local"].pop("stepping", None)
+        if configuration.reschedule:
+            kept["local"].pop("lr_horizon", None)
+        elif kept["local"].get("lr_horizon") is None:
+            kept["local"]["lr_horizon"] = horizon
+        return kept
+
+    found = differences(fixed(stored), fixed(to_mapping(configuration)))
+    if found:
+        raise InputError(
+            f"{where} has another configuration: {_listed(found)}. Resuming may change rounds, "
+            "evaluation.every, checkpoint, storage, threads, hosts and the number of ranks"
+        )
+
+
+def _listed(differences: list[str]) -> str:
+    """Return lines of ``differences``, names of components first, ``MOST_SHOWN`` in full."""
+    lines = sorted(differences, key=lambda line: not line.partition(":")[0].endswith(".name"))
+    rest = [line.partition(":")[0] for line in lines[MOST_SHOWN:]]
+    return "; ".join(lines[:MOST_SHOWN]) + (f"; and {', '.join(rest)}" if rest else "")
+
+
+def kept_rows(
+    meta: checkpoint.Meta, configuration: Configuration, columns: Sequence[str]
+) -> list[list[str]]:
+    """Return the recorded rows that an uninterrupted run would have too."""
+    kept = []
+    for row in meta.rows:
+        values = dict(zip(meta.columns, row, strict=True))
+        number = int(values["round"])
+        if number != configuration.rounds and not only_as_last(meta, number):
+            kept.append([values.get(column, "") for column in columns])
+    return kept
+
+
+def only_as_last(meta: checkpoint.Meta, round: int) -> bool:
+    """Return whether a round was evaluated for no other reason than that the run ended with it."""
+    last, every = meta.configuration["rounds"], meta.configuration["evaluation"]["every"]
+    return bool(round == last and round % every)
+
+
+def line_of_resume(point: ResumePoint) -> str:
+    """Return the line of log.txt that says where a run was resumed."""
+    return f"resumed from {point.path.name} after round {point.meta.round}"
+
+
+def resumed_after(log: Path) -> int:
+    """Return the round after which a run was resumed last; 0 where it was not, or none is told."""
+    try:
+        found = RESUMED.findall(read_text(log))
+    except InputError:
+        return 0
+    return int(found[-1]) if found else 0
 
 
 @dataclass(frozen=True)
@@ -32,8 +191,9 @@ class Request:
     quiet: bool = False
     spent: float = 0.0
     progress: bool = False
-    on_round: Callback | str | None = None
+    on_round: Callable[..., object] | str | None = None
     track: str | None = None
+    restart: bool = False
     # The experiment with its overrides, where it has been read.
     mapping: Mapping[str, Any] | None = None
 
@@ -44,62 +204,47 @@ class Task:
 
     mapping: dict[str, Any]
     output: Path
-    point: resume.ResumePoint | None
+    point: ResumePoint | None
     stored: dict[str, Any] | None
     remarks: list[str]
-    begun: tuple[int, int] | None
-
-
-def settle(request: Request, communicator: Communicator) -> tuple[Task, Configuration]:
-    """Return what a request means, and its configuration, found by rank 0. Collective."""
-
-    def found() -> tuple[Task, Configuration]:
-        task = understand(request)
-        callback(request.on_round)
-        check_tracker(request.track)
-        return task, resolve(task.mapping, communicator.size)
-
-    is_first = communicator.rank == 0
-    made = agree(communicator, lambda: found() if is_first else None)
-    return cast(tuple[Task, Configuration], communicator.broadcast_object(made))
+    restart: bool = False
 
 
 def understand(request: Request) -> Task:
     """Find the configuration, the directory and the checkpoint of a request."""
-    output = request.output
-    begun = resume.begun(output) if output is not None else None
-    point: resume.ResumePoint | None = None
-    remarks: list[str] = []
+    output, point, stored = request.output, None, None
+    if output is None and (request.restart or request.resume is True):
+        option = "--restart" if request.restart else "--resume"
+        raise InputError(f"{option} needs --output DIR, or --resume the path of a checkpoint")
+    if request.restart and request.resume:
+        raise InputError("--resume and --restart were given; at most one of them may be")
     if isinstance(request.resume, Path):
-        point, remarks = resume.explicit(request.resume)
+        point = explicit(request.resume)
         if output is None and point.run_directory is not None:
             output = point.run_directory
-            begun = resume.begun(output)
-    elif request.resume:
-        if output is None:
-            raise InputError("--resume needs --output DIR, or the path of a checkpoint")
-        point, remarks = resume.newest(output)
-        if point is None and holds_run(output):
-            remarks = [*remarks, f"{output} has no intact checkpoint; the run starts afresh"]
-    stored = None
-    if request.resume and output is not None and point is None:
-        stored = resume.stored_configuration(output)
+    elif request.resume and output is not None:
+        point = newest(output)
+    if (request.resume or request.restart) and output is not None and point is None:
+        stored = stored_configuration(output)
     mapping = dict(request.mapping or {})
     if not mapping:
         mapping = apply_overrides(_base(request, point, stored), request.overrides or {})
     if output is None:
         output = _default_output(mapping)
     _check_output(output, request, point)
-    return Task(mapping, output, point, stored, remarks, begun)
+    remarks = [f"passed over: {reason}" for reason in point.passed_over] if point else []
+    if request.restart:
+        stored = None
+    return Task(mapping, output, point, stored, remarks, request.restart)
 
 
 def _base(
-    request: Request, point: resume.ResumePoint | None, stored: dict[str, Any] | None
+    request: Request, point: ResumePoint | None, stored: dict[str, Any] | None
 ) -> dict[str, Any]:
     """Return the configuration before overrides: of the experiment, or of the resumed run."""
     known = point.meta.configuration if point is not None else stored
     if request.experiment is None and known is not None:
-        return resume.base_configuration(known, request.overrides or {})
+        return base_configuration(known, request.overrides or {})
     return read_experiment(request.experiment)
 
 
@@ -113,12 +258,13 @@ def _default_output(mapping: Mapping[str, Any]) -> Path:
     return output
 
 
-def _check_output(output: Path, request: Request, point: resume.ResumePoint | None) -> None:
+def _check_output(output: Path, request: Request, point: ResumePoint | None) -> None:
     """Refuse a directory that cannot be written, or holds another run than the one to resume."""
     check_output(output)
-    if not request.resume:
+    if not (request.resume or request.restart):
         check_free(output)
-    elif not holds_run(output):
+    check_own(output)
+    if not holds_run(output):
         return
     if point is not None and point.run_directory != output.resolve():
         raise InputError(
@@ -127,30 +273,19 @@ def _check_output(output: Path, request: Request, point: resume.ResumePoint | No
         )
 
 
-def refuse_overtaken(task: Task) -> None:
-    """Refuse a directory in which another process has begun a run since ``understand``."""
-    if resume.begun(task.output) != task.begun:
-        raise InputError(
-            f"--output {task.output} is in use: another process started or resumed a run there in "
-            "the meantime; choose another directory, or add --resume"
-        )
-
-
 def check_resume(configuration: Configuration, task: Task) -> None:
     """Refuse to resume a run under another configuration."""
     point = task.point
     if point is not None:
-        resume.refuse_changes(
-            point.meta.configuration, configuration, point.path, point.meta.horizon
-        )
+        refuse_changes(point.meta.configuration, configuration, point.path, point.meta.horizon)
         if point.meta.round > configuration.rounds:
             raise InputError(
                 f"rounds is {configuration.rounds}, but {point.path} is already at round "
                 f"{point.meta.round}"
             )
     elif task.stored is not None:
-        horizon = resume.stored_horizon(task.stored)
-        resume.refuse_changes(task.stored, configuration, task.output, horizon)
+        horizon = stored_horizon(task.stored)
+        refuse_changes(task.stored, configuration, task.output, horizon)
 
 
 def keep_horizon(configuration: Configuration, task: Task) -> tuple[Configuration, int]:
@@ -159,7 +294,7 @@ def keep_horizon(configuration: Configuration, task: Task) -> tuple[Configuratio
     if task.point is not None and not configuration.reschedule:
         horizon = task.point.meta.horizon
     elif task.stored is not None and not configuration.reschedule:
-        horizon = resume.stored_horizon(task.stored) or horizon
+        horizon = stored_horizon(task.stored) or horizon
     if horizon != configuration.rounds and configuration.local.lr_horizon is None:
         local = dataclasses.replace(configuration.local, lr_horizon=horizon)
         configuration = dataclasses.replace(configuration, local=local)

@@ -19,14 +19,13 @@ from mpifed.errors import InputError
 from mpifed.io.atomic import replace_bytes
 from mpifed.mpi.communicator import Alone
 from mpifed.results.results import Metrics, read_metrics, read_summary
-from mpifed.training.asynchronous import taking_part
 from mpifed.training.build import Setup, make
 from mpifed.training.evaluation import columns_of
-from mpifed.training.load import described, without_files
-from mpifed.training.recorded_run import RETIMED, Recorded, read_run
-from mpifed.training.resume import stored_horizon
+from mpifed.training.request import stored_horizon
 from mpifed.training.run_directory import field_of, line_of
-from mpifed.training.simulated import COLUMN, SimulatedClock, is_simulated
+from mpifed.training.simulated_time import COLUMN, SimulatedClock, is_simulated, taking_part
+from mpifed.training.trained import described, without_files
+from mpifed.training.verification import RETIMED, Recorded, read_run
 
 SECTIONS = ("network", "compute")
 COPIED = ("clients.h5", "log.txt", "timing.csv")

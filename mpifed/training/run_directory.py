@@ -6,43 +6,34 @@ import csv
 import errno
 import fcntl
 import io
+import itertools
 import json
 import os
 import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
 from mpifed.checkpoint.files import what_is_left
-from mpifed.checkpoint.hdf5 import writing
 from mpifed.errors import InputError, RunError
-from mpifed.io.atomic import replace_bytes, replacing
+from mpifed.io.atomic import replace_bytes
 from mpifed.io.hdf5 import disk_reason
-from mpifed.training.scores import ClientResults
+from mpifed.results.run_directories import check_free
+from mpifed.training.evaluation import ClientResults
 
-COLUMNS = [
-    "round",
-    "seconds",
-    "train_loss",
-    "train_accuracy",
-    "test_loss",
-    "test_accuracy",
-    "test_accuracy_p10",
-    "test_accuracy_min",
-    "test_accuracy_std",
-    "active_clients",
-    "up_bits",
-    "down_bits",
-    "consensus_distance",
-    "state_digest",
-]
 # Seconds to wait for a process that was killed to release the run directory.
 PATIENCE = 5.0
 
-UNSEEN_COLUMNS = ["unseen_train_accuracy", "unseen_test_accuracy"]
+
+# What a run leaves in its directory that another one would replace.
+REPLACED = (
+    *("config.yaml", "metrics.csv", "clients.h5", "summary.json", "timing.csv", "DONE"),
+    *("tracking.json", "checkpoints"),
+)
 
 
 class Recorder:
@@ -55,14 +46,15 @@ class Recorder:
         rows: list[list[str]],
         config: str,
         settle: Callable[[], None],
-        admit: Callable[[], None],
+        is_new: bool,
+        set_aside: Sequence[str] = (),
     ) -> None:
-        """Lock the directory and write config.yaml and metrics.csv."""
+        """Lock the directory, move what is set aside, and write config.yaml and metrics.csv."""
         self.directory, self.columns, self.rows = directory, columns, list(rows)
-        self._settle, self._admit = settle, admit
+        self._settle = settle
         self._log: io.FileIO | None = None
         try:
-            self._guard(self._begin, config)
+            self._guard(self._begin, config, is_new, set_aside)
         except BaseException:
             self.close()
             raise
@@ -73,13 +65,16 @@ class Recorder:
             self._log.close()
             self._log = None
 
-    def _begin(self, config: str) -> None:
+    def _begin(self, config: str, is_new: bool, set_aside: Sequence[str]) -> None:
         self.directory.parent.mkdir(parents=True, exist_ok=True)
         # Private, unless the user made it before: then its mode is kept.
         self.directory.mkdir(mode=0o700, exist_ok=True)
         self._log = _appending(self.directory / "log.txt", os.O_CREAT)
         self._lock(self._log)
-        self._admit()
+        if is_new:  # another process may have begun a run since the directory was looked at
+            check_free(self.directory)
+        if set_aside:
+            self._move_aside(set_aside)
         for name in ("DONE", "summary.json"):
             (self.directory / name).unlink(missing_ok=True)
         for leftover in (*self.directory.glob(".*.partial"), *self._checkpoints_in_writing()):
@@ -87,6 +82,15 @@ class Recorder:
         replace_bytes(self.directory / "config.yaml", config.encode())
         text = "".join(line_of(row) for row in [self.columns, *self.rows])
         replace_bytes(self.directory / "metrics.csv", text.encode())
+
+    def _move_aside(self, names: Sequence[str]) -> None:
+        """Move files of an earlier run into a new directory, ``replaced-1`` or the next free."""
+        taken = (self.directory / f"replaced-{number}" for number in itertools.count(1))
+        place = next(path for path in taken if not path.exists())
+        for name in names:
+            if (self.directory / name).exists():
+                (place / name).parent.mkdir(parents=True, exist_ok=True)
+                (self.directory / name).rename(place / name)
 
     def _lock(self, log: io.FileIO) -> None:
         deadline = time.monotonic() + PATIENCE
@@ -140,12 +144,12 @@ class Recorder:
         self._guard(self._clients, results, learnt)
 
     def _clients(self, results: ClientResults, learnt: Mapping[str, np.ndarray]) -> None:
-        with (
-            replacing(self.directory / "clients.h5") as partial,
-            writing(partial, "w") as file,
-        ):
+        # Made in memory: HDF5 cannot close a file on a disk that becomes full.
+        content = io.BytesIO()
+        with h5py.File(content, "w") as file:
             for name, values in results_of(results, learnt).items():
                 file[name] = values
+        replace_bytes(self.directory / "clients.h5", content.getvalue())
 
     def timing(self, text: str) -> None:
         """Replace timing.csv, the seconds that each client's local steps took a round."""

@@ -10,13 +10,15 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from mpifed.data.base import Shards, Split, SplitName
-from mpifed.data.delivery import allocated
+from mpifed.data.base import Shards, Split, SplitName, allocated
 from mpifed.federation.clients import Clients, Federation
 from mpifed.training.build import Setup, kept_bytes, sample_bytes
 
 # Bytes of the samples of clients that are scored together, at most, but for one client alone.
 BLOCK = 32e6
+
+# Sets of clients that are kept: all, those in training, unseen ones.
+LASTING = 4
 
 # Clients whose samples are made at once, before they are put in their place.
 PIECE = 64
@@ -35,6 +37,8 @@ class Held:
 
     def among_hosted(self, rows: np.ndarray) -> Clients:
         """Return the same clients, their rows being positions among all hosted clients."""
+        if len(self._lasting) == LASTING:  # a sample of clients is another one in each round
+            self._lasting.clear()
         return self._lasting.setdefault(rows.tobytes(), self.clients(rows))
 
     def blocks(self, rows: np.ndarray) -> Iterator[slice]:

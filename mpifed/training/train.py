@@ -1,16 +1,21 @@
-"""One run, from its first round or from a checkpoint, to its summary."""
+"""One run, from its first round or from a checkpoint, to its summary; the plan of ``--dry-run``."""
 
 from __future__ import annotations
 
+import functools
 import logging
+import math
+import resource
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from mpifed.checkpoint import files as checkpoint
 from mpifed.config.configuration import to_yaml
 from mpifed.errors import (
     AgreedStop,
@@ -20,26 +25,112 @@ from mpifed.errors import (
     PeerFailure,
     RunError,
     note,
+    one_line,
 )
+from mpifed.federation.clients import imbalance
 from mpifed.io.memory import enough_memory
 from mpifed.mpi.agreement import agree
-from mpifed.training import resume
-from mpifed.training.asynchronous import taking_part
-from mpifed.training.build import Setup
-from mpifed.training.callbacks import hearers_of
-from mpifed.training.clock import Clock
-from mpifed.training.costs import seconds_of_clients
-from mpifed.training.divergence import advice
-from mpifed.training.due import line_of_resume
-from mpifed.training.engine import Engine
-from mpifed.training.evaluation import columns_of
+from mpifed.theory.accounting import EPSILON
+from mpifed.training import request as resume
+from mpifed.training.build import (
+    Setup,
+    sample_bytes,
+    seconds_of_clients,
+    sum_on_host,
+    work_for_balance,
+)
+from mpifed.training.callbacks import listeners_of
+from mpifed.training.engine import Clock, Engine, advice
+from mpifed.training.evaluation import VALIDATION_COLUMNS, columns_of, count_scored
+from mpifed.training.model import described
 from mpifed.training.progress import Progress
-from mpifed.training.request import Request, Task, refuse_overtaken
-from mpifed.training.run_directory import Recorder
+from mpifed.training.request import Request, Task, line_of_resume
+from mpifed.training.run_directory import REPLACED, Recorder
 from mpifed.training.samples import Samples, samples_of
-from mpifed.training.summary import of_diverged, summary_of
-from mpifed.training.versions import describe_versions
+from mpifed.training.simulated_time import COLUMN, describe_clock, taking_part
 from mpifed.watchdog.stop_requests import stop_requests_from
+
+# Keys that tell of the computer and of the ranks; all others follow from the configuration.
+MEASURED = frozenset(
+    ("ranks", "seconds", "peak_memory_bytes", "imbalance", "mpi_bytes_sent", "versions")
+)
+
+
+def of_diverged(setup: Setup, engine: Engine) -> dict[str, Any]:
+    """Return the content of summary.json of a run that diverged; not collective."""
+    configuration = setup.configuration
+    return {
+        "status": "diverged",
+        "experiment": configuration.experiment,
+        "algorithm": configuration.algorithm.name,
+        "rounds": engine.round,
+        "ranks": setup.federation.communicator.job_size,
+        "clients": configuration.clients,
+    }
+
+
+def summary_of(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
+    """Return the content of summary.json but the versions; collective."""
+    configuration, communicator = setup.configuration, setup.federation.communicator
+    seconds = dict(engine.clock.seconds)
+    seconds["total"] = seconds["startup"] + seconds["data"] + engine.elapsed
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    slowest = communicator.max(np.array([*seconds.values(), float(peak)]))
+    local = communicator.gather_object(seconds["local"]) or [0.0]
+    sent = int(communicator.sum(np.array([communicator.bytes_sent], np.int64))[0])
+    digest, scores, ledger = engine.digest(), engine.scores, setup.exchange.ledger
+    return {
+        "status": status,
+        "experiment": configuration.experiment,
+        "algorithm": configuration.algorithm.name,
+        "rounds": engine.round,
+        "ranks": communicator.job_size,
+        "clients": configuration.clients,
+        "test_accuracy": scores.get("test_accuracy"),
+        "test_accuracy_p10": scores.get("test_accuracy_p10"),
+        "test_loss": scores.get("test_loss"),
+        **{name: scores[name] for name in VALIDATION_COLUMNS if name in scores},
+        **({"scored_clients": count_scored(setup)} if configuration.evaluation.sample < 1 else {}),
+        "state_digest": digest,
+        "seconds": {
+            phase: round(float(value), 3)
+            for phase, value in zip(seconds, slowest[:-1], strict=True)
+        },
+        "peak_memory_bytes": int(slowest[-1]),
+        "imbalance": round(max(local) * len(local) / sum(local), 4) if sum(local) else None,
+        "mpi_bytes_sent": sent,
+        "up_bits": ledger.up_bits,
+        "down_bits": ledger.down_bits,
+        **({COLUMN: engine.simulated.seconds} if engine.simulated is not None else {}),
+        **({EPSILON: engine.accountant(engine.round)} if engine.accountant is not None else {}),
+        "predicted_contraction": _predicted_contraction(setup, engine),
+    }
+
+
+def _predicted_contraction(setup: Setup, engine: Engine) -> dict[str, float | int] | None:
+    """Return the factor of averaging alone on ``consensus_distance``, where that is recorded."""
+    if engine.scores.get("consensus_distance") is None:
+        return None
+    return setup.exchange.predicted_contraction(engine.round)
+
+
+def describe_versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that determine a run's numbers."""
+    import platform
+
+    packages = ("mpifed", "torch", "numpy", "scipy", "h5py", "networkx", "mpi4py")
+    return {"python": platform.python_version(), **{name: _version(name) for name in packages}}
+
+
+@functools.cache
+def _version(package: str) -> str:
+    """The descriptions of packages are long, and a process may run hundreds of short runs."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def train(
@@ -73,8 +164,8 @@ def train(
             at_the_end.callback(progress.close)
             for line in [*_opening(setup, task), *remarks]:
                 progress.say(line)
-        engine.tell = hearers = hearers_of(setup, task, request, engine.round)
-        at_the_end.callback(hearers.close, "failed")
+        engine.report = listeners = listeners_of(setup, task, request, engine.round)
+        at_the_end.callback(listeners.close, "failed")
         try:
             if engine.round == setup.configuration.rounds:
                 _evaluate_again(engine, recorder, progress)
@@ -95,7 +186,7 @@ def train(
             note(error, f"round {engine.round}")
             raise
         summary = summary_of(setup, engine, status)
-        hearers.close(status)  # whose time is not the run's, and whose warnings are in the log
+        listeners.close(status)  # whose time is not the run's, and whose warnings are in the log
         every = communicator.gather_object(heard)
         whose = setup.configuration, setup.dataset.description, setup.federation
         costs = seconds_of_clients(*whose, engine.clock.seconds["local"] / max(1, engine.round))
@@ -180,8 +271,12 @@ def _recorder(setup: Setup, task: Task, settle: Callable[[], None]) -> Recorder 
     columns, point = columns_of(setup), task.point
     rows = resume.kept_rows(point.meta, setup.configuration, columns) if point else []
     configuration = to_yaml(setup.configuration)
-    admit = partial(refuse_overtaken, task)
-    return Recorder(task.output, columns, rows, configuration, settle, admit)
+    aside = list(REPLACED) if task.restart else []
+    is_new = point is None and task.stored is None and not task.restart
+    if point is not None and point.passed_over:
+        every, intact = checkpoint.listed(point.path.parent), point.meta.round
+        aside = [f"checkpoints/{path.name}" for path in every if checkpoint.round_of(path) > intact]
+    return Recorder(task.output, columns, rows, configuration, settle, is_new, aside)
 
 
 def _evaluate_again(engine: Engine, recorder: Recorder | None, progress: Progress | None) -> None:
@@ -204,3 +299,86 @@ def _opening(setup: Setup, task: Task) -> list[str]:
     if task.point is not None:
         lines.append(line_of_resume(task.point))
     return lines
+
+
+def plan_lines(setup: Setup) -> list[str]:
+    """Return the lines of ``--dry-run``: clients per rank, memory, bytes of a round; collective."""
+    federation, description = setup.federation, setup.dataset.description
+    counts = np.bincount(federation.owner, minlength=federation.communicator.size)
+    itemsize = setup.dtype.itemsize
+    inputs = math.prod(description.input_shape)
+    samples = description.n_train + description.n_val + description.n_test
+    by_rank = np.bincount(federation.owner, weights=samples, minlength=len(counts))
+    bytes_of_rank = by_rank * sample_bytes(setup.configuration, description)
+    _, bytes_here = sum_on_host(federation.communicator, bytes_of_rank)
+    (bytes_of_node,) = federation.communicator.max(np.array([bytes_here]))
+    payload = setup.algorithm.payload() * itemsize
+    participants = len(federation.training)
+    idle = federation.communicator.job_size - int(np.count_nonzero(counts))
+    spare = f"; {idle} rank{'s' * (idle > 1)} without clients" if idle else ""
+    validation = ""
+    if setup.configuration.evaluation.validates:
+        validation = f", {int(description.n_val.sum()):,} validation"
+    return [
+        f"data        {one_line(description.source, 200)}: {description.n_clients} clients, "
+        f"{int(description.n_train.sum()):,} training{validation} and "
+        f"{int(description.n_test.sum()):,} test samples, {inputs} inputs, "
+        f"{description.n_classes} classes",
+        f"clients     {participants} in training, {int(federation.unseen.sum())} unseen; "
+        f"per rank: {_range(counts)}{spare}",
+        *_balance(setup),
+        f"memory      {_range(bytes_of_rank)} bytes of samples per rank, up to "
+        f"{int(bytes_of_node):,} on a node",
+        f"model       {described(setup.model)}; a message has {payload:,} bytes",
+        *setup.exchange.describe(payload, itemsize),
+        *describe_clock(setup),
+    ]
+
+
+def _balance(setup: Setup) -> list[str]:
+    """Return how equal the work of ranks is, where there are several."""
+    federation, ranks = setup.federation, setup.federation.communicator.size
+    if ranks == 1:
+        return []
+    work = work_for_balance(setup.configuration, setup.dataset.description)
+    most = imbalance(work, federation.owner, ranks)
+    return [f"work        the busiest rank has {most:.3f} times the mean of all ranks"]
+
+
+def remarks(setup: Setup) -> list[str]:
+    """Return lines for the log about data, model, weights and exchange, the same on every rank."""
+    payload = setup.algorithm.payload()
+    own = setup.exchange.remarks(payload, setup.configuration.rounds) if payload else []
+    return [*setup.dataset.remarks(), *_of_weights(setup), *own]
+
+
+def _of_weights(setup: Setup) -> list[str]:
+    """Return a line where a server's weights may differ from what is expected."""
+    configuration, federation = setup.configuration, setup.federation
+    algorithm = setup.algorithm
+    is_server = configuration.exchange.name == "server" and algorithm.communicates
+    if not is_server or federation.inclusion == 1:
+        return []
+    by, over = algorithm.averages_by, configuration.exchange.options["average_over"]
+    if by is None:
+        if over == "participants":
+            return []
+        name = configuration.algorithm.name
+        return [
+            f"exchange.average_over={over} changes nothing: {name} adds the participants' "
+            "messages with weights 1 / p, p being the probability to take part"
+        ]
+    n_train = federation.n_train[federation.training]
+    plain = over == "participants" and not federation.is_unbiased
+    if not plain or by != "samples" or n_train.min() == n_train.max():
+        return []
+    return [
+        f"clients have {_range(n_train)} training samples and take part with probability "
+        f"{federation.inclusion:.4g}: an average renormalised over participants counts large "
+        "clients for less than their share of all samples; participation.weights=unbiased does not"
+    ]
+
+
+def _range(values: np.ndarray) -> str:
+    low, high = int(values.min()), int(values.max())
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,27 +16,186 @@ from threadpoolctl import threadpool_limits
 
 from mpifed.checkpoint import files as checkpoint
 from mpifed.config.configuration import Configuration, resolve
+from mpifed.errors import InputError, one_line
+from mpifed.local.invariance import products_agree
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Communicator
-from mpifed.results.run_directories import chosen_rounds
-from mpifed.training import resume
-from mpifed.training.asynchronous import taking_part
+from mpifed.results.configurations import read_stored
+from mpifed.results.results import Metrics, read_clients, read_metrics, read_summary
+from mpifed.results.run_directories import check_finished, chosen_rounds
+from mpifed.training import request
 from mpifed.training.build import make
-from mpifed.training.clock import Clock
-from mpifed.training.digest import digest
-from mpifed.training.engine import Engine
+from mpifed.training.engine import Clock, Engine, digest
 from mpifed.training.evaluation import columns_of
-from mpifed.training.recorded_run import (
-    RETIMED,
-    Recorded,
-    differing_clients,
-    differing_summary,
-    read_run,
-)
+from mpifed.training.request import only_as_last, resumed_after
 from mpifed.training.run_directory import field_of, results_of
 from mpifed.training.samples import samples_of
-from mpifed.training.simulated import COLUMN
-from mpifed.training.summary import MEASURED, summary_of
+from mpifed.training.simulated_time import COLUMN, taking_part
+from mpifed.training.train import MEASURED, describe_versions, summary_of
+
+# The key of summary.json that a retimed run has and no other.
+RETIMED = "retimed"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a run directory holds, read by one rank."""
+
+    directory: Path
+    mapping: dict[str, Any]
+    metrics: Metrics
+    checkpoints: dict[int, tuple[Path, checkpoint.Meta]]
+    damaged: dict[int, str]
+    lacking: list[str]
+
+    @property
+    def rounds(self) -> int:
+        """The last round."""
+        return int(self.mapping["rounds"])
+
+    @property
+    def known(self) -> list[int]:
+        """The rounds of which something is recorded, ascending; the last one is among them."""
+        evaluated = map(int, self.metrics.texts("round"))
+        return sorted({*evaluated, *self.checkpoints, self.rounds})
+
+    def row(self, round: int) -> dict[str, str] | None:
+        """Return the recorded row of a round by column; None where it was not evaluated."""
+        for row in self.metrics.rows:
+            named = dict(zip(self.metrics.columns, row, strict=True))
+            if int(named["round"]) == round:
+                return named
+        return None
+
+
+def read_run(directory: Path) -> Recorded:
+    """Return what a finished run has recorded."""
+    check_finished(directory)
+    intact, damaged = {}, {}
+    for path in checkpoint.listed(directory / "checkpoints"):
+        try:
+            intact[checkpoint.round_of(path)] = path, checkpoint.read_meta(path)
+        except checkpoint.Damaged as error:
+            damaged[checkpoint.round_of(path)] = str(error)
+    mapping = read_stored(directory / "config.yaml")
+    metrics = read_metrics(directory / "metrics.csv")
+    lacking = [
+        *_rows_lacking(directory, mapping, metrics, intact),
+        *_checkpoint_lacking(directory, mapping, {*intact, *damaged}),
+    ]
+    return Recorded(directory, mapping, metrics, intact, damaged, lacking)
+
+
+def _rows_lacking(
+    directory: Path,
+    mapping: Mapping[str, Any],
+    metrics: Metrics,
+    checkpoints: Mapping[int, tuple[Path, checkpoint.Meta]],
+) -> list[str]:
+    """Return a line for each row that metrics.csv lacks, or has of a later round than the last."""
+    last, there = int(mapping["rounds"]), {int(text) for text in metrics.texts("round")}
+    metas = [meta for number, (_, meta) in checkpoints.items() if number <= last]
+    due = rounds_due(mapping, metas, resumed_after(directory / "log.txt"))
+    return [
+        *(f"round {number}: metrics.csv has no row of it" for number in sorted(due - there)),
+        *(
+            f"round {number}: metrics.csv has a row of it, but rounds is {last}"
+            for number in sorted(there)
+            if number > last
+        ),
+    ]
+
+
+def rounds_due(
+    mapping: Mapping[str, Any], metas: Iterable[checkpoint.Meta], resumed: int
+) -> set[int]:
+    """Return the rounds of which metrics.csv must have a row."""
+    last, every = int(mapping["rounds"]), int(mapping["evaluation"]["every"])
+    due = {0, last, *range((resumed // every + 1) * every, last, every)}
+    for meta in metas:
+        # The last checkpoint holds all rows, unless an earlier part of the run wrote it.
+        whole = meta.round == last > resumed
+        place = meta.columns.index("round") if meta.rows else 0
+        recorded = {int(row[place]) for row in meta.rows}
+        due |= {
+            number
+            for number in recorded
+            if (whole or number <= min(resumed, last)) and not only_as_last(meta, number)
+        }
+    return due
+
+
+def _checkpoint_lacking(
+    directory: Path, mapping: Mapping[str, Any], checkpoints: set[int]
+) -> list[str]:
+    """Return a line if there is no checkpoint of the last round, in a list."""
+    last = int(mapping["rounds"])
+    # A run that is resumed at its end from a checkpoint elsewhere writes none.
+    if last in checkpoints or resumed_after(directory / "log.txt") >= last or _retimed(directory):
+        return []
+    return [f"round {last}: checkpoints/{checkpoint.path_of(Path(), last)} is missing"]
+
+
+def _retimed(directory: Path) -> bool:
+    try:
+        return RETIMED in read_summary(directory / "summary.json")
+    except InputError:  # which is reported where the last round is repeated
+        return False
+
+
+def differing_clients(path: Path, made: Mapping[str, np.ndarray]) -> list[str]:
+    """Return how a clients.h5 differs from the last evaluation."""
+    try:
+        stored = read_clients(path)
+    except InputError as error:
+        return [str(error)]
+    there = {**stored.results, **{f"learnt/{k}": part for k, part in stored.learnt.items()}}
+    found = [f"clients.h5 has no {name}" for name in made if name not in there]
+    found += [f"clients.h5 has {name}, which the run does not make" for name in there.keys() - made]
+    for name in made.keys() & there.keys():
+        one, other = np.asarray(made[name]), there[name]
+        if one.shape != other.shape or one.tobytes() != other.tobytes():
+            found.append(f"clients.h5 has another {name}")
+    return found
+
+
+def differing_summary(path: Path, made: Mapping[str, Any], passed_over: Set[str]) -> list[str]:
+    """Return how a summary.json differs from that of the repeated run."""
+    try:
+        summary = read_summary(path)
+    except InputError as error:
+        return [str(error)]
+    found = []
+    for name in [*made, *sorted(summary.keys() - made)]:
+        # As in the file: 1, 1.0 and true differ, and NaN equals itself.
+        there, here = (
+            json.dumps(values[name], sort_keys=True) if name in values else None
+            for values in (summary, made)
+        )
+        if name in passed_over or there == here:
+            continue
+        if there is None:
+            found.append(f"summary.json has no {name}")
+        elif here is None:
+            found.append(f"summary.json has {one_line(name, 60)}, which the run does not make")
+        else:
+            found.append(f"summary.json has {name} {one_line(there, 80)}, not {here}")
+    return found
+
+
+def other_versions(directory: Path) -> list[str]:
+    """Return which packages have other versions here than where the run was made."""
+    try:
+        then = read_summary(directory / "summary.json").get("versions")
+    except InputError:  # which is a difference in itself, and was reported
+        return []
+    now, known = describe_versions(), then if isinstance(then, dict) else {}
+    return [
+        f"{name} {known[name]} there, {now[name]} here"
+        for name in now
+        if name in known and known[name] != now[name]
+    ]
+
 
 # The column that differs from run to run.
 NOT_COMPARED = "seconds"
@@ -109,7 +270,7 @@ def _engine(
     # What mixing matrices are made from is reloaded, as on a resume.
     stored = None if newest is None else checkpoint.read_arrays(recorded.checkpoints[newest][0])
     path, meta = recorded.checkpoints.get(start, (None, None))
-    horizon = meta.horizon if meta else resume.stored_horizon(recorded.mapping)
+    horizon = meta.horizon if meta else request.stored_horizon(recorded.mapping)
     setup = agree(
         communicator,
         lambda: make(configuration, communicator, horizon or configuration.rounds, stored),
@@ -141,7 +302,7 @@ def _compare(
             same = False
             found.append(f"{kept[0].name} holds the state {stored}, not {own}")
     if row is not None or at_the_end:
-        made = engine.appraised()
+        made = engine.evaluated()
         # summary_of asks all ranks, and reads the scores on the first.
         engine.scores = made[0] if made is not None else {}
         summary = summary_of(engine.setup, engine, "finished") if at_the_end else None
@@ -213,3 +374,16 @@ def _of_meta(engine: Engine, recorded: Recorded, meta: checkpoint.Meta, name: st
 
 def _without(row: list[str], place: int) -> list[str]:
     return [*row[:place], *row[place + 1 :]]
+
+
+def advice_on_kernels() -> str | None:
+    """Return what to do where products depend on where operands begin, hence on which clients
+    share a rank; None where they do not.
+    """
+    if products_agree(torch.float32) and products_agree(torch.float64):
+        return None
+    if not torch.backends.mkl.is_available():
+        return "this torch was built without MKL, whose reproducible kernels are needed"
+    return (
+        f"MKL_CBWR is {os.environ.get('MKL_CBWR')!r}; it must be AUTO,STRICT before Python starts"
+    )

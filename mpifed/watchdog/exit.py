@@ -109,15 +109,12 @@ def _leave_mpi() -> None:
 
 
 def _flush_files() -> None:
-    """Flush standard output and the files of Python and HDF5 that are still open."""
+    """Flush standard output and the files of Python that are still open; HDF5 flushes its own."""
     # type(found), since a proxy's __class__ may import the object behind it. The base class in C
     # of all files: a check against the abstract one takes three times as long.
     base: Any = io.IOBase.__base__
     files: list[Any] = [found for found in gc.get_objects() if issubclass(type(found), base)]
     kept = [stream.flush for stream in (*files, sys.stdout, sys.stderr) if stream is not None]
-    module = sys.modules.get("mpifed.checkpoint.hdf5")
-    if module is not None:
-        kept.append(module.flush_open_files)
     for flush in kept:
         try:
             flush()

@@ -24,7 +24,7 @@ MODULES = (
     "mpifed.models.linear",
     "mpifed.models.mlp",
     "mpifed.local.solver",
-    "mpifed.local.stacked",
+    "mpifed.local.solver",
 )
 
 

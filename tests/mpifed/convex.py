@@ -12,7 +12,7 @@ from mpifed.data.base import Description, Shards, Split
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Clients, Draws, Federation, participants
 from mpifed.local.options import LocalOptions
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.linear import linear
 from mpifed.mpi.communicator import Alone
 
@@ -78,7 +78,7 @@ class Run:
             options = {"local_solver": "newton", "local_tolerance": 1e-12, **options}
         longest = int(self.clients.federation.n_train.max()) if local else 1
         local = LocalOptions(**local or {})
-        solver = LocalSGD(self.model, local, 1, longest, torch.device("cpu"))
+        solver = LocalSolver(self.model, local, 1, longest, torch.device("cpu"))
         self.method = kind(self.model, solver, **options)
         compressor = find("compression", compression[0])(**compression[1]) if compression else None
         self.server = server or Server(self.clients.federation, seed, None, compressor)

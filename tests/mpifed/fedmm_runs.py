@@ -11,8 +11,8 @@ from mpifed.data.base import Dataset, Description, Shards, Split
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Clients, Draws, Federation, participants
 from mpifed.local.options import LocalOptions
-from mpifed.local.solver import LocalSGD
-from mpifed.models.none import none
+from mpifed.local.solver import LocalSolver
+from mpifed.models.base import none
 from mpifed.mpi.communicator import Alone
 from mpifed.state import merge, select
 
@@ -44,7 +44,7 @@ class Run:
     def __init__(self, kind, data, surrogate, compressor=None, seed=0, **options):
         self.everyone, description = data
         model = none(description)
-        solver = LocalSGD(model, LocalOptions(), 1, 1, torch.device("cpu"))
+        solver = LocalSolver(model, LocalOptions(), 1, 1, torch.device("cpu"))
         self.method = kind(model, solver, surrogate=surrogate, **options)
         if isinstance(compressor, tuple):
             compressor = find("compression", compressor[0])(**compressor[1])

@@ -18,8 +18,7 @@ import topologies
 from mpifed.errors import RunError
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.mixing import complete
-from mpifed.federation.clients import Federation
-from mpifed.federation.placement import partitioned_owners
+from mpifed.federation.clients import Federation, partitioned_owners
 from mpifed.mpi.communicator import Communicator, world
 
 N, ROUNDS, SEED = 11, 3, 7

@@ -10,8 +10,7 @@ from mpifed.config.configuration import resolve
 from mpifed.federation.clients import participants
 from mpifed.mpi.communicator import Alone
 from mpifed.training.build import make
-from mpifed.training.clock import Clock
-from mpifed.training.engine import Engine
+from mpifed.training.engine import Clock, Engine
 from mpifed.training.samples import samples_of
 
 COUNTS = (5, 9, 14, 7)

@@ -23,8 +23,7 @@ from mpifed.models.base import Model
 from mpifed.mpi.communicator import Alone
 from mpifed.training import evaluation
 from mpifed.training.build import make
-from mpifed.training.clock import Clock
-from mpifed.training.engine import Engine
+from mpifed.training.engine import Clock, Engine
 from mpifed.training.evaluation import training_of
 from mpifed.training.samples import samples_of
 

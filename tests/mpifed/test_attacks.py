@@ -13,19 +13,18 @@ from mpifed.components.registry import find_algorithm
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.errors import InputError
 from mpifed.exchange.attacks import attackers
-from mpifed.federation.clients import Federation
+from mpifed.federation.clients import Draws, Federation
 from mpifed.mpi.communicator import Alone
+from mpifed.training import evaluation
 
 NAMED = {"clients": [1, 3]}
 
 
 def averaged(attack, exchange="server", **more):
     """The exchange's result of a round in which clients move from zero to their number."""
-    from mpifed.training.channels import channel_of
-
     engine = prepared("fedavg", exchange, attack=attack, **more)
     n, taking_part = engine.setup.federation.n_clients, np.arange(1, 5)
-    channel = channel_of(engine.setup, 1, np.isin(np.arange(n), taking_part), None)
+    channel = engine.setup.channel(1, np.isin(np.arange(n), taking_part))
     moved = torch.arange(1, 5, dtype=torch.float64)[:, None] * torch.ones(4, 3).double()
     weights = torch.full((4,), 0.25, dtype=torch.float64)
     before = torch.zeros(4, 3) if channel.shared_is_rows else torch.zeros(3)
@@ -80,6 +79,17 @@ def test_labels_are_reversed_or_exchanged_and_only_for_training():
             assert np.array_equal(own.train.of_client(client).y, wanted)
             assert np.array_equal(own.test.of_client(client).y, other.test.of_client(client).y)
         assert torch.equal(own.train.x, other.train.x)
+
+
+def test_attackers_are_scored_on_their_true_labels():
+    attacked = prepared("fedavg", "server", attack={"name": "label_flip", **NAMED})
+    plain = prepared("fedavg", "server")
+    found = [
+        evaluation.evaluate(engine.setup, engine.samples, engine.state, Draws(0, 0)).results
+        for engine in (attacked, plain)
+    ]
+    assert np.array_equal(found[0].train_accuracy, found[1].train_accuracy)
+    assert np.array_equal(found[0].train_loss, found[1].train_loss)
 
 
 def test_a_fraction_is_drawn_once_from_the_seed():

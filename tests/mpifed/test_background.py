@@ -11,16 +11,12 @@ import numpy as np
 import pytest
 import torch
 from commands import STORED, TINY, checkpoints, launch, rows, summary_of
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from mpifed import state
 from mpifed.checkpoint import files as checkpoint
 from mpifed.checkpoint.background import Writer
-from mpifed.checkpoint.disk import PIECE
-from mpifed.checkpoint.files import Meta, path_of
-from mpifed.checkpoint.gathering import pieces
+from mpifed.checkpoint.files import PIECE, Meta, path_of
 from mpifed.errors import PeerFailure, RunError
 from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Alone, world
@@ -113,7 +109,7 @@ def test_a_failure_is_raised_at_the_next_occasion_and_the_older_one_stays(tmp_pa
         def refuse(*arguments):
             raise OSError(28, "No space left on device")
 
-        patch.setattr("os.pwrite", refuse)
+        patch.setattr("os.posix_fallocate", refuse)
         begin(writer, tmp_path, 2, value(2))
         writer.settle()
         assert writer.failed
@@ -133,18 +129,8 @@ def test_only_the_last_are_kept(tmp_path):
     ]
 
 
-@given(st.integers(0, 50), st.integers(0, 3 * PIECE))
-def test_pieces_cover_every_byte_once_and_in_order(n_clients, row_bytes):
-    end = 0
-    for piece in pieces(n_clients, row_bytes):
-        size = (piece.last - piece.first) * (piece.end - piece.begin)
-        assert piece.first * row_bytes + piece.begin == end and 0 < size <= PIECE
-        end += size
-    assert end == n_clients * row_bytes
-
-
 def test_rows_longer_than_a_piece(tmp_path, monkeypatch):
-    monkeypatch.setattr("mpifed.checkpoint.gathering.PIECE", 7)
+    monkeypatch.setattr("mpifed.checkpoint.files.PIECE", 7)
     writer = Writer(federation())
     begin(writer, tmp_path, 1, value(1))
     writer.finish()
@@ -158,7 +144,7 @@ def test_rows_longer_than_a_piece(tmp_path, monkeypatch):
 @pytest.mark.mpi
 @pytest.mark.parametrize("piece", [PIECE, 40, 7])
 def test_ranks_send_their_rows_while_they_go_on(piece, tmp_path, monkeypatch):
-    monkeypatch.setattr("mpifed.checkpoint.gathering.PIECE", piece)
+    monkeypatch.setattr("mpifed.checkpoint.files.PIECE", piece)
     communicator = world()
     folder = Path(communicator.broadcast_object(str(tmp_path)))
     mine = federation(communicator)
@@ -186,7 +172,7 @@ def test_a_full_disk_reaches_every_rank(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     if communicator.rank == 0:
-        monkeypatch.setattr("os.pwrite", refuse)
+        monkeypatch.setattr("os.posix_fallocate", refuse)
     begin(writer, folder, 1, value(1, torch.from_numpy(mine.hosted)))
     expected = RunError if communicator.rank == 0 else PeerFailure
     with pytest.raises(expected):

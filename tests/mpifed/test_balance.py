@@ -14,9 +14,9 @@ from on_ranks import SMALL, folder_of, run, unlike_one_rank
 from mpifed.config.configuration import resolve
 from mpifed.data.base import Description
 from mpifed.errors import InputError
-from mpifed.federation.placement import balanced_owners, imbalance
+from mpifed.federation.clients import balanced_owners, imbalance
 from mpifed.mpi.communicator import Alone, world
-from mpifed.training.costs import HEAD, read_costs, samples_of_steps
+from mpifed.training.build import HEAD, read_costs, samples_of_steps
 
 works = st.lists(st.floats(0.01, 100), min_size=1, max_size=7)
 

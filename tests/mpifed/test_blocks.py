@@ -17,7 +17,7 @@ from mpifed.local.invariance import (
 )
 from mpifed.local.options import LocalOptions
 from mpifed.local.scoring import train_losses
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models import losses
 from mpifed.models.linear import linear
 from mpifed.models.mlp import mlp
@@ -152,7 +152,7 @@ def test_training_does_not_depend_on_the_block(make_clients, dtype, components, 
     weights = torch.rand(components, int(counts.sum()), generator=torch.Generator().manual_seed(3))
     results = []
     for block_bytes in (1, 40_000, 100_000, 1 << 30):
-        solver = LocalSGD(model, options, 10, int(counts.max()), torch.device("cpu"))
+        solver = LocalSolver(model, options, 10, int(counts.max()), torch.device("cpu"))
         solver.stacked.block_bytes = block_bytes
         buffers = solver.init(len(clients), components, dtype)
         results.append(solver(start, buffers, clients, Draws(0, 1), weights.to(dtype)))

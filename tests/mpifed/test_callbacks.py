@@ -16,7 +16,7 @@ from commands import TINY, call, checkpoints, in_child, launch
 
 import mpifed
 from mpifed.errors import InputError, RunError
-from mpifed.training.output_line import RewrittenLine
+from mpifed.training.progress import OutputLine
 
 SMALL = {"clients": 4, "rounds": 4, "data.n_test": 20, "evaluation.every": 2}
 
@@ -63,7 +63,7 @@ def _interrupt(recorded) -> None:
         (3, "on_round is 3; it must be a function of one argument"),
         ("heard", "on_round is 'heard'; it must be a function of one argument"),
         ("heard:nothing", "on_round is 'heard:nothing', but 'heard' has no callable 'nothing'"),
-        ("no_such:f", "module 'no_such' is not found"),
+        ("no_such:f", "on_round is 'no_such:f'"),
         (lambda: None, "cannot be called with one argument: too many positional arguments"),
         (Path.replace, "missing a required argument"),
     ],
@@ -165,7 +165,7 @@ Notebook.__module__ = "ipykernel.iostream"
 
 def test_a_notebook_rewrites_a_line_and_covers_the_longer_one_before() -> None:
     stream = Notebook()
-    line = RewrittenLine(stream)
+    line = OutputLine(stream)
     line.show("a long text")
     line.show("short")
     line.close()

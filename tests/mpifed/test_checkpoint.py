@@ -19,7 +19,7 @@ from torch import Tensor
 from mpifed import state
 from mpifed.checkpoint import files as checkpoint
 from mpifed.checkpoint import integrity as seal
-from mpifed.checkpoint.copies import parts
+from mpifed.checkpoint.files import parts
 from mpifed.checkpoint.integrity import Damaged
 from mpifed.errors import RunError
 from mpifed.federation.clients import Federation
@@ -272,20 +272,20 @@ def test_what_cannot_be_written_leaves_the_others_alone(tmp_path, monkeypatch):
     def refuse(*arguments):
         raise OSError(28, "No space left on device")
 
-    for place in ("os.pwrite", "os.fsync", "os.ftruncate"):
+    for place in ("os.posix_fallocate", "os.fsync"):
         with monkeypatch.context() as patch:
             patch.setattr(place, refuse)
             with pytest.raises(RunError, match=r"No space left on device; round-000004\.h5 is"):
                 write(path, meta(4), value, False, {}, alone(2))
-    written = os.pwrite
 
-    def other_bytes(descriptor, data, offset):
-        whole = len(data) == value.velocity.numel() * 4
-        return written(descriptor, bytes(b ^ 4 for b in data) if whole else data, offset)
+    def sealed_and_changed(partial):
+        seal.seal(partial)
+        content = partial.read_bytes()
+        partial.write_bytes(content[:-1] + bytes([content[-1] ^ 4]))
 
     with monkeypatch.context() as patch:
         # Written without complaint, but not what was to be written.
-        patch.setattr("os.pwrite", other_bytes)
+        patch.setattr(checkpoint, "seal", sealed_and_changed)
         with pytest.raises(RunError, match=r"content does not match its seal; round-000004"):
             write(path, meta(4), value, False, {}, alone(2))
     assert path.read_bytes() == before

@@ -9,7 +9,7 @@ from test_algorithms import prepared
 from test_corrections import N, exchange_of
 
 from mpifed.errors import Diverged, InputError
-from mpifed.exchange import nearby
+from mpifed.exchange import routes
 from mpifed.exchange.corrections.clipped_gossip import ClippedGossip
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.mixing import complete
@@ -50,7 +50,7 @@ def test_neighbours_are_clipped_one_by_one(radius, absent, monkeypatch):
     flat = ROWS[active].reshape(active.sum(), -1)
     made = mixed(exchange, ROWS, active)
     assert made.reshape(flat.shape) == pytest.approx(naive(matrix, flat, radius), abs=1e-12)
-    monkeypatch.setattr(nearby, "WIDTH", 5)
+    monkeypatch.setattr(routes, "WIDTH", 5)
     assert mixed(exchange, ROWS, active) == pytest.approx(made, abs=1e-12)
     if radius == 1e9:
         assert made.reshape(flat.shape) == pytest.approx(matrix @ flat, abs=1e-9)
@@ -167,7 +167,7 @@ def test_clipped_gossip_bears_an_attack_that_gossip_does_not(options):
 @pytest.mark.mpi
 @pytest.mark.parametrize("correction", [clipped(1.0), adaptive(0.3)], ids=["fixed", "adaptive"])
 def test_it_is_the_same_on_these_ranks_as_on_one(correction, monkeypatch):
-    monkeypatch.setattr(nearby, "WIDTH", 4)
+    monkeypatch.setattr(routes, "WIDTH", 4)
     given = {"topology": "ring", "weights": "metropolis_hastings", "schedule": "static"}
     more = {"transport": "auto", "consensus_step": None, "correction": correction}
     options, made, communicator = complete({**given, **more}, N), [], world()

@@ -38,7 +38,7 @@ from mpifed.config.experiments import (
     read_experiment,
 )
 from mpifed.data.__main__ import main as make_data
-from mpifed.errors import LONGEST, InputError
+from mpifed.errors import InputError
 from mpifed.federation.participation import KINDS as PARTICIPATION
 from mpifed.launch import KINDS
 from mpifed.mpi.communicator import world
@@ -77,7 +77,6 @@ def test_help_names_every_option(capfd):
         "output",
         "resume",
         "dry-run",
-        "plan",
         "list",
         "expect-ranks",
         "quiet",
@@ -128,7 +127,6 @@ def test_lists_are_printed_by_one_rank(capfd, monkeypatch):
 
 def test_a_dry_run_writes_nothing(tmp_path, capfd, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MPIFED_CACHE", str(tmp_path / "cache"))
     for words in (
         [*TINY, "exchange=gossip"],
         ["synthetic-released", "clients=3", "data.n_test=10"],
@@ -473,8 +471,8 @@ def test_a_machine_without_an_mpi_library(tmp_path, capfd, monkeypatch):
     [
         ("x" * 900, "or the path of a .yaml file"),
         ("/deep" * 300 + "/study.yaml", "/study.yaml cannot be read: No such file or directory"),
-        ("data=" + "x" * 900 + ".h5", "xxx.h5', which cannot be read: File name too long"),
-        ("algorithm=" + "x" * 900, "reptile, sa_ssmm, scaffnew, scaffold"),
+        ("data=" + "x" * 900 + ".h5", "xxx.h5', but there is no such file"),
+        ("algorithm=" + "x" * 900, "package.module:object for one of your own"),
         ("rounds=" + "9" * 900, "at most 9223372036854775807"),
         ("x" * 900 + "=3", "checkpoint, storage, reschedule"),
     ],
@@ -482,5 +480,4 @@ def test_a_machine_without_an_mpi_library(tmp_path, capfd, monkeypatch):
 def test_a_long_word_is_shortened_and_not_the_sentence(word, end, capfd):
     outcome = call([word], capfd)
     assert outcome.code == 2
-    assert len(outcome.err) <= LONGEST + 1
     assert outcome.err.rstrip().endswith(end)

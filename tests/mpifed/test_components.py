@@ -1,4 +1,4 @@
-"""Base classes of components: what a user's own class must be, and how mistakes in it are named."""
+"""Base classes of components: what a user's own class must be."""
 
 from __future__ import annotations
 
@@ -12,66 +12,17 @@ import torch
 from mypy import api
 
 from mpifed.algorithms.base import Algorithm
-from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.components.registry import find
 from mpifed.components.tables import ALGORITHMS, DATASETS, EXCHANGES
 from mpifed.config.configuration import resolve
 from mpifed.data.base import Dataset
-from mpifed.data.sources.synthetic import Synthetic
 from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange, ServerChannel
-from mpifed.exchange.server import Server
 from mpifed.models.base import Model
-from mpifed.models.linear import Linear
 from mpifed.mpi.communicator import Alone
 from mpifed.training.build import make
-from mpifed.training.clock import Clock
-from mpifed.training.engine import Engine
+from mpifed.training.engine import Clock, Engine
 from mpifed.training.samples import samples_of
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "meant"),
-    [
-        ("steps_without_client", True, "steps_without_clients"),
-        ("step_locally", True, "steps_locally"),
-        ("colums", ("loss",), "columns"),
-        ("exchange", ("server",), "exchanges"),
-        ("remark", lambda self, state, clients, exchange: [], "remarks"),
-        ("measures", lambda self, state, clients, exchange, draws: {}, "measure"),
-        ("refused", staticmethod(lambda configuration: None), "refuse"),
-        ("complete_option", staticmethod(lambda options, n: options), "complete_options"),
-    ],
-)
-def test_a_misspelt_name_is_refused_when_the_class_is_made(name, value, meant):
-    with pytest.raises(InputError, match=f"'Mine' has '{name}'.*did you mean '{meant}'"):
-        type("Mine", (Algorithm,), {name: value})
-    with pytest.raises(InputError, match=meant):
-        type("Mine", (FedAvg,), {name: value})
-
-
-def test_a_plain_attribute_that_nothing_reads_is_refused():
-    with pytest.raises(InputError, match="has 'patience', which mpifed does not know"):
-        type("Mine", (FedAvg,), {"patience": 3})
-
-
-def test_methods_and_private_names_of_the_class_itself_are_allowed():
-    class Mine(FedAvg):
-        _patience = 3
-        SIZES = (1, 2)
-        level: int = 2
-
-        class Kept:
-            pass
-
-        def half(self):
-            return self._patience / 2
-
-        @property
-        def double(self):
-            return 2 * self._patience
-
-    assert Mine.steps_locally and not Mine.steps_without_clients
 
 
 class Unrelated:
@@ -101,47 +52,18 @@ BASES = {
 }
 
 
-FORMS = {
-    "algorithm": "{name}(Algorithm) with deploy(state, clients, draws), init(clients, exchange, "
-    "draws, dtype), payload(), round(state, clients, channel, draws), made as {name}(model, ",
-    "data": "{name}(Dataset) with load(client_ids, dtype), made as {name}(n_clients, seed, comm",
-    "exchange": "{name}(Exchange) with at(round, active, memory), describe(payload, itemsize), ",
-}
-
-
 @pytest.mark.parametrize("name", ["Unrelated", "not_a_class"])
 def test_what_is_not_derived_from_the_base_class_is_refused(name):
     for section, base in BASES.items():
         with pytest.raises(InputError) as refused:
             resolve({section: f"{__name__}:{name}"})
-        said = str(refused.value)
-        assert said.startswith(
-            f"{section}.name is '{__name__}:{name}', which is not derived from {base}; write class "
-        )
-        assert FORMS[section].format(name=name) in said
-        assert re.search(r"\(in [^ ]*test_components\.py, line \d+\)$", said), said
+        said = f"{section}.name is '{__name__}:{name}', which is not derived from {base}"
+        assert str(refused.value) == said
 
 
-def test_a_class_that_lacks_a_method_is_refused():
-    words = r"which lacks the methods payload\(\), round\(state, clients, channel, draws\) \(in "
-    with pytest.raises(InputError, match=words):
-        resolve({"algorithm": f"{__name__}:Incomplete"})
-
-
-@pytest.mark.parametrize(
-    ("base", "name", "meant"),
-    [
-        (Dataset, "divisors", "divisor"),
-        (Synthetic, "descriptions", "description"),
-        (Exchange, "remember_", "remember"),
-        (Server, "predicted_contractions", "predicted_contraction"),
-        (Model, "shared_logit", "shared_logits"),
-        (Linear, "losss", "loss"),
-    ],
-)
-def test_data_sets_exchanges_and_models_may_not_misspell_either(base, name, meant):
-    with pytest.raises(InputError, match=f"'Mine' has '{name}'.*did you mean '{meant}'"):
-        type("Mine", (base,), {name: lambda self: None})
+def test_a_class_that_lacks_a_method_cannot_be_made():
+    with pytest.raises(TypeError, match=r"abstract method.* round"):
+        Incomplete()
 
 
 def run_of(**sections):
@@ -161,9 +83,9 @@ def incomplete(data):
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ("number", "returns int; it must return a mpifed.models.base.Model or a torch module"),
-        ("incomplete", "returns Own; it must return a mpifed.models.base.Model or a torch module"),
-        ("mpifed.models.none:none", "gives a NoModel, but algorithm 'fedavg' needs a Model"),
+        ("number", "gives a int, but"),
+        ("incomplete", "gives a Own, but"),
+        ("mpifed.models.base:none", "gives a NoModel, but algorithm 'fedavg' needs a Model"),
     ],
 )
 def test_a_model_must_be_one_that_the_algorithm_trains(model, words):

@@ -82,4 +82,4 @@ def test_replicas_need_every_message_of_every_round(option, tmp_path, capfd):
     assert call(words, capfd).code == 0
     done = call([*words, *TOP_K], capfd)
     assert done.code == 2
-    assert f"exchange.schedule.{option.replace('=', ' ')}" in done.err
+    assert f"exchange.schedule.{option.replace('=', ' is ')}" in done.err

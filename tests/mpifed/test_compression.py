@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from mpifed.exchange.compression import build
-from mpifed.exchange.compression.rounding import Quantise
+from mpifed.exchange.compression import Quantise, build
 from mpifed.exchange.reduction import weighted_sum
 from mpifed.federation.clients import Draws
 from mpifed.mpi.communicator import Alone, world

@@ -15,7 +15,7 @@ import torch
 import topologies
 from mpifed.errors import InputError
 from mpifed.exchange.corrections import build
-from mpifed.exchange.corrections.fitting import is_tree, largest_step
+from mpifed.exchange.corrections.base import is_tree, largest_step
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.mixing import complete
 from mpifed.federation.clients import Federation

@@ -12,7 +12,7 @@ import torch
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Coupling, Minibatch, Proximal
 from mpifed.local.options import LocalOptions
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.linear import linear
 from mpifed.models.modules import module_model
 
@@ -53,9 +53,9 @@ def network(name, description, **options):
     )
 
 
-def solver_of(model, **options) -> LocalSGD:
+def solver_of(model, **options) -> LocalSolver:
     options = {"batch_size": 8, **options}
-    return LocalSGD(model, LocalOptions(**options), 10, max(COUNTS), torch.device("cpu"))
+    return LocalSolver(model, LocalOptions(**options), 10, max(COUNTS), torch.device("cpu"))
 
 
 def rows_of(model, count, dtype=torch.float64):

@@ -18,7 +18,7 @@ from mpifed.errors import InputError
 from mpifed.exchange.reduction import largest, weighted_sum
 from mpifed.mpi.communicator import Alone
 from mpifed.training import evaluation
-from mpifed.training.device import choose_device
+from mpifed.training.build import choose_device
 
 FACTS = {"gradient_norm", "smoothness", "step", "least"}
 """Numbers of the whole run and of each client that methods keep on the CPU."""

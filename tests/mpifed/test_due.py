@@ -11,8 +11,8 @@ from on_ranks import SMALL, run
 from mpifed.api import Request, execute
 from mpifed.checkpoint.files import Meta
 from mpifed.mpi.communicator import Alone
-from mpifed.training.due import resumed_after, rounds_due
-from mpifed.training.verification import verify
+from mpifed.training.request import resumed_after
+from mpifed.training.verification import rounds_due, verify
 
 RUN = {**SMALL, "clients": 4, "data.n_test": 10, "checkpoint.keep": 10}
 

@@ -1,21 +1,17 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 import torch
-import user_components
 from commands import TINY, call, rows
 
-from mpifed.algorithms.base import Predictor
-from mpifed.algorithms.returned import check_predictor
-from mpifed.errors import RunError
+from mpifed.algorithms.base import Predictor, check_predictor
+from mpifed.errors import InputError
 from mpifed.models.linear import linear
-from mpifed.training.averages import bottom_decile, summarise
-from mpifed.training.scores import ClientResults, score_clients
+from mpifed.training.evaluation import ClientResults, bottom_decile, score_clients, summarise
 
 
 @pytest.mark.parametrize(("count", "which"), [(1, 0), (9, 0), (10, 0), (11, 1), (20, 1), (21, 2)])
@@ -203,7 +199,7 @@ def predictor(parameters, mixture=None):
 
 @pytest.mark.parametrize("case", SHAPES)
 def test_predictors_of_other_shapes_are_refused(case):
-    with pytest.raises(RunError) as refused:
+    with pytest.raises(InputError) as refused:
         check_predictor(predictor(*SHAPES[case]), N, P)
     assert f"parameters of shape {SHAPES[case][0]} and " in str(refused.value)
     assert "allowed: (M, 6) for M models that all share, or (3, M, 6)" in str(refused.value)
@@ -223,7 +219,9 @@ def test_predictors_of_the_documented_shapes_are_scored(shapes, make_clients):
 
 def test_results_are_of_clients():
     served = Predictor(None, results={"norm": torch.zeros(2)})
-    with pytest.raises(RunError, match=r"results 'norm' of shape \(2,\) for 3 clients; the first"):
+    with pytest.raises(
+        InputError, match=r"results 'norm' of shape \(2,\) for 3 clients; the first"
+    ):
         check_predictor(served, 3, 6)
 
 
@@ -236,12 +234,6 @@ def test_a_method_of_a_users_own_is_told_what_it_deploys(tmp_path, capfd):
         tmp_path / "run",
     ]
     done = call(words, capfd)
-    line = user_components.DeploysRows.deploy.__code__.co_firstlineno
-    assert done.code == 2
-    assert done.messages == [
-        "mpifed: algorithm 'DeploysRows': deploy(state, clients, draws) deploys parameters of "
-        "shape (4, 21) and no mixture for 4 clients; allowed: (M, 21) for M models that all share, "
-        "or (4, M, 21) for each client's own, with a mixture (4, M), which M = 1 may do without, "
-        "or (4, M + 1) with a predictor beside them "
-        f"(in {Path(user_components.__file__).relative_to(Path.cwd())}, line {line})"
-    ]
+    (message,) = done.messages
+    assert done.code == 2 and "algorithm 'DeploysRows': deploy deploys parameters of" in message
+    assert "shape (4, 21) and no mixture for 4 clients; allowed: (M, 21)" in message

@@ -8,12 +8,12 @@ import torch
 import mpifed
 import topologies
 from mpifed.algorithms.global_model.fedavg import FedAvg
-from mpifed.errors import InputError, RunError
+from mpifed.errors import CodeError, InputError, RunError
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Draws, Federation
 from mpifed.local.options import LocalOptions
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.linear import linear
 from mpifed.mpi.communicator import Alone
 
@@ -89,7 +89,7 @@ def test_gossip_multiplies_by_w(topology, weights, dtype):
 
 def test_the_complete_graph_is_uniform_server_averaging(make_clients):
     clients, description = make_clients([12] * 5, dtype=torch.float32)
-    solver = LocalSGD(
+    solver = LocalSolver(
         linear(description), LocalOptions(lr=0.5, momentum=0.9), 10, 12, torch.device("cpu")
     )
     algorithm = FedAvg(solver.model, solver, gossip_step_scale="none")
@@ -201,8 +201,24 @@ def test_no_matrix_is_made_for_an_algorithm_that_sends_nothing(monkeypatch, tmp_
         run = mpifed.run("synthetic-fedem", output=tmp_path / exchange, **options)
         digests.append(run.summary["state_digest"])
     assert digests[0] == digests[1]
-    with pytest.raises(TypeError):
+    with pytest.raises(CodeError, match="TypeError"):
         mpifed.run("synthetic-fedem", output=tmp_path / "fedem", exchange="gossip", **small)
+
+
+@pytest.mark.parametrize("shape", [(4, 1, 1), (4, 1, 6), (3, 1, 5), (4, 5)])
+def test_rows_of_another_form_than_the_shared_value_are_not_averaged(shape):
+    n = np.ones(4, int)
+    server = Server(Federation(Alone(), 0 * n, n < 0, n), 0).at(1, n > 0)
+    weights, before = torch.full((4,), 0.25, dtype=torch.float64), torch.zeros(1, 5)
+    for rows in (torch.ones(shape), torch.ones(4, 1, 5, dtype=torch.float64)):
+        with pytest.raises(ValueError, match="shape"):
+            server.average(rows, weights, before=before)
+
+
+def test_local_training_takes_any_compressor_as_it_sends_nothing(tmp_path):
+    words = {"clients": 4, "rounds": 1, "data.n_test": 5, "algorithm": "local"}
+    run = mpifed.run("synthetic-fedem", output=tmp_path, compression="top_k", **words)
+    assert len(run.summary["state_digest"]) > 8
 
 
 def test_a_graph_that_is_kept_disconnected_is_warned_of_in_a_sentence(tmp_path):

@@ -13,7 +13,7 @@ from mpifed.algorithms.fedem import FedEM, mixture_weights, posterior
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Draws
 from mpifed.local.options import LocalOptions
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.linear import linear
 
 
@@ -79,7 +79,7 @@ def test_a_lost_component_stays_lost_and_a_floor_brings_it_back(make_clients):
 
 def make_fedem(description, clients, components, options, horizon=10):
     longest = int(clients.n_train.max())
-    solver = LocalSGD(linear(description), options, horizon, longest, torch.device("cpu"))
+    solver = LocalSolver(linear(description), options, horizon, longest, torch.device("cpu"))
     return FedEM(solver.model, solver, n_components=components, mixture_init="uniform")
 
 
@@ -141,7 +141,7 @@ def weighted_logistic(theta, x, y, q):
 def test_initial_states(make_clients):
     clients, description = make_clients([5] * 6)
     server = Server(clients.federation, 0)
-    solver = LocalSGD(linear(description), LocalOptions(), 10, 5, torch.device("cpu"))
+    solver = LocalSolver(linear(description), LocalOptions(), 10, 5, torch.device("cpu"))
     random = FedEM(solver.model, solver, n_components=3).init(
         clients, server, Draws(0, 0), torch.float32
     )

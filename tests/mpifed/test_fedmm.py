@@ -14,8 +14,8 @@ from mpifed.exchange.server import Server
 from mpifed.federation.clients import Draws, participants
 from mpifed.federation.participation import Bernoulli
 from mpifed.local.options import LocalOptions
-from mpifed.local.solver import LocalSGD
-from mpifed.models.none import none
+from mpifed.local.solver import LocalSolver
+from mpifed.models.base import none
 
 
 def columns(*values):
@@ -242,7 +242,7 @@ def test_a_dictionary_improves_every_round_with_whole_shards():
 
 def factorised(parts, **options):
     everyone, description = data_of(parts)
-    solver = LocalSGD(none(description), LocalOptions(), 1, 1, torch.device("cpu"))
+    solver = LocalSolver(none(description), LocalOptions(), 1, 1, torch.device("cpu"))
     return everyone, FedMGS(none(description), solver, n_atoms=3, **options)
 
 

@@ -16,7 +16,7 @@ from mpifed.exchange.server import Server
 from mpifed.federation.clients import Clients, Draws, Federation, participants
 from mpifed.federation.participation import Bernoulli
 from mpifed.local.options import LocalOptions
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.icnn import icnn
 from mpifed.models.linear import linear
 from mpifed.mpi.communicator import Alone
@@ -52,7 +52,7 @@ class Run:
         self.everyone = Clients(federation, data.load(ids, dtype), ids)
         self.model = icnn(data.description, hidden=[8, 8])
         chosen = LocalOptions(**{"lr": LR, "batch_size": BATCH, **(local or {})})
-        solver = LocalSGD(self.model, chosen, 1, BATCH, torch.device("cpu"))
+        solver = LocalSolver(self.model, chosen, 1, BATCH, torch.device("cpu"))
         self.method = kind(self.model, solver, pretraining=300, **options)
         self.server, self.round = Server(federation, 0), 0
         draws = Draws(0, 0)
@@ -182,7 +182,7 @@ def classification(kind, **options):
     federation = Federation(Alone(), 0 * ids, ids < 0, counts)
     empty = Split(x[:0], split.y[:0], 0 * offsets)
     everyone = Clients(federation, Shards(ids, split, empty, empty), ids)
-    solver = LocalSGD(
+    solver = LocalSolver(
         model, LocalOptions(lr=0.1, batch_size=16, epochs=2), 10, 16, torch.device("cpu")
     )
     server, method = Server(federation, 0), kind(model, solver, **options)

@@ -15,8 +15,8 @@ from mpifed.algorithms.fedmm.fedmm_theta import FedMMTheta
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Draws
 from mpifed.local.options import LocalOptions
-from mpifed.local.solver import LocalSGD
-from mpifed.models.none import none
+from mpifed.local.solver import LocalSolver
+from mpifed.models.base import none
 
 RHO, GAMMA = 0.1, 0.3
 RIDGE = {"name": "quadratic", "rho": RHO, "regularisation": "ridge", "strength": 0.5}
@@ -102,7 +102,7 @@ def test_by_gossip_clients_move_by_gamma_and_then_mix(kind):
 
 def factorised(parts, **options):
     everyone, data = data_of(parts)
-    solver = LocalSGD(none(data), LocalOptions(), 1, 1, torch.device("cpu"))
+    solver = LocalSolver(none(data), LocalOptions(), 1, 1, torch.device("cpu"))
     method = FedMGS(none(data), solver, n_atoms=2, **options)
     server = Server(everyone.federation, 0)
     state = method.init(everyone, server, Draws(0, 0), torch.float64)

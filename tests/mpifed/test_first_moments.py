@@ -8,10 +8,8 @@ import signal
 import socket
 
 import pytest
-import yaml
 from commands import HERE, TINY, call, launch
 
-from mpifed.config.experiments import read_experiment
 from mpifed.watchdog import heartbeat, rendezvous
 from mpifed.watchdog.exit import PATIENCE
 from mpifed.watchdog.heartbeat import STALL_LIMIT, Signs
@@ -52,7 +50,7 @@ def the_line(outcome, rank: int) -> str:
         ),
         # Before another rank is anywhere.
         ("die:1:yaml,be_late:0:mpifed.watchdog", 1, KILLED),
-        ("fail:1:torch", 1, "ImportError: a library that is not there (MPIFED_DEBUG=1 shows the"),
+        ("fail:1:torch", 1, "ImportError: a library that is not there"),
     ],
 )
 def test_a_rank_that_is_gone_before_mpi_has_begun_ends_the_job(early, rank, expected):
@@ -75,14 +73,8 @@ def test_bad_words_are_refused_once_by_ranks_that_come_late():
     assert len(outcome.messages) == 1
 
 
-@pytest.mark.parametrize("written", ["in the command", "in a file"])
-def test_the_stall_limit_holds_from_the_first_moment(written, tmp_path):
-    words = [*TINY, "stall_limit=6"]
-    if written == "in a file":
-        path = tmp_path / "mine.yaml"
-        path.write_text(yaml.safe_dump({**read_experiment(TINY[0]), "stall_limit": 6}))
-        words = [path]
-    words += ["--quiet", "--output", tmp_path / "run"]
+def test_the_stall_limit_holds_from_the_first_moment(tmp_path):
+    words = [*TINY, "stall_limit=6", "--quiet", "--output", tmp_path / "run"]
     line = the_line(struck("hang:1:torch", *words), 1)
     assert line == "no step forward for 6 s (stall_limit)"
 

@@ -14,10 +14,9 @@ from convex import ANISOTROPIC, Run, logistic, quadratics
 
 import mpifed.algorithms.flix as folder
 from mpifed.algorithms.flix.dcgd import CompressedGradients, Dcgd
-from mpifed.algorithms.flix.descent import Descent
+from mpifed.algorithms.flix.descent import Descent, stepped
 from mpifed.algorithms.flix.diana import Diana, GradientDifferences
 from mpifed.algorithms.flix.flix import Flix, WholeMessages
-from mpifed.algorithms.flix.message_rule import stepped
 from mpifed.algorithms.flix.options import DianaState, FlixState
 from mpifed.components.schema import options_of
 from mpifed.state import tensors

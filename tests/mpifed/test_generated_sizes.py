@@ -7,7 +7,6 @@ from commands import TINY, call
 from test_bad_input import refused
 
 from mpifed.data.__main__ import main as make_data
-from mpifed.errors import LONGEST
 from mpifed.launch import main as run
 from mpifed.report.__main__ import main as make_report
 
@@ -71,7 +70,6 @@ STEPS = [
 def test_what_no_memory_holds_is_refused_with_its_field(words, changes, expected, tmp_path, capfd):
     outcome = call([*words, *changes, "--output", tmp_path / "run"], capfd)
     refused(outcome, expected, tmp_path / "run")
-    assert len(outcome.err) <= LONGEST + 1
 
 
 def test_minibatches_larger_than_any_shard_hold_all_of_it(tmp_path, capfd):
@@ -97,7 +95,7 @@ def test_minibatches_larger_than_any_shard_hold_all_of_it(tmp_path, capfd):
 def test_no_file_is_made_of_what_no_memory_holds(words, tmp_path, capfd):
     assert make_data([*words, "--output", str(tmp_path / "data.h5")]) == 2
     (line,) = capfd.readouterr().err.splitlines()
-    assert len(line) <= LONGEST and line.isprintable()
+    assert line.isprintable()
     assert any(word in line for word in ("of memory, and", "Poisson mean"))
     assert list(tmp_path.iterdir()) == []
 
@@ -124,5 +122,5 @@ def test_names_of_no_file_are_one_sentence(command, words, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     assert command(words) == 2
     (line,) = capfd.readouterr().err.splitlines()
-    assert line.isprintable() and len(line) <= LONGEST
+    assert line.isprintable()
     assert list(tmp_path.iterdir()) == []

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from functools import partial
 from pathlib import Path
 
@@ -31,10 +32,11 @@ from on_ranks import folder_of
 
 import mpifed
 from mpifed.api import Request, execute
-from mpifed.checkpoint.disk import Sink
+from mpifed.checkpoint import files as checkpoint_files
 from mpifed.config.configuration import resolve
 from mpifed.config.experiments import apply_overrides, parse_overrides, read_experiment
 from mpifed.errors import InputError
+from mpifed.models.linear import Linear
 from mpifed.mpi.communicator import Alone, world
 from mpifed.training.build import make
 from mpifed.training.engine import Clock, Engine
@@ -90,7 +92,10 @@ def same_run(one: Path, other: Path) -> None:
 @pytest.mark.parametrize(
     ("fail", "expected"),
     [
-        ("mistake:1:3", "user_components.py, line 51 (Fails.mistake) (mpifed calls round("),
+        (
+            "mistake:1:3",
+            "(clients 2 to 3): algorithm 'user_components:Fails', round 3: ValueError: ",
+        ),
         ("diverge:1:3", "round 3: client 3 has a value in its update that is not finite"),
         pytest.param(
             *("vanish:1:3", "(clients 2 to 3): round 3: the process left with code 0"),
@@ -108,7 +113,7 @@ def test_a_failing_rank_ends_the_job_and_is_named(fail, expected, tmp_path, capf
     (line,) = outcome.messages
     assert line.startswith("mpifed: rank 1 on ")
     assert expected in line
-    assert "Traceback" not in outcome.err
+    assert outcome.err.count("Traceback") == ("mistake" in fail)
     assert not (target / "DONE").exists()
     if "diverge" in fail:
         # Rank 0, which hosts none of the clients that did.
@@ -142,21 +147,20 @@ def test_a_rank_that_cannot_read_its_data_ends_the_job(tmp_path, capfd):
         (
             "mistake:0:3",
             1,
-            "round 3: algorithm 'Fails': round raised ValueError: the user's ",
+            "algorithm 'user_components:Fails', round 3: ValueError: the user's ",
         ),
         ("diverge:0:3", 1, "round 3: client 3 has a value in its update that is not finite"),
         ("leave:0:3", 1, "SystemExit: 0"),
         ("hear_int:0:3", 1, "interrupted"),
     ],
 )
-def test_a_failure_in_one_process_is_one_sentence(
-    fail, code, expected, tmp_path, capfd, monkeypatch
-):
+def test_a_failure_in_one_process_is_named(fail, code, expected, tmp_path, capfd, monkeypatch):
     monkeypatch.setenv("FAIL", fail)
     outcome = call([*OURS, "--output", tmp_path / "run"], capfd)
     assert outcome.code == code
-    (line,) = outcome.err.splitlines()
+    line = outcome.err.splitlines()[0]
     assert expected in line
+    assert outcome.err.count("Traceback") == (fail.split(":")[0] in ("mistake", "leave"))
     monkeypatch.setenv("MPIFED_DEBUG", "1")
     outcome = call([*OURS, "--output", tmp_path / "again"], capfd)
     assert outcome.code == code
@@ -190,15 +194,15 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(variant, tmp_path, capf
     assert call([*words, whole], capfd).code == 0
 
     def die_at_the_fourth_file() -> None:
-        written, close = [], Sink.close
+        written, seal = [], checkpoint_files.seal
 
-        def sealed(self) -> None:
-            written.append(self)
+        def sealed(path: Path) -> None:
+            written.append(path)
             if len(written) == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
-            close(self)
+            seal(path)
 
-        Sink.close = sealed
+        checkpoint_files.seal = sealed
 
     # In the midst of writing the checkpoint of round 4.
     assert killed(*words, cut, patch=die_at_the_fourth_file) == -signal.SIGKILL
@@ -438,16 +442,43 @@ def test_damaged_checkpoints_are_named_and_passed_over(tmp_path, capfd):
     assert oldest.name in outcome.out
     same_run(target, whole)
     assert checkpoints(target) == [f"round-00000{k}.h5" for k in (4, 6, 8)]
-    # Where none is left, the run starts afresh, and says so.
-    for path in (target / "checkpoints").iterdir():
-        path.write_bytes(b"")
+    # Those that could not be read are kept.
+    assert (target / "replaced-1" / "checkpoints" / newest.name).stat().st_size == 700
+    assert (target / "replaced-1" / "checkpoints" / middle.name).read_bytes() == b"hello"
+
+
+def test_where_no_checkpoint_is_intact_nothing_is_changed(tmp_path, capfd):
+    target, whole = tmp_path / "run", tmp_path / "whole"
+    for place in (target, whole):
+        assert call([*TINY, "--quiet", "--output", place], capfd).code == 0
     (target / "DONE").unlink()
-    outcome = call([*words, "rounds=8", "--resume", "--output", target], capfd)
-    assert outcome.code == 0
-    assert "has no intact checkpoint; the run starts afresh" in outcome.out
+    for path in (target / "checkpoints").iterdir():
+        path.write_bytes(path.read_bytes()[:-1])
+    before = {path: path.read_bytes() for path in files(target)}
+    outcome = call([*TINY, "--resume", "--output", target], capfd)
+    assert outcome.code == 2
+    for name in checkpoints(target):
+        assert outcome.messages[0].count(f"{name} is damaged") == 1
+    assert {path: path.read_bytes() for path in files(target)} == before
+    outcome = call([*TINY, "--quiet", "--restart", "--output", target], capfd)
+    assert outcome.code == 0, outcome.err
     same_run(target, whole)
-    log = (target / "log.txt").read_text()
-    assert log.count("is not an mpifed checkpoint") == 4
+    for path, content in before.items():
+        if path.name != "log.txt":
+            assert (target / "replaced-1" / path.relative_to(target)).read_bytes() == content
+    # And once more, beside what was set aside before.
+    assert call([*TINY, "--quiet", "--restart", "--output", target], capfd).code == 0
+    assert (target / "replaced-2" / "DONE").exists()
+
+
+def test_a_directory_of_other_files_is_not_written_into(tmp_path, capfd):
+    target = tmp_path / "run"
+    target.mkdir()
+    (target / "thesis.tex").write_text("x")
+    for words in ([], ["--resume"], ["--restart"]):
+        outcome = call([*TINY, *words, "--output", target], capfd)
+        assert outcome.code == 2 and "'thesis.tex'" in outcome.messages[0]
+    assert [path.name for path in target.iterdir()] == ["thesis.tex"]
 
 
 def test_a_run_goes_on_from_where_it_is_told_to(tmp_path, capfd):
@@ -467,13 +498,18 @@ def test_a_run_goes_on_from_where_it_is_told_to(tmp_path, capfd):
     assert [path.read_bytes() for path in files(source)] == before
 
 
-def test_a_warning_of_any_kind_reaches_the_log(tmp_path, capfd, monkeypatch):
-    warning = "matrix products on this computer depend on the block"
-    monkeypatch.setattr("mpifed.training.train.warning_of_kernels", lambda *_: warning)
+def test_a_warning_reaches_the_log(tmp_path, capfd, monkeypatch):
+    exact = Linear.init
+
+    def init(self, stream):
+        warnings.warn("drawn with a warning", stacklevel=1)
+        return exact(self, stream)
+
+    monkeypatch.setattr(Linear, "init", init)
     outcome = call([*TINY, "--quiet", "--output", tmp_path / "run"], capfd)
     assert (outcome.code, outcome.err) == (0, "")
     log = (tmp_path / "run" / "log.txt").read_text()
-    assert f"warning on rank 0: {warning}" in log
+    assert log.count("warning on rank 0: drawn with a warning") == 1
 
 
 def test_a_run_of_before_some_options_of_its_data_resumes(tmp_path):

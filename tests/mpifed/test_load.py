@@ -24,8 +24,7 @@ from mpifed.models.linear import Linear
 from mpifed.models.losses import CROSS_ENTROPY, MULTI_LABEL, SEQUENCE, SQUARED, score
 from mpifed.models.mlp import Mlp
 from mpifed.mpi.communicator import Alone, world
-from mpifed.training.on_demand import OnDemand
-from mpifed.training.trained import Mixture
+from mpifed.training.trained import Mixture, OnDemand
 
 SHORT = {
     **{"rounds": 3, "checkpoint.every": 1, "evaluation.every": 1, "dtype": "float64"},

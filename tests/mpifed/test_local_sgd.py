@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mpifed.federation.clients import Draws
 from mpifed.local.minibatches import draw_orders, plan, work_of
 from mpifed.local.options import LocalOptions
-from mpifed.local.solver import SCHEDULES, LocalSGD, learning_rates
+from mpifed.local.solver import SCHEDULES, LocalSolver, learning_rates
 from mpifed.models.linear import linear
 
 
@@ -66,7 +66,7 @@ def plain_sgd(clients, start, momentum, options, q, draws, rates):
 def test_the_batched_solver_is_the_plain_loop(make_clients, components, changes):
     clients, description = make_clients([11, 3, 40, 1, 16])
     options = LocalOptions(**{"lr": 0.5, "batch_size": 8, **changes})
-    solver = LocalSGD(linear(description), options, 10, 40, torch.device("cpu"))
+    solver = LocalSolver(linear(description), options, 10, 40, torch.device("cpu"))
     generator = np.random.default_rng(0)
     start = generator.normal(size=(5, components, 6))
     q = generator.random((components, 71))
@@ -95,7 +95,7 @@ def test_buffers_live_on_the_client_from_round_to_round_unless_reset(make_client
     results = {}
     for reset in (False, True):
         options = LocalOptions(lr=0.1, momentum=0.9, batch_size=4, reset_momentum=reset)
-        solver = LocalSGD(linear(description), options, 10, 9, torch.device("cpu"))
+        solver = LocalSolver(linear(description), options, 10, 9, torch.device("cpu"))
         rows = torch.zeros(2, 1, 6, dtype=torch.float64)
         first, optimizer = solver(rows, solver.init(2, 1, rows.dtype), clients, Draws(0, 1))
         results[reset] = solver(first, optimizer, clients, Draws(0, 2))[0]

@@ -17,7 +17,7 @@ from mpifed.algorithms.global_model.scaffold import Scaffold as ShippedScaffold
 from mpifed.local.linear_objective import objective_of
 from mpifed.local.objective import Regulariser
 from mpifed.local.options import LocalOptions
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.linear import linear
 from mpifed.models.mlp import mlp
 
@@ -40,8 +40,8 @@ CASES = {
 }
 
 
-def solver_of(model, **options) -> LocalSGD:
-    return LocalSGD(model, LocalOptions(**options), 10, max(COUNTS), torch.device("cpu"))
+def solver_of(model, **options) -> LocalSolver:
+    return LocalSolver(model, LocalOptions(**options), 10, max(COUNTS), torch.device("cpu"))
 
 
 def test_the_table_has_every_option_and_its_default():

@@ -1,4 +1,4 @@
-"""What is remarked on and what is refused of a user's module, and that the remedy is named."""
+"""How often a user's module is built, what is loaded of it, and names of another form."""
 
 from __future__ import annotations
 
@@ -9,134 +9,18 @@ import numpy as np
 import pytest
 import torch
 from commands import call
-from network_cases import data, made
+from network_cases import data
 from torch import nn
 
 import mpifed
 from mpifed.errors import InputError
-from mpifed.models.losses import CROSS_ENTROPY, MULTI_LABEL, SQUARED
 from mpifed.models.modules import module_model
 
 SMALL = {"clients": 3, "rounds": 1, "algorithm": "fedavg"}
 
 
-def model_of(build, loss=CROSS_ENTROPY, **options):
-    return module_model(lambda: build(data((8, 8))), (8, 8), (10,), loss, **options)
-
-
-@pytest.mark.parametrize(
-    ("build", "words"),
-    [
-        (mistakes.Softmax, "outputs are probabilities (softmax), but the loss takes them as logit"),
-        (mistakes.Sigmoid, "leave the sigmoid out of forward"),
-        (mistakes.OwnLoss, "'loss' is not read: clients are trained on the loss of the task"),
-        (mistakes.OwnCriterion, "'criterion' is not read"),
-        (mistakes.LossMethod, "mpifed.models.losses.Loss"),
-        (mistakes.BodyDetached, "no gradient reaches 'body.weight', 'body.bias'"),
-        (mistakes.InList, "'layers' is not trained, since the module does not know it"),
-        (mistakes.LooseTensor, "'scale' is not trained"),
-        (mistakes.in_double, "'head.weight' and 1 more was built in float64 and is trained in flo"),
-        (mistakes.in_bfloat16, "was built in bfloat16 and is trained in float32"),
-    ],
-)
-def test_likely_mistakes_are_remarked_on(build, words):
-    (remark,) = model_of(build).remarks
-    assert words in remark and remark.startswith("model: ")
-
-
-def test_nothing_is_said_of_modules_without_mistakes():
-    # A softmax of a softmax's logarithm is the softmax: these outputs are logits, too.
-    for build in (mistakes.Net, mistakes.LogSoftmax, mistakes.parametrised):
-        assert model_of(build).remarks == ()
-    assert model_of(mistakes.Net, dtype=torch.float64).remarks == ()
-    assert model_of(mistakes.in_double, dtype=torch.float64).remarks == ()
-
-
-@pytest.mark.parametrize("name", ["cnn", "mobilenet_v2", "resnet18", "lstm"])
-def test_nothing_is_said_of_shipped_networks(name):
-    shape = (12,) if name == "lstm" else (16, 16)
-    model = module_model(lambda: made(name, shape), shape, (10,))
-    assert model.remarks == ()
-
-
-def test_probabilities_are_no_mistake_of_a_regression():
-    assert model_of(mistakes.Sigmoid, SQUARED).remarks == ()
-    assert "sigmoid" in model_of(mistakes.Sigmoid, MULTI_LABEL).remarks[0]
-
-
-def test_a_loss_of_the_right_type_is_read_and_not_remarked_on():
-    class Own(mistakes.Softmax):
-        loss = SQUARED
-
-    model = model_of(Own)
-    assert model.loss is SQUARED and model.remarks == ()
-
-
-def test_remarks_are_in_the_log(tmp_path):
-    mpifed.run("digits-fedem", output=tmp_path / "run", **SMALL, model=mistakes.Softmax)
-    assert "leave the softmax out of forward" in (tmp_path / "run/log.txt").read_text()
-
-
-@pytest.mark.parametrize(
-    ("build", "words"),
-    [
-        (mistakes.Doubled, "layer 'body' is given float64, but the run computes in float32"),
-        (mistakes.Halved, "layer 'head' is given bfloat16, but the run computes in float32"),
-        (mistakes.WithoutGradient, "outputs have no gradient.*leave out torch.no_grad"),
-        (mistakes.Detached, "outputs have no gradient.*detach"),
-        (mistakes.OnlyInList, "no parameters that are trained.*; layers in lists need nn.ModuleLi"),
-        (mistakes.without_channels, r"layer '0' convolves samples without an axis of channels; be"),
-        (mistakes.channels_last, r"layer '1' is given channels last; begin with x\.movedim\(-1, 1"),
-        (mistakes.codes, r"layer '1' is given float32, and needs whole numbers: x\.long\(\)"),
-        (
-            mistakes.narrow,
-            r"layer '1' takes 100 numbers and is given 64; make it nn\.Linear\(64, \.\.",
-        ),
-        (mistakes.not_flattened, r"layer '0' takes 64 numbers and is given 8; begin with nn\.Flat"),
-        (
-            mistakes.one_layer_of_a_column,
-            r"the Linear takes 11 numbers and is given 8; .*or begin with nn\.Flatten\(\) .*\(64,",
-        ),
-        (
-            mistakes.of_pictures_in_colour,
-            r"layer '1' takes 3 channels and is given 1; make it nn\.C",
-        ),
-        (
-            mistakes.normalises_fewer,
-            r"layer '1' takes 16 channels and is given 64; make it nn\.Bat",
-        ),
-        (
-            mistakes.Steps,
-            r"layer 'lstm' takes 28 numbers and is given 8; make it nn\.LSTM\(8, \.\.",
-        ),
-        (
-            mistakes.NeverCalled,
-            r"'unused.weight', 'unused.bias' have no shape, since forward never",
-        ),
-        (mistakes.imaginary, "'1.weight' is complex64; allowed: real parameters"),
-        (
-            mistakes.InPlaceLayer,
-            r"the output of exp is changed in place, .*; build 'cut' with inplace=False, and write",
-        ),
-        (
-            mistakes.InPlaceSum,
-            r"the output of sigmoid is changed in place, .*; write x = x \+ 1 for x \+= 1$",
-        ),
-    ],
-)
-def test_modules_that_cannot_be_trained_are_refused_with_the_remedy(build, words):
-    with pytest.raises(InputError, match=words):
-        model_of(build)
-
-
-def test_a_misspelt_fact_of_the_data_gets_the_closest_one(tmp_path):
-    said = (
-        r"no attribute 'n_output'; did you mean 'n_outputs'\? in .*mistaken_modules.py, line \d+ "
-        r"\(misspelt\) \(mpifed calls misspelt\(data, "
-    )
-    with pytest.raises(InputError, match=said):
-        mpifed.run("digits-fedem", output=tmp_path / "run", **SMALL, model=mistakes.misspelt)
-    assert not (tmp_path / "run").exists()
+def model_of(build):
+    return module_model(lambda: build(data((8, 8))), (8, 8), (10,))
 
 
 def test_lazy_layers_may_be_built_in_another_type():
@@ -220,34 +104,14 @@ def test_methods_of_whole_risks_refuse_batch_normalisation_before_their_options(
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("model=mistaken_modules:by_position",), "def build(data, *, width)"),
-        (("model=mistaken_modules:with_default", "model.width=8"), "def ...(..., *, width)"),
-    ],
-)
-def test_options_must_be_keyword_only(words, message, tmp_path, capfd):
-    done = call(["digits-fedem", *words, "clients=3", "--output", tmp_path / "run"], capfd)
-    assert done.code == 2 and len(done.messages) == 1
-    assert f"options are keyword-only parameters: {message}" in done.messages[0], done.err
-
-
-def test_an_object_in_place_of_a_function_is_refused_on_the_command_line(tmp_path, capfd):
-    run = ["digits-fedem", "model=mistaken_modules:THE_MODULE", "clients=3"]
-    done = call([*run, "--output", tmp_path / "run"], capfd)
-    assert done.code == 2 and len(done.messages) == 1
-    assert "name a function that builds it: def build(data)" in done.messages[0]
-
-
-@pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("mistaken_modules.Net", "did you mean 'mistaken_modules:Net'? components of your own are"),
-        ("nowhere.Net", "components of your own are named package.module:object; allowed: cnn"),
-        ("mistaken_modules.py:Net", "write 'mistaken_modules:Net'; the file must be in the work"),
-        ("./folder/nets.py:Net", "write 'nets:Net'; the file must be in the working directory"),
+        ("mistaken_modules.Net", "allowed: cnn, icnn, linear"),
+        ("nowhere.Net", "or package.module:object for one of your own"),
+        ("mistaken_modules.py:Net", "mistaken_modules.py:Net"),
+        ("./folder/nets.py:Net", "write package.module:object, the module without '.py'"),
         ("nowhere:Net", "the working directory or in a folder of PYTHONPATH"),
-        ("__main__:Net", "it must be defined in the program that is running"),
+        ("__main__:Net", "no callable 'Net'"),
     ],
 )
 def test_names_of_another_form_get_the_right_one(name, words, tmp_path, capfd):

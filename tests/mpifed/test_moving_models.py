@@ -52,10 +52,18 @@ def test_only_what_moves_is_sent():
 
 
 REFUSED = [
-    ({"participation": 0.5}, {}, "participation must be 1.0"),
-    ({"on_divergence": "drop"}, {}, "on_divergence stop"),
-    ({"compute": {"seconds": 1.0}}, {"asynchrony": "wait_free"}, "asynchrony=none"),
-    ({}, {"schedule": {**TELEPORT, "drop_nodes": 0.1}}, "drop_nodes must be 0"),
+    ({"participation": 0.5}, {}, r"participation is 0\.5"),
+    (
+        {"on_divergence": "drop"},
+        {},
+        r"on_divergence is 'drop', which leaves clients out: participation is 0\.5",
+    ),
+    (
+        {"compute": {"seconds": 1.0}},
+        {"asynchrony": "wait_free"},
+        r"exchange\.asynchrony is 'wait_free'",
+    ),
+    ({}, {"schedule": {**TELEPORT, "drop_nodes": 0.1}}, r"exchange\.schedule\.drop_nodes is 0\.1"),
     ({}, {"correction": "tracking"}, "do not sum to one"),
     ({}, {"schedule": {**TELEPORT, "active": 9}}, "active is 9, but there are 4 nodes"),
 ]

@@ -10,7 +10,7 @@ import torch
 from on_ranks import SMALL, same_after_a_resume, unlike_one_rank
 
 from mpifed.errors import RunError
-from mpifed.exchange import grouping
+from mpifed.exchange import reduction as grouping
 from mpifed.exchange.compression import build
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Federation

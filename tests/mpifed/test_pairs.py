@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from mpifed.exchange import pairs
+from mpifed.exchange import aggregation
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Alone, world
@@ -30,19 +30,19 @@ def test_products_are_those_of_all_pairs_in_the_order_of_clients(monkeypatch):
     channel, rows, _ = alone()
     flat = rows.flatten(1).numpy()
     assert channel.products(rows).numpy() == pytest.approx(flat @ flat.T, rel=1e-13)
-    monkeypatch.setattr(pairs, "AT_ONCE", 15)  # two columns at a time
+    monkeypatch.setattr(aggregation, "AT_ONCE", 15)  # two columns at a time
     assert channel.products(rows).numpy() == pytest.approx(flat @ flat.T, rel=1e-13)
 
 
 def test_numbers_are_at_their_clients_and_zero_elsewhere():
     channel, _, hosted = alone()
-    assert channel.collect(torch.from_numpy(hosted + 10)).tolist() == [10, 11, 12, 0, 14, 15, 16]
+    assert channel.gather(torch.from_numpy(hosted + 10)).tolist() == [10, 11, 12, 0, 14, 15, 16]
 
 
 def test_a_row_of_each_client_is_booked_once_for_each_who_takes_part():
     channel, rows, _ = alone()
-    assert channel.deliver(rows) is rows
-    assert channel.server.ledger.down_bits == 6 * 10 * 64
+    assert channel.scatter(rows) is rows
+    assert channel.exchange.ledger.down_bits == 6 * 10 * 64
 
 
 @pytest.mark.mpi
@@ -51,5 +51,5 @@ def test_both_are_the_same_on_these_ranks_as_on_one():
     channel, rows, hosted = channel_of(communicator, np.arange(N)[::-1] % communicator.size)
     one, whole, everyone = alone()
     assert torch.equal(channel.products(rows), one.products(whole))
-    own = channel.collect(torch.from_numpy(hosted + 10))
-    assert own.tolist() == one.collect(torch.from_numpy(everyone + 10)).tolist()
+    own = channel.gather(torch.from_numpy(hosted + 10))
+    assert own.tolist() == one.gather(torch.from_numpy(everyone + 10)).tolist()

@@ -57,9 +57,21 @@ def test_an_option_beside_a_function(tmp_path):
         ("model", modules.Net.forward, "which a configuration cannot name"),
         ("algorithm", mpifed.load, "load', which is not derived from"),
         ("rounds", len, "rounds is 'builtins:len'; it must be a whole number"),
-        ("compression", "{name: top_k}", "compression is '{name: top_k}', a text; from Python"),
-        ("model", "{name: mlp}", "model={'name': NAME, 'option': value}"),
-        ("participation", "{name: bernoulli, p: 0.5}", "a text; from Python it must be a mapping"),
+        (
+            "compression",
+            "{name: top_k}",
+            r"compression\.name is '\{name: top_k\}'; write package\.module:object",
+        ),
+        (
+            "model",
+            "{name: mlp}",
+            r"model\.name is '\{name: mlp\}'; write package\.module:object",
+        ),
+        (
+            "participation",
+            "{name: bernoulli, p: 0.5}",
+            r"participation\.name is '\{name: bernoulli, p: 0\.5\}'",
+        ),
     ],
 )
 def test_other_objects_and_texts_are_refused(key, value, words, tmp_path):

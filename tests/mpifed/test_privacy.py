@@ -18,13 +18,12 @@ from mpifed.components.registry import find_algorithm
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.errors import InputError, RunError
 from mpifed.exchange import privacy
-from mpifed.exchange.outgoing import Round
-from mpifed.federation import privacy as section
+from mpifed.exchange.base import Round
+from mpifed.federation import options as section
 from mpifed.federation.clients import Federation
-from mpifed.federation.privacy import PrivacyOptions
+from mpifed.federation.options import PrivacyOptions
 from mpifed.mpi.communicator import Alone
 from mpifed.theory import accounting
-from mpifed.training.channels import channel_of
 
 NOISE = {"noise_multiplier": 0.5, "clip_norm": 2.0, "delta": 0.01}
 SIZE = 20_000
@@ -33,7 +32,7 @@ SIZE = 20_000
 def channel_with(active=None, round=1, **options):
     engine = prepared("fedavg", "server", clients=6, privacy={**NOISE, **options})
     active = np.ones(6, bool) if active is None else active
-    return channel_of(engine.setup, round, active, None)
+    return engine.setup.channel(round, active)
 
 
 def noise_of(channel, size=SIZE, n=6):
@@ -58,7 +57,9 @@ def test_noise_is_drawn_anew_in_each_round_and_again_on_a_resume(where):
 
 def test_noise_of_clients_is_independent():
     options, ids = PrivacyOptions(**{**NOISE, "where": "local"}), np.array([1, 4])
-    drawn = privacy.noised(torch.zeros(2, SIZE), ids, Round(1, np.ones(6, bool)), options, 0)
+    n = np.zeros(6, int)
+    round = Round(Federation(Alone(), n, n > 0, n + 1), 0, 1, np.ones(6, bool))
+    drawn = privacy.noised(torch.zeros(2, SIZE), ids, round, options)
     assert abs(np.corrcoef(drawn.numpy())[0, 1]) < 5 / math.sqrt(SIZE)
 
 
@@ -78,7 +79,7 @@ def test_the_denominator_is_the_expected_number_of_participants():
     engine = prepared("fedavg", "server", clients=6, privacy=options, participation=who)
     active = np.arange(6) < 2
     rows = torch.ones(2, 4, dtype=torch.float64) * 0.5
-    channel = channel_of(engine.setup, 1, active, None)
+    channel = engine.setup.channel(1, active)
     made = channel.average(rows, torch.ones(2).double(), 0 * rows[0])
     assert made.tolist() == pytest.approx([2 * 0.5 / 3] * 4)
 
@@ -157,16 +158,20 @@ def test_epsilon_is_in_the_files_of_a_run(tmp_path):
 # -- configurations
 
 REFUSED = [
-    ({"algorithm": "ifca"}, {}, "more than one update"),
-    ({"algorithm": "scaffold"}, {}, "more than one update"),
-    ({"algorithm": "local"}, {}, "local sends nothing"),
-    ({"algorithm": {"name": "fedem", "restarts": 2}}, {}, "algorithm.restarts=1"),
+    ({"algorithm": "ifca"}, {}, "algorithm is 'ifca'"),
+    ({"algorithm": "scaffold"}, {}, "algorithm is 'scaffold'"),
+    ({"algorithm": "local"}, {}, "algorithm is 'local'"),
+    ({"algorithm": {"name": "fedem", "restarts": 2}}, {}, r"algorithm\.restarts is 2"),
     ({"exchange": "gossip"}, {}, "allowed: server"),
-    ({"exchange": {"name": "server", "aggregator": "median"}}, {}, "privacy.where=local"),
+    (
+        {"exchange": {"name": "server", "aggregator": "median"}},
+        {},
+        r"exchange\.aggregator is 'median'",
+    ),
     ({"exchange": {"name": "server", "average_over": "all"}}, {}, "allowed: participants"),
-    ({"compression": "quantise"}, {}, "longer than the clip norm"),
-    ({"on_divergence": "drop"}, {}, "leaves clients out by their data"),
-    ({}, {"delta": 0.5}, "below 1 / 4"),
+    ({"compression": "quantise"}, {}, "compression is 'quantise'"),
+    ({"on_divergence": "drop"}, {}, "on_divergence is 'drop'"),
+    ({}, {"delta": 0.5}, r"privacy\.delta is 0\.5"),
     ({}, {"clip_norm": None}, "privacy.clip_norm is empty"),
     ({}, {"noise_multiplier": None}, "privacy.noise_multiplier is empty"),
 ]
@@ -191,13 +196,20 @@ def test_a_run_without_noise_does_not_mention_privacy():
     assert to_mapping(resolve({**PLAIN, "privacy": NOISE}))["privacy"]["where"] == "central"
 
 
+def test_clients_count_alike_where_they_add_the_noise():
+    channel = channel_with(where="local", noise_multiplier=1e-9)
+    rows = torch.eye(6, dtype=torch.float64)
+    weights = torch.arange(1, 7).double() / 21
+    assert channel.average(rows, weights, 0 * rows[0]).tolist() == pytest.approx([1 / 6] * 6)
+
+
 def test_a_method_that_sends_more_than_it_declares_is_stopped():
     channel, rows = channel_with(), torch.zeros(6, 3)
     channel.send(rows)
     with pytest.raises(RunError, match="several messages in a round"):
         channel.send(rows)
     for call in (
-        lambda: channel.collect(rows[:, 0]),
+        lambda: channel.gather(rows[:, 0]),
         lambda: channel.products(rows),
         lambda: channel.among(np.ones(6, bool)),
         lambda: channel.sum(rows, rows[:, 0].double()),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import pytest
 import torch
 from commands import call
 
+from mpifed import state
 from mpifed.algorithms.base import Predictor
 from mpifed.algorithms.global_model.fedavg import FedAvg
 
@@ -17,6 +20,16 @@ class Plain(FedAvg):
 
     def __init__(self, model, local) -> None:
         super().__init__(model, local)
+
+
+@dataclass(frozen=True)
+class Bare:
+    model: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Kept:
+    extra: torch.Tensor = state.client()
 
 
 class NoState(Plain):
@@ -54,32 +67,11 @@ class NoPredictor(Plain):
         Predictor(state.model)
 
 
-class ListPredictor(Plain):
-    """Deploys a list."""
-
-    def deploy(self, state, clients, draws):
-        return Predictor(state.model.tolist())
-
-
-class UnmixedGate(Plain):
-    """Has weights that depend on inputs, and no mixture."""
-
-    def deploy(self, state, clients, draws):
-        return Predictor(state.model, gate=lambda client, x: x)
-
-
 class NoAdaption(Plain):
     """Deploys a tensor to unseen clients."""
 
     def adapt(self, state, clients, exchange, draws):
         return state.model
-
-
-class OneRemark(Plain):
-    """Says a line, not a list of them."""
-
-    def remarks(self, state, clients, exchange):
-        return "one line"
 
 
 class Undeclared(Plain):
@@ -91,44 +83,38 @@ class Undeclared(Plain):
         return {"objectives": 1.0}
 
 
-class WordMeasure(Plain):
-    """Measures a word."""
+class Grows(Plain):
+    """Returns a state whose model is longer than it was."""
 
-    columns = ("objective",)
-
-    def measure(self, state, clients, exchange, draws):
-        return {"objective": "small"}
+    def round(self, state, clients, channel, draws):
+        return replace(state, model=state.model.repeat(1, 2))
 
 
-class TextPayload(Plain):
-    """Says in words how much it sends."""
+class Unowned(Plain):
+    """Begins with a state whose field says not to whom it belongs."""
 
-    def payload(self):
-        return "much"
+    def init(self, clients, exchange, draws, dtype):
+        return Bare(torch.zeros(1, 5))
 
 
-class ListLearnt(Plain):
-    """Has learnt a list."""
+class Sparse(Plain):
+    """Keeps a tensor that no file can hold."""
 
-    def learnt(self, state, exchange):
-        return [state.model]
+    def init(self, clients, exchange, draws, dtype):
+        return Kept(torch.eye(len(clients)).to_sparse())
 
 
 WRONG = {
-    NoState: "round returned None; it must return a state as it was given, of FedAvgState",
-    OtherState: "round returned a SgdState; it must return a state as it was given, of FedAvgState",
-    BareInit: "returned a Tensor; it must return a state, which is a dataclass (mpifed.state)",
-    Unprepared: "prepare returned None; it must return a state as it was given, of FedAvgState",
-    NoPredictor: "deploy returned None; it must return a mpifed.algorithms.base.Predictor",
-    ListPredictor: "returned a list; it must return a Predictor whose parts are tensors",
-    UnmixedGate: "it must return a Predictor whose gate is a function, with a mixture beside it",
-    NoAdaption: "returned a Tensor; it must return a mpifed.algorithms.base.Predictor",
-    OneRemark: "remarks returned 'one line' (str); it must return a list of strings",
-    Undeclared: "measure returned the column 'objectives', which columns does not declare; "
-    "did you mean 'objective'?",
-    WordMeasure: "measure returned 'small' (str); it must return a number or None for objective",
-    TextPayload: "payload returned 'much' (str); it must return a whole number, at least 0",
-    ListLearnt: "returned a list; it must return a mapping of names to tensors",
+    NoState: "round returned NoneType; it must return FedAvgState",
+    OtherState: "round returned SgdState; it must return FedAvgState",
+    Grows: "round returned a state whose model is",
+    BareInit: "init returned Tensor",
+    Unowned: "declared as model: Tensor = state.server()",
+    Sparse: "extra is torch.sparse_coo",
+    Unprepared: "prepare returned NoneType",
+    NoPredictor: "deploy returned NoneType; it must return a Predictor",
+    NoAdaption: "adapt returned Tensor; it must return a Predictor",
+    Undeclared: "measure returned ['objectives']; columns declares objective",
 }
 
 
@@ -141,5 +127,3 @@ def test_a_wrong_result_names_class_and_method(kind, tmp_path, capfd):
     assert done.code == 2, done
     (line,) = done.err.splitlines()
     assert f"algorithm '{kind.__name__}': " in line and WRONG[kind] in line
-    assert "Error" not in line and " (mpifed calls " in line
-    assert not (tmp_path / "run").exists()

@@ -6,9 +6,8 @@ import pytest
 import scipy.sparse
 
 from mpifed.exchange.mixer import Mixer
-from mpifed.exchange.routes import Route, traffic
-from mpifed.federation.clients import Federation
-from mpifed.federation.placement import partitioned_owners, rows_sent, spectral_order
+from mpifed.exchange.routes import Route, transfer
+from mpifed.federation.clients import Federation, partitioned_owners, rows_sent, spectral_order
 from mpifed.mpi.communicator import Alone
 from topologies import mixing_matrix
 
@@ -34,21 +33,13 @@ def routes(graph, ranks, itemsize=4, owner=None, active=None, **more):
 
 def play(made, x, exponent=3):
     """A round of all ranks in one process, along the routes."""
-    arrived, sums, mixed = [], [[] for _ in made], {}
+    arrived, mixed = [], {}
     for route in made:
         arrived.append(np.concatenate([x[np.zeros(0, int)], *(other_rows(made, route, x))]))
         assert np.array_equal(arrived[-1], x[route.columns])
-    for sender in made:
-        for receiver, mixer in zip(made, sender.sum_mixers, strict=True):
-            if mixer is not None:
-                nodes = receiver.sums_from[made.index(sender)]
-                assert np.array_equal(nodes, sender.sums_to[made.index(receiver)])
-                places = np.searchsorted(receiver.mine, nodes)
-                products = mixer.products(x[sender.mine], exponent)
-                sums[made.index(receiver)].append((places, products))
-    for route, rows, more in zip(made, arrived, sums, strict=True):
+    for route, rows in zip(made, arrived, strict=True):
         result = np.empty((len(route.mine), x.shape[1]))
-        route.mix(x[route.mine], rows, exponent, result, more)
+        route.mix(x[route.mine], rows, exponent, result)
         mixed.update(zip(route.mine, result, strict=True))
     return np.array([mixed[node] for node in sorted(mixed)])
 
@@ -56,8 +47,10 @@ def play(made, x, exponent=3):
 def other_rows(made, route, x):
     rank = made.index(route)
     for sender in made:
-        rows = x[sender.mine][sender.send[rank]]
-        assert len(rows) == route.receive[made.index(sender)]
+        rows = x[sender.mine]
+        if not route.gathers:
+            rows = rows[sender.transfer.send[rank]]
+            assert len(rows) == route.transfer.receive[made.index(sender)]
         yield rows
 
 
@@ -75,15 +68,6 @@ def test_any_route_brings_the_same_numbers(graph, ranks):
             assert np.array_equal(play(made, x), whole)
 
 
-def test_a_hub_receives_sums_and_a_ring_rows():
-    star = routes(nx.star_graph(99), 4)[0]
-    # 25 rows of 4 bytes against one sum of 3 x 8 bytes, from each of three ranks.
-    assert star.by_sums[0, 1:].all() and not star.by_sums[1:, 0].any()
-    assert star.traffic.sum_numbers == 3 and star.traffic.row_numbers == 3
-    ring = routes(nx.cycle_graph(100), 4)[0]
-    assert not ring.by_sums.any() and ring.traffic.row_numbers == 8
-
-
 def test_transports_are_chosen_by_counted_bytes():
     assert routes(nx.complete_graph(40), 4)[0].chosen[0] == "collective"
     assert routes(nx.cycle_graph(40), 4)[0].chosen[0] == "neighbourhood"
@@ -92,19 +76,24 @@ def test_transports_are_chosen_by_counted_bytes():
 
 
 def test_rows_are_counted_once_per_pair_of_ranks():
-    w = mixing_matrix(nx.complete_graph(6), "metropolis_hastings").to_sparse()
-    counted = traffic(w, np.array([0, 0, 0, 1, 1, 2]), 3, 4)
-    assert counted.distinct_rows.tolist() == [[0, 2, 1], [3, 0, 1], [3, 2, 0]]
-    assert counted.distinct_sums.tolist() == [[0, 3, 3], [2, 0, 2], [1, 1, 0]]
-    assert counted.gathered_rows == 12 == counted.row_numbers
+    complete = routes(nx.complete_graph(6), 3, owner=np.array([0, 0, 0, 1, 1, 2]))[0]
+    assert complete.transfer.between.tolist() == [[0, 2, 1], [3, 0, 1], [3, 2, 0]]
+    assert complete.rows_moved == 12 and complete.bytes_a_number == (6 + 3) * 4
+    star = routes(nx.star_graph(99), 4)[0]
+    assert star.transfer.between[0].tolist() == [0, 25, 25, 25] and star.rows_moved == 78
+    assert star.bytes_a_number == (75 + 3) * 4
+    assert routes(nx.cycle_graph(100), 4)[0].rows_moved == 8
 
 
 def test_rows_of_many_ranks_are_counted_in_64_bits():
     n, ranks = 4000, 1000  # ranks squared times nodes is above 2^31
-    w = mixing_matrix(nx.cycle_graph(n), "metropolis_hastings").to_sparse()
-    counted = traffic(w, np.arange(n, dtype=np.int32) // (n // ranks), ranks, 4)
-    assert counted.distinct_rows.sum() == counted.distinct_sums.sum() == 2 * ranks
-    assert all(counted.distinct_rows[k, (k + 1) % ranks] == 1 for k in range(ranks))
+    node = np.arange(n, dtype=np.int32)
+    owner = node // (n // ranks)
+    moved = transfer(owner[(node + 1) % n], node, owner, 7, ranks)
+    assert moved.between.sum() == n
+    assert all(moved.between[(k + 1) % ranks, k] == 1 for k in range(ranks))
+    assert [len(rows) for rows in moved.send[6:10]] == [0, 3, 1, 0]
+    assert moved.arriving.tolist() == [27, 28, 29, 30] and moved.receive[6:8] == [1, 3]
 
 
 def test_those_who_do_not_take_part_are_nobodys_business():

@@ -13,15 +13,14 @@ from mpifed.checkpoint.format import _clock
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.errors import InputError
 from mpifed.federation.links import read_links, step_seconds
-from mpifed.federation.network import ComputeOptions, NetworkOptions
+from mpifed.federation.options import ComputeOptions, NetworkOptions
 from mpifed.launch import main
 from mpifed.mpi.communicator import Alone
 from mpifed.report.__main__ import main as report
 from mpifed.report.figure import Wanted, series
 from mpifed.report.reading import find_runs
 from topologies.links.network import read_network
-from topologies.links.overlays import design
-from topologies.links.throughput import cycle_time
+from topologies.links.overlays import cycle_time, design
 
 ROUNDS, STEPS, N = 4, 5, 7
 QUICK = {**SMALL, "local.steps": STEPS, "network.latency": 0.25, "compute.seconds": 0.125}

@@ -13,15 +13,15 @@ from mpifed.algorithms.flix.dcgd import Dcgd
 from mpifed.algorithms.flix.diana import Diana
 from mpifed.algorithms.flix.objective import partial_gradients
 from mpifed.errors import RunError
-from mpifed.exchange.compression import build, sparse
-from mpifed.exchange.reduction import weighted_sum
+from mpifed.exchange import compression
+from mpifed.exchange.compression import build
+from mpifed.exchange.reduction import SparseRows, add_scaled, gathered, weighted_sum
 from mpifed.federation.clients import Draws
 from mpifed.local.linear_objective import objective_of
 from mpifed.local.objective import Regulariser
 from mpifed.models.linear import linear
 from mpifed.mpi import sums as mpi_sums
 from mpifed.mpi.communicator import Alone
-from mpifed.sparse_rows import SparseRows, add_scaled, gathered
 
 
 def drawn(clients, size, k, seed=0, dtype=torch.float64):
@@ -114,5 +114,5 @@ def test_a_run_is_the_same_by_few_coordinates_and_by_whole_rows(method, particip
         return made.x.tobytes(), vars(made.server.ledger)
 
     few = run()
-    monkeypatch.setattr(sparse, "FEW", 0)
+    monkeypatch.setattr(compression, "FEW", 0)
     assert run() == few

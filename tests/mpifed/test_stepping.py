@@ -13,7 +13,7 @@ from mpifed.local.adjustments import Proximal, Shift
 from mpifed.local.minibatches import draw_orders, work_of
 from mpifed.local.optimizers import WithBuffers
 from mpifed.local.options import LocalOptions
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.linear import linear
 from mpifed.models.mlp import mlp
 from mpifed.models.modules import module_model
@@ -41,8 +41,8 @@ def model_of(name, options, description):
     )
 
 
-def solver_of(model, **options) -> LocalSGD:
-    return LocalSGD(model, LocalOptions(**options), 10, max(COUNTS), torch.device("cpu"))
+def solver_of(model, **options) -> LocalSolver:
+    return LocalSolver(model, LocalOptions(**options), 10, max(COUNTS), torch.device("cpu"))
 
 
 def torch_optimizer(module, options: LocalOptions) -> torch.optim.Optimizer:
@@ -84,7 +84,7 @@ def test_one_client_is_a_plain_script_bit_for_bit(make_clients, network, how):
     clients, description = make_clients(COUNTS, (8, 8), 10, torch.float32)
     model = model_of(*NETWORKS[network], description)
     options = LocalOptions(batch_size=8, epochs=2, **OPTIMIZERS[how])
-    solver = LocalSGD(model, options, 10, max(COUNTS), torch.device("cpu"))
+    solver = LocalSolver(model, options, 10, max(COUNTS), torch.device("cpu"))
     draws = Draws(3, 1)
     start = torch.from_numpy(model.init(np.random.default_rng(0))).float()
     trained, _ = solver(start.expand(3, 1, -1), solver.init(3, 1, torch.float32), clients, draws)
@@ -133,7 +133,7 @@ def test_optimizers_of_rows_are_those_of_torch(make_clients, how, stepping):
     clients, description = make_clients([16], (8, 8), 10)
     model = model_of("lazy", {}, description)
     options = LocalOptions(batch_size=16, steps=3, stepping=stepping, **OPTIMIZERS[how])
-    solver = LocalSGD(model, options, 10, 16, torch.device("cpu"))
+    solver = LocalSolver(model, options, 10, 16, torch.device("cpu"))
     start = torch.from_numpy(model.init(np.random.default_rng(0)))
     module = model.module(start).train()
     optimizer = torch_optimizer(module, options)

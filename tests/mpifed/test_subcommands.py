@@ -12,7 +12,7 @@ from mpifed.__main__ import SUBCOMMANDS, main
 
 NAMES = (
     *("run", "data", "sweep", "report", "watch", "jobs", "verify", "retime"),
-    *("topologies", "reproduce", "new", "theory", "completion"),
+    *("topologies", "reproduce", "new", "theory"),
 )
 
 
@@ -51,7 +51,7 @@ def test_each_calls_itself_what_was_typed(name, started, capfd, monkeypatch):
     [
         (
             ["rnu"],
-            "Unknown subcommand 'rnu'; did you mean 'run'? allowed: completion, data, jobs, ",
+            "Unknown subcommand 'rnu'; did you mean 'run'? allowed: data, jobs, ",
         ),
         (["--run"], "Unknown subcommand '--run'; "),
         (["digits-fedem", "rounds=2"], "'digits-fedem' is an experiment, not a subcommand"),

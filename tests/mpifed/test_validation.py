@@ -192,5 +192,5 @@ def test_samples_that_nothing_scores_are_not_held_out(experiment, words, tmp_pat
     assert outcome.code == 2
     (line,) = outcome.messages
     assert "evaluation.validation_fraction is 0.2, but the samples of '" in line
-    assert line.endswith("have no labels, so that there is nothing to score on those held out")
+    assert line.endswith("have no labels to score")
     assert not target.exists()

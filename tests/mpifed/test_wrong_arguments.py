@@ -13,17 +13,16 @@ from mpifed.__main__ import main
 from mpifed.config.configuration import read_experiment, resolve, to_yaml
 
 SAID = {
-    "run seed=range(3)": "at most 9223372036854775807; for a run of each: mpifed sweep seed=...",
-    "run algorithm=[fedem,fedavg]": "with a name; for a run of each: mpifed sweep algorithm=...",
+    "run algorithm=[fedem,fedavg]": "algorithm is ['fedem', 'fedavg']; it must be a name",
     "run --output": "--output has no value; --help shows",
     "run --quiet=yes": "--quiet is 'yes', but it takes no value",
-    "run model=json.loads": "did you mean 'json:loads'? components of your own are named package",
-    "run data=none.csv": "no such file, plain or with .gz, .xz or .bz2; MPIFED_DATA or",
+    "run model=json.loads": "or package.module:object for one of your own",
+    "run data=none.csv": "there is no such file, plain or with .gz",
     "run --output file/x": "--output file/x cannot be made: ",
     "run --output run": "--output run already holds a run; add --resume",
-    "run --resume": "--resume needs --output DIR, or the path of a checkpoint",
+    "run --resume": "--resume needs --output DIR",
     "run --resume empty": "--resume empty: the directory holds no intact checkpoint",
-    "run --resume --output run roundz=3": "Unknown configuration key 'roundz'; did you mean",
+    "run --resume --output run": "run holds no intact checkpoint: ",
     "run --on-round json:nothing": "on_round is 'json:nothing', but 'json' has no callable",
     "run --list ''": "--list is ''; allowed: experiments, ",
     "sweep seed=range(a)": "seed is 'range(a)'; a range has one to three whole numbers, as",
@@ -49,7 +48,7 @@ SAID = {
     "theory variance run": "RUN_DIR is 'run', a run of 'fedem'; it must be one of: flix",
     "data nope": "the data set is 'nope'; allowed: arrays, ",
     "--versoin": "Unknown subcommand '--versoin'; did you mean '--version'?",
-    "nope": "Unknown subcommand 'nope'; allowed: completion, data, ",
+    "nope": "Unknown subcommand 'nope'; allowed: data, ",
 }
 
 
@@ -85,15 +84,14 @@ def test_it_is_said_in_a_sentence(words, folder, capfd):
     assert out == ""
     assert SAID[words] in line, line
     assert line.count("\n") == 1
-    assert len(line) <= 501
     assert sorted(folder.rglob("*")) == before
 
 
 def test_nothing_far_fetched_is_suggested(capfd):
-    for words in (["completion", "fish"], ["data", "nope"], ["run", "model=own.net"]):
+    for words in (["data", "nope"], ["run", "model=own.net"]):
         assert called(words) == 2
         said = capfd.readouterr().err
-        assert "did you mean" not in said.replace("did you mean 'own:net'", "")
+        assert "did you mean" not in said
 
 
 def test_another_number_of_ranks_is_refused_without_torch(tmp_path):

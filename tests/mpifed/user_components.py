@@ -142,8 +142,9 @@ class NeedsAll(FedAvg):
     """FedAvg that refuses partial participation."""
 
     @staticmethod
-    def refuse(configuration):
-        return None if configuration.participation == 1.0 else "all are needed"
+    def validate(configuration):
+        if configuration.participation != 1.0:
+            raise InputError("all are needed")
 
 
 class Talks(Flix):

@@ -18,6 +18,7 @@ from pathlib import Path
 import h5py
 
 from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.errors import InputError
 from mpifed.mpi.communicator import world
 from mpifed.watchdog import exit as ending
 
@@ -31,8 +32,9 @@ class Lingers(FedAvg):
         return super().round(state, clients, channel, draws)
 
     @staticmethod
-    def refuse(configuration):
-        return None if configuration.participation == 1.0 else "all are needed"
+    def validate(configuration):
+        if configuration.participation != 1.0:
+            raise InputError("all are needed")
 
 
 def linger() -> None:

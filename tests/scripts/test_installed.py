@@ -88,7 +88,6 @@ def test_what_is_read_beside_modules_is_there(place: Path) -> None:
     for name in ("method", "model", "data", "schedule"):
         call(place, "mpifed", "new", name, f"my_{name}")
         assert (place / "elsewhere" / f"my_{name}.py").is_file()
-    assert "_mpifed()" in call(place, "mpifed", "completion", "bash")
     listed = call(place, "mpifed", "run", "--list", "experiments")
     shipped = {path.stem for path in (ROOT / "mpifed" / "experiments").glob("*.yaml")}
     assert {line.split()[0] for line in listed.splitlines()} == shipped

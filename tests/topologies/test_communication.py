@@ -85,7 +85,7 @@ def test_effective_neighbours_of_schedules():
         8, np.concatenate([matrix.edges, matrix.edges[:, ::-1]]), np.tile(matrix.weights, 2), False
     )
     assert effective_neighbours(directed) == pytest.approx(effective_neighbours(matrix))
-    assert effective_neighbours(base_k(8, 7)) == pytest.approx(8)
+    assert effective_neighbours(base_k(8, peers=7)) == pytest.approx(8)
     assert 1 < effective_neighbours(one_peer_exponential(16)) < 16
     assert 1 < effective_neighbours(equitopo(16, 0)) < 16
 

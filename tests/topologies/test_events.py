@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from topologies.inputs import TopologyError
 from topologies.links.events import Computations, Versions, averaged_in_turn
-from topologies.parameters import TopologyError
 
 N = 6
 

@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 
 from topologies import MixingMatrix, TopologyError, build_graph, mixing_matrix
-from topologies.__main__ import main
-from topologies.commands import write_matrix
+from topologies.__main__ import main, write_matrix
 from topologies.graphs.files import read_matrix
-from topologies.replacing import replacing
+from topologies.inputs import replacing
 from topologies.schedules.circulants import one_peer_exponential
 
 

@@ -17,8 +17,7 @@ from topologies import (
 )
 from topologies.matrix import at_most_one
 from topologies.weights import fastest_mixing
-from topologies.weights.fastest_mixing import GAP_FLOOR, best_of, formula_rules, slem_of
-from topologies.weights.projections import Pattern
+from topologies.weights.fastest_mixing import GAP_FLOOR, Pattern, best_of, formula_rules, slem_of
 
 
 def er(n, p=0.5, seed=1234):

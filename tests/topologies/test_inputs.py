@@ -15,11 +15,17 @@ from topologies.__main__ import main
 from topologies.graphs.build import build_graph, parse_graph
 from topologies.graphs.families import FAMILIES, edge_list
 from topologies.graphs.files import read_matrix
-from topologies.inputs import available_memory, beyond_memory, open_regular, read_bytes
-from topologies.lines import LONGEST
+from topologies.inputs import (
+    LONGEST,
+    TopologyError,
+    available_memory,
+    beyond_memory,
+    one_line,
+    open_regular,
+    read_bytes,
+)
 from topologies.links.network import read_network
 from topologies.matrix import MixingMatrix
-from topologies.parameters import TopologyError
 
 EXAMPLES = settings(
     max_examples=60,
@@ -177,3 +183,17 @@ def test_a_message_is_one_printable_line(tmp_path: Path, capfd):
     assert main(["show", f"edge_list:path={path}"]) == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert line.isprintable() and len(line) <= LONGEST
+
+
+@given(st.text(min_size=1), st.integers(0, 2000), st.integers(20, 700))
+def test_a_line_is_never_too_long(text, times, longest):
+    line = one_line(text * times, longest)
+    assert line.isprintable() and len(line) <= longest
+    assert one_line(line, longest) == line
+
+
+def test_a_long_message_keeps_its_beginning_and_its_end():
+    path = "/scratch/" + "deep/" * 200 + "config.yaml"
+    line = one_line(f"{path} cannot be read: No such file or directory")
+    assert line.startswith("/scratch/deep/")
+    assert line.endswith("/config.yaml cannot be read: No such file or directory")

@@ -73,7 +73,7 @@ def test_it_is_a_schedule_from_a_file(tmp_path):
     [
         ([[1, 0], [0, 0]], 2, "does not hold label counts"),
         ([[1, -1], [1, 1]], 2, "does not hold label counts"),
-        ([[1, 0], [0, 1]], 3, "has label counts of 2 nodes, not of 3"),
+        ([[1, 0], [0, 1]], 3, "n is 3"),
     ],
 )
 def test_what_is_not_label_counts_is_refused(counts, n, words, tmp_path):

@@ -9,7 +9,6 @@ from topologies.schedules.matchings import (
     activation_probabilities,
     best_alpha,
     edge_colours,
-    matching_cycle,
     mean_square,
 )
 
@@ -29,7 +28,7 @@ def test_edge_colours_are_proper_and_few(n, p, seed):
 
 def test_the_cycle_of_matchings_covers_the_graph():
     graph = build_graph("ring", 6)
-    schedule = matching_cycle(6, edge_array(graph), edge_colours(graph))
+    schedule = build_schedule("matchings", graph=graph)
     assert schedule.period == 2
     assert sorted(e for m in schedule.matrices for e in map(tuple, m.edges)) == sorted(graph.edges)
     assert 0 < consensus_rate(schedule).p < 1

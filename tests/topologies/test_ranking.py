@@ -8,7 +8,7 @@ from topologies import TopologyError, build_schedule
 from topologies.__main__ import main
 from topologies.analysis.measures import carry_out, plan
 from topologies.analysis.ranking import candidates, measure, rank, read_budget, seconds_of
-from topologies.links.timing import one_site
+from topologies.links.network import one_site
 
 DOCS = Path(__file__).parents[2] / "docs"
 LINKS = one_site(12, latency=0.25, bandwidth=8e6)

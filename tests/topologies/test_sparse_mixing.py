@@ -4,14 +4,15 @@ import pytest
 
 from topologies import build_graph, edge_array, fmmc
 from topologies.weights import fastest_mixing
-from topologies.weights.fastest_mixing import feasible_bound, sparse_iterates
-from topologies.weights.projections import (
+from topologies.weights.fastest_mixing import (
     Multipliers,
     Pattern,
     Scales,
     SparsePattern,
+    feasible_bound,
     project_admissible,
     project_scaled,
+    sparse_iterates,
 )
 
 

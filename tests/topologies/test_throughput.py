@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 from topologies import TopologyError
 from topologies.__main__ import main
 from topologies.links.network import Network, network_on, read_network
-from topologies.links.overlays import OVERLAYS, design, ring, star
-from topologies.links.throughput import cycle_time, delays, maximum_cycle_mean
+from topologies.links.overlays import (
+    OVERLAYS,
+    cycle_time,
+    delays,
+    design,
+    maximum_cycle_mean,
+    ring,
+    star,
+)
 
 
 def network(n, seed=0, bandwidth=1e9, access=np.inf, compute=0.01):

@@ -8,10 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topologies import TopologyError, build_graph, build_schedule
-from topologies.links.network import Network, great_circle, latency_over, read_network
-from topologies.links.overlays import design
-from topologies.links.throughput import cycle_time
-from topologies.links.timing import Links, after_gossip, at_sites, one_site, server_round
+from topologies.links.network import (
+    Links,
+    Network,
+    after_gossip,
+    at_sites,
+    great_circle,
+    latency_over,
+    one_site,
+    read_network,
+    server_round,
+)
+from topologies.links.overlays import cycle_time, design
 
 
 def network(n, seed):

@@ -206,7 +206,7 @@ def test_the_module_runs_without_torch_and_mpi():
 
 def test_a_library_is_imported_when_a_name_that_needs_it_is_used():
     program = (
-        "import sys; import topologies, topologies.schedules.thinning; "
+        "import sys; import topologies, topologies.schedules.sequences; "
         "large = {'scipy', 'networkx'}; "
         "before = large & set(sys.modules); topologies.build_graph; "
         "print(before, 'networkx' in sys.modules)"
@@ -232,3 +232,19 @@ def test_every_public_name_can_be_imported_in_any_order():
     assert done.stdout.strip() == "True True []"
     with pytest.raises(AttributeError, match="'topologies' has no attribute 'torus'"):
         topologies.torus  # noqa: B018
+
+
+@pytest.mark.parametrize("words", [["list"], ["show", "ring:n=4"]])
+def test_topologies_import_no_torch(words):
+    program = (
+        "import sys; from topologies.__main__ import main; main(sys.argv[1:]); "
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "False"

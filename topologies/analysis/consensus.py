@@ -1,17 +1,23 @@
-"""Consensus rates: how fast gossip with a matrix or a schedule averages."""
+"""Consensus rates: how fast gossip with a matrix or a schedule averages.
+
+Spectrum, SLEM, effective neighbours and diameter of matrices, schedules and graphs.
+
+The communication cost of gossip, and a simulation of gossip on random vectors.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
+import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.matrix import MixingMatrix
-from topologies.parameters import TopologyError
-from topologies.schedules.sequences import Drawn, Schedule, as_schedule
-from topologies.schedules.thinning import LocalRounds
+from topologies.graphs.build import edge_array
+from topologies.inputs import TopologyError, check_memory
+from topologies.matrix import ACTIVE, MixingMatrix
+from topologies.schedules.sequences import Drawn, LocalRounds, Schedule, as_schedule
 
 Array = NDArray[np.float64]
 
@@ -187,3 +193,302 @@ def rounds_to(accuracy: float, rate: ConsensusRate) -> float:
     if left >= 1 - NEGLIGIBLE_RATE:
         return math.inf
     return rate.tau * math.ceil(2 * math.log(accuracy) / math.log(left) * (1 - 1e-12))
+
+
+def spectrum(matrix: MixingMatrix) -> Array:
+    """Return the eigenvalues of a symmetric W, otherwise its singular values.
+
+    Parameters
+    ----------
+    matrix : MixingMatrix
+        The mixing matrix W.
+
+    Returns
+    -------
+    ndarray of float64, shape (n,)
+        The values in ascending order.
+
+    Examples
+    --------
+    >>> from topologies import build_graph, mixing_matrix
+    >>> spectrum(mixing_matrix(build_graph("complete", 3), "uniform")).round(12) + 0.0
+    array([0., 0., 1.])
+    """
+    from scipy import linalg
+
+    dense = matrix.to_dense()
+    values = np.linalg.eigvalsh(dense) if matrix.symmetric else linalg.svdvals(dense)[::-1]
+    return np.asarray(values, dtype=np.float64)
+
+
+def slem(matrix: MixingMatrix) -> float:
+    """Return ||W - 11'/n||_2, the factor by which one round contracts in the worst case.
+
+    Of a symmetric W this is the second largest eigenvalue modulus. Where columns do not sum to one
+    it is ||(I - 11'/n) W||_2, the same worst-case contraction of the distance from consensus.
+
+    Parameters
+    ----------
+    matrix : MixingMatrix
+        The mixing matrix W.
+
+    Returns
+    -------
+    float
+        The SLEM; 0 for one node.
+
+    Raises
+    ------
+    TopologyError
+        If Lanczos iterations do not converge on a matrix of more than 2000 nodes.
+
+    Examples
+    --------
+    >>> from topologies import build_graph, mixing_matrix
+    >>> round(slem(mixing_matrix(build_graph("ring", 4), "metropolis_hastings")), 12)
+    0.333333333333
+    """
+    return contraction([matrix])
+
+
+def effective_neighbours(source: MixingMatrix | Schedule, gamma: float = 0.9) -> float:
+    """Return how many nodes' noise a node averages in a random walk with decay ``gamma``.
+
+    Nodes update z <- W (sqrt(gamma) z + noise). The number is the stationary variance of a node
+    without communication, 1 / (1 - gamma), divided by that with it: n for the complete graph, 1
+    without any exchange. For symmetric W with eigenvalues l the latter is the mean of l^2 / (1 -
+    gamma l^2) (Vogels, Hendrikx and Jaggi 2022, Beyond spectral gap, section 3). For schedules that
+    are not static the covariance itself is iterated: over one period, or, if random, over ten times
+    the rounds in which gamma^k falls below 1e-9.
+
+    Parameters
+    ----------
+    source : MixingMatrix | Schedule
+        The matrix or schedule.
+    gamma : float, default 0.9
+        The decay, in (0, 1).
+
+    Returns
+    -------
+    float
+        The effective number of neighbours.
+
+    Examples
+    --------
+    >>> from topologies import build_graph, mixing_matrix
+    >>> round(effective_neighbours(mixing_matrix(build_graph("complete", 5), "uniform")), 6)
+    5.0
+    """
+    schedule = as_schedule(source)
+    if schedule.period == 1 and schedule.symmetric:
+        squares = spectrum(schedule.matrix(1)) ** 2
+        return float(1 / (1 - gamma) / np.mean(squares / (1 - gamma * squares)))
+    forgetting = math.ceil(math.log(1e-9) / math.log(gamma))
+    observed = schedule.period or 10 * forgetting
+    covariance = np.zeros((schedule.n, schedule.n))
+    variance = 0.0
+    for k in range(1, forgetting + observed + 1):
+        w = schedule.matrix(k).to_sparse()
+        covariance = w @ (gamma * covariance + np.eye(schedule.n))
+        covariance = (w @ covariance.T).T
+        if k > forgetting:
+            variance += covariance.trace() / schedule.n / observed
+    return float(1 / (1 - gamma) / variance)
+
+
+def diameter(graph: nx.Graph) -> float:
+    """Return the largest number of hops between two nodes.
+
+    Parameters
+    ----------
+    graph : networkx.Graph
+        An undirected graph on 0 .. n-1.
+
+    Returns
+    -------
+    float
+        The diameter; infinity if the graph is disconnected.
+
+    Examples
+    --------
+    >>> diameter(nx.cycle_graph(6))
+    3.0
+    """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import shortest_path
+
+    n, edges = len(graph), edge_array(graph)
+    adjacency = csr_array((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(n, n))
+    longest = 0.0
+    for start in range(0, n, 512):
+        sources = range(start, min(start + 512, n))
+        hops = shortest_path(adjacency, directed=False, unweighted=True, indices=sources)
+        longest = max(longest, float(hops.max()))
+    return longest
+
+
+SAMPLED_ROUNDS = 50
+MESSAGE_BYTES = 4_000_000
+
+
+def sampled_rounds(schedule: Schedule) -> list[MixingMatrix]:
+    """Return the matrices of one period, or of the first rounds of a schedule without one."""
+    count = schedule.period or schedule.tau * math.ceil(SAMPLED_ROUNDS / schedule.tau)
+    return [schedule.matrix(k) for k in range(1, count + 1)]
+
+
+def messages_received(matrix: MixingMatrix) -> NDArray[np.int64]:
+    """Return from how many other nodes each node needs a message in a round with this W."""
+    edges = matrix.edges[np.abs(matrix.weights) > ACTIVE]
+    receivers = edges.ravel() if matrix.symmetric else edges[:, 0]
+    return np.bincount(receivers, minlength=matrix.n)
+
+
+@dataclass(frozen=True)
+class Communication:
+    """The messages that a schedule sends.
+
+    Attributes
+    ----------
+    messages : float
+        Messages per round of all nodes together, on average.
+    most_messages : int
+        The most messages received by one node in one of the rounds looked at.
+    bytes : float
+        Bytes per round of all nodes together, on average.
+    rounds : float
+        Rounds until the distance from consensus is ``accuracy`` of the first; may be infinite.
+    bytes_to_accuracy : float
+        Bytes sent in these rounds.
+    """
+
+    messages: float
+    most_messages: int
+    bytes: float
+    rounds: float
+    bytes_to_accuracy: float
+
+
+def communication(
+    source: MixingMatrix | Schedule,
+    *,
+    message_bytes: float = MESSAGE_BYTES,
+    accuracy: float = 1e-2,
+    rate: ConsensusRate | None = None,
+) -> Communication:
+    """Return what gossip with a matrix or schedule sends.
+
+    Edges of weight zero send nothing.
+
+    Parameters
+    ----------
+    source : MixingMatrix | Schedule
+        The matrix or schedule.
+    message_bytes : float, default MESSAGE_BYTES
+        The size of a message in bytes.
+    accuracy : float, default 0.01
+        The relative distance from consensus to reach, in (0, 1).
+    rate : ConsensusRate, optional
+        The consensus rate of ``source``, if it is known already.
+
+    Returns
+    -------
+    Communication
+        Messages, bytes and rounds.
+    """
+    schedule = as_schedule(source)
+    received = [messages_received(matrix) for matrix in sampled_rounds(schedule)]
+    messages = float(np.mean([counts.sum() for counts in received]))
+    rounds = 0.0
+    if schedule.n > 1:
+        rounds = rounds_to(accuracy, rate or consensus_rate(schedule))
+    total = messages * message_bytes * rounds if messages else 0.0
+    most = max(int(counts.max()) for counts in received)
+    return Communication(messages, most, messages * message_bytes, rounds, total)
+
+
+@dataclass(frozen=True)
+class GossipRun:
+    """The course of gossip on random vectors over the rounds 0 .. K.
+
+    Attributes
+    ----------
+    distance : ndarray of float64, shape (K + 1,)
+        Root mean square distance of the nodes from their mean, 1 in round 0.
+    predicted : ndarray of float64, shape (K + 1,)
+        The bound by the consensus rate, (1 - p)^(floor(k / tau) / 2).
+    rate : ConsensusRate
+        The consensus rate.
+    contraction : float
+        Factor per round on the distance, measured over the later half of the rounds above rounding
+        error.
+    drift : float
+        The total movement of the mean, relative to the distance in round 0.
+    """
+
+    distance: Array
+    predicted: Array
+    rate: ConsensusRate
+    contraction: float
+    drift: float
+
+
+def gossip(
+    source: MixingMatrix | Schedule, rounds: int = 100, *, width: int = 16, seed: int = 0
+) -> GossipRun:
+    """Average random normal vectors by x <- W^k x and measure the distance from consensus.
+
+    Parameters
+    ----------
+    source : MixingMatrix | Schedule
+        The matrix or schedule.
+    rounds : int, default 100
+        The number of rounds.
+    width : int, default 16
+        The number of entries of each vector.
+    seed : int, default 0
+        The seed of the vectors.
+
+    Returns
+    -------
+    GossipRun
+        The measured and the predicted distances.
+
+    Examples
+    --------
+    >>> from topologies import build_schedule
+    >>> run = gossip(build_schedule("one_peer_exponential", 4), rounds=2)
+    >>> bool(run.distance[-1] < 1e-15)
+    True
+    """
+    schedule = as_schedule(source)
+    check_memory(16 * (schedule.n * width + rounds), f"{rounds} rounds of {width} entries a node")
+    rate = consensus_rate(schedule)
+    x = np.random.default_rng(seed).standard_normal((schedule.n, width))
+    start = x.mean(axis=0)
+    distance = np.empty(rounds + 1)
+    distance[0] = _distance(x)
+    for k in range(1, rounds + 1):
+        x = schedule.matrix(k).to_sparse() @ x
+        distance[k] = _distance(x)
+    scale = distance[0] or 1.0
+    predicted = max(0.0, 1 - rate.p) ** (np.arange(rounds + 1) // rate.tau / 2)
+    drift = float(np.sqrt(((x.mean(axis=0) - start) ** 2).mean()) / scale)
+    relative = distance / scale
+    return GossipRun(relative, predicted, rate, _late_contraction(relative, rate.tau), drift)
+
+
+def _distance(x: Array) -> float:
+    return float(np.sqrt(((x - x.mean(axis=0)) ** 2).mean()))
+
+
+def _late_contraction(distance: Array, tau: int) -> float:
+    """Return the factor per round over the later half of the rounds above rounding error."""
+    above = np.flatnonzero(distance > 1e-12)
+    last = int(above[-1]) if len(above) else 0
+    blocks = last // tau
+    if not blocks:
+        return 0.0
+    middle = blocks // 2
+    ratio = distance[blocks * tau] / distance[middle * tau]
+    return float(ratio ** (1 / ((blocks - middle) * tau)))

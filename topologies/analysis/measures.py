@@ -15,16 +15,22 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.analysis.consensus import consensus_rate
-from topologies.analysis.messages import MESSAGE_BYTES, communication, sampled_rounds
-from topologies.analysis.spectrum import diameter, effective_neighbours, slem
-from topologies.clock import cpu_seconds
-from topologies.graphs.build import NODES, build_graph, parse_graph
+from topologies.analysis.consensus import (
+    MESSAGE_BYTES,
+    communication,
+    consensus_rate,
+    diameter,
+    effective_neighbours,
+    sampled_rounds,
+    slem,
+)
+from topologies.graphs.build import build_graph, parse_graph
+from topologies.inputs import TopologyError, cpu_seconds, node_count
 from topologies.matrix import ACTIVE, MixingMatrix
-from topologies.parameters import TopologyError, node_count, parse_spec
 from topologies.schedules.sequences import Schedule, as_schedule
-from topologies.schedules.table import SCHEDULES, build_schedule, parse_schedule
-from topologies.weights.rules import check_weights
+from topologies.schedules.table import SCHEDULES, build_schedule, parse_schedule, read_schedule
+from topologies.schema import find, from_text, parse_spec, values_of
+from topologies.weights.rules import WEIGHTS, check_weights
 
 SPECTRUM_NODES = 3000
 COVARIANCE_NODES = 300
@@ -188,13 +194,14 @@ class Case:
 
 def plan(text: str, weights: str, schedule: str, n: int | None) -> Plan:
     """Parse a graph, or a schedule that needs none, with its weights and schedule."""
-    name, given = parse_spec(text)
-    rule, rule_options = parse_spec(weights)
-    rule_options = check_weights(rule, rule_options)
+    name, words = parse_spec(text)
+    rule, given = parse_spec(weights)
+    known = find(WEIGHTS, "weight rule", rule).parameters
+    rule_options = check_weights(rule, values_of(known, given))
     if name in SCHEDULES and SCHEDULES[name].uses == "nodes":
-        nodes = NODES.read(name, "n", given.pop("n", n))
-        options = parse_schedule(name + ":" + ",".join(f"{k}={v}" for k, v in given.items()))[1]
-        arguments = {"n": node_count(name, nodes)}
+        stated = words.pop("n", None)
+        arguments = {"n": node_count(name, n if stated is None else from_text(stated, int))}
+        options = read_schedule(name, words)
         return Plan(text, None, arguments, rule, rule_options, name, options)
     if name in SCHEDULES:
         raise TopologyError(
@@ -207,8 +214,8 @@ def plan(text: str, weights: str, schedule: str, n: int | None) -> Plan:
         raise TopologyError(f"the schedule {kind} uses no graph: write {kind}:n=... in its place")
     uses_weights = uses == "weights"
     around = [schedule] if schedule != "static" else []
-    words = [text, *([weights] if uses_weights else []), *around]
-    return Plan(" · ".join(words), family, arguments, rule, rule_options, kind, options)
+    parts = [text, *([weights] if uses_weights else []), *around]
+    return Plan(" · ".join(parts), family, arguments, rule, rule_options, kind, options)
 
 
 def carry_out(plan: Plan, seed: int) -> Case:

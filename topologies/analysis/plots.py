@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import networkx as nx
 import numpy as np
 
-from topologies.analysis.messages import GossipRun
-from topologies.analysis.spectrum import spectrum
+from topologies.analysis.consensus import GossipRun, spectrum
 from topologies.matrix import ACTIVE, MixingMatrix
 from topologies.schedules.sequences import Schedule
 

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from topologies.analysis.consensus import consensus_rate
+from topologies.analysis.consensus import communication, consensus_rate
 from topologies.analysis.measures import Case, Plan, carry_out, plan
-from topologies.analysis.messages import communication
 from topologies.graphs.families import torus_shape
-from topologies.links.timing import Links, after_gossip
+from topologies.inputs import TopologyError, closest
+from topologies.links.network import Links, after_gossip
 from topologies.matrix import ACTIVE, MixingMatrix
-from topologies.parameters import TopologyError, closest, parse_spec
 from topologies.schedules.circulants import prime_factors
 from topologies.schedules.sequences import Schedule
+from topologies.schema import parse_spec
 
 # What a budget may limit; all but the degree may also order the candidates.
 BUDGETS: dict[str, str] = {

@@ -2,41 +2,39 @@
 
 from __future__ import annotations
 
-import inspect
 import random
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import networkx as nx
 import numpy as np
+from annotated_types import Ge
 from numpy.typing import NDArray
 
 from topologies.graphs.families import FAMILIES, Family, count_nodes
-from topologies.parameters import (
-    OwnPartError,
-    Parameter,
-    TopologyError,
-    call_own,
-    find,
-    kind_of,
-    parse_spec,
-    read_parameters,
-)
-from topologies.places import within
+from topologies.inputs import TopologyError, node_count
+from topologies.schema import check_options, find, from_text, options_of, parse_spec, values_of
 
 MAX_TRIES = 100
 
-ON_DISCONNECTED = Parameter(
-    str,
-    "what to do with a disconnected draw",
-    default="resample",
-    choices=("resample", "error", "keep", "augment"),
-)
-SEED = Parameter(int, "seed of the draw", low=0)
-NODES = Parameter(int, "number of nodes", low=1)
+
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """Options of every graph.
+
+    Parameters
+    ----------
+    seed
+        Seed of the draw.
+    on_disconnected
+        What to do with a disconnected draw.
+    """
+
+    seed: Annotated[int, Ge(0)] | None = None
+    on_disconnected: Literal["resample", "error", "keep", "augment"] = "resample"
 
 
 def build_graph(
@@ -83,7 +81,7 @@ def build_graph(
     Raises
     ------
     TopologyError
-        For an unknown family, a bad parameter, a size that does not exist, or if no draw is
+        For an unknown family, a bad option, a size that does not exist, or if no draw is
         connected.
 
     Examples
@@ -183,67 +181,56 @@ def parse_graph(text: str, n: int | None = None) -> tuple[str, dict[str, Any]]:
     >>> build_graph(name, seed=1, **arguments).number_of_nodes()
     100
     """
-    name, given = parse_spec(text)
-    stated = NODES.read(name, "n", given.pop("n", None))
-    if stated is not None or not find(FAMILIES, "graph family", name).determined_by(given):
-        n = stated or n
-    else:
-        n = None
-    arguments = _resolve(name, n, given)[1]
+    name, words = parse_spec(text)
+    family = find(FAMILIES, "graph family", name)
+    stated = words.pop("n", None)
+    if stated is not None:
+        n = node_count(name, from_text(stated, int))
+    elif words and not family.needs_n:
+        n = None  # which the options determine, as of a torus or a file
+    arguments = _resolve(name, n, values_of({**family.parameters, **DRAW}, words))[1]
     if n is not None:
         arguments["n"] = n
-    if "seed" not in given:
+    if "seed" not in words:
         del arguments["seed"]
     return name, arguments
 
 
+DRAW = options_of(Draw)
+
+
 def _resolve(name: str, n: int | None, params: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
     family = find(FAMILIES, "graph family", name)
-    if family.parameters is None:
-        family = replace(family, random="seed" in inspect.signature(family.build).parameters)
-    own = {key: value for key, value in params.items() if key not in ("seed", "on_disconnected")}
-    values = read_parameters(name, family, own)
-    values["seed"] = SEED.read(name, "seed", params.get("seed"))
-    values["on_disconnected"] = ON_DISCONNECTED.read(
-        name, "on_disconnected", params.get("on_disconnected")
-    )
-    count = count_nodes(name, family, n, values)
-    if (
-        name == "erdos_renyi"
-        and values["p"] == 0
-        and count != 1
-        and values["on_disconnected"] != "keep"
-    ):
-        raise TopologyError(
-            "erdos_renyi: p is 0, which gives no edges: every node would stay alone; "
-            'ask for that with on_disconnected="keep", or give p in (0, 1]'
-        )
+    own = {key: value for key, value in params.items() if key not in DRAW}
+    drawn = {key: value for key, value in params.items() if key in DRAW}
+    values = {**family.complete(name, own), **check_options(Draw, drawn, name)}
+    count_nodes(name, family, n, values)
     return family, values
 
 
 def _draw(name: str, family: Family, values: dict[str, Any], generator: random.Random) -> nx.Graph:
-    arguments = dict(values, seed=generator) if family.random else values
-    if family.parameters is not None:
-        return family.build(**arguments)
-    graph = call_own(name, family.build, "topology", {}, arguments)
-    _check_own_graph(name, graph, arguments.get("n"), within(family.build))
+    graph = family.build(**values, **({"seed": generator} if family.random else {}))
+    if family.own:
+        _check_own_graph(name, graph, values.get("n"))
     return graph
 
 
-def _check_own_graph(name: str, graph: Any, n: int | None, where: str) -> None:
-    """Refuse a user's graph unless it is undirected, on 0 .. n-1, and without self-loops."""
-    wanted = (
-        f"{name.rpartition(':')[2]}(n, **options) must return an undirected networkx.Graph on "
-        f"0 .. n-1{where}"
-    )
-    if not isinstance(graph, nx.Graph) or graph.is_directed() or graph.is_multigraph():
-        raise OwnPartError(f"{name} returned {kind_of(graph)}; {wanted}", "topology")
-    if n is not None and len(graph) != n:
-        said = f"{name} returned a graph of {len(graph)} nodes for n = {n}; {wanted}"
-        raise OwnPartError(said, "topology")
-    if set(graph) != set(range(len(graph))) or not graph or nx.number_of_selfloops(graph):
-        said = f"{name} returned a graph with self-loops, or on others than 0 .. n-1; {wanted}"
-        raise OwnPartError(said, "topology")
+def _check_own_graph(name: str, graph: Any, n: int | None) -> None:
+    """Check that a user's graph is undirected, on 0 .. n-1, and without self-loops."""
+    if (
+        not isinstance(graph, nx.Graph)
+        or graph.is_directed()
+        or graph.is_multigraph()
+        or (n is not None and len(graph) != n)
+        or set(graph) != set(range(len(graph)))
+        or not graph
+        or nx.number_of_selfloops(graph)
+    ):
+        nodes = "n-1" if n is None else n - 1
+        raise TopologyError(
+            f"{name} returned {graph}; it must return an undirected networkx.Graph on 0 .. {nodes} "
+            "without self-loops"
+        )
 
 
 def _treat_disconnected(graph: nx.Graph, policy: str) -> nx.Graph:

@@ -6,15 +6,15 @@ import io
 import math
 import re
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import networkx as nx
 import numpy as np
+from annotated_types import Ge
 from numpy.typing import NDArray
 
-from topologies.inputs import read_bytes
+from topologies.inputs import TopologyError, check_memory, check_nodes, node_count, read_bytes
 from topologies.matrix import MixingMatrix
-from topologies.parameters import TopologyError, check_memory, node_count
 
 WHOLE = re.compile(r"-?[0-9]{1,18}")
 
@@ -40,8 +40,14 @@ def read_numbers(path: str | Path) -> NDArray[np.float64]:
         raise TopologyError(f"{str(path)!r} is not a table of numbers: {error}") from error
 
 
-def edge_list(n: int | None = None, path: str = "") -> nx.Graph:
-    """Return the graph of a text file with one edge ``i j`` or ``i j weight`` per line."""
+def edge_list(n: int | None = None, *, path: str) -> nx.Graph:
+    """A text file with one edge ``i j`` or ``i j weight`` a line.
+
+    Parameters
+    ----------
+    path
+        The file to read.
+    """
     graph = nx.Graph()
     for number, line in enumerate(read_text(path, "graph file").splitlines(), start=1):
         words = line.split("#")[0].replace(",", " ").split()
@@ -58,8 +64,14 @@ def edge_list(n: int | None = None, path: str = "") -> nx.Graph:
     return _relabelled(graph, n, f"edge_list {path}")
 
 
-def graphml(n: int | None = None, path: str = "") -> nx.Graph:
-    """Return the undirected graph of a GraphML file, with labels replaced by 0 .. n-1 in order."""
+def graphml(n: int | None = None, *, path: str) -> nx.Graph:
+    """A GraphML file, with labels replaced by 0 .. n-1 in order.
+
+    Parameters
+    ----------
+    path
+        The file to read.
+    """
     graph = read_graphml(path, "graph file")
     if graph.is_directed():
         raise TopologyError(
@@ -77,15 +89,20 @@ def read_graphml(path: str | Path, what: str) -> nx.Graph:
         raise TopologyError(f"{str(path)!r} is not a GraphML file: {error}") from error
 
 
-def matrix(n: int | None = None, path: str = "") -> nx.Graph:
-    """Return the graph of a stored symmetric mixing matrix."""
+def matrix(n: int | None = None, *, path: str) -> nx.Graph:
+    """The graph of a stored mixing matrix (.npz or .csv).
+
+    Parameters
+    ----------
+    path
+        The file to read.
+    """
     found = read_matrix(path)
     if not found.symmetric:
         raise TopologyError(
             f"matrix: {path} holds a directed matrix, but must hold a symmetric one"
         )
-    if n not in (None, found.n):
-        raise TopologyError(f"matrix: {path} holds a matrix of {found.n} nodes, but n is {n}")
+    check_nodes("matrix", n, found.n, path)
     graph = nx.empty_graph(found.n)
     for (i, j), weight in zip(found.edges.tolist(), found.weights.tolist(), strict=True):
         graph.add_edge(i, j, weight=weight)
@@ -146,8 +163,16 @@ def read_text(path: str | Path, what: str) -> str:
 WORD = re.compile(r"([0-9]{1,9})([->])([0-9]{1,9})(?::([-+.0-9eE]{1,30}))?")
 
 
-def edges_graph(n: int | None = None, nodes: int = 1, edges: str = "") -> nx.Graph:
-    """Return the graph of a text of edges."""
+def edges(n: int | None = None, *, nodes: Annotated[int, Ge(1)], edges: str = "") -> nx.Graph:
+    """Edges written out: 0-1 1-2:0.25, with a weight behind a colon.
+
+    Parameters
+    ----------
+    nodes
+        Number of nodes.
+    edges
+        The edges, with spaces between.
+    """
     graph = nx.empty_graph(nodes)
     for i, sign, j, weight in words_of(edges, nodes, "edges"):
         if sign != "-":

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.parameters import TopologyError
+from topologies.inputs import TopologyError
 
 Array = NDArray[np.float64]
 Nodes = NDArray[np.int64]

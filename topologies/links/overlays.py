@@ -1,4 +1,8 @@
-"""Overlays for given links, designed for a small cycle time (Marfoq, Xu, Neglia and Vidal 2020).
+"""The cycle time of an overlay on given links (Marfoq, Xu, Neglia and Vidal 2020). Starting times
+then obey a max-plus linear recursion, and grow by the *cycle time* per round: the largest mean
+delay of a directed cycle, 1 / throughput (their eq. 5).
+
+Overlays for given links, designed for a small cycle time (Marfoq, Xu, Neglia and Vidal 2020).
 Topologies that are designed for the links of a network (Marfoq et al. 2020).
 """
 
@@ -6,16 +10,87 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
+from typing import Annotated
 
 import networkx as nx
 import numpy as np
+from annotated_types import Ge, Gt, Le
 from networkx.algorithms.approximation import christofides
+from numpy.typing import NDArray
 
-from topologies.links.network import Network, read_network
-from topologies.links.throughput import check_delays, cycle_time
+from topologies.inputs import TopologyError, check_nodes, closest
+from topologies.links.network import Links, Network, read_network
 from topologies.matrix import MixingMatrix
-from topologies.parameters import Parameter, TopologyError, closest
 from topologies.schedules.sequences import Arrays, Periodic, identity
+
+Array = NDArray[np.float64]
+
+# Seconds; the sum of as many delays as a walk has is finite.
+LONGEST_DELAY = 1e290
+
+TOO_LONG = (
+    f"a delay of the network is above {LONGEST_DELAY:g} seconds: it has too small a bandwidth, or "
+    "too large a latency, message or number of local steps"
+)
+
+
+def delays(
+    overlay: nx.DiGraph, network: Network, *, message_bits: float, local_steps: int = 1
+) -> Array:
+    """Return the seconds from the start of i's round to the arrival of its message at j
+    (eq. 3).
+    """
+    n = network.n
+    work = local_steps * network.compute
+    table = np.full((n, n), np.inf)
+    np.fill_diagonal(table, work)
+    arcs = np.array(list(overlay.edges), dtype=np.int64).reshape(-1, 2)
+    senders, receivers = arcs.T
+    links = Links(network, np.arange(n))
+    table[senders, receivers] = work[senders] + links.travel(receivers, senders, message_bits)
+    return table
+
+
+def maximum_cycle_mean(table: Array) -> float:
+    """Return the largest mean of the finite entries around a directed cycle (Karp 1978)."""
+    n = len(table)
+    arcs = np.where(np.isfinite(table), table, -np.inf)
+    # longest[k, v]: of the walks of k arcs that end at v, from anywhere.
+    longest = np.zeros((n + 1, n))
+    for k in range(n):
+        longest[k + 1] = (longest[k][:, None] + arcs).max(axis=0)
+    reached = np.isfinite(longest[n])
+    if not reached.any():
+        return -np.inf
+    lengths = np.arange(n, 0, -1)[:, None]
+    means = (longest[n][None, reached] - longest[:n, reached]) / lengths
+    return float(means.min(axis=0).max())
+
+
+def cycle_time(
+    overlay: nx.DiGraph, network: Network, *, message_bits: float, local_steps: int = 1
+) -> float:
+    """Return the seconds per round of the overlay in the long run."""
+    table = delays(overlay, network, message_bits=message_bits, local_steps=local_steps)
+    own = [(node, node) for node in overlay]
+    if not all(np.isfinite(table[arc]) for arc in [*overlay.edges, *own]):
+        raise TopologyError(TOO_LONG)
+    server = overlay.graph.get("server")
+    if server is None:
+        return maximum_cycle_mean(table)
+    others = np.array([i for i in overlay if i != server], dtype=np.int64)
+    down = table[server, others] - local_steps * network.compute[server]
+    return float(max(table[server, server], (down + table[others, server]).max(initial=0.0)))
+
+
+def check_delays(network: Network, *, message_bits: float, local_steps: int = 1) -> None:
+    """Check that the delays of every walk through the network can be added up."""
+    slowest = min(network.upload.min(), network.download.min(), network.bandwidth.min())
+    with np.errstate(over="ignore"):
+        sending = message_bits * network.n / slowest
+        longest = local_steps * network.compute.max() + network.latency.max() + sending
+    if not longest <= LONGEST_DELAY:
+        raise TopologyError(TOO_LONG)
 
 
 def star(network: Network, *, message_bits: float, local_steps: int = 1) -> nx.DiGraph:
@@ -143,64 +218,76 @@ def _best(
     return min(overlays, key=seconds)
 
 
-# Parameters of every design.
-PARAMETERS = {
-    "path": Parameter(str, "the network: .csv of latencies, .graphml or .gml", required=True),
-    "message_bytes": Parameter(
-        float, "size of a message", 4_000_000.0, low=0, high=1e300, open_ends=("low",)
-    ),
-    "local_steps": Parameter(int, "local steps in a round", 1, low=1),
-}
+Bytes = Annotated[float, Gt(0), Le(1e300)]
+Steps = Annotated[int, Ge(1)]
 
 
 def mst_graph(
-    n: int | None = None, path: str = "", message_bytes: float = 4e6, local_steps: int = 1
+    n: int | None = None, *, path: str, message_bytes: Bytes = 4e6, local_steps: Steps = 1
 ) -> nx.Graph:
-    """Return the minimum spanning tree of a network's delays; see ``overlays.mst``."""
+    """The minimum spanning tree of the delays of a network.
+
+    Parameters
+    ----------
+    path
+        The network: .csv of latencies, .graphml or .gml.
+    message_bytes
+        Size of a message.
+    local_steps
+        Local steps in a round.
+    """
     return _undirected("mst", n, path, message_bytes, local_steps)
 
 
 def delta_mbst_graph(
-    n: int | None = None, path: str = "", message_bytes: float = 4e6, local_steps: int = 1
+    n: int | None = None, *, path: str, message_bytes: Bytes = 4e6, local_steps: Steps = 1
 ) -> nx.Graph:
-    """Return the spanning tree of small degree and delay of a network; see ``overlays``."""
+    """A spanning tree of a network with small degrees and delays.
+
+    Parameters
+    ----------
+    path
+        The network: .csv of latencies, .graphml or .gml.
+    message_bytes
+        Size of a message.
+    local_steps
+        Local steps in a round.
+    """
     return _undirected("delta_mbst", n, path, message_bytes, local_steps)
 
 
 def _undirected(
     name: str, n: int | None, path: str, message_bytes: float, local_steps: int
 ) -> nx.Graph:
-    network = _network(name, n, path)
+    network = read_network(path)
+    check_nodes(name, n, network.n, path)
     overlay = design(name, network, message_bits=8 * message_bytes, local_steps=local_steps)
     graph = nx.empty_graph(network.n)
     graph.add_edges_from(overlay.edges)
     return graph
 
 
-def _network(name: str, n: int | None, path: str) -> Network:
+def prepare_tour(*, path: str, message_bytes: Bytes = 4e6, local_steps: Steps = 1) -> Arrays:
+    """Return the arcs of the directed ring along a short tour of a network.
+
+    Parameters
+    ----------
+    path
+        The network: .csv of latencies, .graphml or .gml.
+    message_bytes
+        Size of a message.
+    local_steps
+        Local steps in a round.
+    """
     network = read_network(path)
-    if n is not None and n != network.n:
-        raise TopologyError(f"{name}: n is {n}, but the network {path!r} has {network.n} nodes")
-    return network
-
-
-def prepare_tour(
-    graph: object, rule: object, path: str, message_bytes: float, local_steps: int
-) -> Arrays:
-    """Return the arcs of the directed ring along a short tour of a network."""
-    network = _network("tour", None, path)
     overlay = design("ring", network, message_bits=8 * message_bytes, local_steps=local_steps)
     arcs = np.array(list(overlay.edges), dtype=np.int64).reshape(-1, 2)
     return {"nodes": np.array(network.n), "arcs": arcs}
 
 
-def restore_tour(
-    n: int, seed: int, arrays: Arrays, path: str, message_bytes: float, local_steps: int
-) -> Periodic:
-    """Return the schedule in which each node averages with the one before it on the tour."""
-    if arrays["nodes"] != n:
-        found = int(arrays["nodes"])
-        raise TopologyError(f"tour: n is {n}, but the network {path!r} has {found} nodes")
+def restore_tour(n: int, arrays: Arrays, *, path: str) -> Periodic:
+    """Averages with the node before on a short tour of a network; directed."""
+    check_nodes("tour", n, int(arrays["nodes"]), path)
     if n <= 2:
         pair = MixingMatrix(n, np.array([(0, 1)] * (n - 1)), np.full(n - 1, 0.5))
         return Periodic((pair if n == 2 else identity(1),))

@@ -12,20 +12,30 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import partial
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge, Gt, Le
 from numpy.typing import NDArray
 
+from topologies.inputs import TopologyError
 from topologies.matrix import MixingMatrix
-from topologies.parameters import TopologyError
 from topologies.schedules.sequences import Drawn, Periodic, identity, stream
 
 Nodes = NDArray[np.int64]
+Count = Annotated[int, Ge(1)]
+Step = Annotated[float, Gt(0), Le(1)]
 Rounds = defaultdict[int, list[tuple[int, int, float]]]
 
 
-def base_k(n: int, peers: int = 1) -> Periodic:
-    """Return rounds with at most ``peers`` neighbours per node, after which the mean is exact."""
+def base_k(n: int, *, peers: Count = 1) -> Periodic:
+    """Few neighbours a round, the exact mean after a period (Base-(k+1) graph, Takezawa 2023).
+
+    Parameters
+    ----------
+    peers
+        Most neighbours of a node in a round.
+    """
     nodes, base = np.arange(n), peers + 1
     factors: list[int] = []
     for factor in range(base, 1, -1):
@@ -40,18 +50,31 @@ def base_k(n: int, peers: int = 1) -> Periodic:
     return _periodic(n, min(across, _mean_of(nodes, base), key=len))
 
 
-def simple_base_k(n: int, peers: int = 1) -> Periodic:
-    """Return the Simple Base-(k+1) graph, k = ``peers``: ``base_k`` without its factors of n. The
-    period is at most 2 log_(peers + 1) n + 2, and never below that of ``base_k`` (Takezawa et al.
-    2023, section 4.2).
+def simple_base_k(n: int, *, peers: Count = 1) -> Periodic:
+    """As base_k, without factors of n (Simple Base-(k+1) graph).
+
+    The period is at most 2 log_(peers + 1) n + 2, and never below that of ``base_k`` (Takezawa et
+    al. 2023, section 4.2).
+
+    Parameters
+    ----------
+    peers
+        Most neighbours of a node in a round.
     """
     return _periodic(n, _mean_of(np.arange(n), peers + 1))
 
 
-def hyper_hypercube(n: int, peers: int | None = None) -> Periodic:
-    """Return the k-peer hyper-hypercube, k = ``peers``: one round for each factor of n. Nodes are
-    the digits of their number in a mixed base of factors of at most peers + 1, and those that
-    differ in one digit average with each other in its round (Takezawa et al. 2023, section 4.1).
+def hyper_hypercube(n: int, *, peers: Count | None = None) -> Periodic:
+    """A round for each factor of n, the exact mean after a period (k-peer hyper-hypercube).
+
+    Nodes are the digits of their number in a mixed base of factors of at most peers + 1, and those
+    that differ in one digit average with each other in its round (Takezawa et al. 2023, section
+    4.1).
+
+    Parameters
+    ----------
+    peers
+        Most neighbours of a node in a round. None is the fewest that n allows.
     """
     largest = max(prime_factors(n), default=1)
     most = max(1, largest - 1) if peers is None else peers
@@ -167,15 +190,18 @@ def powers(n: int, base: int = 2) -> list[int]:
 
 
 def one_peer_exponential(n: int) -> Periodic:
-    """Return the schedule in which each node averages with one node before it. Assran et al. 2019
-    (Stochastic gradient push for distributed deep learning); Ying et al. 2021 (Exponential graph
-    is provably efficient for decentralized deep training).
+    """Averages with the node 1, 2, 4, ... before; directed (Assran 2019, Ying 2021)."""
+    return k_peer_exponential(n, peers=1)
+
+
+def k_peer_exponential(n: int, *, peers: Count = 1) -> Periodic:
+    """Averages with nodes j (peers + 1)^t before, j = 1 .. peers; directed.
+
+    Parameters
+    ----------
+    peers
+        Most neighbours of a node in a round.
     """
-    return k_peer_exponential(n, 1)
-
-
-def k_peer_exponential(n: int, peers: int = 1) -> Periodic:
-    """Return the schedule in which each node averages with ``peers`` nodes before it."""
     rounds = [
         circulant(n, [j * hop for j in range(1, peers + 1)], 1 / (peers + 1))
         for hop in powers(n, peers + 1)
@@ -184,15 +210,13 @@ def k_peer_exponential(n: int, peers: int = 1) -> Periodic:
 
 
 def static_exponential(n: int) -> Periodic:
-    """Return the schedule in which node i averages itself and all nodes 2^k < n before it equally.
-    Ying et al. 2021, section 3.
-    """
+    """Averages with all nodes 1, 2, 4, ... before; directed (Ying et al. 2021, section 3)."""
     hops = powers(n)
     return Periodic((circulant(n, hops, 1 / (len(hops) + 1)),))
 
 
 def null_cascade(n: int) -> Periodic:
-    """Return commuting symmetric rounds of at most two peers, after which the mean is exact."""
+    """Commuting rounds of two peers, the exact mean after a period (after the null-cascade)."""
     rounds, left = [], n
     for p in prime_factors(n):
         left //= p
@@ -205,11 +229,32 @@ def null_cascade(n: int) -> Periodic:
     return Periodic(tuple(rounds) or (identity(n),))
 
 
-def equistatic(n: int, seed: int, shifts: int | None = None, *, directed: bool = True) -> Periodic:
-    """Return the mean of A(u), or of its symmetric part, over random shifts u: EquiStatic. With M
-    shifts drawn with replacement from 1 .. n-1, the factor on the distance from consensus is at
-    most rho with probability 1 - p if M >= 8 ln(2 n / p) / (3 rho^2) (Theorem 1).
+def d_equistatic(n: int, seed: int, *, shifts: Count | None = None) -> Periodic:
+    """The mean of random shifts in every round; directed (EquiTopo, Song et al. 2022).
+
+    With M shifts drawn with replacement from 1 .. n-1, the factor on the distance from consensus is
+    at most rho with probability 1 - p if M >= 8 ln(2 n / p) / (3 rho^2) (Theorem 1).
+
+    Parameters
+    ----------
+    shifts
+        Shifts that are drawn. None is ceil(log2 n).
     """
+    return _equistatic(n, seed, shifts, directed=True)
+
+
+def u_equistatic(n: int, seed: int, *, shifts: Count | None = None) -> Periodic:
+    """The mean of random shifts and their opposites in every round (EquiTopo, Theorem 2).
+
+    Parameters
+    ----------
+    shifts
+        Shifts that are drawn. None is ceil(log2 n).
+    """
+    return _equistatic(n, seed, shifts, directed=False)
+
+
+def _equistatic(n: int, seed: int, shifts: int | None, *, directed: bool) -> Periodic:
     if n == 1:
         return Periodic((identity(1),))
     drawn = basis(n, seed, shifts)
@@ -226,8 +271,14 @@ def basis(n: int, seed: int, shifts: int | None) -> NDArray[np.int64]:
     return stream(seed, "basis", 1).integers(1, n, size=count)
 
 
-def equitopo(n: int, seed: int, step: float = 0.5) -> Drawn:
-    """Return the schedule in which every node averages with the node u before it, u random."""
+def equitopo(n: int, seed: int, *, step: Step = 0.5) -> Drawn:
+    """Averages with the node a random number before; directed (OD-EquiDyn of all shifts).
+
+    Parameters
+    ----------
+    step
+        Weight of the exchange.
+    """
     weight = step * (n - 1) / n
     draw = partial(_draw_shift, n=n, weight=weight)
     square = partial(_mean_square_of_shifts, n, step)
@@ -244,10 +295,18 @@ def _draw_shift(random: np.random.Generator, n: int, weight: float) -> MixingMat
     return circulant(n, [int(random.integers(1, n)) if n > 1 else 0], weight)
 
 
-def od_equidyn(n: int, seed: int, step: float = 0.5, shifts: int | None = None) -> Drawn:
-    """Return OD-EquiDyn: ``equitopo`` with the shifts of one D-EquiStatic only."""
+def od_equidyn(n: int, seed: int, *, step: Step = 0.5, shifts: Count | None = None) -> Drawn:
+    """One of the shifts of a d_equistatic in each round; directed (EquiTopo).
+
+    Parameters
+    ----------
+    step
+        Weight of the exchange.
+    shifts
+        Shifts that are drawn. None is ceil(log2 n).
+    """
     if n == 1:
-        return equitopo(n, seed, step)
+        return equitopo(n, seed, step=step)
     drawn, weight = basis(n, seed, shifts), step * (n - 1) / n
 
     def draw(random: np.random.Generator) -> MixingMatrix:
@@ -263,10 +322,18 @@ def od_equidyn(n: int, seed: int, step: float = 0.5, shifts: int | None = None) 
     return Drawn(n, seed, draw, symmetric=n <= 2, mean_square=square)
 
 
-def ou_equidyn(n: int, seed: int, step: float = 0.5, shifts: int | None = None) -> Drawn:
-    """Return OU-EquiDyn: nodes are paired with those u behind, u random; symmetric. From a random
-    node on, each node that is free is paired with the node u behind it, if that is free too; pairs
-    exchange with weight step (n - 1) / n (Algorithm 2).
+def ou_equidyn(n: int, seed: int, *, step: Step = 0.5, shifts: Count | None = None) -> Drawn:
+    """Pairs of nodes a random number apart; symmetric (EquiTopo).
+
+    From a random node on, each node that is free is paired with the node u behind it, if that is
+    free too; pairs exchange with weight step (n - 1) / n (Algorithm 2).
+
+    Parameters
+    ----------
+    step
+        Weight of the exchange.
+    shifts
+        Shifts that are drawn from. None is all.
     """
     drawn = np.arange(1, max(n, 2)) if shifts is None or n == 1 else basis(n, seed, shifts)
     weight = step * (n - 1) / n

@@ -12,15 +12,16 @@ Mixing matrices made for clients whose labels are unlike, from how many of each 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import networkx as nx
 import numpy as np
+from annotated_types import Ge
 from numpy.typing import NDArray
 
 from topologies.graphs.files import read_numbers
+from topologies.inputs import TopologyError, check_memory, check_nodes
 from topologies.matrix import MixingMatrix
-from topologies.parameters import TopologyError, check_memory
 from topologies.schedules.sequences import Arrays, Static
 from topologies.weights.rules import metropolis_hastings
 
@@ -71,20 +72,26 @@ def stl_fw(labels: Array, neighbours: int, balance: float = 0.1) -> MixingMatrix
 
 
 def prepare_stl_fw(
-    graph: object, rule: object, labels: str, neighbours: int, balance: float
+    *, labels: str, neighbours: Annotated[int, Ge(1)] = 5, balance: Annotated[float, Ge(0)] = 0.1
 ) -> Arrays:
-    """Return what :func:`restore_stl_fw` needs: ``edges``, ``weights`` and ``nodes``."""
+    """Return the matrix of STL-FW: ``edges``, ``weights`` and ``nodes``.
+
+    Parameters
+    ----------
+    labels
+        CSV file of label counts, a row for each node and a column for each label.
+    neighbours
+        Most neighbours of a node.
+    balance
+        Weight of mixing as such against that of labels.
+    """
     made = stl_fw(shares(labels), neighbours, balance)
     return {"edges": made.edges, "weights": made.weights, "nodes": np.array([made.n])}
 
 
-def restore_stl_fw(
-    n: int, seed: int, arrays: Arrays, labels: str, neighbours: int, balance: float
-) -> Static:
-    """Return the schedule of the arrays of :func:`prepare_stl_fw`."""
-    nodes = int(arrays["nodes"][0])
-    if nodes != n:
-        raise TopologyError(f"stl_fw: {labels!r} has label counts of {nodes} nodes, not of {n}")
+def restore_stl_fw(n: int, arrays: Arrays, *, labels: str) -> Static:
+    """Few neighbours whose labels together are like those of all; directed (STL-FW)."""
+    check_nodes("stl_fw", n, int(arrays["nodes"][0]), labels)
     return Static(MixingMatrix(n, arrays["edges"], arrays["weights"], symmetric=False))
 
 
@@ -149,19 +156,34 @@ def clique_graph(cliques: NDArray[np.int64], between: Between) -> nx.Graph:
 
 
 def prepare_d_cliques(
-    graph: object, rule: object, labels: str, size: int, between: Between, swaps: int, draw: int
+    *,
+    labels: str,
+    size: Annotated[int, Ge(2)] = 10,
+    between: Between = "complete",
+    swaps: Annotated[int, Ge(0)] = 1000,
+    draw: Annotated[int, Ge(0)] = 0,
 ) -> Arrays:
-    """Return what :func:`restore_d_cliques` needs: ``edges``, ``weights`` and ``cliques``."""
+    """Return the matrix of D-Cliques: ``edges``, ``weights`` and ``cliques``.
+
+    Parameters
+    ----------
+    labels
+        CSV file of label counts, a row for each node and a column for each label.
+    size
+        Most members of a clique.
+    between
+        Edges between cliques.
+    swaps
+        Pairs of cliques in which a swap is sought.
+    draw
+        Seed of the search.
+    """
     cliques = greedy_swap(shares(labels), size, swaps, draw)
     made = metropolis_hastings(clique_graph(cliques, between))
     return {"edges": made.edges, "weights": made.weights, "cliques": cliques}
 
 
-def restore_d_cliques(n: int, seed: int, arrays: Arrays, labels: str, **given: object) -> Cliques:
-    """Return the schedule of the arrays of :func:`prepare_d_cliques`."""
-    cliques = arrays["cliques"]
-    if len(cliques) != n:
-        raise TopologyError(
-            f"d_cliques: {labels!r} has label counts of {len(cliques)} nodes, not of {n}"
-        )
-    return Cliques(MixingMatrix(n, arrays["edges"], arrays["weights"]), cliques)
+def restore_d_cliques(n: int, arrays: Arrays, *, labels: str) -> Cliques:
+    """Cliques that together have the labels of all, and few edges between (D-Cliques)."""
+    check_nodes("d_cliques", n, len(arrays["cliques"]), labels)
+    return Cliques(MixingMatrix(n, arrays["edges"], arrays["weights"]), arrays["cliques"])

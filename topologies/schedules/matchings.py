@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
 import networkx as nx
 import numpy as np
+from annotated_types import Gt, Le
 from numpy.typing import NDArray
 
 from topologies.graphs.build import edge_array
+from topologies.inputs import one_thread
 from topologies.matrix import MixingMatrix
 from topologies.schedules.sequences import Arrays, Drawn, Periodic, identity
-from topologies.threads import one_thread
 from topologies.weights.formulas import laplacian
 
 
@@ -109,15 +111,6 @@ def _lowest(bits: int) -> int:
     return (bits & -bits).bit_length() - 1
 
 
-def matching_cycle(n: int, edges: NDArray[np.int64], colours: NDArray[np.int64]) -> Periodic:
-    """Return the schedule of the matchings of an edge colouring in turn; matched nodes average."""
-    rounds = [
-        MixingMatrix(n, edges[colours == c], np.full((colours == c).sum(), 0.5))
-        for c in np.unique(colours)
-    ]
-    return Periodic(tuple(rounds) or (identity(n),))
-
-
 def draw_matching(random: np.random.Generator, n: int, edges: NDArray[np.int64]) -> MixingMatrix:
     """Return the pairwise averages on a maximal matching, drawn by adding edges in random
     order.
@@ -132,23 +125,28 @@ def draw_matching(random: np.random.Generator, n: int, edges: NDArray[np.int64])
     return MixingMatrix(n, edges[chosen], np.full(len(chosen), 0.5))
 
 
-def prepare_matchings(graph: nx.Graph, rule: object) -> Arrays:
-    """Return what :func:`restore_matchings` needs: the ``edges`` and their ``colours``."""
+def prepare_matchings(graph: nx.Graph) -> Arrays:
+    """Return the ``edges`` of a graph and their ``colours``."""
     return {"edges": edge_array(graph), "colours": edge_colours(graph)}
 
 
-def restore_matchings(n: int, seed: int, arrays: Arrays) -> Periodic:
-    """Return the cycle of matchings of the arrays of :func:`prepare_matchings`."""
-    return matching_cycle(n, arrays["edges"], arrays["colours"])
+def restore_matchings(n: int, arrays: Arrays) -> Periodic:
+    """The matchings of an edge colouring of the graph in turn; matched nodes average."""
+    edges, colours = arrays["edges"], arrays["colours"]
+    rounds = [
+        MixingMatrix(n, edges[colours == c], np.full((colours == c).sum(), 0.5))
+        for c in np.unique(colours)
+    ]
+    return Periodic(tuple(rounds) or (identity(n),))
 
 
-def prepare_random_matching(graph: nx.Graph, rule: object) -> Arrays:
-    """Return what :func:`restore_random_matching` needs: the ``edges``."""
+def prepare_random_matching(graph: nx.Graph) -> Arrays:
+    """Return the ``edges`` of a graph."""
     return {"edges": edge_array(graph)}
 
 
 def restore_random_matching(n: int, seed: int, arrays: Arrays) -> Drawn:
-    """Return the schedule of random maximal matchings (randomised gossip, Boyd et al. 2006)."""
+    """A random maximal matching of the graph every round (randomised gossip, Boyd et al. 2006)."""
     return Drawn(n, seed, partial(draw_matching, n=n, edges=arrays["edges"]))
 
 
@@ -225,22 +223,14 @@ def best_alpha(n: int, edges: NDArray[np.int64], colours: NDArray[np.int64], p: 
     return float(minimize_scalar(contraction, bounds=(0, top), method="bounded").x)
 
 
-def matcha(
-    n: int,
-    edges: NDArray[np.int64],
-    colours: NDArray[np.int64],
-    probabilities: Array,
-    alpha: float,
-    seed: int,
-) -> Drawn:
-    """Return the schedule of independently activated matchings; self-weights may be negative."""
-    draw = partial(_draw, n=n, edges=edges, colours=colours, p=probabilities, alpha=alpha)
-    square = partial(mean_square, n, edges, colours, probabilities, alpha)
-    return Drawn(n, seed, draw, mean_square=square)
+def prepare_matcha(graph: nx.Graph, *, budget: Annotated[float, Gt(0), Le(1)] = 0.5) -> Arrays:
+    """Return the matchings of a graph with their probabilities, and their weight ``alpha``.
 
-
-def prepare_matcha(graph: nx.Graph, rule: object, budget: float) -> Arrays:
-    """Compute what :func:`restore_matcha` needs."""
+    Parameters
+    ----------
+    budget
+        Mean share of the matchings.
+    """
     n, edges, colours = len(graph), edge_array(graph), edge_colours(graph)
     with one_thread():
         p = activation_probabilities(n, edges, colours, budget)
@@ -248,10 +238,16 @@ def prepare_matcha(graph: nx.Graph, rule: object, budget: float) -> Arrays:
     return {"edges": edges, "colours": colours, "probabilities": p, "alpha": np.array(alpha)}
 
 
-def restore_matcha(n: int, seed: int, arrays: Arrays, budget: float) -> Drawn:
-    """Return the schedule of the arrays of :func:`prepare_matcha`."""
+def restore_matcha(n: int, seed: int, arrays: Arrays) -> Drawn:
+    """Matchings of the graph, switched on at random within a budget.
+
+    Self-weights may be negative.
+    """
     edges, colours, p = arrays["edges"], arrays["colours"], arrays["probabilities"]
-    return matcha(n, edges, colours, p, float(arrays["alpha"]), seed)
+    alpha = float(arrays["alpha"])
+    draw = partial(_draw, n=n, edges=edges, colours=colours, p=p, alpha=alpha)
+    square = partial(mean_square, n, edges, colours, p, alpha)
+    return Drawn(n, seed, draw, mean_square=square)
 
 
 def _draw(

@@ -26,33 +26,41 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
+from annotated_types import Ge
 from numpy.typing import NDArray
 
 from topologies.graphs.build import build_graph
+from topologies.inputs import TopologyError
 from topologies.matrix import MixingMatrix
-from topologies.parameters import TopologyError
 from topologies.schedules.circulants import base_k, one_peer_exponential, static_exponential
-from topologies.schedules.sequences import Arrays, Schedule, Static, check_round, identity, stream
-from topologies.schedules.weighted import restore_static
-from topologies.weights.rules import mixing_matrix
+from topologies.schedules.given import restore_static
+from topologies.schedules.sequences import (
+    Arrays,
+    Drawn,
+    Schedule,
+    Static,
+    check_round,
+    identity,
+    stream,
+)
+from topologies.weights.rules import metropolis_hastings
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
-from functools import partial
-
-from topologies.schedules.sequences import Drawn
 
 Nodes = NDArray[np.int64]
 
 # Schedules over the models of ``teleport``.
-OVER: dict[str, Callable[[int], Schedule]] = {
+Over = Literal["base_k", "one_peer_exponential", "static_exponential", "ring"]
+OVER: dict[Over, Callable[[int], Schedule]] = {
     "base_k": base_k,
     "one_peer_exponential": one_peer_exponential,
     "static_exponential": static_exponential,
-    "ring": lambda m: Static(mixing_matrix(build_graph("ring", m), "metropolis_hastings")),
+    "ring": lambda m: Static(metropolis_hastings(build_graph("ring", m))),
 }
 
 
@@ -82,8 +90,18 @@ class Moving:
         return MixingMatrix(self.n, edges, mixing.data[moves], symmetric=False)
 
 
-def teleport(n: int, seed: int, active: int = 2, over: str = "base_k") -> Moving:
-    """Return the schedule of ``active`` models, at nodes that are drawn anew in each round."""
+def teleport(
+    n: int, seed: int, *, active: Annotated[int, Ge(1)] = 2, over: Over = "base_k"
+) -> Moving:
+    """Few models, at nodes that are drawn anew in each round; directed (Teleportation).
+
+    Parameters
+    ----------
+    active
+        Number of models.
+    over
+        How they mix.
+    """
     if active > n:
         raise TopologyError(
             f"teleport: active is {active}, but there are {n} nodes; it must be an integer in "
@@ -98,10 +116,10 @@ def teleport(n: int, seed: int, active: int = 2, over: str = "base_k") -> Moving
 
 
 def restore_random_walk(n: int, seed: int, arrays: Arrays) -> Moving:
-    """Return the schedule of one model that walks along the edges of a graph."""
+    """One model that walks along the edges, by the weights; directed (Markov chain SGD)."""
     from scipy.sparse import csr_array
 
-    weights = csr_array(restore_static(n, seed, arrays).matrix(1).to_sparse())
+    weights = csr_array(restore_static(n, arrays).matrix(1).to_sparse())
     if weights.data.min(initial=0.0) < -1e-12:
         raise TopologyError(
             "random_walk: a weight is negative, but weights are probabilities; allowed: weights "
@@ -136,11 +154,18 @@ class Walk:
         return np.array([self._path[k - 1]])
 
 
-NodesOnly = NDArray[np.int64]
+def epidemic(
+    n: int, seed: int, *, sends: Annotated[int, Ge(1)] = 1, regular: bool = False
+) -> Drawn:
+    """Every node sends to a few random others; directed (Epidemic Learning).
 
-
-def epidemic(n: int, seed: int, sends: int = 1, regular: bool = False) -> Drawn:
-    """Return the schedule in which every node sends to ``sends`` random others."""
+    Parameters
+    ----------
+    sends
+        Receivers of a node in a round.
+    regular
+        Whether each also receives so many, so that rounds keep the mean.
+    """
     if sends > max(1, n - 1):
         raise TopologyError(
             f"epidemic: sends is {sends}, but each of {n} nodes has {n - 1} others; "
@@ -151,7 +176,7 @@ def epidemic(n: int, seed: int, sends: int = 1, regular: bool = False) -> Drawn:
     return Drawn(n, seed, draw, symmetric=False, doubly_stochastic=regular, mean_square=square)
 
 
-def _draw(random: np.random.Generator, n: int, pick: partial[NodesOnly]) -> MixingMatrix:
+def _draw(random: np.random.Generator, n: int, pick: partial[Nodes]) -> MixingMatrix:
     """Return W from the receivers of each node, (nodes, sends)."""
     if n == 1:
         return MixingMatrix(n, np.zeros((0, 2), dtype=np.int64), np.zeros(0), symmetric=False)
@@ -162,7 +187,7 @@ def _draw(random: np.random.Generator, n: int, pick: partial[NodesOnly]) -> Mixi
     return MixingMatrix(n, edges, 1 / (1 + arrived[edges[:, 0]]), symmetric=False)
 
 
-def _out(random: np.random.Generator, n: int, sends: int) -> NodesOnly:
+def _out(random: np.random.Generator, n: int, sends: int) -> Nodes:
     """Draw ``sends`` distinct others for each node, uniformly (Floyd's algorithm, 1987)."""
     chosen = np.full((n, sends), -1, dtype=np.int64)
     for column, last in enumerate(range(n - 1 - sends, n - 1)):
@@ -173,7 +198,7 @@ def _out(random: np.random.Generator, n: int, sends: int) -> NodesOnly:
     return chosen + (chosen >= np.arange(n)[:, None])
 
 
-def _regular(random: np.random.Generator, n: int, sends: int) -> NodesOnly:
+def _regular(random: np.random.Generator, n: int, sends: int) -> Nodes:
     """Draw distinct distances on a ring of the nodes in random order."""
     order = random.permutation(n)
     hops = random.permutation(n - 1)[:sends] + 1

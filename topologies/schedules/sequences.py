@@ -3,6 +3,8 @@
 Nothing here counts rounds. ``schedule.matrix(k)`` may be asked for any k >= 1, in any order, by any
 process, and always returns the same matrix. Random schedules draw round k from a counter-based
 generator keyed by (seed, purpose, k).
+
+Schedules derived from another one: with lost edges or nodes, or with local rounds.
 """
 
 from __future__ import annotations
@@ -10,15 +12,17 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
+from topologies.inputs import TopologyError
 from topologies.matrix import MixingMatrix
-from topologies.parameters import TopologyError
 
 Arrays = Mapping[str, NDArray[Any]]
+Probability = Annotated[float, Ge(0), Le(1)]
 
 
 class Schedule(Protocol):
@@ -203,3 +207,220 @@ class Drawn:
 def as_schedule(source: MixingMatrix | Schedule) -> Schedule:
     """Return a matrix as the schedule that uses it in every round; a schedule as it is."""
     return Static(source) if isinstance(source, MixingMatrix) else source
+
+
+# Maps a round, which may be below 1, and which of the chains, to numbers in [0, 1).
+Uniform = Callable[[int, NDArray[np.int64]], NDArray[np.float64]]
+
+
+def states(rate: float, recovery: float, count: int, uniform: Uniform, k: int) -> NDArray[np.bool_]:
+    """Return which of ``count`` stationary chains are there in round k."""
+    there = np.zeros(count, bool)
+    undecided = np.arange(count)
+    turned = np.zeros(count, bool)
+    while len(undecided):
+        u = uniform(k, undecided)
+        leaves, returns = u < rate, u >= 1.0 - recovery
+        # Both at once is a change of state whichever it was; neither is none.
+        decided = leaves != returns
+        there[undecided[decided]] = returns[decided] ^ turned[undecided[decided]]
+        turned[undecided[leaves & returns]] ^= True
+        undecided = undecided[~decided]
+        k -= 1
+    return there
+
+
+def uniforms(seed: int, purpose: str, k: int, items: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return a number in [0, 1) for each item, a function of its arguments alone."""
+    words = [seed, zlib.crc32(purpose.encode()), abs(k), int(k < 0)]
+    base = np.random.SeedSequence(words).generate_state(1, np.uint64)
+    z = base + (items.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    # The output function of SplitMix64 (Steele et al. 2014).
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z = z ^ (z >> np.uint64(31))
+    return np.asarray((z >> np.uint64(11)) * 2.0**-53)
+
+
+@dataclass(frozen=True)
+class Partial:
+    """Base class of ``inner`` with some edges removed in each round."""
+
+    inner: Schedule
+    period = None
+
+    @property
+    def n(self) -> int:
+        """The number of nodes."""
+        return self.inner.n
+
+    @property
+    def tau(self) -> int:
+        """That of ``inner``."""
+        return self.inner.tau
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether every matrix is symmetric."""
+        return self.inner.symmetric
+
+    @property
+    def doubly_stochastic(self) -> bool:
+        """Whether every matrix is doubly stochastic: only if symmetric."""
+        return self.inner.symmetric
+
+
+@dataclass(frozen=True)
+class DropNodes(Partial):
+    """``inner`` with each node absent with the given probability, independently in every round.
+
+    Attributes
+    ----------
+    probability : float
+        The probability of absence, in [0, 1].
+    seed : int
+        The seed of all draws.
+    """
+
+    probability: float
+    seed: int
+
+    def matrix(self, k: int) -> MixingMatrix:
+        """Return W^k for the round k >= 1."""
+        present = stream(self.seed, "drop_nodes", k).random(self.n) >= self.probability
+        return self.inner.matrix(k).restricted_to(present)
+
+
+@dataclass(frozen=True)
+class DropEdges(Partial):
+    """``inner`` with each edge lost with the given probability, independently in every round.
+
+    Attributes
+    ----------
+    probability : float
+        The probability of loss, in [0, 1].
+    seed : int
+        The seed of all draws.
+    """
+
+    probability: float
+    seed: int
+
+    def matrix(self, k: int) -> MixingMatrix:
+        """Return W^k for the round k >= 1."""
+        matrix = self.inner.matrix(k)
+        draws = stream(self.seed, "drop_edges", k).random(len(matrix.edges))
+        return matrix.with_edges(draws >= self.probability)
+
+
+@dataclass(frozen=True)
+class BurstyEdges(Partial):
+    """``inner`` with edges that fail and recover, each a two-state Markov chain.
+
+    The channel of Gilbert (1960) and Elliott (1963), which loses everything in its bad state. A
+    loss lasts 1 / recovery rounds in the mean, and rate / (rate + recovery) of all edges are lost
+    in a round. Both directions of an edge fail together.
+
+    Attributes
+    ----------
+    rate : float
+        The probability with which an edge that works fails before a round, in [0, 1).
+    recovery : float
+        The probability with which one that has failed works again, in (0, 1].
+    seed : int
+        The seed of all draws.
+    """
+
+    rate: float
+    recovery: float
+    seed: int
+
+    def matrix(self, k: int) -> MixingMatrix:
+        """Return W^k for the round k >= 1."""
+        matrix = self.inner.matrix(k)
+        names = matrix.edges.min(axis=1) * matrix.n + matrix.edges.max(axis=1)
+
+        def uniform(round: int, which: NDArray[np.int64]) -> NDArray[np.float64]:
+            return uniforms(self.seed, "bursty_edges", round, names[which])
+
+        return matrix.with_edges(states(self.rate, self.recovery, len(names), uniform, k))
+
+
+@dataclass(frozen=True)
+class LocalRounds:
+    """``inner`` with local rounds: only every ``every``-th round communicates.
+
+    Attributes
+    ----------
+    inner : Schedule
+        The schedule of the rounds that communicate.
+    every : int
+        The number of rounds from one to the next.
+    """
+
+    inner: Schedule
+    every: int
+
+    @property
+    def n(self) -> int:
+        """The number of nodes."""
+        return self.inner.n
+
+    @property
+    def period(self) -> int | None:
+        """``every`` times that of ``inner``, if it has one."""
+        return None if self.inner.period is None else self.every * self.inner.period
+
+    @property
+    def tau(self) -> int:
+        """``every`` times that of ``inner``."""
+        return self.every * self.inner.tau
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether every matrix is symmetric."""
+        return self.inner.symmetric
+
+    @property
+    def doubly_stochastic(self) -> bool:
+        """Whether every matrix is doubly stochastic."""
+        return self.inner.doubly_stochastic
+
+    def matrix(self, k: int) -> MixingMatrix:
+        """Return W^k for the round k >= 1: the identity in local rounds."""
+        turn, rest = divmod(check_round(k), self.every)
+        return identity(self.n) if rest else self.inner.matrix(turn)
+
+
+def thinned(
+    schedule: Schedule,
+    seed: int,
+    *,
+    drop_nodes: Probability = 0.0,
+    drop_edges: Probability = 0.0,
+    local_rounds: Annotated[int, Ge(1)] = 1,
+    edge_failure: Annotated[float, Ge(0), Le(0.999)] = 0.0,
+    edge_recovery: Annotated[float, Ge(0.001), Le(1)] = 0.5,
+) -> Schedule:
+    """Return a schedule without the nodes, edges and rounds that are lost; any takes these options.
+
+    Parameters
+    ----------
+    drop_nodes
+        Probability that a node is absent in a round.
+    drop_edges
+        Probability that an edge is lost in a round.
+    local_rounds
+        Only every so many rounds communicate.
+    edge_failure
+        Probability that a working edge fails before a round, and stays so until it recovers.
+    edge_recovery
+        Probability that an edge that has failed works again.
+    """
+    if drop_nodes:
+        schedule = DropNodes(schedule, drop_nodes, seed)
+    if drop_edges:
+        schedule = DropEdges(schedule, drop_edges, seed)
+    if edge_failure:
+        schedule = BurstyEdges(schedule, edge_failure, edge_recovery, seed)
+    return LocalRounds(schedule, local_rounds) if local_rounds > 1 else schedule

@@ -1,36 +1,24 @@
 """Schedules by name: prepared once, then restored from arrays with the same result everywhere.
 
-A schedule is made in two steps. ``prepare_schedule`` does what is expensive or depends on the last
-digit of an eigensolver, and returns plain arrays, to be computed by one process, sent to the others
-and stored. ``restore_schedule`` makes the schedule from them: cheap, and the same for equal arrays.
-
-The table of schedules: how each is prepared and restored, and its parameters.
+``prepare_schedule`` does what is expensive or depends on the last digit of an eigensolver, and
+returns plain arrays, to be computed by one process, sent to the others and stored.
+``restore_schedule`` makes the schedule from them: cheap, and the same for equal arrays.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import networkx as nx
 
-from topologies.links.overlays import PARAMETERS, prepare_tour, restore_tour
-from topologies.parameters import (
-    Entry,
-    Parameter,
-    TopologyError,
-    call_own,
-    find,
-    node_count,
-    parse_spec,
-    read_parameters,
-)
-from topologies.places import within
+from topologies.inputs import TopologyError, node_count
+from topologies.links.overlays import prepare_tour, restore_tour
 from topologies.schedules.circulants import (
     base_k,
-    equistatic,
+    d_equistatic,
     equitopo,
     hyper_hypercube,
     k_peer_exponential,
@@ -40,12 +28,24 @@ from topologies.schedules.circulants import (
     ou_equidyn,
     simple_base_k,
     static_exponential,
+    u_equistatic,
 )
 from topologies.schedules.cliques import (
     prepare_d_cliques,
     prepare_stl_fw,
     restore_d_cliques,
     restore_stl_fw,
+)
+from topologies.schedules.given import (
+    own_schedule,
+    prepare_matrices,
+    prepare_periodic,
+    prepare_resampled,
+    prepare_static,
+    restore_matrices,
+    restore_periodic,
+    restore_resampled,
+    restore_static,
 )
 from topologies.schedules.matchings import (
     prepare_matcha,
@@ -55,277 +55,73 @@ from topologies.schedules.matchings import (
     restore_matchings,
     restore_random_matching,
 )
-from topologies.schedules.moving import OVER, epidemic, restore_random_walk, teleport
-from topologies.schedules.own import (
-    OfRounds,
-    own_schedule,
-    prepare_matrices,
-    restore_matrices,
-    takes_round,
-)
-from topologies.schedules.sequences import Arrays, Schedule, Static
-from topologies.schedules.thinning import BurstyEdges, DropEdges, DropNodes, LocalRounds
-from topologies.schedules.weighted import (
-    prepare_periodic,
-    prepare_resampled,
-    prepare_static,
-    restore_periodic,
-    restore_resampled,
-    restore_static,
+from topologies.schedules.moving import epidemic, restore_random_walk, teleport
+from topologies.schedules.sequences import Arrays, Schedule, thinned
+from topologies.schema import (
+    Entry,
+    Parameter,
+    check_options,
+    find,
+    options_of,
+    parse_spec,
+    values_of,
 )
 
 
 @dataclass(frozen=True)
 class ScheduleEntry(Entry):
-    """A named schedule: ``prepare(graph, rule, **params)``, ``build(n, seed, arrays,
-    **params)``.
+    """A named schedule: ``prepare`` and ``build`` take what they name of the graph, the weight
+    rule, n, the seed, the arrays and the options, which are those of ``prepare`` where there is
+    one. ``in_rounds``: whether weights are computed in the rounds themselves.
     """
 
-    uses: str = "weights"
-    random: bool = False
-    prepare: Any = None
+    prepare: Callable[..., Arrays] | None = None
+    in_rounds: bool = False
+
+    @property
+    def parameters(self) -> dict[str, Parameter]:
+        return {} if self.own else options_of(self.prepare or self.build)
+
+    @property
+    def uses(self) -> str:
+        """What it takes of a topology: "weights" (a graph and a rule), "graph", or "nodes"."""
+        taken = inspect.signature(self.prepare).parameters if self.prepare else {}
+        return "weights" if "rule" in taken else "graph" if "graph" in taken else "nodes"
 
 
-def _of_nodes(make: Callable[..., Schedule]) -> Callable[..., Schedule]:
-    """Return the build function of a schedule that is determined by n and its parameters."""
-    return lambda n, seed, arrays, **params: make(n, **params)
+def _called(function: Callable[..., Any], **available: Any) -> Any:
+    """Call a function with what it takes of all that there is."""
+    taken = inspect.signature(function).parameters
+    return function(**{name: value for name, value in available.items() if name in taken})
 
-
-def _seeded(make: Callable[..., Schedule]) -> Callable[..., Schedule]:
-    """Return the build function of a schedule that is determined by n, a seed and parameters."""
-    return lambda n, seed, arrays, **params: make(n, seed, **params)
-
-
-_PEERS = Parameter(int, "most neighbours of a node in a round", default=1, low=1)
-_STEP = Parameter(float, "weight of the exchange", 0.5, low=0, high=1, open_ends=("low",))
-_SHIFTS = Parameter(int, "shifts that are drawn (default ceil(log2 n))", low=1)
-
-LABELS = Parameter(
-    str, "CSV file of label counts, a row for each node and a column for each label", required=True
-)
 
 SCHEDULES: dict[str, ScheduleEntry] = {
-    "static": ScheduleEntry(
-        restore_static, "the same matrix in every round", prepare=prepare_static
-    ),
-    "periodic": ScheduleEntry(
-        restore_periodic,
-        "the matrices of a directory in turn",
-        {
-            "path": Parameter(
-                str, "directory of .npz files, in the order of their names", required=True
-            )
-        },
-        uses="nodes",
-        prepare=prepare_periodic,
-    ),
-    "one_peer_exponential": ScheduleEntry(
-        _of_nodes(one_peer_exponential),
-        "averages with the node 1, 2, 4, ... before; directed",
-        uses="nodes",
-    ),
-    "static_exponential": ScheduleEntry(
-        _of_nodes(static_exponential),
-        "averages with all nodes 1, 2, 4, ... before; directed",
-        uses="nodes",
-    ),
-    "base_k": ScheduleEntry(
-        _of_nodes(base_k),
-        "few neighbours a round, the exact mean after a period (Base-(k+1) graph)",
-        {"peers": _PEERS},
-        uses="nodes",
-    ),
-    "simple_base_k": ScheduleEntry(
-        _of_nodes(simple_base_k),
-        "as base_k, without factors of n (Simple Base-(k+1) graph)",
-        {"peers": _PEERS},
-        uses="nodes",
-    ),
-    "hyper_hypercube": ScheduleEntry(
-        _of_nodes(hyper_hypercube),
-        "a round for each factor of n, the exact mean after a period (k-peer hyper-hypercube)",
-        {
-            "peers": Parameter(
-                int, "most neighbours of a node in a round (default: the fewest n allows)", low=1
-            )
-        },
-        uses="nodes",
-    ),
-    "k_peer_exponential": ScheduleEntry(
-        _of_nodes(k_peer_exponential),
-        "averages with nodes j (peers + 1)^t before, j = 1 .. peers; directed",
-        {"peers": _PEERS},
-        uses="nodes",
-    ),
-    "null_cascade": ScheduleEntry(
-        _of_nodes(null_cascade),
-        "commuting rounds of two peers, the exact mean after a period (after the null-cascade)",
-        uses="nodes",
-    ),
-    "equitopo": ScheduleEntry(
-        _seeded(equitopo),
-        "averages with the node a random number before; directed (OD-EquiDyn of all shifts)",
-        {"step": _STEP},
-        uses="nodes",
-        random=True,
-    ),
-    "d_equistatic": ScheduleEntry(
-        _seeded(equistatic),
-        "the mean of random shifts in every round; directed (EquiTopo)",
-        {"shifts": _SHIFTS},
-        uses="nodes",
-    ),
-    "u_equistatic": ScheduleEntry(
-        _seeded(partial(equistatic, directed=False)),
-        "the mean of random shifts and their opposites in every round (EquiTopo)",
-        {"shifts": _SHIFTS},
-        uses="nodes",
-    ),
-    "od_equidyn": ScheduleEntry(
-        _seeded(od_equidyn),
-        "one of the shifts of a d_equistatic in each round; directed (EquiTopo)",
-        {"step": _STEP, "shifts": _SHIFTS},
-        uses="nodes",
-        random=True,
-    ),
-    "ou_equidyn": ScheduleEntry(
-        _seeded(ou_equidyn),
-        "pairs of nodes a random number apart; symmetric (EquiTopo)",
-        {
-            "step": _STEP,
-            "shifts": Parameter(int, "shifts that are drawn from (default: all)", low=1),
-        },
-        uses="nodes",
-        random=True,
-    ),
-    "epidemic": ScheduleEntry(
-        _seeded(epidemic),
-        "every node sends to a few random others; directed (Epidemic Learning)",
-        {
-            "sends": Parameter(int, "receivers of a node in a round", 1, low=1),
-            "regular": Parameter(
-                bool, "whether each also receives so many, so that rounds keep the mean", False
-            ),
-        },
-        uses="nodes",
-        random=True,
-    ),
-    "teleport": ScheduleEntry(
-        _seeded(teleport),
-        "few models, at nodes that are drawn anew in each round; directed (Teleportation)",
-        {
-            "active": Parameter(int, "number of models", 2, low=1),
-            "over": Parameter(str, "how they mix", "base_k", choices=tuple(OVER)),
-        },
-        uses="nodes",
-        random=True,
-    ),
-    "random_walk": ScheduleEntry(
-        restore_random_walk,
-        "one model that walks along the edges, by the weights; directed (Markov chain SGD)",
-        random=True,
-        prepare=prepare_static,
-    ),
-    "tour": ScheduleEntry(
-        restore_tour,
-        "averages with the node before on a short tour of a network; directed",
-        PARAMETERS,
-        uses="nodes",
-        prepare=prepare_tour,
-    ),
-    "matrices": ScheduleEntry(
-        restore_matrices,
-        "matrices written out in turn: 0-1:0.5 2>3:0.5; 0-2:0.5",
-        {
-            "nodes": Parameter(int, "number of nodes", required=True, low=1),
-            "rounds": Parameter(str, "edges i-j:w and arcs i>j:w of each round", required=True),
-        },
-        uses="nodes",
-        prepare=prepare_matrices,
-    ),
-    "stl_fw": ScheduleEntry(
-        restore_stl_fw,
-        "few neighbours whose labels together are like those of all; directed (STL-FW)",
-        {
-            "labels": LABELS,
-            "neighbours": Parameter(int, "most neighbours of a node", 5, low=1),
-            "balance": Parameter(
-                float, "weight of mixing as such against that of labels", 0.1, low=0
-            ),
-        },
-        uses="nodes",
-        prepare=prepare_stl_fw,
-    ),
-    "d_cliques": ScheduleEntry(
-        restore_d_cliques,
-        "cliques that together have the labels of all, and few edges between (D-Cliques)",
-        {
-            "labels": LABELS,
-            "size": Parameter(int, "most members of a clique", 10, low=2),
-            "between": Parameter(
-                str, "edges between cliques", "complete", choices=("ring", "complete")
-            ),
-            "swaps": Parameter(int, "pairs of cliques in which a swap is sought", 1000, low=0),
-            "draw": Parameter(int, "seed of the search", 0, low=0),
-        },
-        uses="nodes",
-        prepare=prepare_d_cliques,
-    ),
-    "matchings": ScheduleEntry(
-        restore_matchings,
-        "the matchings of an edge colouring of the graph in turn",
-        uses="graph",
-        prepare=prepare_matchings,
-    ),
-    "random_matching": ScheduleEntry(
-        restore_random_matching,
-        "a random maximal matching of the graph every round",
-        uses="graph",
-        random=True,
-        prepare=prepare_random_matching,
-    ),
-    "matcha": ScheduleEntry(
-        restore_matcha,
-        "matchings of the graph, switched on at random within a budget",
-        {
-            "budget": Parameter(
-                float, "mean share of the matchings", 0.5, low=0, high=1, open_ends=("low",)
-            )
-        },
-        uses="graph",
-        random=True,
-        prepare=prepare_matcha,
-    ),
-    "resampled": ScheduleEntry(
-        restore_resampled,
-        "a new draw of the graph every round, connected or not",
-        random=True,
-        prepare=prepare_resampled,
-    ),
+    "static": ScheduleEntry(restore_static, prepare_static),
+    "periodic": ScheduleEntry(restore_periodic, prepare_periodic),
+    "one_peer_exponential": ScheduleEntry(one_peer_exponential),
+    "static_exponential": ScheduleEntry(static_exponential),
+    "base_k": ScheduleEntry(base_k),
+    "simple_base_k": ScheduleEntry(simple_base_k),
+    "hyper_hypercube": ScheduleEntry(hyper_hypercube),
+    "k_peer_exponential": ScheduleEntry(k_peer_exponential),
+    "null_cascade": ScheduleEntry(null_cascade),
+    "equitopo": ScheduleEntry(equitopo),
+    "d_equistatic": ScheduleEntry(d_equistatic),
+    "u_equistatic": ScheduleEntry(u_equistatic),
+    "od_equidyn": ScheduleEntry(od_equidyn),
+    "ou_equidyn": ScheduleEntry(ou_equidyn),
+    "epidemic": ScheduleEntry(epidemic),
+    "teleport": ScheduleEntry(teleport),
+    "random_walk": ScheduleEntry(restore_random_walk, prepare_static),
+    "tour": ScheduleEntry(restore_tour, prepare_tour),
+    "matrices": ScheduleEntry(restore_matrices, prepare_matrices),
+    "stl_fw": ScheduleEntry(restore_stl_fw, prepare_stl_fw),
+    "d_cliques": ScheduleEntry(restore_d_cliques, prepare_d_cliques),
+    "matchings": ScheduleEntry(restore_matchings, prepare_matchings),
+    "random_matching": ScheduleEntry(restore_random_matching, prepare_random_matching),
+    "matcha": ScheduleEntry(restore_matcha, prepare_matcha),
+    "resampled": ScheduleEntry(restore_resampled, prepare_resampled, in_rounds=True),
 }
-
-AROUND: dict[str, Parameter] = {
-    "drop_nodes": Parameter(
-        float, "probability that a node is absent in a round", 0.0, low=0, high=1
-    ),
-    "drop_edges": Parameter(
-        float, "probability that an edge is lost in a round", 0.0, low=0, high=1
-    ),
-    "local_rounds": Parameter(int, "only every so many rounds communicate", 1, low=1),
-    "edge_failure": Parameter(
-        float,
-        "probability that a working edge fails before a round, and stays so until it recovers",
-        0.0,
-        low=0,
-        high=0.999,
-    ),
-    "edge_recovery": Parameter(
-        float, "probability that an edge that has failed works again", 0.5, low=0.001, high=1
-    ),
-}
-
-# Parameters that a checked schedule mentions only where edges fail in bursts.
-BURSTS = ("edge_failure", "edge_recovery")
 
 
 def build_schedule(
@@ -422,7 +218,9 @@ def prepare_schedule(
         return {}
     if entry.uses != "nodes" and graph is None:
         raise TopologyError(f"the schedule {name} needs a graph")
-    arrays: Arrays = entry.prepare(graph, (weights, weight_options or {}), **own)
+    arrays: Arrays = _called(
+        entry.prepare, graph=graph, rule=(weights, weight_options or {}), **own
+    )
     return arrays
 
 
@@ -457,23 +255,11 @@ def restore_schedule(
     entry = find(SCHEDULES, "schedule", name)
     own, around = _split(name, entry, params)
     n = node_count(name, n)
-    if entry.parameters is None and takes_round(entry.build):
-        schedule: Schedule = OfRounds(n, entry.build, own, name)
-    elif entry.parameters is None:
-        found = call_own(name, entry.build, "schedule", {"n": n}, own)
-        schedule = own_schedule(found, name, n, within(entry.build))
+    if entry.own:
+        schedule: Schedule = own_schedule(name, entry.build, n, own)
     else:
-        schedule = entry.build(n, seed, arrays, **own)
-    if around["drop_nodes"]:
-        schedule = DropNodes(schedule, around["drop_nodes"], seed)
-    if around["drop_edges"]:
-        schedule = DropEdges(schedule, around["drop_edges"], seed)
-    if around["edge_failure"]:
-        failure, recovery = around["edge_failure"], around["edge_recovery"]
-        schedule = BurstyEdges(schedule, failure, recovery, seed)
-    if around["local_rounds"] > 1:
-        schedule = LocalRounds(schedule, around["local_rounds"])
-    return schedule
+        schedule = _called(entry.build, n=n, seed=seed, arrays=arrays, **own)
+    return thinned(schedule, seed, **around)
 
 
 def check_schedule(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -499,7 +285,7 @@ def check_schedule(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
     entry = find(SCHEDULES, "schedule", name)
     own, around = _split(name, entry, params)
     if not around["edge_failure"]:
-        around = {key: value for key, value in around.items() if key not in BURSTS}
+        del around["edge_failure"], around["edge_recovery"]
     return {**own, **around}
 
 
@@ -526,15 +312,21 @@ def parse_schedule(text: str) -> tuple[str, dict[str, Any]]:
     >>> parse_schedule("matcha:budget=0.25,local_rounds=2")[1]
     {'budget': 0.25, 'drop_nodes': 0.0, 'drop_edges': 0.0, 'local_rounds': 2}
     """
-    name, given = parse_spec(text)
-    return name, check_schedule(name, given)
+    name, words = parse_spec(text)
+    return name, read_schedule(name, words)
+
+
+def read_schedule(name: str, words: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options of a schedule from words; see ``check_schedule``."""
+    known = {**find(SCHEDULES, "schedule", name).parameters, **options_of(thinned)}
+    return check_schedule(name, values_of(known, words))
 
 
 def _split(
     name: str, entry: ScheduleEntry, params: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the schedule's own parameters and those that any schedule has, all checked."""
-    common = {key: value for key, value in params.items() if key in AROUND}
-    own = {key: value for key, value in params.items() if key not in AROUND}
-    around = read_parameters(name, Entry(Static, "", AROUND), common)
-    return read_parameters(name, entry, own), around
+    """Return the schedule's own options and those that any schedule has, all checked."""
+    around = options_of(thinned)
+    own = {key: value for key, value in params.items() if key not in around}
+    common = {key: value for key, value in params.items() if key in around}
+    return entry.complete(name, own), check_options(thinned, common, name)

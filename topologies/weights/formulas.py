@@ -1,8 +1,4 @@
-"""Edge weights in closed form, from the degrees or the Laplacian of a graph.
-
-These are the weight rules of weights.py, and the candidates of fastest_mixing.py. Edges are int64
-(m, 2) on nodes 0 .. n-1.
-"""
+"""Weights of edges, int64 (m, 2) on 0 .. n-1, in closed form from degrees or the Laplacian."""
 
 from __future__ import annotations
 

@@ -1,31 +1,19 @@
-"""Weight rules: from a graph to a symmetric, doubly stochastic mixing matrix.
-
-The matrix of a user's own weight rule.
-"""
+"""Weight rules: from a graph to a symmetric, doubly stochastic mixing matrix."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import networkx as nx
 import numpy as np
+from annotated_types import Ge, Gt, Le
 
-from topologies.clock import cpu_seconds
 from topologies.graphs.build import edge_array
+from topologies.inputs import TopologyError, cpu_seconds
 from topologies.matrix import ACTIVE, IMPORT_TOLERANCE, MixingMatrix, at_most_one
-from topologies.parameters import (
-    Entry,
-    OwnPartError,
-    Parameter,
-    TopologyError,
-    call_own,
-    find,
-    kind_of,
-    read_parameters,
-)
-from topologies.places import within
+from topologies.schema import Entry, find
 from topologies.weights.fastest_mixing import fmmc
 from topologies.weights.formulas import (
     best_constant_weights,
@@ -35,42 +23,8 @@ from topologies.weights.formulas import (
 )
 
 
-def own_matrix(
-    name: str, rule: Callable[..., Any], graph: nx.Graph, options: Mapping[str, Any]
-) -> MixingMatrix:
-    """Return the matrix of a user's rule, which has weights on the edges of the graph alone."""
-    found: Any = call_own(name, rule, "weights", {"graph": graph}, options)
-    n, call = len(graph), f"{name.rpartition(':')[2]}(graph, **options)"
-
-    def wrong(said: str) -> OwnPartError:
-        return OwnPartError(f"{name} {said}{within(rule)}", "weights")
-
-    is_array = isinstance(found, np.ndarray) or hasattr(found, "tocsr")
-    if not is_array and not isinstance(found, MixingMatrix):
-        raise wrong(
-            f"returned {kind_of(found)}; {call} must return W, an array of shape {(n, n)}, or "
-            "topologies.MixingMatrix(n, edges, weights)"
-        )
-    try:
-        matrix = MixingMatrix.from_sparse(found) if is_array else found
-    except (TypeError, ValueError) as error:
-        raise wrong(f"returned an array that is no W: {error}; {call} must return one") from None
-    if matrix.n != n:
-        raise wrong(f"returned weights of {matrix.n} nodes for a graph of {n}")
-    ends = np.sort(matrix.edges, axis=1) @ [n, 1]
-    beside = ~np.isin(ends, edge_array(graph) @ [n, 1])
-    far = np.flatnonzero(beside & (np.abs(matrix.weights) > IMPORT_TOLERANCE))
-    if len(far):
-        (i, j), weight = matrix.edges[far[0]].tolist(), matrix.weights[far[0]]
-        raise wrong(
-            f"gives nodes {i} and {j} the weight {weight:.3g}, but no edge of the graph joins "
-            f"them; {call} must leave it 0"
-        )
-    return matrix.with_edges(~beside) if beside.any() else matrix
-
-
 def metropolis_hastings(graph: nx.Graph) -> MixingMatrix:
-    """Return W_ij = 1 / (1 + max(d_i, d_j)), with a positive self-weight at every node.
+    """1 / (1 + the larger degree), with a positive self-weight at every node.
 
     Xiao, Boyd and Kim 2007 (Distributed average consensus with least-mean-square deviation),
     section 3.
@@ -95,7 +49,7 @@ def metropolis_hastings(graph: nx.Graph) -> MixingMatrix:
 
 
 def max_degree(graph: nx.Graph) -> MixingMatrix:
-    """Return W_ij = 1 / (1 + d_max) on every edge.
+    """1 / (1 + the largest degree of all).
 
     Parameters
     ----------
@@ -112,7 +66,7 @@ def max_degree(graph: nx.Graph) -> MixingMatrix:
 
 
 def best_constant(graph: nx.Graph) -> MixingMatrix:
-    """Return the equal weight on all edges with the smallest SLEM, 2 / (l_2 + l_n).
+    """The best equal weight, 2 / (l_2 + l_n); self-weights may be negative.
 
     l_1 <= ... <= l_n are the eigenvalues of the Laplacian; of a disconnected graph, the smallest
     nonzero one replaces l_2. A node of high degree may get a negative self-weight, which
@@ -135,7 +89,7 @@ def best_constant(graph: nx.Graph) -> MixingMatrix:
 
 
 def uniform(graph: nx.Graph) -> MixingMatrix:
-    """Return W_ij = 1 / (1 + d): each node averages itself and its neighbours equally.
+    """1 / (1 + degree), for regular graphs.
 
     Parameters
     ----------
@@ -162,7 +116,7 @@ def uniform(graph: nx.Graph) -> MixingMatrix:
 
 
 def given(graph: nx.Graph) -> MixingMatrix:
-    """Return the weights that the graph's edges have, as read from a file."""
+    """The weights of the file that the graph was read from."""
     edges = edge_array(graph)
     weights = [graph.edges[i, j].get("weight") for i, j in edges.tolist()]
     if None in weights:
@@ -178,9 +132,24 @@ def given(graph: nx.Graph) -> MixingMatrix:
     return MixingMatrix(matrix.n, edges, at_most_one(matrix.n, edges, np.maximum(weights, 0.0)))
 
 
-def _fastest(
-    graph: nx.Graph, tolerance: float, self_loops: bool, max_iterations: int
+def fastest(
+    graph: nx.Graph,
+    *,
+    tolerance: Annotated[float, Gt(0), Le(1)] = 1e-3,
+    self_loops: bool = True,
+    max_iterations: Annotated[int, Ge(1)] = 5000,
 ) -> MixingMatrix:
+    """Fastest mixing Markov chain: the smallest SLEM of all non-negative weights, certified.
+
+    Parameters
+    ----------
+    tolerance
+        Certified relative gap at which to stop.
+    self_loops
+        Whether a node may keep a part of its own value.
+    max_iterations
+        Iterations after which to stop without.
+    """
     result = fmmc(graph, tolerance, self_loops=self_loops, max_iterations=max_iterations)
     certificate = {
         name: getattr(result, name)
@@ -190,32 +159,34 @@ def _fastest(
 
 
 WEIGHTS: dict[str, Entry] = {
-    "fmmc": Entry(
-        _fastest,
-        "fastest mixing Markov chain: the smallest SLEM of all non-negative weights, certified",
-        {
-            "tolerance": Parameter(
-                float,
-                "certified relative gap at which to stop",
-                default=1e-3,
-                low=0,
-                high=1,
-                open_ends=("low",),
-            ),
-            "self_loops": Parameter(
-                bool, "whether a node may keep a part of its own value", default=True
-            ),
-            "max_iterations": Parameter(
-                int, "iterations after which to stop without", default=5000, low=1
-            ),
-        },
-    ),
-    "metropolis_hastings": Entry(metropolis_hastings, "1 / (1 + the larger degree)"),
-    "max_degree": Entry(max_degree, "1 / (1 + the largest degree of all)"),
-    "best_constant": Entry(best_constant, "the best equal weight; self-weights may be negative"),
-    "uniform": Entry(uniform, "1 / (1 + degree), for regular graphs"),
-    "given": Entry(given, "the weights of the file that the graph was read from"),
+    "fmmc": Entry(fastest),
+    "metropolis_hastings": Entry(metropolis_hastings),
+    "max_degree": Entry(max_degree),
+    "best_constant": Entry(best_constant),
+    "uniform": Entry(uniform),
+    "given": Entry(given),
 }
+
+
+def _own_matrix(name: str, found: Any, graph: nx.Graph) -> MixingMatrix:
+    """Return what a user's rule has returned; its weights are on the edges of the graph alone."""
+    try:
+        matrix = found if isinstance(found, MixingMatrix) else MixingMatrix.from_sparse(found)
+    except TopologyError as error:
+        raise TopologyError(f"{name}: {error}") from None
+    n = len(graph)
+    if matrix.n != n:
+        raise TopologyError(f"{name} returned weights of {matrix.n} nodes for a graph of {n}")
+    ends = np.sort(matrix.edges, axis=1) @ [n, 1]
+    beside = ~np.isin(ends, edge_array(graph) @ [n, 1])
+    far = np.flatnonzero(beside & (np.abs(matrix.weights) > IMPORT_TOLERANCE))
+    if len(far):
+        (i, j), weight = matrix.edges[far[0]].tolist(), matrix.weights[far[0]]
+        raise TopologyError(
+            f"{name} gives nodes {i} and {j} the weight {weight:.3g}, but no edge of the graph "
+            "joins them"
+        )
+    return matrix.with_edges(~beside) if beside.any() else matrix
 
 
 def mixing_matrix(graph: nx.Graph, weights: str = "fmmc", **options: Any) -> MixingMatrix:
@@ -252,16 +223,15 @@ def mixing_matrix(graph: nx.Graph, weights: str = "fmmc", **options: Any) -> Mix
     [0.667, 0.333, 0.667]
     """
     rule = find(WEIGHTS, "weight rule", weights)
-    options = check_weights(weights, options)
+    options = rule.complete(weights, options)
     if set(graph) != set(range(len(graph))) or not graph or graph.is_directed():
         raise TopologyError(
             "the graph must be undirected with nodes 0 .. n-1, as build_graph makes it"
         )
     start = cpu_seconds()
-    if rule.parameters is None:
-        matrix = own_matrix(weights, rule.build, graph, options)
-    else:
-        matrix = rule.build(graph, **options)
+    matrix = rule.build(graph, **options)
+    if rule.own:
+        matrix = _own_matrix(weights, matrix, graph)
     if _swaps_sides(matrix):
         warnings.warn(
             f"{weights} on this bipartite graph leaves no node a part of its own value: the two "
@@ -294,7 +264,7 @@ def check_weights(weights: str, options: Mapping[str, Any]) -> dict[str, Any]:
     TopologyError
         For an unknown rule or option, or a value out of range.
     """
-    return read_parameters(weights, find(WEIGHTS, "weight rule", weights), options)
+    return find(WEIGHTS, "weight rule", weights).complete(weights, options)
 
 
 def _swaps_sides(matrix: MixingMatrix) -> bool:

@@ -36,7 +36,7 @@ from mpifed.algorithms.clusters.serving import (
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.objective import row_norms
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 
 Linkage = Literal["complete", "single"]
@@ -65,7 +65,7 @@ class SplitRule:
     ) -> Tensor:
         """Return the clusters after the splits of a round. Collective."""
         is_euclidean = self.update_norm == "euclidean"
-        norms = channel.collect(row_norms(updates) if is_euclidean else updates.abs().amax(1))
+        norms = channel.gather(row_norms(updates) if is_euclidean else updates.abs().amax(1))
 
         def disagreeing() -> list[Tensor]:
             small = (row_norms(means) < self.eps1).cpu()
@@ -139,7 +139,7 @@ class Clustered(ByCluster):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         eps1: NonNegative = 0.4,
         eps2: NonNegative = 1.6,
@@ -164,7 +164,7 @@ class Clustered(ByCluster):
     def round(
         self, state: ClusteredState, clients: Clients, channel: ServerChannel, draws: Draws
     ) -> ClusteredState:
-        start, cluster = channel.deliver(state.models), state.cluster
+        start, cluster = channel.scatter(state.models), state.cluster
         trained, optimizer = self.local(start, state.optimizer, clients, draws)
         updates = channel.send(trained - start)  # D_i
         weights = clients.weights if self.averages_by == "samples" else clients.equal_weights
@@ -189,6 +189,3 @@ class Clustered(ByCluster):
     ) -> dict[str, float | None]:
         """``n_clusters``, the number of clusters."""
         return {"n_clusters": int(state.cluster.max()) + 1}
-
-    def payload(self) -> int:
-        return self.model.n_parameters

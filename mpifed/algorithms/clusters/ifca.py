@@ -24,7 +24,7 @@ from mpifed.algorithms.base import Predictor, initial_models
 from mpifed.algorithms.clusters.serving import ByCluster, best_fitting
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 
 
@@ -55,7 +55,7 @@ class Ifca(ByCluster):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         n_clusters: Annotated[int, Ge(1)] = 3,
         averaging: Literal["models", "gradients"] = "models",
@@ -78,7 +78,7 @@ class Ifca(ByCluster):
         start = received[torch.arange(len(clients)), choice][:, None]
         trained, optimizer = self.local(start, state.optimizer, clients, draws)  # line 8
         sent = channel.send(choice[:, None].to(trained), whole=True)  # s_i, line 9
-        labels = channel.collect(sent[:, 0])
+        labels = channel.gather(sent[:, 0])
         models = []
         for label, before in enumerate(state.models.split(1)):  # line 10
             members, here = channel.among(labels == label), choice == label

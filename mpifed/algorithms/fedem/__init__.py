@@ -1,9 +1,8 @@
 """FedEM and D-FedEM: federated expectation-maximisation (Marfoq et al., NeurIPS 2021).
 
-``fedem`` is Algorithms 1, 2 and 4, and ``mixtures`` their options; ``expectation`` the E-step and
-the mixture weights (eqs. 8 and 9); ``surrogate`` Algorithms 3 and 5, of which FedEM and pFedMe are
-instances; ``maximisation`` the black-box local solvers of App. H; ``restarts`` the choice among
-several beginnings.
+``expectation`` has the E-step and the mixture weights (eqs. 8 and 9), ``fedem`` Algorithms 1 to 5,
+the black-box local solvers of App. H, and the choice among several beginnings; ``fedgmm`` is the
+joint mixture of Wu et al. (2023).
 """
 
 from mpifed.algorithms.fedem.expectation import mixture_weights, posterior

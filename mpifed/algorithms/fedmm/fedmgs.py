@@ -24,8 +24,8 @@ from mpifed.algorithms.base import Algorithm, Predictor
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.exchange.measuring import total
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSGD
-from mpifed.models.none import NoModel
+from mpifed.local.solver import LocalSolver
+from mpifed.models.base import NoModel
 
 CodePenalty = Literal["ridge", "nonnegative", "one_hot"]
 
@@ -83,7 +83,7 @@ class FedMGS(Algorithm[ServerChannel]):
     def __init__(
         self,
         model: NoModel,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         n_atoms: Annotated[int, Ge(1)] = 15,
         code_steps: Annotated[int, Ge(1)] = 10,

@@ -10,20 +10,8 @@ paper's: a client moves to S_i + gamma n mu_i (its statistics - S_i) and average
 keeps the mean over clients, so that the factor n mu_i gives it the direction of a server; at a
 fixed point sum mu_i S_i equals the clients' statistics, weighted alike.
 
-The rate alpha of FedMM's control variates V_i: where it is allowed, and how large it may be.
-
-Facts about all data that a surrogate needs before the run: exact weighted means over clients.
-
-Samples as a surrogate sees them: inputs, and targets where the surrogate learns them.
-
-Failures of linear algebra on numbers that have grown too large, and to whom they belong.
-
-Objective of FedMM on training and on test samples: sum_i mu_i f_i(theta) + g(theta).
-
-What FedMM carries from round to round.
-
-Step sizes gamma_t of FedMM's methods (Dieuleveut et al. 2025, Alg. 1 to 3), and their limit
-under gossip.
+The rate alpha of the control variates is bounded by Theorem 1; gamma_t are the steps of
+Algorithms 1 to 3.
 """
 
 from __future__ import annotations
@@ -41,8 +29,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor, step_scale
-from mpifed.algorithms.server_messages import message_variance
+from mpifed.algorithms.base import Algorithm, Predictor, message_variance, step_scale
 from mpifed.components.base import Compressors
 from mpifed.components.registry import complete, find
 from mpifed.components.schema import ComponentOf
@@ -52,8 +39,8 @@ from mpifed.exchange.base import Channel, Exchange, ServerChannel
 from mpifed.exchange.measuring import computed_once, total
 from mpifed.federation.clients import Clients, Draws, Federation
 from mpifed.local.minibatches import batches, chosen
-from mpifed.local.solver import LocalSGD
-from mpifed.models.none import NoModel
+from mpifed.local.solver import LocalSolver
+from mpifed.models.base import NoModel
 from mpifed.surrogates.base import (
     LinAlgError,
     MadeWithTarget,
@@ -297,7 +284,7 @@ def gamma_of(rule: StepRule, beta: float, t: int) -> float:
     return rules[rule]
 
 
-def refuse_long_steps(federation: Federation, gamma: float, option: str) -> None:
+def validate_steps(federation: Federation, gamma: float, option: str) -> None:
     """Refuse steps gamma n mu_i above 1 of a client, with mu_i = m_i / m."""
     largest = int(federation.n_train[federation.training].max()) * len(federation.training)
     longest = gamma * largest / federation.n_train_total
@@ -360,7 +347,7 @@ class FedMM(Algorithm[Channel]):
     def __init__(
         self,
         model: NoModel,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         surrogate: Annotated[Any, ComponentOf("surrogate")] = "dictionary",
         step_rule: StepRule = "sqrt",
@@ -374,7 +361,7 @@ class FedMM(Algorithm[Channel]):
         make = find("surrogate", asked.name)
         self.with_target = isinstance(make, MadeWithTarget)
         self.surrogate = as_surrogate(
-            make(sample_of(model.data, self.with_target), **asked.options), make
+            make(sample_of(model.data, self.with_target), **asked.options)
         )
         self.step_rule, self.step = step_rule, step
         self.step_option, self.unused = describe_steps(step_rule, step)
@@ -407,7 +394,7 @@ class FedMM(Algorithm[Channel]):
             few = inputs_of(few_of(clients), self.with_target)
             check_returns(self.surrogate, few, draws.stream("trial"))
         if self.by_samples and exchange.shared_is_rows:
-            refuse_long_steps(clients.federation, self.gamma(1), self.step_option)
+            validate_steps(clients.federation, self.gamma(1), self.step_option)
         theta = torch.from_numpy(self.surrogate.init(draws.stream("surrogate")))
         first = exchange.spread(self.first(theta))
         size = self.message_size()

@@ -22,7 +22,7 @@ from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.exchange.measuring import computed_once, where_recorded
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.minibatches import batches
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.icnn import DenseICNN
 from mpifed.optimal_transport.benchmarks import Benchmark, check_targets
 from mpifed.optimal_transport.losses import (
@@ -94,7 +94,7 @@ class FedMMOT(Algorithm[ServerChannel]):
     def __init__(
         self,
         model: DenseICNN,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         step_rule: StepRule = "constant",
         step: Annotated[float, Gt(0), Le(1)] = 1.0,

@@ -1,7 +1,6 @@
 """FLIX: mixtures of local optima and a global model (Gasanov et al. 2021).
 
 ``flix``, ``dcgd`` and ``diana`` are Algorithms 1, 2 and 3 of the paper. All three are ``descent``,
-each with its own rule for the messages (``messages``). The objective f~ is in ``objective``, its
-minimiser in ``minimum``, what the theorems predict in ``forecast`` (their formulas are in
-``mpifed.theory.flix``).
+each with its own rule for the messages. The objective f~ is in ``objective``; what the theorems
+predict is in ``mpifed.theory.flix``.
 """

@@ -16,8 +16,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mpifed.algorithms.flix.descent import Descent
-from mpifed.algorithms.flix.message_rule import (
+from mpifed.algorithms.flix.descent import (
+    Descent,
     MessageRule,
     Problem,
     report_theorem_three,
@@ -28,7 +28,7 @@ from mpifed.algorithms.flix.objective import FlixObjective
 from mpifed.algorithms.flix.options import FlixState, StepSize
 from mpifed.exchange.base import ServerChannel
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
 from mpifed.theory import flix as theory
 
@@ -78,5 +78,5 @@ class Dcgd(Descent[FlixState, ServerChannel]):
     averages_by = None
     compressors = "unbiased"
 
-    def __init__(self, model: Model, local: LocalSGD, **options: Any) -> None:
+    def __init__(self, model: Model, local: LocalSolver, **options: Any) -> None:
         super().__init__(model, local, CompressedGradients(), **options)

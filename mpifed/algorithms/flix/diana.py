@@ -23,8 +23,9 @@ from typing import Annotated, Any, Literal
 import torch
 from annotated_types import Gt, Le
 
-from mpifed.algorithms.flix.descent import Descent
-from mpifed.algorithms.flix.message_rule import (
+from mpifed.algorithms.base import message_variance
+from mpifed.algorithms.flix.descent import (
+    Descent,
     MessageRule,
     Problem,
     bold_memory_rate,
@@ -34,12 +35,11 @@ from mpifed.algorithms.flix.message_rule import (
 )
 from mpifed.algorithms.flix.objective import FlixObjective
 from mpifed.algorithms.flix.options import DianaState, FlixState, StepSize
-from mpifed.algorithms.server_messages import message_variance
 from mpifed.exchange.base import Exchange, ServerChannel
+from mpifed.exchange.reduction import add_scaled
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
-from mpifed.sparse_rows import add_scaled
 from mpifed.theory import flix as theory
 
 
@@ -121,7 +121,7 @@ class Diana(Descent[DianaState, ServerChannel]):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         control_variate_rate: Annotated[float, Gt(0), Le(1)] | None = None,
         memory_start: Literal["zeros", "gradients"] = "zeros",

@@ -19,13 +19,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mpifed.algorithms.flix.descent import Descent
-from mpifed.algorithms.flix.message_rule import MessageRule, Problem, report_theorem_two
+from mpifed.algorithms.flix.descent import Descent, MessageRule, Problem, report_theorem_two
 from mpifed.algorithms.flix.objective import FlixObjective
 from mpifed.algorithms.flix.options import FlixState, StepSize
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
 from mpifed.theory import flix as theory
 
@@ -82,5 +81,5 @@ class Flix(Descent[FlixState, Channel]):
     learns = "one model, mixed with local optima"
     sends = "its model after a step"
 
-    def __init__(self, model: Model, local: LocalSGD, **options: Any) -> None:
+    def __init__(self, model: Model, local: LocalSolver, **options: Any) -> None:
         super().__init__(model, local, WholeMessages(), **options)

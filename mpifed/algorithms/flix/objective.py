@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from mpifed.exchange.measuring import total
+from mpifed.exchange.reduction import gathered, places
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.linear_objective import Objectives, SparseObjective
 from mpifed.local.minibatches import batches
 from mpifed.local.objective import Objective, Regulariser, sampled_gradients
 from mpifed.models.base import Model
 from mpifed.models.linear import Linear
-from mpifed.sparse_rows import gathered, places
 
 
 def partial_gradients(

@@ -1,10 +1,7 @@
 """The options of FLIX, DCGD and DIANA, grouped by what they decide, and which go together.
 
 Users give them flat, as ``algorithm.step`` and its kin; ``descent.Descent`` documents them all.
-
-What a run of FLIX takes from an earlier one: its x, or its clients' optima.
-
-What a run of FLIX keeps from round to round.
+Also the state of a run, and what it takes from an earlier one: its x, or its clients' optima.
 """
 
 from __future__ import annotations

@@ -23,12 +23,12 @@ from torch import Tensor
 from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor, initial_models
 from mpifed.exchange.base import Exchange, ServerChannel
+from mpifed.exchange.reduction import SparseRows
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.linear_objective import Objectives
 from mpifed.local.objective import Regulariser
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
-from mpifed.sparse_rows import SparseRows
 from mpifed.surrogates.projections import simplex
 
 
@@ -67,7 +67,7 @@ class Agnostic(Algorithm[ServerChannel]):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         gamma_w: Annotated[float, Gt(0)] = 0.1,
         gamma_lambda: Annotated[float, Gt(0)] = 0.01,
@@ -118,7 +118,3 @@ class Agnostic(Algorithm[ServerChannel]):
     def learnt(self, state: AgnosticState, exchange: Exchange) -> dict[str, Tensor]:
         """``lambda``, the weights of the training clients, (training clients,)."""
         return {"lambda": state.mixture}
-
-    def payload(self) -> int:
-        """The gradient, which may be compressed; the risk goes whole."""
-        return self.model.n_parameters

@@ -25,11 +25,11 @@ from annotated_types import Gt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor, initial_models
+from mpifed.algorithms.base import GlobalModel, initial_models
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Proximal, Shift
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 
 
@@ -43,7 +43,7 @@ class DADMMState:
     optimizer: OptimizerState = state.client()
 
 
-class DADMM(Algorithm[Channel]):
+class DADMM(GlobalModel[Channel]):
     """D-ADMM: clients minimise their risk with a pull to their neighbours, and multipliers.
 
     Parameters
@@ -60,7 +60,7 @@ class DADMM(Algorithm[Channel]):
     steps_locally = True
 
     def __init__(
-        self, model: Model, local: LocalSGD, *, admm_c: Annotated[float, Gt(0)] = 1.0
+        self, model: Model, local: LocalSolver, *, admm_c: Annotated[float, Gt(0)] = 1.0
     ) -> None:
         self.model, self.local, self.c = model, local, admm_c
 
@@ -79,15 +79,3 @@ class DADMM(Algorithm[Channel]):
         mixed = channel.average(x, clients.equal_weights, before=state.model)
         multiplier = state.multiplier + self.c * (x - mixed)  # eq. 14
         return DADMMState(x, (x + mixed) / 2, multiplier, optimizer)
-
-    def deploy(self, state: DADMMState, clients: Clients, draws: Draws) -> Predictor:
-        return Predictor(self.local.own(state.model, state.optimizer))
-
-    def adapt(
-        self, state: DADMMState, clients: Clients, exchange: Exchange, draws: Draws
-    ) -> Predictor:
-        """Unseen clients deploy the mean of all models."""
-        return Predictor(exchange.mean(state.model))
-
-    def payload(self) -> int:
-        return self.model.n_parameters

@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor, initial_models
+from mpifed.algorithms.base import (
+    Algorithm,
+    Predictor,
+    averaged_buffers,
+    initial_models,
+)
 from mpifed.algorithms.fedmm.fedmm_ot import (
     batches_of,
     first_potential,
     map_scores,
 )
-from mpifed.algorithms.server_messages import averaged_buffers
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 from mpifed.models.icnn import DenseICNN
 from mpifed.optimal_transport.benchmarks import Benchmark, check_targets
@@ -60,6 +64,8 @@ class FedAdam(Algorithm[ServerChannel]):
     bias_correction : bool
         Whether moments are corrected as in torch, from v = 0. Without it v begins at tau^2, as in
         the paper.
+    client_weights : {'samples', 'uniform'}
+        Weights of the mean update: n_t / n, as in FedAvg, or 1 / |S|, as in the paper.
     lambda_cycle : float
         Weight of the cycle terms ||grad f_omega(grad f_theta(y)) - y||^2.
     cycle : {'fwd', 'both'}
@@ -78,13 +84,14 @@ class FedAdam(Algorithm[ServerChannel]):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         server_lr: Annotated[float, Gt(0)] = 0.1,
         beta1: Beta = 0.9,
         beta2: Beta = 0.99,
         tau: Annotated[float, Gt(0)] = 1e-3,
         bias_correction: bool = False,
+        client_weights: Literal["samples", "uniform"] = "samples",
         lambda_cycle: Annotated[float, Ge(0)] = 1.0,
         cycle: Cycle = "fwd",
         pretraining: Annotated[int, Ge(0)] = 5000,
@@ -93,6 +100,7 @@ class FedAdam(Algorithm[ServerChannel]):
         self.server_lr, self.betas, self.tau = server_lr, (beta1, beta2), tau
         self.bias_correction = bias_correction
         self.pretraining = pretraining
+        self.averages_by = "samples" if client_weights == "samples" else "clients"
         self.objective = None
         if isinstance(model, DenseICNN):
             check_targets(local.options.batch_size, model.dimension)
@@ -132,7 +140,9 @@ class FedAdam(Algorithm[ServerChannel]):
         start = channel.broadcast(state.model)
         if self.objective is None:
             trained, optimizer = self.local(start, state.optimizer, clients, draws)
-            updates, weights, whole = trained - start, clients.weights, 1
+            by_samples = self.averages_by == "samples"
+            weights = clients.weights if by_samples else clients.equal_weights
+            updates, whole = trained - start, 1
         else:
             updates, optimizer = self.transport_updates(state, clients, draws), state.optimizer
             weights = torch.ones(len(clients), dtype=torch.float64)

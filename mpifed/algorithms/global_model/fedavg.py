@@ -10,15 +10,14 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import (
-    Algorithm,
-    Predictor,
+    GlobalModel,
     StepScale,
     initial_models,
     step_scale,
 )
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 
 
@@ -30,7 +29,7 @@ class FedAvgState:
     optimizer: OptimizerState = state.client()
 
 
-class FedAvg(Algorithm[Channel]):
+class FedAvg(GlobalModel[Channel]):
     """FedAvg: local SGD from a global model, averaged with weights n_t / n.
 
     Parameters
@@ -51,12 +50,12 @@ class FedAvg(Algorithm[Channel]):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         model_init: Literal["shared", "per_client"] = "shared",
         gossip_step_scale: StepScale = "normalised",
     ) -> None:
-        self.model, self.local = model, local
+        super().__init__(model, local)
         self.model_init = model_init
         self.gossip_step_scale: StepScale = gossip_step_scale
 
@@ -74,15 +73,3 @@ class FedAvg(Algorithm[Channel]):
         scale = step_scale(clients, channel, self.gossip_step_scale)
         trained, optimizer = self.local(start, state.optimizer, clients, draws, step_scale=scale)
         return FedAvgState(channel.average(trained, clients.weights, before=state.model), optimizer)
-
-    def deploy(self, state: FedAvgState, clients: Clients, draws: Draws) -> Predictor:
-        return Predictor(self.local.own(state.model, state.optimizer))
-
-    def adapt(
-        self, state: FedAvgState, clients: Clients, exchange: Exchange, draws: Draws
-    ) -> Predictor:
-        """Unseen clients deploy the global model."""
-        return Predictor(exchange.mean(state.model))
-
-    def payload(self) -> int:
-        return self.model.n_parameters

@@ -21,7 +21,7 @@ from mpifed.algorithms.global_model.fedavg import FedAvg, FedAvgState
 from mpifed.exchange.base import Channel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Proximal
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
 
 
@@ -42,7 +42,7 @@ class FedProx(FedAvg):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         mu: Annotated[float, Ge(0)] = 0.01,
         model_init: Literal["shared", "per_client"] = "shared",

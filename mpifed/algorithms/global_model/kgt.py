@@ -26,11 +26,11 @@ from annotated_types import Gt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor, initial_models
+from mpifed.algorithms.base import GlobalModel, initial_models
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Shift
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 
 
@@ -43,7 +43,7 @@ class KGTState:
     optimizer: OptimizerState = state.client()
 
 
-class KGT(Algorithm[Channel]):
+class KGT(GlobalModel[Channel]):
     """K-GT: gradient tracking whose corrections are part of each local step.
 
     Parameters
@@ -60,9 +60,10 @@ class KGT(Algorithm[Channel]):
     steps_locally = True
 
     def __init__(
-        self, model: Model, local: LocalSGD, *, eta_s: Annotated[float, Gt(0)] = 1.0
+        self, model: Model, local: LocalSolver, *, eta_s: Annotated[float, Gt(0)] = 1.0
     ) -> None:
-        self.model, self.local, self.eta_s = model, local, eta_s
+        super().__init__(model, local)
+        self.eta_s = eta_s
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
@@ -82,15 +83,6 @@ class KGT(Algorithm[Channel]):
         mixed = channel.average(both, clients.equal_weights, before=both)
         x, mean = mixed[..., :-trained], mixed[..., -trained:]
         return KGTState(x, c - z + mean, optimizer)  # lines 7 and 8
-
-    def deploy(self, state: KGTState, clients: Clients, draws: Draws) -> Predictor:
-        return Predictor(self.local.own(state.model, state.optimizer))
-
-    def adapt(
-        self, state: KGTState, clients: Clients, exchange: Exchange, draws: Draws
-    ) -> Predictor:
-        """Unseen clients deploy the global model."""
-        return Predictor(exchange.mean(state.model))
 
     def payload(self) -> int:
         return self.model.n_parameters + self.local.n_trained

@@ -33,7 +33,7 @@ from mpifed.federation.clients import Clients, Draws
 from mpifed.io.memory import check_memory
 from mpifed.local.linear_objective import Objectives
 from mpifed.local.objective import Objective, Regulariser
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
 from mpifed.models.linear import Linear
 
@@ -105,7 +105,7 @@ class MetaLearner(Algorithm[Channel]):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         inner_steps: Annotated[int, Ge(1)] = 5,
         inner_step: Positive = 0.1,
@@ -173,9 +173,6 @@ class MetaLearner(Algorithm[Channel]):
         """``up_floats``, the numbers sent so far, counted as for FLIX."""
         return {"up_floats": exchange.ledger.up_floats}
 
-    def payload(self) -> int:
-        return self.model.n_parameters
-
 
 class Fomaml(MetaLearner):
     """First-order MAML: the gradient at the adapted model, taken for that of the shared one.
@@ -193,7 +190,7 @@ class Fomaml(MetaLearner):
     sends = "its gradient at the adapted model"
 
     def __init__(
-        self, model: Model, local: LocalSGD, *, support_fraction: Share = 0.8, **options: Any
+        self, model: Model, local: LocalSolver, *, support_fraction: Share = 0.8, **options: Any
     ) -> None:
         super().__init__(model, local, **options)
         self.support, self.query = _halves(model, self.regulariser, support_fraction)
@@ -219,7 +216,7 @@ class Maml(MetaLearner):
     sends = "the gradient of its adapted loss"
 
     def __init__(
-        self, model: Model, local: LocalSGD, *, support_fraction: Share = 0.8, **options: Any
+        self, model: Model, local: LocalSolver, *, support_fraction: Share = 0.8, **options: Any
     ) -> None:
         super().__init__(model, local, **options)
         self.support, self.query = _halves(model, self.regulariser, support_fraction)
@@ -250,7 +247,7 @@ class Reptile(MetaLearner):
     sends = "its move"
 
     def __init__(
-        self, model: Model, local: LocalSGD, *, reptile_normalised: bool = False, **options: Any
+        self, model: Model, local: LocalSolver, *, reptile_normalised: bool = False, **options: Any
     ) -> None:
         super().__init__(model, local, **options)
         self.scale = 1 / (self.inner_steps * self.inner_step) if reptile_normalised else 1.0

@@ -24,13 +24,12 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor, initial_models
-from mpifed.algorithms.server_messages import averaged_buffers
+from mpifed.algorithms.base import GlobalModel, averaged_buffers, initial_models
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.objective import row_norms
 from mpifed.local.scoring import train_risks
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 
 # Smaller risks count as this, so that their powers are finite.
@@ -45,7 +44,7 @@ class QfflState:
     optimizer: OptimizerState = state.client()
 
 
-class Qffl(Algorithm[ServerChannel]):
+class Qffl(GlobalModel[ServerChannel]):
     """q-FFL: one model that is fairer to clients with a large risk, by q-FedAvg.
 
     Parameters
@@ -68,12 +67,13 @@ class Qffl(Algorithm[ServerChannel]):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         q: Annotated[float, Ge(0)] = 1.0,
         lipschitz: Annotated[float, Gt(0)] | None = None,
     ) -> None:
-        self.model, self.local, self.q = model, local, q
+        super().__init__(model, local)
+        self.q = q
         self.lipschitz = lipschitz or 1 / local.options.lr
 
     def init(
@@ -108,16 +108,3 @@ class Qffl(Algorithm[ServerChannel]):
             return torch.ones(len(clients), dtype=torch.float64)
         own = self.local.own(state.model, state.optimizer)
         return train_risks(self.model, own, clients.shards.train, clients.rows)[:, 0]
-
-    def deploy(self, state: QfflState, clients: Clients, draws: Draws) -> Predictor:
-        return Predictor(self.local.own(state.model, state.optimizer))
-
-    def adapt(
-        self, state: QfflState, clients: Clients, exchange: Exchange, draws: Draws
-    ) -> Predictor:
-        """Unseen clients deploy the global model."""
-        return Predictor(state.model)
-
-    def payload(self) -> int:
-        """The move, which may be compressed; the two numbers beside it go whole."""
-        return self.model.n_parameters

@@ -25,11 +25,11 @@ from annotated_types import Gt, Le
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor, initial_models
+from mpifed.algorithms.base import GlobalModel, initial_models
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Shift
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 
 
@@ -42,7 +42,7 @@ class ScaffnewState:
     optimizer: OptimizerState = state.client()
 
 
-class Scaffnew(Algorithm[Channel]):
+class Scaffnew(GlobalModel[Channel]):
     """Scaffnew: a random number of corrected local steps between communications.
 
     Parameters
@@ -56,7 +56,7 @@ class Scaffnew(Algorithm[Channel]):
     compressors = "none"
 
     def __init__(
-        self, model: Model, local: LocalSGD, *, scaffnew_p: Annotated[float, Gt(0), Le(1)] = 0.1
+        self, model: Model, local: LocalSolver, *, scaffnew_p: Annotated[float, Gt(0), Le(1)] = 0.1
     ) -> None:
         self.model, self.local, self.p = model, local, scaffnew_p
         self.averages_by = "clients"
@@ -81,15 +81,3 @@ class Scaffnew(Algorithm[Channel]):
         gamma = self.local.total_rates(state.optimizer, clients, draws, steps=1)[:, None, None]
         h = h + (self.p / gamma.to(h)) * (x - moved)[..., :trained]  # line 8
         return ScaffnewState(x, h, optimizer)
-
-    def deploy(self, state: ScaffnewState, clients: Clients, draws: Draws) -> Predictor:
-        return Predictor(self.local.own(state.model, state.optimizer))
-
-    def adapt(
-        self, state: ScaffnewState, clients: Clients, exchange: Exchange, draws: Draws
-    ) -> Predictor:
-        """Unseen clients deploy the global model."""
-        return Predictor(exchange.mean(state.model))
-
-    def payload(self) -> int:
-        return self.model.n_parameters

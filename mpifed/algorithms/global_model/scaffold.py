@@ -21,15 +21,14 @@ from annotated_types import Gt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor, initial_models
-from mpifed.algorithms.server_messages import averaged_buffers
+from mpifed.algorithms.base import GlobalModel, averaged_buffers, initial_models
 from mpifed.errors import InputError
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Shift
 from mpifed.local.linear_objective import Objectives
 from mpifed.local.objective import Regulariser
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 
 
@@ -43,7 +42,7 @@ class ScaffoldState:
     optimizer: OptimizerState = state.client()
 
 
-class Scaffold(Algorithm[ServerChannel]):
+class Scaffold(GlobalModel[ServerChannel]):
     """SCAFFOLD: local SGD along gradients that are corrected by control variates.
 
     Parameters
@@ -66,7 +65,7 @@ class Scaffold(Algorithm[ServerChannel]):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         server_lr: Annotated[float, Gt(0)] = 1.0,
         variate_option: Literal["I", "II"] = "II",
@@ -77,7 +76,8 @@ class Scaffold(Algorithm[ServerChannel]):
                 "algorithm.variate_option is 'I', the gradient of a client's whole risk, which a "
                 "model with dropout or batch normalisation does not have; allowed: II"
             )
-        self.model, self.local, self.server_lr = model, local, server_lr
+        super().__init__(model, local)
+        self.server_lr = server_lr
         self.by_samples = client_weights == "samples"
         self.averages_by = "samples" if self.by_samples else "clients"
         # What the local steps descend on, so that both options estimate the same gradient.
@@ -117,15 +117,6 @@ class Scaffold(Algorithm[ServerChannel]):
             return self.risks(clients).gradients(x[:, 0])[:, None, :trained]
         rates = self.local.total_rates(state.optimizer, clients, draws)[:, None, None].to(x)
         return state.variates - state.variate + (x - y)[..., :trained] / rates  # option II
-
-    def deploy(self, state: ScaffoldState, clients: Clients, draws: Draws) -> Predictor:
-        return Predictor(self.local.own(state.model, state.optimizer))
-
-    def adapt(
-        self, state: ScaffoldState, clients: Clients, exchange: Exchange, draws: Draws
-    ) -> Predictor:
-        """Unseen clients deploy the global model."""
-        return Predictor(state.model)
 
     def payload(self) -> int:
         return self.model.n_parameters + self.local.n_trained

@@ -30,7 +30,7 @@ from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Coupling, Minibatch
 from mpifed.local.objective import row_products
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 
 Variant = Literal["paper", "published"]
@@ -100,7 +100,7 @@ class APFL(Personal):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         apfl_alpha: Annotated[float, Ge(0), Le(1)] = 0.5,
         apfl_adaptive: bool = False,

@@ -27,7 +27,7 @@ from mpifed.algorithms.global_model.fedavg import FedAvg, FedAvgState
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Proximal
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 
 
@@ -58,7 +58,7 @@ class Ditto(FedAvg):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         ditto_lambda: Annotated[float, Ge(0)] = 1.0,
         personal_epochs: Annotated[int, Ge(1)] | None = None,

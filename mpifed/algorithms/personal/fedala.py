@@ -27,7 +27,7 @@ from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Within
 from mpifed.local.minibatches import share_weights
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
 from mpifed.models.heads import Between, last_layer
 
@@ -66,7 +66,7 @@ class FedALA(FedAvg):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         head: list[str] | None = None,
         ala_lr: Annotated[float, Gt(0)] = 1.0,
@@ -132,9 +132,7 @@ class FedALA(FedAvg):
         model = channel.average(own, clients.weights, before=state.model)
         return FedALAState(model, optimizer, own, weights, state.rounds + 1)
 
-    def deploy(  # type: ignore[override]
-        self, state: FedALAState, clients: Clients, draws: Draws
-    ) -> Predictor:
+    def deploy(self, state: FedALAState, clients: Clients, draws: Draws) -> Predictor:
         """hat Theta_i of the present global model, with W_i trained once more."""
         model = state.model.expand(len(clients), 1, self.model.n_parameters)
         mixed, _ = self._initialised(model, state, clients, draws)

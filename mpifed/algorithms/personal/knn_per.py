@@ -27,7 +27,7 @@ from mpifed.algorithms.global_model.fedavg import FedAvg, FedAvgState
 from mpifed.exchange.base import Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.scoring import best_weight
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
 from mpifed.models.heads import check_representation, representation
 
@@ -179,7 +179,7 @@ class KnnPer(FedAvg):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         knn_k: Annotated[int, Ge(1)] = 10,
         knn_lambda: Annotated[float, Ge(0), Le(1)] | None = None,

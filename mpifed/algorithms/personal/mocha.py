@@ -31,13 +31,13 @@ from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.exchange.measuring import computed_once, total
+from mpifed.exchange.reduction import SparseRows
 from mpifed.federation.clients import Clients, Draws
 from mpifed.io.memory import check_memory
 from mpifed.local.linear_objective import columns_of, rows_of
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.linear import Linear
 from mpifed.random import shuffles
-from mpifed.sparse_rows import SparseRows
 from mpifed.watchdog import heartbeat
 
 # Smaller eigenvalues of W'W count as this, so that Sigma has an inverse.
@@ -209,7 +209,7 @@ class Mocha(Algorithm[ServerChannel]):
     def __init__(
         self,
         model: Linear,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         mocha_lambda: Annotated[float, Gt(0)] = 0.01,
         sdca_fraction: Annotated[float, Gt(0), Le(1)] = 0.5,
@@ -273,6 +273,3 @@ class Mocha(Algorithm[ServerChannel]):
         of_models, of_duals = computed_once(clients, lambda: penalties(*terms))
         primal, dual = risk + of_models, gain - of_duals
         return {"primal": primal, "dual": dual, "gap": primal - dual}
-
-    def payload(self) -> int:
-        return self.model.n_parameters

@@ -28,7 +28,7 @@ from mpifed.algorithms.personal.start import Personal, Positive, Weights
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Coupling, Minibatch, Proximal
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 
 
@@ -89,7 +89,7 @@ class PFedMe(Personal):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         pfedme_lambda: Positive = 15.0,
         pfedme_eta: Positive = 0.005,
@@ -110,6 +110,19 @@ class PFedMe(Personal):
     ) -> PFedMeState:
         model, personal = self.first_models(clients, exchange, draws, dtype)
         return PFedMeState(model, personal, self.local.init(len(clients), 1, dtype))
+
+    def remarks(self, state: PFedMeState, clients: Clients, exchange: Exchange) -> list[str]:
+        """Warn of steps whose eigenvalue 1 - lr (lambda + curvature) is below -1, so that theta_i
+        diverges for any convex risk; with momentum m the bound 2 becomes 2 (1 + m).
+        """
+        options = self.local.options
+        step, bound = options.lr * self.strength, 2 * (1 + options.momentum)
+        if options.optimizer != "sgd" or step <= bound:
+            return []
+        return [
+            f"warning: local.lr times algorithm.pfedme_lambda is {step:.3g}; steps of theta "
+            f"diverge above {bound:.3g}: a smaller local.lr or pfedme_lambda is needed"
+        ]
 
     def round(
         self, state: PFedMeState, clients: Clients, channel: Channel, draws: Draws

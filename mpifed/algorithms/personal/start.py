@@ -15,7 +15,7 @@ from torch import Tensor
 from mpifed.algorithms.base import Algorithm, initial_models
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
 
 Positive = Annotated[float, Gt(0)]
@@ -34,7 +34,7 @@ class Personal(Algorithm[Channel]):
     steps_locally = True
 
     def __init__(
-        self, model: Model, local: LocalSGD, *, client_weights: Weights = "uniform"
+        self, model: Model, local: LocalSolver, *, client_weights: Weights = "uniform"
     ) -> None:
         self.model, self.local = model, local
         self.averages_by = "samples" if client_weights == "samples" else "clients"
@@ -55,6 +55,3 @@ class Personal(Algorithm[Channel]):
         by_samples = self.averages_by == "samples"
         weights = clients.weights if by_samples else clients.equal_weights
         return channel.average(rows, weights, before=before)
-
-    def payload(self) -> int:
-        return self.model.n_parameters

@@ -18,10 +18,10 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from mpifed.algorithms.base import Predictor, StepScale
-from mpifed.algorithms.shared_body.parts import Parts, PartsState
+from mpifed.algorithms.shared_body.fedper import Parts, PartsState
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
 
 
@@ -50,7 +50,7 @@ class FedBABU(Parts):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         head: list[str] | None = None,
         tune_part: Literal["full", "body", "head"] = "full",

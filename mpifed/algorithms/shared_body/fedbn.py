@@ -17,7 +17,7 @@ from annotated_types import Ge
 from mpifed.algorithms.base import StepScale
 from mpifed.algorithms.shared_body.fedper import FedPer
 from mpifed.errors import InputError
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
 from mpifed.models.heads import normalisation_layers
 
@@ -43,7 +43,7 @@ class FedBN(FedPer):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         layers: Literal["batch", "every"] = "batch",
         unseen_epochs: Annotated[int, Ge(1)] = 10,

@@ -6,20 +6,104 @@ With the base W_B and the personalisation layers W_Pj of client j, of n_j sample
     Server     W_B <- sum_j (n_j / n) W_B^j
 
 Every client begins with a draw of W_Pj of its own; W_B is drawn by the server.
+
+FedRep, FedBABU and FedBN have the same state; they differ in which part is trained when, and in
+which numbers are the head.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import numpy as np
+import torch
 from annotated_types import Ge
+from torch import Tensor
 
-from mpifed.algorithms.base import Predictor, StepScale
-from mpifed.algorithms.shared_body.parts import Parts, PartsState
+from mpifed import state
+from mpifed.algorithms.base import Algorithm, Predictor, StepScale, initial_models, step_scale
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
+from mpifed.models.heads import head_of
+
+
+@dataclass(frozen=True)
+class PartsState:
+    """The body, the clients' heads and their optimizers."""
+
+    body: Tensor = state.shared()
+    heads: Tensor = state.client()
+    optimizer: OptimizerState = state.client()
+
+
+class Parts(Algorithm[Channel]):
+    """Base class of methods whose clients share a body and keep a head.
+
+    Parameters
+    ----------
+    head : list of str or None
+        Layers or parameters that are the head. None is the model's last layer.
+    head_init : {'shared', 'per_client'}
+        Whether all heads begin alike, or each with a draw of its own.
+    gossip_step_scale : {'paper', 'normalised', 'none'}
+        As for FedAvg.
+    """
+
+    steps_locally = True
+
+    def __init__(
+        self,
+        model: Model,
+        local: LocalSolver,
+        *,
+        head: list[str] | None,
+        head_init: Literal["shared", "per_client"],
+        gossip_step_scale: StepScale,
+    ) -> None:
+        self.model, self.local = model, local
+        self.head = head_of(model, head)
+        self.body = ~self.head
+        self.head_init = head_init
+        self.gossip_step_scale: StepScale = gossip_step_scale
+
+    def init(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> PartsState:
+        models = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client=False)
+        own = models
+        if self.head_init == "per_client":
+            own = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client=True)
+        heads = own[..., self.head].expand(len(clients), 1, -1).clone()
+        optimizer = self.local.init(len(clients), 1, dtype)
+        return PartsState(models[..., self.body], heads, optimizer)
+
+    def joined(self, body: Tensor, heads: Tensor) -> Tensor:
+        """Return whole models, (clients, 1, P)."""
+        rows = heads.new_empty(len(heads), 1, self.model.n_parameters)
+        rows[..., self.head], rows[..., self.body] = heads, body.expand(len(heads), 1, -1)
+        return rows
+
+    def start(
+        self, state: PartsState, clients: Clients, channel: Channel
+    ) -> tuple[Tensor, np.ndarray | None]:
+        """Return models that clients begin a round with, and factors of their learning rates."""
+        models = self.joined(channel.broadcast(state.body), state.heads)
+        return models, step_scale(clients, channel, self.gossip_step_scale)
+
+    def unseen_start(self, state: PartsState, clients: Clients, exchange: Exchange) -> Tensor:
+        """Return models that unseen clients begin with: the mean body, and their first heads."""
+        heads = state.heads[torch.from_numpy(clients.rows)]
+        return self.joined(exchange.mean(state.body), heads)
+
+    def deploy(self, state: PartsState, clients: Clients, draws: Draws) -> Predictor:
+        """The body with each client's head."""
+        return Predictor(self.local.own(self.joined(state.body, state.heads), state.optimizer))
+
+    def payload(self) -> int:
+        return int(self.body.sum())
 
 
 class FedPer(Parts):
@@ -45,7 +129,7 @@ class FedPer(Parts):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         head: list[str] | None = None,
         head_init: Literal["shared", "per_client"] = "per_client",

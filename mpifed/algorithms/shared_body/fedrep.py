@@ -20,11 +20,10 @@ from annotated_types import Ge
 
 from mpifed import state
 from mpifed.algorithms.base import StepScale
-from mpifed.algorithms.shared_body.fedper import FedPer
-from mpifed.algorithms.shared_body.parts import PartsState
+from mpifed.algorithms.shared_body.fedper import FedPer, PartsState
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSGD, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 
 
@@ -57,7 +56,7 @@ class FedRep(FedPer):
     def __init__(
         self,
         model: Model,
-        local: LocalSGD,
+        local: LocalSolver,
         *,
         head: list[str] | None = None,
         head_epochs: Annotated[int, Ge(1)] = 10,

@@ -1,26 +1,18 @@
-"""Sparse combinations of atoms: the dictionary problems of Dieuleveut et al. 2025, sec. 6. Counts
-with a random effect: the Poisson example of Dieuleveut et al. 2025, sec. 3. A Gaussian mixture,
-dealt alike or by where its points lie (Dieuleveut et al. 2025, sec. 3).
+"""The generated problems of Dieuleveut et al. 2025: sparse combinations of atoms (sec. 6), counts
+with a random effect and a Gaussian mixture (sec. 3).
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le
 
-from mpifed.data.base import Dataset, Description, Shards, Split, SplitName
-from mpifed.data.delivery import agreed
-from mpifed.data.generated import (
-    alike,
-    drawn_until,
-    make_shards,
-    no_targets,
-    split_made,
-    unlabelled,
-)
+from mpifed.data.base import Description, Split, agreed
+from mpifed.data.generated import GeneratedDataset, alike, drawn_until
 from mpifed.data.kmeans import Clusters, Solver, equal_clusters
 from mpifed.errors import InputError
 from mpifed.io.memory import check_memory
@@ -32,7 +24,27 @@ SAMPLES = {"homogeneous": 250, "heterogeneous": 5000}
 BATCH = 1024
 
 
-class Dictionary(Dataset):
+class Unlabelled(GeneratedDataset):
+    """Samples without targets, of which every client can draw new ones in every round."""
+
+    seed: int
+
+    @abstractmethod
+    def _fresh(self, rng: np.random.Generator, client: int, count: int) -> np.ndarray:
+        """Return ``count`` new samples of a client, float64 (count, *input_shape)."""
+
+    def fresh(self, client_ids: np.ndarray, round: int, count: int) -> Split:
+        """Return ``count`` new samples of each client; see ``Dataset``."""
+        rows = [
+            self._fresh(stream(self.seed, "fresh", round, int(client)), int(client), count)
+            for client in client_ids
+        ]
+        x = np.concatenate([np.empty((0, *self.description.input_shape)), *rows])
+        offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+        return Split(torch.from_numpy(x), torch.empty((len(x), 0), dtype=torch.float64), offsets)
+
+
+class Dictionary(Unlabelled):
     """Z = theta h with sparse codes h, unlabelled (Dieuleveut et al. 2025, sec. 6).
 
     Parameters
@@ -98,21 +110,7 @@ class Dictionary(Dataset):
             f"dictionary-{variant}", (dim,), 0, counts, none, none, task="unlabelled"
         )
 
-    def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
-        """Return the shards of ``client_ids``."""
-        return make_shards(self.description, client_ids, dtype, self._make)
-
-    def make_split(self, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
-        """Return one split of ``client_ids``; see ``Dataset``."""
-        return split_made(self.description, name, client_ids, dtype, self._make)
-
-    def fresh(self, client_ids: np.ndarray, round: int, count: int) -> Split:
-        """Return ``count`` new samples of each client; see ``Dataset``."""
-        rows = [self._fresh(round, int(client), count) for client in client_ids]
-        return unlabelled(rows, len(self.theta))
-
-    def _fresh(self, round: int, client: int, count: int) -> np.ndarray:
-        rng = stream(self.seed, "fresh", round, client)
+    def _fresh(self, rng: np.random.Generator, client: int, count: int) -> np.ndarray:
         clusters = self.clusters
         if clusters is None:
             return self._draw(rng, count)
@@ -125,7 +123,7 @@ class Dictionary(Dataset):
 
     def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
         own = slice(None) if self.clusters is None else self.clusters.owner == client
-        return self.samples[own], no_targets(self.samples[own])
+        return self.samples[own], self.samples[own, :0]
 
     def _draw(self, rng: np.random.Generator, n: int) -> np.ndarray:
         """``n`` samples, float64 (n, dim)."""
@@ -136,7 +134,7 @@ class Dictionary(Dataset):
         return codes @ self.theta.T
 
 
-class Poisson(Dataset):
+class Poisson(Unlabelled):
     """Poisson counts with a random effect, Z | h ~ Poisson(exp(theta + h)), unlabelled.
 
     Parameters
@@ -178,28 +176,12 @@ class Poisson(Dataset):
         counts = (n_train, 0, n_test)
         self.description = alike("poisson", (1,), 0, n_clients, counts, "unlabelled")
 
-    def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
-        """Return the shards of ``client_ids``."""
-        return make_shards(self.description, client_ids, dtype, self._make)
-
-    def make_split(self, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
-        """Return one split of ``client_ids``; see ``Dataset``."""
-        return split_made(self.description, name, client_ids, dtype, self._make)
-
-    def fresh(self, client_ids: np.ndarray, round: int, count: int) -> Split:
-        """Return ``count`` new samples of each client; see ``Dataset``."""
-        rows = [
-            self._draw(stream(self.seed, "fresh", round, int(client)), int(client), count)
-            for client in client_ids
-        ]
-        return unlabelled(rows, 1)
-
     def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
-        x = self._draw(stream(self.seed, f"poisson/{split}", client=client), client, n)
-        return x, no_targets(x)
+        x = self._fresh(stream(self.seed, f"poisson/{split}", client=client), client, n)
+        return x, x[:, :0]
 
-    def _draw(self, rng: np.random.Generator, client: int, n: int) -> np.ndarray:
-        effects = rng.gamma(self.shape, 1 / self.rate, n)
+    def _fresh(self, rng: np.random.Generator, client: int, count: int) -> np.ndarray:
+        effects = rng.gamma(self.shape, 1 / self.rate, count)
         with np.errstate(over="ignore", invalid="ignore"):
             means = np.exp(self.thetas[client]) * effects
         try:
@@ -216,7 +198,7 @@ class Poisson(Dataset):
 MIXTURE_BATCH = 256
 
 
-class GaussianMixture(Dataset):
+class GaussianMixture(Unlabelled):
     """A mixture of ``n_components`` Gaussians of unit covariance in ``dimension``, unlabelled.
 
     Parameters
@@ -283,39 +265,22 @@ class GaussianMixture(Dataset):
             first = self._sorted[:, 0]
             self._ends[1:-1] = (first[cuts - 1] + first[cuts]) / 2
 
-    def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
-        """Return the shards of ``client_ids``."""
-        return make_shards(self.description, client_ids, dtype, self._make)
-
-    def make_split(self, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
-        """Return one split of ``client_ids``; see ``Dataset``."""
-        return split_made(self.description, name, client_ids, dtype, self._make)
-
-    def fresh(self, client_ids: np.ndarray, round: int, count: int) -> Split:
-        """Return ``count`` new samples of each client, in its slice; see ``Dataset``."""
-        rows = [
-            self._slice(stream(self.seed, "fresh", round, int(client)), int(client), count)
-            for client in client_ids
-        ]
-        return unlabelled(rows, self.means.shape[1])
-
     def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
         if split == "train" and self._sorted is not None:
             x = self._sorted[client * n : (client + 1) * n]
         else:
-            x = self._slice(self._stream(split, client), client, n)
-        return x, no_targets(x)
+            x = self._fresh(self._stream(split, client), client, n)
+        return x, x[:, :0]
 
     def _stream(self, split: str, client: int) -> np.random.Generator:
         return stream(self.seed, f"gaussian_mixture/{split}", client=client)
 
-    def _slice(self, rng: np.random.Generator, client: int, n: int) -> np.ndarray:
-        """``n`` points of the mixture in the client's slice, by drawing until there are enough."""
+    def _fresh(self, rng: np.random.Generator, client: int, count: int) -> np.ndarray:
         if self._sorted is None:
-            return self._draw(rng, n)
+            return self._draw(rng, count)
         low, high = self._ends[client], self._ends[client + 1]
         return drawn_until(
-            n,
+            count,
             lambda: self._draw(rng, MIXTURE_BATCH),
             lambda x: (x[:, 0] > low) & (x[:, 0] <= high),
             f"client {client}",

@@ -1,139 +1,25 @@
-"""LEAF's data sets from their JSON files: FEMNIST by writer, Shakespeare by role, and others.
-LEAF's JSON files (Caldas et al. 2018): users, and the samples of each.
-"""
+"""LEAF's data sets (Caldas et al. 2018) from their JSON files of users and the samples of each."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
-from mpifed.data.archives import contents, names, places
-from mpifed.data.partitioned import PIECE, GroupedDataset, Parts, Pool, Source
+from mpifed.data.archives import contents, names, places, reading
+from mpifed.data.partitioned import GroupedDataset, Parts, Pool, Source
 from mpifed.data.sources.mnist import CHARACTERS
-from mpifed.data.sources.shakespeare import UNKNOWN, VOCABULARIES, Vocabulary, codes
+from mpifed.data.sources.shakespeare import VOCABULARIES, Vocabulary, windows_of
 from mpifed.errors import InputError, one_line
-from mpifed.mpi.communicator import Communicator
 
 # Bytes of memory for each byte of a file: `1.0, ` becomes an object of 24 bytes and its place.
 HELD = 10.0
 
 JSON = (".json", ".json.gz", ".json.xz", ".json.bz2")
-
-
-@dataclass(frozen=True)
-class Shard:
-    """Samples of one user in one file."""
-
-    user: str
-    x: np.ndarray
-    y: np.ndarray
-    is_text: bool
-    is_test: bool
-
-
-def read(raw: str | None, folder: str, vocabulary: str) -> Iterator[Shard]:
-    """Yield the samples of every user in every file, in the order of the files."""
-    among = places(raw, folder)
-    for place in among:
-        chosen = _chosen([name for name in names(place) if name.endswith(JSON)])
-        for name, content in contents(place, chosen.__contains__, HELD):
-            yield from _of_file(place / name, content, chosen[name], vocabulary)
-        if chosen:
-            return
-    raise InputError(
-        f"data.raw is '{among[0]}', which has no file .json of LEAF, in all_data or train and test"
-    )
-
-
-def _chosen(found: list[str]) -> dict[str, bool]:
-    """The files that count, and whether each is a test file."""
-    folders = {name: PurePosixPath(name).parent.name for name in found}
-    for wanted in (("train", "test"), ("all_data",), ("",)):
-        if wanted[0] in folders.values():
-            return {name: at == "test" for name, at in folders.items() if at in wanted}
-    return dict.fromkeys(found, False) if len(set(folders.values())) == 1 else {}
-
-
-def _of_file(path: Path, content: bytes, is_test: bool, vocabulary: str) -> Iterator[Shard]:
-    try:
-        values = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        reason = one_line(str(error) or "nested too deep", 120)
-        raise InputError(f"'{path}' is not JSON: {reason}") from None
-    del content
-    if not isinstance(values, dict) or not isinstance(values.get("user_data"), dict):
-        raise InputError(f"'{path}' is not a file of LEAF: it has no 'users' and 'user_data'")
-    users, data = values.get("users"), values["user_data"]
-    if not isinstance(users, list) or not all(isinstance(user, str) for user in users):
-        raise InputError(f"'{path}' has no 'users' that are texts")
-    if sorted(users) != sorted(data):
-        raise InputError(f"'{path}' has other 'users' than 'user_data'")
-    counts = values.get("num_samples", [None] * len(users))
-    if not isinstance(counts, list) or len(counts) != len(users):
-        raise InputError(f"'{path}' has no number in 'num_samples' for each user")
-    for user, count in zip(users, counts, strict=True):
-        said = f"'{path}', user '{one_line(user, 40)}',"
-        shard = _shard(said, user, data.pop(user), is_test, vocabulary)
-        if count is not None and count != len(shard.y):
-            raise InputError(f"{said} has {len(shard.y)} samples, but 'num_samples' is {count}")
-        if len(shard.y):
-            yield shard
-
-
-def _shard(said: str, user: str, samples: Any, is_test: bool, vocabulary: str) -> Shard:
-    x = samples.get("x") if isinstance(samples, Mapping) else None
-    y = samples.get("y") if isinstance(samples, Mapping) else None
-    if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y):
-        raise InputError(f"{said} has no lists 'x' and 'y' of the same length")
-    if x and all(isinstance(each, str) for each in x):
-        return Shard(user, *_texts(said, x, y, vocabulary), True, is_test)
-    return Shard(user, _numbers(said, x), _labels(said, y), False, is_test)
-
-
-def _texts(said: str, x: list[str], y: list[Any], vocabulary: str) -> tuple[np.ndarray, np.ndarray]:
-    if len({len(each) for each in x}) > 1 or not x[0]:
-        raise InputError(f"{said} has texts of different lengths")
-    if not all(isinstance(each, str) and len(each) == 1 for each in y):
-        raise InputError(f"{said} has texts, but not one character as the target of each")
-    inputs, targets = codes("".join(x), vocabulary), codes("".join(y), vocabulary)
-    for found, text in ((inputs, "".join(x)), (targets, "".join(y))):
-        if (found == UNKNOWN).any():
-            lacking = text[int((found == UNKNOWN).argmax())]
-            raise InputError(
-                f"{said} has the character {lacking!r}, which the vocabulary lacks "
-                "(data.vocabulary)"
-            )
-    return inputs.reshape(len(x), -1), targets.astype(np.int64)
-
-
-def _numbers(said: str, x: list[Any]) -> np.ndarray:
-    try:
-        values = np.array(x, np.float64)
-    except (ValueError, TypeError, OverflowError):
-        raise InputError(
-            f"{said} has an 'x' that is neither a text nor as many numbers as the others"
-        ) from None
-    if not np.isfinite(values).all():
-        raise InputError(f"{said} has an 'x' that is not finite")
-    values = values.reshape(len(x), -1) if values.ndim < 2 else values
-    levels = np.round(values * 255)
-    if values.size and values.min() >= 0 and values.max() <= 1 and np.all(levels / 255 == values):
-        return levels.astype(np.uint8)
-    return values
-
-
-def _labels(said: str, y: list[Any]) -> np.ndarray:
-    fine = all(isinstance(label, (int, float)) and label == label // 1 >= 0 for label in y)
-    if not fine or max(y, default=0) >= 1 << 31:
-        raise InputError(f"{said} has a label that is not a whole number from 0 on")
-    return np.array(y, np.int64)
-
-
 BRIGHTEST = 255
 
 
@@ -155,22 +41,20 @@ class Leaf(GroupedDataset):
 
     def __init__(
         self,
-        n_clients: int,
-        run_seed: int,
-        communicator: Communicator,
-        *,
+        *run: Any,
         raw: str | None = None,
         vocabulary: Vocabulary = "printable",
         split: Parts | None = None,
         **options: Any,
     ) -> None:
         options["split"] = split
+        characters = VOCABULARIES[vocabulary]
 
         def find() -> Source:
-            shards = list(read(raw, "leaf", VOCABULARIES[vocabulary]))
-            return _source("leaf", shards, tuple(VOCABULARIES[vocabulary]))
+            shards = read(raw, "leaf", characters)
+            return _source("leaf", shards, characters if shards[0].is_text else "")
 
-        super().__init__(n_clients, run_seed, communicator, find, **options)
+        super().__init__(find, *run, **options)
 
 
 class Femnist(GroupedDataset):
@@ -186,46 +70,109 @@ class Femnist(GroupedDataset):
 
     def __init__(
         self,
-        n_clients: int,
-        run_seed: int,
-        communicator: Communicator,
-        *,
+        *run: Any,
         raw: str | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(
-            n_clients,
-            run_seed,
-            communicator,
-            lambda: _femnist(list(read(raw, "femnist", "a"))),
-            **options,
-        )
+        super().__init__(lambda: _femnist(raw), *run, **options)
 
 
-def _femnist(shards: list[Shard]) -> Source:
+@dataclass(frozen=True)
+class Shard:
+    """Samples of one user in one file; x of texts are places in a vocabulary."""
+
+    user: str
+    x: np.ndarray
+    y: np.ndarray
+    is_text: bool
+    is_test: bool
+
+
+def read(raw: str | None, folder: str, vocabulary: str) -> list[Shard]:
+    """Return the samples of every user in every file, training files before test files."""
+    among = places(raw, folder)
+    for place in among:
+        is_test = _chosen([name for name in names(place) if name.endswith(JSON)])
+        shards = [
+            shard
+            for name, content in contents(place, is_test.__contains__, HELD)
+            for shard in _of_file(place / name, content, is_test[name], vocabulary)
+        ]
+        if shards:
+            return sorted(shards, key=lambda shard: shard.is_test)
+    raise InputError(
+        f"data.raw is '{among[0]}', which has no file .json of LEAF, in all_data or train and test"
+    )
+
+
+def _chosen(found: list[str]) -> dict[str, bool]:
+    """The files that count, and whether each is a test file."""
+    folders = {name: PurePosixPath(name).parent.name for name in found}
+    for wanted in (("train", "test"), ("all_data",), ("",)):
+        if wanted[0] in folders.values():
+            return {name: at == "test" for name, at in folders.items() if at in wanted}
+    return dict.fromkeys(found, False) if len(set(folders.values())) == 1 else {}
+
+
+def _of_file(path: Path, content: bytes, is_test: bool, vocabulary: str) -> Iterator[Shard]:
+    with reading(path):
+        values = json.loads(content)
+        data, counts = values["user_data"], values.get("num_samples")
+        users = dict(zip(values["users"], counts or [None] * len(data), strict=True))
+        if set(users) != set(data):
+            raise ValueError("'users' and 'user_data' differ")
+    for user, count in users.items():
+        with reading(path / f"user '{one_line(user, 40)}'"):
+            x, y = data[user]["x"], data.pop(user)["y"]
+            if not (isinstance(x, list) and isinstance(y, list)):
+                raise ValueError("it has no lists 'x' and 'y'")
+            if not x and not y:
+                continue
+            is_text = all(isinstance(each, str) for each in x)
+            x, y = _texts(x, y, vocabulary) if is_text else _numbers(x, y)
+            if not len(x) == len(y) == (len(y) if count is None else count):
+                raise ValueError(f"it has {len(x)} 'x', {len(y)} 'y' and 'num_samples' {count}")
+        yield Shard(user, x, y, is_text, is_test)
+
+
+def _texts(x: list[str], y: list[str], vocabulary: str) -> tuple[np.ndarray, np.ndarray]:
+    inputs, targets = windows_of(x, vocabulary), windows_of(y, vocabulary)
+    if targets.shape[1] != 1:
+        raise ValueError("it has texts, but not one character as the target of each")
+    return inputs, targets[:, 0].astype(np.int64)
+
+
+def _numbers(x: list[Any], y: list[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """x as bytes where all numbers are bytes over 255, and labels."""
+    values, labels = np.array(x, np.float64), np.array(y, np.float64)
+    if not np.isfinite(values).all():
+        raise ValueError("it has an 'x' that is not finite")
+    if labels.ndim != 1 or not np.all((labels == labels // 1) & (labels >= 0) & (labels < 1 << 31)):
+        raise ValueError("it has a label that is not a whole number from 0 on")
+    values = values.reshape(len(x), -1) if values.ndim < 2 else values
+    levels = np.round(values * BRIGHTEST)
+    if np.all((values >= 0) & (values <= 1) & (levels / BRIGHTEST == values)):
+        values = levels.astype(np.uint8)
+    return values, labels.astype(np.int64)
+
+
+def _femnist(raw: str | None) -> Source:
+    shards = read(raw, "femnist", "a")
     for shard in shards:
-        if shard.is_text or shard.x.shape[1:] != (784,):
+        if shard.is_text or shard.x.shape[1:] != (784,) or shard.y.max() >= 62:
             raise InputError(
                 f"data.name is 'femnist', but user '{shard.user}' has samples of shape "
-                f"{shard.x.shape[1:]}, not 784 pixels; other data of LEAF are data.name=leaf"
+                f"{shard.x.shape[1:]} and labels up to {shard.y.max()}, not 784 pixels and labels "
+                "below 62; other data of LEAF are data.name=leaf"
             )
-        if shard.y.max() >= 62:
-            raise InputError(
-                f"data.name is 'femnist', but user '{shard.user}' has the label {shard.y.max()}; "
-                "allowed: 0 .. 61"
-            )
-    return _source("femnist", shards, tuple(CHARACTERS["byclass"]), (28, 28))
+    return _source("femnist", shards, CHARACTERS["byclass"], (28, 28))
 
 
 def _source(
-    name: str,
-    shards: list[Shard],
-    class_names: tuple[str, ...],
-    shape: tuple[int, ...] | None = None,
+    name: str, shards: list[Shard], characters: str, shape: tuple[int, ...] | None = None
 ) -> Source:
-    """All samples, user after user in the order of the files, training files first."""
-    shards = sorted(shards, key=lambda shard: shard.is_test)
-    users = {user: number for number, user in enumerate(dict.fromkeys(s.user for s in shards))}
+    """All samples, user after user in the order of the files."""
+    numbers = {user: number for number, user in enumerate(dict.fromkeys(s.user for s in shards))}
     first = shards[0]
     for shard in shards:
         if shard.x.shape[1:] != first.x.shape[1:] or shard.is_text != first.is_text:
@@ -234,47 +181,23 @@ def _source(
                 f"{shard.x.shape[1:]}, those of '{first.user}' {first.x.shape[1:]}"
             )
     labels = np.concatenate([shard.y for shard in shards])
-    named = class_names if first.is_text or shape is not None else ()
-    n_classes = len(named) or int(labels.max()) + 1
     whole = all(shard.x.dtype == np.uint8 for shard in shards)
-    divisor = BRIGHTEST if whole and not first.is_text else 1
     pool = Pool(
-        name,
-        labels,
-        n_classes,
-        shape or first.x.shape[1:],
+        *(name, labels, len(characters) or int(labels.max()) + 1, shape or first.x.shape[1:]),
         "uint8" if whole else "float64",
-        divisor,
-        class_names=named,
+        BRIGHTEST if whole and not first.is_text else 1,
+        class_names=tuple(characters),
     )
+
+    def pieces() -> Iterator[np.ndarray]:
+        for shard in shards:
+            # Bytes become fractions where some user's samples are no bytes.
+            x = shard.x / BRIGHTEST if shard.x.dtype == np.uint8 and not whole else shard.x
+            yield x.reshape(-1, *pool.input_shape)
+
     sizes = [len(shard.y) for shard in shards]
     is_test = np.repeat([shard.is_test for shard in shards], sizes)
+    owner = np.repeat([numbers[shard.user] for shard in shards], sizes)
     return Source(
-        pool,
-        lambda: _pieces(shards, pool),
-        owner=np.repeat([users[shard.user] for shard in shards], sizes),
-        is_test=is_test if is_test.any() else None,
-        is_text=first.is_text,
+        pool, pieces, owner, is_test=is_test if is_test.any() else None, is_text=first.is_text
     )
-
-
-def _pieces(shards: list[Shard], pool: Pool) -> Iterator[np.ndarray]:
-    waiting: list[np.ndarray] = []
-    held = 0
-    for shard in shards:
-        waiting.append(_stored(shard.x, pool))
-        held += len(shard.x)
-        if held >= PIECE:
-            ready = np.concatenate(waiting)
-            whole = held - held % PIECE
-            yield from np.split(ready[:whole], range(PIECE, whole, PIECE))
-            waiting, held = [ready[whole:]], held - whole
-    if held:
-        yield np.concatenate(waiting)
-
-
-def _stored(x: np.ndarray, pool: Pool) -> np.ndarray:
-    """Samples as ``pool`` stores them: bytes, or fractions where some user's are no bytes."""
-    if x.dtype == np.uint8 and pool.stored != "uint8":
-        x = x / BRIGHTEST
-    return x.reshape(-1, *pool.input_shape)

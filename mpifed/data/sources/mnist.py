@@ -1,217 +1,28 @@
-"""Images in IDX files, the format of MNIST and EMNIST: plain, or compressed with gz or xz. EMNIST
-(Cohen et al. 2017) as NIST publishes it:
-"""
+"""Images in IDX files: MNIST, and EMNIST (Cohen et al. 2017) as NIST publishes it."""
 
 from __future__ import annotations
 
-import os
+import contextlib
+import math
 import string
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from mpifed.data.archives import Stream, member, names, places
-from mpifed.data.partitioned import PIECE, DealtDataset, Pool, Source
+from mpifed.data.archives import Stream, names, places, reading, streams
+from mpifed.data.partitioned import DealtDataset, Pool, Source
 from mpifed.errors import InputError
-from mpifed.io.memory import check_memory
-from mpifed.mpi.communicator import Communicator
 
 BRIGHTEST = 255
+
 # What the names of the two parts begin with: MNIST says t10k, EMNIST says test.
 PARTS = (("train",), ("t10k", "test"))
-
 COMPRESSIONS = ("", ".gz", ".xz")
 
-# Bytes that are asked for at once: a head may announce more than there is.
+# Bytes that are read at once.
 STEP = 1 << 24
-
-
-@dataclass(frozen=True)
-class File:
-    """An IDX file: its name in a directory or an archive."""
-
-    place: Path
-    name: str
-
-    @property
-    def path(self) -> Path:
-        """Where it is, for messages; within an archive there is no such path."""
-        return self.place / self.name
-
-    def opened(self) -> AbstractContextManager[Stream]:
-        """Open it for reading its bytes, decompressed."""
-        return member(self.place, self.name, 0.0)
-
-
-@dataclass(frozen=True)
-class Part:
-    """The images and labels of one part (training or test)."""
-
-    images: File
-    labels: File
-    count: int
-    shape: tuple[int, ...]
-
-
-class Idx(DealtDataset):
-    """MNIST and its like: IDX files of images and labels, pixels in [0, 1].
-
-    Parameters
-    ----------
-    raw : str, optional
-        Directory or zip archive with ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte`` and
-        the two ``t10k-`` (or ``test-``) files, plain or with ``.gz`` or ``.xz``. None is
-        ``$MPIFED_DATA/mnist``.
-    prefix : str
-        What the names of the files begin with, as ``emnist-byclass-``.
-    """
-
-    def __init__(
-        self,
-        n_clients: int,
-        run_seed: int,
-        communicator: Communicator,
-        *,
-        raw: str | None = None,
-        prefix: str = "",
-        **options: Any,
-    ) -> None:
-        super().__init__(n_clients, run_seed, communicator, lambda: _read(raw, prefix), **options)
-
-
-def _read(raw: str | None, prefix: str) -> Source:
-    parts, labels = inspect(places(raw, "mnist"), prefix)
-    pool = Pool(
-        prefix.strip("-_.") or "mnist",
-        labels,
-        int(labels.max()) + 1,
-        parts[0].shape,
-        "uint8",
-        BRIGHTEST,
-    )
-    return Source(pool, lambda: pieces(parts), is_test=in_second(parts))
-
-
-def inspect(among: list[Path], prefix: str) -> tuple[list[Part], np.ndarray]:
-    """Return the two parts and all labels, after checking that images and labels agree."""
-    parts, labels = [], []
-    for part_names in PARTS:
-        images = _find(among, prefix, part_names, "images", 3)
-        with images.opened() as stream:
-            count, *shape = _header(stream, images.path, 3)
-        _check_size(images.path, count * shape[0] * shape[1] + 16)
-        matching = _find(among, prefix, part_names, "labels", 1)
-        parts.append(Part(images, matching, count, tuple(shape)))
-        labels.append(_labels(parts[-1]))
-    if parts[0].shape != parts[1].shape:
-        raise InputError(
-            f"data.raw is '{among[0]}', where the images of {parts[0].images.path.name} are "
-            f"{parts[0].shape}, but those of {parts[1].images.path.name} {parts[1].shape}"
-        )
-    return parts, np.concatenate(labels)
-
-
-def in_second(parts: list[Part]) -> np.ndarray:
-    """Return whether each sample belongs to the second part, bool (images,)."""
-    return np.repeat(np.arange(len(parts)) > 0, [part.count for part in parts])
-
-
-def _find(
-    among: list[Path], prefix: str, part_names: tuple[str, ...], what: str, rank: int
-) -> File:
-    wanted = [
-        f"{prefix}{name}-{what}{joint}idx{rank}-ubyte{compression}"
-        for name in part_names
-        for joint in ("-", ".")
-        for compression in COMPRESSIONS
-    ]
-    for place in among:
-        if os.path.isdir(place):
-            found = {name: name for name in wanted if os.path.isfile(place / name)}
-        else:
-            found = {Path(name).name: name for name in names(place)}
-        for name in wanted:
-            if name in found:
-                return File(place, found[name])
-    raise InputError(
-        f"data.raw is '{among[0]}', which has no file '{wanted[0]}', plain or with .gz or .xz"
-    )
-
-
-def _header(stream: Stream, path: Path, rank: int) -> list[int]:
-    """The dimensions in the head of an IDX file of bytes with ``rank`` dimensions."""
-    head = stream.read(4 + 4 * rank)
-    magic = int.from_bytes(head[:4], "big")
-    if len(head) < 4 + 4 * rank or magic != 0x800 + rank:
-        raise InputError(
-            f"'{path}' is not an IDX file of {'images' if rank == 3 else 'labels'}: it begins with "
-            f"{magic}, not {0x800 + rank}"
-        )
-    dimensions = np.frombuffer(head[4:], ">u4").tolist()
-    if min(dimensions) < 1 or max(dimensions[1:], default=1) > 1 << 16:
-        raise InputError(f"'{path}' says that its dimensions are {dimensions}")
-    return dimensions
-
-
-def _check_size(path: Path, size: int) -> None:
-    # A compressed file shows its length only when it is read.
-    plain = path.is_file() and path.suffix not in COMPRESSIONS[1:]
-    if plain and path.stat().st_size != size:
-        raise InputError(
-            f"'{path}' has {path.stat().st_size} bytes, but its head says {size}: it is truncated "
-            "or damaged"
-        )
-
-
-def _labels(part: Part) -> np.ndarray:
-    path = part.labels.path
-    with part.labels.opened() as stream:
-        (count,) = _header(stream, path, 1)
-        if count != part.count:
-            raise InputError(
-                f"'{path}' has {count} labels, but '{part.images.path}' {part.count} images"
-            )
-        # One byte and one int64 for each.
-        check_memory(9.0 * count, f"'{path}' says that it has {count} labels, which")
-        return _bytes(stream, path, count, last=True).astype(np.int64)
-
-
-def _bytes(stream: Stream, path: Path, size: int, last: bool) -> np.ndarray:
-    """The next ``size`` bytes, which must be there and, if ``last``, be the end."""
-    parts, missing = [], size
-    while missing and (part := stream.read(min(missing, STEP))):
-        parts.append(part)
-        missing -= len(part)
-    data = b"".join(parts)
-    if len(data) < size:
-        raise InputError(f"'{path}' is truncated: {size - len(data)} bytes are missing")
-    if last and stream.read(1):
-        raise InputError(f"'{path}' continues after the {size} bytes that its header announces")
-    return np.frombuffer(data, np.uint8)
-
-
-def pieces(parts: list[Part]) -> Iterator[np.ndarray]:
-    """Yield all images, ``PIECE`` at a time, the second part after the first."""
-    waiting = np.empty((0, *parts[0].shape), np.uint8)
-    for part in parts:
-        with part.images.opened() as stream:
-            _header(stream, part.images.path, 3)
-            for start in range(0, part.count, PIECE):
-                count = min(PIECE, part.count - start)
-                last = start + count == part.count
-                size = count * part.shape[0] * part.shape[1]
-                data = _bytes(stream, part.images.path, size, last).reshape(count, *part.shape)
-                waiting = np.concatenate([waiting, data])
-                if len(waiting) >= PIECE:
-                    yield waiting[:PIECE]
-                    waiting = waiting[PIECE:]
-    if len(waiting):
-        yield waiting
-
 
 Variant = Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"]
 
@@ -229,9 +40,38 @@ CHARACTERS: dict[str, str] = {
 }
 
 
+class Idx(DealtDataset):
+    """MNIST and its like: IDX files of images and labels, pixels in [0, 1].
+
+    Parameters
+    ----------
+    raw : str, optional
+        Directory or zip archive with ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte`` and
+        the two ``t10k-`` (or ``test-``) files, plain or with ``.gz`` or ``.xz``. None is
+        ``$MPIFED_DATA/mnist``.
+    prefix : str
+        What the names of the files begin with, as ``emnist-byclass-``.
+    """
+
+    def __init__(
+        self,
+        *run: Any,
+        raw: str | None = None,
+        prefix: str = "",
+        **options: Any,
+    ) -> None:
+        def find() -> Source:
+            shape, labels, is_test, images = read(places(raw, "mnist"), prefix)
+            name = prefix.strip("-_.") or "mnist"
+            pool = Pool(name, labels, int(labels.max()) + 1, shape, "uint8", BRIGHTEST)
+            return Source(pool, images, is_test=is_test)
+
+        super().__init__(find, {}, *run, **options)
+
+
 class Emnist(DealtDataset):
     """EMNIST: handwritten characters (28, 28), pixels in [0, 1]; 62 labels as ``byclass``. Marfoq
-    et al. 2021 take a tenth of the images (``fraction:
+    et al. 2021 take a tenth of the images (``fraction: 0.1``).
 
     Parameters
     ----------
@@ -244,41 +84,111 @@ class Emnist(DealtDataset):
 
     def __init__(
         self,
-        n_clients: int,
-        run_seed: int,
-        communicator: Communicator,
-        *,
+        *run: Any,
         raw: str | None = None,
         variant: Variant = "byclass",
         **options: Any,
     ) -> None:
-        super().__init__(
-            n_clients, run_seed, communicator, lambda: _emnist_read(raw, variant), **options
-        )
+        def find() -> Source:
+            among, characters = places(raw, "emnist"), CHARACTERS[variant]
+            shape, labels, is_test, images = read(among, f"emnist-{variant}-")
+            labels = labels - (variant == "letters")
+            if not 0 <= labels.min() <= labels.max() < len(characters):
+                raise InputError(
+                    f"data.raw is '{among[0]}', where emnist-{variant} has the label "
+                    f"{labels.max()}, beyond its {len(characters)} labels"
+                )
+            pool = Pool(
+                *(f"emnist-{variant}", labels, len(characters), shape[::-1], "uint8", BRIGHTEST),
+                class_names=tuple(characters),
+            )
+            # NIST's images lie on their sides.
+            return Source(pool, lambda: (x.transpose(0, 2, 1) for x in images()), is_test=is_test)
+
+        super().__init__(find, {}, *run, **options)
 
 
-def _emnist_read(raw: str | None, variant: Variant) -> Source:
-    among, characters = places(raw, "emnist"), CHARACTERS[variant]
-    parts, labels = inspect(among, f"emnist-{variant}-")
-    labels = labels - (variant == "letters")
-    wrong = labels[(labels < 0) | (labels >= len(characters))]
-    if len(wrong):
+def read(
+    among: list[Path], prefix: str
+) -> tuple[tuple[int, ...], np.ndarray, np.ndarray, Callable[[], Iterator[np.ndarray]]]:
+    """Return the shape of an image, all labels, which are of the second part, and a function that
+    reads the images.
+    """
+    files, shapes, labels = [], [], []
+    for part in PARTS:
+        files.append(_find(among, prefix, part, "images", 3))
+        with _opened(files[-1], 3) as (_, (count, *shape)):
+            shapes.append(tuple(shape))
+        file = _find(among, prefix, part, "labels", 1)
+        labels.append(np.concatenate([*_rows(file, 1)]).astype(np.int64))
+        if len(labels[-1]) != count:
+            raise InputError(f"'{_path(file)}' has {len(labels[-1])} labels for {count} images")
+    if shapes[0] != shapes[1]:
         raise InputError(
-            f"data.raw is '{among[0]}', where a label of emnist-{variant} is "
-            f"{wrong[0] + (variant == 'letters')}, beyond its {len(characters)} labels"
+            f"data.raw is '{among[0]}', where images of {files[0][1]} are {shapes[0]}, but those "
+            f"of {files[1][1]} {shapes[1]}"
         )
-    pool = Pool(
-        f"emnist-{variant}",
-        labels,
-        len(characters),
-        parts[0].shape[::-1],
-        "uint8",
-        BRIGHTEST,
-        class_names=tuple(characters),
+    is_test = np.repeat([False, True], [len(own) for own in labels])
+
+    def images() -> Iterator[np.ndarray]:
+        for file in files:
+            yield from _rows(file, 3)
+
+    return shapes[0], np.concatenate(labels), is_test, images
+
+
+# A directory or an archive, and the name of a file in it.
+File = tuple[Path, str]
+
+
+def _path(file: File) -> Path:
+    return file[0] / file[1]
+
+
+def _find(among: list[Path], prefix: str, part: tuple[str, ...], what: str, rank: int) -> File:
+    wanted = [
+        f"{prefix}{name}-{what}{joint}idx{rank}-ubyte{compression}"
+        for name in part
+        for joint in ("-", ".")
+        for compression in COMPRESSIONS
+    ]
+    for place in among:
+        within = [each.name for each in place.iterdir()] if place.is_dir() else names(place)
+        found = {Path(name).name: name for name in within}
+        for name in wanted:
+            if name in found:
+                return place, found[name]
+    raise InputError(
+        f"data.raw is '{among[0]}', which has no file '{wanted[0]}', plain or with .gz or .xz"
     )
-    return Source(pool, lambda: _upright(parts), is_test=in_second(parts))
 
 
-def _upright(parts: list[Part]) -> Iterator[np.ndarray]:
-    for piece in pieces(parts):
-        yield np.ascontiguousarray(piece.transpose(0, 2, 1))
+@contextlib.contextmanager
+def _opened(file: File, rank: int) -> Iterator[tuple[Stream, list[int]]]:
+    """Open an IDX file of bytes behind its head; yield its ``rank`` dimensions too."""
+    path = _path(file)
+    with reading(path):
+        for _, stream in streams(file[0], file[1].__eq__):
+            head = stream.read(4 + 4 * rank)
+            magic, *dimensions = np.frombuffer(head.ljust(4 + 4 * rank, b"\0"), ">u4").tolist()
+            if magic != 0x800 + rank:
+                raise ValueError(f"it is not an IDX file of {rank} dimensions")
+            if min(dimensions) < 1 or max(dimensions[1:], default=1) > 1 << 16:
+                raise ValueError(f"its dimensions are {dimensions}")
+            yield stream, dimensions
+            return
+
+
+def _rows(file: File, rank: int) -> Iterator[np.ndarray]:
+    """Yield what an IDX file holds, some rows at a time: uint8 (k, ...)."""
+    with _opened(file, rank) as (stream, (count, *shape)):
+        size = math.prod(shape)
+        step = max(1, STEP // size)
+        for start in range(0, count, step):
+            rows = min(step, count - start)
+            data = stream.read(rows * size)
+            if len(data) < rows * size:
+                raise ValueError(f"it is truncated: its head says {count} samples")
+            yield np.frombuffer(data, np.uint8).reshape(rows, *shape)
+        if stream.read(1):
+            raise ValueError(f"it continues after the {count} samples of its head")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mpifed.data.archives import located
-from mpifed.data.tables import Columns, OwnDataset
-from mpifed.errors import InputError, closest, one_line
-from mpifed.mpi.communicator import Communicator
+from mpifed.data.archives import located, reading
+from mpifed.data.tables import Columns, OwnDataset, check_columns
 from topologies.inputs import check_archive
 
 
@@ -33,10 +33,7 @@ class Npz(OwnDataset):
 
     def __init__(
         self,
-        n_clients: int,
-        run_seed: int,
-        communicator: Communicator,
-        *,
+        *run: Any,
         path: str,
         features: str = "x",
         label: str | None = "y",
@@ -44,35 +41,24 @@ class Npz(OwnDataset):
         test: str | None = None,
         **options: Any,
     ) -> None:
-        names = {"features": features, "label": label, "client": client, "test": test}
+        wanted = {"features": features, "label": label, "client": client, "test": test}
 
         def find() -> tuple[str, str, Columns]:
             place = located(path, "npz")
-            found = read(place, names)
-            columns = Columns(
-                found["features"], found.get("label"), found.get("client"), found.get("test")
-            )
+            with opened_npz(place) as file:
+                check_columns(place, file, wanted)
+                found = {name: np.asarray(file[name]) for name in wanted.values() if name}
+            y, clients, is_test = (found.get(name or "") for name in (label, client, test))
+            columns = Columns(found[features], y, clients, is_test)
             return f"data.path is '{place}', where", place.stem, columns
 
-        super().__init__(n_clients, run_seed, communicator, find, **options)
+        super().__init__(find, *run, **options)
 
 
-def read(path: Path, names: dict[str, str | None]) -> dict[str, np.ndarray]:
-    """Return the arrays of a file that options name, by option."""
-    try:
+@contextlib.contextmanager
+def opened_npz(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Open an `.npz` file, of which pickled objects are refused."""
+    with reading(path):
         check_archive(path)
         with np.load(path, allow_pickle=False) as file:
-            for option, name in names.items():
-                if name is not None and name not in file.files:
-                    raise InputError(
-                        f"data.{option} is '{name}', but '{path}' has no such array; "
-                        f"{closest(name, file.files)}"
-                    )
-            return {option: file[name] for option, name in names.items() if name is not None}
-    except InputError:
-        raise
-    except Exception as error:  # zipfile, its decompressors, tokenize and numpy each have their own
-        reason = one_line(getattr(error, "strerror", None) or str(error), 120)
-        raise InputError(
-            f"data.path is '{path}', which cannot be read as an .npz file ({reason})"
-        ) from error
+            yield file

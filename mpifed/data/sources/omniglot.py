@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from operator import itemgetter
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge, Le
 
-from mpifed.data.archives import contents, places
+from mpifed.data.archives import contents, places, reading
 from mpifed.data.images import decoded, smaller
-from mpifed.data.partitioned import PIECE, GroupedDataset, Pool, Source
+from mpifed.data.partitioned import GroupedDataset, Pool, Source
 from mpifed.errors import InputError
-from mpifed.io.memory import check_memory
-from mpifed.mpi.communicator import Communicator
 
 SIDE = 105
 BRIGHTEST = 255
@@ -49,67 +46,40 @@ class Omniglot(GroupedDataset):
 
     def __init__(
         self,
-        n_clients: int,
-        run_seed: int,
-        communicator: Communicator,
-        *,
+        *run: Any,
         raw: str | None = None,
         drawer_of: DrawerOf = "set",
         size: Annotated[int, Ge(1), Le(SIDE)] = SIDE,
         **options: Any,
     ) -> None:
-        super().__init__(
-            n_clients, run_seed, communicator, lambda: read(raw, drawer_of, size), **options
-        )
-
-
-@dataclass(frozen=True, order=True)
-class Drawing:
-    """One picture, ordered by its set, character and number."""
-
-    set: str
-    alphabet: str
-    character: str
-    number: str
-    drawer: int
-    place: int
-
-    @property
-    def label(self) -> str:
-        """Name of the character."""
-        return f"{self.alphabet}/{self.character}"
+        super().__init__(lambda: read(raw, drawer_of, size), *run, **options)
 
 
 def read(raw: str | None, drawer_of: DrawerOf = "set", size: int = SIDE) -> Source:
     """Return all drawings that ``raw`` names, by drawer."""
     among = places(raw, "omniglot")
-    drawings: list[Drawing] = []
-    pictures: list[np.ndarray] = []
-    first_in: dict[tuple[str, ...], str] = {}
+    # Set, alphabet, character, number and drawer of each drawing, and its picture.
+    drawings: list[tuple[tuple[str, str, str, str, int], np.ndarray]] = []
+    set_of: dict[tuple[str, ...], str] = {}
     repeated = 0
     for place in among:
         for name, content in contents(place, lambda name: NAME.fullmatch(name) is not None):
-            found = NAME.fullmatch(name)
-            assert found is not None
-            words = found["set"] or "", found["alphabet"], found["character"], found["number"]
-            drawn = (*words[1:], found["drawer"])
-            if drawn in first_in:
+            match = NAME.fullmatch(name)
+            assert match is not None
+            within, drawn = match["set"] or "", match.group("alphabet", "character", "number")
+            first = set_of.setdefault((*drawn, match["drawer"]), within)
+            if len(set_of) == len(drawings):
                 # Of another set, or of an archive that is unpacked beside itself.
-                repeated += first_in[drawn] != words[0]
+                repeated += first != within
                 continue
-            first_in[drawn] = words[0]
-            if len(pictures) % PIECE == 0:
-                check_memory(
-                    float(PIECE * SIDE * SIDE), f"'{place}' cannot be read: the rest of it"
-                )
-            picture = decoded(content, f"'{place / name}'", "L")
-            if picture.shape != (SIDE, SIDE):
-                raise InputError(
-                    f"'{place / name}' has {picture.shape[0]} x {picture.shape[1]} pixels, not "
-                    f"{SIDE} x {SIDE}"
-                )
-            drawings.append(Drawing(*words, int(found["drawer"]), len(pictures)))
-            pictures.append(picture if size == SIDE else smaller(picture[None], size)[0])
+            with reading(place / name):
+                picture = decoded(content, "L")
+                if picture.shape != (SIDE, SIDE):
+                    raise ValueError(f"it has {picture.shape} pixels, not {SIDE} x {SIDE}")
+            picture = picture if size == SIDE else smaller(picture[None], size)[0]
+            alphabet, character, number = drawn
+            of = (within, alphabet, character, number, int(match["drawer"]))
+            drawings.append((of, picture))
     if not drawings:
         raise InputError(
             f"data.raw is '{among[0]}', which has no pictures as "
@@ -117,27 +87,16 @@ def read(raw: str | None, drawer_of: DrawerOf = "set", size: int = SIDE) -> Sour
         )
     if repeated:
         log.warning("%d drawings that two sets hold are taken once, in the first set", repeated)
-    drawings.sort()
-    names, labels = np.unique([each.label for each in drawings], return_inverse=True)
-    whose = [
-        (each.set, each.alphabet if drawer_of == "alphabet" else "", each.drawer)
-        for each in drawings
-    ]
-    numbers = {drawer: number for number, drawer in enumerate(sorted(set(whose)))}
+    drawings.sort(key=itemgetter(0))
+    words = [f"{alphabet}/{character}" for (_, alphabet, character, *_), _ in drawings]
+    class_names, labels = np.unique(words, return_inverse=True)
+    by_alphabet = drawer_of == "alphabet"
+    whose = [(of[0], of[1] if by_alphabet else "", of[4]) for of, _ in drawings]
+    number_of = {drawer: number for number, drawer in enumerate(sorted(set(whose)))}
     pool = Pool(
-        "omniglot",
-        labels.reshape(-1).astype(np.int64),
-        max(len(names), 2),
-        (size, size),
-        "uint8",
-        BRIGHTEST,
-        class_names=tuple(names.tolist()),
+        *("omniglot", labels.reshape(-1).astype(np.int64), max(len(class_names), 2)),
+        *((size, size), "uint8", BRIGHTEST),
+        class_names=tuple(class_names.tolist()),
     )
-    order = [each.place for each in drawings]
-    owner = np.array([numbers[drawer] for drawer in whose], np.int64)
-    return Source(pool, lambda: _pieces(pictures, order), owner)
-
-
-def _pieces(pictures: list[np.ndarray], order: list[int]) -> Iterator[np.ndarray]:
-    for start in range(0, len(order), PIECE):
-        yield np.stack([pictures[place] for place in order[start : start + PIECE]])
+    owner = np.array([number_of[drawer] for drawer in whose], np.int64)
+    return Source(pool, lambda: (picture[None] for _, picture in drawings), owner)

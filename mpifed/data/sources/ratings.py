@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-import torch
 from annotated_types import Ge
 
 from mpifed.data.archives import located, opened
-from mpifed.data.base import Dataset, Shards
-from mpifed.data.delivery import agreed
 from mpifed.data.kmeans import Solver
-from mpifed.data.partitioned import PIECE, InFileOrder, Pool, describe, load_pooled
-from mpifed.data.partitions import ContiguousRule, partition, partition_points
+from mpifed.data.partitioned import Dealt, Pool, PooledDataset, Source, in_file_order
+from mpifed.data.partitions import ContiguousRule
+from mpifed.data.partitions import partition as deal_by
 from mpifed.data.sources.libsvm import Fraction
 from mpifed.errors import InputError
 from mpifed.io.memory import check_memory
@@ -27,26 +24,10 @@ from mpifed.random import stream
 HIGHEST = 5.0
 # The largest number of a user or a movie: float64, as which they are read, holds them exactly.
 LARGEST = 10**15 - 1
-
 FORM = "UserID::MovieID::Rating::Timestamp"
 
-_WHOLE, _REAL = rb"[1-9][0-9]{0,14}", rb"[0-9]{1,20}(?:\.[0-9]{0,20})?"
-_LINE = rb"::".join([_WHOLE, _WHOLE, _REAL, _REAL])
-# Matches the beginning of a line that does not have the form.
-WRONG_LINE = re.compile(rb"^(?!" + _LINE + rb"\r?$|\Z)", re.MULTILINE)
 
-
-@dataclass(frozen=True)
-class Table:
-    """The ratings in a file."""
-
-    path: Path
-    users: np.ndarray
-    movies: np.ndarray
-    stars: np.ndarray
-
-
-class Ratings(Dataset):
+class Ratings(PooledDataset):
     """MovieLens `ratings.dat`: users and the stars they gave, unlabelled rows of a matrix.
 
     Parameters
@@ -95,90 +76,58 @@ class Ratings(Dataset):
         seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed: int = run_seed if seed is None else seed
-        self._communicator = communicator
-        self._matrix: np.ndarray | None = None
+        options = {
+            "contiguous_rule": contiguous_rule,
+            "kmeans_solver": kmeans_solver,
+            "min_samples": 1,
+        }
 
-        def read() -> list[np.ndarray]:
+        def read() -> tuple[Source, Dealt, None]:
             table = parse(located(path, "movielens", raw))
             if choose == "most_rated":
                 kept = most_rated(table, users, movies)
             else:
                 kept = at_random(table, users, movies, stream(self.seed, "ratings/choice"))
-            self._matrix = matrix(table, *kept)
-            options = {
-                "contiguous_rule": contiguous_rule,
-                "kmeans_solver": kmeans_solver,
-                "min_samples": 1,
-            }
-            return _deal(self._matrix, partition, n_clients, self.seed, options)
+            rows = matrix(table, *kept)
+            rng = stream(self.seed, "partition")
+            indices = deal_by(partition, rows, n_clients, rng, options)
+            unlabelled = np.empty((users, 0))
+            pool = Pool("ratings", unlabelled, 0, (movies,), "float64", task="unlabelled")
+            source = Source(pool, lambda: [rows])
+            return source, in_file_order(indices, self.seed, test_fraction), None
 
-        indices = agreed(communicator, read)
-        self._pool = Pool(
-            "ratings", np.empty((users, 0)), 0, (movies,), "float64", task="unlabelled"
-        )
-        self._dealt = InFileOrder(indices, self.seed, test_fraction)
-        self.description = describe(self._pool, self._dealt)
-
-    def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
-        """Return the shards of ``client_ids``. Collective."""
-        return load_pooled(
-            self._pool, self._dealt, self._pieces, client_ids, dtype, self._communicator
-        )
-
-    def _pieces(self) -> Iterator[np.ndarray]:
-        assert self._matrix is not None
-        for start in range(0, len(self._matrix), PIECE):
-            yield self._matrix[start : start + PIECE]
+        super().__init__(communicator, read)
 
 
-def _deal(
-    rows: np.ndarray, name: str, n_clients: int, seed: int, options: Mapping[str, object]
-) -> list[np.ndarray]:
-    rng = stream(seed, "partition")
-    if name == "kmeans":
-        return partition_points(rows, n_clients, rng, options)
-    return partition(name, np.zeros(len(rows), np.int64), n_clients, rng, options)
+@dataclass(frozen=True)
+class Table:
+    """The ratings in a file."""
+
+    path: Path
+    users: np.ndarray
+    movies: np.ndarray
+    stars: np.ndarray
 
 
 def parse(path: Path) -> Table:
     """Return all ratings in ``path``."""
     # The text, a copy of it with other separators, and four numbers for each of its lines.
     with opened(path, held=4) as file:
-        text = file.read()
-    if not text:
-        raise InputError(f"data.path is '{path}', which holds no rating of the form {FORM}")
-    wrong = WRONG_LINE.search(text)
-    formed = text if wrong is None else text[: wrong.start()]
-    numbers = np.array([])
-    if formed:
-        numbers = np.fromstring(formed.replace(b"::", b" "), np.float64, sep=" ")
-    users, movies, stars, _ = numbers.reshape(-1, 4).T
-    right = (stars > 0) & (stars <= HIGHEST)
-    if wrong is not None or not right.all():
-        raise _refusal(path, text, len(right) if right.all() else int(right.argmin()))
-    table = Table(path, users.astype(np.int64), movies.astype(np.int64), stars)
-    _check_once(table)
-    return table
-
-
-def _refusal(path: Path, text: bytes, line: int) -> InputError:
-    """Return the error for a line, counted from 0."""
-    shown = text.split(b"\n", line + 1)[line].rstrip(b"\r")[:60].decode("utf-8", "replace")
-    return InputError(
-        f"data.path is '{path}', whose line {line + 1} is '{shown}', not {FORM} with numbers from "
-        f"1 to {LARGEST} and at most {HIGHEST:g} stars"
-    )
-
-
-def _check_once(table: Table) -> None:
-    order = np.lexsort((table.movies, table.users))
-    users, movies = table.users[order], table.movies[order]
-    twice = np.flatnonzero((users[1:] == users[:-1]) & (movies[1:] == movies[:-1]))
-    if len(twice):
-        raise InputError(
-            f"data.path is '{table.path}', where user {users[twice[0]]} rates movie "
-            f"{movies[twice[0]]} twice"
-        )
+        text = io.BytesIO(file.read().replace(b"::", b"\x1f"))
+        numbers = np.loadtxt(text, comments=None, delimiter="\x1f", ndmin=2).reshape(-1, 4)
+        users, movies, stars, _ = numbers.T
+        whole = (numbers == np.floor(numbers)) & (numbers >= 1) & (numbers <= LARGEST)
+        right = whole[:, 0] & whole[:, 1] & (stars > 0) & (stars <= HIGHEST)
+        if not len(numbers) or not right.all():
+            wrong = f"it has {numbers[~right][0].tolist()}" if len(numbers) else "it has no line"
+            raise ValueError(
+                f"{wrong}, not {FORM}; users and movies are numbers from 1 to {LARGEST}, stars at "
+                f"most {HIGHEST:g}"
+            )
+        twice = len(numbers) - len(np.unique(numbers[:, :2], axis=0))
+        if twice:
+            raise ValueError(f"it has {twice} movies that a user rates twice")
+    return Table(path, users.astype(np.int64), movies.astype(np.int64), stars)
 
 
 def most_rated(table: Table, n_users: int, n_movies: int) -> tuple[np.ndarray, np.ndarray]:
@@ -222,7 +171,4 @@ def _top(numbers: np.ndarray, count: int, what: str, path: Path) -> np.ndarray:
 
 def _check_enough(found: int, wanted: int, what: str, path: Path) -> None:
     if found < wanted:
-        raise InputError(
-            f"data.{what} is {wanted}, but '{path}' has ratings of only {found} {what} to choose "
-            "from"
-        )
+        raise InputError(f"data.{what} is {wanted}, but '{path}' has ratings of only {found}")

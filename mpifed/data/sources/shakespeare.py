@@ -16,15 +16,14 @@ import torch
 from annotated_types import Ge, Le
 
 from mpifed.data.archives import bare_name, located, opened
-from mpifed.data.base import Dataset, Shards, Split
-from mpifed.data.delivery import agreed
-from mpifed.data.partitioned import PIECE, Consecutive, Pool, describe, load_pooled
+from mpifed.data.base import Shards, Split
+from mpifed.data.partitioned import PIECE, Dealt, Pool, PooledDataset, Source
 from mpifed.data.partitions import FEWEST, Choose, Fraction, MinSamples, chosen, share_of
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 
-Layout = Literal["headed", "indented"]
+Layout = Literal["auto", "headed", "indented"]
 
 HEAD = re.compile(r"([A-Za-z][^:]{0,60}):\s*")
 INDENTED = re.compile(r"  ([A-Za-z][A-Za-z' ]{0,60})\. (.*)")
@@ -44,13 +43,11 @@ class Speech:
     lines: tuple[str, ...]
 
 
-def speeches(text: str, layout: Layout | None = None) -> list[Speech]:
-    r"""Return the speeches in a text, in their order."""
-    lines = text.splitlines()
-    if layout is not None:
-        return _READERS[layout](lines)
-    found = [read(lines) for read in _READERS.values()]
-    return max(found, key=len)
+def speeches(text: str, layout: Layout = "auto") -> list[Speech]:
+    """Return the speeches in a text, in their order, by the layout that finds most."""
+    readers = {"headed": _headed, "indented": _indented}
+    wanted = [*readers.values()] if layout == "auto" else [readers[layout]]
+    return max((read(text.splitlines()) for read in wanted), key=len)
 
 
 def texts_of_roles(found: Iterable[Speech]) -> dict[tuple[int, str], str]:
@@ -108,9 +105,6 @@ def _of_play(play: int, lines: Iterable[str], flush: bool) -> Iterator[Speech]:
             role, said = begins[1], [begins[2].strip()]
 
 
-_READERS = {"headed": _headed, "indented": _indented}
-
-
 Vocabulary = Literal["printable", "leaf"]
 
 # ``printable``: 100 ASCII characters, in Python's order, as in the published code of Marfoq et al.
@@ -132,13 +126,22 @@ UNKNOWN = 255
 
 def codes(text: str, vocabulary: str) -> np.ndarray:
     """Return the place of each character of ``text`` in ``vocabulary``, uint8 (characters,)."""
-    if len(vocabulary) > UNKNOWN:
-        raise InputError(f"a vocabulary has {len(vocabulary)} characters; at most {UNKNOWN}")
     known = np.array([ord(character) for character in vocabulary], np.int64)
     table = np.full(known.max() + 2, UNKNOWN, np.uint8)
     table[known] = np.arange(len(known))
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4").astype(np.int64)
     return table[np.minimum(points, len(table) - 1)]
+
+
+def windows_of(texts: Sequence[str], vocabulary: str) -> np.ndarray:
+    """Return texts of one length as ``codes``, (texts, length); ``ValueError`` for others."""
+    if len(set(map(len, texts))) != 1 or not texts[0]:
+        raise ValueError("it has texts of different lengths")
+    found = codes("".join(texts), vocabulary)
+    if (found == UNKNOWN).any():
+        lacking = "".join(texts)[int((found == UNKNOWN).argmax())]
+        raise ValueError(f"it has the character {lacking!r}, which data.vocabulary lacks")
+    return found.reshape(len(texts), -1)
 
 
 # Bytes of memory for each byte of the text: its lines, speeches and roles.
@@ -177,7 +180,7 @@ class Windows:
             yield self.characters[self.starts[start : start + PIECE, None] + within]
 
 
-class Shakespeare(Dataset):
+class Shakespeare(PooledDataset):
     """Shakespeare by speaking role: 80 characters, whose next ones are to be predicted.
     ``class_names`` of the description are the characters and ``label_counts`` how often each is a
     training label, from which a loss can weigh them (Marfoq et al. 2021, App. I.1.4).
@@ -213,8 +216,6 @@ class Shakespeare(Dataset):
         Seed of the data set. None is the run's.
     """
 
-    is_uint8 = True
-
     def __init__(
         self,
         n_clients: int,
@@ -223,7 +224,7 @@ class Shakespeare(Dataset):
         *,
         path: str | None = None,
         raw: str | None = None,
-        layout: Literal["auto", "headed", "indented"] = "auto",
+        layout: Layout = "auto",
         vocabulary: Vocabulary = "printable",
         sequence_length: Annotated[int, Ge(1), Le(100_000)] = 80,
         stride: Annotated[int, Ge(1)] = 1,
@@ -234,15 +235,13 @@ class Shakespeare(Dataset):
         seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed: int = run_seed if seed is None else seed
-        self._communicator = communicator
-        self._windows: Windows | None = None
         every = targets == "every"
+        characters = VOCABULARIES[vocabulary]
 
-        def read() -> tuple[Pool, Consecutive, np.ndarray]:
+        def read() -> tuple[Source, Dealt, np.ndarray]:
             place = located(path, "shakespeare", raw)
-            found = speeches(_text(place), None if layout == "auto" else layout)
-            texts = list(texts_of_roles(found).values())
-            tokens = _encoded(place, texts, VOCABULARIES[vocabulary])
+            found = speeches(_text(place), layout)
+            tokens = _encoded(place, list(texts_of_roles(found).values()), characters)
             parts = np.array([_parts(len(own), sequence_length, stride) for own in tokens])
             kept = _kept(parts[:, :, 1].reshape(-1), fraction, self.seed)
             sizes = np.array([len(own) for own in kept]).reshape(-1, 3)
@@ -251,34 +250,30 @@ class Shakespeare(Dataset):
             roles = chosen(usable, n_clients, rng, min_samples, choose)
             texts_taken = [tokens[role] for role in roles]
             places = [kept[3 * role + part] for role in roles for part in range(3)]
-            self._windows = _windows(texts_taken, parts[roles], places, sequence_length, stride)
-            name = f"shakespeare-{bare_name(place).removesuffix('.txt')}"
-            labels = self._windows.targets()
-            characters = tuple(VOCABULARIES[vocabulary])
+            windows = _windows(texts_taken, parts[roles], places, sequence_length, stride)
             pool = Pool(
-                name, labels, len(characters), (sequence_length,), "uint8", class_names=characters
+                f"shakespeare-{bare_name(place).removesuffix('.txt')}",
+                *(windows.targets(), len(characters), (sequence_length,), "uint8"),
+                class_names=tuple(characters),
             )
-            dealt = Consecutive(sizes[roles])
-            trained = np.repeat(np.tile([True, False, False], n_clients), dealt.sizes.reshape(-1))
-            return pool, dealt, self._windows.count_targets(trained, every, len(characters))
+            taken = sizes[roles].reshape(-1)
+            ranges = [range(first, end) for first, end in pairwise(np.cumsum([0, *taken]))]
+            dealt = Dealt([*zip(ranges[::3], ranges[1::3], ranges[2::3], strict=True)])
+            trained = np.repeat(np.tile([True, False, False], n_clients), taken)
+            counts = windows.count_targets(trained, every, len(characters))
+            return Source(pool, windows.pieces), dealt, counts
 
-        self._pool, self._dealt, counts = agreed(communicator, read)
-        about = replace(describe(self._pool, self._dealt), label_counts=counts)
-        self.description = replace(about, task="sequence") if every else about
+        super().__init__(communicator, read)
+        if every:
+            self.description = replace(self.description, task="sequence")
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
         """Return the shards of ``client_ids``. Collective."""
-        shards = load_pooled(
-            self._pool, self._dealt, self._pieces, client_ids, dtype, self._communicator
-        )
+        shards = super().load(client_ids, dtype)
         if self.description.task == "classification":
             return shards
         train, val, test = map(_at_every_position, (shards.train, shards.val, shards.test))
         return replace(shards, train=train, val=val, test=test)
-
-    def _pieces(self) -> Iterator[np.ndarray]:
-        assert self._windows is not None
-        yield from self._windows.pieces()
 
 
 def _at_every_position(split: Split) -> Split:
@@ -288,14 +283,8 @@ def _at_every_position(split: Split) -> Split:
 
 
 def _text(place: Path) -> str:
-    with opened(place, held=HELD) as file:
-        content = file.read()
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"data.path is '{place}', which is not text in UTF-8 (byte {error.start})"
-        ) from None
+    with opened(place, HELD) as file:
+        return file.read().decode("utf-8-sig")
 
 
 def _encoded(place: Path, texts: list[str], vocabulary: str) -> list[np.ndarray]:
@@ -322,8 +311,6 @@ def _parts(n: int, length: int, stride: int) -> list[tuple[int, int]]:
 
 def _kept(sizes: np.ndarray, fraction: float, seed: int) -> list[np.ndarray]:
     """The numbers of those samples of each part that are used, ascending; ``sizes`` (parts,)."""
-    if fraction == 1:
-        return [np.arange(size) for size in sizes]
     ends = np.cumsum(sizes)
     kept = share_of(int(sizes.sum()), fraction, seed)
     of_parts = np.split(kept, np.searchsorted(kept, ends[:-1]))

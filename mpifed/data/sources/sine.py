@@ -6,11 +6,9 @@ import math
 from typing import Annotated
 
 import numpy as np
-import torch
 from annotated_types import Ge
 
-from mpifed.data.base import Dataset, Shards, Split, SplitName
-from mpifed.data.generated import alike, make_shards, split_made
+from mpifed.data.generated import GeneratedDataset, alike
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
@@ -22,7 +20,7 @@ REACH = 5.0
 FAMILIES = 2
 
 
-class Sine(Dataset):
+class Sine(GeneratedDataset):
     """Sine regression: clients of two families, y = a sin(x + b) (Gasanov et al. 2022).
 
     Parameters
@@ -67,14 +65,6 @@ class Sine(Dataset):
         self.families = families(self.seed, amplitude_max)
         counts = (n_train, n_val, n_test)
         self.description = alike("sine", (1,), 1, n_clients, counts, "regression")
-
-    def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
-        """Return the shards of ``client_ids``."""
-        return make_shards(self.description, client_ids, dtype, self._make)
-
-    def make_split(self, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
-        """Return one split of ``client_ids``; see ``Dataset``."""
-        return split_made(self.description, name, client_ids, dtype, self._make)
 
     def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
         amplitude, phase = self.families[int(client >= self.split)]

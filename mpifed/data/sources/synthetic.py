@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
-import logging
-import os
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from annotated_types import Ge
 
-from mpifed.data.base import Dataset, Description, Shards, Split, SplitName, same_for_all
-from mpifed.data.delivery import agreed, allocated, deliver
-from mpifed.data.federated_file import SPLITS, VERSION, Contents, read_contents, write
+from mpifed.data.base import SPLITS, Description, Shards, SplitName, empty_split, same_for_all
+from mpifed.data.generated import GeneratedDataset
 from mpifed.data.partitions import Alpha
-from mpifed.errors import InputError, RunError
-from mpifed.io.atomic import PARTIAL
+from mpifed.errors import InputError
 from mpifed.io.memory import check_memory
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
@@ -152,9 +143,8 @@ def _sample(
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
     """Return 1 / (1 + exp(-logits)), elementwise."""
-    with np.errstate(
-        over="ignore"
-    ):  # exp overflows to infinity, and the quotient is 0 as it should
+    # exp overflows to infinity, and the quotient is 0 as it should.
+    with np.errstate(over="ignore"):
         return 1 / (1 + np.exp(-logits))
 
 
@@ -163,101 +153,21 @@ def rounded_sigmoid(logits: np.ndarray) -> np.ndarray:
     return np.round(sigmoid(logits)).astype(np.int64)
 
 
-# Seconds after which an unfinished file is taken for one whose job was killed.
-ABANDONED = 24 * 3600.0
-
-log = logging.getLogger(__name__)
-
-
-def cache_directory() -> Path:
-    """Return the directory of the cache, which need not exist yet."""
-    own, shared = os.environ.get("MPIFED_CACHE"), os.environ.get("XDG_CACHE_HOME")
-    if own:
-        return Path(own).expanduser().absolute()
-    if shared and Path(shared).is_absolute():
-        return Path(shared) / "mpifed"
-    try:
-        return Path.home() / ".cache" / "mpifed"
-    except RuntimeError:
-        raise InputError("MPIFED_CACHE is empty and there is no home directory; set it") from None
-
-
-def cached(
-    label: str, arguments: Mapping[str, Any], contents: Contents, make: Callable[[Path], None]
-) -> Path:
-    """Return the path of the cached federated file for ``arguments``, made if it is missing."""
-    directory = cache_directory()
-    text = json.dumps({"format": VERSION, **arguments}, sort_keys=True)
-    path = directory / f"{label}-{hashlib.sha256(text.encode()).hexdigest()[:32]}.h5"
-    if path.exists():
-        try:
-            if read_contents(path).same_rows(contents):
-                return path
-            log.warning("'%s' does not hold what its name says; it is made again", path)
-        except InputError as error:
-            log.warning("%s; it is made again", error)
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _remove_abandoned(directory)
-    except OSError as error:
-        raise InputError(
-            f"the cache directory is '{directory}', which cannot be made ({error.strerror}); "
-            "set MPIFED_CACHE to a directory that may be written"
-        ) from None
-    if not os.access(directory, os.W_OK | os.X_OK):
-        raise InputError(
-            f"the cache directory is '{directory}', which may not be written; "
-            "set MPIFED_CACHE to one that may"
-        )
-    try:
-        make(path)
-    except RunError as error:
-        raise RunError(f"{error}; MPIFED_CACHE may name another directory") from error
-    return path
-
-
-def _remove_abandoned(directory: Path) -> None:
-    for partial in directory.glob(f".*{PARTIAL}"):
-        try:
-            if time.time() - partial.stat().st_mtime > ABANDONED:
-                partial.unlink()
-        except FileNotFoundError:
-            continue
-
-
-def cached_release(setting: Setting, contents: Contents) -> Path:
-    """Return the cached file with everything the published generator makes for ``setting``."""
-
-    def make(path: Path) -> None:
-        write(path, contents, _released_blocks(setting, contents), dataclasses.asdict(setting))
-
-    arguments = {**dataclasses.asdict(setting), "stored": contents.stored}
-    return cached("synthetic-released", arguments, contents, make)
-
-
-def _released_blocks(setting: Setting, contents: Contents) -> Iterator[Shards]:
-    dtype = getattr(torch, contents.stored)
-    empty = _split(np.empty((0, setting.dimension)), np.empty(0, np.int64), dtype)
-    for client, (train, test) in enumerate(samples(setting)):
-        shards = (_split(train.x, train.y, dtype), empty, _split(test.x, test.y, dtype))
-        yield Shards(np.array([client]), *shards)
-
-
-def _split(x: np.ndarray, y: np.ndarray, dtype: torch.dtype) -> Split:
-    return Split(torch.from_numpy(x).to(dtype), torch.from_numpy(y), np.array([0, len(y)]))
-
-
 Variant = Literal["paper", "released", "corrected"]
 Mixtures = Literal["dirichlet", "one_hot"]
 
 # The seed that the published generator takes by default.
 PUBLISHED_SEED = 12345
 
+# The splits that the published generator draws, and what comes of one: client, split, x and y.
+DRAWN: tuple[SplitName, ...] = ("train", "test")
+Arriving = tuple[int, SplitName, np.ndarray, np.ndarray]
+
 # Rows of x that are made at once, so that they are still in the cache when labelled.
 BLOCK = 1024
 
 
-class Synthetic(Dataset):
+class Synthetic(GeneratedDataset):
     """The synthetic mixture of linear classifiers (Marfoq et al. 2021, App. I.1.5).
 
     Parameters
@@ -331,20 +241,71 @@ class Synthetic(Dataset):
             same_for_all(n_test, n_clients),
         )
         self._communicator = communicator
-        if variant != "released":
-            self.make_split = self._made
-
-    def _made(self, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
-        return split_of(self.setting, self.truth, self.variant, name, client_ids, dtype)
+        if variant == "released":
+            self.make_split = None  # type: ignore[method-assign,assignment]
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
-        """Return the shards of ``client_ids``. Collective for ``released``; see ``cached``."""
+        """Return the shards of ``client_ids``. Collective for ``released``, which rank 0 draws."""
         if self.variant != "released":
-            return make_shards(self.setting, self.truth, self.variant, client_ids, dtype)
-        name = str(dtype).removeprefix("torch.")
-        contents = Contents(self.description, "natural", self.seed, name)
-        path = agreed(self._communicator, lambda: cached_release(self.setting, contents))
-        return deliver(path, contents, client_ids, dtype, self._communicator)
+            return super().load(client_ids, dtype)
+        splits = {name: empty_split(self.description, name, client_ids, dtype) for name in SPLITS}
+        wishes = self._communicator.gather_object(client_ids)
+        arriving = self._received(client_ids) if wishes is None else self._drawn(wishes)
+        for client, name, x, y in arriving:
+            split = splits[name]
+            rows = split.rows_of(int(np.searchsorted(client_ids, client)))
+            split.x[rows].copy_(torch.from_numpy(x))
+            split.y[rows].copy_(torch.from_numpy(y))
+        return Shards(client_ids, splits["train"], splits["val"], splits["test"])
+
+    def _drawn(self, wishes: list[np.ndarray]) -> Iterator[Arriving]:
+        """Send every rank its clients' samples as they are drawn; yield those of this rank."""
+        for client, parts in enumerate(samples(self.setting)):
+            heartbeat.step()
+            for rank, client_ids in enumerate(wishes):
+                if client not in client_ids:
+                    continue
+                for name, part in zip(DRAWN, parts, strict=True):
+                    if rank == self._communicator.rank:
+                        yield client, name, part.x, part.y
+                    else:
+                        self._communicator.send(part.x, rank)
+                        self._communicator.send(part.y, rank)
+
+    def _received(self, client_ids: np.ndarray) -> Iterator[Arriving]:
+        receive = self._communicator.receive
+        for client in client_ids:
+            for name in DRAWN:
+                n = int(getattr(self.description, f"n_{name}")[client])
+                x = receive((n, self.setting.dimension), np.float64, 0)
+                yield client, name, x, receive((n,), np.int64, 0)
+
+    def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
+        raise NotImplementedError  # ``_fill`` needs no copy
+
+    def _fill(self, client: int, split: SplitName, x: torch.Tensor, y: torch.Tensor) -> None:
+        """Draw a client's split of ``paper`` or ``corrected``."""
+        setting, rows_x, rows_y = self.setting, x.numpy(), y.numpy()
+        generator, latent = self._labelling(client, split, len(rows_y))
+        logits = generator.normal(scale=setting.noise, size=len(rows_y))
+        bits = stream(setting.seed, f"synthetic/{split}/x", client=client).bit_generator
+        for start in range(0, len(rows_y), BLOCK):
+            rows = slice(start, start + BLOCK)
+            _draw_box(bits, rows_x[rows])
+            # In float64 whatever x is: labels then do not depend on the run's type.
+            products = rows_x[rows].astype(np.float64) @ self.truth.components.T
+            logits[rows] += products[np.arange(len(products)), latent[rows]]
+        if self.variant == "paper":
+            rows_y[:] = generator.random(len(rows_y)) < sigmoid(logits)
+        else:
+            rows_y[:] = rounded_sigmoid(logits)
+
+    def _labelling(self, client: int, split: str, n: int) -> tuple[np.random.Generator, np.ndarray]:
+        """The client's stream for labels, after the components of its ``n`` samples were drawn."""
+        setting = self.setting
+        generator = stream(setting.seed, f"synthetic/{split}/labels", client=client)
+        mixture = self.truth.mixture_of(client)
+        return generator, generator.choice(setting.n_components, n, p=mixture)
 
     def latent(self, client: int, split: Literal["train", "test"]) -> np.ndarray:
         """Return the component z of each of a client's samples, int64 (n,); -1 for constant
@@ -352,7 +313,7 @@ class Synthetic(Dataset):
         """
         if self.variant != "released":
             n = self.truth.n_train[client] if split == "train" else self.setting.n_test
-            return _labelling(self.setting, self.truth, client, split, int(n))[1]
+            return self._labelling(client, split, int(n))[1]
         for position, (train, test) in enumerate(samples(self.setting)):
             if position == client:
                 return train.latent if split == "train" else test.latent
@@ -376,80 +337,6 @@ def truth(setting: Setting, mixtures: Mixtures = "dirichlet") -> Truth:
     )
     n_train = np.minimum(sizes.astype(np.int64) + SMALLEST, LARGEST)
     return Truth(drawn.row, components, n_train)
-
-
-def make_shards(
-    setting: Setting,
-    truth: Truth,
-    variant: Variant,
-    client_ids: np.ndarray,
-    dtype: torch.dtype,
-) -> Shards:
-    """Return the shards of ``paper`` or ``corrected``, written in place: nothing is held twice."""
-    train, val, test = (
-        split_of(setting, truth, variant, name, client_ids, dtype) for name in SPLITS
-    )
-    return Shards(client_ids, train, val, test)
-
-
-def split_of(
-    setting: Setting,
-    truth: Truth,
-    variant: Variant,
-    name: SplitName,
-    client_ids: np.ndarray,
-    dtype: torch.dtype,
-) -> Split:
-    """Return one split of ``make_shards``."""
-    counts = {
-        "train": truth.n_train[client_ids],
-        "val": np.zeros(len(client_ids), np.int64),
-        "test": np.full(len(client_ids), setting.n_test),
-    }[name]
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    x = allocated((int(offsets[-1]), setting.dimension), dtype)
-    y = torch.empty(int(offsets[-1]), dtype=torch.int64)
-    if name != "val":
-        for client, start, stop in zip(client_ids, offsets[:-1], offsets[1:], strict=True):
-            heartbeat.step()
-            rows = slice(start, stop)
-            fill(setting, truth, variant, int(client), name, x[rows].numpy(), y[rows].numpy())
-    return Split(x, y, offsets)
-
-
-def fill(
-    setting: Setting,
-    truth: Truth,
-    variant: Variant,
-    client: int,
-    split: str,
-    x: np.ndarray,
-    y: np.ndarray,
-) -> None:
-    """Write a client's split of ``paper`` or ``corrected`` to ``x`` (n, dimension) and
-    ``y`` (n,).
-    """
-    generator, latent = _labelling(setting, truth, client, split, len(y))
-    logits = generator.normal(scale=setting.noise, size=len(y))
-    bits = stream(setting.seed, f"synthetic/{split}/x", client=client).bit_generator
-    for start in range(0, len(y), BLOCK):
-        rows = slice(start, start + BLOCK)
-        _draw_box(bits, x[rows])
-        # In float64 whatever x is: labels then do not depend on the run's type.
-        products = x[rows].astype(np.float64) @ truth.components.T
-        logits[rows] += products[np.arange(len(products)), latent[rows]]
-    if variant == "paper":
-        y[:] = generator.random(len(y)) < sigmoid(logits)
-    else:
-        y[:] = rounded_sigmoid(logits)
-
-
-def _labelling(
-    setting: Setting, truth: Truth, client: int, split: str, n: int
-) -> tuple[np.random.Generator, np.ndarray]:
-    """The client's stream for labels, after the components of its ``n`` samples were drawn."""
-    generator = stream(setting.seed, f"synthetic/{split}/labels", client=client)
-    return generator, generator.choice(setting.n_components, n, p=truth.mixture_of(client))
 
 
 def _draw_box(bits: np.random.BitGenerator, x: np.ndarray) -> None:

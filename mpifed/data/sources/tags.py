@@ -1,30 +1,26 @@
-"""A generated problem with the shape of Stack Overflow's tag prediction (McMahan et al., TFF). How
-samples with tags are laid out over clients (Gasanov et al. 2022, sec. 6.3).
-"""
+"""Tag prediction as on Stack Overflow (Gasanov et al. 2022, sec. 6.3), generated or from a file."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import torch
 from annotated_types import Ge, Gt
 from scipy.sparse import csr_matrix, diags
 
 from mpifed.data.archives import located
-from mpifed.data.base import Dataset, Shards, Split, SplitName
-from mpifed.data.delivery import agreed
-from mpifed.data.generated import alike, make_shards, split_made
-from mpifed.data.partitioned import PIECE, Pool, describe, load_pooled
-from mpifed.errors import InputError, one_line
+from mpifed.data.generated import GeneratedDataset, alike
+from mpifed.data.partitioned import Dealt, Pool, PooledDataset, Source
+from mpifed.data.sources.libsvm import dense_rows
+from mpifed.data.sources.npz import opened_npz
+from mpifed.errors import InputError
 from mpifed.io.memory import check_memory
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import key, stream
-from topologies.inputs import check_archive
 
 Name = Literal["natural", "divided"]
 Sources = Annotated[int, Ge(1)]
@@ -146,7 +142,7 @@ class Questions:
     tags: np.ndarray
 
 
-class Tags(Dataset):
+class Tags(GeneratedDataset):
     """Generated questions with tags, of the shape of Stack Overflow's (Gasanov et al. 2022).
 
     Parameters
@@ -209,14 +205,6 @@ class Tags(Dataset):
         )
         # Workers of a source, and the splits of a client, follow each other.
         self.questions = functools.lru_cache(maxsize=1)(self._questions)
-
-    def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
-        """Return the shards of ``client_ids``."""
-        return make_shards(self.description, client_ids, dtype, self._make)
-
-    def make_split(self, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
-        """Return one split of ``client_ids``; see ``Dataset``."""
-        return split_made(self.description, name, client_ids, dtype, self._make)
 
     def topic(self, source: int) -> int:
         """Return the topic of a source."""
@@ -330,100 +318,65 @@ class Tagged:
 
 def parse(path: Path) -> Tagged:
     """Return what is in the file ``path``; ``TagsFile`` describes the format."""
-    try:
-        check_archive(path)
-        with np.load(path, allow_pickle=False) as file:
-            return _Reading(file, path).tagged()
-    except InputError:
-        raise
-    except Exception as error:  # zipfile, its decompressors, tokenize and numpy each have their own
-        reason = one_line(getattr(error, "strerror", None) or str(error), 120)
-        raise InputError(
-            f"data.path is '{path}', which cannot be read as an .npz file ({reason})"
-        ) from error
-
-
-@dataclass(frozen=True)
-class _Reading:
-    file: Any
-    path: Path
-
-    def tagged(self) -> Tagged:
-        client = self._array("client", "biu", 1)
-        if len(client) == 0:
-            raise self._refusal("it holds no sample")
-        if client.max() > np.iinfo(np.int64).max:
-            raise self._refusal(f"client has {client.max()}, which does not fit into int64")
+    with opened_npz(path) as arrays:
+        client = _array(arrays, "client", "biu", 1)
         names, owner = np.unique(client.astype(np.int64), return_inverse=True)
-        if "x" in self.file:
-            dense = self._array("x", "biuf", 2).astype(np.float64)
-            if dense.shape[1] == 0:
-                raise self._refusal("x has no column")
-            x = csr_matrix(dense)
+        if "x" in arrays:
+            x = csr_matrix(_array(arrays, "x", "biuf", 2).astype(np.float64))
         else:
-            data = self._array("x_data", "biuf", 1).astype(np.float64)
-            x = self._rows("x", data, "x_features")
-        tags = self._rows("y", None, "y_tags")
+            data = _array(arrays, "x_data", "biuf", 1).astype(np.float64)
+            x = _rows(path, arrays, "x", data, "x_features")
+        tags = _rows(path, arrays, "y", None, "y_tags")
         tags.data[:] = 1  # a tag that is listed twice is a tag
-        for name, found in (("x", x.shape[0]), ("y", tags.shape[0])):
-            if found != len(client):
-                raise self._refusal(f"{name} has {found} samples, but client {len(client)}")
-        if not np.isfinite(x.data).all():
-            raise self._refusal("x has a value that is not finite")
-        held_out = np.zeros(len(client), bool)
-        if "held_out" in self.file:
-            held_out = self._array("held_out", "biu", 1).astype(bool)
-        embeddings = None
-        if "embeddings" in self.file:
-            embeddings = self._array("embeddings", "biuf", 2).astype(np.float64)
-            fits = len(embeddings) == len(names) and embeddings.shape[1] > 0
-            if not (fits and np.isfinite(embeddings).all()):
-                raise self._refusal(
-                    f"embeddings has {len(embeddings)} rows for {len(names)} sources, no column, "
-                    "or a value that is not finite"
-                )
-        if len(held_out) != len(client):
-            raise self._refusal(f"held_out has {len(held_out)} entries, client {len(client)}")
-        return Tagged(x, tags, owner.reshape(-1), names, held_out, embeddings)
-
-    def _rows(self, name: str, data: np.ndarray | None, width: str) -> csr_matrix:
-        indices = self._array(f"{name}_indices", "iu", 1).astype(np.int64)
-        indptr = self._array(f"{name}_indptr", "iu", 1).astype(np.int64)
-        columns = int(self._array(width, "iu", 0))
-        values = np.ones(len(indices)) if data is None else data
-        # Their differences might not fit into int64.
-        if len(indptr) < 1 or indptr[0] != 0 or np.any(indptr[1:] < indptr[:-1]):
-            raise self._refusal(f"{name}_indptr must begin with 0 and never fall")
-        if not len(values) == len(indices) == indptr[-1]:
-            raise self._refusal(
-                f"{name}_indptr ends at {indptr[-1]}, but there are {len(indices)} indices and "
-                f"{len(values)} values"
+        held_out, embeddings = np.zeros(len(client), bool), None
+        if "held_out" in arrays:
+            held_out = _array(arrays, "held_out", "biu", 1).astype(bool)
+        if "embeddings" in arrays:
+            embeddings = _array(arrays, "embeddings", "biuf", 2).astype(np.float64)
+            if len(embeddings) != len(names) or not np.isfinite(embeddings).all():
+                raise ValueError(f"embeddings are not {len(names)} rows of finite numbers")
+        if not 0 < len(client) == x.shape[0] == tags.shape[0] == len(held_out):
+            raise ValueError(
+                f"it has {len(client)} samples in client, {x.shape[0]} in x, {tags.shape[0]} in y "
+                f"and {len(held_out)} in held_out"
             )
-        if columns < 1 or (len(indices) and not 0 <= indices.min() <= indices.max() < columns):
-            raise self._refusal(f"{name}_indices is not among 0 .. {width} - 1 = {columns - 1}")
-        check_memory(
-            COLUMN_BYTES * columns, f"data.path is '{self.path}', whose {width} is {columns}, which"
+        if client.max() > np.iinfo(np.int64).max or not np.isfinite(x.data).all():
+            raise ValueError("x has a value that is not finite, or client one beyond 64 bits")
+    return Tagged(x, tags, owner.reshape(-1), names, held_out, embeddings)
+
+
+def _rows(
+    path: Path, arrays: Mapping[str, Any], name: str, data: np.ndarray | None, width: str
+) -> csr_matrix:
+    """Sparse rows; scipy checks that they fit together."""
+    indices = _array(arrays, f"{name}_indices", "iu", 1).astype(np.int64)
+    indptr = _array(arrays, f"{name}_indptr", "iu", 1).astype(np.int64)
+    columns = int(_array(arrays, width, "iu", 0))
+    check_memory(
+        COLUMN_BYTES * columns, f"data.path is '{path}', whose {width} is {columns}, which"
+    )
+    values = np.ones(len(indices)) if data is None else data
+    if not len(indptr) or np.any(indptr[1:] < indptr[:-1]):
+        raise ValueError(f"{name}_indptr must begin with 0 and never fall")
+    rows = csr_matrix((values, indices, indptr), (len(indptr) - 1, columns))
+    rows.check_format()
+    if not len(values) == len(indices) == indptr[-1] or columns < 1:
+        raise ValueError(f"{name} has {len(indices)} indices and {len(values)} values")
+    rows.sum_duplicates()
+    return rows
+
+
+def _array(arrays: Mapping[str, Any], name: str, kinds: str, dimensions: int) -> np.ndarray:
+    if name not in arrays:
+        raise ValueError(f"it has no array '{name}'")
+    array = arrays[name]
+    if array.dtype.kind not in kinds or array.ndim != dimensions or 0 in array.shape[1:]:
+        words = "real" if "f" in kinds else "whole"
+        raise ValueError(
+            f"{name} is {array.dtype} of shape {array.shape}, not {words} numbers in {dimensions} "
+            "dimensions"
         )
-        rows = csr_matrix((values, indices, indptr), (len(indptr) - 1, columns))
-        rows.sum_duplicates()
-        return rows
-
-    def _array(self, name: str, kinds: str, dimensions: int) -> np.ndarray:
-        if name not in self.file:
-            raise self._refusal(f"it has no array '{name}'")
-        array = self.file[name]
-        if not isinstance(array, np.ndarray):
-            raise self._refusal(f"'{name}' is not stored as an array")
-        if array.dtype.kind not in kinds or array.ndim != dimensions:
-            words = "real" if "f" in kinds else "whole"
-            raise self._refusal(
-                f"{name} is {array.dtype} of shape {array.shape}, not {words} numbers in "
-                f"{dimensions} dimensions"
-            )
-        return array
-
-    def _refusal(self, what: str) -> InputError:
-        return InputError(f"data.path is '{self.path}', which is not a file of tags: {what}")
+    return np.asarray(array)
 
 
 def tf_idf(tagged: Tagged) -> csr_matrix:
@@ -438,21 +391,7 @@ def tf_idf(tagged: Tagged) -> csr_matrix:
     return csr_matrix(diags(1 / np.where(norms > 0, norms, 1)) @ weighted)
 
 
-@dataclass(frozen=True)
-class Explicit:
-    """Clients whose samples are listed, split by split; see ``pooled.Dealt``."""
-
-    parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
-
-    def counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        sizes = np.array([[len(rows) for rows in part] for part in self.parts], np.int64)
-        return sizes[:, 0], sizes[:, 1], sizes[:, 2]
-
-    def split(self, client: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return self.parts[client]
-
-
-class TagsFile(Dataset):
+class TagsFile(PooledDataset):
     """A user's own samples with tags, as Stack Overflow's (Gasanov et al. 2022, sec. 6.3).
 
     Parameters
@@ -508,12 +447,9 @@ class TagsFile(Dataset):
     ) -> None:
         self.seed: int = run_seed if seed is None else seed
         self.layout = made_layout(layout, n_clients, sources, n_train, n_val, n_test)
-        self._intercept = intercept
-        self._communicator = communicator
-        self._x: csr_matrix | None = None
         n_sources = n_clients // self.layout.workers
 
-        def read() -> tuple[Pool, Explicit]:
+        def read() -> tuple[Source, Dealt, None]:
             file = located(path, "tags")
             tagged = parse(file)
             rows = usable_rows(tagged, self.layout)
@@ -536,24 +472,18 @@ class TagsFile(Dataset):
                     f"'{file}' has {len(chosen)} of at least {self.layout.samples} samples to "
                     "choose from"
                 )
-            return self._deal(tagged, [rows[int(source)] for source in chosen[:n_sources]])
+            return self._deal(tagged, [rows[int(each)] for each in chosen[:n_sources]], intercept)
 
-        self._pool, self._dealt = agreed(communicator, read)
-        self.description = describe(self._pool, self._dealt)
+        super().__init__(communicator, read)
 
-    def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
-        """Return the shards of ``client_ids``. Collective."""
-        return load_pooled(
-            self._pool, self._dealt, self._pieces, client_ids, dtype, self._communicator
-        )
-
-    def _deal(self, tagged: Tagged, rows: list[np.ndarray]) -> tuple[Pool, Explicit]:
-        """Keeps the samples of the sources that were chosen, and deals them to the clients."""
+    def _deal(
+        self, tagged: Tagged, rows: list[np.ndarray], intercept: bool
+    ) -> tuple[Source, Dealt, None]:
+        """Take the samples of the sources that were chosen, and deal them to the clients."""
         kept = np.concatenate(rows)
         n_tags = tagged.tags.shape[1]
         check_memory(10.0 * len(kept) * n_tags, f"data.path: {len(kept)} samples of {n_tags} tags")
-        self._x = tagged.x[kept]
-        tags = tagged.tags[kept].toarray().astype(bool)
+        x, tags = tagged.x[kept], tagged.tags[kept].toarray().astype(bool)
         starts = np.cumsum([0, *map(len, rows)])
         parts = []
         for client in range(len(rows) * self.layout.workers):
@@ -562,24 +492,11 @@ class TagsFile(Dataset):
             own = tags[starts[source] : starts[source + 1]]
             train, val, test = (starts[source] + r for r in self.layout.split(own, client, rng))
             parts.append((train, val, test))
-        width = tagged.x.shape[1] + self._intercept
         pool = Pool(
-            "tags_file",
-            tags.astype(np.uint8),
-            tags.shape[1],
-            (width,),
-            "float64",
+            *("tags_file", tags.astype(np.uint8), n_tags, (x.shape[1] + intercept,), "float64"),
             task="multi_label",
         )
-        return pool, Explicit(parts)
-
-    def _pieces(self) -> Iterator[np.ndarray]:
-        assert self._x is not None
-        for start in range(0, self._x.shape[0], PIECE):
-            dense = self._x[start : start + PIECE].toarray()
-            if self._intercept:
-                dense = np.column_stack([np.ones(len(dense)), dense])
-            yield dense
+        return Source(pool, lambda: dense_rows(x, intercept)), Dealt(parts), None
 
 
 def usable_rows(tagged: Tagged, layout: Layout) -> dict[int, np.ndarray]:

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from mpifed.errors import InputError
 from mpifed.exchange.corrections.base import Correction, Neighbours
-from mpifed.exchange.nearby import Nearby
+from mpifed.exchange.routes import Nearby
 from mpifed.state import on_host
 
 

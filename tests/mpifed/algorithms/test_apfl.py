@@ -117,7 +117,5 @@ def test_an_unseen_client_mixes_a_model_of_its_own_into_the_global_one():
 
 def test_clients_count_alike_under_gossip():
     algorithm = {"name": "apfl", "client_weights": "samples"}
-    with pytest.raises(
-        InputError, match=r"algorithm.client_weights is 'samples', but under gossip"
-    ):
+    with pytest.raises(InputError, match=r"algorithm\.client_weights is 'samples'"):
         resolve({"clients": 4, "algorithm": algorithm, "exchange": "gossip"})

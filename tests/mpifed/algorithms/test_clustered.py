@@ -36,6 +36,8 @@ def test_opposite_groups_are_told_apart_and_each_ends_as_fedavg_of_its_clients()
     limit = 2.680532285
     assert run.deployed()[:, 0] == pytest.approx([limit, limit - 10] * 2, rel=1e-9)
     assert run.measured() == {"n_clusters": 2}
+    models = run.method.models_of(run.state, run.clients)
+    assert models[:, 0].tolist() == pytest.approx([limit, limit - 10], rel=1e-9)
 
 
 def test_a_second_split_names_the_right_clients():

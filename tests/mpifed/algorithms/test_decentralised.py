@@ -25,7 +25,7 @@ from mpifed.algorithms.global_model.scaffnew import Scaffnew
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Draws
 from mpifed.local.options import LocalOptions
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.linear import linear
 
 SEED = 3
@@ -39,7 +39,7 @@ class Run:
         model = linear(description, bias=False, loss="half_squared")
         local = LocalOptions(lr=lr, steps=steps, batch_size=64)
         longest = int(self.clients.federation.n_train.max())
-        solver = LocalSGD(model, local, 1, longest, torch.device("cpu"))
+        solver = LocalSolver(model, local, 1, longest, torch.device("cpu"))
         self.method, self.round = kind(model, solver, **options), 0
         self.exchange = exchange or Server(self.clients.federation, SEED)
         draws = Draws(SEED, 0)

@@ -15,7 +15,7 @@ from mpifed.algorithms.personal.fedala import FedALA
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.minibatches import share_weights
 from mpifed.local.options import LocalOptions
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.heads import Between
 from mpifed.models.mlp import mlp
 from mpifed.models.modules import module_model
@@ -24,7 +24,7 @@ WHOLE = {"lr": 0.3, "batch_size": 64, "epochs": 2}
 
 
 def solver_of(model, longest=40, **options):
-    return LocalSGD(model, LocalOptions(**options), 10, longest, torch.device("cpu"))
+    return LocalSolver(model, LocalOptions(**options), 10, longest, torch.device("cpu"))
 
 
 def test_clients_of_quadratics_end_at_their_own_minimisers():

@@ -17,7 +17,7 @@ from mpifed.algorithms.shared_body.fedbn import FedBN
 from mpifed.errors import InputError
 from mpifed.federation.clients import participants
 from mpifed.local.options import LocalOptions
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.heads import normalisation_layers
 from mpifed.models.mlp import mlp
 from mpifed.models.modules import module_model
@@ -37,7 +37,7 @@ def problem(participation=0.5):
 
 
 def solver_of(model, **options):
-    return LocalSGD(model, LocalOptions(**options), 10, max(SIZES), torch.device("cpu"))
+    return LocalSolver(model, LocalOptions(**options), 10, max(SIZES), torch.device("cpu"))
 
 
 def test_four_rounds_of_a_plain_torch_program():

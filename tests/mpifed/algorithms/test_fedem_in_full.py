@@ -14,7 +14,7 @@ from test_fedem import client_data, likelihood, numpy_posterior, random_start
 
 from mpifed.algorithms.fedem import FedEM
 from mpifed.algorithms.fedem.expectation import entropies, fitted_mixture, log_likelihoods
-from mpifed.algorithms.fedem.maximisation import (
+from mpifed.algorithms.fedem.fedem import (
     PartialSurrogate,
     WeightedRisks,
     local_improvement,
@@ -26,7 +26,7 @@ from mpifed.exchange.server import Server
 from mpifed.federation.clients import Draws
 from mpifed.local.adjustments import Proximal
 from mpifed.local.options import LocalOptions
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.linear import linear
 from mpifed.mpi.communicator import Alone
 
@@ -36,7 +36,7 @@ CPU = torch.device("cpu")
 def solver_of(description, clients, **options):
     loss = "half_squared" if description.task == "regression" else "auto"
     model = linear(description, bias=description.task != "regression", loss=loss)
-    return LocalSGD(model, LocalOptions(**options), 10, int(clients.n_train.max()), CPU)
+    return LocalSolver(model, LocalOptions(**options), 10, int(clients.n_train.max()), CPU)
 
 
 def random_weights(clients, components, seed=3):
@@ -247,7 +247,7 @@ def test_trials_of_beginnings_are_not_compressed(tmp_path):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"exchange": "gossip"}, "allowed with it: algorithm.gossip_step_scale=none"),
+        ({"exchange": "gossip"}, r"algorithm\.gossip_step_scale is 'normalised'"),
         (
             {"participation": {"name": "stragglers", "rate": 0.5, "late": "partial"}},
             "allowed: miss",

@@ -11,14 +11,13 @@ from scipy.stats import multivariate_normal
 
 import mpifed
 from mpifed.algorithms.fedem import FedEM
-from mpifed.algorithms.fedgmm.fedgmm import FedGMM
-from mpifed.algorithms.fedgmm.gaussians import Gate, Representation, gaussians_of, statistics_at
+from mpifed.algorithms.fedem.fedgmm import FedGMM, Gate, Representation, gaussians_of, statistics_at
 from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.config.configuration import resolve
 from mpifed.errors import InputError
 from mpifed.federation.clients import Draws, participants
 from mpifed.models import losses as costs
-from mpifed.training.growing import first_samples
+from mpifed.training.evaluation import first_samples
 
 EXACT = {"covariance_floor": 1e-9, "gmm_dimension": None}
 

@@ -12,14 +12,13 @@ from numpy_mlp import present
 from torch import nn
 
 from mpifed.algorithms.global_model.fedavg import FedAvg
-from mpifed.algorithms.shared_body.fedrod import FedRoD, log_counts
-from mpifed.algorithms.shared_body.fedrod_hyper import FedRoDHyper
+from mpifed.algorithms.shared_body.fedrod import FedRoD, FedRoDHyper, log_counts
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.options import LocalOptions
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.linear import Linear, linear
 from mpifed.models.mlp import mlp
 from mpifed.models.modules import module_model
@@ -28,7 +27,7 @@ SIZES = (5, 9, 4, 7)
 
 
 def solver_of(model, longest=40, **options):
-    return LocalSGD(model, LocalOptions(**options), 10, longest, torch.device("cpu"))
+    return LocalSolver(model, LocalOptions(**options), 10, longest, torch.device("cpu"))
 
 
 def labelled(xs, ys, n_classes, participation=1.0):

@@ -12,8 +12,7 @@ from personal_runs import ran
 from mpifed.errors import InputError
 from mpifed.federation.clients import Draws
 from mpifed.mpi.communicator import Alone
-from mpifed.training.evaluation import unseen_of
-from mpifed.training.growing import first_samples
+from mpifed.training.evaluation import first_samples, unseen_of
 
 SMALL = {
     "clients": 8,

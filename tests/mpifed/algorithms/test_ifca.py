@@ -66,6 +66,24 @@ def test_gradients_are_divided_by_the_number_of_all_participants():
         assert after[label] == pytest.approx(expected, rel=1e-12)
 
 
+def test_gradients_are_divided_by_the_number_of_those_who_take_part():
+    """With three of five clients in a round: theta_j - gamma / 3 sum over its participants."""
+    centres = np.array([10.0, -10, 9, 12, -8])
+    data = groups(centres, participation=0.6)
+    run = Run(Ifca, data, local={"lr": 0.1}, n_clusters=2, averaging="gradients")
+    for round in range(1, 4):
+        before = run.state.models[:, 0].numpy().copy()
+        federation = run.clients.federation
+        here = np.flatnonzero(participants(federation, federation.participation, run.seed, round))
+        chosen = np.abs(before[:, None] - centres[here]).argmin(0)
+        own = [(before[label] - centres[here][chosen == label]).sum() for label in range(2)]
+        run.go(1)
+        expected = before - 0.1 / len(here) * np.array(own)
+        assert len(here) < 5 and run.state.models[:, 0].numpy() == pytest.approx(
+            expected, rel=1e-12
+        )
+
+
 def test_a_model_that_nobody_chooses_stays():
     run = Run(Ifca, groups([10, 10]), local={"lr": 0.1}, n_clusters=2)
     first = run.state.models.clone()

@@ -20,7 +20,7 @@ from mpifed.exchange.server import Server
 from mpifed.federation.clients import Clients, Draws, Federation
 from mpifed.local.options import LocalOptions
 from mpifed.local.scoring import best_weight
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
 from mpifed.models.heads import last_layer, representation
 from mpifed.models.linear import Linear, linear
@@ -29,11 +29,11 @@ from mpifed.models.lstm import lstm
 from mpifed.models.mlp import Mlp, mlp
 from mpifed.models.modules import module_model
 from mpifed.mpi.communicator import Alone
-from mpifed.training.scores import score_clients
+from mpifed.training.evaluation import score_clients
 
 
 def solver_of(model, longest=40, **options):
-    return LocalSGD(model, LocalOptions(**options), 10, longest, torch.device("cpu"))
+    return LocalSolver(model, LocalOptions(**options), 10, longest, torch.device("cpu"))
 
 
 def by_hand(points, x, y, labels, k, kernel):

@@ -7,8 +7,7 @@ import pytest
 from convex import Run, two_quadratics
 from personal_runs import COUNTS, ROUNDS, gradient, mean, ran, regression, taking_part
 
-from mpifed.algorithms.personal.l2gd import runs
-from mpifed.algorithms.personal.l2sgd import L2SGD
+from mpifed.algorithms.personal.l2gd import L2SGD, runs
 from mpifed.federation.clients import Draws
 from mpifed.random import bits_at, client_keys
 

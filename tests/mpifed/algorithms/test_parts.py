@@ -20,7 +20,7 @@ from mpifed.errors import InputError
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.options import LocalOptions
-from mpifed.local.solver import LocalSGD
+from mpifed.local.solver import LocalSolver
 from mpifed.models.heads import last_layer
 from mpifed.models.linear import linear
 from mpifed.models.mlp import mlp
@@ -30,7 +30,7 @@ WHOLE = {"lr": 0.3, "batch_size": 64}
 
 
 def solver_of(model, longest=40, **options):
-    return LocalSGD(model, LocalOptions(**options), 10, longest, torch.device("cpu"))
+    return LocalSolver(model, LocalOptions(**options), 10, longest, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("method", EVERY)

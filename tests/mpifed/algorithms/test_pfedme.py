@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from convex import Run, two_quadratics
+from convex import Run, quadratics, two_quadratics
 from personal_runs import (
     COUNTS,
     LOCAL,
@@ -116,3 +116,16 @@ def test_a_weak_pull_leaves_clients_at_their_own_minima():
     options = {"pfedme_lambda": 1e-9, "pfedme_eta": 0.1, "inner_steps": 120}
     run = Run(PFedMe, two_quadratics(), local={"lr": 0.2}, **options).go(1)
     assert run.deployed()[:, 0] == pytest.approx([0, 4], abs=1e-7)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_steps_beyond_the_eigenvalue_bound_are_warned_of_and_diverge(momentum):
+    bound = 2 * (1 + momentum)
+    for step, diverges in ((0.98 * bound, False), (1.02 * bound, True)):
+        data = quadratics([[[1e-6]]] * 2, [[0.0], [4.0]])
+        local = {"lr": 0.1, "momentum": momentum}
+        options = {"pfedme_lambda": step / 0.1, "pfedme_eta": 1e-9, "inner_steps": 2000}
+        run = Run(PFedMe, data, local=local, **options)
+        said = run.method.remarks(run.state, run.clients, run.server)
+        assert any("diverge above" in line for line in said) == diverges
+        assert (np.abs(run.go(1).deployed()).max() > 1e6) == diverges

@@ -16,13 +16,6 @@ REPOSITORY = Path(__file__).parents[3]
 COMPRESS = {"": lambda data: data, ".gz": gzip.compress, ".xz": lzma.compress}
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of the test's own."""
-    monkeypatch.setenv("MPIFED_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 @pytest.fixture
 def mnist() -> Path:
     directory = Path(os.environ.get("MPIFED_DATA", REPOSITORY / "../shared/data")) / "mnist"

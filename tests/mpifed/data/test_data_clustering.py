@@ -105,7 +105,7 @@ def test_many_clusters_are_parted_again_and_again_and_are_equal_too(n, k, monkey
     whole = equal_clusters(points, k, np.random.default_rng(1))
     alike = partitions.equal_parts(points, k, np.random.default_rng(1))
     assert np.array_equal(alike, whole.owner)
-    monkeypatch.setattr(partitions, "LARGE", 0)
+    monkeypatch.setattr(kmeans, "LARGE", 0)
     parts = partitions.equal_parts(points, k, np.random.default_rng(1))
     assert sorted(np.bincount(parts, minlength=k)) == sorted(np.bincount(whole.owner, minlength=k))
     centres = np.array([points[parts == cluster].mean(0) for cluster in range(k)])

@@ -9,8 +9,8 @@ import torch
 
 from mpifed.data import making
 from mpifed.data.__main__ import main
+from mpifed.data.federated_file import FederatedFile
 from mpifed.data.sources.digits import Digits
-from mpifed.data.sources.federated import FederatedFile
 from mpifed.data.sources.fedmm import Dictionary, GaussianMixture, Poisson
 from mpifed.data.sources.libsvm import LibSvm
 from mpifed.data.sources.mnist import Idx
@@ -171,7 +171,7 @@ BAD = {
     "digits --output OUT --clients 3 --dirichlet-alpha nan": "--dirichlet-alpha is 'nan'",
     "digits --output OUT --clients 3 --min-samples 1": "--min-samples is 1",
     "digits --output OUT --clients 3 --partition pathological": "at least 4",
-    "digits --output OUT --clients 9 --partition iid --min-samples 200": "at most 8 clients",
+    "digits --output OUT --clients 9 --partition iid --min-samples 200": "at most 8 of 200 samples",
     "digits --output OUT --clients 3 --raw here": "--raw is not an option of digits",
     "digits --output OUT --clients 3 --dtype float16": "float16",
     "digits --output OUT/nowhere/a.h5 --clients 3": "there is no directory",
@@ -184,7 +184,7 @@ BAD = {
     "mnist --output OUT --clients 3": "MPIFED_DATA is not set",
     "mnist --output OUT --clients 3 --raw nowhere": "--raw is 'nowhere', but there is no such",
     "mnist --output OUT --clients 3 --raw .": "no file 'train-images-idx3-ubyte'",
-    "libsvm --output OUT --clients 3": "--path and --raw are empty and MPIFED_DATA is not set",
+    "libsvm --output OUT --clients 3": "--raw is empty and MPIFED_DATA is not set",
     "libsvm --output OUT --clients 3 --path here": "--path is 'here', but there is no such file",
     "libsvm --output OUT --clients 3 --raw here": "--raw is 'here', but there is no such dir",
     "libsvm --output OUT --clients 3 --test-fraction 1": "--test-fraction is 1",
@@ -244,4 +244,4 @@ def test_names_of_files_are_no_options(tmp_path: Path, capsys: pytest.CaptureFix
     (tmp_path / "data.csv").write_text("a,label\n1,x\nb,y\n")
     words = ["csv", "--path", str(tmp_path / "data.csv"), "--output", str(tmp_path / "x.h5")]
     assert main([*words, "--clients", "3"]) == 2
-    assert f"--path is '{tmp_path / 'data.csv'}'" in capsys.readouterr().err
+    assert f"'{tmp_path / 'data.csv'}' cannot be read: line 3" in capsys.readouterr().err

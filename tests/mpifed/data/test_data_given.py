@@ -83,7 +83,7 @@ REFUSED = {
         lambda: mpifed.arrays(X, np.array([0, "a", None] * 10, object)),
         "y holds objects of the types NoneType, int, str; it must hold numbers or texts",
     ),
-    "structured": (lambda: mpifed.arrays(np.zeros(30, "f4,f4"), Y), "not numbers"),
+    "structured": (lambda: mpifed.arrays(np.zeros(30, "f4,f4"), Y), "must hold numbers"),
     "a wrong name": (lambda: mpifed.arrays(X, Y, client=Y), "'client'; did you mean 'clients'"),
     "labels": (lambda: mpifed.arrays(X, labels=Y), "mpifed.arrays has no argument 'labels'"),
     "a digest": (lambda: mpifed.arrays(X, Y, digest="0"), "mpifed.arrays has no argument 'digest'"),

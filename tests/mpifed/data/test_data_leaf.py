@@ -151,35 +151,35 @@ def test_numbers_that_are_no_bytes_stay_as_they_are(tmp_path: Path):
 @given(st.lists(st.integers(0, 255), min_size=1, max_size=30))
 def test_bytes_over_255_are_recognised_exactly(levels):
     values = [level / 255 for level in levels]
-    found = _numbers("u", [values])
+    found = _numbers([values], [0])[0]
     assert found.dtype == np.uint8 and found[0].tolist() == levels
-    assert _numbers("u", [[*values, 0.5]]).dtype == np.float64
+    assert _numbers([[*values, 0.5]], [0])[0].dtype == np.float64
 
 
 BAD = {
-    "no JSON": ("{", "is not JSON"),
-    "deep": ("[" * 100_000, "is not JSON"),
-    "another form": ("[1]", "not a file of LEAF"),
-    "other users": (leaf_file({"a": ([[1.0]], [1])}).replace('["a"]', '["b"]'), "other 'users'"),
+    "no JSON": ("{", "cannot be read"),
+    "deep": ("[" * 100_000, "recursion"),
+    "another form": ("[1]", "cannot be read"),
+    "other users": (leaf_file({"a": ([[1.0]], [1])}).replace('["a"]', '["b"]'), "differ"),
     "a number as a user": (
         leaf_file({"1": ([[1.0]], [1])}).replace('["1"]', "[1]"),
-        "no 'users' that are texts",
+        "differ",
     ),
     "wrong count": (
         leaf_file({"a": ([[1.0]], [1])}, num_samples=[2]),
-        "has 1 samples, but 'num_samples' is 2",
+        "'num_samples' 2",
     ),
-    "few counts": (leaf_file({"a": ([[1.0]], [1])}, num_samples=[]), "for each user"),
-    "lengths": (leaf_file({"a": ([[1.0], [2.0]], [1])}), "no lists 'x' and 'y'"),
-    "ragged": (leaf_file({"a": ([[1.0], [2.0, 3.0]], [1, 1])}), "as many numbers as the others"),
-    "mixed": (leaf_file({"a": ([[1.0], "text"], [1, 1])}), "neither a text nor as many numbers"),
+    "few counts": (leaf_file({"a": ([[1.0]], [1])}, num_samples=[3, 4]), "argument"),
+    "lengths": (leaf_file({"a": ([[1.0], [2.0]], [1])}), "has 2 'x', 1 'y'"),
+    "ragged": (leaf_file({"a": ([[1.0], [2.0, 3.0]], [1, 1])}), "inhomogeneous"),
+    "mixed": (leaf_file({"a": ([[1.0], "text"], [1, 1])}), "inhomogeneous"),
     "infinite": (leaf_file({"a": ([[1.0], [float("inf")]], [1, 1])}), "not finite"),
     "negative label": (leaf_file({"a": ([[1.0]], [-1])}), "not a whole number from 0 on"),
-    "text label": (leaf_file({"a": ([[1.0]], ["b"])}), "not a whole number from 0 on"),
+    "text label": (leaf_file({"a": ([[1.0]], ["b"])}), "could not convert"),
     "shapes": (leaf_file({"a": ([[1.0]], [1]), "b": ([[1.0, 2.0]], [1])}), "have the shape"),
     "texts of different lengths": (leaf_file({"a": (["ab", "a"], ["b", "b"])}), "different len"),
     "two characters": (leaf_file({"a": (["ab"], ["bc"])}), "not one character"),
-    "unknown character": (leaf_file({"a": (["aé"], ["b"])}), "character 'é', which the voc"),
+    "unknown character": (leaf_file({"a": (["aé"], ["b"])}), "character 'é', which data.voc"),
 }
 
 
@@ -193,10 +193,10 @@ def test_other_files_are_refused(tmp_path: Path, case: str):
 
 def test_what_is_not_femnist_is_refused(tmp_path: Path):
     (tmp_path / "file.json").write_text(leaf_file({"a": ([[0.5] * 9], [1])}))
-    with pytest.raises(InputError, match=r"shape \(9,\), not 784 pixels"):
+    with pytest.raises(InputError, match=r"shape \(9,\) .* not 784 pixels"):
         femnist(tmp_path, 1)
     (tmp_path / "file.json").write_text(leaf_file({"a": ([[0.5] * 784], [62])}))
-    with pytest.raises(InputError, match=r"label 62; allowed: 0 \.\. 61"):
+    with pytest.raises(InputError, match="labels up to 62"):
         femnist(tmp_path, 1)
     (tmp_path / "file.json").unlink()
     with pytest.raises(InputError, match=r"no file \.json of LEAF"):

@@ -71,7 +71,7 @@ def test_the_name_of_a_file_is_found_in_the_directory_of_data(small: Path, monke
         make(Path("mine"))
     monkeypatch.setenv("MPIFED_DATA", str(small.parent))
     assert make(Path("mine")).description.source == "libsvm-mine"
-    with pytest.raises(InputError, match=r"'another', but there is no such file, .*libsvm'"):
+    with pytest.raises(InputError, match=r"'another', but there is no such file.*/another'"):
         make(Path("another"))
 
 
@@ -87,7 +87,7 @@ def test_a_directory_of_raw_files_is_looked_into(small: Path, monkeypatch: pytes
     with pytest.raises(InputError, match="no such directory"):
         raw(small)
     monkeypatch.delenv("MPIFED_DATA", raising=False)
-    with pytest.raises(InputError, match=r"data\.path and data\.raw are empty and MPIFED_DATA"):
+    with pytest.raises(InputError, match=r"data\.raw is empty and MPIFED_DATA"):
         LibSvm(2, 0, Alone())
 
 
@@ -165,15 +165,15 @@ def test_pieces_and_clients_asked_for_change_nothing(tmp_path: Path, monkeypatch
 BAD = {
     "empty": (b"", "holds no sample"),
     "only comments": (b"# a\n", "holds no sample"),
-    "words": (b"1 2:3\nfoo\n", "line 2 is not in LIBSVM's format"),
-    "several labels": (b"1,2 3:4\n", "line 1 is not in LIBSVM's format"),
+    "words": (b"1 2:3\nfoo\n", "could not convert"),
+    "several labels": (b"1,2 3:4\n", "could not convert"),
     "not in order": (b"1 2:3 1:4\n", "sorted and unique"),
     "a feature 0": (b"1 0:3\n2 1:4\n", "a feature 0; they count from 1"),
     "a negative feature": (b"1 -4:1\n", "Invalid index -4"),
     "nan": (b"1 1:nan\n2 1:1\n", "not finite"),
     "an infinite label": (b"inf 1:2\n2 1:1\n", "not finite"),
     "one label": (b"1 1:1\n1 1:2\n", "1 labels"),
-    "bytes": (b"\xff\xfe\x00", "line 1 is not in LIBSVM's format"),
+    "bytes": (b"\xff\xfe\x00", "could not convert"),
 }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from published import write_cifar_10
 from test_data_leaf import femnist_users, leaf_file
-from test_data_pictures import drawings, hub, zipped
+from test_data_pictures import hub
 from test_data_texts import play_of
 
 from mpifed.components.registry import find
@@ -22,11 +22,6 @@ from mpifed.mpi.communicator import Alone
 def write_femnist(folder: Path) -> str:
     (folder / "all.json").write_text(leaf_file(femnist_users({"a": 9})[0]))
     return str(folder)
-
-
-def write_omniglot(folder: Path) -> str:
-    files, *_ = drawings("images_background", {"Greek": 1})
-    return str(zipped(files, folder / "images.zip"))
 
 
 def write_parquet(folder: Path) -> str:
@@ -52,7 +47,6 @@ def write_npz(folder: Path) -> str:
 CASES = {
     "cifar10": ("raw", write_cifar),
     "femnist": ("raw", write_femnist),
-    "omniglot": ("raw", write_omniglot),
     "parquet": ("raw", write_parquet),
     "npz": ("path", write_npz),
     "csv": ("path", lambda folder: written(folder, "own.csv", b"a,label\n" + b"1,0\n" * 900)),
@@ -87,7 +81,7 @@ def test_a_wide_table_takes_no_more_than_is_checked(tmp_path: Path):
     rows = [",".join(map(str, row)) for row in numbers.tolist()]
     path.write_text("\n".join([",".join(f"c{i}" for i in range(100)), *rows]))
     tracemalloc.start()
-    columns = csv_file.read(path, None, None, None, None)
+    columns = csv_file.read(path, {}, None)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert np.array_equal(columns.x, numbers)

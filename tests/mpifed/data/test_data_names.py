@@ -13,8 +13,7 @@ from published import write_cifar_10
 from test_data_texts import play_of
 
 from mpifed.data.__main__ import main
-from mpifed.data.federated_file import read_contents
-from mpifed.data.sources.federated import FederatedFile
+from mpifed.data.federated_file import FederatedFile, read_contents
 from mpifed.data.sources.shakespeare import Shakespeare
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
@@ -55,8 +54,8 @@ def test_names_of_pictures_are_in_the_file(tmp_path: Path):
 BAD = {
     "few names": (put("class_names", np.frombuffer(b'["a"]', np.uint8)), "not a list of 100 texts"),
     "numbers": (put("class_names", np.frombuffer(b"[1]", np.uint8)), "not a list of"),
-    "no JSON": (put("class_names", np.frombuffer(b"[", np.uint8)), "/class_names is not JSON"),
-    "no bytes": (put("class_names", np.zeros(4)), "not a row of bytes"),
+    "no JSON": (put("class_names", np.frombuffer(b"[", np.uint8)), "not a list of"),
+    "no bytes": (put("class_names", np.zeros(4)), "not a list of"),
     "few counts": (put("label_counts", np.zeros(99, int)), "is not 100 whole numbers"),
     "fractions": (put("label_counts", np.zeros(100)), "is not 100 whole numbers"),
 }  # fmt: skip

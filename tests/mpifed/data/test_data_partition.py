@@ -1,23 +1,16 @@
 from __future__ import annotations
 
-from typing import get_args
-
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mpifed.components.schema import options_of
 from mpifed.data.partitions import (
-    PARTITIONS,
-    Name,
-    check_enough,
     contiguous,
     counts_60_20_20,
     dirichlet,
     iid,
     partition,
-    partition_points,
     pathological,
     split_60_20_20,
 )
@@ -50,7 +43,7 @@ def test_every_sample_has_one_owner_and_nobody_is_short(sizes, n_clients, least,
             return function(labels, n_clients, rng, min_samples=least, **options)
 
         if len(labels) < n_clients * least:
-            with pytest.raises(InputError, match=f"clients is {n_clients}.*(at most|fewer than)"):
+            with pytest.raises(InputError, match=f"clients is {n_clients}.*at most"):
                 deal()
             continue
         parts = deal()
@@ -119,27 +112,22 @@ def test_the_clients_that_would_be_empty_are_filled_from_the_largest():
 
 @given(st.integers(2, 10**6))
 def test_60_20_20_leaves_no_split_empty_that_can_be_filled(n):
-    n_train, n_val, n_test = counts_60_20_20(np.int64(n))
+    n_train, n_val, n_test = counts_60_20_20(n)
     assert n_train + n_val + n_test == n
     assert n_train >= 1 and n_test >= 1 and n_val >= (n >= 3)
     assert abs(n_train - 0.6 * n) <= 1 and abs(n_val - 0.2 * n) <= 0.5
 
 
 def test_60_20_20_of_five_is_three_one_one():
-    assert [int(count) for count in counts_60_20_20(np.int64(5))] == [3, 1, 1]
+    assert [int(count) for count in counts_60_20_20(5)] == [3, 1, 1]
 
 
 @given(st.integers(2, 300), st.integers(0, 2**32))
 def test_a_split_keeps_every_sample(n, seed):
     indices = 10 + 3 * np.arange(n)
     parts = split_60_20_20(indices, np.random.default_rng(seed))
-    assert [len(part) for part in parts] == [int(c) for c in counts_60_20_20(np.int64(n))]
+    assert [len(part) for part in parts] == [int(c) for c in counts_60_20_20(n)]
     assert np.array_equal(np.sort(np.concatenate(parts)), indices)
-
-
-def test_the_table_and_its_names_agree():
-    assert set(get_args(Name)) == set(PARTITIONS)
-    assert all("min_samples" in options_of(function) for function in PARTITIONS.values())
 
 
 def test_a_partition_takes_its_own_options_only():
@@ -147,8 +135,6 @@ def test_a_partition_takes_its_own_options_only():
     options = {"dirichlet_alpha": 0.4, "classes_per_client": 1, "min_samples": 5}
     parts = partition("pathological", labels, 4, np.random.default_rng(0), options)
     assert [len(np.unique(labels[part])) for part in parts] == [1] * 4
-    with pytest.raises(InputError, match="did you mean 'dirichlet'"):
-        partition("dirichle", labels, 4, np.random.default_rng(0), options)
 
 
 def test_contiguous_runs_follow_the_papers_rule():
@@ -173,18 +159,10 @@ def test_contiguous_runs_are_whole_and_about_equal(n, n_clients, rule):
 
 def test_kmeans_gives_every_client_a_place_of_its_own():
     points = np.random.default_rng(0).permutation(np.arange(60.0))[:, None]
-    parts = partition_points(points, 5, np.random.default_rng(1), {"min_samples": 5})
+    parts = partition("kmeans", points, 5, np.random.default_rng(1), {"min_samples": 5})
     check_partition(parts, 60, 5, 12)
     # On a line equal clusters are intervals.
     places = sorted(sorted(points[part, 0]) for part in parts)
     assert np.concatenate(places).tolist() == list(range(60))
-    with pytest.raises(InputError, match="at most 12 clients"):
-        partition_points(points, 13, np.random.default_rng(1), {"min_samples": 5})
-
-
-def test_fewer_samples_than_one_client_needs_end_in_a_sentence():
-    words = r"^clients is 3, but 2 samples are fewer than the 5 of one client; give more, or set a "
-    with pytest.raises(InputError, match=words + r"lower number \(data\.min_samples\)$"):
-        check_enough(2, 3, 5)
-    with pytest.raises(InputError, match=r"9 samples are enough for at most 1 client of 5 samples"):
-        check_enough(9, 3, 5)
+    with pytest.raises(InputError, match="at most 12 of 5 samples"):
+        partition("kmeans", points, 13, np.random.default_rng(1), {"min_samples": 5})

@@ -101,7 +101,7 @@ numbers = st.sampled_from(["u1", "i1", "<i4", ">i4", "<f4", ">f8", "?"]).map(np.
 def test_plain_pickles_come_back_as_they_were(data, kind, protocol):
     array = data.draw(arrays.arrays(kind, arrays.array_shapes(max_dims=3, max_side=4)))
     value = {"a": array, "b": [1, -7, 2.5, None, True, "text"], "c": (b"bytes", [2**40])}
-    found = cifar.load(pickle.dumps(value, protocol), "file")
+    found = cifar.unpickled(Path("file"), pickle.dumps(value, protocol))
     assert found["a"].dtype == array.dtype
     assert np.array_equal(found["a"], array, equal_nan=kind.kind == "f")
     assert found["b"] == value["b"] and found["c"] == value["c"]
@@ -122,21 +122,21 @@ HOSTILE = {
     "an object of numpy": (b"cnumpy\nsave\n(U\x01xK\x01tR.", "numpy.save"),
     "objects in an array": (pickle.dumps(np.array([{}, 1], object)), "not of numbers"),
     "records": (pickle.dumps(np.zeros(2, [("a", "f8")])), "not of numbers"),
-    "a set": (pickle.dumps({1, 2}), "makes objects"),
+    "a set": (pickle.dumps({1, 2}), "set"),
     "another codec": (b"c_codecs\nencode\n(X\x01\x00\x00\x00aX\x03\x00\x00\x00zipt R."
-                      .replace(b"t R", b"tR"), "encodes a text"),
-    "a function": (b"c_codecs\nencode\n.", "holds a function"),
-    "a changed function": (b"c_codecs\nencode\n}b.", "changes what is not an array"),
-    "a huge memo": (b"K\x01r\xff\xff\xff\x7f.", "numbers more objects"),
+                      .replace(b"t R", b"tR"), "not a dictionary"),
+    "a function": (b"c_codecs\nencode\n.", "not a dictionary"),
+    "a changed function": (b"c_codecs\nencode\n}b.", "not a dictionary"),
+    "a huge memo": (b"K\x01r\xff\xff\xff\x7f.", "not a dictionary"),
     "a shape that lies": (
         b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
         b"(K\x01(J\xff\xff\xff\x7ftcnumpy\ndtype\nU\x02u1K\x00K\x01\x87R\x89U\x02abtb.",
         "reshape",
     ),
-    "empty": (b"", "not a pickle"),
-    "not a pickle": (b"\x89PNG\r\n", "makes objects"),
-    "cut": (pickle_2({"data": np.zeros((3, 4), np.uint8)})[:-30], "not a pickle"),
-    "a list in itself": (b"](\x940.".replace(b"(\x940", b"q\x00h\x00a"), "nested too deep"),
+    "empty": (b"", "cannot be read"),
+    "not a pickle": (b"\x89PNG\r\n", "cannot be read"),
+    "cut": (pickle_2({"data": np.zeros((3, 4), np.uint8)})[:-30], "cannot be read"),
+    "a list in itself": (b"](\x940.".replace(b"(\x940", b"q\x00h\x00a"), "not a dictionary"),
 }  # fmt: skip
 
 
@@ -156,7 +156,7 @@ def test_damaged_pickles_never_do_more_than_refuse(noise, at):
     whole = pickle_2({"labels": [1, 2], "data": np.arange(40, dtype=np.uint8).reshape(2, 20)})
     damaged = whole[: at % len(whole)] + noise + whole[at % len(whole) + len(noise) :]
     try:
-        cifar.load(damaged, "file")
+        cifar.unpickled(Path("file"), damaged)
     except InputError as refused:
         assert str(refused).startswith("'file' ")
 
@@ -171,15 +171,15 @@ def rewritten(**changes):
 
 
 BAD = {
-    "wide": (rewritten(data=np.zeros((40, 3000), np.uint8)), r"shape \(40, 3000\), not bytes"),
-    "no pictures": (rewritten(data=[1, 2]), "'data' of shape None"),
-    "few labels": (rewritten(labels=[0] * 39), "39 labels 'labels' of 40 pictures"),
-    "a label too high": (rewritten(labels=[10] * 40), r"label 10 in 'labels'; allowed: 0 \.\. 9"),
-    "texts as labels": (rewritten(labels=["a"] * 40), "no list 'labels' of whole numbers"),
+    "wide": (rewritten(data=np.zeros((40, 3000), np.uint8)), r"shape \(40, 3000\)"),
+    "no pictures": (rewritten(data=[1, 2]), "cannot be read"),
+    "few labels": (rewritten(labels=[0] * 39), "not 40 whole numbers"),
+    "a label too high": (rewritten(labels=[10] * 40), r"not among 0 \.\. 9"),
+    "texts as labels": (rewritten(labels=["a"] * 40), "not 40 whole numbers"),
     "nothing": (lambda folder: [path.unlink() for path in folder.iterdir()], "no file 'data_ba"),
     "names": (
         lambda folder: (folder / "batches.meta").write_bytes(pickle_2({"label_names": ["a"]})),
-        "no list 'label_names' of 10 names",
+        "1 names of 10 labels",
     ),
 }  # fmt: skip
 
@@ -207,7 +207,7 @@ def test_archives_that_are_damaged_or_grow_are_refused(tmp_path: Path):
     info = tarfile.TarInfo("data_batch_1")
     info.size = 1 << 50
     path.write_bytes(gzip.compress(info.tobuf() + bytes(1024)))
-    with pytest.raises(InputError, match="member 'data_batch_1', cannot be read: it needs"):
+    with pytest.raises(InputError, match="data_batch_1' cannot be read: it needs"):
         cifar_10(path)
     bomb = io.BytesIO()
     with tarfile.open(fileobj=bomb, mode="w") as archive:

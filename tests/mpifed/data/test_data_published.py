@@ -1,18 +1,10 @@
 # ruff: noqa: NPY002
 from __future__ import annotations
 
-import dataclasses
-import logging
-import os
-import time
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
-from mpifed.data.sources import synthetic
 from mpifed.data.sources.synthetic import Setting, Synthetic
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
@@ -123,81 +115,6 @@ def test_any_clients_are_read_from_the_one_stream():
         assert torch.equal(part.x, split.x[rows]) and torch.equal(part.y, split.y[rows])
     nobody = dataset.load(np.arange(0), torch.float32)
     assert nobody.train.x.shape == (0, 7) and nobody.test.offsets.tolist() == [0]
-
-
-def test_the_stream_is_run_once_for_the_same_arguments(cache: Path, monkeypatch):
-    released(4, **SMALL).load(np.arange(4), torch.float32)
-    (path,) = cache.iterdir()
-    assert cache.stat().st_mode & 0o777 == 0o700
-    monkeypatch.setattr(synthetic, "samples", None)
-    released(4, **SMALL).load(np.arange(2), torch.float32)
-    assert [*cache.iterdir()] == [path]
-
-
-def test_other_arguments_are_another_file(cache: Path):
-    base = {**SMALL, "n_test": 5}
-    changes = {
-        "n_components": 2,
-        "dimension": 6,
-        "dirichlet_alpha": 0.5,
-        "noise": 0.2,
-        "n_test": 6,
-        "seed": 1,
-    }
-    assert set(changes) == {field.name for field in dataclasses.fields(Setting)} - {"n_clients"}
-    for changed in ({}, *({name: value} for name, value in changes.items())):
-        released(2, **{**base, **changed}).load(np.arange(2), torch.float32)
-    released(3, **base).load(np.arange(2), torch.float32)
-    released(2, **base).load(np.arange(2), torch.float64)
-    assert len([*cache.iterdir()]) == len(changes) + 3
-
-
-def test_a_damaged_cache_file_is_made_again_and_named(cache: Path, caplog):
-    whole = released(4, **SMALL).load(np.arange(4), torch.float32)
-    (path,) = cache.iterdir()
-    path.write_bytes(path.read_bytes()[:-1000])
-    with caplog.at_level(logging.WARNING):
-        again = released(4, **SMALL).load(np.arange(4), torch.float32)
-    assert path.name in caplog.text and "made again" in caplog.text
-    assert torch.equal(again.test.x, whole.test.x)
-
-
-def test_two_jobs_that_make_the_same_file_do_no_harm(cache: Path):
-    def job(_):
-        return released(20, **SMALL).load(np.arange(20), torch.float32)
-
-    with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(job, range(4)))
-    assert all(torch.equal(result.train.x, results[0].train.x) for result in results)
-    assert len([*cache.iterdir()]) == 1
-
-
-def test_what_killed_jobs_left_is_removed_and_what_others_write_is_not(cache: Path):
-    cache.mkdir()
-    old, new = cache / ".old.h5.1.partial", cache / ".new.h5.2.partial"
-    old.touch()
-    new.touch()
-    os.utime(old, (0, time.time() - 48 * 3600))
-    released(2, **SMALL).load(np.arange(2), torch.float32)
-    assert new.exists() and not old.exists()
-
-
-def test_a_cache_that_cannot_be_is_refused(tmp_path: Path, monkeypatch):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("MPIFED_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(InputError, match="MPIFED_CACHE"):
-        released(2, **SMALL).load(np.arange(2), torch.float32)
-
-
-def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch):
-    from mpifed.data.sources.synthetic import cache_directory
-
-    monkeypatch.delenv("MPIFED_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_directory() == tmp_path / "mpifed"
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert cache_directory() == tmp_path / "home" / ".cache" / "mpifed"
 
 
 @pytest.mark.parametrize(

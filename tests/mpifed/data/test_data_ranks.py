@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import lzma
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from mpifed.data import delivery
+from mpifed.data import federated_file
 from mpifed.data.base import Shards
-from mpifed.data.federated_file import Contents, write
+from mpifed.data.federated_file import Contents, FederatedFile, write
 from mpifed.data.sources.digits import Digits
-from mpifed.data.sources.federated import FederatedFile
 from mpifed.data.sources.fedmm import Dictionary, GaussianMixture, Poisson
 from mpifed.data.sources.libsvm import LibSvm
 from mpifed.data.sources.mnist import Idx
@@ -64,52 +62,16 @@ def check_ranks(make, communicator: Communicator) -> None:
     assert covered.tolist() == [1] * N_CLIENTS
 
 
-@pytest.fixture
-def blind(monkeypatch) -> Callable[[], None]:
-    """From its call on, only rank 0 sees any file, and pieces are small."""
-
-    def begin() -> None:
-        monkeypatch.setattr(delivery, "PIECE", 5000)
-        if world().rank != 0:
-            monkeypatch.setattr(delivery, "_sees", lambda path, contents: False)
-
-    return begin
-
-
 def released(communicator: Communicator) -> Synthetic:
     options = {"dimension": 9, "n_test": 60}
     return Synthetic(N_CLIENTS, 0, communicator, variant="released", **options)
 
 
-def test_released_data_read_by_every_rank(mpi_tmp_path: Path, monkeypatch):
-    monkeypatch.setenv("MPIFED_CACHE", str(mpi_tmp_path / "cache"))
-    communicator = world()
-    loaded = released(communicator).load(hosted(communicator, N_CLIENTS), torch.float32)
-    communicator.barrier()
-    assert communicator.bytes_sent == 0
-    assert len([*(mpi_tmp_path / "cache").iterdir()]) == 1
-    check(loaded, released(Alone()).load(np.arange(N_CLIENTS), torch.float32))
-    check_ranks(released, communicator)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_released_data_sent_by_rank_0(mpi_tmp_path: Path, monkeypatch, blind, dtype):
+def test_released_data_are_sent_by_rank_0(dtype):
     communicator = world()
-    monkeypatch.setenv("MPIFED_CACHE", str(mpi_tmp_path / f"cache-{communicator.rank}"))
     alone = released(Alone()).load(np.arange(N_CLIENTS), dtype)
-    blind()
     check(released(communicator).load(hosted(communicator, N_CLIENTS), dtype), alone)
-    if communicator.rank == 0:
-        others = np.arange(len(hosted(communicator, N_CLIENTS)), N_CLIENTS)
-        assert communicator.bytes_sent == sum(
-            rows_of(split.x, split.offsets, others) + rows_of(split.y, split.offsets, others)
-            for split in (alone.train, alone.test)
-        )
-
-
-def rows_of(values: torch.Tensor, offsets: np.ndarray, clients: np.ndarray) -> int:
-    """Bytes of these clients' rows."""
-    return int(values[offsets[clients[0]] : offsets[clients[-1] + 1]].nbytes)
 
 
 @pytest.mark.parametrize("variant", ["paper", "corrected"])
@@ -134,7 +96,7 @@ def test_idx_images(mpi_tmp_path: Path, write_idx, monkeypatch):
             images = random.integers(0, 256, (count, 4, 5))
             write_idx(mpi_tmp_path, part, images, random.integers(0, 3, count), (".gz", ".xz"))
     communicator.barrier()
-    monkeypatch.setattr("mpifed.data.sources.mnist.PIECE", 64)
+    monkeypatch.setattr("mpifed.data.sources.mnist.STEP", 640)
     monkeypatch.setattr("mpifed.data.partitioned.PIECE", 64)
     check_ranks(lambda comm: Idx(N_CLIENTS, 0, comm, raw=str(mpi_tmp_path)), communicator)
 
@@ -171,7 +133,6 @@ def test_a_libsvm_file_that_only_rank_0_has(mpi_tmp_path: Path, monkeypatch, par
         lines = [f"{i % 2} 1:{i} 2:{random.normal()!r} 4:1" for i in range(101)]
         path.write_bytes(lzma.compress("\n".join(lines).encode()))
     communicator.barrier()
-    monkeypatch.setattr("mpifed.data.sources.libsvm.PIECE", 16)
     monkeypatch.setattr("mpifed.data.partitioned.PIECE", 16)
     options = {"partition": partition, "test_fraction": 0.3}
     whole = LibSvm(N_CLIENTS, 0, Alone(), path=str(path), **options)
@@ -217,8 +178,7 @@ def test_a_file_of_tags(mpi_tmp_path: Path, layout):
 
 
 @pytest.mark.parametrize("task", ["multi_label", "regression", "unlabelled"])
-@pytest.mark.parametrize("seen_by_all", [True, False])
-def test_a_federated_file_of_any_task(mpi_tmp_path: Path, blind, seen_by_all, task):
+def test_a_federated_file_of_any_task(mpi_tmp_path: Path, monkeypatch, task):
     communicator = world()
     path = mpi_tmp_path / "file.h5"
     name = {"multi_label": "tags", "regression": "sine", "unlabelled": "mixture"}[task]
@@ -228,16 +188,14 @@ def test_a_federated_file_of_any_task(mpi_tmp_path: Path, blind, seen_by_all, ta
         contents = Contents(made.description, "natural", 1, "float64")
         write(path, contents, [made.load(np.arange(N_CLIENTS), torch.float64)], {})
     communicator.barrier()
-    if not seen_by_all:
-        blind()
+    monkeypatch.setattr(federated_file, "PIECE", 5000)
     found = FederatedFile(N_CLIENTS, 0, communicator, path=str(path))
     assert found.description.task == task
     shards = found.load(hosted(communicator, N_CLIENTS), torch.float64)
     check(shards, made.load(np.arange(N_CLIENTS), torch.float64))
 
 
-@pytest.mark.parametrize("seen_by_all", [True, False])
-def test_a_federated_file(mpi_tmp_path: Path, blind, seen_by_all):
+def test_a_federated_file(mpi_tmp_path: Path, monkeypatch):
     communicator = world()
     path = mpi_tmp_path / "digits.h5"
     digits = Digits(N_CLIENTS, 1, Alone(), partition="iid")
@@ -245,8 +203,7 @@ def test_a_federated_file(mpi_tmp_path: Path, blind, seen_by_all):
         contents = Contents(digits.description, "iid", 1, "uint8", 16)
         write(path, contents, [digits.load(np.arange(N_CLIENTS), torch.uint8)], {})
     communicator.barrier()
-    if not seen_by_all:
-        blind()
+    monkeypatch.setattr(federated_file, "PIECE", 5000)
     found = FederatedFile(N_CLIENTS, 0, communicator, path=str(path))
     shards = found.load(hosted(communicator, N_CLIENTS), torch.float32)
     check(shards, digits.load(np.arange(N_CLIENTS), torch.float32))
@@ -260,12 +217,3 @@ def test_bad_input_is_the_same_sentence_on_every_rank(mpi_tmp_path: Path):
         FederatedFile(3, 0, communicator, path=path)
     with pytest.raises(InputError, match="no such directory"):
         Idx(3, 0, communicator, raw="/nowhere/at/all")
-
-
-def test_a_cache_that_fails_on_rank_0_fails_everywhere(mpi_tmp_path: Path, monkeypatch):
-    communicator = world()
-    blocked = mpi_tmp_path / "file"
-    blocked.touch()
-    monkeypatch.setenv("MPIFED_CACHE", str(blocked / "cache"))
-    with pytest.raises(InputError, match="MPIFED_CACHE"):
-        released(communicator).load(hosted(communicator, N_CLIENTS), torch.float32)

@@ -95,8 +95,7 @@ def test_published_files(mpi_tmp_path: Path, monkeypatch, case: str):
     if communicator.rank == 0:
         write(mpi_tmp_path)
     communicator.barrier()
-    for module in ("pooled", "cifar", "idx", "leaf", "omniglot", "columns", "shakespeare"):
-        monkeypatch.setattr(f"mpifed.data.{module}.PIECE", 64)
+    monkeypatch.setattr("mpifed.data.partitioned.PIECE", 64)
     where = "raw" if "raw" in options else "path"
 
     def make(used: Communicator):

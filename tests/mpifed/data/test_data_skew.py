@@ -281,7 +281,7 @@ def made(n: int, owner=None, coarse=None, is_test=None, task="classification", s
 
 
 def dealt(source: Source, n_clients: int = 3, further=None, **options) -> DealtDataset:
-    return DealtDataset(n_clients, 0, Alone(), lambda: source, further, **options)
+    return DealtDataset(lambda: source, further or {}, n_clients, 0, Alone(), **options)
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def dealt(source: Source, n_clients: int = 3, further=None, **options) -> DealtD
         (
             made(60, is_test=np.arange(60) < 20),
             {"split": "published", "partition": "contiguous"},
-            "client 0 of 'made' has no sample of the published training part",
+            "'made' has no sample of the published training part for client 0",
         ),
     ],
 )

@@ -214,7 +214,7 @@ def test_the_only_file_of_the_common_folder_is_read(
     folder.mkdir()
     (folder / "play.txt").write_text(play_of([200, 300]))
     monkeypatch.delenv("MPIFED_DATA", raising=False)
-    with pytest.raises(InputError, match=r"data\.path and data\.raw are empty and MPIFED_DATA is"):
+    with pytest.raises(InputError, match=r"data\.raw is empty and MPIFED_DATA is"):
         Shakespeare(2, 0, Alone(), sequence_length=5)
     monkeypatch.setenv("MPIFED_DATA", str(tmp_path))
     about = Shakespeare(2, 0, Alone(), sequence_length=5).description
@@ -224,7 +224,7 @@ def test_the_only_file_of_the_common_folder_is_read(
     with pytest.raises(InputError, match=r"holds 2 files \(other\.txt, play\.txt\); data"):
         Shakespeare(2, 0, Alone(), sequence_length=5)
     monkeypatch.setenv("MPIFED_DATA", str(folder))
-    with pytest.raises(InputError, match=r"MPIFED_DATA, '.*', has no directory 'shakespeare'"):
+    with pytest.raises(InputError, match=r"MPIFED_DATA is '.*shakespeare', but there is no such"):
         Shakespeare(2, 0, Alone(), sequence_length=5)
 
 
@@ -289,7 +289,7 @@ def test_texts_that_cannot_be_used_are_refused(tmp_path: Path, case: str):
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path):
     path = tmp_path / "play.txt"
     path.write_bytes(b"R:\nna\xefve")
-    with pytest.raises(InputError, match=r"not text in UTF-8 \(byte 5\)"):
+    with pytest.raises(InputError, match="utf-8"):
         shakespeare(path, 1)
     with pytest.raises(InputError, match="no such file"):
         shakespeare(tmp_path / "nowhere", 1)

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from structures import EXAMPLES, a_sentence
 
 from mpifed.data.__main__ import main as make_data
-from mpifed.data.sources.federated import FederatedFile
-from mpifed.errors import LONGEST, InputError
+from mpifed.data.federated_file import FederatedFile
+from mpifed.errors import InputError
 from mpifed.launch import main as run
 from mpifed.mpi.communicator import Alone
 
@@ -234,7 +234,7 @@ def test_samples_that_are_declared_and_not_stored_are_refused_by_both_commands(t
     assert make_data([*words, "--output", str(tmp_path / "copy.h5")]) == 2
     assert run([f"data={path}", "clients=1", "--output", str(tmp_path / "run")]) == 2
     for line in capfd.readouterr().err.splitlines():
-        assert "1000000000004 samples of shape (3,), which" in line and len(line) <= LONGEST
+        assert "1000000000004 samples of shape (3,), which" in line
     assert [found.name for found in tmp_path.iterdir()] == ["data.h5"]
 
 
@@ -247,5 +247,5 @@ def test_a_text_of_the_file_is_printed_as_one_line(source, tmp_path, capfd):
     assert run([f"data={path}", "clients=1", "--dry-run"]) == 0
     out = capfd.readouterr().out
     (line,) = (line for line in out.splitlines() if "1 clients" in line)
-    assert line.isprintable() and len(line) < 2 * LONGEST
+    assert line.isprintable()
     assert all(line.isprintable() for line in out.splitlines())

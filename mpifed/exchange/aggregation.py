@@ -1,31 +1,34 @@
-"""What an aggregator is, and how a section of a configuration becomes one.
+"""Robust aggregation: what a server makes of updates, some of which may be sent by attackers.
 
 A server takes u_1, ..., u_n from the n participants of a round, the *updates* by which they move
 the shared value, and moves it by their mean. One attacker moves a mean as far as it likes. An
 aggregator takes the place of the mean. It sees updates alone, so it goes with any method whose
-server averages. All clients count alike, whatever their numbers of samples: an attacker would
-claim many.
-
-The median and the trimmed mean of every coordinate (Yin, Chen, Ramchandran, Bartlett 2018).
-
-Aggregators that weigh updates by their distances: Krum, multi-Krum, and the geometric median.
-
-What aggregators and clipping ask of the rest of a configuration.
+server averages. Clients count alike, whatever their numbers of samples: an attacker would claim
+many.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Annotated, Any, ClassVar, cast
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import numpy as np
+import torch
 from annotated_types import Ge, Gt, Lt
+from torch import Tensor
 
 from mpifed.components.base import Component
 from mpifed.components.registry import complete, find
 from mpifed.components.schema import LARGEST
 from mpifed.errors import InputError
+from mpifed.exchange.base import Round
+from mpifed.federation.clients import Federation
 from mpifed.federation.participation import count_participants, fixed_fraction
+from mpifed.state import check_result, on_host
+
+# Numbers that a rank holds of other ranks' rows at a time.
+AT_ONCE = 1 << 22
 
 
 class Aggregator(Component):
@@ -44,6 +47,21 @@ class Aggregator(Component):
     def least(self, n: int) -> int:
         """Return how many of ``n`` participants it needs at least, to be more than a mean."""
         return 3
+
+    def aggregate(
+        self, updates: Tensor, round: Round, total: Callable[[Tensor, Tensor], Tensor]
+    ) -> Tensor:
+        """Return the aggregate of the participants' updates (participants, ...). Collective.
+
+        ``total(rows, weights)`` is their weighted sum over all ranks.
+        """
+        raise NotImplementedError
+
+    def traffic(
+        self, payload: int, itemsize: int, summed: int, federation: Federation
+    ) -> tuple[int, str]:
+        """Return the bytes that MPI moves in a round in which all take part, and how, in words."""
+        raise NotImplementedError
 
 
 class ByCoordinates(Aggregator):
@@ -65,6 +83,41 @@ class ByCoordinates(Aggregator):
             float64 (width,), each computed of its own column alone.
         """
 
+    def aggregate(
+        self, updates: Tensor, round: Round, total: Callable[[Tensor, Tensor], Tensor]
+    ) -> Tensor:
+        """Each rank combines a share of the coordinates of all updates."""
+        communicator, flat = round.federation.communicator, updates.detach().flatten(1)
+        size, present = communicator.size, round.ids_by_rank
+        order = np.argsort(np.concatenate(present))
+        # Row c * size + r of what is sent is the share of rank r in the row of client c.
+        send = [np.arange(len(flat)) * size + rank for rank in range(size)]
+        receive = [len(clients) for clients in present]
+        found = np.empty(flat.shape[1])
+        at_once = size * max(1, AT_ONCE // (max(1, len(order)) + size * max(1, len(flat))))
+        # The widths of all ranks are those of the one with the fewest columns at a time.
+        at_once = int(-communicator.max(np.array([-float(at_once)]))[0])
+        for start in range(0, flat.shape[1], at_once):
+            part = on_host(flat[:, start : start + at_once])
+            width = -(-part.shape[1] // size)
+            padded = np.zeros((len(part), size * width), part.dtype)
+            padded[:, : part.shape[1]] = part
+            arrived = communicator.exchange_rows(padded.reshape(-1, width), send, receive)
+            share = self.combine(arrived[order].astype(np.float64))
+            check_result(share, found[:width], f"{type(self).__name__}.combine")
+            shares = communicator.gather_rows(share[None], [1] * size)
+            found[start : start + part.shape[1]] = shares.reshape(-1)[: part.shape[1]]
+        return torch.from_numpy(found.reshape(updates.shape[1:])).to(updates.device)
+
+    def traffic(
+        self, payload: int, itemsize: int, summed: int, federation: Federation
+    ) -> tuple[int, str]:
+        """A share of all updates goes to each other rank, and its float64 aggregate to all."""
+        ranks, n = federation.communicator.size, len(federation.training)
+        there = n * payload * (ranks - 1) // ranks
+        back = payload // itemsize * 8 * (ranks - 1)
+        return there + back, "each rank aggregates a share of the coordinates"
+
 
 class ByProducts(Aggregator):
     """An aggregator that weighs updates by their inner products."""
@@ -78,6 +131,31 @@ class ByProducts(Aggregator):
         products : ndarray
             Inner products of all pairs of updates, float64 (n, n), in the order of the clients.
         """
+
+    def weighted_shares(self, products: np.ndarray, n_train: np.ndarray) -> np.ndarray:
+        """Return ``shares``, where clients of ``n_train`` samples (n,) may count for these."""
+        return self.shares(products)
+
+    def aggregate(
+        self, updates: Tensor, round: Round, total: Callable[[Tensor, Tensor], Tensor]
+    ) -> Tensor:
+        """Rank 0 finds the shares of the products, and all ranks add."""
+        federation, shares = round.federation, np.zeros(round.federation.n_clients)
+        products = inner_products(updates, round)
+        if federation.communicator.rank == 0:
+            found = self.weighted_shares(products, federation.n_train[round.active])
+            check_result(found, products[0], f"{type(self).__name__}.shares")
+            shares[round.active] = found
+        own = federation.communicator.broadcast(shares)[round.ids]
+        return total(updates, torch.from_numpy(own))
+
+    def traffic(
+        self, payload: int, itemsize: int, summed: int, federation: Federation
+    ) -> tuple[int, str]:
+        """Updates that are not on rank 0 go there, and then a sum is made."""
+        on_rank_0 = int((~federation.unseen[federation.hosted_of(0)]).sum())
+        elsewhere = len(federation.training) - on_rank_0
+        return elsewhere * payload + summed, "rank 0 compares all updates, and ranks add some"
 
 
 class Mean(Aggregator):
@@ -201,8 +279,8 @@ class Krum(ByProducts):
 class GeometricMedian(ByProducts):
     """The geometric median, by the smoothed Weiszfeld algorithm (RFA, Pillutla et al. 2022).
 
-    It minimises F(z) = (1/n) sum_i h(||u_i - z||), where h(d) is d for d >= nu and
-    d^2 / (2 nu) + nu / 2 below it; weights are equal.
+    It minimises F(z) = sum_i alpha_i h(||u_i - z||) / sum_i alpha_i, where h(d) is d for d >= nu
+    and d^2 / (2 nu) + nu / 2 below it.
 
     Parameters
     ----------
@@ -212,6 +290,8 @@ class GeometricMedian(ByProducts):
         The iteration ends where it reduces F by less than this share.
     iterations : int
         Most iterations.
+    client_weights : {'equal', 'samples'}
+        alpha_i: 1, or the client's number of samples, as in the paper, which trusts these.
     """
 
     def __init__(
@@ -220,20 +300,29 @@ class GeometricMedian(ByProducts):
         smoothing: Annotated[float, Gt(0)] = 1e-6,
         tolerance: Annotated[float, Ge(0), Lt(1)] = 1e-9,
         iterations: Annotated[int, Ge(1), Lt(LARGEST)] = 200,
+        client_weights: Literal["equal", "samples"] = "equal",
     ) -> None:
         self.smoothing, self.tolerance, self.iterations = smoothing, tolerance, iterations
+        self.client_weights = client_weights
 
     def shares(self, products: np.ndarray) -> np.ndarray:
-        n = len(products)
-        squares, shares = squared_distances(products), np.full(n, 1 / n)
+        return self._weiszfeld(products, np.ones(len(products)))
+
+    def weighted_shares(self, products: np.ndarray, n_train: np.ndarray) -> np.ndarray:
+        if self.client_weights == "equal":
+            return self.shares(products)
+        return self._weiszfeld(products, n_train.astype(float))
+
+    def _weiszfeld(self, products: np.ndarray, alpha: np.ndarray) -> np.ndarray:
+        squares, shares = squared_distances(products), alpha / alpha.sum()
         last = np.inf
         for _ in range(self.iterations):
             away = self._distances(squares, shares)
-            value = float(self._smoothed(away).mean())
+            value = float((alpha * self._smoothed(away)).sum() / alpha.sum())
             if last - value <= self.tolerance * value:
                 break
             last = value
-            weights = 1 / np.maximum(away, self.smoothing)
+            weights = alpha / np.maximum(away, self.smoothing)
             shares = weights / weights.sum()
         return shares
 
@@ -257,6 +346,43 @@ def squared_distances(products: np.ndarray) -> np.ndarray:
     """
     norms = products.diagonal()
     return np.maximum(norms[:, None] + norms - 2 * products, 0.0)
+
+
+def inner_products(rows: Tensor, round: Round) -> np.ndarray:
+    """Return the inner products of all pairs of participants' rows, by client. Collective."""
+    communicator, flat = round.federation.communicator, rows.detach().flatten(1)
+    present = round.ids_by_rank
+    order = torch.from_numpy(np.argsort(np.concatenate(present)))
+    everything, nothing = np.arange(len(flat)), np.zeros(0, int)
+    send = [everything] + [nothing] * (communicator.size - 1)
+    at_root = communicator.rank == 0
+    receive = [len(clients) if at_root else 0 for clients in present]
+    products = torch.zeros(len(order), len(order), dtype=torch.float64)
+    width = max(1, AT_ONCE // max(1, len(order)))
+    for start in range(0, flat.shape[1], width):
+        own = np.ascontiguousarray(on_host(flat[:, start : start + width]))
+        arrived = communicator.exchange_rows(own, send, receive)
+        if at_root:
+            part = torch.from_numpy(arrived)[order].double()
+            products += part @ part.T
+    return communicator.broadcast(products.numpy())
+
+
+def clipped(rows: Tensor, norm: float) -> Tensor:
+    """Return rows (clients, ...), of which those longer than ``norm`` are scaled to it."""
+    lengths = norms(rows)
+    if not (lengths > norm).any():
+        return rows
+    # Not by norm / lengths, which is not finite where a length is not: refused when it is summed.
+    factors = np.divide(norm, lengths, out=np.ones(len(rows)), where=lengths > norm)
+    shape = (-1, *[1] * (rows.dim() - 1))
+    return rows * torch.from_numpy(factors).to(rows).view(shape)
+
+
+def norms(rows: Tensor) -> np.ndarray:
+    """Return the Euclidean norm of each row (clients, ...), float64 (clients,)."""
+    squares = [np.square(on_host(row).reshape(-1).astype(np.float64)).sum() for row in rows]
+    return np.sqrt(np.array(squares, np.float64))
 
 
 def completed(options: dict[str, Any]) -> dict[str, Any]:
@@ -285,3 +411,6 @@ def check_number(configuration: Any) -> None:
             "round, with which its options make it a plain mean or leave it nothing to choose; "
             "allowed: more clients or participants, or other options"
         )
+
+
+__all__ = ["Aggregator", "ByCoordinates", "ByProducts", "build"]

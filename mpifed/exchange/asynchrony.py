@@ -1,4 +1,7 @@
-"""One round of asynchronous gossip: values of this round and of earlier ones, mixed exactly."""
+"""Gossip without rounds that anybody waits for: a discrete-event schedule, the same everywhere.
+
+One round of asynchronous gossip: values of this round and of earlier ones, mixed exactly.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,17 @@ import torch
 from torch import Tensor
 
 from mpifed.errors import RunError
-from mpifed.exchange.base import Channel, Ledger, bits_of
-from mpifed.exchange.compression import Compressor
+from mpifed.exchange.base import Channel, Exchange, Round, bits_of, timed
 from mpifed.exchange.mixer import Mixer, mix, mixer
 from mpifed.exchange.reduction import common_exponents, largest
-from mpifed.exchange.routes import ahead, piece
+from mpifed.exchange.routes import in_pieces, transfer
 from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import client_keys
 from mpifed.state import client, host_memory, on_host
+from topologies.inputs import TopologyError
 from topologies.links.events import Computations, Finished, Seconds, Versions, averaged_in_turn
-from topologies.links.timing import Links
-from topologies.parameters import TopologyError
+from topologies.links.network import Links
 
 # The slot of a value that has been computed in the round itself.
 FRESH = -1
@@ -167,43 +169,35 @@ def first_values(shared: list[Tensor], slots: int | None) -> Values:
     return Values(shared[0].new_zeros(len(shared[0]), slots, size))
 
 
-@dataclass
 class AsynchronousChannel(Channel):
     """Those whose computations end in a round."""
 
-    federation: Federation
-    ledger: Ledger
-    make_plan: Callable[[], Plan]
-    memory: Values
-    _place: int = 0
-    _crossings: dict[int, Crossing] = field(default_factory=dict)
-
-    @property
-    def shared_is_rows(self) -> bool:
-        return True
-
-    @property
-    def compressor(self) -> Compressor | None:
-        return None
+    def __init__(
+        self, exchange: Exchange, round: Round, memory: Values, make_plan: Callable[[], Plan]
+    ) -> None:
+        super().__init__(exchange, round, memory)
+        self.federation, self._make_plan = exchange.federation, make_plan
+        self._crossings: dict[int, Crossing] = {}
 
     @cached_property
     def plan(self) -> Plan:
         """What is mixed in this round."""
-        return self.make_plan()
+        return self._make_plan()
 
     def broadcast(self, shared: Tensor) -> Tensor:
         return shared
 
+    @timed
     def average(self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0) -> Tensor:
-        plan, size = self.plan, math.prod(rows.shape[1:])
-        part = slice(self._place, self._place + size)
-        self._place = part.stop
+        self.check_update(rows, weights, before)
+        plan, size, ledger = self.plan, math.prod(rows.shape[1:]), self.exchange.ledger
+        part = self._next_part(size)
         bits = plan.messages * bits_of(torch.Size([size]), rows.dtype)
-        self.ledger.up_bits += bits
-        self.ledger.down_bits += bits
-        self.ledger.up_floats += plan.messages * size
+        ledger.up_bits += bits
+        ledger.down_bits += bits
+        ledger.up_floats += plan.messages * size
         crossing = self._crossing(rows.element_size())
-        fresh = rows.flatten(1)
+        fresh = self.transformed(rows, before).flatten(1)
         if plan.keeps_mixed and len(fresh):
             # Others may have changed the value since the computation began.
             now = self.memory.kept[crossing.hosted(plan.sender[crossing.fresh]), 0, part]
@@ -254,19 +248,11 @@ class Crossing:
         self.columns = np.flatnonzero(of_column == rank)
         self.own = np.searchsorted(self.columns, plan.own[self.rows])
         used = plan.weights.tocoo()
-        # Pairs (receiving rank, column) of all that crosses between ranks, each once.
         to, column = of_row[used.row], used.col.astype(np.int64)
         across = to != of_column[column]
-        pairs = np.unique(to[across] * len(plan.sender) + column[across])
-        to, column = pairs // len(plan.sender), pairs % len(plan.sender)
-        source = of_column[column]
-        ours = [column[(source == rank) & (to == peer)] for peer in range(size)]
-        self._send = [np.searchsorted(self.columns, some) for some in ours]
-        theirs = [column[(to == rank) & (source == peer)] for peer in range(size)]
-        self._receive = [len(some) for some in theirs]
-        self._arriving = np.concatenate(theirs) if theirs else column[:0]
-        counts = np.bincount(source, minlength=size) + np.bincount(to, minlength=size)
-        self._bytes = max(1, int(counts.max()) * itemsize)
+        self.transfer = transfer(to[across], column[across], of_column, rank, size)
+        between = self.transfer.between
+        self._bytes = max(1, int((between.sum(0) + between.sum(1)).max()) * itemsize)
         self._limbs = 3 if itemsize == 8 else 2
 
     @property
@@ -297,11 +283,9 @@ class Crossing:
 
     def arrivals(self, values: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
         """Return what arrives, some numbers of the rows at a time. Collective."""
-        width, total = piece(values.shape[1], self._bytes), values.shape[1]
         begin = self.federation.communicator.begin_exchange
-        parts = [slice(first, min(first + width, total)) for first in range(0, total, width)]
-        begun = (begin(values[:, part], self._send, self._receive) for part in parts)
-        return zip(parts, ahead(begun), strict=True)
+        send, receive = self.transfer.send, self.transfer.receive
+        return in_pieces(lambda part: begin(part, send, receive), values, self._bytes)
 
     @cached_property
     def mixers(self) -> tuple[Mixer, Mixer | None]:
@@ -312,7 +296,7 @@ class Crossing:
         whole = mixer(part, self.plan.own[self.rows], longest, self._limbs)
         if everything and len(self.columns) == len(self.plan.sender):
             return whole, None
-        return whole.of(self.columns), whole.of(self._arriving)
+        return whole.of(self.columns), whole.of(self.transfer.arriving)
 
     def mix(self, mine: np.ndarray, arrived: np.ndarray, exponent: int, target: np.ndarray) -> None:
         """Fill ``target`` by some numbers of the rows hosted here."""
@@ -449,3 +433,6 @@ def partners_of(
             level = min(draw * share[-1], np.nextafter(share[-1], 0))
             partners[k] = others[np.searchsorted(share, level, side="right")]
     return partners
+
+
+__all__ = ["AsynchronousChannel", "Timetable", "first_values"]

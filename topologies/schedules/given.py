@@ -1,0 +1,216 @@
+"""Schedules of a weight rule (static, resampled), of given matrices, and of a user's function."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import networkx as nx
+import numpy as np
+from annotated_types import Ge
+
+from topologies.graphs.build import draw_graph
+from topologies.graphs.files import plain, words_of
+from topologies.inputs import TopologyError, check_nodes
+from topologies.matrix import IMPORT_TOLERANCE, NEGATIVE, MixingMatrix
+from topologies.schedules.sequences import Arrays, Drawn, Periodic, Static, check_round
+from topologies.weights.rules import metropolis_hastings, mixing_matrix
+
+Rule = tuple[str, Mapping[str, Any]]
+
+# What a schedule must have; see ``topologies.Schedule``.
+ATTRIBUTES = ("n", "period", "tau", "symmetric", "doubly_stochastic", "matrix")
+
+
+def prepare_static(graph: nx.Graph, rule: Rule) -> Arrays:
+    """Return the matrix of the graph under the rule, and its origin."""
+    matrix = mixing_matrix(graph, rule[0], **rule[1])
+    # Not how long it took, so that equal arguments give equal bytes.
+    kept = {key: value for key, value in matrix.info.items() if key != "seconds"}
+    info = np.frombuffer(json.dumps(kept).encode(), dtype=np.uint8)
+    return {"edges": matrix.edges, "weights": matrix.weights, "info": info}
+
+
+def restore_static(n: int, arrays: Arrays) -> Static:
+    """The same matrix in every round."""
+    info = json.loads(arrays["info"].tobytes())
+    return Static(MixingMatrix(n, arrays["edges"], arrays["weights"], info=info))
+
+
+def prepare_periodic(*, path: str) -> Arrays:
+    """Return the matrices in the ``.npz`` files of a directory, concatenated.
+
+    Parameters
+    ----------
+    path
+        Directory of .npz files, in the order of their names.
+    """
+    files = sorted(Path(path).glob("*.npz"))
+    if not files:
+        raise TopologyError(f"periodic: there is no .npz file in the directory {path!r}")
+    matrices = [MixingMatrix.load(file) for file in files]
+    for file, matrix in zip(files, matrices, strict=True):
+        report = matrix.validate(IMPORT_TOLERANCE)
+        sums = [v for v in report.violations if v.name != NEGATIVE]
+        # Negative self-weights are those of best_constant and matcha, and keep the mean.
+        if sums or matrix.weights.min(initial=0.0) < -IMPORT_TOLERANCE:
+            raise TopologyError(f"periodic: {str(file)!r} does not hold a mixing matrix: {report}")
+    return {
+        "edges": np.concatenate([matrix.edges for matrix in matrices]),
+        "weights": np.concatenate([matrix.weights for matrix in matrices]),
+        "counts": np.array([len(matrix.edges) for matrix in matrices]),
+        "symmetric": np.array([matrix.symmetric for matrix in matrices]),
+        "nodes": np.array([matrix.n for matrix in matrices]),
+    }
+
+
+def restore_periodic(n: int, arrays: Arrays, *, path: str) -> Periodic:
+    """The matrices of a directory in turn."""
+    if (arrays["nodes"] != n).any():
+        found = arrays["nodes"].tolist()
+        raise TopologyError(f"periodic: the matrices in {path!r} have n = {found}, but n is {n}")
+    ends = np.cumsum(arrays["counts"])[:-1]
+    rounds = zip(
+        np.split(arrays["edges"], ends),
+        np.split(arrays["weights"], ends),
+        arrays["symmetric"].tolist(),
+        strict=True,
+    )
+    return Periodic(tuple(MixingMatrix(n, *matrix) for matrix in rounds))
+
+
+def prepare_resampled(graph: nx.Graph, rule: Rule) -> Arrays:
+    """Return the law of a random graph and its weights, as JSON."""
+    record = graph.graph
+    if record.get("seed") is None:
+        raise TopologyError(
+            f"resampled needs a random graph family, but {record.get('family')} is not drawn"
+        )
+    law = {"family": record["family"], "params": record["params"], "weights": rule}
+    return {"law": np.frombuffer(json.dumps(law).encode(), dtype=np.uint8)}
+
+
+def restore_resampled(n: int, seed: int, arrays: Arrays) -> Drawn:
+    """A new draw of the graph every round, connected or not."""
+    law = json.loads(arrays["law"].tobytes())
+    rule, options = law["weights"]
+    return Drawn(n, seed, partial(_resample, n=n, law=law, rule=rule, options=options))
+
+
+def _resample(
+    random: np.random.Generator, n: int, law: dict[str, Any], rule: str, options: dict[str, Any]
+) -> MixingMatrix:
+    graph = draw_graph(law["family"], n, int(random.integers(2**63)), **law["params"])
+    return mixing_matrix(graph, rule, **options)
+
+
+def prepare_matrices(*, nodes: Annotated[int, Ge(1)], rounds: str) -> Arrays:
+    """Return the number of nodes of rounds: texts of edges and arcs with weights, between
+    semicolons.
+
+    Parameters
+    ----------
+    nodes
+        Number of nodes.
+    rounds
+        Edges i-j:w and arcs i>j:w of each round.
+    """
+    return {"nodes": np.array(nodes)}
+
+
+def restore_matrices(n: int, *, nodes: int, rounds: str) -> Periodic:
+    """Matrices written out in turn: 0-1:0.5 2>3:0.5; 0-2:0.5."""
+    check_nodes("matrices", n, nodes, "the text")
+    return Periodic(tuple(_round(text, n) for text in rounds.split(";")))
+
+
+def _round(text: str, n: int) -> MixingMatrix:
+    words = words_of(text, n, "matrices")
+    missing = next((f"{i}{sign}{j}" for i, sign, j, weight in words if weight is None), None)
+    if missing is not None:
+        raise TopologyError(f"matrices: {missing!r} has no weight, as in {missing}:0.5")
+    symmetric = all(sign == "-" for _, sign, _, _ in words)
+    pairs = [(i, j) if sign == "-" else (j, i) for i, sign, j, _ in words]
+    if not symmetric:
+        backs = [(j, i) for i, sign, j, _ in words if sign == "-"]
+        pairs += backs
+    weights = [weight for _, _, _, weight in words]
+    weights += [weight for _, sign, _, weight in words if sign == "-" and not symmetric]
+    edges = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    matrix = MixingMatrix(n, edges, np.array(weights, dtype=np.float64), symmetric=symmetric)
+    report = matrix.validate(IMPORT_TOLERANCE)
+    if not report.ok:
+        raise TopologyError(f"matrices: a round is not a mixing matrix: {report}")
+    return matrix
+
+
+def schedule_section(matrices: Sequence[Any]) -> dict[str, Any]:
+    """Return matrices as the parameters of the schedule ``matrices``, with its name."""
+    rounds = Periodic(tuple(as_matrix(matrix) for matrix in matrices))
+    return {"name": "matrices", "nodes": rounds.n, "rounds": "; ".join(map(_text, rounds.matrices))}
+
+
+def _text(matrix: MixingMatrix) -> str:
+    pairs = zip(matrix.edges.tolist(), matrix.weights.tolist(), strict=True)
+    if matrix.symmetric:
+        return " ".join(f"{i}-{j}:{weight!r}" for (i, j), weight in pairs)
+    return " ".join(f"{sender}>{receiver}:{weight!r}" for (receiver, sender), weight in pairs)
+
+
+def as_matrix(value: Any) -> MixingMatrix:
+    """Return a mixing matrix from an array, a graph (Metropolis-Hastings weights), or as it is."""
+    if isinstance(value, MixingMatrix):
+        return value
+    if isinstance(value, nx.Graph):
+        return metropolis_hastings(plain(nx.Graph(value)))
+    return MixingMatrix.from_sparse(value)
+
+
+@dataclass(frozen=True)
+class OfRounds:
+    """The schedule of a user's function of n and the round, which returns W^k."""
+
+    n: int
+    function: Callable[..., Any]
+    options: Mapping[str, Any]
+    name: str
+    period = None
+    tau = 1
+    # Of rounds that nobody has asked for yet nothing is known.
+    symmetric = False
+    doubly_stochastic = True
+
+    def matrix(self, k: int) -> MixingMatrix:
+        """Return W^k for the round k >= 1."""
+        found = self.function(self.n, round=check_round(k), **self.options)
+        where = f"{self.name} for round {k}"
+        try:
+            made = as_matrix(found)
+        except TopologyError as error:
+            raise TopologyError(f"{where}: {error}") from None
+        check_nodes(where, self.n, made.n, "the matrix")
+        if not made.doubly_stochastic:
+            raise TopologyError(f"{where}: columns do not sum to one")
+        return made
+
+
+def own_schedule(
+    name: str, function: Callable[..., Any], n: int, options: Mapping[str, Any]
+) -> Any:
+    """Return the schedule of a user's function of n, or of n and the round."""
+    if "round" in inspect.signature(function).parameters:
+        return OfRounds(n, function, options, name)
+    found = function(n, **options)
+    missing = [each for each in ATTRIBUTES if not hasattr(found, each)]
+    if missing:
+        raise TopologyError(
+            f"{name} returned {found!r}, which lacks {', '.join(missing)} of a schedule; "
+            "write def function(n, round) for one that returns the matrix of a round"
+        )
+    check_nodes(name, n, found.n, "the schedule")
+    return found
