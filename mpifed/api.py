@@ -23,7 +23,7 @@ from mpifed.exchange.mixing import mixing_overrides
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Alone, Communicator, world
 from mpifed.results.results import Result, read
-from mpifed.tracking.trackers import check_tracker
+from mpifed.tracking import check_tracker
 from mpifed.training import request as resume
 from mpifed.training.build import check_round, make
 from mpifed.training.callbacks import Callback, RecordedRound, callback

@@ -28,7 +28,6 @@
   function emphasise(method) {
     for (const part of all("svg [data-s]")) {
       part.classList.toggle("faint", method !== null && part.dataset.s !== method);
-      part.classList.toggle("strong", part.dataset.s === method);
     }
   }
   for (const button of all(".toggle")) {
@@ -56,17 +55,22 @@
       return log ? 10 ** value : value;
     };
   };
-  const points = (path) =>
-    path.getAttribute("d").replace("Z", "").slice(1).split("L").map((pair) => pair.split(" ").map(Number));
+  const points = (path) => {
+    const numbers = path.getAttribute("d").match(/-?[\d.]+/g).map(Number);
+    return Array.from({ length: numbers.length / 2 }, (_, k) => [numbers[2 * k], numbers[2 * k + 1]]);
+  };
   const known = new WeakMap();
   function read(panel) {
     if (!known.has(panel)) {
-      const series = all("g.s", panel).map((group) => {
-        const band = group.querySelector(".band");
-        const line = points(group.querySelector(".line"));
+      const series = all("g.line", panel).map((group) => {
+        const line = points(group.querySelector("path"));
+        const mine = (part) => all(`g.${part}[data-s="${group.dataset.s}"] > path`, panel).map(points);
+        const marks = all("use", group).map((mark) => Number(mark.getAttribute("x")));
+        const bars = mine("bars").map(([[, low], [, high]], k) => [marks[k], low, high]);
+        const band = mine("band").flatMap((edge) => line.map(([x], k) => [x, edge[k][1], edge.at(-1 - k)[1]]));
         return {
           line,
-          band: band ? points(band).slice(0, line.length) : null,
+          spread: [...band, ...bars],  // x, and the ends of a band or bar there
           method: group.dataset.s,
           name: group.dataset.name,
         };
@@ -114,12 +118,12 @@
     const rows = series.map((one) => {
       const index = nearest(one.line, at), [x, y] = one.line[index];
       const value = found.y(y);
-      const half = one.band ? Math.abs(found.y(one.band[index][1]) - value) : 0;
+      const [, low, high] = one.spread.find((bar) => Math.abs(bar[0] - x) < 0.02) ?? [0, 0, 0];
+      const half = Math.abs(found.y(high) - found.y(low)) / 2;
       return { one, value, half, far: Math.abs(x - at) > 6 };
     }).sort((a, b) => b.value - a.value);
-    const label = panel.querySelectorAll("text.x");
     const title = document.createElement("div");
-    title.textContent = `${label[label.length - 1].textContent}: ${shown(found.x(at), whole)}`;
+    title.textContent = `${panel.dataset.label}: ${shown(found.x(at), whole)}`;
     const table = document.createElement("table");
     for (const { one, value, half, far } of rows) {
       const row = table.insertRow();

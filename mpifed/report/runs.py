@@ -1,9 +1,9 @@
-"""Run directories: the configuration of a run, its measurements, and whether it finished."""
+"""Run directories as reports read them, and the columns of metrics.csv that they know."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,75 @@ from typing import Any
 import numpy as np
 
 from mpifed.errors import InputError, closest
-from mpifed.report.columns import COLUMNS, MEASURES
 from mpifed.results.configurations import read_stored
 from mpifed.results.results import DIGEST, read_clients, read_metrics, read_summary
+
+ACCURACY, DECILE = "test_accuracy", "test_accuracy_p10"
+# Columns that every metrics.csv has.
+COLUMNS = (
+    "round",
+    "seconds",
+    "train_loss",
+    "test_accuracy",
+    "test_accuracy_p10",
+    "up_bits",
+    "down_bits",
+    "consensus_distance",
+)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """The title and scale of a column."""
+
+    title: str
+    short: str
+    log: bool = True
+    factor: float = 1.0
+
+
+SCORES = {
+    ACCURACY: Measure("Test accuracy, average over clients (%)", "Average (%)", False, 100.0),
+    DECILE: Measure("Test accuracy, bottom decile of clients (%)", "Bottom decile (%)", False, 100),
+    "train_loss": Measure("Training loss, average over clients", "Training loss", log=False),
+}
+# Columns that validation and some algorithms add.
+MEASURES = {
+    "validation_loss": Measure("Validation loss, average over clients", "Validation loss"),
+    "validation_accuracy": Measure(
+        "Validation accuracy, average over clients (%)", "Validation accuracy (%)", False, 100.0
+    ),
+    "validation_recall_at_5": Measure(
+        "Validation recall at 5, over all clients (%)", "Validation recall at 5 (%)", False, 100.0
+    ),
+    "train_nll": Measure("Training negative log-likelihood", "Train NLL", log=False),
+    "test_nll": Measure("Test negative log-likelihood", "Test NLL", log=False),
+    "validation_nll": Measure("Validation negative log-likelihood", "Validation NLL", log=False),
+    "objective": Measure("Objective on the training data", "Objective"),
+    "test_objective": Measure("Objective on the test data", "Test objective"),
+    "surrogate_update": Measure("Squared update of surrogates, over γ²", "Surrogate update"),
+    "parameter_update": Measure("Squared update of parameters, over γ²", "Parameter update"),
+    "simulated_seconds": Measure(
+        "Seconds of the simulated federation", "Simulated seconds", log=False
+    ),
+    "staleness_mean": Measure(
+        "Mean staleness of what was mixed, in computations", "Mean staleness", log=False
+    ),
+    "staleness_max": Measure(
+        "Largest staleness of what was mixed, in computations", "Largest staleness", log=False
+    ),
+    "epsilon": Measure("Epsilon of differential privacy", "Epsilon", log=False),
+    "l2_uvp": Measure("L2-UVP: unexplained variance of the map (%)", "L2-UVP (%)"),
+    "cosine": Measure("Cosine of the map with the optimal one", "Cosine", log=False),
+}
+
+# Words in the names of columns whose best value is the largest; others have the least.
+LARGER_IS_BETTER = ("accuracy", "recall", "cosine")
+
+
+def larger_is_better(column: str) -> bool:
+    """Return whether the best value of ``column`` is the largest one."""
+    return any(word in column for word in LARGER_IS_BETTER) and not column.endswith("_std")
 
 
 @dataclass(frozen=True)
@@ -57,10 +123,18 @@ def run_directories(place: Path) -> list[Path]:
     """Return the run directories in a place, sorted."""
     if not os.path.isdir(place):
         raise InputError(f"'{place}' is not a directory; it must be or contain a run directory")
-    found = sorted(_run_directories(place))
+    found = []
+    for folder, inner, files in os.walk(place, onerror=_unreadable):
+        if "config.yaml" in files:
+            found.append(Path(folder))
+            inner.clear()
     if not found:
         raise InputError(f"'{place}' holds no run: there is no config.yaml in it or below it")
-    return found
+    return sorted(found)
+
+
+def _unreadable(error: OSError) -> None:
+    raise InputError(f"'{error.filename}' cannot be read: {error.strerror}; leave it out")
 
 
 def read_run(path: Path) -> Run:
@@ -82,15 +156,6 @@ def read_run(path: Path) -> Run:
         summary.get("predicted_contraction") or {},
         summary.get("status") == "diverged",
     )
-
-
-def _run_directories(place: Path) -> Iterator[Path]:
-    if (place / "config.yaml").is_file():
-        yield place
-        return
-    for child in place.iterdir():
-        if child.is_dir() and not child.is_symlink():
-            yield from _run_directories(child)
 
 
 def _read_metrics(path: Path, finished: bool) -> dict[str, np.ndarray]:

@@ -1,17 +1,22 @@
-"""The trackers by name: how a run is opened in each, rows are sent to it, and it is closed."""
+"""Trackers by name, and the thread that sends them the rows of a run."""
 
 from __future__ import annotations
 
 import importlib
+import logging
+import math
 import os
 import secrets
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from mpifed.errors import InputError, closest, in_words
+from mpifed.watchdog.heartbeat import waiting
 
 # Names the tracker of commands without ``--track``.
 TRACK_VARIABLE = "MPIFED_TRACK"
@@ -178,3 +183,69 @@ def flat(configuration: Mapping[str, Any], front: str = "") -> Iterator[tuple[st
             yield from flat(value, f"{front}{key}.")
         else:
             yield f"{front}{key}", str(value)
+
+
+# Rows that may wait.
+MOST_WAITING = 1000
+
+# Seconds that a tracker has after the last round, and where a run stops or fails.
+PATIENCE, HURRY = 30.0, 5.0
+
+# Seconds between two requests to a tracker at least: quick rounds are sent together.
+EVERY = 5.0
+
+
+class Sending:
+    """Rows on their way to a tracker, in a thread that can neither stop a run nor hold it up."""
+
+    def __init__(self, name: str, open: Callable[[], Tracker], most: int = MOST_WAITING) -> None:
+        self._name, self._open, self._most = name, open, most
+        self._waiting: deque[tuple[int, Mapping[str, float]]] = deque()
+        self._status = ""
+        self._end, self._dropped = threading.Event(), threading.Event()
+        # A daemon, for which the interpreter does not wait.
+        self._thread = threading.Thread(target=self._work, name=f"to {name}", daemon=True)
+        self._thread.start()
+
+    def row(self, round: int, values: Mapping[str, float]) -> None:
+        """Send a row; returns at once."""
+        if len(self._waiting) == self._most:
+            self._drop(f"{self._most} rows wait for it, so it is too slow or does not answer")
+        if not self._dropped.is_set():
+            known = {name: value for name, value in values.items() if not math.isnan(value)}
+            self._waiting.append((round, known))
+
+    def close(self, status: str, patience: float | None = None) -> None:
+        """Wait, for a bounded time, until everything is sent; only the first call counts."""
+        if self._end.is_set():
+            return
+        self._status = status
+        self._end.set()
+        if patience is None:
+            patience = PATIENCE if status == "finished" else HURRY
+        if self._dropped.is_set():
+            return
+        with waiting():
+            self._thread.join(patience)
+        if self._thread.is_alive():
+            self._drop(f"it has not taken everything {patience:g} s after the last round")
+
+    def _work(self) -> None:
+        try:
+            tracker = self._open()
+            while not self._dropped.is_set():
+                ended = self._end.wait(EVERY)
+                rows = [self._waiting.popleft() for _ in range(len(self._waiting))]
+                if rows:
+                    tracker.send(rows)
+                if ended:
+                    tracker.close(self._status)
+                    return
+        except BaseException as error:  # a tracker may raise anything
+            self._drop(in_words(error))
+
+    def _drop(self, why: str) -> None:
+        if not self._dropped.is_set():
+            self._dropped.set()
+            text = f"{self._name} is not told of the run any more: {why}"
+            logging.getLogger("mpifed").warning(text)
