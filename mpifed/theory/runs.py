@@ -1,4 +1,7 @@
-"""A run of FLIX in the terms of its theorems: coefficients, optima and curvatures of clients."""
+"""The methods that the theorems of FLIX are about.
+
+A run of FLIX in the terms of its theorems: coefficients, optima and curvatures of clients.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,17 @@ from mpifed.federation.clients import draw_unseen
 from mpifed.io.hdf5 import disk_reason, opened, whole
 from mpifed.results.run_directories import no_checkpoint
 from mpifed.theory import flix
-from mpifed.theory.methods import check_method
+
+METHODS = ("flix", "dcgd", "diana")
+
+
+def check_method(directory: Path, name: object) -> None:
+    """Refuse a run of another method."""
+    if name not in METHODS:
+        raise InputError(
+            f"RUN_DIR is '{directory}', a run of '{name}'; it must be one of: {', '.join(METHODS)}"
+        )
+
 
 OPTIONS = ("flix_alpha", "l2", "regulariser", "smoothness", "gradient")
 

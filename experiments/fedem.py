@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 
-from mpifed.reproduce.study import Planned
+from mpifed.reproduce.studies import Runs
 from mpifed.results.configurations import read_stored
 from mpifed.results.results import read_clients, read_metrics
 
 
-def growth(runs: Mapping[str, Sequence[Planned]]) -> str:
+def growth(runs: Runs) -> str:
     """Return the accuracy of unseen clients by the share of their data (Figure 2)."""
     shares, lines = [], []
     for label, planned in runs.items():
@@ -30,7 +28,7 @@ def growth(runs: Mapping[str, Sequence[Planned]]) -> str:
     )
 
 
-def entropies(runs: Mapping[str, Sequence[Planned]]) -> str:
+def entropies(runs: Runs) -> str:
     """Return the mean entropy of mixtures, of clients in training and of unseen ones (App. J.3)."""
     import torch
 
@@ -52,7 +50,7 @@ def entropies(runs: Mapping[str, Sequence[Planned]]) -> str:
     return "\n".join(lines)
 
 
-def recovered(runs: Mapping[str, Sequence[Planned]]) -> str:
+def recovered(runs: Runs) -> str:
     """Return how well FedEM recovers clusters (App. J.4)."""
     from mpifed.api import load
     from mpifed.config.configuration import resolve
@@ -79,7 +77,7 @@ def recovered(runs: Mapping[str, Sequence[Planned]]) -> str:
     return "\n".join(lines)
 
 
-def likelihoods(runs: Mapping[str, Sequence[Planned]]) -> str:
+def likelihoods(runs: Runs) -> str:
     """Return the training loss, bits and seconds of each seed: restarts and what they cost."""
     lines = ["| | seed | training loss | accuracy | Gbit | seconds |", f"| --- |{' ---: |' * 5}"]
     for label, planned in runs.items():
