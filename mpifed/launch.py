@@ -13,7 +13,7 @@ from mpifed import __version__
 from mpifed.command import Parser, program, say, whole
 from mpifed.errors import EXIT_FINISHED, EXIT_STOPPED, InputError
 from mpifed.reporting import reporting, started
-from mpifed.tracking.trackers import TRACK_VARIABLE, TRACKERS
+from mpifed.tracking import TRACK_VARIABLE, TRACKERS
 from mpifed.watchdog.children import end_children_by
 from mpifed.watchdog.exit import skip_teardown
 from mpifed.watchdog.handover import release_signals

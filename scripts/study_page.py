@@ -21,7 +21,8 @@ from study_pictures import CAPTIONS, draw
 from mpifed.errors import InputError
 from mpifed.report.groups import Group
 from mpifed.report.intervals import Estimate, estimate
-from mpifed.report.tables import ACCURACY, DECILE, markdown_header, markdown_row
+from mpifed.report.runs import ACCURACY, DECILE
+from mpifed.report.tables import markdown_header, markdown_row
 
 PAGE = Path(__file__).parents[1] / "docs" / "study_topologies.md"
 BEGIN, END = "<!-- study -->", "<!-- /study -->"
