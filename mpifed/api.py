@@ -23,7 +23,7 @@ from mpifed.exchange.mixing import mixing_overrides
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Alone, Communicator, world
 from mpifed.results.results import Result, read
-from mpifed.tracking.trackers import check_tracker
+from mpifed.tracking import check_tracker
 from mpifed.training import request as resume
 from mpifed.training.build import check_round, make
 from mpifed.training.callbacks import Callback, RecordedRound, callback
@@ -39,7 +39,7 @@ from mpifed.training.request import (
 )
 from mpifed.training.spare import beside_spare, hosting_ranks, remarks_on_cores
 from mpifed.training.train import listening, plan_lines, remarks, train
-from mpifed.training.trained import Trained, load
+from mpifed.training.trained import Trained, check_path, load
 from mpifed.watchdog import heartbeat
 
 __all__ = [
@@ -128,6 +128,7 @@ def run(
     RunError
         For a failure while running.
     """
+    check_path("output", output)
     communicator = world() if ranks is None else Alone()
     mixing = agree(communicator, lambda: mixing_overrides(topology, weights, schedule, overrides))
     overrides = {**overrides, **mixing}
@@ -200,7 +201,7 @@ def execute(
     with clock.measure("startup"):
         first = communicator.rank == 0
         task, configuration = _settle(request, communicator)
-        heartbeat.send_to_guard(limit=configuration.stall_limit)
+        heartbeat.set_stall_limit(configuration.stall_limit)
         task.remarks.extend(decided(task.mapping, configuration))
         agree(communicator, lambda: check_resume(configuration, task))
         done = first and _nothing_left(request, task, configuration.rounds)

@@ -20,7 +20,7 @@ from mpifed.errors import (
     complain,
     text_of,
 )
-from mpifed.report.reading import run_directories
+from mpifed.report.runs import run_directories
 from mpifed.results.configurations import read_stored
 from mpifed.results.run_directories import check_output
 from mpifed.watchdog.launcher import launched_rank

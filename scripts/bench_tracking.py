@@ -18,8 +18,7 @@ def tracker_share() -> None:
     """Percent of a recorded round of the released benchmark that each tracker takes."""
     from mpifed.config.configuration import to_mapping
     from mpifed.errors import InputError
-    from mpifed.tracking.sending import EVERY
-    from mpifed.tracking.trackers import TRACKERS, About, check_tracker
+    from mpifed.tracking import EVERY, TRACKERS, About, check_tracker
     from mpifed.training.callbacks import recorded
 
     made = engine("synthetic-released", **{"data.n_test": 50})

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 from study_topologies import COMMON, exchanges
 
-from mpifed.report.groups import Group
-from mpifed.report.labels import leaves
-from mpifed.report.paired import last_differences
-from mpifed.report.reading import Run, read_run, run_directories
+from mpifed.report.comparisons import last_differences
+from mpifed.report.groups import Group, leaves
+from mpifed.report.runs import Run, read_run, run_directories
 from mpifed.training.retiming import retime, write
 
 SLOW = {

@@ -21,11 +21,11 @@ from study_pictures import CAPTIONS, draw
 from mpifed.errors import InputError
 from mpifed.report.groups import Group
 from mpifed.report.intervals import Estimate, estimate
-from mpifed.report.tables import ACCURACY, DECILE, markdown_header, markdown_row
+from mpifed.report.runs import ACCURACY, DECILE
+from mpifed.report.tables import markdown_header, markdown_row
 
 PAGE = Path(__file__).parents[1] / "docs" / "study_topologies.md"
 BEGIN, END = "<!-- study -->", "<!-- /study -->"
-DISTANCE = "consensus_distance"
 
 
 def counted(study: Study) -> str:
@@ -105,39 +105,6 @@ def _ratio(groups: dict[Key, Group], keys: Sequence[Key], column: str) -> float:
     return float(np.exp(np.mean(np.log(parts))))
 
 
-def table(study: Study, level: float) -> list[str]:
-    """Return the table of a level of heterogeneity, a row for each cell."""
-    names = ["graph", "correction", "seeds", "accuracy", "lowest", "bottom decile", "distance"]
-    names += ["Gbit", "s, fast", "s, slow", "minus plain", "decile minus plain"]
-    lines = markdown_header(names, texts=2)
-    for key in study.wanted:
-        if key[0] != level:
-            continue
-        row = [GRAPHS[key[1]], CORRECTIONS[key[2]]]
-        if key not in study.fast:
-            said = "diverged" if key in study.diverged else "missing"
-            lines.append(markdown_row([*row, "0", said, *["–"] * 8]))
-            continue
-        group, slow = study.fast[key], study.slow[key]
-        more = f" (diverged: {study.diverged[key]})" if key in study.diverged else ""
-        row.append(f"{len(group.runs)}{more}")
-        lowest = 100 * min(run.last(ACCURACY) for run in group.runs)
-        row += [_interval(group, ACCURACY), f"{lowest:.1f}", _interval(group, DECILE)]
-        row.append(f"{group.mean_and_deviation(DISTANCE)[0]:.2g}")
-        row.append(f"{group.mean_and_deviation('up_bits')[0] / 1e9:.2f}")
-        row += [f"{one.mean_and_deviation(CLOCK)[0]:.0f}" for one in (group, slow)]
-        for column in (ACCURACY, DECILE):
-            values = 100 * study.differences(key, column)
-            row.append("0" if key[2] == "none" else _points(estimate(values)))
-        lines.append(markdown_row(row))
-    return lines
-
-
-def _interval(group: Group, column: str) -> str:
-    found = estimate(100 * np.array([run.last(column) for run in group.runs]))
-    return f"{found.mean:.1f}" + (f" ± {found.half_width:.1f}" if found.count > 1 else "")
-
-
 def _points(found: Estimate) -> str:
     if not found.count:
         return "–"
@@ -154,9 +121,7 @@ def content(study: Study, pictures: Sequence[str]) -> str:
     """Return what stands between the marks."""
     parts = [counted(study), "", *summary(study), "", BEST, "", *best(study)]
     for name in pictures:
-        parts += ["", f"![{CAPTIONS[name]}]({name}.png)", "", CAPTIONS[name]]
-    for level, words in LEVELS.items():
-        parts += ["", f"### Clients {words}", "", *table(study, level)]
+        parts += ["", f"![{CAPTIONS[name]}]({name}.png)"]
     return "\n".join(parts) + "\n"
 
 

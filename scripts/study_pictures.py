@@ -8,16 +8,13 @@ import matplotlib
 import numpy as np
 from study_cells import CLOCK, CORRECTIONS, GRAPHS, LEVELS, Study, seeds
 
-from mpifed.report.chart import Chart, Line
-from mpifed.report.dots import Dots, Panel
-from mpifed.report.dots import figure_of as dots_of
+from mpifed.report.charts import Chart, Line
+from mpifed.report.comparisons import last_differences
+from mpifed.report.drawing import Forest, Panel, Pictures, figure_of, forest_figure, save
 from mpifed.report.groups import Group
 from mpifed.report.intervals import Estimate, estimate
-from mpifed.report.lines import figure_of
 from mpifed.report.looks import look
-from mpifed.report.paired import last_differences
-from mpifed.report.pictures import Pictures, save
-from mpifed.report.tables import ACCURACY
+from mpifed.report.runs import ACCURACY
 
 UNTIL = 200.0
 """Seconds that the curves show; the star takes longer."""
@@ -26,7 +23,7 @@ REFERENCE = "static_exponential"
 """The graph with which plain gossip on the others is compared."""
 
 
-def topologies_dots(study: Study) -> Dots:
+def topologies_forest(study: Study) -> Forest:
     """Return what the graph costs plain gossip: differences from the exponential graph."""
     rows = tuple(GRAPHS[graph] for graph in GRAPHS if graph != REFERENCE)
     panels = []
@@ -40,7 +37,7 @@ def topologies_dots(study: Study) -> Dots:
                 found[name] = _estimate(group, other) if known else "missing"
         panels.append(Panel(f"clients {LEVELS[level]}", found, look(index)))
     title = "Plain gossip: test accuracy minus that on the static exponential graph (points)"
-    return Dots("study_topologies", title, rows, (tuple(panels),))
+    return Forest(title, rows, (tuple(panels),))
 
 
 def _estimate(group: Group | None, other: Group | None) -> Estimate | str:
@@ -50,7 +47,7 @@ def _estimate(group: Group | None, other: Group | None) -> Estimate | str:
     return estimate(100 * values) if len(values) else "missing"
 
 
-def corrections_dots(study: Study) -> Dots:
+def corrections_forest(study: Study) -> Forest:
     """Return what each correction gains over plain gossip on the same graph."""
     every = []
     for level in LEVELS:
@@ -65,7 +62,7 @@ def corrections_dots(study: Study) -> Dots:
             panels.append(Panel(f"{name}\n{LEVELS[level]}", found, look(index)))
         every.append(tuple(panels))
     title = "Test accuracy minus that of plain gossip on the same graph (points)"
-    return Dots("study_corrections", title, tuple(GRAPHS.values()), tuple(every))
+    return Forest(title, tuple(GRAPHS.values()), tuple(every))
 
 
 def curves(study: Study, level: float) -> Chart:
@@ -110,14 +107,16 @@ def draw(study: Study, output: Path) -> list[str]:
     level = min(LEVELS)
     names = []
     with matplotlib.rc_context(made.style()):
-        for dots in (topologies_dots(study), corrections_dots(study)):
-            save(dots_of(dots, made), output, dots.name, made)
-            names.append(dots.name)
+        forests = {"study_topologies": topologies_forest(study),
+                   "study_corrections": corrections_forest(study)}  # fmt: skip
+        for name, forest in forests.items():
+            save(forest_figure(forest, made), output, name, made)
+            names.append(name)
     with matplotlib.rc_context(small.style()):
         every = {"study_seconds": curves(study, level), "study_bits": bits_chart(study, level)}
         for name, chart in every.items():
             if chart.lines:
-                save(figure_of(chart, small), output, name, small, 100)
+                save(figure_of(chart, small), output, name, small)
                 names.append(name)
     return names
 

@@ -88,7 +88,7 @@ class _Asked:
 
 def _run(words: list[str]) -> int:
     _check_early(words)
-    from mpifed.data.making import make  # brings torch, which no wrong word shall wait for
+    from mpifed.data.federated_file import make  # brings torch, which no wrong word shall wait for
 
     asked = _asked(words)
     line = make(

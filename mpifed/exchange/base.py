@@ -449,6 +449,10 @@ class Exchange(Component):
         """
         return Nothing()
 
+    def latest(self, shared: list[Tensor], memory: Any) -> list[Tensor]:
+        """Return the clients' values now; ``shared`` is what they compute from."""
+        return shared
+
     @abstractmethod
     def spread(self, shared: Tensor) -> Tensor:
         """Return an initial value as shared state: itself, or a row for every hosted client."""

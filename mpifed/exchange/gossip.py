@@ -209,6 +209,9 @@ def predict(
 # Numbers of the rows that are compared with their mean at a time.
 WIDTH = 1 << 16
 
+# Versions of a client's value that may be kept.
+MOST_VERSIONS = 100
+
 
 class Gossip(Exchange):
     """Clients average with their neighbours by mixing matrices (D-FedEM and its kin).
@@ -233,9 +236,10 @@ class Gossip(Exchange):
         Whether clients wait for each other: in rounds that all have in common; not at all, mixing
         the latest values that have arrived (SWIFT); or averaging with one neighbour at a time
         (AD-PSGD). When is what the sections ``network`` and ``compute`` say.
-    kept_versions : int
+    kept_versions : int, optional
         Values of each client that are kept for its neighbours under 'wait_free': a client sends
-        nothing new while all but one of them are on their way.
+        nothing new while all but one of them are on their way. None is as many as the delays of
+        first computations need, at least 2.
     """
 
     shared_is_rows = True
@@ -254,11 +258,12 @@ class Gossip(Exchange):
         consensus_step: Annotated[float, Gt(0), Le(1)] | Literal["paper"] | None = None,
         correction: Annotated[Any, ComponentOf("correction")] = "none",
         asynchrony: Literal["none", "wait_free", "pairwise"] = "none",
-        kept_versions: Annotated[int, Ge(2), Le(100)] = 2,
+        kept_versions: Annotated[int, Ge(2), Le(MOST_VERSIONS)] | None = None,
     ) -> None:
         super().__init__(federation, seed, stored, compressor)
         self.asynchrony = asynchrony
-        self.values_kept = {"none": 0, "wait_free": kept_versions, "pairwise": 1}[asynchrony]
+        self.kept_versions = kept_versions
+        self.values_kept = {"none": 0, "wait_free": kept_versions or 2, "pairwise": 1}[asynchrony]
         self.timetable: Timetable | None = None
         self.consensus_step = consensus_step
         self._arrays = dict(stored)
@@ -343,6 +348,23 @@ class Gossip(Exchange):
         words: dict[Any, str] = {None: "the best proven", "paper": "that of the paper's theorem"}
         where_from = words.get(self.consensus_step, "as configured")
         return choco.forecast(self.choco_step(size), where_from, self._bounds(size), rounds)
+
+    def keep_versions(self, reach: np.ndarray, seconds: np.ndarray) -> None:
+        """Choose how many versions are kept for messages that travel ``reach`` seconds.
+
+        A computation of a client takes ``seconds``; both float64 (nodes,).
+        """
+        if self.kept_versions is None:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                delay = np.nan_to_num(np.ceil(reach / seconds)).max(initial=0.0)
+            self.values_kept = int(np.clip(delay + 1, 2, MOST_VERSIONS))
+
+    def latest(self, shared: list[Tensor], memory: Any) -> list[Tensor]:
+        if self.asynchrony != "pairwise":
+            return shared
+        sizes = [math.prod(tensor.shape[1:]) for tensor in shared]
+        parts = memory.kept[:, 0].split(sizes, dim=1)
+        return [part.view_as(tensor) for part, tensor in zip(parts, shared, strict=True)]
 
     def participants(self, round: int, present: np.ndarray) -> np.ndarray:
         training = self.federation.training

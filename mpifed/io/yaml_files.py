@@ -47,8 +47,10 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _number(loader: _Loader, node: yaml.ScalarNode) -> int | float:
-    """Return a number; refuse one that YAML 1.1 alone reads: 1:30 (base 60), 1_0, 010, 0b1."""
+def _number(loader: _Loader, node: yaml.ScalarNode) -> int | float | str:
+    """Return a number; refuse one that YAML 1.1 alone reads: 1_0, 010, 0b1. 1:30 is a text."""
+    if ":" in node.value:
+        return str(node.value)
     whole = node.tag.endswith(":int")
     read = loader.construct_yaml_int if whole else loader.construct_yaml_float
     value: int | float = read(node)

@@ -4,6 +4,7 @@ to jobs.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import os
@@ -13,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mpifed.command import carried_out, say
+from mpifed.command import Parser, carried_out, program, say
 from mpifed.errors import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
@@ -23,7 +24,18 @@ from mpifed.errors import (
     closest,
     complain,
 )
-from mpifed.jobs.arguments import SITE_VARIABLE, TAKES, parser
+
+SITE_VARIABLE = "MPIFED_SITE"
+# The options that go with an action.
+TAKES = {
+    "render": ("output", "site", "smoke", "file", "report"),
+    "check": ("output", "site", "smoke"),
+    "submit": ("output", "site", "smoke", "dry_run", "unchecked"),
+    "status": ("json",),
+    "stop": ("dry_run",),
+    "cancel": ("dry_run",),
+    "resume": ("dry_run", "unchecked"),
+}
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -43,7 +55,7 @@ def main(words: Sequence[str] | None = None) -> int:
             raise InputError(
                 f"unknown action '{options.action}'; {closest(options.action, actions)}"
             )
-        _refuse_unused_options(options)
+        _validate_options(options)
         actions[options.action](options)
     except InputError as error:
         complain("mpifed.jobs", str(error))
@@ -54,8 +66,8 @@ def main(words: Sequence[str] | None = None) -> int:
     return EXIT_FINISHED
 
 
-def _refuse_unused_options(options: Any) -> None:
-    """Refuse an option that the action does not use."""
+def _validate_options(options: Any) -> None:
+    """Validate that the action uses the options given."""
     taken = TAKES[options.action]
     for name, value in vars(options).items():
         if name not in ("action", "words", *taken) and value not in (None, False):
@@ -65,6 +77,42 @@ def _refuse_unused_options(options: Any) -> None:
                 f"--{name.replace('_', '-')} does not go with {options.action}, which takes "
                 f"{allowed}{more if options.action == 'resume' else ''}"
             )
+
+
+def parser(description: str | None) -> Parser:
+    """Return the parser of the command, whose help begins with ``description``."""
+    made = Parser(
+        prog=program("jobs"),
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument(
+        "action", help="render, check or submit a job; status, stop, cancel or resume one"
+    )
+    made.add_argument(
+        "words",
+        nargs="*",
+        metavar="EXPERIMENT | key=value | DIR",
+        help="what to run, and the options of the job; or the directories of jobs",
+    )
+    made.add_argument("--output", type=Path, metavar="DIR", help="default: runs/<name>-<time>")
+    made.add_argument(
+        "--site",
+        metavar="NAME | FILE",
+        help=f"a site file, shipped or your own; without it, that of ${SITE_VARIABLE}",
+    )
+    made.add_argument("--smoke", action="store_true", help="one round on two ranks, to try it")
+    made.add_argument("--dry-run", action="store_true", help="show what would be done")
+    made.add_argument(
+        "--unchecked",
+        action="store_true",
+        help="submit without looking whether data and programs are on this machine too",
+    )
+    made.add_argument("--file", type=Path, metavar="FILE", help="where render writes the script")
+    made.add_argument("--report", action="store_true", help="render the report of a sweep")
+    made.add_argument("--json", action="store_true", help="status as JSON")
+    return made
 
 
 # Before a job. What these import brings torch, which the others do without.

@@ -8,10 +8,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from mpifed.errors import InputError, RunError
-from mpifed.jobs import importing, slurm
-from mpifed.jobs.job import Job
-from mpifed.jobs.plan import experiment_file
+from mpifed.errors import InputError
+from mpifed.jobs import slurm
+from mpifed.jobs.plan import Job, experiment_file
 from mpifed.sweep import plan as sweep
 
 PATIENCE = 60
@@ -23,7 +22,6 @@ def checks(job: Job, script: str) -> Iterator[str]:
     nodes = f" on {layout.nodes} nodes" if layout.nodes else ""
     yield f"{len(job.runs)} run{'s' * (len(job.runs) > 1)} of {layout.ranks} ranks{nodes}"
     yield from found_here(job)
-    yield from _importing(job)
     _tool("bash", "-n", script=script)
     yield "bash reads the script"
     # shellcheck's hints on style are for whoever writes templates; what is quoted may look odd
@@ -47,23 +45,14 @@ def found_here(job: Job) -> Iterator[str]:
         if options.mpi not in plugins:
             raise InputError(f"job.mpi is '{options.mpi}'; this SLURM has {', '.join(plugins)}")
         yield f"SLURM has srun --mpi={options.mpi}"
-    for name, path in (("stage", options.stage), ("image", options.image_file)):
+    # pyxis takes names of a registry too
+    image = None if options.pyxis else options.image
+    for name, path in (("stage", options.stage), ("image", image)):
         if path is not None and not Path(path).exists():
             raise InputError(f"job.{name} is '{path}'; there is no such file here")
     with experiment_file(job.experiment, job.text) as source:
         sweep.check_data(source, job.runs)
     yield "the data can be read here"
-
-
-def _importing(job: Job) -> Iterator[str]:
-    """What an import costs here, where the ranks import from an environment of this machine."""
-    options = job.options
-    if options.image is not None or options.stage is not None:
-        return
-    try:
-        yield importing.cost(options.python or sys.executable).of_ranks(job.layout.ranks)
-    except RunError as error:  # modules of the job may bring what is missing here
-        yield f"{error}: left to the job"
 
 
 def _program(name: str, program: str, job: Job) -> str:

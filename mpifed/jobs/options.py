@@ -1,19 +1,21 @@
-"""The resources that a job requests from SLURM: options, and the ranks and nodes that they
-mean.
-"""
+"""Options of a job: the resources that it requests from SLURM, and where they are given."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
 from mpifed.components.schema import check_options, shown
-from mpifed.errors import InputError
+from mpifed.errors import InputError, closest
+from mpifed.io.yaml_files import parse_value, read_yaml
+
+# The templates of scripts, sites and examples: a link to the folder jobs of the repository.
+FILES = Path(__file__).parent / "files"
 
 Count = Annotated[int, Ge(1)]
 # A text which YAML takes for a number if it looks like one: an account, a size of memory.
@@ -26,13 +28,6 @@ TIME = re.compile(
 SIZE = re.compile(r"\d+[KMGT]?")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 RANGE = re.compile(r"(\d+)-(\d+)")
-KIND_OF_GPU = re.compile(r"[A-Za-z0-9_.-]+")
-
-# The plugin by which srun itself starts containers.
-PYXIS = "pyxis"
-
-# Programs that take a container otherwise than as ``exec OPTIONS IMAGE COMMAND``.
-OTHER_WORDS = ("podman", "podman-hpc", "docker", "enroot", "shifter", "sarus", "ch-run")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +44,7 @@ class JobOptions:
     mem_per_cpu: Text | None = None
     time: Text = "01:00:00"
     warn_seconds: Count = 60
-    max_restarts: Annotated[int, Ge(0)] = 20
-    max_preemptions: Annotated[int, Ge(0)] = 100
-    max_failures: Annotated[int, Ge(0)] = 3
+    max_restarts: Annotated[int, Ge(0)] = 100
     partition: Text | None = None
     account: Text | None = None
     qos: Text | None = None
@@ -67,7 +60,6 @@ class JobOptions:
     launcher_options: list[Text] | None = None
     python: str | None = None
     stage: str | None = None
-    stage_when: Literal["always", "faster"] = "always"
     scratch: str = "/tmp"
     image: str | None = None
     container: str = "apptainer"
@@ -81,15 +73,19 @@ class JobOptions:
 
     @property
     def pyxis(self) -> bool:
-        """Whether srun itself starts the container."""
-        return PurePath(self.container).name == PYXIS
+        """Whether srun itself starts the container, by its plugin pyxis."""
+        return self.image is not None and PurePath(self.container).name == "pyxis"
 
     @property
-    def image_file(self) -> str | None:
-        """The image if it is a file; pyxis takes names of a registry too."""
-        if self.image is None or (self.pyxis and not self.image.startswith(("/", "./"))):
-            return None
-        return self.image
+    def container_words(self) -> list[str]:
+        """The words before the interpreter, or with pyxis the options of srun."""
+        more = [str(word) for word in self.container_options or ()]
+        if self.image is None:
+            return []
+        if self.pyxis:
+            return [f"--container-image={self.image}", *more]
+        devices = ["--nv"] if self.gpus_per_node else []
+        return [self.container, "exec", *devices, *more, self.image]
 
 
 @dataclass(frozen=True)
@@ -107,7 +103,7 @@ class Layout:
 
 
 def check(given: Mapping[str, Any]) -> JobOptions:
-    """Complete and check options."""
+    """Validate options and complete them by their defaults."""
     options = JobOptions(**check_options(JobOptions, given, "job"))
     _check_lines(options)
     _check_environment(options.environment)
@@ -117,24 +113,40 @@ def check(given: Mapping[str, Any]) -> JobOptions:
             raise InputError(
                 f"job.{name} is {shown(value)}; it must be a number with K, M, G or T, such as 4G"
             )
-    if options.mem is not None and options.mem_per_cpu is not None:
-        raise InputError(
-            f"job.mem is {options.mem} and job.mem_per_cpu is {options.mem_per_cpu}; a job takes "
-            "one of them"
-        )
     if seconds(options.time) <= options.warn_seconds:
         raise InputError(
             f"job.warn_seconds is {options.warn_seconds}; it must be below job.time, which is "
             f"{options.time}"
         )
-    _check_gpus(options)
-    _check_container(options)
     ranks = layout(options).ranks
-    if options.launcher == "srun" and options.mpi == "none" and ranks > 1:
-        raise InputError(
+    srun = options.launcher == "srun"
+    for wrong, sentence in (
+        (
+            options.mem is not None and options.mem_per_cpu is not None,
+            "job.mem and job.mem_per_cpu are both given; a job takes one of them",
+        ),
+        (
+            options.gpu_mode == "per_task" and not srun,
+            "job.gpu_mode is 'per_task', which needs job.launcher=srun: mpirun starts one task on "
+            "each node",
+        ),
+        (
+            options.gpu_type is not None and not options.gpus_per_node,
+            f"job.gpu_type is {options.gpu_type}, which needs job.gpus_per_node, at least 1",
+        ),
+        (
+            options.stage is not None and options.image is not None,
+            "job.stage and job.image are both given; a job takes one of them",
+        ),
+        (options.pyxis and not srun, "job.container is 'pyxis', which needs job.launcher=srun"),
+        (
+            srun and options.mpi == "none" and ranks > 1,
             f"job.mpi is 'none', by which srun would start {ranks} runs of one rank each; leave it "
-            "out, or name one that MPI can use, such as pmix or pmi2"
-        )
+            "out, or name one that MPI can use, such as pmix or pmi2",
+        ),
+    ):
+        if wrong:
+            raise InputError(sentence)
     return options
 
 
@@ -155,7 +167,7 @@ def seconds(time: Text) -> int:
 
 
 def layout(options: JobOptions) -> Layout:
-    """Ranks and nodes, the ones from the others; raises ``InputError`` where they do not agree."""
+    """Return ranks and nodes, the ones from the others; raise ``InputError`` where they differ."""
     ranks, nodes, each = options.ranks, options.nodes, options.ranks_per_node
     if isinstance(nodes, str):
         found = RANGE.fullmatch(nodes)
@@ -183,20 +195,20 @@ def layout(options: JobOptions) -> Layout:
         )
     if nodes is None and each is None:
         return Layout(ranks, None, None)
-    divisor = nodes if nodes is not None else each
+    name, divisor = ("nodes", nodes) if nodes is not None else ("ranks_per_node", each)
     assert divisor is not None
     if ranks % divisor:
-        field = "nodes" if nodes is not None else "ranks_per_node"
         raise InputError(
-            f"job.ranks is {ranks}, which job.{field}, {divisor}, does not divide; every node "
-            "must have the same number of ranks"
+            f"job.ranks is {ranks}, which job.{name}, {divisor}, does not divide; every node must "
+            "have the same number of ranks"
         )
-    nodes, each = (nodes, ranks // nodes) if nodes is not None else (ranks // divisor, divisor)
+    other = ranks // divisor
+    nodes, each = (divisor, other) if name == "nodes" else (other, divisor)
     return Layout(ranks, str(nodes), each)
 
 
 def _check_lines(options: JobOptions) -> None:
-    """Refuses what would break out of its line, above all in a directive."""
+    """Validate that no text breaks out of its line, above all in a directive."""
     for name, value in vars(options).items():
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str) and (not text.strip() or not text.isprintable()):
@@ -209,45 +221,6 @@ def _check_lines(options: JobOptions) -> None:
             )
 
 
-def _check_gpus(options: JobOptions) -> None:
-    if options.gpu_mode == "per_task" and options.launcher != "srun":
-        raise InputError(
-            "job.gpu_mode is 'per_task', which needs job.launcher=srun: mpirun starts one task on "
-            "each node"
-        )
-    if options.gpu_type is None:
-        return
-    if not KIND_OF_GPU.fullmatch(options.gpu_type):
-        raise InputError(
-            f"job.gpu_type is {shown(options.gpu_type)}; it must be a name as SLURM has it, such "
-            "as a100"
-        )
-    if not options.gpus_per_node:
-        raise InputError(
-            f"job.gpu_type is {options.gpu_type}, which needs job.gpus_per_node, at least 1"
-        )
-
-
-def _check_container(options: JobOptions) -> None:
-    if options.image is None:
-        return
-    if options.stage is not None:
-        raise InputError("job.stage and job.image are both given; a job takes one of them")
-    program = PurePath(options.container).name
-    if program in OTHER_WORDS:
-        raise InputError(
-            f"job.container is {shown(options.container)}, which does not take 'exec OPTIONS IMAGE "
-            f"COMMAND'; it must be apptainer, singularity, or {PYXIS}, by which srun starts it"
-        )
-    if options.pyxis and options.launcher != "srun":
-        raise InputError(f"job.container is '{PYXIS}', which needs job.launcher=srun")
-    if not options.pyxis and "://" in options.image:
-        raise InputError(
-            f"job.image is {shown(options.image)}; it must be a file, for every rank would fetch "
-            f"it: '{program} pull' makes one"
-        )
-
-
 def _check_environment(environment: Any) -> None:
     if environment is None:
         return
@@ -256,9 +229,68 @@ def _check_environment(environment: Any) -> None:
             f"job.environment is {shown(environment)}; it must be a mapping of names to texts"
         )
     for name, value in environment.items():
-        if not VARIABLE.fullmatch(name):
+        if not isinstance(name, str) or not VARIABLE.fullmatch(name):
             raise InputError(
                 f"job.environment has {shown(name)}; a variable has a name of letters, digits and _"
             )
-        if not isinstance(value, (int, float, str)) or "\0" in str(value):
-            raise InputError(f"job.environment.{name} is {shown(value)}; it must be a text")
+        # YAML reads FALSE and 1e3 as values that are written otherwise.
+        if type(value) not in (int, str) or "\0" in str(value):
+            raise InputError(
+                f"job.environment.{name} is {shown(value)}; it must be a text, in quotes"
+            )
+
+
+def read_site(name: str) -> dict[str, Any]:
+    """Return the options in a site file."""
+    sites = FILES / "sites"
+    names = [file.stem for file in sites.glob("*.yaml")]
+    path = sites / f"{name}.yaml" if name in names else Path(name)
+    if path.suffix not in (".yaml", ".yml"):
+        raise InputError(
+            f"--site is {shown(name)}; {closest(name, names)}, or the path of a .yaml file"
+        )
+    found = _mapping(read_yaml(path), str(path))
+    try:
+        check_options(JobOptions, found, "job")
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    return found
+
+
+def read_section(path: Path) -> dict[str, Any]:
+    """Return the section ``job`` of an experiment file; empty if there is none."""
+    content = read_yaml(path)
+    section = content.get("job") if isinstance(content, Mapping) else None
+    return _mapping(section, f"job in {path}")
+
+
+def read_words(words: Sequence[str]) -> dict[str, Any]:
+    """Return ``job.key=value`` arguments as options; a variable of the environment is a text."""
+    options: dict[str, Any] = {}
+    for word in words:
+        key, _, text = word.removeprefix("job.").partition("=")
+        name, dot, variable = key.partition(".")
+        if dot and name == "environment":
+            options[name] = {**options.get(name, {}), variable: text}
+        else:
+            options[key] = parse_value(text, f"job.{key}")
+    return options
+
+
+def merged(*sources: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge options, the later over the earlier; variables of ``environment`` add up."""
+    options: dict[str, Any] = {}
+    for source in sources:
+        before, more = options.get("environment"), source.get("environment")
+        options |= source
+        if isinstance(before, Mapping) and isinstance(more, Mapping):
+            options["environment"] = {**before, **more}
+    return options
+
+
+def _mapping(value: Any, where: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise InputError(f"{where} does not hold a mapping of options to values")
+    return dict(value)

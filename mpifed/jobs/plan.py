@@ -1,4 +1,4 @@
-"""From the arguments of the command to a job: its runs, their directories, and its options."""
+"""A job: its runs, their directories and its options, from the arguments of the command."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -21,14 +22,41 @@ from mpifed.errors import InputError
 from mpifed.federation.participation import Bernoulli
 from mpifed.io.yaml_files import as_text
 from mpifed.jobs import options as job_options
-from mpifed.jobs import sources
-from mpifed.jobs.job import Job
+from mpifed.jobs.options import JobOptions, Layout
+from mpifed.results.run_directories import check_output as check_place
 from mpifed.results.run_directories import holds_run
 from mpifed.sweep import plan as sweep
-from mpifed.sweep.references import split_linked
+from mpifed.sweep.plan import Planned, split_linked
 from mpifed.training import request
 
 SECTIONS = {**config.SECTIONS, "participation": Bernoulli}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be submitted."""
+
+    experiment: str
+    text: str | None
+    output: Path
+    sweep: bool
+    runs: tuple[Planned, ...]
+    given: dict[str, Any]
+
+    @property
+    def options(self) -> JobOptions:
+        """The complete, validated options; raises ``InputError``."""
+        return job_options.check(self.given)
+
+    @property
+    def layout(self) -> Layout:
+        """Ranks and nodes."""
+        return job_options.layout(self.options)
+
+    @property
+    def name(self) -> str:
+        """The name of the job in SLURM."""
+        return safe(str(self.options.name or f"mpifed-{self.experiment}"))
 
 
 def plan(words: Sequence[str], site: str | None, output: Path | None, smoke: bool) -> Job:
@@ -37,10 +65,10 @@ def plan(words: Sequence[str], site: str | None, output: Path | None, smoke: boo
     experiment = experiment or DEFAULT_EXPERIMENT
     mapping = config.read_experiment(experiment)
     is_file = experiment not in config.experiment_names()
-    given = sources.merged(
-        sources.read_site(site) if site else {},
-        sources.read_section(Path(experiment)) if is_file else {},
-        sources.read_words([word for word in overrides if word.startswith("job.")]),
+    given = job_options.merged(
+        job_options.read_site(site) if site else {},
+        job_options.read_section(Path(experiment)) if is_file else {},
+        job_options.read_words([word for word in overrides if word.startswith("job.")]),
     )
     overrides = [word for word in overrides if not word.startswith("job.")]
     _, links = split_linked(overrides)
@@ -74,8 +102,7 @@ def check_output(job: Job) -> None:
     output = job.output
     if "\\" in str(output) or not str(output).isprintable():
         raise InputError(f"--output is {str(output)!r}; SLURM takes no such characters in a path")
-    if output.exists() and not output.is_dir():
-        raise InputError(f"--output {output} is a file; it must be a directory, or not exist yet")
+    check_place(output)
     if (output / "job" / "job.json").exists() or holds_run(output):
         raise InputError(
             f"--output {output} already holds a run; continue it with python -m mpifed.jobs "
@@ -85,7 +112,7 @@ def check_output(job: Job) -> None:
 
 def with_changes(job: Job, words: Sequence[str]) -> Job:
     """Return a job with other options and overrides, to continue its unfinished runs."""
-    mine = sources.read_words([word for word in words if word.startswith("job.")])
+    mine = job_options.read_words([word for word in words if word.startswith("job.")])
     before = dict(job.given)
     if "ranks" in mine:
         # The number of ranks given anew goes before a layout that was given for another.
@@ -94,7 +121,7 @@ def with_changes(job: Job, words: Sequence[str]) -> Job:
         if "nodes" in mine or not fits:
             before.pop("ranks_per_node", None)
         before.pop("nodes", None)
-    given = sources.merged(before, mine)
+    given = job_options.merged(before, mine)
     wrong = next((word for word in words if "=" not in word), None)
     if wrong is not None:
         raise InputError(f"'{wrong}' is not an override of the form key=value")

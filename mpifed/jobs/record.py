@@ -1,26 +1,25 @@
-"""The record of a job in its run directory: ``job/job.json``, the script, and a request to
-stop.
-"""
+"""The record of a job in its run directory: ``job/job.json``, the script, and requests to stop."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from mpifed.errors import InputError
 from mpifed.io.atomic import replacing
 from mpifed.io.text import MissingFile, damaged, read_json
-from mpifed.jobs.job import Job
-from mpifed.jobs.reading import MOST
+from mpifed.jobs.plan import Job
 from mpifed.sweep.plan import Planned
 
 VERSION = 1
+
+NUMBER = re.compile("[0-9]{1,18}")
 
 
 @dataclass(frozen=True)
@@ -64,19 +63,17 @@ def prepare(job: Job) -> None:
 
 @contextlib.contextmanager
 def marks_removed(job: Job, tasks: Sequence[int]) -> Iterator[None]:
-    """Remove the marks that runs are finished or asked to stop; put them back if the block
-    fails.
-    """
+    """Remove the marks that runs are finished or to stop; restore them if the block fails."""
     runs = [job.runs[task].directory for task in tasks]
     places = [job.output / "job" / "stop"]
     places += [run / name for run in runs for name in ("job/stop", "DONE")]
-    said = [place for place in dict.fromkeys(places) if place.exists()]
-    for place in said:
+    marks = [place for place in dict.fromkeys(places) if place.exists()]
+    for place in marks:
         place.unlink()
     try:
         yield
     except BaseException:
-        for place in said:
+        for place in marks:
             place.touch(mode=0o600)
         raise
 
@@ -94,11 +91,11 @@ def write(job: Job, history: Sequence[dict[str, Any]], script: str) -> None:
         "history": list(history),
     }
     replace_text(job.output / "job" / "job.sbatch", script)
-    replace_text(job.output / "job" / "job.json", json.dumps(known, indent=2) + "\n")
+    replace_text(_path_of(job.output), json.dumps(known, indent=2) + "\n")
     if job.sweep:
         for number, run in enumerate(job.runs):
             part = {"version": VERSION, "part_of": str(job.output), "task": number}
-            replace_text(run.directory / "job" / "job.json", json.dumps(part, indent=2) + "\n")
+            replace_text(_path_of(run.directory), json.dumps(part, indent=2) + "\n")
 
 
 def entry(number: str, tasks: Sequence[int], report: str | None) -> dict[str, Any]:
@@ -108,113 +105,40 @@ def entry(number: str, tasks: Sequence[int], report: str | None) -> dict[str, An
 
 
 def read(directory: Path) -> tuple[Record, int | None]:
-    """Read the record of a run directory."""
+    """Read the record of a run directory, and the number of the run if it is one of a sweep."""
     found = _load(directory)
     if "part_of" not in found:
         return _record(directory, found), None
-    path, above = _path_of(directory), found["part_of"]
-    if not _is_place(above):
-        raise damaged(path, "part_of is not an absolute path")
-    whole = _load(Path(above))
-    if "part_of" in whole:
-        raise damaged(path, "it is part of a run that is itself a part")
-    record, task = _record(Path(above), whole), found.get("task")
-    if not isinstance(task, int) or not _is_count(task) or task >= len(record.job.runs):
-        raise damaged(path, "task is the number of no run")
+    above = Path(str(found["part_of"]))
+    record, task = _record(above, _load(above)), found.get("task")
+    if not isinstance(task, int) or not 0 <= task < len(record.job.runs):
+        raise damaged(_path_of(directory), "task is the number of no run")
     return record, task
 
 
 def _record(directory: Path, found: dict[str, Any]) -> Record:
-    """The record of a whole job; raises ``InputError`` for a damaged field."""
-    for name, (holds, meant) in FIELDS.items():
-        if name not in found or not holds(found[name]):
-            raise damaged(_path_of(directory), f"{name} is not {meant}")
-    output = Path(found["output"])
-    runs = tuple(
-        Planned(Path(run["directory"]), dict(run["overrides"]), {}) for run in found["runs"]
-    )
-    if not all(_is_within(run.directory, output) for run in runs):
-        raise damaged(_path_of(directory), "a run is not in output")
-    if not found["sweep"] and [run.directory for run in runs] != [output]:
-        raise damaged(_path_of(directory), "runs differs from output, but sweep is false")
-    history = tuple(dict(item) for item in found["history"])
-    if {task for item in history for task in item["tasks"]} != set(range(len(runs))):
-        raise damaged(_path_of(directory), "history does not have every run")
-    job = Job(found["experiment"], found["text"], output, found["sweep"], runs, dict(found["job"]))
-    here = directory.absolute()
-    if job.output != here:  # the directory was moved since
-        job = replace(job, output=here, runs=tuple(_moved(run, job.output, here) for run in runs))
-    return Record(job, history)
-
-
-def _is_text(value: Any) -> bool:
-    """Whether ``value`` is a text that a file may hold."""
-    return isinstance(value, str) and "\0" not in value and _encodes(value)
-
-
-def _encodes(text: str) -> bool:
+    """Return the record of a whole job; the directory may have been moved since."""
     try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _is_place(value: Any) -> bool:
-    """Whether ``value`` is an absolute path that a system may have."""
-    if not _is_text(value) or not value.startswith("/") or not value.isprintable():
-        return False
-    parts = PurePath(value).parts
-    return len(value.encode()) < 4096 and all(len(part.encode()) <= 255 for part in parts)
-
-
-def _is_within(place: Path, folder: Path) -> bool:
-    return place.is_relative_to(folder) and ".." not in place.relative_to(folder).parts
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_number(value: Any) -> bool:
-    """Whether ``value`` is a number of a job as SLURM's commands take it, and nothing else."""
-    return isinstance(value, str) and NUMBER.fullmatch(value) is not None
-
-
-def _is_run(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and _is_place(value.get("directory"))
-        and isinstance(value.get("overrides"), dict)
-    )
-
-
-def _is_entry(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and _is_number(value.get("job"))
-        and isinstance(value.get("tasks"), list)
-        and all(_is_count(task) for task in value["tasks"])
-        and "report" in value
-        and (value["report"] is None or _is_number(value["report"]))
-    )
-
-
-def _list_of(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and bool(value) and all(map(holds, value))
-
-
-NUMBER = re.compile(r"[0-9]{1,18}")
-# What a record must hold.
-FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "experiment": (_is_text, "a text"),
-    "text": (lambda value: value is None or _is_text(value), "a text or null"),
-    "output": (_is_place, "an absolute path"),
-    "sweep": (lambda value: isinstance(value, bool), "true or false"),
-    "job": (lambda value: isinstance(value, dict), "a mapping of options"),
-    "runs": (_list_of(_is_run), "a list of runs, each with directory and overrides"),
-    "history": (_list_of(_is_entry), "a list of jobs, each with the digits of job, and tasks"),
-}
+        before, here = Path(found["output"]), directory.absolute()
+        places = [Path(run["directory"]).relative_to(before) for run in found["runs"]]
+        if any(".." in place.parts for place in places):
+            raise ValueError("a run is not in output")
+        runs = tuple(
+            Planned(here / place, dict(run["overrides"]), {})
+            for place, run in zip(places, found["runs"], strict=True)
+        )
+        history = tuple(dict(item) for item in found["history"])
+        # Numbers of jobs are arguments of SLURM's commands.
+        numbers = [str(item["job"]) for item in history]
+        numbers += [str(item["report"]) for item in history if item["report"]]
+        tasks = {task for item in history for task in item["tasks"]}
+        if not all(map(NUMBER.fullmatch, numbers)) or tasks != set(range(len(runs))):
+            raise ValueError("history does not have a job for every run")
+        given = dict(found["job"])
+        job = Job(found["experiment"], found["text"], here, bool(found["sweep"]), runs, given)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise damaged(_path_of(directory), f"{type(error).__name__}: {error}") from None
+    return Record(job, history)
 
 
 def ask_to_stop(directory: Path) -> None:
@@ -229,7 +153,7 @@ def _path_of(directory: Path) -> Path:
 def _load(directory: Path) -> dict[str, Any]:
     path = _path_of(directory)
     try:
-        found = read_json(path, MOST)
+        found = read_json(path)
     except MissingFile:
         raise InputError(
             f"'{directory}' holds no job: there is no job/job.json in it; python -m mpifed.jobs "
@@ -238,12 +162,6 @@ def _load(directory: Path) -> dict[str, Any]:
     if not isinstance(found, dict) or found.get("version") != VERSION:
         raise InputError(f"'{path}' is not a record of a job that this mpifed can read")
     return found
-
-
-def _moved(run: Planned, before: Path, now: Path) -> Planned:
-    with contextlib.suppress(ValueError):
-        return replace(run, directory=now / run.directory.relative_to(before))
-    return run
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -2,42 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mpifed.errors import one_line
-from mpifed.io.text import damaged
+from mpifed.io.text import MissingFile, damaged, read_text
 from mpifed.jobs import slurm
-from mpifed.jobs.reading import parse_digits, read_head, read_rounds, read_tail
 from mpifed.jobs.record import Record
-
-# Bytes of a file's beginning and end in which its first and last lines are looked for.
-TAIL = 1 << 16
-
-EVENT = re.compile(r"\S+ job \S+ restart (\d+): ")
-# A line of a job's output by which somebody says what is wrong.
-COMPLAINT = re.compile(
-    r"mpifed: "  # what a run says
-    r"|([A-Za-z_][\w.]*(Error|Exception|Interrupt)|SystemExit)\b(:|$)"  # Python's last line
-    r"|\S+: line \d+: |\S*bash: "  # bash
-    r"|\S*\b(srun|sbatch|slurmstepd\S*|slurmd\S*|mpirun|mpiexec\S*): (error|fatal): "
-    r"|.*\b(error while loading shared libraries|ModuleCmd_\w+.*:ERROR:|command not found)"
-)
-
-# Why a life of a job was not its last, as jobs/lib writes it and in words.
-CAUSES = {
-    "time-limit": "time limit",
-    "preempted": "pre-emption",
-    "signal": "request",
-    "unexplained": "unexplained end",
-    "lost": "interruption by SLURM",
-    "ended": "interruption by SLURM",
-}
+from mpifed.results.results import read_metrics
 
 
 @dataclass(frozen=True)
@@ -60,34 +35,35 @@ class Status:
     job: str
     state: str
     restarts: int | None
-    causes: dict[str, int]
     progress: Progress
     printed: Path | None
-    complaint: str | None
 
 
 def progress(directory: Path) -> Progress:
     """Read how far a run has come."""
-    row = _last_row(directory / "metrics.csv")
-    numbers = [
-        int(found[1])
-        for path in (directory / "checkpoints").glob("round-*.h5")
-        if (found := re.fullmatch(r"round-([0-9]{1,18})\.h5", path.name))
-    ]
+    number, accuracy = None, math.nan
+    if (directory / "metrics.csv").exists():
+        metrics = read_metrics(directory / "metrics.csv")
+        if metrics.rows:
+            number = int(metrics.numbers("round")[-1])
+            if "test_accuracy" in metrics.columns:
+                accuracy = float(metrics.numbers("test_accuracy")[-1])
+    checkpoints = sorted((directory / "checkpoints").glob("round-*.h5"))
+    newest = re.fullmatch(r"round-([0-9]{1,18})\.h5", checkpoints[-1].name) if checkpoints else None
     return Progress(
         (directory / "DONE").exists(),
-        row[0] if row else None,
-        read_rounds(directory / "config.yaml"),
-        row[1] if row else None,
-        max(numbers, default=None),
-        _last_event(directory / "job" / "events.txt"),
+        number,
+        _rounds(directory / "config.yaml"),
+        accuracy if math.isfinite(accuracy) else None,
+        int(newest[1]) if newest else None,
+        _last_line(directory / "job" / "events.txt"),
     )
 
 
 def statuses(
     record: Record, tasks: Sequence[int], queued: Sequence[slurm.Queued] | None
 ) -> list[Status]:
-    """Return the status of some runs of a job."""
+    """Return the status of some runs of a job; ``queued`` is None where SLURM does not answer."""
     found = []
     for task in tasks:
         run = record.job.runs[task]
@@ -100,15 +76,13 @@ def statuses(
         if queued is None and not known.finished:
             state = "SLURM does not answer"
         printed = record.job.output / "job" / f"slurm-{name}.out"
-        said = _last_complaint(printed)
         there = printed if printed.exists() else None
-        causes = _causes(run.directory / "job" / "lives.txt", name)
-        found.append(Status(run.directory, name, state, restarts, causes, known, there, said))
+        found.append(Status(run.directory, name, state, restarts, known, there))
     return found
 
 
 def alive(record: Record, tasks: Sequence[int], queued: Sequence[slurm.Queued]) -> bool:
-    """Whether a job for one of these runs waits or runs."""
+    """Return whether a job for one of these runs waits or runs."""
     living = [entry for entry in queued if entry.alive]
     return any(_is_of(entry, record, task) for entry in living for task in tasks)
 
@@ -118,7 +92,7 @@ def in_words(row: Status) -> str:
     known = row.progress
     parts = [f"job {row.job}", row.state]
     if row.restarts:
-        parts.append(f"restarted {row.restarts}x{_in_brackets(row.causes)}")
+        parts.append(f"restarted {row.restarts}x")
     if known.round is not None:
         parts.append(f"round {known.round} of {known.rounds or '?'}")
     if known.test_accuracy is not None:
@@ -127,14 +101,9 @@ def in_words(row: Status) -> str:
         parts.append(f"checkpoint of round {known.checkpoint}")
     lines = [f"{row.directory}: {', '.join(parts)}"]
     if not known.finished:
-        lines += [f"  {said}" for said in (known.event, row.complaint) if said is not None]
+        lines += [f"  {known.event}"] if known.event is not None else []
         lines += [f"  its output: {row.printed}"] if row.printed is not None else []
     return "\n".join(lines)
-
-
-def _in_brackets(counts: dict[str, int]) -> str:
-    words = [f"{number} {CAUSES[cause]}{'s' * (number > 1)}" for cause, number in counts.items()]
-    return f" ({', '.join(words)})" if words else ""
 
 
 def _is_of(entry: slurm.Queued, record: Record, task: int) -> bool:
@@ -158,46 +127,21 @@ def _state(record: Record, directory: Path, known: Progress, entry: slurm.Queued
     return entry.state.lower() if entry is not None else "not in the queue"
 
 
-def _last_row(path: Path) -> tuple[int, float | None] | None:
-    """Round and test accuracy of the last complete row of a file that may be growing."""
-    head, tail = read_head(path, TAIL), read_tail(path, TAIL)
-    if head is None or tail is None or "\n" not in head:
-        return None
-    lines = tail[: tail.rfind("\n") + 1].split("\n")[:-1]
-    if head == tail and len(lines) < 2:
-        return None
+def _rounds(path: Path) -> int | None:
+    """Return ``rounds`` of a run's config.yaml, without the parsing of all of it."""
     try:
-        row = next(csv.DictReader([head[: head.index("\n")], *lines[-1:]], strict=True), {})
-    except csv.Error as error:
-        raise damaged(path, str(error)) from None
-    number = parse_digits(row.get("round"))
-    if number is None:
-        raise damaged(path, "its last row has no round, a whole number")
+        text = read_text(path)
+    except MissingFile:
+        return None
+    found = re.search(r"^rounds:[ \t]+([0-9]{1,18})[ \t]*$", text, re.MULTILINE)
+    if found is None:
+        raise damaged(path, "it has no rounds, a whole number")
+    return int(found[1])
+
+
+def _last_line(path: Path) -> str | None:
     try:
-        accuracy = float(row.get("test_accuracy") or "nan")
-    except (TypeError, ValueError):
-        raise damaged(path, f"test_accuracy of round {number} is not a number") from None
-    return number, accuracy if math.isfinite(accuracy) else None
-
-
-def _last_complaint(path: Path) -> str | None:
-    """The last line with which a job's newest life reports an error."""
-    lines = (read_tail(path, TAIL) or "").splitlines()
-    lives = [found[1] if (found := EVENT.match(line)) else None for line in lines]
-    newest = next((life for life in reversed(lives) if life is not None), None)
-    mine = lines[lives.index(newest) :] if newest is not None else lines
-    own = [line for line in mine if line.startswith("mpifed: ")]
-    said = own or [line for line in mine if COMPLAINT.match(line.strip())]
-    return one_line(said[-1].removeprefix("mpifed: ")) if said else None
-
-
-def _last_event(path: Path) -> str | None:
-    lines = (read_tail(path, TAIL) or "").splitlines()
+        lines = read_text(path).splitlines()
+    except MissingFile:
+        return None
     return one_line(lines[-1]) if lines else None
-
-
-def _causes(path: Path, job: str) -> dict[str, int]:
-    """How the lives of a job ended after which there was another; see jobs/lib/mpifed_job.sh."""
-    lines = [line.split() for line in (read_tail(path, TAIL) or "").splitlines()]
-    ended = (line[2] for line in lines if len(line) > 2 and line[0] == job)
-    return dict(Counter(cause for cause in ended if cause in CAUSES))

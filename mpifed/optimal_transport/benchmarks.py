@@ -6,16 +6,6 @@ map is affine), a fixed random convex network, and the trained potentials Mix3to
 al. 2021 ("Do neural optimal transport solvers work?"). Samples are a function of the generator
 passed in; they are computed in float64 and rounded, so that float32 and float64 runs see the same
 data.
-
-Mixtures of Gaussians, to draw samples from.
-
-Benchmarks of two Gaussians, whose optimal map is affine and in closed form.
-
-The published trained potentials of the Wasserstein-2 benchmark, read from their files.
-
-Benchmarks whose map is the gradient of convex networks: random ones, and the published ones.
-
-The benchmarks by name.
 """
 
 from __future__ import annotations

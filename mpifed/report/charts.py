@@ -1,4 +1,4 @@
-"""The charts of a report, for pictures and for the page alike."""
+"""The charts of a report: lines on a pair of axes, for the page and for picture files alike."""
 
 from __future__ import annotations
 
@@ -7,17 +7,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from mpifed.report.chart import Chart, Line
-from mpifed.report.columns import MEASURES
-from mpifed.report.consensus import DISTANCE, numbers
+from mpifed.report.comparisons import DISTANCE, contractions, difference
 from mpifed.report.groups import Curve, Group
-from mpifed.report.labels import method_title
 from mpifed.report.looks import Look, looks
-from mpifed.report.measures import measured
-from mpifed.report.paired import minus
-from mpifed.report.tables import ACCURACY, DECILE
-from mpifed.report.units import bit_prefix
-from mpifed.report.words import in_words
+from mpifed.report.runs import ACCURACY, DECILE, MEASURES, SCORES
+from mpifed.report.tables import bit_prefix, measured
+
+LINES = 6  # in one panel; more make small multiples
 
 ROUNDS, BITS, SECONDS, CLOCK = "rounds", "bits", "seconds", "simulated-seconds"
 X_LABELS = {
@@ -29,100 +25,197 @@ WIDE = 10.0  # from this ratio of most to fewest bits on, their axis is logarith
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """How methods are called and drawn."""
+class Line:
+    """One curve of finite points, with the half height of its band."""
 
-    looks: Mapping[str, Look]
-    names: Mapping[str, str] = field(default_factory=dict)
+    x: np.ndarray
+    y: np.ndarray
+    band: np.ndarray
+    name: str
+    look: Look
+    method: str = ""
+    panel: str = ""
 
-    def name(self, group: Group) -> str:
-        """Return the name of a group beside its line."""
-        name = self.names.get(group.method, in_words(group.method))
-        return name if group.finished else f"{name} (unfinished)"
-
-
-def drawn(groups: Sequence[Group], names: Mapping[str, str] | None = None) -> Drawn:
-    """Return how the methods of all groups are drawn."""
-    methods = [(method_title(group.runs[0].config), group.method) for group in groups]
-    return Drawn(looks(list(dict.fromkeys(methods))), names or {})
+    def part(self, keep: np.ndarray) -> Line:
+        """Return some points of the line."""
+        return replace(self, x=self.x[keep], y=self.y[keep], band=self.band[keep])
 
 
-def charts(groups: Sequence[Group], how: Drawn, other: Group | None = None) -> list[Chart]:
-    """Return the charts of one data set for which its runs have numbers."""
-    titles = {
-        "test-accuracy": (ACCURACY, "Test accuracy, average over clients (%)", 100.0, False),
-        "bottom-decile": (DECILE, "Test accuracy, bottom decile of clients (%)", 100.0, False),
-        "train-loss": ("train_loss", "Training loss, average over clients", 1.0, False),
-    }
-    for column in measured(groups):
-        measure = MEASURES[column]
-        titles[column.replace("_", "-")] = (column, measure.title, measure.factor, measure.log)
-    found = []
-    for name, (column, title, factor, log) in titles.items():
-        curves = [(group, group.curve(column, factor)) for group in groups]
-        chart = Chart(
-            name, ROUNDS, title, in_words(groups[0].data), X_LABELS[ROUNDS], (), (), y_log=log
+@dataclass(frozen=True)
+class Chart:
+    """Lines on a pair of axes, in as many panels as they need.
+
+    ``marks`` has vertical lines with their names by the title of their panel, "" for all of them.
+    """
+
+    column: str
+    x: str
+    title: str
+    subtitle: str
+    x_label: str
+    lines: tuple[Line, ...] = ()
+    guides: tuple[Line, ...] = ()
+    x_log: bool = False
+    y_log: bool = False
+    marks: Mapping[str, tuple[float, str]] = field(default_factory=dict)
+    most: int = LINES
+
+    @property
+    def name(self) -> str:
+        """The name of its file, without an ending."""
+        return f"{self.column}-{self.x}" if self.x else self.column
+
+    @property
+    def x_limits(self) -> tuple[float, float]:
+        """The ends of the horizontal axis."""
+        if not self.x:  # shares of the clients
+            return 0.0, 100.0
+        low = float(min(line.x.min() for line in self.lines))
+        high = float(max(line.x.max() for line in self.lines))
+        return around(low, high, self.x_log, 0.03)
+
+    @property
+    def y_limits(self) -> tuple[float, float]:
+        """The ends of the vertical axis: around lines, their bands, and guides."""
+        lows = [float((line.y - line.band).min()) for line in (*self.lines, *self.guides)]
+        return around(
+            min(lows), max(float((line.y + line.band).max()) for line in self.lines), self.y_log
         )
-        found += _against_all([one for one in curves if _finite(one[1])], how, chart)
+
+    def panels(self) -> list[tuple[Line, ...]]:
+        """Return the lines of each panel, as evenly as it can be; no two of one look alike."""
+        found: list[tuple[Line, ...]] = []
+        for panel in dict.fromkeys(line.panel for line in self.lines):
+            lines = [line for line in self.lines if line.panel == panel]
+            for part in np.array_split(np.arange(len(lines)), -(-len(lines) // self.most)):
+                found += _unlike([lines[index] for index in part])
+        return found
+
+
+def _unlike(lines: Sequence[Line]) -> list[tuple[Line, ...]]:
+    """Divide lines so that no two of a part have one colour and one kind of dashes."""
+    found: list[dict[tuple[str, tuple[float, ...]], Line]] = []
+    for line in lines:
+        drawn = line.look.colour, line.look.strokes
+        part = next((part for part in found if drawn not in part), None)
+        if part is None:
+            part = {}
+            found.append(part)
+        part[drawn] = line
+    return [tuple(part.values()) for part in found]
+
+
+def around(low: float, high: float, log: bool = False, margin: float = 0.04) -> tuple[float, float]:
+    """Return limits of an axis around values from ``low`` to ``high``."""
+    if log:
+        factor = (high / low) ** margin if high > 1.0001 * low else 2.0
+        return low / factor, high * factor
+    extra = margin * (high - low)
+    if high - low <= 1e-9 * max(abs(low), abs(high)):
+        extra = max(0.01 * abs(low), 0.5)
+    return low - extra, high + extra
+
+
+def thinned(values: np.ndarray, intervals: int) -> np.ndarray:
+    """Return the points of a curve that draw alike: the least and largest of each interval."""
+    points = len(values)
+    if points <= 2 * intervals:
+        return np.arange(points)
+    parts = np.array_split(np.arange(points), intervals)
+    kept = [part[find(values[part])] for part in parts for find in (np.argmin, np.argmax)]
+    return np.unique([0, *kept, points - 1])
+
+
+def looks_of(groups: Sequence[Group]) -> dict[str, Look]:
+    """Return how the methods of all groups are drawn."""
+    named = {group.method: group.runs[0].config["algorithm"]["name"] for group in groups}
+    return looks([(name, method) for method, name in named.items()])
+
+
+def charts(
+    groups: Sequence[Group], drawn: Mapping[str, Look], other: Group | None = None
+) -> list[Chart]:
+    """Return the charts of one data set for which its runs have numbers."""
+    data = groups[0].words[0]
+    found = []
+    for column, measure in (SCORES | {c: MEASURES[c] for c in measured(groups)}).items():
+        curves = [(group, group.curve(column, measure.factor)) for group in groups]
+        name = "bottom-decile" if column == DECILE else column.replace("_", "-")
+        chart = Chart(name, ROUNDS, measure.title, data, X_LABELS[ROUNDS], y_log=measure.log)
+        found += _against_all([one for one in curves if _finite(one[1])], drawn, chart)
     if other is not None:
-        title = f"Test accuracy minus that of {how.name(other)} (points)"
-        curves = [
-            (group, minus(group, other, ACCURACY, 100)) for group in groups if group is not other
-        ]
-        chart = Chart("difference", ROUNDS, title, in_words(groups[0].data), X_LABELS[ROUNDS], ())
-        lines = [
-            _line(curve.rounds, group, curve, how) for group, curve in curves if _finite(curve)
-        ]
-        found += [replace(chart, lines=tuple(lines))] if lines else []
-    return found + _of_clients(groups, how) + _of_consensus(groups, how)
+        title = f"Test accuracy minus that of {other.title} (points)"
+        curves = [(g, difference(g, other, ACCURACY, 100)) for g in groups if g is not other]
+        lines = [_line(curve.rounds, g, curve, drawn) for g, curve in curves if _finite(curve)]
+        chart = Chart("difference", ROUNDS, title, data, X_LABELS[ROUNDS], tuple(lines))
+        found += [chart] if lines else []
+    return found + _of_clients(groups, drawn) + _of_consensus(groups, drawn)
 
 
 def _finite(curve: Curve) -> bool:
     return bool(np.isfinite(curve.mean).any())
 
 
-def _against_all(curves: Sequence[tuple[Group, Curve]], how: Drawn, chart: Chart) -> list[Chart]:
+def _line(x: np.ndarray, group: Group, curve: Curve, drawn: Mapping[str, Look]) -> Line:
+    look = drawn[group.method]
+    line = Line(x, curve.mean, curve.deviation, group.title, look, group.method)
+    return line.part(np.isfinite(curve.mean))
+
+
+def _against_all(
+    curves: Sequence[tuple[Group, Curve]], drawn: Mapping[str, Look], chart: Chart
+) -> list[Chart]:
     """The chart against rounds, and against all else of which every curve has numbers."""
     if not curves:
         return []
-    found = [_scaled(chart, [_line(curve.rounds, g, curve, how) for g, curve in curves])]
+    found = [_scaled(chart, [_line(curve.rounds, g, curve, drawn) for g, curve in curves])]
     counted = [(g, curve) for g, curve in curves if np.isfinite(curve.bits).all()]
     if any(curve.bits[-1] > 0 for _, curve in counted):
-        found.append(_against_bits(counted, how, chart))
+        found.append(_against_bits(counted, drawn, chart))
     for x, column in ((SECONDS, "seconds"), (CLOCK, "simulated_seconds")):
-        if chart.column == CLOCK:
-            continue
-        clocks = [(g, curve, g.curve(column).mean) for g, curve in curves]
-        lines = [_line(s, g, curve, how) for g, curve, s in clocks if np.isfinite(s).all()]
+        clocks = [(g, curve, g.curve(column).mean) for g, curve in curves if chart.column != CLOCK]
+        lines = [_line(s, g, curve, drawn) for g, curve, s in clocks if np.isfinite(s).all()]
         if lines:
             found.append(_scaled(replace(chart, x=x, x_label=X_LABELS[x]), lines))
     return [one for one in found if one.lines]
 
 
-def _against_bits(counted: Sequence[tuple[Group, Curve]], how: Drawn, chart: Chart) -> Chart:
+def _against_bits(
+    counted: Sequence[tuple[Group, Curve]], drawn: Mapping[str, Look], chart: Chart
+) -> Chart:
     """The chart against the bits sent. A method that sends nothing has only its last value."""
     last = [curve.bits[-1] for _, curve in counted if curve.bits[-1] > 0]
     wide = max(last) >= WIDE * min(last)
     unit, prefix = bit_prefix(max(last))
-    lines = [_line(curve.bits / unit, group, curve, how) for group, curve in counted]
+    lines = [_line(curve.bits / unit, group, curve, drawn) for group, curve in counted]
     if wide:
-        lines = [line if line.x[-1] == 0 else _part(line, line.x > 0) for line in lines]
+        lines = [line if line.x[-1] == 0 else line.part(line.x > 0) for line in lines]
     start = min(line.x[0] for line in lines if line.x[-1] > 0)
     lines = [line if line.x[-1] > 0 else _last_value(line, start) for line in lines]
     label = f"sent by all clients, up and down ({prefix}bit)"
     return _scaled(replace(chart, x=BITS, x_label=label, x_log=wide), lines)
 
 
+def _last_value(line: Line, x: float) -> Line:
+    name = f"{line.name} (sends nothing)"
+    return replace(line, x=np.array([x]), y=line.y[-1:], band=line.band[-1:], name=name)
+
+
 def _scaled(chart: Chart, lines: Sequence[Line]) -> Chart:
     """Return the chart with lines; its axis is not logarithmic if one of them is negative."""
     log = chart.y_log and all((line.y >= 0).all() for line in lines)
     if log:
-        lines = [line for line in (_part(line, line.y > 0) for line in lines) if len(line.x)]
-        lines = [replace(line, band=np.minimum(line.band, 0.9 * line.y)) for line in lines]
+        lines = [_positive(line) for line in lines if (line.y > 0).any()]
     return replace(chart, lines=tuple(lines), y_log=log)
 
 
-def _of_clients(groups: Sequence[Group], how: Drawn) -> list[Chart]:
+def _positive(line: Line) -> Line:
+    """Return the part of a line that a logarithmic axis can show, with its band."""
+    line = line.part(line.y > 0)
+    return replace(line, band=np.minimum(line.band, 0.9 * line.y))
+
+
+def _of_clients(groups: Sequence[Group], drawn: Mapping[str, Look]) -> list[Chart]:
     """Each method's clients from the least to the most accurate one."""
     lines = []
     for group in groups:
@@ -130,38 +223,36 @@ def _of_clients(groups: Sequence[Group], how: Drawn) -> list[Chart]:
         if accuracies is not None:
             share = 100 * np.arange(1, len(accuracies) + 1) / len(accuracies)
             none = np.zeros_like(share)
-            curve = Curve(share, none, 100 * np.sort(accuracies), none)
-            lines.append(_line(share, group, curve, how))
+            lines.append(
+                _line(share, group, Curve(share, none, 100 * np.sort(accuracies), none), drawn)
+            )
     title, x_label = "Test accuracy of each client (%)", "clients, least accurate first (%)"
-    mark = (10.0, "bottom decile")
-    subtitle = in_words(groups[0].data)
-    return (
-        [Chart("clients", "", title, subtitle, x_label, tuple(lines), mark=mark)] if lines else []
-    )
+    marks = {"": (10.0, "bottom decile")}
+    chart = Chart("clients", "", title, groups[0].words[0], x_label, tuple(lines), marks=marks)
+    return [chart] if lines else []
 
 
-def _of_consensus(groups: Sequence[Group], how: Drawn) -> list[Chart]:
+def _of_consensus(groups: Sequence[Group], drawn: Mapping[str, Look]) -> list[Chart]:
     """The squared distance from consensus, and the predicted one from its start."""
-    pairs = []
-    for group in groups:
-        curve = group.curve(DISTANCE)
-        if (curve.mean > 0).any():
-            line = _line(curve.rounds, group, curve, how)
-            line = _part(line, line.y > 0)
-            pairs.append((group, replace(line, band=np.minimum(line.band, 0.9 * line.y))))
+    curves = [(group, group.curve(DISTANCE)) for group in groups]
+    pairs = [
+        (group, _positive(_line(curve.rounds, group, curve, drawn)))
+        for group, curve in curves
+        if (curve.mean > 0).any()
+    ]
     if not pairs:
         return []
     floor = min(float(line.y.min()) for _, line in pairs) / 2
     end = max(float(line.x[-1]) for _, line in pairs)
     guides = []
     for group, line in pairs:
-        left = numbers(group)[0]
+        left = contractions(group)[0]
         if 0 < left < 1:
             last = line.x[0] + np.log(floor / line.y[0]) / np.log(left)
             x = np.linspace(line.x[0], min(last, end), 50)
             y = line.y[0] * left ** (x - line.x[0])
-            guides.append(Line(x, y, np.zeros_like(x), "", line.look, line.method))
-    subtitle = in_words(groups[0].data)
+            guides.append(replace(line, x=x, y=y, band=np.zeros_like(x)))
+    subtitle = groups[0].words[0]
     subtitle += "; thin: what averaging alone is predicted to leave" if guides else ""
     title = "Distance from consensus, (1/n) Σ ‖x − x̄‖²"
     lines = tuple(line for _, line in pairs)
@@ -169,18 +260,3 @@ def _of_consensus(groups: Sequence[Group], how: Drawn) -> list[Chart]:
         Chart("consensus-distance", ROUNDS, title, subtitle, X_LABELS[ROUNDS], lines,
               tuple(guides), y_log=True)
     ]  # fmt: skip
-
-
-def _line(x: np.ndarray, group: Group, curve: Curve, how: Drawn) -> Line:
-    look = how.looks[group.method]
-    line = Line(x, curve.mean, curve.deviation, how.name(group), look, group.method)
-    return _part(line, np.isfinite(curve.mean))
-
-
-def _part(line: Line, keep: np.ndarray) -> Line:
-    return replace(line, x=line.x[keep], y=line.y[keep], band=line.band[keep])
-
-
-def _last_value(line: Line, x: float) -> Line:
-    name = f"{line.name} (sends nothing)"
-    return replace(line, x=np.array([x]), y=line.y[-1:], band=line.band[-1:], name=name)

@@ -1,44 +1,47 @@
-"""One figure of any column of metrics.csv: a line for each value of some keys, panels for the
-rest.
-"""
+"""A chart of any column of metrics.csv: a line for each value of some keys, panels for the rest."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpifed.config.experiments import safe
 from mpifed.errors import InputError, closest
-from mpifed.report.columns import larger_is_better
-from mpifed.report.keys import differing, label, naturally
-from mpifed.report.labels import leaves
+from mpifed.report.charts import ROUNDS, Chart, Line
+from mpifed.report.groups import differing, label, leaves, naturally, short
 from mpifed.report.looks import look
-from mpifed.report.pictures import GREY, Pictures, save
-from mpifed.report.placing import FEW_POINTS
-from mpifed.report.reading import Run, read_columns
-from mpifed.report.wanted import PROGRESS, Wanted, file_name
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from mpifed.report.runs import COLUMNS, MEASURES, Run, larger_is_better, read_columns
 
 # Where a logarithmic axis ends: gaps of float64 below it are noise.
 FLOOR = 1e-16
+MOST = 12  # lines in a panel
+
+# Values of x that are not keys, each with its column and the label of the axis.
+PROGRESS = {
+    ROUNDS: ("round", "communication round"),
+    "bits": ("up_bits", "bits sent by all clients"),
+    "floats": ("up_floats", "numbers sent by all clients"),
+    "simulated_seconds": ("simulated_seconds", "seconds of the simulated federation"),
+}
 
 
-ACROSS = 3  # panels in a row
-DOTS = 110  # an inch
-PANEL = (4.2, 3.1)  # inches
-MARGIN = 0.03  # of the x that are drawn, where --until sets them
-TICKS = 4  # intervals between numbers on x, at most
+@dataclass(frozen=True)
+class Wanted:
+    """What --figure or --grid and their options ask for."""
+
+    column: str
+    x: str = ROUNDS
+    by: tuple[str, ...] = ()
+    linear: bool = False
+    aside: tuple[str, ...] = ()
+    until: float | None = None
 
 
 @dataclass(frozen=True)
 class Series:
-    """The points of one line, averaged over seeds."""
+    """The points of one line, averaged over seeds; x is NaN for a level line."""
 
     panel: str
     line: str
@@ -46,16 +49,15 @@ class Series:
     y: np.ndarray
 
 
-def draw_figure(
-    every: Sequence[Series], wanted: Wanted, output: Path, made: Pictures | None = None
-) -> list[Path]:
-    """Draw ``series`` and save the figure."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    made = made or Pictures()
-    with matplotlib.rc_context(made.style()):
-        return save(_figure(every, wanted), output, file_name(wanted), made, DOTS)
+def file_name(wanted: Wanted) -> str:
+    """Return the name of the figure's file, without an ending, another for each request."""
+    words = [wanted.column, wanted.x, *(["by", *map(short, wanted.by)] if wanted.by else [])]
+    words += ["aside", *map(short, wanted.aside)] if wanted.aside else []
+    words += [f"until-{wanted.until:g}"] if wanted.until is not None else []
+    words += ["linear"] if wanted.linear else []
+    if wanted.column in (*COLUMNS, *MEASURES) and wanted.x in PROGRESS and len(words) == 2:
+        words.append("figure")  # for the report has a picture of the plain name
+    return safe("-".join(words).replace("_", "-").replace(".", "-"))
 
 
 def series(runs: Sequence[Run], wanted: Wanted) -> list[Series]:
@@ -81,24 +83,27 @@ def series(runs: Sequence[Run], wanted: Wanted) -> list[Series]:
 
 def _check_keys(flat: Sequence[Mapping[str, str]], wanted: Wanted) -> None:
     keys = sorted({key for said in flat for key in said})
-    for option, key in [*(("--by", key) for key in wanted.by), ("--x", wanted.x)]:
-        if key not in keys and not (option == "--x" and key in PROGRESS):
-            words = [*PROGRESS, *keys] if option == "--x" else keys
-            raise InputError(f"{option} is '{key}', which no run has; {closest(key, words)}")
-    if wanted.x not in PROGRESS:
-        if wanted.until is not None:
+    for option, key, known in (
+        *(("--by", key, keys) for key in wanted.by),
+        ("--x", wanted.x, [*PROGRESS, *keys]),
+    ):
+        if key not in known:
+            raise InputError(f"{option} is '{key}', which no run has; {closest(key, known)}")
+    if wanted.x in PROGRESS:
+        return
+    if wanted.until is not None:
+        raise InputError(
+            f"--until is {wanted.until:g}, but --x is the key '{wanted.x}'; it goes with "
+            f"{', '.join(PROGRESS)}"
+        )
+    for said in flat:
+        try:
+            float(said.get(wanted.x, "nan"))
+        except ValueError:
             raise InputError(
-                f"--until is {wanted.until:g}, but --x is the key '{wanted.x}'; it goes with "
-                f"{', '.join(PROGRESS)}"
-            )
-        for said in flat:
-            try:
-                float(said.get(wanted.x, "nan"))
-            except ValueError:
-                raise InputError(
-                    f"--x is '{wanted.x}', which is {said[wanted.x]} in a run; it must be a number "
-                    "in all that have it"
-                ) from None
+                f"--x is '{wanted.x}', which is {said[wanted.x]} in a run; it must be a number in "
+                "all that have it"
+            ) from None
 
 
 def _points(run: Run, wanted: Wanted, key: float | None) -> tuple[np.ndarray, np.ndarray]:
@@ -108,11 +113,11 @@ def _points(run: Run, wanted: Wanted, key: float | None) -> tuple[np.ndarray, np
     table = table[np.isfinite(table[:, 0])]
     if not len(table):
         raise InputError(f"'{run.path}' has no number in the column '{wanted.column}'")
-    if key is None:
-        if wanted.until is not None:
-            table = table[table[:, 1] <= wanted.until]
-        return table[:, 1], table[:, 0]
-    return np.array([key]), table[-1:, 0]
+    if key is not None:
+        return np.array([key]), table[-1:, 0]
+    if wanted.until is not None:
+        table = table[table[:, 1] <= wanted.until]
+    return table[:, 1], table[:, 0]
 
 
 def _mean(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
@@ -122,61 +127,25 @@ def _mean(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, n
     return x, y
 
 
-def _figure(every: Sequence[Series], wanted: Wanted) -> Figure:
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
-    panels = sorted({s.panel for s in every}, key=naturally)
-    lines = sorted({s.line for s in every}, key=naturally)
-    across = min(ACROSS, len(panels))
-    down = -(-len(panels) // across)
-    figure = Figure(figsize=(PANEL[0] * across, PANEL[1] * down), layout="constrained")
-    grid = figure.subplots(down, across, squeeze=False, sharey=True)
-    for axes in grid.flat[len(panels) :]:
-        axes.set_axis_off()
-    for panel, axes in zip(panels, grid.flat, strict=False):
-        axes.set_title(panel, fontsize=10, pad=6)
-        shown = sorted((s for s in every if s.panel == panel), key=lambda s: lines.index(s.line))
-        for s in shown:
-            _draw(axes, s, lines.index(s.line), wanted)
-        if wanted.x in PROGRESS:
-            # Numbers sent are long ones, and a panel is narrow.
-            axes.xaxis.set_major_locator(MaxNLocator(TICKS, integer=wanted.x == "rounds"))
-            if wanted.until is not None:
-                axes.set_xlim(-MARGIN * wanted.until, (1 + MARGIN) * wanted.until)
-        axes.set_xlabel(PROGRESS[wanted.x][1] if wanted.x in PROGRESS else wanted.x)
-        if not wanted.linear:
-            axes.set_yscale("log")
-    for axes in grid[:, 0]:
-        axes.set_ylabel(wanted.column)
-    named: dict[str, Any] = {}
-    for axes in grid.flat[: len(panels)]:
-        drawn, names = axes.get_legend_handles_labels()
-        named |= {name: line for line, name in zip(drawn, names, strict=True)}
-    named = {line: named[line] for line in lines if line in named}
-    if len(lines) > 1:
-        figure.legend(
-            list(named.values()),
-            list(named),
-            loc="outside lower center",
-            ncols=min(2 * across, len(lines)),
-            frameon=False,
-        )
-    return figure
-
-
-def _draw(axes: Axes, s: Series, index: int, wanted: Wanted) -> None:
-    style = look(index)
-    y = s.y if wanted.linear else np.maximum(s.y, FLOOR)
-    if np.isnan(s.x).all():
-        level = {"color": style.colour, "linestyle": style.dashes, "label": s.line}
-        axes.axhline(float(y[0]), linewidth=1.5, **level)
-        return
-    marker = "o" if len(s.x) <= FEW_POINTS else None
-    axes.plot(s.x, y, color=style.colour, linestyle=style.dashes, marker=marker, label=s.line,
-              linewidth=1.5)  # fmt: skip
+def chart_of(every: Sequence[Series], wanted: Wanted) -> Chart:
+    """Return the chart: a panel for each title, in which lines of one name look alike."""
+    names = sorted({s.line for s in every}, key=naturally)
+    known = np.concatenate([s.x[np.isfinite(s.x)] for s in every])
+    ends = np.array([known.min(), known.max()] if len(known) else [0.0, 1.0])
+    lines = []
+    for s in sorted(every, key=lambda s: (naturally(s.panel), names.index(s.line))):
+        level = np.isnan(s.x).all()
+        x, y = (ends, np.repeat(s.y[:1], 2)) if level else (s.x, s.y)
+        y = y if wanted.linear else np.maximum(y, FLOOR)
+        style = look(names.index(s.line))
+        lines.append(Line(x, y, np.zeros_like(y), s.line, style, s.line, s.panel))
+    marks = {}
     if wanted.x not in PROGRESS and not wanted.by:
-        axes.axvline(best(s, wanted.column), color=GREY, linewidth=1, linestyle=(0, (2, 2)))
+        keyed = [s for s in every if np.isfinite(s.x).any()]
+        marks = {s.panel: (best(s, wanted.column), "best") for s in keyed}
+    x_label = PROGRESS[wanted.x][1] if wanted.x in PROGRESS else wanted.x
+    return Chart(file_name(wanted), wanted.x, wanted.column, "", x_label, tuple(lines),
+                 y_log=not wanted.linear, marks=marks, most=MOST)  # fmt: skip
 
 
 def best(s: Series, column: str) -> float:

@@ -1,26 +1,24 @@
-"""A grid of runs over two keys: the last values of a column, the best of each row framed. ``--grid
-validation_loss --x algorithm.step --by algorithm.flix_alpha`` is how Gasanov et al. choose step
-sizes (2021, Figs.
+"""A grid of runs over two keys: the last values of a column, the best of each row framed.
+
+``--grid validation_loss --x algorithm.step --by algorithm.flix_alpha`` is how Gasanov et al. choose
+step sizes (2021, Figs. 5 and 6).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mpifed.config.experiments import safe
 from mpifed.errors import InputError, closest
-from mpifed.report.columns import larger_is_better
-from mpifed.report.figure import DOTS
-from mpifed.report.grid_tables import Grid, WantedGrid, csv_text, markdown
-from mpifed.report.keys import differing, label, naturally, short
-from mpifed.report.labels import leaves
-from mpifed.report.pictures import Pictures, save
-from mpifed.report.reading import Run, read_columns
+from mpifed.report.figure import Wanted
+from mpifed.report.groups import differing, label, leaves, naturally, short
+from mpifed.report.runs import Run, larger_is_better, read_columns
+from mpifed.report.tables import NONE, Table, csv_lines
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,40 +30,36 @@ FRAME = "#D00000"
 CELL = (0.62, 0.42)  # inches
 MARGIN = (1.1, 1.1)  # inches around the cells, for labels and the title
 DARK = 0.6  # from this share of the colours on, numbers are white
+DIVERGED = "not finite"
 
 
-def draw_grid(
-    found: Sequence[Grid], wanted: WantedGrid, output: Path, made: Pictures | None = None
-) -> tuple[list[Path], str]:
-    """Write the figure and the tables of ``grids``."""
-    import matplotlib
+@dataclass(frozen=True)
+class Grid:
+    """The values of one panel, averaged over seeds."""
 
-    matplotlib.use("Agg")
-    text = markdown(found, wanted)
-    made = made or Pictures()
-    name = safe(f"{wanted.column}-grid-{short(wanted.x)}-{short(wanted.by)}".replace("_", "-"))
-    tables = [output / f"{name}.md", output / f"{name}.csv"]
-    with matplotlib.rc_context(made.style()):
-        pictures = save(_figure(found, wanted), output, name, made, DOTS)
-    for path, content in zip(tables, (text, csv_text(found, wanted)), strict=True):
-        path.write_text(content, encoding="utf-8")
-    return [*tables, *pictures], text
+    panel: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: np.ndarray
+    diverged: np.ndarray
+    best: np.ndarray
 
 
-def grids(runs: Sequence[Run], wanted: WantedGrid) -> list[Grid]:
+def grids(runs: Sequence[Run], wanted: Wanted) -> list[Grid]:
     """Return a grid for each panel, in the order of their names."""
+    (by,) = wanted.by
     flat = [leaves(run.config) for run in runs]
     keys = sorted({key for said in flat for key in said})
-    for option, key in (("--x", wanted.x), ("--by", wanted.by)):
+    for option, key in (("--x", wanted.x), ("--by", by)):
         if key not in keys:
             raise InputError(f"{option} is '{key}', which no run has; {closest(key, keys)}")
-    apart = differing(flat, {wanted.x, wanted.by, *wanted.aside})
+    apart = differing(flat, {wanted.x, by, *wanted.aside})
     cells: dict[str, dict[tuple[str, str], list[float]]] = {}
     for run, said in zip(runs, flat, strict=True):
         if run.finished or run.diverged:
-            place = tuple(_number(said.get(key, "null")) for key in (wanted.by, wanted.x))
+            row, column = (_number(said.get(key, "null")) for key in (by, wanted.x))
             of_panel = cells.setdefault(label(said, apart), {})
-            of_panel.setdefault((place[0], place[1]), []).append(_last(run, wanted.column))
+            of_panel.setdefault((row, column), []).append(_last(run, wanted.column))
     if not cells:
         raise InputError("--grid needs runs that are finished; none of these is")
     if all(math.isnan(v) for panel in cells.values() for c in panel.values() for v in c):
@@ -73,7 +67,7 @@ def grids(runs: Sequence[Run], wanted: WantedGrid) -> list[Grid]:
     return [_grid(panel, cells[panel], wanted) for panel in sorted(cells, key=naturally)]
 
 
-def _grid(panel: str, cells: dict[tuple[str, str], list[float]], wanted: WantedGrid) -> Grid:
+def _grid(panel: str, cells: dict[tuple[str, str], list[float]], wanted: Wanted) -> Grid:
     rows, columns = (tuple(sorted({c[axis] for c in cells}, key=naturally)) for axis in (0, 1))
     values = np.full((len(rows), len(columns)), np.nan)
     diverged = np.zeros(values.shape, bool)
@@ -81,9 +75,9 @@ def _grid(panel: str, cells: dict[tuple[str, str], list[float]], wanted: WantedG
         place = rows.index(row), columns.index(column)
         values[place] = np.mean(of_seeds)
         diverged[place] = np.isnan(values[place])
-    worst = -np.inf if larger_is_better(wanted.column) else np.inf
-    known = np.where(np.isnan(values), worst, values)
-    best = known.argmax(axis=1) if larger_is_better(wanted.column) else known.argmin(axis=1)
+    larger = larger_is_better(wanted.column)
+    known = np.where(np.isnan(values), -np.inf if larger else np.inf, values)
+    best = known.argmax(axis=1) if larger else known.argmin(axis=1)
     best[np.isnan(values).all(axis=1)] = -1
     return Grid(panel, rows, columns, values, diverged, best)
 
@@ -103,27 +97,75 @@ def _number(text: str) -> str:
         return text
 
 
-def _figure(found: Sequence[Grid], wanted: WantedGrid) -> Figure:
+def grid_name(wanted: Wanted) -> str:
+    """Return the name of the grid's files, without an ending."""
+    words = f"{wanted.column}-grid-{short(wanted.x)}-{short(wanted.by[0])}"
+    return safe(words.replace("_", "-"))
+
+
+def grid_markdown(found: Sequence[Grid], wanted: Wanted) -> str:
+    """Return the values as Markdown, the best of each row bold."""
+    best = "largest" if larger_is_better(wanted.column) else "least"
+    parts = [f"{wanted.column} at the last round; the {best} of each row is bold.\n"]
+    by, x = short(wanted.by[0]), short(wanted.x)
+    for grid in found:
+        rows = [
+            [name, *(_cell(grid, row, column) for column in range(len(grid.columns)))]
+            for row, name in enumerate(grid.rows)
+        ]
+        panel = f"**{grid.panel}**" if grid.panel else ""
+        parts.append(Table([f"{by} \\ {x}", *grid.columns], rows, 1, panel).markdown())
+        edges = [grid.rows[row] for row in np.flatnonzero(_at_edge(grid))]
+        parts += [f"At an edge of the grid: {by}={', '.join(edges)}.\n"] if edges else []
+    return "\n".join(parts)
+
+
+def grid_csv(found: Sequence[Grid], wanted: Wanted) -> str:
+    """Return the values as CSV, a line for each cell."""
+    rows = []
+    for grid in found:
+        for (row, column), value in np.ndenumerate(grid.values):
+            flags = int(grid.diverged[row, column]), int(grid.best[row] == column)
+            rows.append([grid.panel, grid.rows[row], grid.columns[column], float(value), *flags])
+    return csv_lines(["panel", *wanted.by, wanted.x, wanted.column, "diverged", "best"], rows)
+
+
+def _cell(grid: Grid, row: int, column: int) -> str:
+    value = grid.values[row, column]
+    if math.isnan(value):
+        return DIVERGED if grid.diverged[row, column] else NONE
+    return f"**{value:.4g}**" if grid.best[row] == column else f"{value:.4g}"
+
+
+def _at_edge(grid: Grid) -> np.ndarray:
+    """Return in which rows the best value is in the first or last column, of three or more."""
+    last = len(grid.columns) - 1
+    return (last > 1) & ((grid.best == 0) | (grid.best == last))
+
+
+def grid_figure(found: Sequence[Grid], wanted: Wanted) -> Figure:
+    """Return the grids as a figure, a panel each."""
     from matplotlib.figure import Figure
 
     positive = all((grid.values[np.isfinite(grid.values)] > 0).all() for grid in found)
     log = positive and not wanted.linear and not larger_is_better(wanted.column)
     width = max(len(grid.columns) for grid in found) * CELL[0] + MARGIN[0]
     heights = [len(grid.rows) * CELL[1] + MARGIN[1] for grid in found]
-    figure = Figure(figsize=(width, sum(heights)), layout="constrained")
+    figure = Figure(figsize=(width, sum(heights)), dpi=110, layout="constrained")
     panels = figure.subplots(len(found), 1, squeeze=False, height_ratios=heights)
     for grid, axes in zip(found, panels[:, 0], strict=True):
         what = f"log10 of {wanted.column}" if log else wanted.column
-        axes.set_title(f"{what}, {grid.panel}" if grid.panel else what, fontsize=10, pad=6)
+        axes.set_title(f"{what}, {grid.panel}" if grid.panel else what, fontsize="medium")
         _draw(axes, grid, wanted, np.log10(grid.values) if log else grid.values)
     return figure
 
 
-def _draw(axes: Axes, grid: Grid, wanted: WantedGrid, shown: np.ndarray) -> None:
+def _draw(axes: Axes, grid: Grid, wanted: Wanted, shown: np.ndarray) -> None:
     """Draw one grid into the axes, the best of each row palest."""
     import matplotlib
     from matplotlib.patches import Rectangle
 
+    shown = np.where(np.isfinite(shown), shown, np.nan)
     colours = matplotlib.colormaps[COLOURS]
     for row, of_row in enumerate(shown):
         known = of_row[np.isfinite(of_row)]
@@ -136,19 +178,18 @@ def _draw(axes: Axes, grid: Grid, wanted: WantedGrid, shown: np.ndarray) -> None
             axes.add_patch(Rectangle((column, row), 1, 1, facecolor=face, edgecolor="white"))
             if math.isfinite(value):
                 axes.text(column + 0.5, row + 0.5, f"{value:.2f}", ha="center", va="center",
-                          fontsize=9, color="white" if share > DARK else "black")  # fmt: skip
+                          fontsize="small", color="white" if share > DARK else "black")  # fmt: skip
         if grid.best[row] >= 0:
             corner = (grid.best[row] + 0.04, row + 0.04)
             axes.add_patch(
                 Rectangle(corner, 0.92, 0.92, fill=False, edgecolor=FRAME, linewidth=2, zorder=3)
             )
-    axes.grid(visible=False)
     axes.set_xlim(0, len(grid.columns))
     axes.set_ylim(len(grid.rows), 0)
-    axes.set_xticks(np.arange(len(grid.columns)) + 0.5, grid.columns, fontsize=9)
-    axes.set_yticks(np.arange(len(grid.rows)) + 0.5, grid.rows, fontsize=9)
+    axes.set_xticks(np.arange(len(grid.columns)) + 0.5, grid.columns, fontsize="small")
+    axes.set_yticks(np.arange(len(grid.rows)) + 0.5, grid.rows, fontsize="small")
     axes.set_xlabel(short(wanted.x))
-    axes.set_ylabel(short(wanted.by))
+    axes.set_ylabel(short(wanted.by[0]))
+    axes.grid(visible=False)
     axes.tick_params(length=0)
-    for side in axes.spines.values():
-        side.set_visible(False)
+    axes.spines[:].set_visible(False)

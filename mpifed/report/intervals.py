@@ -44,3 +44,10 @@ def estimate(values: np.ndarray, level: float = LEVEL) -> Estimate:
     if np.ptp(values) == 0 or error == 0:  # certain if they are not 0
         return Estimate(mean, half_width, count, float(mean == 0))
     return Estimate(mean, half_width, count, 2 * float(stdtr(count - 1, -abs(mean) / error)))
+
+
+def mean_and_deviation(values: np.ndarray) -> tuple[float, float]:
+    """Return mean and sample deviation of the finite values."""
+    values = values[np.isfinite(values)]
+    mean = float(values.mean()) if len(values) else math.nan
+    return mean, float(values.std(ddof=1)) if len(values) > 1 else math.nan

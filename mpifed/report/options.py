@@ -8,11 +8,10 @@ from pathlib import Path
 
 from mpifed.command import Parser, program
 from mpifed.errors import InputError, closest
-from mpifed.report.grid_tables import WantedGrid
+from mpifed.report.drawing import SIZE, Pictures
+from mpifed.report.figure import Wanted
 from mpifed.report.groups import Group
-from mpifed.report.pictures import SIZE, Pictures
-from mpifed.report.wanted import Wanted
-from mpifed.report.words import in_words
+from mpifed.report.names import in_words
 from topologies.inputs import number
 
 FORMATS = ("png", "svg", "pdf")
@@ -23,129 +22,6 @@ SMALLEST, LARGEST = 1.0, 50.0  # inches of a picture's side
 POINTS = number(float, "from 4 to 40 points", lambda value: 4 <= value <= 40)
 POSITIVE = number(float, "above 0", lambda value: value > 0)
 FRACTION = number(float, "a fraction in (0, 1)", lambda value: 0 < value < 1)
-
-
-def figure_wanted(options: argparse.Namespace) -> Wanted | None:
-    """Return what --figure and its options ask for."""
-    if options.figure is None and options.grid is None:
-        beside = {"--x": options.x, "--by": options.by, "--aside": options.aside}
-        beside["--linear"] = options.linear or None
-        for name, value in beside.items():
-            if value is not None:
-                raise InputError(f"{name} is for --figure or --grid, and neither is given")
-    if options.figure is None:
-        if options.until is not None:
-            raise InputError("--until is for --figure, which is not given")
-        return None
-    if options.output is None:
-        raise InputError("--figure needs --output, the directory in which it is drawn")
-    by, aside = tuple(options.by or ()), tuple(options.aside or ())
-    x = options.x or "rounds"
-    return Wanted(options.figure, x, by, options.linear, aside, options.until)
-
-
-def grid_wanted(options: argparse.Namespace) -> WantedGrid | None:
-    """Return what --grid and its options ask for."""
-    if options.grid is None:
-        return None
-    if options.figure is not None:
-        raise InputError("--figure and --grid read --x and --by each in its own way; give one")
-    if options.output is None:
-        raise InputError("--grid needs --output, the directory in which it is drawn")
-    if options.x is None or len(options.by or ()) != 1:
-        raise InputError(
-            "--grid needs one key for its columns, --x KEY, and one for its rows, --by KEY"
-        )
-    return WantedGrid(
-        options.grid, options.x, options.by[0], options.linear, tuple(options.aside or ())
-    )
-
-
-def pictures_wanted(options: argparse.Namespace) -> Pictures:
-    """Return how pictures are to be made."""
-    given = {name: getattr(options, name) for name in ("format", "size", "font", "font_size")}
-    given |= {name: getattr(options, name) for name in ("title", "x_label", "label")}
-    for name, value in given.items():
-        if value is not None and options.output is None:
-            raise InputError(f"--{name.replace('_', '-')} is for pictures and needs --output")
-    font_size = 11.0 if options.font_size is None else options.font_size
-    if options.font is not None:
-        _check_font(options.font)
-    return Pictures(
-        _formats(options.format or "png"),
-        _size(options.size),
-        options.font,
-        font_size,
-        _texts("--title", options.title),
-        _texts("--x-label", options.x_label),
-    )
-
-
-def names_wanted(options: argparse.Namespace, groups: Sequence[Group]) -> dict[str, str]:
-    """Return names of methods, by the label that the tables have."""
-    names = _texts("--label", options.label)
-    return {_method(f"--label is for '{name}'", name, groups): names[name] for name in names}
-
-
-def against_wanted(options: argparse.Namespace, groups: Sequence[Group]) -> str | None:
-    """Return the label of the method that others are compared with, if there is one."""
-    given = options.against
-    return None if given is None else _method(f"--against is '{given}'", given, groups)
-
-
-def _method(said: str, given: str, groups: Sequence[Group]) -> str:
-    """Return the label of a method that is named by it, or in the words of the tables."""
-    labels = {group.method: group.method for group in groups}
-    named = {in_words(label): label for label in labels} | labels
-    if given not in named:
-        shown = sorted({in_words(label) for label in labels})
-        raise InputError(f"{said}, which is none of the methods; {closest(given, shown)}")
-    return named[given]
-
-
-def _texts(option: str, words: Sequence[str] | None) -> dict[str, str]:
-    """Texts by name. The name ends at the last equals sign, for labels of methods have some."""
-    found = {}
-    for word in words or ():
-        name, equals, text = word.rpartition("=")
-        if not (equals and name and text.strip()):
-            raise InputError(f"{option} is '{word}'; it must be NAME=TEXT")
-        if not text.isprintable():
-            raise InputError(f"{option} has characters that do not print in '{word!a}'")
-        found[name] = text.strip()
-    return found
-
-
-def _formats(words: str) -> tuple[str, ...]:
-    found = () if words == NO_FORMAT else tuple(dict.fromkeys(words.split(",")))
-    for name in found:
-        if name not in FORMATS:
-            known = ", ".join(FORMATS)
-            raise InputError(f"--format is '{words}'; it must be some of {known}, or {NO_FORMAT}")
-    return found
-
-
-def _size(words: str | None) -> tuple[float, float]:
-    if words is None:
-        return SIZE
-    parts = words.split("x")
-    try:
-        width, height = (float(part) for part in parts if part.isascii())
-    except ValueError:
-        raise InputError(f"--size is '{words}'; it must be WIDTHxHEIGHT in inches") from None
-    if not all(SMALLEST <= side <= LARGEST for side in (width, height)):
-        raise InputError(
-            f"--size is '{words}'; both sides must be from {SMALLEST:g} to {LARGEST:g} inches"
-        )
-    return width, height
-
-
-def _check_font(font: str) -> None:
-    from matplotlib.font_manager import get_font_names
-
-    families = [*get_font_names(), "serif", "sans-serif", "monospace"]
-    if font not in families:
-        raise InputError(f"--font is '{font}', which is not installed; {closest(font, families)}")
 
 
 def parser(about: str | None) -> Parser:
@@ -178,10 +54,124 @@ def parser(about: str | None) -> Parser:
     )
     pictures.add_argument("--font", metavar="FAMILY", help="a font that is installed")
     pictures.add_argument("--font-size", type=POINTS, metavar="POINTS", help="11 by default")
-    for option, of, about in (
+    for option, of, example in (
         ("--title", "PICTURE", "as test-accuracy='Accuracy (%%)'"),
         ("--x-label", "PICTURE", "as test-accuracy-rounds='rounds of FedEM'"),
-        ("--label", "METHOD", "its name in pictures and on the page; repeatable as these all"),
+        ("--label", "METHOD", "its name in tables and pictures; repeatable as these all"),
     ):
-        pictures.add_argument(option, action="append", metavar=f"{of}=TEXT", help=about)
+        pictures.add_argument(option, action="append", metavar=f"{of}=TEXT", help=example)
     return made
+
+
+def figure_wanted(options: argparse.Namespace) -> Wanted | None:
+    """Return what --figure and its options ask for."""
+    needed = {"--x": options.x, "--by": options.by, "--aside": options.aside}
+    needed["--linear"] = options.linear or None
+    for name, value in needed.items():
+        if value is not None and options.figure is None and options.grid is None:
+            raise InputError(f"{name} is for --figure or --grid, and neither is given")
+    if options.figure is None:
+        if options.until is not None:
+            raise InputError("--until is for --figure, which is not given")
+        return None
+    if options.grid is not None:
+        raise InputError("--figure and --grid read --x and --by each in its own way; give one")
+    return _wanted(options, "--figure", options.figure)
+
+
+def grid_wanted(options: argparse.Namespace) -> Wanted | None:
+    """Return what --grid and its options ask for."""
+    if options.grid is None:
+        return None
+    if options.x is None or len(options.by or ()) != 1:
+        raise InputError(
+            "--grid needs one key for its columns, --x KEY, and one for its rows, --by KEY"
+        )
+    return _wanted(options, "--grid", options.grid)
+
+
+def _wanted(options: argparse.Namespace, option: str, column: str) -> Wanted:
+    if options.output is None:
+        raise InputError(f"{option} needs --output, the directory in which it is drawn")
+    by, aside = tuple(options.by or ()), tuple(options.aside or ())
+    return Wanted(column, options.x or "rounds", by, options.linear, aside, options.until)
+
+
+def pictures_wanted(options: argparse.Namespace) -> Pictures:
+    """Return how pictures are to be made."""
+    for name in ("format", "size", "font", "font_size", "title", "x_label"):
+        if getattr(options, name) is not None and options.output is None:
+            raise InputError(f"--{name.replace('_', '-')} is for pictures and needs --output")
+    if options.font is not None:
+        _check_font(options.font)
+    return Pictures(
+        _formats(options.format or "png"),
+        _size(options.size),
+        options.font,
+        options.font_size or 11.0,
+        _texts("--title", options.title),
+        _texts("--x-label", options.x_label),
+    )
+
+
+def names_wanted(options: argparse.Namespace, groups: Sequence[Group]) -> dict[str, str]:
+    """Return names of methods, by the label that the tables have."""
+    names = _texts("--label", options.label)
+    return {_method(f"--label is for '{name}'", name, groups): names[name] for name in names}
+
+
+def against_wanted(options: argparse.Namespace, groups: Sequence[Group]) -> str | None:
+    """Return the label of the method that others are compared with, if there is one."""
+    given = options.against
+    return None if given is None else _method(f"--against is '{given}'", given, groups)
+
+
+def _method(what: str, given: str, groups: Sequence[Group]) -> str:
+    """Return the label of a method that is named by it, or in the words of the tables."""
+    labels = {group.method for group in groups}
+    named = {in_words(label): label for label in labels} | {label: label for label in labels}
+    if given not in named:
+        shown = [in_words(label) for label in labels]
+        raise InputError(f"{what}, which is none of the methods; {closest(given, shown)}")
+    return named[given]
+
+
+def _texts(option: str, words: Sequence[str] | None) -> dict[str, str]:
+    """Texts by name. The name ends at the last equals sign, for labels of methods have some."""
+    found = {}
+    for word in words or ():
+        name, equals, text = word.rpartition("=")
+        if not (equals and name and text.strip() and text.isprintable()):
+            raise InputError(f"{option} is {word!a}; it must be NAME=TEXT, printable")
+        found[name] = text.strip()
+    return found
+
+
+def _formats(words: str) -> tuple[str, ...]:
+    found = () if words == NO_FORMAT else tuple(dict.fromkeys(words.split(",")))
+    if not set(found) <= set(FORMATS):
+        known = ", ".join(FORMATS)
+        raise InputError(f"--format is '{words}'; it must be some of {known}, or {NO_FORMAT}")
+    return found
+
+
+def _size(words: str | None) -> tuple[float, float]:
+    if words is None:
+        return SIZE
+    try:
+        width, height = (float(part) for part in words.split("x"))
+    except ValueError:
+        raise InputError(f"--size is '{words}'; it must be WIDTHxHEIGHT in inches") from None
+    if not all(SMALLEST <= side <= LARGEST for side in (width, height)):
+        raise InputError(
+            f"--size is '{words}'; both sides must be from {SMALLEST:g} to {LARGEST:g} inches"
+        )
+    return width, height
+
+
+def _check_font(font: str) -> None:
+    from matplotlib.font_manager import get_font_names
+
+    families = [*get_font_names(), "serif", "sans-serif", "monospace"]
+    if font not in families:
+        raise InputError(f"--font is '{font}', which is not installed; {closest(font, families)}")

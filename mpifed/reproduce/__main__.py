@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import shlex
 import sys
@@ -22,13 +21,11 @@ from mpifed.errors import (
     complain,
     text_of,
 )
-from mpifed.reproduce.study import Figure, Study, Table
+from mpifed.reproduce.studies import Figure, Study, Table, papers, studies
 from mpifed.results.run_directories import check_output
 
 if TYPE_CHECKING:
     from mpifed.reproduce.tables import Plan
-
-PAPERS = ("fedem", "flix", "fedmm")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -50,10 +47,9 @@ def main(words: Sequence[str] | None = None) -> int:
                     f"{name} is a figure made of sweeps, which take no overrides, --data, "
                     "--without or --tune; python -m mpifed.sweep runs its sweeps with others"
                 )
-        _refuse_unknown(options, chosen)
+        _validate(options, chosen)
         command = shlex.join(["python", "-m", "mpifed.reproduce", *given])
-        from mpifed.reproduce.commands import make_figure
-        from mpifed.reproduce.tables import Plan, make_table  # later, since they read results
+        from mpifed.reproduce.tables import Plan, make_figure, make_table  # they read results
 
         planned, left_out = _planned(chosen, options, overrides)
         for name, reason in left_out.items():
@@ -69,12 +65,6 @@ def main(words: Sequence[str] | None = None) -> int:
     except InputError as error:
         complain("mpifed.reproduce", text_of(error))
         return EXIT_BAD_INPUT
-
-
-def studies(paper: str) -> dict[str, Study]:
-    """Return the tables and figures of a paper, by name."""
-    found: dict[str, Study] = importlib.import_module(f"mpifed.reproduce.{paper}").STUDIES
-    return found
 
 
 def _chosen(options: argparse.Namespace, known: Mapping[str, Study]) -> dict[str, Study]:
@@ -97,11 +87,11 @@ def _chosen(options: argparse.Namespace, known: Mapping[str, Study]) -> dict[str
     return found or dict(known)
 
 
-def _refuse_unknown(options: argparse.Namespace, chosen: Mapping[str, Study]) -> None:
-    """Refuse kinds of data and rows that no table has, unknown sites, and no processes."""
+def _validate(options: argparse.Namespace, chosen: Mapping[str, Study]) -> None:
+    """Validate kinds of data, rows, sites and the place of the output."""
     tables = [study for study in chosen.values() if isinstance(study, Table)]
     whose = tables[0].name if len(tables) == 1 else "any of the tables"
-    kinds = {variant for study in tables for variant in study.variants}
+    kinds = {kind for study in tables for kind in study.data}
     labels = {row.label for study in tables for row in study.entries}
     for option, given, known in (
         ("--data", options.data, kinds),
@@ -114,7 +104,7 @@ def _refuse_unknown(options: argparse.Namespace, chosen: Mapping[str, Study]) ->
                 )
     check_output(options.output)
     if options.slurm:
-        from mpifed.jobs.sources import read_site
+        from mpifed.jobs.options import read_site
 
         read_site(options.slurm)
 
@@ -146,7 +136,7 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("paper", choices=PAPERS, help="whose tables and figures")
+    parser.add_argument("paper", choices=papers(), help="whose tables and figures")
     parser.add_argument("words", nargs="*", metavar="key=value", help="overrides for all runs")
     parser.add_argument("--list", action="store_true", help="show names and titles")
     parser.add_argument("--table", action="append", default=[], metavar="N", help="a table")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mpifed.report.intervals import estimate
-from mpifed.reproduce.study import Entry, Planned, Table
+from mpifed.reproduce.studies import Entry, Planned, Runs, Table
 from mpifed.results.results import read_clients, read_summary
 
 # Above this p-value two methods tie.
@@ -95,7 +95,7 @@ class Row:
         return estimate(self.values[measure]).half_width
 
 
-def rows_of(table: Table, runs: Mapping[str, Sequence[Planned]]) -> list[Row]:
+def rows_of(table: Table, runs: Runs) -> list[Row]:
     """Return the rows of a table from what is finished."""
     rows = []
     for entry in table.entries:

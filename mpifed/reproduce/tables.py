@@ -1,38 +1,35 @@
-"""Runs what a table lacks, chooses values where that is asked for, and writes the page."""
+"""Runs what a table or a figure lacks, here or as SLURM arrays, and writes the page."""
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
+import contextlib
+import importlib
+import io
+import multiprocessing
+import os
 import shlex
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from mpifed.command import say
 from mpifed.config.configuration import check_names, resolve, to_mapping
 from mpifed.config.experiments import apply_overrides, read_experiment
-from mpifed.errors import InputError, text_of
+from mpifed.errors import EXIT_BAD_INPUT, InputError, RunError, text_of
 from mpifed.io.yaml_files import as_text
-from mpifed.reproduce import page, tuning
-from mpifed.reproduce.commands import submit
-from mpifed.reproduce.running import check_input, run_missing
-from mpifed.reproduce.study import (
-    Planned,
-    Table,
-    having_runs,
-    leaving_out,
-    overridden,
-    runs_of,
-)
+from mpifed.reproduce import page, studies
+from mpifed.reproduce.studies import Figure, Planned, Runs, Table
 from mpifed.sweep.plan import check_same_run
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked of a table."""
+    """A table with the kinds of data, seeds and overrides asked for."""
 
     study: Table
-    variants: tuple[str, ...]
+    kinds: tuple[str, ...]
     seeds: tuple[int, ...]
     more: Mapping[str, Any]
 
@@ -40,76 +37,142 @@ class Plan:
 def plan_of(study: Table, options: argparse.Namespace, overrides: Mapping[str, Any]) -> Plan:
     """Return what is asked of a table, once its settings and its data have been checked."""
     more = dict(overrides)
-    seeds = _seeds(more.pop("seed", list(study.seeds)))
+    seeds = more.pop("seed", list(study.seeds))
+    seeds = seeds if isinstance(seeds, list) else [seeds]
+    if not seeds or not all(isinstance(each, int) and each >= 0 for each in seeds):
+        raise InputError(f"seed is {seeds}; it must be a whole number, or a list of them")
     labels = {row.label for row in study.entries}
     left_out = [label for label in options.without if label in labels]
-    variants = [each for each in options.data or study.variants if each in study.variants]
-    if not variants:
+    kinds = tuple(each for each in options.data or study.data if each in study.data)
+    if not kinds:
         raise InputError(f"{study.name} has no data '{options.data[0]}'")
-    plan = Plan(leaving_out(overridden(study, more), left_out), tuple(variants), seeds, more)
+    plan = Plan(studies.narrowed(study, more, left_out), kinds, tuple(seeds), more)
     with_data = not (options.dry_run or options.slurm or options.finished)
-    every = [_runs(plan, variant, options) for variant in variants]
-    _check_words(every[0])
-    for rows in every:
-        _check(rows, with_data)
+    for kind in kinds:
+        _check(_runs(plan, kind, options), with_data)
     return plan
 
 
 def make_table(plan: Plan, options: argparse.Namespace, command: str) -> dict[str, str]:
-    """Run what a table lacks and write its page."""
-    study = plan.study
+    """Run what a table lacks and write its page; return why runs failed, by directory."""
     failed: dict[str, str] = {}
     if options.tune and not options.finished:
-        for variant in plan.variants:
-            failed |= _tune(plan, variant, options, command)
-    planned = {variant: _runs(plan, variant, options) for variant in plan.variants}
-    for rows in planned.values():
-        _check(rows, with_data=False)
+        for kind in plan.kinds:
+            failed |= _tune(plan, kind, options, command)
+    planned = {kind: _runs(plan, kind, options) for kind in plan.kinds}
     every = [run for rows in planned.values() for runs in rows.values() for run in runs]
     if options.dry_run:
         for run in every:
+            words = ["python", "-m", "mpifed.run", run.experiment, *_words(run.overrides)]
             state = "finished" if run.finished else "missing"
-            say(f"{state}: {shlex.join(_words(run))} --output {run.directory}")
+            print(f"{state}: {shlex.join(words)} --output {run.directory}")
         return {}
     if options.slurm:
         for rows in planned.values():
             for runs in rows.values():
-                submit(runs, options.slurm)
+                _submit(runs, options.slurm)
         return {}
     if not options.finished:
-        failed |= run_missing(every, options.processes, _tell)
+        failed |= run_missing(every, options.processes)
     parts = {}
-    for variant, rows in planned.items():
-        shown = having_runs(study, rows) if options.finished else study
-        values = tuning.read_tuned(options.paper, variant, options.output)
+    for kind, rows in planned.items():
+        shown = plan.study
+        if options.finished:
+            kept = (e for e in shown.entries if any(run.finished for run in rows[e.label]))
+            shown = replace(shown, entries=tuple(kept))
+        values, source = studies.read_tuned(shown, options.paper, kind, options.output)
         text = [page.table_text(shown, page.rows_of(shown, rows))]
-        text += [extra(rows) for extra in study.extras]
-        sources = tuning.sources_of(shown, options.paper, variant, options.output)
-        text.append(page.tuned_text(shown, values, " and ".join(sources)))
-        parts[variant] = "\n\n".join(text)
-    path = options.output / f"{study.name}.md"
+        text += [addition(rows) for addition in shown.additions]
+        text.append(page.tuned_text(shown, values, source))
+        parts[kind] = "\n\n".join(text)
+    path = options.output / f"{plan.study.name}.md"
     missing = sum(not run.finished for run in every) - len(failed)
-    page.write_page(path, study, plan.seeds, parts, command, failed, missing)
+    page.write_page(path, plan.study, plan.seeds, parts, command, failed, missing)
     print(path)
     return failed
 
 
-def _runs(plan: Plan, variant: str, options: argparse.Namespace) -> dict[str, list[Planned]]:
-    tuned = tuning.read_tuned(options.paper, variant, options.output)
-    return runs_of(plan.study, variant, options.output, plan.seeds, tuned, plan.more)
+def make_figure(study: Figure, options: argparse.Namespace) -> bool:
+    """Run a figure's sweeps, then its reports; return whether one failed."""
+    output = options.output / study.name
+    sweeps = () if options.finished else study.sweeps
+    if options.slurm and not options.dry_run:
+        for swept in sweeps:
+            place = ["--site", options.slurm, "--output", str(output / "runs")]
+            _call("mpifed.jobs", ["submit", *swept, *place])
+        return False
+    commands = [["mpifed.sweep", *words, "--output", str(output / "runs")] for words in sweeps]
+    commands += [
+        ["mpifed.report", str(output / "runs"), *words, "--output", str(output)]
+        for words in study.reports
+    ]
+    for words in commands:
+        print(shlex.join(["python", "-m", *words]), flush=True)
+        if not options.dry_run and _call(words[0], words[1:]):
+            return True
+    return False
 
 
-def _check_words(rows: Mapping[str, Sequence[Planned]]) -> None:
-    """Refuse a user's overrides by the first run, which has them as all others, without torch."""
-    label, runs = next((label, runs) for label, runs in rows.items() if runs)
+def run_missing(runs: Sequence[Planned], processes: int) -> dict[str, str]:
+    """Run those that are not finished and resume those that were interrupted; return why some
+    failed.
+    """
+    waiting = [run for run in runs if not run.finished]
+    failed: dict[str, str] = {}
+    if not waiting:
+        return failed
+    from mpifed.training.progress import duration  # brings rich
+
+    began = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        if processes > 1:
+            # Spawned, since threads and MPI do not survive a fork.
+            pool = concurrent.futures.ProcessPoolExecutor(
+                min(processes, len(waiting)),
+                mp_context=multiprocessing.get_context("spawn"),
+                initializer=_one_thread,
+            )
+            stack.enter_context(pool)
+            begun = {pool.submit(_run, run): run for run in waiting}
+            ended = ((begun[d], d.result()) for d in concurrent.futures.as_completed(begun))
+        else:
+            ended = ((run, _run(run)) for run in waiting)
+        for number, (run, reason) in enumerate(ended, 1):
+            if reason:
+                failed[str(run.directory)] = reason
+            left = duration((time.monotonic() - began) / number * (len(waiting) - number))
+            done = f"{number} of {len(waiting)}, about {left} left"
+            print(f"{done}  {run.directory}  {reason or 'finished'}", flush=True)
+    return failed
+
+
+def _one_thread() -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def _run(run: Planned) -> str:
+    """Run one; return '' or why it failed."""
+    import mpifed
+
     try:
-        check_names(apply_overrides(read_experiment(runs[0].experiment), runs[0].overrides))
+        mpifed.run(run.experiment, output=run.directory, resume=True, quiet=True, **run.overrides)
+    except (InputError, RunError) as error:
+        return text_of(error)
+    return ""
+
+
+def _runs(plan: Plan, kind: str, options: argparse.Namespace) -> dict[str, list[Planned]]:
+    tuned, _ = studies.read_tuned(plan.study, options.paper, kind, options.output)
+    return studies.runs_of(plan.study, kind, options.output, plan.seeds, tuned, plan.more)
+
+
+def _check(rows: Runs, with_data: bool) -> None:
+    """Validate all settings, and the data of the first run, before anything runs."""
+    (label, first), *_ = ((label, runs[0]) for label, runs in rows.items())
+    try:  # before torch is imported
+        check_names(apply_overrides(read_experiment(first.experiment), first.overrides))
     except InputError as error:
         raise InputError(f"row '{label}': {text_of(error)}") from None
-
-
-def _check(rows: Mapping[str, Sequence[Planned]], with_data: bool) -> None:
-    """Refuse what is wrong before anything runs: all settings, and the data of the first run."""
     for number, (label, runs) in enumerate(rows.items()):
         try:
             for run in runs:
@@ -117,43 +180,64 @@ def _check(rows: Mapping[str, Sequence[Planned]], with_data: bool) -> None:
                 if run.finished:
                     check_same_run(run.directory, to_mapping(asked))
             if with_data and number == 0 and not runs[0].finished:
-                check_input(runs[0])
+                _dry_run(runs[0])
         except InputError as error:
             raise InputError(f"row '{label}': {text_of(error)}") from None
 
 
-def _tune(plan: Plan, variant: str, options: argparse.Namespace, command: str) -> dict[str, str]:
+def _dry_run(run: Planned) -> None:
+    from mpifed.api import Request, execute
+    from mpifed.mpi.communicator import Alone
+
+    request = Request(run.experiment, run.overrides, None, dry_run=True, quiet=True)
+    with contextlib.redirect_stdout(io.StringIO()):
+        execute(request, Alone(), lambda: False)
+
+
+def _tune(plan: Plan, kind: str, options: argparse.Namespace, command: str) -> dict[str, str]:
     """Choose values on validation data, and write those that were found."""
-    trials = tuning.trials_of(plan.study, variant, options.output, seed=0, more=plan.more)
-    every = [run for tried in trials.values() for _, run in tried]
+    trials = studies.trials_of(plan.study, kind, options.output, seed=0, more=plan.more)
+    runs = {label: [run for _, run in tried] for label, tried in trials.items()}
+    every = [run for each in runs.values() for run in each]
     if options.dry_run:
-        print(f"{len(every)} runs to tune {plan.study.name} on {variant}")
+        print(f"{len(every)} runs to tune {plan.study.name} on {kind}")
         return {}
-    _check({label: [run for _, run in tried] for label, tried in trials.items()}, with_data=True)
-    failed = run_missing(every, options.processes, _tell)
-    path = tuning.own_file(options.paper, variant, options.output)
-    values = tuning.read_own(options.paper, variant, options.output)
-    for label, tried in trials.items():
-        best = tuning.chosen(tried)
-        if best is not None:
-            values[label] = best
-    tuning.write_tuned(path, values, command)
+    _check(runs, with_data=True)
+    failed = run_missing(every, options.processes)
+    path = studies.tuned_file(options.paper, kind, options.output)
+    best = {label: studies.best_values(tried) for label, tried in trials.items()}
+    found = {label: values for label, values in best.items() if values is not None}
+    studies.write_tuned(path, studies.read_values(path) | found, command)
     print(path)
     # A learning rate may be too large: that is an answer, and no failure of the study.
     return {} if len(failed) < len(every) else failed
 
 
-def _tell(line: str) -> None:
-    print(line, flush=True)
+def _submit(runs: Sequence[Planned], site: str) -> None:
+    """Submit the runs of a row that are missing as one array over their seeds."""
+    waiting = [run for run in runs if not run.finished]
+    if not waiting:
+        return
+    # A list is put into a list, which sweeps take as one value.
+    fixed = {
+        key: [value] if isinstance(value, list) else value
+        for key, value in waiting[0].overrides.items()
+        if key != "seed"
+    }
+    seeds = [run.overrides["seed"] for run in waiting]
+    place = ["--site", site, "--output", str(waiting[0].directory.parent)]
+    _call(
+        "mpifed.jobs",
+        ["submit", waiting[0].experiment, *_words({**fixed, "seed": seeds}), *place],
+    )
 
 
-def _words(run: Planned) -> list[str]:
-    settings = [f"{key}={as_text(value)}" for key, value in run.overrides.items()]
-    return ["python", "-m", "mpifed.run", run.experiment, *settings]
+def _call(module: str, words: Sequence[str]) -> int:
+    code: int = importlib.import_module(f"{module}.__main__").main(list(words))
+    if code == EXIT_BAD_INPUT:
+        raise InputError(f"python -m {module} refused {shlex.join(words)}")
+    return code
 
 
-def _seeds(given: Any) -> tuple[int, ...]:
-    seeds = given if isinstance(given, list) else [given]
-    if not seeds or not all(isinstance(each, int) and each >= 0 for each in seeds):
-        raise InputError(f"seed is {given}; it must be a whole number, or a list of them")
-    return tuple(seeds)
+def _words(overrides: Mapping[str, Any]) -> list[str]:
+    return [f"{key}={as_text(value)}" for key, value in overrides.items()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 from mpifed.errors import InputError
@@ -60,10 +61,12 @@ def check_output(output: Path) -> None:
             place = place.parent
         if not place.is_dir():
             raise InputError(f"--output {output} cannot be made: {place} is a file")
-        if not os.access(place, os.W_OK | os.X_OK) or os.statvfs(place).f_flag & os.ST_RDONLY:
-            raise InputError(f"--output {output} cannot be written: {place} is not writable")
+        with tempfile.TemporaryDirectory(dir=place):  # access() permits root what /proc does not
+            pass
     except OSError as error:
-        raise InputError(f"--output {output} cannot be used: {error.strerror}") from None
+        raise InputError(
+            f"--output {output} cannot be written in {place}: {error.strerror}"
+        ) from None
 
 
 def holds_run(directory: Path) -> bool:

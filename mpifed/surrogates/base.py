@@ -12,8 +12,6 @@ back (``minimiser``). Psi, phi, S and T must be the same on every client. ``stat
 ``minimiser`` is then plain MM: s <- E S̄(Z, T(s)), which cannot increase f + g.
 
 Vectors are flat and float64. ``docs/surrogates.md`` shows how to add a problem.
-
-Checks that a surrogate has the methods and results of ``surrogates.base``, before a run begins.
 """
 
 from __future__ import annotations
@@ -21,16 +19,14 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.errors import InputError, RunError, in_words
+from mpifed.errors import InputError, RunError
 from mpifed.local.invariance import LANES
-from topologies.inputs import raised_at
 
 LinAlgError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 """What factorisations of torch raise; those of surrogates may raise ``RunError``."""
@@ -297,18 +293,6 @@ def padded(z: Tensor, multiple: int = LANES) -> Tensor:
     return torch.nn.functional.pad(z, (0, 0, 0, missing)) if missing else z
 
 
-RETURNED = {
-    "init": "(n_parameters,)",
-    "statistics": "(clients, size)",
-    "minimiser": "(..., n_parameters) of (..., size)",
-    "project": "(..., size)",
-    "losses": "(samples,)",
-    "penalty": "one number",
-    "surrogate_of": "(size,)",
-}
-"""The methods that a run calls, and the documented shapes; psi and phi are for tests."""
-
-
 def as_surrogate(made: Any) -> Surrogate:
     """Return what a user's function made, which must be a surrogate with positive sizes."""
     said = f"algorithm.surrogate makes a {type(made).__name__}"
@@ -323,68 +307,34 @@ def as_surrogate(made: Any) -> Surrogate:
 
 
 def check_returns(surrogate: Surrogate, z: Tensor, generator: np.random.Generator) -> None:
-    """Check that the methods return the documented shapes and types.
+    """Check the shapes that methods return for one client's samples z (samples, dim).
 
-    Failures of linear algebra on the given samples are ignored here and left to the run.
-
-    Parameters
-    ----------
-    surrogate : Surrogate
-        The surrogate.
-    z : Tensor, shape (samples, dim)
-        Some samples of one client.
-    generator : numpy.random.Generator
-        The generator for ``init``.
-
-    Raises
-    ------
-    InputError
-        If a method fails or returns another shape or type.
+    Failures of linear algebra on these samples are left to the run.
     """
+    q, n, offsets = surrogate.size, surrogate.n_parameters, np.array([0, len(z)])
+
+    def tried(method: str, shape: tuple[int, ...], *given: Any) -> Tensor:
+        found = getattr(surrogate, method)(*given)
+        kind = np.ndarray if method == "init" else Tensor
+        if isinstance(found, kind):
+            made = torch.as_tensor(found)
+            if made.dtype == torch.float64 and tuple(made.shape) == shape:
+                return made
+        form = f"{getattr(found, 'dtype', '')} {tuple(getattr(found, 'shape', ()))}"
+        raise InputError(
+            f"algorithm.surrogate: {type(surrogate).__name__}.{method} returns a "
+            f"{type(found).__name__} {form}; it must be a float64 {kind.__name__} of shape {shape}"
+        )
+
     try:
-        _try_all(surrogate, z, generator)
+        theta = tried("init", (n,), generator)
+        s = tried("surrogate_of", (q,), theta)
+        for given in (theta, theta[None]):
+            rows = tried("statistics", (1, q), z, given, offsets)
+        for given in (s, rows):
+            tried("minimiser", (*given.shape[:-1], n), given)
+            tried("project", tuple(given.shape), given)
+        tried("losses", (len(z),), z, theta)
+        float(surrogate.penalty(theta))
     except (LinAlgError, RunError):
         return
-
-
-def _try_all(surrogate: Surrogate, z: Tensor, generator: np.random.Generator) -> None:
-    tried: Callable[..., Tensor] = partial(_tried, surrogate)
-    q, n, offsets = surrogate.size, surrogate.n_parameters, np.array([0, len(z)])
-    theta = tried("init", (n,), generator)
-    s = tried("surrogate_of", (q,), theta)
-    for given in (theta, theta[None]):
-        rows = tried("statistics", (1, q), z, given, offsets)
-    for given in (s, rows):
-        tried("minimiser", (*given.shape[:-1], n), given)
-        tried("project", tuple(given.shape), given)
-    tried("losses", (len(z),), z, theta)
-    tried("penalty", (), theta)
-
-
-def _tried(surrogate: Surrogate, method: str, shape: tuple[int, ...], *given: Any) -> Tensor:
-    """What ``method`` returns, float64 of this ``shape``; raises ``InputError`` otherwise."""
-    where = f"algorithm.surrogate: {type(surrogate).__name__}.{method}"
-    shapes = [str(tuple(part.shape)) for part in given if isinstance(part, Tensor)]
-    if shapes:
-        where += f", given {' and '.join(shapes)},"
-    try:
-        found = getattr(surrogate, method)(*given)
-        if method == "penalty":
-            found = torch.tensor(float(found), dtype=torch.float64)
-    except (InputError, RunError, LinAlgError, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        # A user's own method may fail in any way.
-        said = f"{where} fails with {in_words(error)}{raised_at(error)}"
-        raise InputError(f"{said}") from error
-    kind = np.ndarray if method == "init" else Tensor
-    came = f"a {type(found).__name__}"
-    if isinstance(found, kind):
-        made = torch.as_tensor(found)
-        if made.dtype == torch.float64 and tuple(made.shape) == shape:
-            return made
-        came = f"{found.dtype} of shape {tuple(found.shape)}".removeprefix("torch.")
-    raise InputError(
-        f"{where} returns {came}; it must return {RETURNED[method]}, here a float64 "
-        f"{kind.__name__} of shape {shape}"
-    )

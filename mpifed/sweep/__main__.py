@@ -21,8 +21,7 @@ from mpifed.errors import (
 )
 from mpifed.results.run_directories import check_output
 from mpifed.sweep.execution import execute
-from mpifed.sweep.index import write_index
-from mpifed.sweep.plan import Planned, check_data, launch_words, plan, run_words
+from mpifed.sweep.plan import Planned, check_data, launch_words, plan, run_words, write_index
 
 
 def main(words: Sequence[str] | None = None) -> int:

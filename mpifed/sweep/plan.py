@@ -1,7 +1,13 @@
-"""Planning of a sweep, or of a job: the overrides, directory and command of each run."""
+"""Overrides of a sweep that refer to another of its runs, so that one may begin where it ended.
+
+Names of the run directories of a sweep, and the file that says which has which values.
+
+Planning of a sweep, or of a job: the overrides, directory and command of each run.
+"""
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import itertools
 import math
@@ -14,16 +20,179 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mpifed.components.registry import find
+from mpifed.components.registry import find, without_module
 from mpifed.config import configuration as config
 from mpifed.config.differences import differences
-from mpifed.errors import InputError
+from mpifed.config.experiments import parse_overrides, safe
+from mpifed.errors import InputError, closest
+from mpifed.io.atomic import replacing
 from mpifed.io.yaml_files import as_text
 from mpifed.mpi.communicator import Alone
 from mpifed.results.configurations import read_stored
-from mpifed.sweep.index import directory_names
-from mpifed.sweep.references import split_linked
 from topologies.inputs import nearest
+
+# Replacements of placeholders while the value is read as YAML, where braces have a meaning.
+MARKS = {"previous": "\ue000", "first": "\ue001"}
+
+# A single word in braces, which cannot be a value of an option: mappings have colons.
+BRACES = re.compile(r"\{\s*(\w+)\s*\}")
+
+
+@dataclass(frozen=True)
+class Linked:
+    """An override with placeholders."""
+
+    key: str
+    value: Any
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.key} has {' and '.join(f'{{{name}}}' for name in self.names)}"
+
+    def filled(self, directories: Mapping[str, Path]) -> Any:
+        """Return the value with directories in place of placeholders."""
+        return _filled(self.value, directories)
+
+
+def split_linked(words: Sequence[str]) -> tuple[list[str], list[Linked]]:
+    """Divide overrides into those without and those with placeholders."""
+    plain, linked = [], []
+    for word in words:
+        key, _, text = word.partition("=")
+        names = tuple(dict.fromkeys(BRACES.findall(text)))
+        if not names:
+            plain.append(word)
+            continue
+        wrong = next((name for name in names if name not in MARKS), None)
+        if wrong is not None:
+            raise InputError(
+                f"{key} has {{{wrong}}}, which no run of a sweep is; {closest(wrong, MARKS)}, in "
+                "braces"
+            )
+        marked = BRACES.sub(lambda found: MARKS[found[1]], text)
+        value = parse_overrides([f"{key}={marked}"])[key]
+        made = Linked(key, value, names)
+        if isinstance(value, list):
+            raise InputError(f"{made} in a list, which is swept over; it must be one value")
+        linked.append(made)
+    return plain, linked
+
+
+def _filled(value: Any, directories: Mapping[str, Path]) -> Any:
+    if isinstance(value, str):
+        for name, directory in directories.items():
+            value = value.replace(MARKS[name], str(directory))
+    elif isinstance(value, list):
+        return [_filled(item, directories) for item in value]
+    elif isinstance(value, dict):
+        return {key: _filled(item, directories) for key, item in value.items()}
+    return value
+
+
+# Characters of a name with whole keys and values; longer ones are abbreviated.
+SHORT = 64
+
+INDEX = "index.csv"
+
+
+def directory_names(axes: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Return the names of the run directories, the last list varying fastest."""
+    if not axes:
+        return ["run"]
+    whole = {key: key for key in axes}
+    last = [key.rpartition(".")[2] for key in axes]
+    keys = {key: key if last.count(end) > 1 else end for key, end in zip(axes, last, strict=True)}
+    chosen: list[str] = []
+    for named, brief in ((whole, _flat), (keys, _briefer), (keys, _least)):
+        names = _names(axes, named, brief)
+        chosen = names if _differ(names) else chosen
+        if chosen and max(map(len, chosen)) <= SHORT:
+            break
+    return list(map(safe, chosen or _names(axes, whole, _texts)))
+
+
+def _differ(names: Sequence[str]) -> bool:
+    return len(set(names)) == len(names)
+
+
+def write_index(runs: Sequence[Planned]) -> None:
+    """Write ``index.csv`` beside the run directories: a row for each run."""
+    place = runs[0].directory.parent
+    # Private as the run directories in it, unless the user made it before.
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    keys = list(runs[0].chosen)
+    rows = ([run.directory.name, *(as_text(run.chosen[key]) for key in keys)] for run in runs)
+    with replacing(place / INDEX) as new, new.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([["directory", *keys], *rows])
+
+
+def _names(axes: Mapping[str, Sequence[Any]], keys: Mapping[str, str], brief: Any) -> list[str]:
+    parts = [[f"{keys[key]}={text}" for text in brief(values)] for key, values in axes.items()]
+    return [",".join(chosen) for chosen in itertools.product(*parts)]
+
+
+def _flat(values: Sequence[Any]) -> list[str]:
+    """Return values with all options: ``erdos_renyi,p=0.1``."""
+    modules = _modules(values)
+    return [_written(value, modules) for value in values]
+
+
+def _briefer(values: Sequence[Any]) -> list[str]:
+    """Return values without options, where the names alone differ."""
+    modules = _modules(values)
+    return _alone([_name(value, modules) for value in values], _flat(values))
+
+
+def _least(values: Sequence[Any]) -> list[str]:
+    """Return values with no other options than those in which equal names differ."""
+    modules = _modules(values)
+    found = [_name(value, modules) for value in values]
+    places: dict[str, list[int]] = {}
+    for place, name in enumerate(found):
+        places.setdefault(name, []).append(place)
+    for alike in places.values():
+        options = [values[k] if _is_component(values[k]) else {} for k in alike]
+        for key in dict.fromkeys(key for each in options for key in each if key != "name"):
+            given = [each.get(key) for each in options]
+            if any(value != given[0] for value in given):
+                for k, each, text in zip(alike, options, _least(given), strict=True):
+                    found[k] += f",{key}={text}" if key in each else ""
+    return found
+
+
+def _written(value: Any, modules: bool) -> str:
+    """Return a value with its options, and theirs; options alone of what has no name."""
+    if not isinstance(value, dict) or not value:
+        return _name(value, modules)
+    named = [_name(value, modules)] if _is_component(value) else []
+    options = (f"{key}={_written(value[key], modules)}" for key in value if key != "name")
+    return ",".join([*named, *options])
+
+
+def _name(value: Any, modules: bool) -> str:
+    name = value["name"] if _is_component(value) else as_text(value)
+    return name if modules else without_module(name)
+
+
+def _modules(values: Sequence[Any]) -> bool:
+    """Return whether components need the modules that they are in: two objects have one name."""
+    names = {_name(value, modules=True) for value in values}
+    return len({without_module(name) for name in names}) < len(names)
+
+
+def _texts(values: Sequence[Any]) -> list[str]:
+    return list(map(as_text, values))
+
+
+def _alone(names: Sequence[str], whole: Sequence[str]) -> list[str]:
+    """Return the names that no other value has, and whole values in place of the others."""
+    counts = Counter(names)
+    return [a if counts[a] == 1 else b for a, b in zip(names, whole, strict=True)]
+
+
+def _is_component(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("name"), str)
+
 
 # Resuming may change these, so a finished run with other values of them is the same run.
 FREE = ("evaluation.every:", "checkpoint.", "storage.", "threads:", "reschedule:")
@@ -76,7 +245,7 @@ def plan(experiment: str, words: Sequence[str], output: Path, ranks: int) -> lis
             chosen = {**fixed, **firsts, key: value}
             config.check_names(config.apply_overrides(mapping, chosen), ranks)
     runs: list[Planned] = []
-    names = directory_names(axes, output)
+    names = directory_names(axes)
     chain = len(list(axes.values())[-1]) if axes else 1
     for number, point in enumerate(itertools.product(*axes.values())):
         chosen = dict(zip(axes, point, strict=True))

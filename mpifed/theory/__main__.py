@@ -29,14 +29,12 @@ from typing import TYPE_CHECKING, Any
 
 from mpifed.command import Parser, carried_out, program, whole
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, complain, text_of
-from mpifed.results.configurations import read_stored
 from mpifed.results.run_directories import check_checkpointed
 from mpifed.theory import flix
-from mpifed.theory.methods import check_method
 from topologies.inputs import number
 
 if TYPE_CHECKING:
-    from mpifed.theory.stored import Stored
+    from mpifed.theory.runs import Stored
 
 REQUIRED: dict[str, tuple[str, ...]] = {
     "variance": (),
@@ -72,7 +70,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         options = parser().parse_args(words)
         _check(options)
-        from mpifed.theory.stored import read_run  # brings torch, which no word above needs
+        from mpifed.theory.runs import read_run  # brings torch, which no word above needs
 
         answer = ANSWERS[options.question](read_run(options.run_dir), vars(options))
     except InputError as error:
@@ -142,15 +140,11 @@ ANSWERS = {"variance": variance, "one-shot": one_shot, "rounds": rounds, "alpha"
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Refuse what needs no checkpoint to be read."""
+    """Validate what needs no checkpoint to be read."""
     for name in REQUIRED[options.question]:
         if getattr(options, name) is None:
             raise InputError(f"{options.question} needs --{name}")
     check_checkpointed(options.run_dir)
-    stored = options.run_dir / "config.yaml"
-    algorithm = read_stored(stored)["algorithm"] if stored.is_file() else None
-    if isinstance(algorithm, Mapping):
-        check_method(options.run_dir, algorithm.get("name"))
 
 
 def parser() -> Parser:

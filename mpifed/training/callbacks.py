@@ -21,8 +21,7 @@ from mpifed.io.atomic import replace_bytes
 from mpifed.io.text import damaged, read_json
 from mpifed.mpi.communicator import Communicator
 from mpifed.results.results import DIGEST
-from mpifed.tracking.sending import Sending
-from mpifed.tracking.trackers import TRACKERS, About
+from mpifed.tracking import TRACKERS, About, Sending
 from mpifed.training.build import Setup
 from mpifed.training.request import Request, Task
 

@@ -369,11 +369,11 @@ class Evaluation:
 
 def evaluate(setup: Setup, samples: Samples, state: states.RunState, draws: Draws) -> Evaluation:
     """Evaluate the state after a round."""
-    training = training_of(setup, samples)
+    training, exchange = training_of(setup, samples), setup.exchange
     shared, trained = states.shared_tensors(state.algorithm), of_trained(setup, state, training)
     return Evaluation(
         score(setup, samples, state, training, trained, draws),
-        setup.exchange.consensus_distance(shared) if shared else None,
+        exchange.consensus_distance(exchange.latest(shared, state.memory)) if shared else None,
         measure(setup, trained, training, draws),
         _learnt(setup, trained),
     )

@@ -23,7 +23,7 @@ from mpifed.errors import (
 )
 from mpifed.io.yaml_files import as_text
 from mpifed.sweep.plan import launch_words
-from mpifed.tracking.trackers import check_tracker
+from mpifed.tracking import check_tracker
 from mpifed.training.callbacks import importable_name
 from mpifed.training.progress import OutputLine
 from mpifed.training.request import Request, understand

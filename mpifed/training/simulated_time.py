@@ -7,7 +7,7 @@ import functools
 import numpy as np
 
 from mpifed.errors import InputError, RunError
-from mpifed.exchange.asynchrony import Mixes, Timetable, from_rank_0, partners_of
+from mpifed.exchange.asynchrony import Mixes, Timetable, arcs_of, from_rank_0, partners_of
 from mpifed.exchange.base import Ledger
 from mpifed.exchange.gossip import Gossip
 from mpifed.federation.clients import participants
@@ -228,7 +228,11 @@ def timetable_of(setup: Setup, exchange: Gossip) -> Timetable:
 
     made: Seconds = from_rank_0(communicator, seconds)
     if exchange.asynchrony == "pairwise":
-        made = _there_and_back(made, links, bits, exchange, seed)
+        made = _after_answers(made, links, bits, exchange, seed)
+    else:
+        everyone = np.arange(len(clients))
+        arcs = arcs_of(exchange.routing.weights(1), links, bits)
+        exchange.keep_versions(arcs.reach, made(np.ones(len(clients), np.int64), everyone))
     try:
         computations = Computations.start(len(clients), made)
     except TopologyError as error:
@@ -238,16 +242,16 @@ def timetable_of(setup: Setup, exchange: Gossip) -> Timetable:
     return Timetable(mixes, links, bits, seed, computations, versions)
 
 
-def _there_and_back(
+def _after_answers(
     seconds: Seconds, links: Links, bits: float, exchange: Gossip, seed: int
 ) -> Seconds:
-    """Return the seconds of computations with an average after each: a message each way."""
+    """Return the seconds of computations that begin when the partner of the last has answered."""
 
-    def with_answer(numbers: np.ndarray, nodes: np.ndarray) -> np.ndarray:
-        taken, partners = seconds(numbers, nodes), nodes
-        partners = partners_of(exchange.routing.weights(1), nodes, numbers, seed)
+    def with_wait(numbers: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+        partners = partners_of(exchange.routing.weights(1), nodes, numbers - 1, seed)
         there = links.travel(nodes, partners, bits, shared=False)
         back = links.travel(partners, nodes, bits, shared=False)
-        return taken + np.where(partners == nodes, 0.0, there + back)
+        waits = (partners != nodes) & (numbers > 1)
+        return seconds(numbers, nodes) + np.where(waits, there + back, 0.0)
 
-    return with_answer
+    return with_wait

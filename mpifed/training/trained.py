@@ -19,6 +19,7 @@ from mpifed import state as states
 from mpifed.algorithms.base import Predictor, checked_predictor
 from mpifed.checkpoint import files as checkpoint
 from mpifed.components.registry import Section, named
+from mpifed.components.schema import shown
 from mpifed.components.tables import MODELS
 from mpifed.config.configuration import Configuration, resolve
 from mpifed.data.base import Dataset, Description, Fresh, Shards, Split
@@ -346,6 +347,12 @@ def without_predictor(directory: Path, configuration: Configuration) -> str:
     )
 
 
+def check_path(name: str, value: object) -> None:
+    """Check that what a program passes as a path is one, or None."""
+    if value is not None and not isinstance(value, (str, os.PathLike)):
+        raise InputError(f"{name} is {shown(value)}; it must be a path, a str or a Path")
+
+
 def load(run: str | Path, round: int | None = None) -> Trained:
     """Load what a run has trained, from a checkpoint in its run directory.
 
@@ -387,6 +394,7 @@ def load(run: str | Path, round: int | None = None) -> Trained:
     >>> trained.client(0)(torch.zeros(5, 10)).shape  # a logit for each of five samples
     torch.Size([5, 1])
     """
+    check_path("run", run)
     directory = Path(os.fspath(run))
     path, meta = _checkpoint(directory, round)
     try:

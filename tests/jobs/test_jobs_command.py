@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from fake_slurm import FakeSlurm, fake_slurm
 
 from mpifed.config import configuration as config
+from mpifed.jobs import slurm as commands
 from mpifed.jobs.__main__ import main
-from mpifed.jobs.importing import Cost
 
 TINY = ["clients=4", "rounds=6", "data.n_test=20", "job.ranks=2"]
 UNCHECKED = "--unchecked"
@@ -24,8 +27,6 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     for name, value in found.variables().items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("MPIFED_SITE", raising=False)
-    # An import takes seconds; test_jobs_importing.py measures one.
-    monkeypatch.setattr("mpifed.jobs.importing.cost", lambda python: Cost(2.0, 1.5, 0.5, 9000))
     return found
 
 
@@ -66,7 +67,6 @@ def test_rendering_needs_no_slurm(tmp_path: Path, monkeypatch, capfd) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     out = call(capfd, "render", *TINY, "--output", tmp_path / "run")
     assert out.startswith("#!/bin/bash\n")
-    assert out.endswith("finish\n")
     file = tmp_path / "job.sbatch"
     assert "sbatch" in call(capfd, "render", *TINY, "--output", "x", "--file", file)
     assert file.read_text().startswith("#!/bin/bash\n")
@@ -79,10 +79,22 @@ def test_rendering_needs_no_slurm(tmp_path: Path, monkeypatch, capfd) -> None:
 @pytest.mark.parametrize(
     ("words", "part"),
     [
+        (["rendr"], "did you mean 'render'"),
         (["render", "clients=4"], "job.ranks is missing"),
+        (["render", *TINY, "algorithm=fedavgg"], "did you mean 'fedavg'"),
         (["render", *TINY, "job.time=soon"], "job.time is 'soon'"),
+        (["render", *TINY, "--site", "jewels"], "--site is 'jewels'"),
+        (["render", *TINY, "seed=[0,1]", "data.path={first}"], "python -m mpifed.sweep takes one"),
+        (["render", *TINY, "--report"], "--report is for a sweep"),
+        (["render", *TINY, "--frobnicate"], "--frobnicate"),
+        (["render", "one.yaml", "two.yaml"], "Two experiments are named"),
+        (["submit", *TINY, "--output", "/dev/null"], "is a file"),
+        (["status"], "a run directory is missing"),
         (["status", "/nowhere"], "holds no job"),
+        (["resume", "/nowhere"], "holds no job"),
         (["resume", "/nowhere", "--smoke"], "--smoke does not go with resume"),
+        (["resume", "/nowhere", "--site", "x"], "job.key=value changes one"),
+        (["status", "/nowhere", "--dry-run"], "--dry-run does not go with status"),
         (["submit", *TINY, "--file", "x"], "--file does not go with submit, which takes --output"),
     ],
 )
@@ -290,7 +302,9 @@ def test_without_an_answer_of_slurm_the_runs_still_tell_how_far_they_are(
     assert "no controller" in call(capfd, "stop", output, code=1)
 
 
-@pytest.mark.parametrize("text", ["{", '{"version": 9}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"version": 9}', '{"version": 1}', '{"version": 1, "runs": 3}']
+)
 def test_damaged_records_are_named(text: str, tmp_path: Path, slurm, capfd) -> None:
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "job.json").write_text(text)
@@ -301,6 +315,28 @@ def test_a_directory_that_was_moved_is_known_by_its_place(slurm, tmp_path: Path,
     call(capfd, "submit", UNCHECKED, *TINY, "--output", tmp_path / "old")
     (tmp_path / "old").rename(tmp_path / "new")
     assert call(capfd, "status", tmp_path / "new").startswith(f"{tmp_path / 'new'}: job 7")
+
+
+def test_a_directory_is_known_by_any_of_its_names(
+    slurm: FakeSlurm, tmp_path: Path, monkeypatch, capfd
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    call(capfd, "submit", UNCHECKED, *TINY, "seed=[0,1]", "--output", "../there")
+    for place in ("../there", tmp_path / "there", "../there/seed=0"):
+        assert "job 7_0, not in the queue" in call(capfd, "status", place)
+
+
+def test_check_tells_what_it_checked(slurm: FakeSlurm, tmp_path: Path, capfd) -> None:
+    out = call(capfd, "check", *TINY, "--output", tmp_path / "run")
+    assert out.startswith("1 run of 2 ranks\n")
+    assert "the data can be read here" in out
+    assert "bash reads the script" in out
+    gone = ["--output", tmp_path / "run", *TINY]
+    assert "no such file here" in call(capfd, "check", *gone, "job.stage=/no/tar", code=2)
+    assert "no such program" in call(capfd, "check", *gone, "job.python=/no/python", code=2)
+    missing = ["data=nowhere.h5", "job.ranks=2", "--output", tmp_path / "run"]
+    assert "nowhere.h5" in call(capfd, "check", *missing, code=2)
 
 
 @pytest.mark.parametrize(
@@ -324,60 +360,72 @@ def test_nothing_is_submitted_that_cannot_run(
     assert (output / "job" / "job.json").exists()
 
 
-def test_status_tells_why_a_job_failed(slurm: FakeSlurm, tmp_path: Path, capfd) -> None:
-    output = tmp_path / "run"
-    call(capfd, "submit", UNCHECKED, *TINY, "--output", output)
-    assert "its output" not in call(capfd, "status", output)
-    printed = output / "job" / "slurm-7.out"
-    said = "rank 1 on n2 (client 3): round 2: killed"
-    printed.write_text(f"round 1\nmpifed: {said}\nBAD TERMINATION\n")
-    slurm.answer("queue", "7|7|N/A|FAILED|NonZeroExitCode|n1\n")
-    out = call(capfd, "status", output)
-    assert "job 7, failed" in out
-    assert f"  {said}\n" in out
-    assert f"  its output: {printed}\n" in out
-    (row,) = json.loads(call(capfd, "status", output, "--json"))
-    assert row["complaint"] == said
+def test_a_program_that_a_module_brings_is_left_to_the_job(slurm, tmp_path: Path, capfd) -> None:
+    words = [*TINY, "--output", tmp_path / "run", "job.python=python9"]
+    assert "no such program" in call(capfd, "check", *words, code=2)
+    out = call(capfd, "check", *words, "job.modules=[python]")
+    assert "job.python is left to the job" in out
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "ModuleNotFoundError: No module named 'mpifed'",
-        "/var/spool/job7/slurm_script: line 9: python9: command not found",
-        "srun: error: n1: task 0: Exited with exit code 1",
-        "python: error while loading shared libraries: libmpi.so.12: cannot open",
-    ],
-)
-def test_status_shows_the_last_line_of_an_error_of_the_newest_life(
-    line: str, slurm: FakeSlurm, tmp_path: Path, capfd
+def test_status_shows_the_last_event_and_where_the_output_is(
+    slurm: FakeSlurm, tmp_path: Path, capfd
 ) -> None:
     output = tmp_path / "run"
     call(capfd, "submit", UNCHECKED, *TINY, "--output", output)
+    assert "its output" not in call(capfd, "status", output)
+    (output / "job" / "slurm-7.out").touch()
+    (output / "job" / "events.txt").write_text("2 ranks on n1\nthe launcher ended with 1\nfailed\n")
     slurm.answer("queue", "7|7|N/A|FAILED|NonZeroExitCode|n1\n")
-    printed = output / "job" / "slurm-7.out"
-    first = "2026-01-01T00:00:00 job 7 restart 0: 2 ranks on n1\nOSError: of the first life\n"
-    printed.write_text(first)
-    assert "  OSError: of the first life\n" in call(capfd, "status", output)
-    printed.write_text(f"{first}2026-01-01T00:10:00 job 7 restart 1: 2 ranks on n1\n")
-    assert "first life" not in call(capfd, "status", output)
-    with printed.open("a") as file:
-        file.write(f"\x1b[31mround 1\n{line}\n2026 job 7 restart 1: failed\n")
-    assert f"  {line}\n" in call(capfd, "status", output)
+    out = call(capfd, "status", output)
+    assert "job 7, failed" in out
+    assert "  failed\n" in out
+    assert f"  its output: {output}/job/slurm-7.out\n" in out
 
 
-def test_status_tells_why_a_job_was_restarted(slurm: FakeSlurm, tmp_path: Path, capfd) -> None:
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("history", 0, "job"), "--user=root"),
+        (("history", 0, "job"), ""),
+        (("history", 0, "tasks"), []),
+        (("history", 0, "report"), "8 9"),
+        (("runs", 0, "directory"), "/etc"),
+        (("runs", 0, "directory"), 7),
+        (("runs",), None),
+        (("job",), 3),
+    ],
+)
+def test_a_record_that_somebody_else_wrote_is_not_believed(
+    path: tuple, value: object, slurm: FakeSlurm, tmp_path: Path, capfd
+) -> None:
     output = tmp_path / "run"
     call(capfd, "submit", UNCHECKED, *TINY, "--output", output)
-    causes = ["time-limit", "preempted", "time-limit", "unexplained"]
-    lines = [f"7 {number} {cause} none\n" for number, cause in enumerate(causes)]
-    (output / "job" / "lives.txt").write_text("6 0 lost none\n" + "".join(lines))
-    slurm.answer("queue", "7|7|N/A|RUNNING|None|n1\n")
-    slurm.answer("show", "JobId=7 Restarts=4 ...\n")
-    told = "restarted 4x (2 time limits, 1 pre-emption, 1 unexplained end)"
-    assert told in call(capfd, "status", output)
-    (row,) = json.loads(call(capfd, "status", output, "--json"))
-    assert row["causes"] == {"time-limit": 2, "preempted": 1, "unexplained": 1}
+    place = output / "job" / "job.json"
+    whole = json.loads(place.read_text())
+    part = whole
+    for key in path[:-1]:
+        part = part[key]
+    part[path[-1]] = value
+    place.write_text(json.dumps(whole))
+    for action in ("status", "stop", "cancel"):
+        assert "damaged" in call(capfd, action, output, code=2)
+    assert slurm.calls("scancel") == []
+
+
+@pytest.mark.slow
+def test_a_reader_that_leaves_is_no_failure(slurm: FakeSlurm, tmp_path: Path) -> None:
+    """As ``head -1`` does: nothing is said of it, and what was asked is done."""
+    output = tmp_path / "run"
+    words = [sys.executable, "-m", "mpifed.jobs", "submit", UNCHECKED, *TINY, "--output", output]
+    for more in (["--dry-run"], []):
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = subprocess.run(
+            [*words, *more], stdout=writer, stderr=subprocess.PIPE, timeout=120, check=False
+        )
+        os.close(writer)
+        assert (done.returncode, done.stderr) == (0, b"")
+    assert (output / "job" / "job.json").exists()
 
 
 def test_what_the_disk_refuses_is_a_sentence(slurm: FakeSlurm, tmp_path: Path, capfd) -> None:
@@ -385,3 +433,10 @@ def test_what_the_disk_refuses_is_a_sentence(slurm: FakeSlurm, tmp_path: Path, c
     output = tmp_path / "file" / "run"
     assert "cannot be made: " in call(capfd, "submit", *TINY, "--output", output, code=2)
     assert slurm.calls("sbatch") in ([], ["--test-only"])
+
+
+def test_foreign_variables_are_left_behind() -> None:
+    found = commands.clean_environment(
+        {"SLURM_NTASKS": "4", "SLURM_CONF": "c", "OMPI_COMM_WORLD_RANK": "0", "OMPI_MCA_a": "b"}
+    )
+    assert found == {"SLURM_CONF": "c", "OMPI_MCA_a": "b"}

@@ -113,6 +113,30 @@ def test_a_preemption_in_this_life_is_no_failure(
     assert requeued(slurm) == (["requeue 7"] if again else [])
 
 
+@pytest.mark.parametrize(("restarts", "code"), [(1, 0), (2, 76)])
+def test_restarts_have_a_limit(restarts: int, code: int, slurm: FakeSlurm, tmp_path: Path) -> None:
+    text = script(tmp_path, "exit 75", "job.max_restarts=2")
+    found, said = ended(slurm, text, SLURM_RESTART_COUNT=str(restarts))
+    assert found == code, said
+    assert bool(requeued(slurm)) == (code == 0)
+    assert ("job.max_restarts is 2" in said) == (code == 76)
+
+
+def test_a_life_without_a_checkpoint_is_followed_by_a_pause(
+    slurm: FakeSlurm, tmp_path: Path
+) -> None:
+    def pauses(body: str) -> int:
+        before = len(slurm.calls("scontrol"))
+        assert ended(slurm, script(tmp_path, body))[0] == 0
+        return sum("StartTime=" in call for call in slurm.calls("scontrol")[before:])
+
+    left = "mkdir -p checkpoints; touch checkpoints/round-{}.h5; exit 75"
+    assert pauses("exit 75") == 1
+    assert pauses(left.format("000005")) == 0
+    assert pauses("exit 75") == 1
+    assert pauses(left.format("000010")) == 0
+
+
 @pytest.mark.parametrize("code", [1, 2, 137, 143, 255])
 def test_what_an_earlier_life_said_is_not_of_this_one(
     code: int, slurm: FakeSlurm, tmp_path: Path
@@ -123,102 +147,6 @@ def test_what_an_earlier_life_said_is_not_of_this_one(
     text = script(tmp_path, f"exit {code}")
     assert ended(slurm, text, SLURM_RESTART_COUNT="1")[0] == code
     assert requeued(slurm) == []
-
-
-def lives(tmp_path: Path, *causes: str) -> None:
-    """The record of earlier lives of job 7, the newest last."""
-    folder = tmp_path / "run" / "job"
-    folder.mkdir(parents=True, exist_ok=True)
-    lines = [f"7 {number} {cause} none\n" for number, cause in enumerate(causes)]
-    (folder / "lives.txt").write_text("".join(lines))
-
-
-def life_of(tmp_path: Path) -> str:
-    """How the newest life ended."""
-    return (tmp_path / "run" / "job" / "lives.txt").read_text().splitlines()[-1].split()[2]
-
-
-NEAR = "StartTime=2001-01-01T00:00:00 EndTime=2001-01-01T01:00:00"
-FAR = "StartTime=2001-01-01T00:00:00 EndTime=2101-01-01T01:00:00"
-ASKED = "kill -USR1 $PPID; /bin/sleep 0.2; exit 75"
-
-
-@pytest.mark.parametrize(
-    ("show", "body", "cause"),
-    [
-        (f"{FAR} PreemptTime=None", ASKED, "signal"),
-        (f"{NEAR} PreemptTime=None", ASKED, "time-limit"),
-        (f"{FAR} PreemptTime=2001-01-01T00:30:00", ASKED, "preempted"),
-        (f"{FAR} PreemptTime=2001-01-01T00:30:00", "exit 143", "preempted"),
-        (f"{FAR} PreemptTime=2000-12-31T00:30:00", "exit 75", "signal"),
-        (f"{NEAR} PreemptTime=None", "exit 0", "unexplained"),
-        (f"{FAR} PreemptTime=None", "exit 1", "failed"),
-        (f"{FAR} PreemptTime=None", "touch DONE", "finished"),
-    ],
-)
-def test_why_a_life_ended_is_recorded(
-    show: str, body: str, cause: str, slurm: FakeSlurm, tmp_path: Path
-) -> None:
-    slurm.answer("show", f"JobId=7\n   {show}\n")
-    ended(slurm, script(tmp_path, body))
-    assert life_of(tmp_path) == cause
-    assert bool(requeued(slurm)) == (cause not in ("failed", "finished"))
-
-
-@pytest.mark.parametrize(
-    ("before", "body", "said"),
-    [
-        (["signal", "preempted", "lost"], "exit 75", ""),
-        (["signal", "time-limit", "preempted"], "exit 75", "job.max_restarts is 2"),
-        (["unexplained", "preempted", "signal"], "exit 0", "job.max_failures is 1"),
-        (["preempted", "preempted", "lost", "unexplained"], "exit 75", ""),
-    ],
-)
-def test_causes_are_counted_apart(
-    before: list[str], body: str, said: str, slurm: FakeSlurm, tmp_path: Path
-) -> None:
-    limits = ["job.max_restarts=2", "job.max_preemptions=3", "job.max_failures=1"]
-    lives(tmp_path, *before)
-    text = script(tmp_path, body, *limits)
-    code, printed = ended(slurm, text, SLURM_RESTART_COUNT=str(len(before)))
-    assert (code, len(requeued(slurm))) == ((76, 0) if said else (0, 1)), printed
-    assert said in printed
-
-
-def test_preemptions_have_a_limit_too(slurm: FakeSlurm, tmp_path: Path) -> None:
-    slurm.answer("show", f"{FAR} PreemptTime=2001-01-01T00:30:00\n")
-    text = script(tmp_path, "exit 143", "job.max_preemptions=2")
-    # Of the two lives that the record does not have, SLURM has told nothing.
-    code, said = ended(slurm, text, SLURM_RESTART_COUNT="2")
-    assert (code, requeued(slurm)) == (76, [])
-    assert "job.max_preemptions is 2" in said
-
-
-def test_lives_that_leave_no_checkpoint_are_further_and_further_apart(
-    slurm: FakeSlurm, tmp_path: Path
-) -> None:
-    def delay(restarts: int, body: str) -> list[str]:
-        before = len(slurm.calls("scontrol"))
-        text = script(tmp_path, body, "job.max_failures=20")
-        assert ended(slurm, text, SLURM_RESTART_COUNT=str(restarts))[0] == 0
-        calls = slurm.calls("scontrol")[before:]
-        return [call.split("StartTime=")[1] for call in calls if "StartTime=" in call]
-
-    left = "mkdir -p checkpoints; touch checkpoints/round-{}.h5; exit 0"
-    assert delay(0, "exit 0") == ["now+15seconds"]
-    assert delay(1, "exit 0") == ["now+30seconds"]
-    assert delay(2, left.format("000005")) == []
-    assert delay(3, "exit 0") == ["now+15seconds"]
-    assert [delay(number, "exit 0")[0] for number in range(4, 11)] == [
-        f"now+{seconds}seconds" for seconds in (30, 60, 120, 240, 480, 900, 900)
-    ]
-    assert delay(11, left.format("000010")) == []
-
-
-def test_an_earlier_job_of_the_directory_does_not_count(slurm: FakeSlurm, tmp_path: Path) -> None:
-    lives(tmp_path, *["time-limit"] * 9)
-    text = script(tmp_path, "exit 75", "job.max_restarts=1")
-    assert ended(slurm, text, SLURM_JOB_ID="8")[0] == 0
 
 
 @pytest.mark.parametrize(("signalled", "code"), [(True, 0), (False, 255)])
@@ -233,7 +161,7 @@ def test_a_launcher_that_was_asked_before_it_could_listen_is_queued_again(
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        (["ls /no/such"], "the prologue failed with 2: ls /no/such: ls: cannot access"),
+        (["ls /no/such"], "the prologue failed with 2: ls /no/such"),
         (["true", "source /no/such"], "the prologue failed with 1: source /no/such"),
         (["for i in 1 2; do", "ls /no/such", "done"], "the prologue failed with 2: ls"),
     ],
@@ -251,16 +179,20 @@ def test_a_prologue_that_fails_ends_the_job_with_what_it_said(
     assert requeued(slurm) == []
 
 
-@pytest.mark.parametrize(
-    ("module", "said"),
-    [
-        ("", "the prologue failed with 127: module load -- none/1: "),
-        ("echo 'Lmod has detected the following error: none/1' >&2; exit 1", "following error"),
-        ("echo 'ModuleCmd_Load.c(213):ERROR:105: none/1' >&2", "failed: ModuleCmd_Load.c(213)"),
-    ],
-)
+def test_a_prologue_may_test_and_read_files_in_which_something_fails(
+    slurm: FakeSlurm, tmp_path: Path
+) -> None:
+    (tmp_path / "profile").write_text("false\nexport FROM_FILE=yes\n")
+    lines = ["if false; then", "true", "fi", "false || true", f"source {tmp_path}/profile"]
+    lines.append(f"echo $FROM_FILE >{tmp_path}/after")
+    text = script(tmp_path, "touch DONE", f"job.prologue={lines}")
+    assert ended(slurm, text)[0] == 0
+    assert (tmp_path / "after").read_text() == "yes\n"
+
+
+@pytest.mark.parametrize("module", ["", "exit 1"])
 def test_a_module_that_cannot_be_loaded_ends_the_job(
-    module: str, said: str, slurm: FakeSlurm, tmp_path: Path
+    module: str, slurm: FakeSlurm, tmp_path: Path
 ) -> None:
     if module:
         program = slurm.directory / "bin" / "module"
@@ -268,8 +200,22 @@ def test_a_module_that_cannot_be_loaded_ends_the_job(
         program.chmod(0o700)
     code, printed = ended(slurm, script(tmp_path, "touch DONE", "job.modules=[none/1]"))
     assert code == 2, printed
-    assert said in (tmp_path / "run" / "job" / "events.txt").read_text()
+    assert "module load -- none/1" in (tmp_path / "run" / "job" / "events.txt").read_text()
     assert not (tmp_path / "launched").exists()
+
+
+def test_the_report_is_not_made_where_the_prologue_fails(slurm: FakeSlurm, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/bash\ntouch {tmp_path}/reported\n")
+    python.chmod(0o700)
+    words = ["seed=[0,1]", "job.ranks=2", f"job.python={python}"]
+    for line, code in (("true", 0), ("ls /no/such", 2)):
+        (tmp_path / "reported").unlink(missing_ok=True)
+        job = plan([*words, f"job.prologue=['{line}']"], None, tmp_path / "run", False)
+        found, said = ended(slurm, render.report_script(job))
+        assert found == code, said
+        assert (tmp_path / "reported").exists() == (code == 0)
+        assert ("the prologue failed with 2: ls /no/such" in said) == (code == 2)
 
 
 @pytest.mark.parametrize(("number", "code", "again"), [("USR1", 0, True), ("TERM", 143, False)])
@@ -315,6 +261,16 @@ def test_variables_of_the_environment_keep_their_values(slurm: FakeSlurm, tmp_pa
     )
     assert ended(slurm, text)[0] == 0
     assert {f"{name}=mine" for name in names} <= set((tmp_path / "seen").read_text().splitlines())
+
+
+@pytest.mark.parametrize("launcher_name", ["mpirun", "srun"])
+def test_words_for_the_launcher(launcher_name: str, slurm: FakeSlurm, tmp_path: Path) -> None:
+    words = [f"job.launcher={launcher_name}", "job.mpi=pmi2", "job.python=/bin/true"]
+    text = script(tmp_path, "", *words, "job.launcher_options=[--mem-bind=local, --verbose]")
+    ended(slurm, text)
+    launched = tmp_path / "launched"
+    told = launched.read_text() if launcher_name == "mpirun" else slurm.calls("srun")[-1]
+    assert "--mem-bind=local --verbose /bin/true -m mpifed.run" in told
 
 
 def test_srun_starts_containers_by_pyxis(slurm: FakeSlurm, tmp_path: Path) -> None:
@@ -438,6 +394,6 @@ def test_an_environment_is_unpacked_only_in_a_directory_of_one_s_own(
     text = script(tmp_path, "touch DONE", f"job.stage={archive}", f"job.scratch={scratch}")
     code, said = ended(slurm, text)
     assert code == (2 if taken else 0), said
-    assert ("or belongs to somebody else" in said) == taken
+    assert ("belongs to somebody else" in said) == taken
     assert not list(other.iterdir())
     assert (tmp_path / "launched").exists() != taken

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -94,6 +95,21 @@ def test_no_point_is_nearer_to_all_than_the_geometric_median(rows):
         for start in (np.median(rows, axis=0), found)
     )
     assert total(found) <= best * (1 + 1e-4) + 1e-4
+
+
+def test_the_geometric_median_may_count_samples_as_the_paper_does():
+    rows = np.array([[0.0], [1.0], [9.0]])  # clients of 1, 2 and 3 samples, then of 1, 2 and 4
+    section = {"name": "geometric_median", "client_weights": "samples"}
+    assert aggregate(rows, "geometric_median") == pytest.approx([1.0], abs=1e-3)
+    weighed = build(section).weighted_shares(rows @ rows.T, np.array([1, 2, 4]))
+    assert weighed @ rows == pytest.approx([9.0], abs=1e-3)
+
+
+def test_bytes_of_an_aggregate_are_those_of_float64():
+    said = build("median").traffic(
+        400, 4, 0, SimpleNamespace(communicator=SimpleNamespace(size=3), training=np.arange(9))
+    )
+    assert said[0] == 9 * 400 * 2 // 3 + 100 * 8 * 2
 
 
 def test_the_tolerance_of_the_geometric_median_is_what_it_says():

@@ -18,8 +18,9 @@ from mpifed.errors import InputError
 from mpifed.exchange.asynchrony import FRESH, Timetable, partners_of
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.mixing import complete
-from mpifed.federation.clients import Federation
+from mpifed.federation.clients import Draws, Federation
 from mpifed.mpi.communicator import Alone
+from mpifed.state import shared_tensors
 from mpifed.training import evaluation
 from topologies.links.events import Computations, Versions
 from topologies.links.network import one_site
@@ -301,6 +302,30 @@ def test_runs_that_wait_do_not_mention_it():
     asked = resolve({**PLAIN, **EQUAL, "exchange": gossip("wait_free", kept_versions=4)})
     assert to_mapping(asked)["exchange"]["kept_versions"] == 4
     assert to_mapping(resolve(to_mapping(asked))) == to_mapping(asked)
+
+
+@pytest.mark.parametrize(("latency", "kept"), [(0.0, 2), (0.3, 2), (0.31, 3), (0.9, 4), (50, 100)])
+def test_versions_are_kept_for_as_many_computations_as_a_message_travels(latency, kept):
+    more = {**EQUAL, "network": {"latency": latency}}  # a computation is three steps of 0.1 s
+    exchange = engine_of("fedavg", gossip("wait_free"), **more).setup.exchange
+    assert exchange.values_kept == kept
+    exchange = engine_of("fedavg", gossip("wait_free", kept_versions=5), **more).setup.exchange
+    assert exchange.values_kept == 5
+
+
+def test_pairs_have_the_time_and_the_values_of_their_last_averages():
+    more = {**EQUAL, "network": {"latency": 0.05}}
+    engine = prepared("fedavg", gossip("pairwise"), **more)
+    for k in range(1, 4):
+        engine.advance()
+        assert engine.simulated.seconds == pytest.approx(0.3 * k + 0.1 * (k - 1))
+    exchange, shared = engine.setup.exchange, shared_tensors(engine.state.algorithm)
+    (now,) = exchange.latest(shared, engine.state.memory)
+    live = engine.state.memory.kept[:, 0].double()
+    assert torch.equal(now.flatten(1).double(), live) and not torch.equal(now, shared[0])
+    wanted = float((live - live.mean(0)).square().sum(1).mean())
+    found = evaluation.evaluate(engine.setup, engine.samples, engine.state, Draws(0, 3)).distance
+    assert found == pytest.approx(wanted, rel=1e-5)
 
 
 def test_a_dry_run_says_what_is_kept():

@@ -13,8 +13,9 @@ from mpifed.components.registry import find_algorithm
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.errors import InputError
 from mpifed.exchange.attacks import attackers
-from mpifed.federation.clients import Federation
+from mpifed.federation.clients import Draws, Federation
 from mpifed.mpi.communicator import Alone
+from mpifed.training import evaluation
 
 NAMED = {"clients": [1, 3]}
 
@@ -78,6 +79,17 @@ def test_labels_are_reversed_or_exchanged_and_only_for_training():
             assert np.array_equal(own.train.of_client(client).y, wanted)
             assert np.array_equal(own.test.of_client(client).y, other.test.of_client(client).y)
         assert torch.equal(own.train.x, other.train.x)
+
+
+def test_attackers_are_scored_on_their_true_labels():
+    attacked = prepared("fedavg", "server", attack={"name": "label_flip", **NAMED})
+    plain = prepared("fedavg", "server")
+    found = [
+        evaluation.evaluate(engine.setup, engine.samples, engine.state, Draws(0, 0)).results
+        for engine in (attacked, plain)
+    ]
+    assert np.array_equal(found[0].train_accuracy, found[1].train_accuracy)
+    assert np.array_equal(found[0].train_loss, found[1].train_loss)
 
 
 def test_a_fraction_is_drawn_once_from_the_seed():

@@ -8,8 +8,8 @@ import pytest
 import mpifed
 import topologies
 from mpifed.exchange.gossip import MOST_NODES, predict
-from mpifed.report import consensus
-from mpifed.report.reading import read_run
+from mpifed.report.comparisons import contraction
+from mpifed.report.runs import read_run
 
 # Steps too small to be seen, on little data: what is left is averaging.
 AVERAGING = {
@@ -46,7 +46,7 @@ def test_a_static_matrix_contracts_as_predicted_and_in_the_end_no_faster(topolog
     assert (ratios <= predicted["per_round"] * (1 + 1e-9)).all()
     assert ratios[-1] == pytest.approx(predicted["per_round"], rel=0.01)
     assert run.predicted == predicted
-    assert ratios.min() <= consensus.measured(run) <= predicted["per_round"]
+    assert ratios.min() <= contraction(run) <= predicted["per_round"]
 
 
 def test_a_schedule_that_is_exact_after_a_period_is_predicted_to_be(tmp_path):
@@ -70,7 +70,7 @@ def test_random_rounds_contract_at_least_as_predicted(overrides, tmp_path):
     predicted, distances, run = averaged(tmp_path, **{"exchange.topology": "ring", **overrides})
     assert 0 < predicted["p"] < 1 and predicted["tau"] in (1, 2)
     assert distances[-1] < 0.1 * distances[0]
-    assert consensus.measured(run) <= predicted["per_round"] * 1.02
+    assert contraction(run) <= predicted["per_round"] * 1.02
 
 
 def test_where_nothing_is_mixed_nothing_is_predicted(tmp_path):

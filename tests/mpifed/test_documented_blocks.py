@@ -18,7 +18,7 @@ from documented_blocks import BLOCKS, COMMANDS, OTHERS, ROOT, Block
 
 from mpifed.config.configuration import resolve
 from mpifed.config.experiments import apply_overrides, parse_overrides, read_experiment, split_words
-from mpifed.jobs.arguments import parser as jobs_parser
+from mpifed.jobs.__main__ import parser as jobs_parser
 from mpifed.launch import parser as run_parser
 from mpifed.report.options import figure_wanted, grid_wanted
 from mpifed.report.options import parser as report_parser

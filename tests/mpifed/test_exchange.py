@@ -205,6 +205,22 @@ def test_no_matrix_is_made_for_an_algorithm_that_sends_nothing(monkeypatch, tmp_
         mpifed.run("synthetic-fedem", output=tmp_path / "fedem", exchange="gossip", **small)
 
 
+@pytest.mark.parametrize("shape", [(4, 1, 1), (4, 1, 6), (3, 1, 5), (4, 5)])
+def test_rows_of_another_form_than_the_shared_value_are_not_averaged(shape):
+    n = np.ones(4, int)
+    server = Server(Federation(Alone(), 0 * n, n < 0, n), 0).at(1, n > 0)
+    weights, before = torch.full((4,), 0.25, dtype=torch.float64), torch.zeros(1, 5)
+    for rows in (torch.ones(shape), torch.ones(4, 1, 5, dtype=torch.float64)):
+        with pytest.raises(ValueError, match="shape"):
+            server.average(rows, weights, before=before)
+
+
+def test_local_training_takes_any_compressor_as_it_sends_nothing(tmp_path):
+    words = {"clients": 4, "rounds": 1, "data.n_test": 5, "algorithm": "local"}
+    run = mpifed.run("synthetic-fedem", output=tmp_path, compression="top_k", **words)
+    assert len(run.summary["state_digest"]) > 8
+
+
 def test_a_graph_that_is_kept_disconnected_is_warned_of_in_a_sentence(tmp_path):
     topology = {"name": "erdos_renyi", "p": 0.1, "on_disconnected": "keep"}
     small = {"clients": 10, "rounds": 1, "data.n_test": 5, "exchange": "gossip"}

@@ -4,7 +4,7 @@ import pytest
 
 from mpifed.config.configuration import resolve
 from mpifed.config.experiments import apply_overrides, read_experiment
-from mpifed.reproduce.fedem import STUDIES
+from mpifed.reproduce.studies import studies
 
 
 @pytest.mark.parametrize(
@@ -17,9 +17,10 @@ from mpifed.reproduce.fedem import STUDIES
     ],
 )
 def test_a_synthetic_experiment_is_fedems_row_of_its_table(experiment, study, row):
-    table = STUDIES[study]
+    table = studies("fedem")[study]
     (entry,) = (each for each in table.entries if each.label == row)
-    base, of_data = table.variants["released"]
+    of_data = dict(table.data["released"])
+    base = of_data.pop("experiment")
     settings = {**of_data, **table.common, **entry.overrides}
     of_table = resolve(apply_overrides(read_experiment(base), settings))
     of_file = resolve(read_experiment(experiment))

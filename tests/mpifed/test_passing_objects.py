@@ -30,6 +30,12 @@ def test_functions_and_classes_stand_for_their_names(tmp_path):
     assert one == other and "mistaken_modules:Net" in one
 
 
+def test_an_option_beside_a_function(tmp_path):
+    model = {"name": modules.lazy_in_double}
+    result = mpifed.run("digits-fedem", output=tmp_path / "run", **SMALL, model=model)
+    assert result.status == "finished"
+
+
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
@@ -64,3 +70,10 @@ def test_a_program_may_pass_its_own_function(tmp_path):
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "__main__:net" in (tmp_path / "run" / "config.yaml").read_text()
+
+
+def test_what_is_no_path_is_refused_in_a_sentence():
+    with pytest.raises(InputError, match=r"^output is .*; it must be a path"):
+        mpifed.run(output=b"x")
+    with pytest.raises(InputError, match=r"^run is 5; it must be a path"):
+        mpifed.load(5)

@@ -196,6 +196,13 @@ def test_a_run_without_noise_does_not_mention_privacy():
     assert to_mapping(resolve({**PLAIN, "privacy": NOISE}))["privacy"]["where"] == "central"
 
 
+def test_clients_count_alike_where_they_add_the_noise():
+    channel = channel_with(where="local", noise_multiplier=1e-9)
+    rows = torch.eye(6, dtype=torch.float64)
+    weights = torch.arange(1, 7).double() / 21
+    assert channel.average(rows, weights, 0 * rows[0]).tolist() == pytest.approx([1 / 6] * 6)
+
+
 def test_a_method_that_sends_more_than_it_declares_is_stopped():
     channel, rows = channel_with(), torch.zeros(6, 3)
     channel.send(rows)

@@ -15,10 +15,9 @@ from mpifed.components.registry import find_algorithm
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.config.experiments import apply_overrides, parse_overrides, read_experiment
 from mpifed.errors import InputError
-from mpifed.reproduce.__main__ import PAPERS, main, studies
+from mpifed.reproduce.__main__ import main
 from mpifed.reproduce.page import Row, best_of, paired_p, table_text
-from mpifed.reproduce.study import Entry, Table, runs_of
-from mpifed.reproduce.tuning import grid_of, trials_of
+from mpifed.reproduce.studies import Entry, Table, papers, runs_of, studies, trials_of
 from mpifed.sweep.plan import check_same_run
 
 TINY = ["rounds=2", "clients=5", "data.n_test=20", "data.dimension=6", "seed=[0,1]"]
@@ -82,7 +81,7 @@ def test_a_table_is_run_once_and_written(tmp_path, capfd):
 
 
 def test_values_are_chosen_on_validation_data(tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("mpifed.reproduce.tuning.LEARNING_RATES", (0.3, 1e-6))
+    monkeypatch.setattr("mpifed.reproduce.studies.LEARNING_RATES", (0.3, 1e-6))
     words = ["fedem", "--study", "figure-2", "--data", "released", "--tune", *TINY]
     words += ["data.variant=paper", "--output", str(tmp_path), "--processes", "1"]
     assert main(words) == 0
@@ -137,7 +136,7 @@ def test_rows_that_share_runs_have_the_same_settings():
     for study in known.values():
         for entry in (entry for entry in study.entries if entry.same_as):
             of, label = entry.same_as
-            variant = next(iter(study.variants))
+            variant = next(iter(study.data))
             mine = runs_of(study, variant, Path("out"), [0, 1], tuned, {})[entry.label]
             theirs = runs_of(known[of], variant, Path("out"), [0, 1], tuned, {})[label]
             assert mine == theirs
@@ -163,13 +162,13 @@ def test_a_row_takes_the_values_of_another():
 def test_a_tuned_learning_rate_is_one_that_the_method_reads():
     for entry in studies("fedem")["table-2"].entries:
         read = find_algorithm(entry.overrides["algorithm"]).local_options
-        rated = any("local.lr" in tried for tried in grid_of(entry))
+        rated = any("local.lr" in tried for tried in entry.trials())
         assert rated == (read is None or "lr" in read), entry.label
 
 
 def test_values_may_be_chosen_after_fewer_rounds():
     entries = (Entry("A", {"algorithm": "fedavg"}, tuning_rounds=7), Entry("B", {}))
-    study = Table("table-9", "A table", {"paper": ("synthetic-released", {})}, entries)
+    study = Table("table-9", "A table", {"paper": {"experiment": "synthetic-released"}}, entries)
     trials = trials_of(study, "paper", Path("out"), 0, {})
     assert {run.overrides.get("rounds") for _, run in trials["A"]} == {7}
     assert {run.directory.parent.name for _, run in trials["A"]} == {"rounds=7"}
@@ -186,7 +185,7 @@ def test_several_run_at_once(tmp_path, capfd):
     assert "assigned" in (tmp_path / "recovery.md").read_text()
 
 
-@pytest.mark.parametrize("paper", PAPERS)
+@pytest.mark.parametrize("paper", papers())
 def test_every_study_can_be_planned(paper, tmp_path, capfd):
     assert main([paper, "--list"]) == 0
     assert capfd.readouterr().out.count("\n") == len(studies(paper))

@@ -14,7 +14,7 @@ import mpifed
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone, world
 from mpifed.report.groups import group_runs
-from mpifed.report.reading import find_runs
+from mpifed.report.runs import find_runs
 from mpifed.retime import main
 from mpifed.training.retiming import is_retimed, retime, write
 from mpifed.training.verification import verify

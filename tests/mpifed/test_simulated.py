@@ -18,7 +18,7 @@ from mpifed.launch import main
 from mpifed.mpi.communicator import Alone
 from mpifed.report.__main__ import main as report
 from mpifed.report.figure import Wanted, series
-from mpifed.report.reading import find_runs
+from mpifed.report.runs import find_runs
 from topologies.links.network import read_network
 from topologies.links.overlays import cycle_time, design
 

@@ -13,8 +13,7 @@ from commands import TINY, call
 
 import mpifed
 from mpifed.errors import InputError, RunError
-from mpifed.tracking.sending import Sending
-from mpifed.tracking.trackers import TRACKERS, check_tracker
+from mpifed.tracking import TRACKERS, Sending, check_tracker
 
 SMALL = {"clients": 4, "rounds": 4, "data.n_test": 20, "evaluation.every": 2}
 
@@ -49,7 +48,7 @@ def fake(monkeypatch) -> list[Fake]:
 def replace(monkeypatch, opening) -> None:
     """Let the name tensorboard open something that needs no package."""
     changed = {**TRACKERS, "tensorboard": (opening, ())}
-    for module in ("mpifed.tracking.trackers", "mpifed.training.callbacks"):
+    for module in ("mpifed.tracking", "mpifed.training.callbacks"):
         monkeypatch.setattr(f"{module}.TRACKERS", changed)
 
 

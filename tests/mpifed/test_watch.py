@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import subprocess
 import sys
 import threading
@@ -13,14 +14,13 @@ import numpy as np
 import pytest
 from commands import TINY, command, environment
 
-from mpifed.report.watching import curve, seconds_a_round, view
-from mpifed.watch import main
+from mpifed.watch import curve, main, seconds_a_round, view
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 from run_directories import write_run
 
 
-@pytest.mark.parametrize("words", [["nowhere"], ["."]])
+@pytest.mark.parametrize("words", [["nowhere"], ["."], ["a" * 300]])
 def test_where_there_is_no_run_it_refuses(words, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     assert main(words) == 2
@@ -73,6 +73,20 @@ def test_it_follows_a_run_and_ends_with_it(tmp_path, capfd):
     shown = capfd.readouterr().out
     assert "round 20 of 40" in shown and "round 30 of 40" in shown
     assert shown.endswith("not going on\n")
+
+
+def test_output_that_nobody_reads_or_that_is_full_ends_it(tmp_path):
+    run = write_run(tmp_path / "run")
+    for target, said in (("/dev/full", "No space left"), ("pipe", "")):
+        read, written = os.pipe()
+        os.close(read)
+        with open(written, "wb") as pipe, open("/dev/full", "wb") as full:
+            done = subprocess.run(
+                [sys.executable, "-m", "mpifed.watch", str(run)],
+                stdout=full if target == "/dev/full" else pipe, stderr=subprocess.PIPE, text=True,
+            )  # fmt: skip
+        assert done.returncode == 1
+        assert said in done.stderr and done.stderr.count("\n") == bool(said)
 
 
 @pytest.mark.slow

@@ -93,9 +93,9 @@ def test_what_is_read_beside_modules_is_there(place: Path) -> None:
     assert {line.split()[0] for line in listed.splitlines()} == shipped
     program = (
         "from pathlib import Path; import mpifed.reproduce as r; "
-        "print(*sorted(p.name for p in (Path(r.__file__).parent / 'tuned').iterdir()))"
+        "print(*sorted(p.name for p in (Path(r.__file__).parent / 'experiments/tuned').iterdir()))"
     )
-    tuned = {path.name for path in (ROOT / "mpifed" / "reproduce" / "tuned").glob("*.yaml")}
+    tuned = {path.name for path in (ROOT / "experiments" / "tuned").glob("*.yaml")}
     assert tuned and set(call(place, "python", "-c", program).split()) == tuned
     assert "table" in call(place, "mpifed", "reproduce", "fedem", "--list").lower()
     words = ("job.ranks=2", "--site", "example-cluster")

@@ -10,18 +10,13 @@ from pathlib import Path
 import matplotlib.image
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from run_directories import HEADER, write_run
 
-from mpifed.errors import InputError
 from mpifed.report.__main__ import main
-from mpifed.report.consensus import measured
+from mpifed.report.comparisons import contraction
 from mpifed.report.groups import group_runs
-from mpifed.report.placing import LINE_HEIGHT, spread
-from mpifed.report.reading import find_runs
-from mpifed.report.tables import markdown
-from mpifed.report.units import bits
+from mpifed.report.runs import find_runs
+from mpifed.report.tables import bits, measured, measures, report_csv, report_markdown
 
 FEDAVG = {"name": "fedavg"}
 LOCAL = {"name": "local"}
@@ -71,7 +66,7 @@ def test_table_has_the_shape_of_the_papers(tmp_path: Path) -> None:
     write_run(tmp_path / "a", final=0.75)
     write_run(tmp_path / "b", final=0.7, algorithm=FEDAVG)
     write_run(tmp_path / "c", final=0.9, data={"name": "digits"})
-    lines = markdown(*group_runs(find_runs([tmp_path]))).splitlines()
+    lines = report_markdown(*group_runs(find_runs([tmp_path]))).splitlines()
     assert lines[2:6] == [
         "| Data | FedEM | FedAvg |",
         "| --- | ---: | ---: |",
@@ -165,9 +160,9 @@ def test_consensus_stands_beside_what_was_predicted(
 
 def test_a_run_at_the_level_of_rounding_is_measured_before_it(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", distances=lambda k: {0: 0, 10: 1, 20: 1e-14}.get(k, 1e-13))
-    assert measured(find_runs([run])[0]) == pytest.approx(1e-14**0.1)
+    assert contraction(find_runs([run])[0]) == pytest.approx(1e-14**0.1)
     still = write_run(tmp_path / "b", distances=lambda k: 1.0 + k)
-    assert np.isnan(measured(find_runs([still])[0]))
+    assert np.isnan(contraction(find_runs([still])[0]))
 
 
 @pytest.mark.slow
@@ -234,13 +229,6 @@ def test_damage_is_one_sentence(
     assert not (tmp_path / "report").exists()
 
 
-def test_places_that_are_no_runs_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not a directory"):
-        find_runs([tmp_path / "nowhere"])
-    with pytest.raises(InputError, match="holds no run"):
-        find_runs([tmp_path])
-
-
 def test_output_that_cannot_be_written_is_one_sentence(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -258,10 +246,52 @@ def test_bits_in_words(value: float, text: str) -> None:
     assert bits(value) == text
 
 
-@given(st.lists(st.floats(0, 300), min_size=1, max_size=12))
-def test_names_in_the_margin_never_overlap(heights: list[float]) -> None:
-    before = np.array(heights)
-    after = spread(before)
-    order = np.argsort(before, kind="stable")
-    assert (np.diff(after[order]) > LINE_HEIGHT - 1e-9).all()
-    assert after.mean() == pytest.approx(before.mean())
+def measuring(path: Path, final: float, seed: int, name: str = "fedmm") -> None:
+    """A run without accuracies whose objective falls to ``final``."""
+    write_run(path, seed=seed, algorithm={"name": name}, finished=False)
+    text = (path / "metrics.csv").read_text().splitlines()
+    lines = [f"{text[0]},objective,surrogate_update"]
+    for k, line in enumerate(text[1:]):
+        fields = line.split(",")
+        fields[2:9] = [""] * 7
+        lines.append(",".join([*fields, str(final + 2.0**-k), "" if k == 0 else str(0.5**k)]))
+    (path / "metrics.csv").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    for seed in range(2):
+        measuring(tmp_path / f"a{seed}", 1.0 + seed, seed)
+        measuring(tmp_path / f"b{seed}", 5.0, seed, "fedmm_theta")
+    return tmp_path
+
+
+def test_means_and_intervals_of_what_was_measured_stand_in_the_tables(runs: Path) -> None:
+    groups, notes = group_runs(find_runs([runs]))
+    assert measured(groups) == ["objective", "surrogate_update"]
+    last = 2.0**-4
+    assert measures(groups).rows == [
+        ["synthetic-paper", "FedMM", f"{1.5 + last:.4g} ± 6.4", "0.0625 ± 0"],
+        ["synthetic-paper", "FedMM-Θ", f"{5 + last:.4g} ± 0", "0.0625 ± 0"],
+    ]
+    text = report_markdown(groups, notes)
+    assert "| Data | Method | Objective | Surrogate update |" in text
+    assert "Test accuracy" not in text
+    first = next(csv.DictReader(report_csv(groups).splitlines()))
+    assert float(first["objective"]) == pytest.approx(1.5 + last)
+    assert float(first["objective_deviation"]) == pytest.approx(0.5**0.5)
+    assert first["test_accuracy"] == ""
+
+
+def test_validation_accuracy_is_in_per_cent_as_test_accuracy(tmp_path: Path) -> None:
+    for seed, last in ((0, 0.5), (1, 0.75)):
+        run = write_run(tmp_path / "runs" / str(seed), seed=seed)
+        text = (run / "metrics.csv").read_text().splitlines()
+        lines = [f"{line},{last}" for line in text[1:]]
+        (run / "metrics.csv").write_text("\n".join([f"{text[0]},validation_accuracy", *lines, ""]))
+    groups, _ = group_runs(find_runs([tmp_path]))
+    assert measures(groups).rows[0][2] == "62.50 ± 158.83"
+    out = tmp_path / "out"
+    assert main([str(tmp_path / "runs"), "--output", str(out), "--format", "none"]) == 0
+    page = (out / "report.html").read_text()
+    assert "Validation accuracy (%)" in page and "62.50 ± 158.83" in page

@@ -115,7 +115,7 @@ def test_everything_is_reached_and_worked_by_keyboard(opened):
 
 
 def test_a_method_is_hidden_and_shown_by_its_button(opened):
-    button, line = opened.locator("button.toggle").first, opened.locator("svg.panel g.s").first
+    button, line = opened.locator("button.toggle").first, opened.locator("svg.panel g.line").first
     assert line.is_visible()
     button.focus()
     opened.keyboard.press("Space")
@@ -131,7 +131,7 @@ def test_the_axis_is_chosen_for_all_curves(opened):
         shown = opened.locator("figure[data-x]:visible")
         assert shown.count() == 3
         for k in range(3):
-            assert words in str(shown.nth(k).locator("text.x").last.text_content())
+            assert words in str(shown.nth(k).locator("svg.panel").first.text_content())
 
 
 def test_no_text_of_a_drawing_covers_another(opened):

@@ -49,7 +49,7 @@ def test_a_hundred_runs_are_one_page_with_all_of_them(hundred, capsys):
 
     panels = re.findall(r'<svg class="panel".*?</svg>', text, re.DOTALL)
     assert len(panels) == sum(a.get("class") == "panel" for t, a in tags.found if t == "svg") > 0
-    drawn = [re.findall(r'<g class="s" [^>]*data-name="([^"]*)"', panel) for panel in panels]
+    drawn = [re.findall(r'<g class="line" [^>]*data-name="([^"]*)"', panel) for panel in panels]
     assert all(0 < len(set(names)) == len(names) <= MOST_SERIES for names in drawn)
     assert len({name for names in drawn for name in names}) == len(METHODS)
     named = [a["aria-label"] for t, a in tags.found if t == "svg" and a.get("class") == "panel"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -13,29 +15,25 @@ from hypothesis import strategies as st
 from pages import assert_alone, parsed
 from run_directories import fill_columns, write_run
 
-from mpifed.report.__main__ import main
-from mpifed.report.chart import LINES, Chart, Line
-from mpifed.report.charts import charts, drawn
+from mpifed.components.tables import ALGORITHMS, TABLES
+from mpifed.report.__main__ import charts_by_data, main
+from mpifed.report.charts import LINES, Chart, Line, around, looks_of, thinned
+from mpifed.report.drawing import BANDS, Pictures, figure_of, spread, svg_panels
 from mpifed.report.groups import group_runs
 from mpifed.report.intervals import estimate
-from mpifed.report.lines import figure_of
-from mpifed.report.looks import COLOURS, look, looks
-from mpifed.report.page.document import page
-from mpifed.report.page.svg import panels
-from mpifed.report.page.thinning import kept
-from mpifed.report.pictures import Pictures, save
-from mpifed.report.placing import beside
-from mpifed.report.reading import find_runs
-from mpifed.report.scale import Scale, around
-from mpifed.report.wanted import Wanted, file_name
-from mpifed.report.words import in_words
+from mpifed.report.looks import COLOURS, DASHES, look, looks
+from mpifed.report.names import PLACES, TITLES, colour_of, in_words
+from mpifed.report.page import page
+from mpifed.report.runs import find_runs
+from topologies import FAMILIES, SCHEDULES
+from topologies.weights.rules import WEIGHTS
 
 FEDAVG = {"name": "fedavg"}
 
 
 def page_of(place: Path, **options) -> str:
     groups, notes = group_runs(find_runs([place]))
-    return page(groups, notes, drawn(groups), **options)
+    return page(groups, notes, charts_by_data(groups, options.get("against")), **options)
 
 
 @pytest.fixture
@@ -66,8 +64,8 @@ def test_it_has_every_part(compared):
     tags = parsed(page_of(compared, words=["mpifed", "report", "my runs"]))
     headings = {a["id"] for t, a in tags.found if t == "section"}
     assert headings == {
-        "results", "differences", "curves", "clients", "mixtures", "consensus", "settings",
-        "time", "log", "runs",
+        "results", "paired", "curves", "distribution", "mixtures", "consensus", "settings",
+        "time", "warnings", "runs",
     }  # fmt: skip
     words = " ".join(tags.words)
     assert "mpirun -n 4 python -m mpifed.run" in words
@@ -80,13 +78,6 @@ def test_it_has_every_part(compared):
     assert focus and all(a["tabindex"] == "0" and a["aria-label"] for a in focus)
 
 
-def test_simulated_seconds_are_an_axis_where_there_are_some(tmp_path):
-    run = write_run(tmp_path / "a")
-    fill_columns(run, lambda rows: [row.update(simulated_seconds=row["round"]) for row in rows])
-    switched = {a.get("data-x") for t, a in parsed(page_of(tmp_path)).found if t == "figure"}
-    assert "simulated-seconds" in switched
-
-
 def test_intervals_and_paired_differences_are_students(compared):
     words = " ".join(parsed(page_of(compared, against="FedAvg")).words)
     # Accuracies at the last round are final - 0.25 exp(-40 / 12): 73.1, 74.1, 75.1 and so on; with
@@ -95,7 +86,7 @@ def test_intervals_and_paired_differences_are_students(compared):
     half = 4.302653 * last.std(ddof=1) / np.sqrt(3)
     assert f"{last.mean():.2f} ± {half:.2f}" in words
     assert "+4.00" in words
-    assert "+1.52 to +6.48" in words
+    assert "+4.00 ± 2.48" in words
     assert "0.020" in words
 
 
@@ -115,25 +106,12 @@ def test_the_interval_is_scipys(values):
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=400), st.integers(1, 60))
 def test_thinning_keeps_ends_and_extremes(values, intervals):
     array = np.array(values)
-    places = kept(array, intervals)
+    places = thinned(array, intervals)
     assert len(places) <= max(2 * intervals + 2, 1)
     assert (np.diff(places) > 0).all()
     assert {0, len(array) - 1} <= set(places.tolist())
     assert array[places].min() == array.min()
     assert array[places].max() == array.max()
-
-
-@given(
-    st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.integers(2, 8)
-)  # fmt: skip
-def test_ticks_are_within_the_axis_and_have_different_labels(low, width, count):
-    scale = Scale(low, low + width, 0.0, 100.0)
-    if scale.high - scale.low < 1e-9 * max(1.0, abs(low)):
-        return
-    ticks = scale.ticks(count)
-    places = scale.at(np.array([value for value, _ in ticks]))
-    assert (places >= -1e-6).all() and (places <= 100 + 1e-6).all()
-    assert len(ticks) <= 2.6 * count + 2
 
 
 @pytest.mark.parametrize("log", [False, True])
@@ -146,7 +124,7 @@ def test_limits_contain_what_they_are_around(log):
 
 def test_accuracy_is_never_on_a_logarithmic_axis(compared):
     groups, _ = group_runs(find_runs([compared]))
-    found = charts(groups, drawn(groups))
+    (found,) = charts_by_data(groups, None).values()
     assert {chart.name: chart.y_log for chart in found if "accuracy" in chart.column} == {
         f"test-accuracy-{x}": False for x in ("rounds", "bits", "seconds")
     }
@@ -155,60 +133,20 @@ def test_accuracy_is_never_on_a_logarithmic_axis(compared):
         assert chart.x_label
 
 
-def test_the_same_method_has_the_same_colour_whatever_is_beside_it():
-    alone = looks([("FedAvg", "FedAvg")])
-    first = looks([("Local", "Local"), ("FedAvg", "FedAvg"), ("FedEM", "FedEM")])
-    last = looks([("FedEM", "FedEM, lr=1"), ("FedEM", "FedEM, lr=2"), ("FedAvg", "FedAvg")])
-    colours = {found["FedAvg"].colour for found in (alone, first, last)}
-    assert colours == {COLOURS[1]}
-    assert last["FedEM, lr=1"].colour == last["FedEM, lr=2"].colour
-    assert last["FedEM, lr=1"].strokes != last["FedEM, lr=2"].strokes
-    settings = looks([("FedEM", f"FedEM, lr={k}") for k in range(7)])
-    assert len({one.colour for one in settings.values()}) == 7
-    papers = ("FedEM", "FedAvg", "Local", "FedProx", "FedAvg+", "Clustered FL", "pFedMe")
-    table = looks([(name, name) for name in papers])
-    assert len({one.colour for one in table.values()}) == len(papers)
-
-
 @pytest.mark.parametrize(("lines", "expected"), [(1, [1]), (6, [6]), (7, [4, 3]), (20, [5] * 4)])
 def test_a_panel_has_at_most_six_lines(lines, expected):
     x = np.arange(3.0)
-    every = tuple(Line(x, x, 0 * x, f"m{k}", look(k), f"m{k}") for k in range(lines))
+    every = tuple(Line(x, x, 0.1 + x, f"m{k}", look(k), f"m{k}") for k in range(lines))
     chart = Chart("loss", "rounds", "Loss", "", "round", every)
     assert [len(panel) for panel in chart.panels()] == expected
     numbers = {line.method: k for k, line in enumerate(every)}
-    svgs = panels(chart, numbers)
+    svgs = svg_panels(chart, numbers, "x")
     assert [svg.count('class="line"') for svg in svgs] == expected
+    assert [svg.count('class="bars"') for svg in svgs] == [
+        3 * k if k > BANDS else 0 for k in expected
+    ]
+    assert [svg.count('class="band"') for svg in svgs] == [0 if k > BANDS else k for k in expected]
     assert max(expected) <= LINES
-
-
-def test_bands_become_bars_beside_each_other_where_they_would_merge():
-    x = np.arange(5.0)
-
-    def drawing(count: int) -> str:
-        every = tuple(Line(x, x, 0.1 + 0 * x, f"m{k}", look(k), f"m{k}") for k in range(count))
-        chart = Chart("loss", "rounds", "Loss", "", "round", every)
-        return panels(chart, {line.method: k for k, line in enumerate(every)})[0]
-
-    assert 'class="bars"' not in drawing(2)
-    assert drawing(3).count('class="bars"') == 3
-    moved = [k - 2.0 for k in range(5)]
-    at = [beside(np.array([0.0, 40.0, 100.0]), moved, k, 4.0, (0.0, 100.0)) for k in range(5)]
-    assert (np.diff(np.array(at), axis=0) > 3.999).all()
-    assert np.min(at) >= 0 and np.max(at) <= 100
-
-
-@pytest.mark.parametrize(
-    ("label", "words"),
-    [
-        ("D-FedEM, erdos_renyi p=0.1", "D-FedEM, Erdős–Rényi, p = 0.1"),
-        ("FedEM, lr=0.1", "FedEM, learning rate = 0.1"),
-        ("Clustered FL", "Clustered FL"),
-        ("synthetic-paper, clients=4", "synthetic-paper, clients = 4"),
-    ],
-)
-def test_names_are_words(label, words):
-    assert in_words(label) == words
 
 
 def test_what_a_run_says_of_itself_is_text_and_no_markup(tmp_path):
@@ -255,22 +193,6 @@ def test_pictures_in_three_formats_with_texts_of_ones_own(compared, tmp_path, ca
     assert (again / "test-accuracy-rounds.svg").read_text() == drawing
 
 
-def test_a_picture_has_its_texts_and_equal_numbers_make_equal_files(tmp_path):
-    import matplotlib
-
-    x = np.arange(3.0)
-    chart = Chart("loss", "rounds", "Loss", "", "round", (Line(x, x, x, "a name", look(0)),))
-    made = Pictures(("svg", "pdf"), (3, 2), "DejaVu Serif", 8, {"loss": "How bad"})
-    for folder in (tmp_path / "a", tmp_path / "b"):
-        folder.mkdir()
-        with matplotlib.rc_context(made.style()):
-            files = save(figure_of(chart, made), folder, chart.name, made)
-        assert [path.name for path in files] == ["loss-rounds.svg", "loss-rounds.pdf"]
-    svg = (tmp_path / "a" / "loss-rounds.svg").read_text()
-    assert "How bad" in svg and "a name" in svg
-    assert svg == (tmp_path / "b" / "loss-rounds.svg").read_text()
-
-
 @pytest.mark.parametrize(
     ("words", "part"),
     [
@@ -296,18 +218,6 @@ def test_options_of_pictures_are_refused_in_one_sentence(words, part, tmp_path, 
         assert "needs --output" in capfd.readouterr().err
 
 
-def test_no_request_writes_over_the_figure_of_another():
-    names = [
-        file_name(Wanted("test_accuracy", x, by, linear, until=until))
-        for x in ("rounds", "bits", "algorithm.flix_alpha")
-        for by in ((), ("algorithm.name",), ("local.lr",))
-        for linear in (False, True)
-        for until in (None, 50.0)
-    ]
-    assert len(set(names)) == len(names)
-    assert not {"test-accuracy-rounds", "test-accuracy-bits"} & set(names)
-
-
 def test_heat_maps_of_many_clients_show_some_and_say_so(tmp_path):
     run = write_run(tmp_path / "a")
     with h5py.File(run / "clients.h5", "w") as file:
@@ -321,13 +231,12 @@ def test_heat_maps_of_many_clients_show_some_and_say_so(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", [1, 5])
-def test_a_hundred_runs_of_a_thousand_rows_are_at_most_5_mb(seeds, tmp_path):
+def test_a_hundred_runs_of_a_thousand_rows_are_at_most_5_mb(tmp_path):
     draws = np.random.default_rng(0)
     for k in range(100):
-        name = ("fedem", "fedavg", "local", "fedprox")[k // seeds % 4]
-        local = {"lr": 0.01 * (1 + k // seeds // 4)}
-        run = write_run(tmp_path / str(k), seed=k % seeds, algorithm={"name": name}, local=local)
+        name = ("fedem", "fedavg", "local", "fedprox")[k % 4]
+        local = {"lr": 0.01 * (1 + k // 4)}
+        run = write_run(tmp_path / str(k), algorithm={"name": name}, local=local)
         header = (run / "metrics.csv").read_text().splitlines()[0]
         noise = draws.normal(0, 0.005, 1000)
         rows = [
@@ -338,5 +247,168 @@ def test_a_hundred_runs_of_a_thousand_rows_are_at_most_5_mb(seeds, tmp_path):
         (run / "metrics.csv").write_text("\n".join([header, *rows]) + "\n")
     text = page_of(tmp_path)
     assert len(text.encode()) <= 5_000_000
-    words = " ".join(parsed(text).words)
-    assert "thinned to what a screen shows: of 1000 points" in words
+
+
+ATTACKS = (None, {"name": "sign_flip", "fraction": 0.2})
+GOSSIP = {"name": "gossip", "topology": None, "weights": None, "schedule": {"name": "static"}}
+RANDOM = {"name": "erdos_renyi", "p": 0.5, "seed": None}
+EXCHANGES: tuple[dict[str, Any], ...] = (
+    {"name": "server"},
+    GOSSIP | {"topology": RANDOM, "weights": {"name": "fmmc"}},
+    GOSSIP | {"schedule": {"name": "groups:groups"}},
+    {"name": "server", "aggregator": {"name": "median"}},
+)
+
+
+@pytest.fixture
+def sixteen(tmp_path: Path) -> Path:
+    """Two methods with four exchanges, each without and with an attack."""
+    settings = itertools.product(("fedavg", "ditto"), EXCHANGES, ATTACKS)
+    for number, (name, exchange, attack) in enumerate(settings):
+        final = 0.5 + 0.01 * number
+        write_run(tmp_path / "runs" / f"{number:02}", final=final, algorithm={"name": name},
+                  exchange=exchange, attack=attack)  # fmt: skip
+    return tmp_path / "runs"
+
+
+def drawn_as(found: dict[str, Any]) -> set[tuple[str, tuple[float, ...]]]:
+    return {(one.colour, one.strokes) for one in found.values()}
+
+
+def chart_of(lines: dict[str, Any], names: dict[str, str] | None = None) -> Chart:
+    x = np.arange(3.0)
+    every = [
+        Line(x, x + 0.01 * k, 0 * x, (names or {}).get(label, label), one, label)
+        for k, (label, one) in enumerate(lines.items())
+    ]
+    return Chart("loss", "rounds", "Loss", "digits", "communication round", tuple(every))
+
+
+def test_methods_of_one_colour_get_different_ones_beside_each_other() -> None:
+    assert colour_of("apfl") % len(COLOURS) == colour_of("fedem")
+    for order in itertools.permutations(["fedem", "fedavg", "apfl"]):
+        found = looks([(name, name) for name in order])
+        assert len({one.colour for one in found.values()}) == 3
+        assert found["fedem"].colour == COLOURS[0] and found["fedavg"].colour == COLOURS[1]
+        assert found["apfl"].colour == COLOURS[2]  # the next one that is free
+    assert looks([("apfl", "apfl")])["apfl"].colour == COLOURS[0]
+
+
+@given(st.sets(st.sampled_from(sorted(TITLES)), min_size=1, max_size=len(COLOURS)))
+def test_as_many_methods_as_colours_have_each_its_own(titles: set[str]) -> None:
+    found = looks([(title, title) for title in titles])
+    assert len({one.colour for one in found.values()}) == len(titles)
+
+
+@given(st.permutations(sorted(TITLES)))
+def test_more_methods_than_colours_differ_within_a_panel(titles: list[str]) -> None:
+    found = looks([(title, title) for title in titles])
+    assert len(drawn_as(found)) == len(titles)
+    for panel in chart_of(found).panels():
+        assert len({(line.look.colour, line.look.strokes) for line in panel}) == len(panel) <= LINES
+
+
+def test_settings_of_two_methods_share_a_colour_in_twos() -> None:
+    methods = [(title, f"{title}, {k}") for title in ("fedavg", "ditto") for k in range(8)]
+    found = looks(methods)
+    assert len(drawn_as(found)) == 16
+    mine = {t: {found[label].colour for title, label in methods if title == t} for t, _ in methods}
+    assert not mine["fedavg"] & mine["ditto"]
+    assert len(mine["fedavg"]) == len(mine["ditto"]) == 4
+    assert found["fedavg, 0"].colour == COLOURS[colour_of("fedavg")]
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=12))
+def test_no_two_lines_of_a_panel_look_alike(counts: list[int]) -> None:
+    found = looks([(f"m{m}", f"m{m}, {k}") for m, count in enumerate(counts) for k in range(count)])
+    assert len(drawn_as(found)) == min(sum(counts), len(COLOURS) * len(DASHES)) or sum(counts) > 40
+    chart = chart_of(found)
+    assert sum(map(len, chart.panels())) == sum(counts)
+    for panel in chart.panels():
+        assert len({(line.look.colour, line.look.strokes) for line in panel}) == len(panel) <= LINES
+
+
+def test_every_component_is_called_by_words() -> None:
+    kinds = [names for kind, names in TABLES.items() if kind != "algorithm"]
+    names = [name for table in (*kinds, FAMILIES, SCHEDULES, WEIGHTS) for name in table]
+    assert len(names) > 60
+    assert [name for name in names if "_" in in_words(f"FedAvg, {name}")] == []
+    assert in_words("FedAvg, sign_flip") == "FedAvg, sign flipping"
+    assert in_words("FedAvg, rand_k k=3") == "FedAvg, random k, k = 3"
+
+
+def test_tables_and_the_page_have_the_same_names(
+    sixteen: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    words = [str(sixteen), "--output", str(out), "--format", "none"]
+    wanted = "D-FedAvg, sign flipping, Erdős–Rényi, p = 0.5, fastest-mixing weights"
+    assert main([*words, "--against", wanted, "--label", f"{wanted}=mine"]) == 0
+    said = capfd.readouterr().out
+    for name in ("table.md", "comparison.md", "report.html"):
+        text = (out / name).read_text()
+        assert "Ditto, sign flipping, groups" in text
+        assert "erdos_renyi" not in text or name == "report.html"  # which has configurations
+    assert "| mine |" in (out / "comparison.md").read_text()
+    assert "</svg>mine<" in (out / "report.html").read_text()
+    assert "minus that of mine with" in said and "sign_flip" not in said
+    # The label of the CSV is understood as well.
+    assert main([str(sixteen), "--against", "FedAvg, sign_flip"]) == 0
+    assert main([str(sixteen), "--against", "FedAvg, sign flip"]) == 2
+    assert "did you mean 'FedAvg, sign flipping'?" in capfd.readouterr().err
+
+
+def test_a_component_of_ones_own_is_called_without_its_module(tmp_path: Path) -> None:
+    for name in ("mine:Mine", "fedavg"):
+        write_run(tmp_path / "a" / name.replace(":", "-"), algorithm={"name": name})
+    groups, _ = group_runs(find_runs([tmp_path / "a"]))
+    assert {group.words[1] for group in groups} == {"Mine", "FedAvg"}
+    for name in ("one:Mine", "other.place:Mine"):
+        write_run(tmp_path / "b" / name.replace(":", "-"), algorithm={"name": name})
+    groups, _ = group_runs(find_runs([tmp_path / "b"]))
+    assert {group.method for group in groups} == {"Mine, one:Mine", "Mine, other.place:Mine"}
+
+
+def test_names_are_whole_and_beside_the_axis(sixteen: Path) -> None:
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.text import Text
+
+    groups, _ = group_runs(find_runs([sixteen]))
+    drawn = looks_of(groups)
+    names = {group.method: group.title for group in groups}
+    chart = chart_of({label: drawn[label] for label in names}, names)
+    with matplotlib.rc_context(Pictures().style()):
+        figure = figure_of(chart, Pictures())
+        FigureCanvasAgg(figure).draw()
+    written = []
+    for axes, lines in zip(figure.axes, chart.panels(), strict=True):
+        assert axes.get_xlabel() == "communication round"
+        texts = [text for text in axes.texts if text.get_fontweight() == "bold"]
+        assert len(texts) == len(lines)
+        # Without the lines that lead to them.
+        boxes = sorted(map(Text.get_window_extent, texts), key=lambda box: box.y0)
+        assert boxes[0].y0 > axes.xaxis.label.get_window_extent().y1
+        assert all(below.y1 <= above.y0 + 1 for below, above in itertools.pairwise(boxes))
+        written += [text.get_text() for text in texts]
+        low, high = axes.get_xlim()
+        assert [tick for tick in axes.get_xticks() if low <= tick <= high] == [0, 1, 2]
+    whole = {"".join(name.split()) for name in names.values()}
+    assert {"".join(text.split()) for text in written} == whole
+
+
+@given(st.lists(st.tuples(st.floats(0, 300), st.integers(1, 5)), min_size=1, max_size=8))
+def test_names_of_several_rows_never_overlap_nor_leave_the_panel(
+    names: list[tuple[float, int]],
+) -> None:
+    heights, rows = (np.array(each, dtype=float) for each in zip(*names, strict=True))
+    sizes = 7 * rows
+    after = spread(heights, sizes, (0.0, 300.0))
+    order = np.argsort(after)
+    assert ((after - sizes / 2)[order][1:] >= (after + sizes / 2)[order][:-1] - 1e-9).all()
+    assert (after - sizes / 2).min() >= -1e-9 and (after + sizes / 2).max() <= 300 + 1e-9
+
+
+def test_every_method_has_a_name_in_the_letters_of_its_paper() -> None:
+    assert set(ALGORITHMS) <= set(TITLES)
+    assert set(PLACES) <= set(TITLES)

@@ -18,8 +18,7 @@ from mpifed.config.experiments import safe
 from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED, InputError
 from mpifed.sweep import execution
 from mpifed.sweep.__main__ import main
-from mpifed.sweep.index import SHORT, directory_names, write_index
-from mpifed.sweep.plan import Planned, plan, written_out
+from mpifed.sweep.plan import SHORT, Planned, directory_names, plan, write_index, written_out
 
 FINISHES = """
 import pathlib, sys, time
@@ -83,65 +82,47 @@ def test_ten_seeds_are_ten_runs(tmp_path: Path) -> None:
     assert rows[1:] == [[f"seed={seed}", str(seed)] for seed in range(10)]
 
 
-def test_long_names_lose_sections_and_options_but_never_their_difference(tmp_path: Path) -> None:
+def test_long_names_lose_sections_and_options_but_never_their_difference() -> None:
     graphs = [{"name": "erdos_renyi", "p": 0.1}, {"name": "erdos_renyi", "p": 0.5}, "ring"]
     axes = {"exchange.topology": graphs, "algorithm.lr": [0.1], "local.lr": [0.1, 1.0]}
-    names = directory_names(axes, tmp_path)
+    names = directory_names(axes)
     assert len(set(names)) == 6 and max(map(len, names)) <= SHORT
     assert names[0] == "topology=erdos_renyi,p=0.1,algorithm.lr=0.1,local.lr=0.1"
     assert names[-1] == "topology=ring,algorithm.lr=0.1,local.lr=1.0"
-    # A sweep that was begun with whole names keeps them.
-    whole = "exchange.topology=ring,algorithm.lr=0.1,local.lr=1.0"
-    (tmp_path / whole).mkdir()
-    assert directory_names(axes, tmp_path)[-1] == whole
 
 
 NESTED = {"name": "gossip", "topology": {"name": "erdos_renyi", "p": 0.5}}
 OWN = {"name": "gossip", "schedule": "groups:groups"}
 
 
-def test_components_within_components_have_readable_names(tmp_path: Path) -> None:
+def test_components_within_components_have_readable_names() -> None:
     axes = {
         "algorithm": ["mymethod:Mymethod", "fedavg"],
         "exchange": ["server", NESTED, OWN, {"name": "server", "aggregator": "median"}],
         "attack": ["none", {"name": "sign_flip", "fraction": 0.2}],
     }
-    names = directory_names(axes, tmp_path)
+    names = directory_names(axes)
     assert len(set(names)) == 16
     assert names[3] == "algorithm=Mymethod,exchange=gossip,topology=erdos_renyi,attack=sign_flip"
     assert names[5] == "algorithm=Mymethod,exchange=gossip,schedule=groups,attack=sign_flip"
     assert names[-2] == "algorithm=fedavg,exchange=server,aggregator=median,attack=none"
-    short = directory_names({"exchange": [NESTED, OWN]}, tmp_path)
+    short = directory_names({"exchange": [NESTED, OWN]})
     assert short == [
         "exchange=gossip,topology=erdos_renyi,p=0.5",
         "exchange=gossip,schedule=groups",
     ]
 
 
-def test_only_options_that_differ_are_in_long_names(tmp_path: Path) -> None:
+def test_only_options_that_differ_are_in_long_names() -> None:
     topology = {"name": "erdos_renyi", "seed": 3}
     axes = {
         "exchange": [NESTED | {"topology": topology | {"p": p}} for p in (0.1, 0.5)],
         "algorithm.learning_rate_of_the_server": [0.25, 0.5],
     }
-    names = directory_names(axes, tmp_path)
+    names = directory_names(axes)
     front = "exchange=gossip,topology=erdos_renyi,p"
     assert names[0] == f"{front}=0.1,learning_rate_of_the_server=0.25"
     assert len(set(names)) == 4
-
-
-def test_sweeps_that_were_begun_with_other_names_keep_them(tmp_path: Path) -> None:
-    axes = {"exchange": ["server", NESTED], "seed": [0, 1]}
-    new = ["exchange=server", "exchange=gossip,topology=erdos_renyi,p=0.5"]
-    both = [f"{name},seed={seed}" for name in new for seed in (0, 1)]
-    old = safe("exchange=gossip,topology={name: erdos_renyi, p: 0.5},seed=0")
-    assert old.startswith("exchange=gossip,topology=-name-erdos_renyi,-p-0.5-,seed=0-")
-    # A directory that is called so in either way says nothing of the others.
-    (tmp_path / "exchange=server,seed=0").mkdir()
-    assert directory_names(axes, tmp_path) == both
-    (tmp_path / old).mkdir()
-    assert directory_names(axes, tmp_path)[2] == old
-    assert directory_names(axes, tmp_path)[:2] == both[:2]
 
 
 @pytest.mark.parametrize(
@@ -154,10 +135,10 @@ def test_sweeps_that_were_begun_with_other_names_keep_them(tmp_path: Path) -> No
         [[64], [64, 32], 64],
     ],
 )
-def test_different_values_have_different_names(values: list[object], tmp_path: Path) -> None:
+def test_different_values_have_different_names(values: list[object]) -> None:
     for more in ({}, {"algorithm.a_long_key_of_the_algorithm": ["with_a_long_value", "and_more"]}):
         axes = {"model": values} | more
-        names = directory_names(axes, tmp_path)
+        names = directory_names(axes)
         assert len(set(names)) == len(names) == len(values) * (2 if more else 1)
         assert all(name == safe(name) for name in names)
 

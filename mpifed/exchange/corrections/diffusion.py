@@ -22,7 +22,7 @@ from mpifed.exchange.corrections.base import Correction, Neighbours
 
 
 class ExactDiffusion(Correction):
-    """Exact diffusion, NIDS: corrected gossip by (I + W) / 2, for steps below 2 / L (Li 2019)."""
+    """Exact diffusion: corrected gossip by (I + W) / 2 (Yuan et al. 2019)."""
 
     def _mixed(self, z: Tensor, neighbours: Neighbours) -> Tensor:
         """Return V z."""

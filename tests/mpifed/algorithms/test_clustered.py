@@ -193,9 +193,9 @@ def test_a_run_records_clusters_and_unseen_clients_choose_one(tmp_path):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"participation": 0.5}, "participation=1"),
-        ({"participation": {"name": "stragglers", "rate": 0.1}}, "participation=1"),
-        ({"on_divergence": "drop"}, "participation=1"),
+        ({"participation": 0.5}, "allowed: 1.0"),
+        ({"participation": {"name": "stragglers", "rate": 0.1}}, "allowed: 1.0"),
+        ({"on_divergence": "drop"}, "allowed: 1.0"),
         ({"participation": {"name": "uniform", "weights": "unbiased"}}, "renormalised"),
         ({"exchange": {"name": "server", "average_over": "all"}}, "participants"),
     ],

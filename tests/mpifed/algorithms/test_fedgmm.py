@@ -279,7 +279,10 @@ def test_a_client_without_samples_has_a_uniform_mixture():
 
 def test_weights_that_may_leave_the_mean_of_the_moments_are_refused():
     unbiased = {"name": "bernoulli", "p": 0.5, "weights": "unbiased"}
-    with pytest.raises(InputError, match=r"participation.weights is 'unbiased', but fedgmm takes"):
+    with pytest.raises(
+        InputError,
+        match=r"participation.weights is 'unbiased', but algorithm is 'fedgmm', which takes",
+    ):
         resolve({"algorithm": "fedgmm", "participation": unbiased})
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from mpifed.data import making
+from mpifed.data import federated_file
 from mpifed.data.__main__ import main
 from mpifed.data.federated_file import FederatedFile
 from mpifed.data.sources.digits import Digits
@@ -42,7 +42,7 @@ def assert_same_data(path: Path, dataset, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("variant", ["paper", "released", "corrected"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_synthetic(tmp_path: Path, variant: str, dtype: str, monkeypatch):
-    monkeypatch.setattr(making, "BLOCK", 3000)
+    monkeypatch.setattr(federated_file, "BLOCK", 3000)
     path = tmp_path / "synthetic.h5"
     words = f"synthetic --output {path} --clients 5 --variant {variant} --n-test 20 --dimension 6"
     assert main([*words.split(), "--seed", "4", "--dtype", dtype]) == 0
@@ -87,7 +87,7 @@ def test_digits(tmp_path: Path, capsys, monkeypatch):
 )
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_data_of_any_task(tmp_path: Path, monkeypatch, line: str, make, dtype: str):
-    monkeypatch.setattr(making, "BLOCK", 3000)
+    monkeypatch.setattr(federated_file, "BLOCK", 3000)
     path = tmp_path / "file.h5"
     words = f"{line} --clients 3 --seed 5 --dtype {dtype} --output {path}"
     assert main(words.split()) == 0
@@ -116,7 +116,7 @@ def test_libsvm_and_ratings_from_a_directory(tmp_path: Path):
 
 
 def test_idx_in_several_blocks(tmp_path: Path, small_images: Path, monkeypatch):
-    monkeypatch.setattr(making, "BLOCK", 2000)
+    monkeypatch.setattr(federated_file, "BLOCK", 2000)
     path = tmp_path / "images.h5"
     words = f"mnist --raw {small_images} --output {path} --clients 7 --partition dirichlet"
     assert main([*words.split(), "--dirichlet-alpha", "0.4"]) == 0

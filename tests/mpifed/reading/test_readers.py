@@ -22,10 +22,10 @@ from mpifed.data.federated_file import read_contents
 from mpifed.errors import InputError
 from mpifed.io.text import read_json
 from mpifed.io.yaml_files import parse_value, read_yaml
-from mpifed.report.reading import read_run
+from mpifed.report.runs import read_run
 from mpifed.results.configurations import check_stored, read_stored
 from mpifed.results.results import ROUND, read_clients, read_metrics, read_summary
-from mpifed.theory.stored import read_run as read_flix
+from mpifed.theory.runs import read_run as read_flix
 
 EXAMPLES = settings(
     deadline=None,

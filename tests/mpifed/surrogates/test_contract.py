@@ -49,26 +49,14 @@ class Broadcast(RemarkOne):
         return z * theta
 
 
-class NoNumber(RemarkOne):
-    def penalty(self, theta):
-        return theta.expand(2)
-
-
-class Fails(RemarkOne):
-    def project(self, s):
-        return s @ torch.ones(3, 3)
-
-
 REFUSED = {
-    Float32: "Float32.statistics, given (4, 1) and (1,), returns float32 of shape (1, 1); it must",
-    Flat: "returns float64 of shape (1,); it must return (clients, size), here a float64 Tensor",
-    OneThetaOnly: "given (4, 1) and (1, 1), returns float64 of shape (1,)",
-    Long: "Long.init returns float64 of shape (2,); it must return (n_parameters,), here a float64",
-    TensorStart: "TensorStart.init returns a Tensor; it must return (n_parameters,)",
-    WholeRow: "WholeRow.minimiser, given (1,), returns float64 of shape (); it must",
-    Broadcast: "Broadcast.losses, given (4, 1) and (1,), returns float64 of shape (4, 1)",
-    NoNumber: "NoNumber.penalty, given (1,), fails with ",
-    Fails: "Fails.project, given (1,), fails with RuntimeError: ",
+    Float32: "Float32.statistics returns a Tensor torch.float32 (1, 1)",
+    Flat: "statistics returns a Tensor torch.float64 (1,); it must be a float64 Tensor of",
+    OneThetaOnly: "statistics returns a Tensor torch.float64 (1,)",
+    Long: "Long.init returns a ndarray float64 (2,)",
+    TensorStart: "TensorStart.init returns a Tensor",
+    WholeRow: "WholeRow.minimiser returns a Tensor torch.float64 ()",
+    Broadcast: "Broadcast.losses returns a Tensor torch.float64 (4, 1)",
 }
 
 

@@ -1,0 +1,417 @@
+"""Drawing by matplotlib: charts and forest plots in files, and a chart's panels for the page."""
+
+from __future__ import annotations
+
+import html
+import io
+import math
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpifed.errors import InputError
+from mpifed.report.charts import ROUNDS, Chart, Line, around, thinned
+from mpifed.report.intervals import Estimate
+from mpifed.report.looks import Look
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+GREY = "#595959"
+STYLE: Any = {
+    "font.size": 11,
+    "axes.titlesize": "large",
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GREY,
+    "axes.labelcolor": GREY,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "axes.grid": True,
+    "grid.color": "#E5E5E5",
+    "axes.axisbelow": True,
+    "lines.linewidth": 2,
+    "lines.markersize": 4,
+    "path.simplify": False,
+    "savefig.facecolor": "white",
+    "svg.fonttype": "none",
+    "svg.hashsalt": "mpifed",  # the same bytes for the same numbers
+}
+SIZE = (6.6, 4.2)  # inches, without the names in the right margin
+SMALL = 0.62  # of the size, where there are several panels
+ACROSS = 3  # panels in a row, at most
+DOTS, DOTS_OF_MANY = 200, 110  # an inch, of one panel and of several
+
+# In letters, whose height is 1 / 72 inches a point.
+LEFT, BOTTOM, ABOVE = 5.0, 3.9, 0.9  # margins for numbers and labels
+TITLE, ROW, LETTER = 1.25, 1.25, 0.7  # heights of rows; the width of a letter of a title
+LONGEST = 34  # letters in a row of a name beside its line
+
+FEW_POINTS = 12  # up to so many points each gets a marker
+MARKED = 6  # markers on a line of more points
+BANDS = 2  # in one panel; more of them would merge, so bars are drawn instead
+BAR = 5  # points between the bars of two lines
+INTERVAL = 4  # points of a thinned curve, of which the least and largest value are drawn
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """How pictures are made."""
+
+    formats: tuple[str, ...] = ("png",)
+    size: tuple[float, float] = SIZE
+    font: str | None = None
+    font_size: float = 11.0
+    titles: Mapping[str, str] = field(default_factory=dict)
+    x_labels: Mapping[str, str] = field(default_factory=dict)
+
+    def style(self) -> Any:
+        """Return the parameters of matplotlib."""
+        font = {} if self.font is None else {"font.family": [self.font, "sans-serif"]}
+        return STYLE | {"font.size": self.font_size} | font
+
+
+ON_PAGE = Pictures(size=(6.8, 3.4), font_size=9)
+
+
+def save(figure: Figure, output: Path, name: str, made: Pictures) -> list[Path]:
+    """Write a figure in each format."""
+    files = [output / f"{name}.{ending}" for ending in made.formats]
+    dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}  # equal numbers, equal files
+    for path, ending in zip(files, made.formats, strict=True):
+        try:
+            figure.savefig(path, metadata=dates.get(ending))
+        except OSError as error:
+            raise InputError(f"--output {output} cannot be written: {error.strerror}") from None
+    return files
+
+
+def figure_of(
+    chart: Chart, made: Pictures, panels: Sequence[tuple[Line, ...]] | None = None
+) -> Figure:
+    """Return a chart as a figure, or, without its title, some panels of it."""
+    from matplotlib.figure import Figure
+
+    titled, panels = panels is None, panels or chart.panels()
+    several = len(chart.panels()) > 1
+    across = min(ACROSS, math.ceil(math.sqrt(len(panels))))
+    down = -(-len(panels) // across)
+    em = made.font_size / 72
+    names = [[textwrap.fill(line.name, LONGEST) for line in lines] for lines in panels]
+    rows = [sum(1 + name.count("\n") for name in each) for each in names]
+    width, height = (side * (SMALL if several else 1) for side in made.size)
+    height = max(height, (BOTTOM + ABOVE + ROW * max(rows)) * em)
+    right = 2 * em + max(_width(name, made.font_size) for each in names for name in each)
+    width += right
+    title = made.titles.get(chart.name, made.titles.get(chart.column, chart.title))
+    title = textwrap.fill(title, max(20, int(width * across / (1.25 * LETTER * em))))
+    parted = bool(panels[0][0].panel)
+    above = (ABOVE + TITLE * parted) * em
+    top = (TITLE * 1.3 * (title.count("\n") + 1) + 1.6) * em if titled and not parted else 0.0
+    figure = Figure((width * across, height * down + top), DOTS_OF_MANY if several else DOTS)
+    for index, lines in enumerate(panels):
+        row, column = divmod(index, across)
+        left, bottom = column * width + LEFT * em, (down - 1 - row) * height + BOTTOM * em
+        wide, high = width - LEFT * em - right, height - BOTTOM * em - above
+        inches = np.array([left, bottom, wide, high])
+        axes = figure.add_axes(tuple(inches / np.tile(figure.get_size_inches(), 2)))
+        axes.set_xlabel(
+            made.x_labels.get(chart.name, made.x_labels.get(chart.column, chart.x_label))
+        )
+        if parted and titled:
+            axes.set_title(lines[0].panel, fontsize="medium")
+            axes.set_ylabel(title if column == 0 else "")
+        elif titled and index == 0:
+            axes.set_title(title, pad=1.8 * made.font_size)
+            axes.annotate(_subtitle(chart), (0, 1), xycoords="axes fraction", xytext=(0, 7),
+                          textcoords="offset points", color=GREY, fontsize="small")  # fmt: skip
+        _scales(axes, chart, lines[0].panel)
+        _draw(axes, chart, lines)
+        _name_lines(axes, lines, names[index], made.font_size)
+    return figure
+
+
+def _width(name: str, size: float) -> float:
+    """The width of a name in inches."""
+    from matplotlib.textpath import TextPath
+
+    rows = [row.replace("$", r"\$") for row in name.split("\n") if row]
+    bold: Any = {"weight": "bold"}
+    wide = (TextPath((0, 0), row, size, bold).get_extents().x1 for row in rows)
+    return max(wide, default=0.0) / 72
+
+
+def _subtitle(chart: Chart) -> str:
+    """The data set and remarks, among them what bands are: a picture has no text around it."""
+    if not any(line.band.any() for line in chart.lines):
+        return chart.subtitle
+    banded = all(sum(bool(line.band.any()) for line in lines) <= BANDS for lines in chart.panels())
+    return f"{chart.subtitle}; {'bands' if banded else 'bars'}: one standard deviation over seeds"
+
+
+def _scales(axes: Axes, chart: Chart, panel: str) -> None:
+    from matplotlib.ticker import LogLocator, MaxNLocator
+
+    if chart.y_log:
+        axes.set_yscale("log")
+    if chart.x_log:
+        axes.set_xscale("log", subs=())
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter("{x:g}")
+    else:
+        fewest = MaxNLocator(6, steps=(1, 2, 5, 10), integer=chart.x == ROUNDS)
+        axes.xaxis.set_major_locator(fewest)
+    axes.set_xlim(*chart.x_limits)
+    axes.set_ylim(*chart.y_limits)
+    for place, name in filter(None, map(chart.marks.get, {"", panel})):
+        axes.axvline(place, color=GREY, linewidth=1, linestyle=(0, (2, 2)))
+        axes.annotate(
+            name, (place, 0.98), xycoords=("data", "axes fraction"), xytext=(5, 0),
+            textcoords="offset points", color=GREY, fontsize="small", va="top",
+        )  # fmt: skip
+
+
+def _draw(axes: Axes, chart: Chart, lines: Sequence[Line]) -> None:
+    """Draw lines, bands and guides; what belongs to a line has its method as its group id."""
+    from matplotlib.transforms import ScaledTranslation
+
+    end, shown = chart.x_limits[1], {line.method for line in lines}
+    for guide in chart.guides:
+        if guide.method in shown:
+            axes.plot(guide.x, guide.y, color=guide.look.colour, linewidth=1,
+                      linestyle=(0, (4, 3)), gid=_id(guide, "guide"))  # fmt: skip
+    banded = sum(bool(line.band.any()) for line in lines) <= BANDS
+    intervals = int(72 * axes.bbox.width / axes.figure.dpi / INTERVAL)
+    for index, line in enumerate(lines):
+        kept = line.part(thinned(line.y, intervals))
+        colour, x, y, places = (
+            line.look.colour,
+            kept.x,
+            kept.y,
+            marked(len(kept.x), index, len(lines)),
+        )
+        axes.plot(
+            x, y, color=colour, linestyle=line.look.dashes, marker=line.look.marker,
+            markevery=places, clip_on=False, zorder=3, gid=_id(line, "line"),
+        )  # fmt: skip
+        if line.band.any() and banded:
+            low, high = y - kept.band, y + kept.band
+            axes.fill(np.append(x, x[::-1]), np.append(high, low[::-1]), facecolor=f"{colour}1F",
+                      edgecolor=f"{colour}B3", linewidth=0.6, gid=_id(line, "band"))  # fmt: skip
+        elif line.band.any():
+            aside = BAR * (index - (len(lines) - 1) / 2) / 72
+            moved = ScaledTranslation(aside, 0, axes.figure.dpi_scale_trans)
+            bars = axes.errorbar(
+                x[places], y[places], kept.band[places], fmt="none", ecolor=colour, elinewidth=1,
+                capsize=2, transform=axes.transData + moved, clip_on=False,
+            )  # fmt: skip
+            for part in (*bars.lines[1], *bars.lines[2]):
+                part.set_gid(_id(line, "bars"))
+        if x[-1] < end and chart.x:
+            axes.plot([x[-1], end], [y[-1]] * 2, color=colour, linewidth=1,
+                      linestyle=(0, (1, 2)), gid=_id(line, "rest"))  # fmt: skip
+
+
+def _id(line: Line, part: str) -> str:
+    return f"{part} of {line.method}"
+
+
+def marked(points: int, index: int, lines: int) -> list[int]:
+    """Return the points of a line that have markers: all of few, else some, apart from others'."""
+    if points <= FEW_POINTS:
+        return list(range(points))
+    shift = (index + 0.5) / lines
+    return [int((k + shift) * (points - 1) / MARKED) for k in range(MARKED)]
+
+
+def _name_lines(axes: Axes, lines: Sequence[Line], names: Sequence[str], size: float) -> None:
+    """Write each line's name in the right margin, beside its last value or as near as it fits."""
+    axes.get_ylim()  # settles the scale that the transformation below uses
+    points = axes.figure.dpi / 72  # pixels
+    on_screen = axes.transData.transform([(line.x[-1], line.y[-1]) for line in lines])
+    heights = on_screen[:, 1] / points
+    rooms = np.array([ROW * size * (1 + name.count("\n")) for name in names])
+    ends = (axes.bbox.y0 / points - size / 2, axes.bbox.y1 / points + size / 2)
+    shifts = spread(heights, rooms, ends) - heights
+    aside = bool((abs(shifts) > size).any())  # too far for the eye: lines lead to them
+    leader = {"arrowstyle": "-", "linewidth": 0.8, "relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 3}
+    for line, name, shift in zip(lines, names, shifts, strict=True):
+        colour = line.look.colour
+        text = axes.annotate(
+            name, (1, line.y[-1]), xycoords=("axes fraction", "data"),
+            xytext=(1.6 * size if aside else 0.7 * size, shift), textcoords="offset points",
+            va="center", color=colour, fontweight="bold", annotation_clip=False, parse_math=False,
+            arrowprops={**leader, "color": colour} if aside else None, gid=_id(line, "name"),
+        )  # fmt: skip
+        if text.arrow_patch is not None:
+            text.arrow_patch.set_gid(_id(line, "lead"))
+
+
+def spread(
+    heights: np.ndarray, sizes: np.ndarray, ends: tuple[float, float] = (-np.inf, np.inf)
+) -> np.ndarray:
+    """Return the middles of names moved apart so that none covers another."""
+    order = np.argsort(heights, kind="stable")
+    room = sizes[order]
+    # How far each is from the first where all touch; what is left must not decrease.
+    from_first = np.concatenate([[0.0], np.cumsum((room[1:] + room[:-1]) / 2)])
+    bundles: list[list[float]] = []
+    for target in heights[order] - from_first:
+        bundles.append([float(target)])
+        while len(bundles) > 1 and np.mean(bundles[-2]) > np.mean(bundles[-1]):
+            bundles[-2:] = [bundles[-2] + bundles[-1]]
+    starts = np.concatenate([np.full(len(bundle), np.mean(bundle)) for bundle in bundles])
+    least, most = ends[0] + room[0] / 2, ends[1] - room[-1] / 2 - from_first[-1]
+    placed = np.empty(len(heights))
+    placed[order] = np.clip(starts, least, max(least, most)) + from_first
+    return placed
+
+
+def svg_panels(chart: Chart, numbers: Mapping[str, int], front: str) -> list[str]:
+    """Return each panel as SVG for a page, with its scales for the page's script to read.
+
+    ``front`` begins the ids of what a panel refers to; ``numbers`` has a number for each method.
+    """
+    found = []
+    for index, lines in enumerate(chart.panels()):
+        figure = figure_of(chart, ON_PAGE, [lines])
+        (axes,) = figure.axes
+        wide, high = 72 * figure.get_size_inches()
+        box = axes.get_position()
+        x = (box.x0 * wide, box.x1 * wide, *chart.x_limits, chart.x_log)
+        y = ((1 - box.y0) * high, (1 - box.y1) * high, *chart.y_limits, chart.y_log)
+        ends = "; ".join(f"{line.name} ends at {line.y[-1]:.4g}" for line in lines)
+        about = html.escape(f"{chart.title} against {chart.x_label}. {ends}.")
+        tag = (
+            f'<svg class="panel" tabindex="0" role="img" aria-label="{about}" '
+            f'data-x="{_numbers(x)}" data-y="{_numbers(y)}" '
+            f'data-label="{html.escape(chart.x_label)}"'
+        )
+        names = {line.method: html.escape(line.name) for line in lines}
+        found.append(_inline(figure, tag, f"{front}{index}", numbers, names))
+    return found
+
+
+def swatch(look: Look, name: str) -> str:
+    """Return a piece of a method's line with its marker, as SVG to use by its id ``name``."""
+    from matplotlib.figure import Figure
+
+    figure = Figure((34 / 72, 14 / 72))
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_axis_off()
+    axes.set_xlim(0, 34)
+    axes.plot([1, 17, 33], [0, 0, 0], color=look.colour, linestyle=look.dashes,
+              marker=look.marker, markevery=[1], markersize=6, clip_on=False)  # fmt: skip
+    return _inline(figure, f'<svg id="{name}"', name, {}, {})
+
+
+def _numbers(values: Sequence[float]) -> str:
+    return " ".join(f"{value:.9g}" for value in values)
+
+
+def _inline(
+    figure: Figure, tag: str, front: str, numbers: Mapping[str, int], names: Mapping[str, str]
+) -> str:
+    """Return a figure as an element of a page: ids of its own, and groups that belong to a method.
+
+    A group of matplotlib's SVG has the group id of what it draws: 'line of FedEM'.
+    """
+    file = io.StringIO()
+    none = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(file, format="svg", metadata=none, transparent=True)
+    drawn = file.getvalue()
+    wide, high = 72 * figure.get_size_inches()
+
+    def group(found: re.Match[str]) -> str:
+        part, _, method = html.unescape(found[1]).partition(" of ")
+        if method not in numbers:
+            return "<g>"
+        name = f' data-name="{names[method]}"' if part == "line" else ""
+        return f'<g class="{part}" data-s="{numbers[method]}"{name}>'
+
+    drawn = re.sub(r"<g id=\"([^\"]*)\">", group, drawn[drawn.index("</style>") :])
+    drawn = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{front}-", drawn)
+    drawn = re.sub(r"(\.\d\d)\d+", r"\1", drawn)  # a hundredth of a point
+    drawn = re.sub(r"font-family: [^;\"]*(; )?| transform=\"rotate\(-0 [^\"]*\"", "", drawn)
+    drawn = re.sub(r"\s*\n\s*", "\n", drawn).replace("xlink:href", "href").replace("\nL ", "L")
+    inner = drawn.removeprefix("</style>\n</defs>\n")
+    return f'{tag} viewBox="0 0 {wide:g} {high:g}">{inner}'
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Means with their intervals: a row for each name, panels in rows that share their scale."""
+
+    title: str
+    rows: tuple[str, ...]
+    panels: tuple[tuple[Panel, ...], ...]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Estimates by row, or a word for what is missing."""
+
+    title: str
+    found: Mapping[str, Estimate | str]
+    look: Look
+
+
+def forest_figure(forest: Forest, made: Pictures) -> Figure:
+    """Return a forest plot as a figure."""
+    from matplotlib.figure import Figure
+
+    across, down = max(map(len, forest.panels)), len(forest.panels)
+    width = made.size[0] * (1 if across == 1 else 1.4) + 0.075 * max(map(len, forest.rows))
+    height = down * (0.24 * len(forest.rows) + 0.75)
+    figure = Figure(figsize=(width, height), dpi=DOTS_OF_MANY, layout="constrained")
+    grid = figure.subplots(down, across, squeeze=False, sharey=True)
+    for axes_of_row, panels in zip(grid, forest.panels, strict=True):
+        known = [
+            one for panel in panels for one in panel.found.values() if not isinstance(one, str)
+        ]
+        ends = _without_longest(known)
+        for axes in axes_of_row[len(panels) :]:
+            axes.set_axis_off()
+        for axes, panel in zip(axes_of_row, panels, strict=False):
+            axes.set_xlim(*ends)
+            _draw_forest(axes, forest, panel)
+    figure.supxlabel(forest.title, fontsize="medium", color=GREY)
+    return figure
+
+
+def _without_longest(known: Sequence[Estimate]) -> tuple[float, float]:
+    """The ends of an axis: all means, and all but the longest tenth of the intervals."""
+    halves = sorted(one.half_width for one in known if math.isfinite(one.half_width))
+    longest = halves[max(0, math.ceil(0.9 * len(halves)) - 1)] if halves else 0.0
+    ends = [0.0]
+    for one in known:
+        half = min(one.half_width, longest) if math.isfinite(one.half_width) else 0.0
+        ends += [one.mean - half, one.mean + half] if math.isfinite(one.mean) else []
+    return around(min(ends), max(ends))
+
+
+def _draw_forest(axes: Axes, forest: Forest, panel: Panel) -> None:
+    axes.set_title(panel.title, fontsize="medium")
+    axes.set_ylim(len(forest.rows) - 0.5, -0.5)
+    axes.set_yticks(range(len(forest.rows)), forest.rows, fontsize="small")
+    axes.tick_params(axis="y", length=0)
+    axes.axvline(0, color=GREY, linewidth=1)
+    for place, row in enumerate(forest.rows):
+        one = panel.found.get(row)
+        if isinstance(one, str):
+            axes.annotate(one, (0, place), xytext=(4, 0), textcoords="offset points", va="center",
+                          fontsize="small", color=GREY)  # fmt: skip
+        elif one is not None and math.isfinite(one.mean):
+            half = one.half_width if math.isfinite(one.half_width) else None
+            axes.errorbar(
+                one.mean, place, xerr=half, fmt=panel.look.marker, color=panel.look.colour,
+                markersize=5, elinewidth=1.4, capsize=2.5,
+            )  # fmt: skip

@@ -1,1 +1,0 @@
-"""One self-contained HTML page of a report: no network, no library."""

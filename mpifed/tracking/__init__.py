@@ -1,1 +1,0 @@
-"""Sends what a run records to TensorBoard, MLflow or Weights & Biases."""

@@ -1,0 +1,381 @@
+"""--figure and --grid: lines and cells of any column over any key."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib.image
+import numpy as np
+import pytest
+from run_directories import fill_columns, write_run
+
+from mpifed.report.__main__ import main
+from mpifed.report.drawing import Pictures, figure_of, save
+from mpifed.report.figure import Series, Wanted, best, chart_of, file_name, series
+from mpifed.report.grid import grid_csv, grid_figure, grid_markdown, grids
+from mpifed.report.groups import group_runs
+from mpifed.report.runs import find_runs
+
+
+def run_with_gap(path, alpha, k, seed=0, scale=1.0, **more):
+    """A run whose gap falls as exp(-round / 10), with the numbers sent so far."""
+    algorithm = {"name": "diana", "flix_alpha": alpha, **more}
+    compression = {"name": "rand_k", "k": k}
+    write_run(path, seed=seed, algorithm=algorithm, compression=compression)
+
+    def fill(rows):
+        for row in rows:
+            row["objective_gap"] = f"{scale * alpha**2 * np.exp(-float(row['round']) / 10):.17g}"
+            row["up_floats"] = str(4 * k * int(row["round"]))
+
+    return fill_columns(path, fill)
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    for alpha in (1.0, 0.1):
+        for k in (9, 22, 113):
+            run_with_gap(tmp_path / "runs" / f"{alpha}-{k}", alpha, k)
+    return tmp_path / "runs"
+
+
+def test_a_line_for_each_value_and_a_panel_for_what_else_differs(sweep):
+    wanted = Wanted("objective_gap", "floats", ("algorithm.flix_alpha",))
+    found = {(s.panel, s.line): s for s in series(find_runs([sweep]), wanted)}
+    assert set(found) == {
+        (f"k={k}", f"flix_alpha={alpha}") for k in (9, 22, 113) for alpha in (0.1, 1.0)
+    }
+    line = found["k=22", "flix_alpha=0.1"]
+    assert line.x.tolist() == [0, 880, 1760, 2640, 3520]
+    assert line.y == pytest.approx(0.01 * np.exp(-np.arange(5.0)))
+
+
+def test_last_values_against_a_key(sweep):
+    wanted = Wanted("objective_gap", "algorithm.flix_alpha")
+    found = series(find_runs([sweep]), wanted)
+    assert len(found) == 3
+    for s in found:
+        assert s.x.tolist() == [0.1, 1.0]
+        assert s.y == pytest.approx(np.array([0.01, 1.0]) * np.exp(-4))
+
+
+def test_seeds_are_averaged_and_where_a_run_began_is_no_difference(tmp_path):
+    for seed, scale in ((0, 1.0), (1, 3.0)):
+        run_with_gap(tmp_path / str(seed), 1.0, 9, seed, scale, start_from=f"runs/{seed}")
+    (found,) = series(find_runs([tmp_path]), Wanted("objective_gap"))
+    assert found.y == pytest.approx(2 * np.exp(-np.arange(5.0)))
+
+
+def test_the_command_draws_it(sweep, tmp_path, capsys):
+    out = tmp_path / "out"
+    words = ["--output", str(out), "--figure", "objective_gap", "--x", "floats"]
+    assert main([str(sweep / "1.0-9"), str(sweep / "0.1-9"), *words]) == 0
+    drawn = out / "objective-gap-floats.png"
+    assert drawn.read_bytes().startswith(b"\x89PNG")
+    assert str(drawn) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--figure", "objectve_gap"], "did you mean 'objective_gap'?"),
+        (["--figure", "objective_gap", "--x", "round"], "did you mean 'rounds'?"),
+        (["--figure", "objective_gap", "--x", "data.variant"], "it must be a number in all"),
+        (["--figure", "objective_gap", "--by", "flix_alpha"], "did you mean"),
+        (["--figure", "consensus_distance"], "no number in the column"),
+        (["--x", "rounds"], "--x is for --figure"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_in_one_sentence(words, expected, sweep, tmp_path, capsys):
+    assert main([str(sweep), "--output", str(tmp_path / "out"), *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert expected in line
+
+
+@pytest.mark.parametrize(
+    ("column", "where"),
+    [
+        ("test_loss", 0.4),
+        ("objective_gap", 0.4),
+        ("l2_uvp", 0.4),
+        ("test_accuracy_std", 0.4),
+        ("test_accuracy", 0.2),
+        ("test_accuracy_p10", 0.2),
+        ("test_recall_at_5", 0.2),
+        ("cosine", 0.2),
+    ],
+)
+def test_the_best_recall_is_the_largest_and_the_best_loss_the_least(column, where):
+    line = Series("", "", np.array([0.2, 0.4, 0.6]), np.array([0.9, 0.1, 0.5]))
+    assert best(line, column) == where
+
+
+def test_the_line_of_the_drawing_stands_at_the_best_accuracy(tmp_path):
+    for alpha, final in ((0.1, 0.5), (0.5, 0.9), (1.0, 0.6)):
+        algorithm = {"name": "flix", "flix_alpha": alpha}
+        write_run(tmp_path / str(alpha), algorithm=algorithm, final=final)
+    wanted = Wanted("test_accuracy", "algorithm.flix_alpha", linear=True)
+    (axes,) = figure_of(chart_of(series(find_runs([tmp_path]), wanted), wanted), Pictures()).axes
+    marks = [line for line in axes.lines if len(set(line.get_xdata())) == 1]
+    assert [mark.get_xdata()[0] for mark in marks] == [0.5]
+
+
+def test_a_run_without_the_key_of_x_is_a_level_line(sweep, tmp_path):
+    wanted = Wanted("objective_gap", "algorithm.flix_alpha", ("algorithm.name",))
+    for k in (9, 22):
+        path = run_with_gap(sweep / f"other {k}", 1.0, k, scale=0.3)
+        text = (path / "config.yaml").read_text()
+        text = text.replace("flix_alpha: 1.0", "outer_step: 1.0").replace("diana", "fomaml")
+        (path / "config.yaml").write_text(text)
+    found = {(s.panel, s.line): s for s in series(find_runs([sweep]), wanted)}
+    assert len(found) == 5
+    level = found["k=9", "algorithm=fomaml"]
+    assert np.isnan(level.x).all()
+    assert level.y == pytest.approx([0.3 * np.exp(-4)])
+    assert found["k=9", "algorithm=diana"].x.tolist() == [0.1, 1.0]
+    figure = figure_of(chart_of(list(found.values()), wanted), Pictures())
+    lines = [line for line in figure.axes[0].lines if line.get_gid() == "line of algorithm=fomaml"]
+    assert [line.get_ydata()[0] for line in lines] == pytest.approx([0.3 * np.exp(-4)])
+    names = {text.get_text() for text in figure.axes[0].texts}
+    assert {"algorithm=diana", "algorithm=fomaml"} <= names
+
+
+def test_all_panels_end_where_they_are_to(sweep, tmp_path, capsys):
+    whole = series(find_runs([sweep]), Wanted("objective_gap", "floats"))
+    until = float(np.median(np.concatenate([s.x for s in whole])))
+    cut = series(find_runs([sweep]), Wanted("objective_gap", "floats", until=until))
+    for before, after in zip(whole, cut, strict=True):
+        assert after.x.tolist() == [x for x in before.x if x <= until]
+        assert after.y.tolist() == before.y[: len(after.x)].tolist()
+    figure = figure_of(chart_of(cut, Wanted("objective_gap", "floats", until=until)), Pictures())
+    assert len({axes.get_xlim() for axes in figure.axes if axes.axison}) == 1
+    words = ["--figure", "objective_gap", "--output", str(tmp_path / "out")]
+    for more, said in (
+        (["--until", "0"], "--until is 0; it must be above 0"),
+        (["--until", "5", "--x", "algorithm.flix_alpha"], "it goes with rounds, bits, floats"),
+    ):
+        assert main([str(sweep), *words, *more]) == 2
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_keys_and_sections_aside_part_no_panels(sweep):
+    for aside in (("compression.k",), ("compression",)):
+        wanted = Wanted("objective_gap", "algorithm.flix_alpha", aside=aside)
+        assert [s.panel for s in series(find_runs([sweep]), wanted)] == [""]
+    wanted = Wanted("objective_gap", "algorithm.flix_alpha", aside=("comp",))
+    assert len(series(find_runs([sweep]), wanted)) == 3
+
+
+@pytest.mark.parametrize("most", [160_000, 3_400_000, 54_321_000])
+def test_numbers_on_x_do_not_run_into_each_other(most):
+    x = np.linspace(0, most, 50)
+    every = [Series(f"k={k}", "", x, np.exp(-x / most)) for k in (1, 2, 3)]
+    figure = figure_of(chart_of(every, Wanted("objective_gap", "floats")), Pictures())
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
+        assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+
+
+def test_no_request_writes_over_the_figure_of_another():
+    names = [
+        file_name(Wanted("test_accuracy", x, by, linear, until=until))
+        for x in ("rounds", "bits", "algorithm.flix_alpha")
+        for by in ((), ("algorithm.name",), ("local.lr",))
+        for linear in (False, True)
+        for until in (None, 50.0)
+    ]
+    assert len(set(names)) == len(names)
+    assert not {"test-accuracy-rounds", "test-accuracy-bits"} & set(names)
+
+
+ALPHA, STEP = "algorithm.flix_alpha", "algorithm.step"
+WANTED = Wanted("validation_loss", STEP, (ALPHA,))
+VALUES = {
+    (0.2, 0.5): 0.4,
+    (0.2, 5.0): 0.3,
+    (0.2, 50.0): 0.35,
+    (1.0, 0.5): 0.2,
+    (1.0, 5.0): 0.25,
+    (1.0, 50.0): math.inf,
+}
+
+
+def run_of_grid(path: Path, alpha: float, step: float, value: float, seed=0, **more) -> Path:
+    algorithm = {"name": "flix", "flix_alpha": alpha, "step": step, **more}
+    finished = more.pop("finished", True)
+    algorithm.pop("finished", None)
+    write_run(path, algorithm=algorithm, seed=seed, finished=finished)
+
+    def fill(rows):
+        for row in rows:
+            row["validation_loss"] = "0.6931"
+            row["validation_accuracy"] = ""
+            row["validation_recall_at_5"] = repr(1 - value)
+        rows[-1]["validation_loss"] = repr(value)
+
+    return fill_columns(path, fill)
+
+
+@pytest.fixture
+def steps(tmp_path: Path) -> Path:
+    for (alpha, step), value in VALUES.items():
+        run_of_grid(tmp_path / "runs" / f"{alpha}-{step}", alpha, step, value)
+    return tmp_path / "runs"
+
+
+def diverge(path: Path) -> None:
+    (path / "DONE").unlink()
+    (path / "clients.h5").unlink()
+    (path / "summary.json").write_text(json.dumps({"status": "diverged", "rounds": 7}))
+
+
+def test_rows_columns_and_the_least_of_each_row(steps: Path) -> None:
+    (grid,) = grids(find_runs([steps]), WANTED)
+    assert (grid.rows, grid.columns) == (("0.2", "1"), ("0.5", "5", "50"))
+    assert grid.values[0].tolist() == [0.4, 0.3, 0.35]
+    assert grid.values[1, :2].tolist() == [0.2, 0.25]
+    assert np.isnan(grid.values[1, 2])
+    assert grid.diverged.tolist() == [[False] * 3, [False, False, True]]
+    assert grid.best.tolist() == [1, 0]
+
+
+def test_the_table_says_what_the_picture_shows(steps: Path) -> None:
+    found = grids(find_runs([steps]), WANTED)
+    assert grid_markdown(found, WANTED).splitlines()[2:] == [
+        "| flix_alpha \\ step | 0.5 | 5 | 50 |",
+        "| --- | ---: | ---: | ---: |",
+        "| 0.2 | 0.4 | **0.3** | 0.35 |",
+        "| 1 | **0.2** | 0.25 | not finite |",
+        "",
+        "At an edge of the grid: flix_alpha=1.",
+    ]
+    rows = list(csv.DictReader(grid_csv(found, WANTED).splitlines()))
+    assert [(row[ALPHA], row[STEP]) for row in rows if row["best"] == "1"] == [
+        ("0.2", "5"),
+        ("1", "0.5"),
+    ]
+    assert [row["validation_loss"] for row in rows if row["diverged"] == "1"] == [""]
+
+
+def test_a_run_that_diverged_is_not_one_that_goes_on(steps: Path) -> None:
+    diverge(steps / "0.2-5.0")
+    run_of_grid(steps / "going on", 0.2, 500.0, 0.1, finished=False)
+    runs = find_runs([steps])
+    (grid,) = grids(runs, WANTED)
+    assert grid.columns == ("0.5", "5", "50")
+    assert grid.diverged[0].tolist() == [False, True, False]
+    assert grid.best[0] == 2
+    assert "| 0.2 | 0.4 | not finite | **0.35** |" in grid_markdown([grid], WANTED)
+    notes = group_runs(runs)[1]
+    assert sorted(notes) == [
+        f"{steps / '0.2-5.0'} diverged: evaluated until round 40 of 40",
+        f"{steps / 'going on'} is unfinished: evaluated at round 40 of 40",
+    ]
+
+
+def test_a_cell_without_a_run_is_no_cell_that_diverged(steps: Path) -> None:
+    for path in (steps / "1.0-5.0").iterdir():
+        path.unlink()
+    (grid,) = grids(find_runs([steps]), WANTED)
+    assert "| 1 | **0.2** | – | not finite |" in grid_markdown([grid], WANTED)
+
+
+def test_seeds_are_averaged_and_what_else_differs_has_a_panel(steps: Path) -> None:
+    run_of_grid(steps / "again", 0.2, 5.0, 0.5, seed=1)
+    run_of_grid(steps / "other", 0.2, 5.0, 0.7, l2=0.1)
+    run_of_grid(steps / "more", 0.2, 50.0, math.nan, l2=0.1)
+    for path in steps.iterdir():  # the others said nothing of l2
+        text = (path / "config.yaml").read_text()
+        if "l2" not in text:
+            text = text.replace("algorithm:", "algorithm:\n  l2: 0.0")
+            (path / "config.yaml").write_text(text)
+    found = grids(find_runs([steps]), WANTED)
+    assert [grid.panel for grid in found] == ["l2=0.0", "l2=0.1"]
+    assert found[0].values[0, 1] == pytest.approx(0.4)
+    assert found[1].values.tolist() == [[0.7, pytest.approx(math.nan, nan_ok=True)]]
+
+
+def test_options_of_one_method_alone_are_no_difference_beside_its_name(tmp_path: Path) -> None:
+    for name, more in (("fomaml", {"support_fraction": 0.8}), ("reptile", {})):
+        for step in (1.0, 10.0):
+            algorithm = {"name": name, "inner_step": step, "outer_step": 5.0, **more}
+            write_run(tmp_path / f"{name}{step}", algorithm=algorithm)
+    wanted = Wanted("test_loss", "algorithm.inner_step", ("algorithm.outer_step",))
+    found = grids(find_runs([tmp_path]), wanted)
+    assert [grid.panel for grid in found] == ["algorithm=fomaml", "algorithm=reptile"]
+
+
+def test_the_command_draws_and_prints_it(steps: Path, capsys, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ["--grid", "validation_loss", "--x", STEP, "--by", ALPHA, "--output", str(out)]
+    assert main([str(steps), *words, "--format", "none"]) == 0
+    shown = capsys.readouterr().out
+    assert "| 0.2 | 0.4 | **0.3** | 0.35 |" in shown
+    for suffix in ("md", "csv"):
+        assert str(out / f"validation-loss-grid-step-flix-alpha.{suffix}") in shown
+    (picture,) = save(
+        grid_figure(grids(find_runs([steps]), WANTED), WANTED), out, "grid", Pictures()
+    )
+    pixels = matplotlib.image.imread(picture)[:, :, :3]
+
+    def area(colour: str) -> int:
+        wanted = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+        return int((np.abs(pixels - wanted).max(axis=2) < 0.01).sum())
+
+    assert area("#BDBDBD") > 1000  # one grey cell
+    assert area("#D00000") > 300  # two frames
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["validation_los", "--x", STEP, "--by", ALPHA], "did you mean 'validation_loss'"),
+        (["validation_loss", "--x", "step", "--by", ALPHA], "--x is 'step', which no run"),
+        (["validation_accuracy", "--x", STEP, "--by", ALPHA], "no run has a finite number"),
+        (["validation_loss", "--by", ALPHA], "--grid needs one key for its columns"),
+        (["test_loss", "--figure", "test_loss", "--x", STEP, "--by", ALPHA], "give one"),
+    ],
+)
+def test_what_cannot_be_tabulated_is_refused_in_one_sentence(words, expected, steps, capsys):
+    assert main([str(steps), "--output", str(steps / "out"), "--grid", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert expected in line
+    assert not (steps / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_sweep_in_which_runs_diverge_and_its_grid(tmp_path: Path) -> None:
+    """Least squares with steps of which one is far too long, from the sweep to the picture."""
+
+    def command(module: str, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", f"mpifed.{module}", *words],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            cwd=tmp_path,
+        )
+
+    words = ["flix-sine", "clients=3", "rounds=4", "data.split=1", "data.n_test=9", "model=linear"]
+    words += ["algorithm.stop_at=null", "algorithm.local_iterations=3"]
+    words += ["algorithm.flix_alpha=[0.5,1.0]", "algorithm.step=[0.01,1.0e+30]"]
+    done = command("sweep", *words, "evaluation.validation_fraction=0.2", "--output", "runs")
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.count(": diverged after ") == 2
+    assert "2 of 4 runs are finished" in done.stdout
+    keys = ["--x", STEP, "--by", ALPHA]
+    made = command("report", "runs", "--grid", "validation_loss", *keys, "--output", "out")
+    assert made.returncode == 0, made.stderr
+    table = (tmp_path / "out" / "validation-loss-grid-step-flix-alpha.md").read_text()
+    assert "| flix_alpha \\ step | 0.01 | 1e+30 |" in table
+    assert table.count("| not finite |") == 2
+    assert "diverged: evaluated until round 0 of 4" in made.stdout
