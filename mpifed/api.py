@@ -201,7 +201,7 @@ def execute(
     with clock.measure("startup"):
         first = communicator.rank == 0
         task, configuration = _settle(request, communicator)
-        heartbeat.send_to_guard(limit=configuration.stall_limit)
+        heartbeat.set_stall_limit(configuration.stall_limit)
         task.remarks.extend(decided(task.mapping, configuration))
         agree(communicator, lambda: check_resume(configuration, task))
         done = first and _nothing_left(request, task, configuration.rounds)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,9 @@ from mpifed.command import Parser, program, say, whole
 from mpifed.errors import EXIT_FINISHED, EXIT_STOPPED, InputError
 from mpifed.reporting import reporting, started
 from mpifed.tracking import TRACK_VARIABLE, TRACKERS
-from mpifed.watchdog.children import end_children_by
-from mpifed.watchdog.exit import skip_teardown
-from mpifed.watchdog.handover import release_signals
-from mpifed.watchdog.heartbeat import send_to_guard, since_start, waiting
-from mpifed.watchdog.launcher import launched_rank
+from mpifed.watchdog.guard import skip_teardown
+from mpifed.watchdog.heartbeat import set_stall_limit, since_start, waiting, watched
+from mpifed.watchdog.launcher import launched_rank, release_signals
 
 # Options that have ended, with what takes their place.
 RETIRED = {
@@ -93,18 +93,17 @@ def parser() -> Parser:
 
 def main(arguments: list[str]) -> int:
     """Run the command with the words after ``mpifed run``; return its exit code."""
-    return started(lambda: _prepared(arguments))
+    with _requests_to_stop() as stop_requested:
+        return started(lambda: _prepared(arguments, stop_requested))
 
 
-def _prepared(arguments: list[str]) -> Callable[[], int]:
+def _prepared(arguments: list[str], stop_requested: Callable[[], bool]) -> Callable[[], int]:
     words = _known.get(tuple(arguments)) or read_words(arguments)
     if words.options.list is not None:
         from mpifed.config.listing import listing
 
         text = listing(words.options.list)
         return lambda: _show(text)
-    # Before the imports of torch and MPI, which take seconds in which a signal may come.
-    stop_requested = _stop_on_signals()
     # A mismatch is found without torch; ranks that a launcher has started import it side by side,
     # before one of them waits for another.
     expected = words.options.expect_ranks
@@ -131,14 +130,13 @@ def _run(request: Any, communicator: Any, stop_requested: Callable[[], bool]) ->
 def world_of_ranks(expected: int | None = None) -> Any:
     """Return the communicator of all ranks, of which there must be ``expected``."""
     with waiting():  # for the other ranks, in MPI_Init
-        from mpifed.mpi.agreement import share_guard_addresses
-        from mpifed.mpi.beginning import begin_mpi
-        from mpifed.mpi.communicator import world
+        from mpifed.mpi.agreement import share_leader
+        from mpifed.mpi.communicator import begin_mpi, world
 
         skip_teardown()
         begin_mpi()
         communicator = world(expected)
-        share_guard_addresses(communicator)
+        share_leader(communicator)
     return communicator
 
 
@@ -192,7 +190,7 @@ def read_words(arguments: list[str]) -> Words:
     overrides = parse_overrides(typed)
     limit = overrides.get("stall_limit")
     if isinstance(limit, (int, float)) and limit > 0:
-        send_to_guard(limit=limit)  # what follows imports
+        set_stall_limit(limit)  # what follows imports
     is_file = experiment is not None and experiment.endswith(YAML_FILES)
     goes_on = resume is not None or options.restart
     if goes_on or (is_file and launched_rank() is not None):
@@ -231,16 +229,44 @@ def _request(words: Words) -> Any:
     )
 
 
-def _stop_on_signals() -> Callable[[], bool]:
-    """Return a function that says whether SIGUSR1 or SIGTERM was received."""
-    came: list[int] = []
-    requests = (signal.SIGUSR1, signal.SIGTERM)
-    for number in requests:
-        signal.signal(number, lambda received, frame: came.append(received))
-    end_children_by(*requests)
-    signal.signal(signal.SIGINT, _interrupt)
+@contextlib.contextmanager
+def _requests_to_stop() -> Iterator[Callable[[], bool]]:
+    """Yield a function that returns whether SIGUSR1 or SIGTERM was received."""
+    _came.clear()
+    handlers = {**dict.fromkeys(REQUESTS, _note), signal.SIGINT: _interrupt}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     release_signals()
-    return lambda: bool(came)
+    _end_children_by_signals()
+    try:
+        yield lambda: bool(_came)
+    finally:
+        if not watched():  # the process of a rank ends now, with its exit code
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+# Signals that ask a run to stop, and those that have come.
+REQUESTS = (signal.SIGUSR1, signal.SIGTERM)
+_came: list[int] = []
+
+
+def _note(number: int, frame: Any) -> None:
+    _came.append(number)
+
+
+@functools.cache
+def _end_children_by_signals() -> None:
+    """Have these signals end processes that a component forks, as they end any other process."""
+
+    def default() -> None:
+        for number in REQUESTS:
+            if signal.getsignal(number) is _note:
+                signal.signal(number, signal.SIG_DFL)
+        release()
+
+    hold = functools.partial(signal.pthread_sigmask, signal.SIG_BLOCK, REQUESTS)
+    release = functools.partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, REQUESTS)
+    os.register_at_fork(before=hold, after_in_parent=release, after_in_child=default)
 
 
 def _interrupt(number: int, frame: Any) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-import importlib.util
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+import threadpoolctl
+
 from mpifed.launch import remember_words
-from mpifed.mpi.beginning import import_mpi
+from mpifed.mpi.communicator import import_mpi
 from mpifed.reporting import bound_threads
 
 LIBRARIES = ("numpy", "torch")
@@ -18,29 +18,21 @@ LIBRARIES = ("numpy", "torch")
 RUN = ("h5py", "mpifed.api", "mpifed.training.train", "mpifed.mpi.node", "mpifed.mpi.star")
 
 
-def preload(words: list[str]) -> bool:
+def preload(words: list[str]) -> None:
     """Import what ``mpifed run`` needs with these words."""
     bound_threads()
     known = remember_words(words)
     if known.options.list is not None:
-        return False
+        return
     for name in LIBRARIES:
         importlib.import_module(name)
-    if not _h5py_needs_mpi():
-        _import_all(known.mapping)
-    return True
-
-
-def _import_all(mapping: Mapping[str, Any] | None) -> None:
-    """Import the modules of a run, and fail where one of them imports MPI."""
-    sys.modules["mpi4py"] = None  # type: ignore[assignment]
+    with contextlib.suppress(ImportError, RuntimeError):  # no MPI: one rank runs without
+        import_mpi()
     for name in RUN:
         importlib.import_module(name)
-    if mapping is not None:
-        _import_components(mapping)
-    del sys.modules["mpi4py"]
-    sys.modules["threadpoolctl"].threadpool_info()  # it remembers where libraries are
-    import_mpi()
+    if known.mapping is not None:
+        _import_components(known.mapping)
+    threadpoolctl.threadpool_info()  # it remembers where libraries are
 
 
 def _import_components(mapping: Mapping[str, Any]) -> None:
@@ -54,12 +46,3 @@ def _import_components(mapping: Mapping[str, Any]) -> None:
         name, _ = named(mapping.get(section, default), section, default)
         if name in TABLES[section]:
             options_of(find(section, name))
-
-
-def _h5py_needs_mpi() -> bool:
-    """Return whether h5py has parallel HDF5, which begins MPI when it is imported."""
-    found = importlib.util.find_spec("h5py")
-    if found is None or found.origin is None:
-        return False
-    libraries = Path(found.origin).parent.glob("h5p.*.so")
-    return any(b"mpi4py" in library.read_bytes() for library in libraries)

@@ -25,7 +25,7 @@ from mpifed.errors import (
     complain,
     in_words,
 )
-from mpifed.watchdog.heartbeat import announce_orderly_end, hosted_clients, send_to_guard
+from mpifed.watchdog.heartbeat import failure_reported, hosted_clients, set_failure
 from mpifed.watchdog.launcher import launched_rank
 from mpifed.watchdog.shared_memory import remove_segments, segments_of
 
@@ -104,7 +104,7 @@ def _fail_early(command: str, message: str, code: int) -> int:
     if launched_rank() in (None, 0):
         complain(command, message)
     else:
-        send_to_guard(failure=message)
+        set_failure(message)
     return code
 
 
@@ -121,7 +121,7 @@ def _fail(command: str, communicator: Any, message: str, code: int) -> int:
     )
     with contextlib.suppress(OSError):
         sys.stdout.flush()
-    announce_orderly_end()
+    failure_reported(code)
     remove_segments(segments_of(os.getpid()))
     communicator.abort(code)
     return code

@@ -25,8 +25,7 @@ def main(words: Sequence[str]) -> int:
     """Run the command, guarded where a launcher started this process."""
     from mpifed.watchdog.guard import guarded
 
-    quiet = "--quiet" in words or "--dry-run" in words
-    return guarded(lambda: _launch(list(words)), lambda: _preload(list(words)), quiet)
+    return guarded(lambda: _launch(list(words)), lambda: _preload(list(words)))
 
 
 def _launch(words: list[str]) -> int:
@@ -35,10 +34,10 @@ def _launch(words: list[str]) -> int:
     return launch.main(words)
 
 
-def _preload(words: list[str]) -> bool:
+def _preload(words: list[str]) -> None:
     from mpifed.preload import preload
 
-    return preload(words)
+    preload(words)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Writes docs/methods.md, the table of all methods: ``python scripts/methods.py [FILE]``.
 
 Everything comes from the classes: what a method learns and sends, where it works, what a client
-keeps from round to round (the fields of its state that clients own), and its options.
+keeps from round to round (the fields of its state that clients own).
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import typing
 from pathlib import Path
 
 from mpifed.algorithms.base import Algorithm, algorithm_class
-from mpifed.components.registry import summary
-from mpifed.components.schema import options_of
 from mpifed.components.tables import ALGORITHMS
 
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
@@ -22,7 +20,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
 HEAD = """# Methods
 
 `algorithm=NAME` chooses a method; `python -m mpifed.run --list NAME` explains its options.
-`python scripts/methods.py` made this page from the code.
+`python scripts/methods.py` writes this page from the code.
 
 **server**, **gossip**: whether it works there; methods that send nothing work with either.
 **compression**: which compressors its messages go through under a server (`any`, `unbiased`,
@@ -40,7 +38,6 @@ COLUMNS = (
     "compression",
     "unseen",
     "a client keeps",
-    "options",
 )
 
 
@@ -71,7 +68,6 @@ def row(name: str) -> str:
     sends = method.communicates
     allowed = ("server", "gossip") if method.exchanges is None else method.exchanges
     works = ["yes" if each in allowed and sends else "-" for each in ("server", "gossip")]
-    options = ", ".join(f"`{option}`" for option in options_of(method))
     cells = [
         f"`{name}`",
         method.learns,
@@ -80,7 +76,6 @@ def row(name: str) -> str:
         method.compressors if sends else "-",
         "yes" if method.serves_unseen_clients() else "-",
         ", ".join(kept(method)) or "-",
-        options or "-",
     ]
     return f"| {' | '.join(cells)} |"
 
@@ -88,9 +83,8 @@ def row(name: str) -> str:
 def text() -> str:
     """Return the page."""
     rows = [row(name) for name in ALGORITHMS]
-    lines = [f"* `{name}`: {summary(algorithm_class(name))}" for name in ALGORITHMS]
     head = [f"| {' | '.join(COLUMNS)} |", "|" + " --- |" * len(COLUMNS)]
-    return HEAD + "\n".join([*head, *rows, "", *lines]) + "\n"
+    return HEAD + "\n".join([*head, *rows]) + "\n"
 
 
 if __name__ == "__main__":

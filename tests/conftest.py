@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from mpifed.watchdog import exit as leaving
+from mpifed.watchdog import guard
 
 settings.register_profile("thorough", max_examples=100, deadline=None)  # machines may be busy
 settings.register_profile("quick", max_examples=50, deadline=None)
@@ -16,4 +16,4 @@ settings.load_profile("quick")  # unless pytest is told --hypothesis-profile=tho
 def no_end() -> Iterator[None]:
     """A test must not call what is to end its process, which would end that of pytest later."""
     yield
-    assert leaving._Ending.code is None
+    assert guard._Process.code is None

@@ -98,7 +98,7 @@ def test_no_modules_import_each_other_in_a_circle(arrows):
 
 def test_mpi4py_is_imported_where_mpi_begins_and_is_used():
     found = [name for name, path in modules().items() if "mpi4py" in packages_of(path)]
-    assert sorted(found) == ["mpifed.mpi.beginning", "mpifed.mpi.over_mpi4py"]
+    assert sorted(found) == ["mpifed.mpi.communicator", "mpifed.mpi.over_mpi4py"]
 
 
 @pytest.mark.parametrize("room", ["algorithms", "local", "models", "surrogates"])

@@ -1,10 +1,8 @@
-"""Agreement of ranks on bad input and on requests to stop, and what they tell all guards."""
+"""Agreement of ranks on bad input and on requests to stop."""
 
 from __future__ import annotations
 
-import secrets
-import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
 from mpifed.errors import AgreedInputError, AgreedStop, InputError, StopRequested, text_of
@@ -49,20 +47,6 @@ def _first(every: list[str | None], numbers: Sequence[int]) -> str | None:
     return None
 
 
-def share_guard_addresses(communicator: Communicator) -> None:
-    """Send every rank's guard the addresses of all others, if there are guards. Collective."""
-    every = communicator.gather_object((socket.gethostname(), heartbeat.port(), heartbeat.guard()))
-    key = secrets.token_hex(16) if every is not None else None
-    every, key = communicator.broadcast_object((every, key))
-    heartbeat.send_to_guard(rank=communicator.rank, key=key, peers=every)
-
-
-def share_hosted_clients(communicator: Communicator, clients: Iterable[int]) -> None:
-    """Send every guard which clients each rank hosts, in words. Collective."""
-    place = heartbeat.describe_clients([int(client) for client in clients])
-    heartbeat.remember_clients(place)
-    every = communicator.broadcast_object(communicator.gather_object(place))
-    places = [heartbeat.describe_clients([])] * communicator.job_size
-    for rank, described in zip(communicator.numbers, every, strict=True):
-        places[rank] = described
-    heartbeat.send_to_guard(places=places)
+def share_leader(communicator: Communicator) -> None:
+    """Show the supervisors where that of rank 0 listens, for other hosts. Collective."""
+    heartbeat.mpi_has_begun(communicator.broadcast_object(heartbeat.leader()))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +19,9 @@ __all__ = [
     "LAUNCHER_SIZES",
     "Alone",
     "Communicator",
+    "begin_mpi",
     "check_size",
+    "import_mpi",
     "spare_memory",
     "world",
 ]
@@ -162,3 +166,25 @@ def spare_memory() -> None:
     launch = launched()
     if launch is not None and launch.on_one_host and "PMI_FD" in os.environ:
         os.environ.setdefault("UCX_MM_SEG_SIZE", "512")
+
+
+def import_mpi() -> None:
+    """Import ``mpi4py.MPI`` without beginning MPI, in a process that ranks are forked from."""
+    import mpi4py
+
+    mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
+    importlib.import_module("mpi4py.MPI")
+
+
+def begin_mpi() -> None:
+    """Begin MPI where ``import_mpi`` was called in the process that forked this rank."""
+    module = sys.modules.get("mpi4py.MPI")
+    if module is None or module.Is_initialized():
+        return
+    from mpi4py import rc
+
+    rc.initialize, rc.finalize = True, None
+    if rc.threads:
+        module.Init_thread(getattr(module, f"THREAD_{rc.thread_level.upper()}"))
+    else:
+        module.Init()

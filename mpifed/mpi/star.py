@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from mpifed.mpi.protocol import Communicator
-from mpifed.watchdog.rank_process import peer_of
 
 # Bytes of a message at most; a socket's buffer holds several.
 LONGEST = 1 << 15
@@ -24,7 +23,7 @@ LOOK = 0.2
 # Seconds in which all ranks must have connected.
 MEETING = 10.0
 
-_RANK = struct.Struct("=q")
+_RANK, _PEER = struct.Struct("=q"), struct.Struct("3i")
 
 
 class Star:
@@ -138,7 +137,8 @@ def _accepted(listening: socket.socket, size: int) -> list[socket.socket]:
             listening.settimeout(max(0.01, deadline - time.monotonic()))
             link, _ = listening.accept()
             link.settimeout(MEETING)
-            data = link.recv(64) if peer_of(link)[1] == os.getuid() else b""
+            made = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+            data = link.recv(64) if _PEER.unpack(made)[1] == os.getuid() else b""
             rank = _RANK.unpack(data)[0] if len(data) == _RANK.size else 0
             if 0 < rank < size and rank not in found:
                 found[rank] = link

@@ -26,7 +26,6 @@ from mpifed.exchange.base import Ledger
 from mpifed.exchange.reduction import largest
 from mpifed.federation.clients import Clients, Draws
 from mpifed.federation.participation import efforts
-from mpifed.mpi.agreement import share_hosted_clients
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import RunState
 from mpifed.theory.accounting import EPSILON, accountant_of
@@ -37,7 +36,7 @@ from mpifed.training.progress import Progress
 from mpifed.training.run_directory import Recorder
 from mpifed.training.samples import Samples
 from mpifed.training.simulated_time import clock_of, taking_part
-from mpifed.watchdog.heartbeat import at_round
+from mpifed.watchdog.heartbeat import at_round, set_hosted_clients
 
 
 class Rows:
@@ -305,7 +304,7 @@ class Engine:
     ) -> str:
         """Run to the last round, or stop on request."""
         federation = self.setup.federation
-        share_hosted_clients(federation.communicator, federation.hosted)
+        set_hosted_clients([int(client) for client in federation.hosted])
         try:
             status = self._rounds(directory, recorder, progress, stop_requested)
         except BaseException:

@@ -1,102 +1,198 @@
-"""A guard for every rank of a job: a process that reports a rank which dies or stops
-responding.
-"""
+"""Ranks under the supervisor of their node, which forks them for the processes of a launcher."""
 
 from __future__ import annotations
 
-import mmap
+import atexit
+import contextlib
+import ctypes
+import gc
+import hashlib
+import io
+import json
 import os
-import resource
+import signal
 import socket
+import sys
+import time
+import traceback
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-from mpifed.errors import EXIT_BAD_INPUT, complain
-from mpifed.watchdog import exit as leaving
+from mpifed.errors import complain
 from mpifed.watchdog import heartbeat
-from mpifed.watchdog.heartbeat import Ends
-from mpifed.watchdog.launcher import Launch, die_with_parent, end_job, launched, started_at
-from mpifed.watchdog.peers import listen
-from mpifed.watchdog.rank_process import Child
-from mpifed.watchdog.starting import Starting
-from mpifed.watchdog.stub import join, usable
-from mpifed.watchdog.watch import Watch
+from mpifed.watchdog.launcher import (
+    END_JOB,
+    PASSED_ON,
+    Launch,
+    end_job,
+    launched,
+    release_signals,
+    started_at,
+    stat_of,
+)
 
-# Files that a process must be allowed to open; two ranks of MPICH on one host need 28.
-FEWEST_FILES = 32
+# Seconds that the supervisor of a node may take to answer.
+ANSWERING = 10.0
+
+# Variables that launchers set for each rank begin so; all others must be equal on a node.
+LAUNCHERS = (
+    *("PMI", "OMPI_", "PRTE_", "PRRTE_", "ORTE_", "OPAL_", "SLURM", "HYD", "MPIR_", "MPIEXEC_"),
+    *("MPI_LOCAL", "I_MPI_", "MV2_", "PALS_", "FLUX_", "ALPS_"),
+)
+
+# What else must be equal for ranks to be forked from one process, in ``/proc/self``.
+FILES = ("cgroup", "limits", "oom_score_adj")
+LINKS = ("root", "cwd", "ns/ipc", "ns/mnt", "ns/net", "ns/pid", "ns/user", "ns/uts")
 
 
-def guarded(
-    action: Callable[[], int], preload: Callable[[], bool] | None = None, quiet: bool = True
-) -> int:
-    """Run ``action`` in another process under a guard if a launcher started this one, else
-    here.
+class _Process:
+    """The exit code of this process once it is known."""
+
+    code: int | None = None
+
+
+def guarded(action: Callable[[], int], preload: Callable[[], object] | None = None) -> int:
+    """Run ``action`` in a rank of its own if a launcher started this process, else here.
+
+    The ranks of a node are forked from one process, in which ``preload`` was called.
     """
-    leaving.prepare()
+    atexit.register(_finish)
     launch = launched()
-    if launch is None or not hasattr(os, "fork"):
-        return leaving.leave(action())
-    if (refused := _few_files(launch)) is not None:
-        return refused
-    shared = preload is not None and usable(launch)
-    reading, ends, listening = _new_ends(launch.on_one_host, shared)
-    says = launch.rank == 0 and launch.size > 1 and not quiet
-    starting = Starting(launch) if says else None
-    watch = Watch(launch, reading, ends.board, listening, starting)
-    joined = join(launch, ends, preload, watch.close) if preload is not None and shared else None
-    if isinstance(joined, Ends):
-        return _work(action, joined)
-    if joined is not None:
-        code = watch.wait_for(joined)
-        joined.close()
-        if code is not None:
-            watch.close()
-            return code
-    child = os.fork()
-    if child:
-        os.close(ends.pipe)
-        code = watch.wait_for(Child(child))
-        assert code is not None
-        watch.close()
-        return code
-    watch.close()
-    die_with_parent(ends.guard)
-    return _work(action, ends)
+    if launch is None or sys.platform != "linux":
+        _Process.code = action()
+        return _Process.code
+    shares = preload is not None and os.environ.get("MPIFED_PREFORK") != "0"
+    connection, supervisor = _joined(launch, preload if shares else None)
+    if connection is None:  # this is a rank
+        if preload is None:
+            release_signals()
+        try:
+            _Process.code = action()
+        finally:
+            heartbeat.announce_orderly_end()
+        return _Process.code
+    return _exit_code(launch, connection, supervisor)
 
 
-def _few_files(launch: Launch) -> int | None:
-    """Return the exit code where this process may open too few files for MPI, after saying so."""
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if most == resource.RLIM_INFINITY or most >= FEWEST_FILES:
-        return None
-    if launch.rank == 0 or not launch.on_one_host:
-        complain(
-            "mpifed",
-            f"ulimit -n is {most} on {socket.gethostname()}, so that a process may open {most} "
-            f"files; a rank needs at least {FEWEST_FILES}",
-        )
-    if not launch.on_one_host:  # others may have another limit, and would wait
+def _joined(
+    launch: Launch, preload: Callable[[], object] | None
+) -> tuple[socket.socket | None, int]:
+    """Connect to the supervisor of this node after starting it if there is none; None in a rank."""
+    name = _name(launch) if launch.together > 1 else b""
+    deadline, supervisor = time.monotonic() + ANSWERING, 0
+    while True:
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with listening, contextlib.suppress(OSError):  # another process may have come first
+            if not supervisor:
+                listening.bind(name)
+                listening.listen(socket.SOMAXCONN)
+                name = listening.getsockname()
+                supervisor = os.fork()
+                if not supervisor:
+                    from mpifed.watchdog.supervisor import supervise  # larger than this module
+
+                    supervise(launch, listening, preload)
+                    return None, 0
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            connection.connect(name)
+            _send_request(launch, connection)
+            return connection, supervisor
+        except OSError:  # it does not listen yet, or has just ended
+            connection.close()
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def _name(launch: Launch) -> bytes:
+    """Return the name at which processes meet that could stand in for each other."""
+    alike = [os.getuid(), socket.gethostname(), launch.job, launch.process]
+    with contextlib.suppress(OSError):
+        alike.append(stat_of(launch.process)[19])  # when it was started
+    alike += [sys.executable, sys.orig_argv, sys.path]
+    alike += [item for item in sorted(os.environ.items()) if not item[0].startswith(LAUNCHERS)]
+    for name in FILES:
+        with contextlib.suppress(OSError):
+            alike.append(Path("/proc/self", name).read_text(errors="replace"))
+    alike += [os.readlink(f"/proc/self/{name}") for name in LINKS]
+    alike.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+    return b"\0mpifed-" + hashlib.blake2b(repr(alike).encode(), digest_size=16).hexdigest().encode()
+
+
+def _send_request(launch: Launch, connection: socket.socket) -> None:
+    """Ask for a rank with the environment, the streams and the processors of this process."""
+    numbers = [0, 1, 2]
+    if "PMI_FD" in os.environ:
+        numbers.append(int(os.environ["PMI_FD"]))
+    about = {
+        "rank": launch.rank,
+        "environment": dict(os.environ),
+        "processors": sorted(os.sched_getaffinity(0)),
+        "began": started_at(),
+    }
+    socket.send_fds(connection, [json.dumps(about).encode()], numbers)
+
+
+def _exit_code(launch: Launch, connection: socket.socket, supervisor: int) -> int:
+    """Pass signals on until the rank has ended; return its exit code."""
+
+    def pass_on(number: int, frame: Any) -> None:
+        with contextlib.suppress(OSError):
+            connection.send(bytes([number]))
+
+    for signal_name in PASSED_ON:
+        signal.signal(getattr(signal, signal_name), pass_on)
+    answer = b""
+    with contextlib.suppress(OSError):
+        answer = connection.recv(64)
+    connection.close()
+    if supervisor and not answer:
+        where = f"rank {launch.rank} on {socket.gethostname()}"
+        complain("mpifed", f"{where}: the process that watches the ranks of this node has ended")
+    if not answer or answer == END_JOB:
+        sys.stderr.flush()
         end_job()
-    return EXIT_BAD_INPUT
+    return answer[0]
 
 
-def _new_ends(on_one_host: bool, shared: bool) -> tuple[int, Ends, socket.socket | None]:
-    """Return the guard's end of a pipe, the ends of the rank, and the guard's UDP socket."""
-    reading, writing = os.pipe()
-    memory = -1
-    if shared:
-        memory = os.memfd_create("mpifed-signs")
-        os.ftruncate(memory, mmap.PAGESIZE)
-    listening = listen(on_one_host)
-    port = listening.getsockname()[1] if listening is not None else None
-    board = heartbeat.new_board(memory)
-    return reading, Ends(board, memory, writing, port, os.getpid(), started_at()), listening
+def skip_teardown() -> None:
+    """End a rank before the libraries loaded so far are torn down; call it before MPI begins.
+
+    It takes seconds of torch where many ranks share cores.
+    """
+    libc = ctypes.CDLL(None)
+    if heartbeat.watched():
+        libc.on_exit(libc._exit, None)
 
 
-def _work(action: Callable[[], int], ends: Ends) -> int:
-    """Run ``action`` as a rank that is connected to its guard."""
-    heartbeat.begin(ends.board, ends.pipe, ends.port, ends.guard, ends.began)
-    heartbeat.step()  # the guard may have waited long for a process to fork this one
-    try:
-        return leaving.leave(action())
-    finally:
-        heartbeat.announce_orderly_end()
+def _finish() -> None:
+    """End the process without deallocating objects, after all other functions at the exit."""
+    if _Process.code is None:
+        return
+    _flush_files()
+    module = sys.modules.get("mpi4py.MPI")
+    if module is not None and module.Is_initialized() and not module.Is_finalized():
+        heartbeat.set_waiting(True)
+        module.Finalize()
+    # Not the interpreter's own exit: MPICH leaves the launcher in a function at the exit of C.
+    libc = ctypes.PyDLL(None)
+    libc.fflush(None)
+    libc.exit(_Process.code)
+
+
+def _flush_files() -> None:
+    """Flush the files of Python that are still open; HDF5 flushes its own."""
+    # type(found), since a proxy's __class__ may import the object behind it.
+    base: Any = io.IOBase.__base__
+    files: list[Any] = [found for found in gc.get_objects() if issubclass(type(found), base)]
+    kept = [stream.flush for stream in (*files, sys.stdout, sys.stderr) if stream is not None]
+    for flush in kept:
+        try:
+            flush()
+        except ValueError:
+            pass  # closed before
+        except Exception:
+            with contextlib.suppress(OSError, ValueError):
+                traceback.print_exc()

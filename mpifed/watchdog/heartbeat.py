@@ -1,11 +1,10 @@
-"""Signs of life that a rank gives the guard that watches it, without MPI."""
+"""Progress that a rank shows the supervisor of its node, in a page of memory that they share."""
 
 from __future__ import annotations
 
 import contextlib
-import json
+import math
 import mmap
-import os
 import struct
 import sys
 import time
@@ -14,64 +13,84 @@ from typing import Any, NamedTuple
 
 from mpifed.watchdog.launcher import started_at
 
-_STEPS, _ROUND, _WAITING = (struct.Struct("=q") for _ in range(3))
-_AT = {"steps": 0, "round": 8, "waiting": 16}
-
-# Seconds that a rank may take no step forward, unless the configuration says otherwise.
+# Seconds that a rank may take no step, unless the configuration says otherwise.
 STALL_LIMIT = 3600.0
 
-# The line on the pipe that says that what follows is an end in order.
-ORDERLY = "."
+# Bytes of the page of a rank.
+PAGE = mmap.PAGESIZE
+
+_FIELDS = ("steps", "round", "waiting", "begun", "ending", "reported", "code")
+_NUMBER, _LIMIT = struct.Struct("=q"), struct.Struct("=d")
+_AT = {name: 8 * place for place, name in enumerate(_FIELDS)}
+_LIMIT_AT = 8 * len(_FIELDS)
+
+# Where texts begin and end, two bytes of length first.
+_TEXTS = {"clients": (128, 384), "leader": (384, 768), "failure": (768, 4096)}
 
 
 class Signs(NamedTuple):
-    """What a rank shows its guard."""
+    """What a rank shows; ``reported`` once it has reported its failure, with its exit code."""
 
     steps: int
     round: int
-    waiting: bool
+    waiting: int
+    begun: int
+    ending: int
+    reported: int
+    code: int
 
 
-def new_board(memory: int = -1) -> mmap.mmap:
-    """Allocate a page that a process shares with its later children."""
-    board = mmap.mmap(memory, mmap.PAGESIZE)
-    _ROUND.pack_into(board, _AT["round"], -1)
-    return board
+class Page:
+    """The page of one rank in the memory of its node."""
+
+    def __init__(self, memory: mmap.mmap, place: int = 0) -> None:
+        self._memory, self._at = memory, place * PAGE
+
+    def write(self, name: str, number: int) -> None:
+        """Set a number."""
+        _NUMBER.pack_into(self._memory, self._at + _AT[name], number)
+
+    def read(self) -> Signs:
+        """Return all numbers."""
+        return Signs(*(_NUMBER.unpack_from(self._memory, self._at + at)[0] for at in _AT.values()))
+
+    def set_limit(self, limit: float | None) -> None:
+        """Set the stall limit; None for no limit."""
+        value = math.inf if limit is None else limit
+        _LIMIT.pack_into(self._memory, self._at + _LIMIT_AT, value)
+
+    @property
+    def limit(self) -> float:
+        """The stall limit in seconds."""
+        return float(_LIMIT.unpack_from(self._memory, self._at + _LIMIT_AT)[0])
+
+    def write_text(self, name: str, text: str) -> None:
+        """Set a text, cut to the room it has."""
+        begin, end = (self._at + at for at in _TEXTS[name])
+        data = text.encode(errors="replace")[: end - begin - 2]
+        self._memory[begin + 2 : begin + 2 + len(data)] = data
+        self._memory[begin : begin + 2] = len(data).to_bytes(2, "little")
+
+    def text(self, name: str) -> str:
+        """Return a text; empty before it is set."""
+        begin = self._at + _TEXTS[name][0]
+        length = int.from_bytes(self._memory[begin : begin + 2], "little")
+        return bytes(self._memory[begin + 2 : begin + 2 + length]).decode(errors="ignore")
 
 
-def read(board: mmap.mmap) -> Signs:
-    """Read what the rank shows on ``board`` now."""
-    steps, round, waiting = (_STEPS.unpack_from(board, place)[0] for place in _AT.values())
-    return Signs(steps, round, bool(waiting))
-
-
-class Ends(NamedTuple):
-    """What connects a rank to its guard."""
-
-    board: mmap.mmap
-    memory: int
-    pipe: int
-    port: int | None
-    guard: int
-    began: float
-
-    @classmethod
-    def of_memory(cls, memory: int, pipe: int, **said: Any) -> Ends:
-        """Return the ends in another process, with the descriptors there; see :meth:`said`."""
-        return cls(mmap.mmap(memory, mmap.PAGESIZE), memory, pipe, **said)
-
-    def said(self) -> dict[str, Any]:
-        """Return what :meth:`of_memory` needs beside descriptors."""
-        return {"port": self.port, "guard": self.guard, "began": self.began}
+def new_pages(count: int) -> mmap.mmap:
+    """Allocate memory that a process shares with its later children."""
+    memory = mmap.mmap(-1, PAGE * count)
+    for page in (Page(memory, place) for place in range(count)):
+        page.write("round", -1)
+        page.set_limit(STALL_LIMIT)
+    return memory
 
 
 class _Own:
-    """What this process writes to, if it has a guard."""
+    """The page of this process, if it has a supervisor."""
 
-    board: mmap.mmap | None = None
-    pipe: int | None = None
-    port: int | None = None
-    guard: int | None = None
+    page: Page | None = None
     began = -1.0
     steps = 0
     hosted_clients = ""
@@ -85,49 +104,35 @@ class _ImportsAreSteps:
         step()
 
 
-def begin(
-    board: mmap.mmap,
-    pipe: int,
-    port: int | None,
-    guard: int | None = None,
-    began: float = -1.0,
-) -> None:
-    """Connect this process to its guard; called in the process of the rank."""
-    _Own.board, _Own.pipe, _Own.port, _Own.steps = board, pipe, port, 0
-    _Own.guard, _Own.began = guard, began
+def begin(page: Page, began: float = -1.0) -> None:
+    """Show progress on this page from now on."""
+    _Own.page, _Own.began, _Own.steps = page, began, 0
     if _ImportsAreSteps not in sys.meta_path:
         sys.meta_path.insert(0, _ImportsAreSteps)
 
 
-def pause() -> None:
-    """Disconnect this process from its guard until the next :func:`begin`."""
-    _Own.board = _Own.pipe = _Own.port = _Own.guard = None
-
-
 def watched() -> bool:
-    """Whether this process has a guard."""
-    return _Own.board is not None
+    """Whether this process has a supervisor."""
+    return _Own.page is not None
 
 
 def step() -> None:
     """Show that this rank has made progress."""
-    if _Own.board is not None:
+    if _Own.page is not None:
         _Own.steps += 1
-        _STEPS.pack_into(_Own.board, 0, _Own.steps)
+        _Own.page.write("steps", _Own.steps)
 
 
 def at_round(number: int) -> None:
     """Show that this rank has begun round ``number``."""
-    if _Own.board is not None:
-        _ROUND.pack_into(_Own.board, _AT["round"], number)
-        step()
+    _write("round", number)
+    step()
 
 
 def set_waiting(yes: bool) -> None:
     """Show whether this rank waits for messages of others."""
-    if _Own.board is not None:
-        _WAITING.pack_into(_Own.board, _AT["waiting"], yes)
-        step()
+    _write("waiting", yes)
+    step()
 
 
 @contextlib.contextmanager
@@ -140,49 +145,52 @@ def waiting() -> Iterator[None]:
         set_waiting(False)
 
 
-def port() -> int | None:
-    """Return the UDP port of this rank's guard; None without one."""
-    return _Own.port
+def set_stall_limit(limit: float | None) -> None:
+    """Set the seconds that this rank may take no step; None for no limit."""
+    if _Own.page is not None:
+        _Own.page.set_limit(limit)
 
 
-def guard() -> int:
-    """Return the process id of this rank's guard; of its parent without one."""
-    return _Own.guard if _Own.guard is not None else os.getppid()
+def leader() -> str:
+    """Return where rank 0's supervisor listens, if this is rank 0 and it does."""
+    return _Own.page.text("leader") if _Own.page is not None else ""
 
 
-def began() -> float:
-    """Return when this rank was started, in seconds since the system was; negative if unknown."""
-    return _Own.began
+def mpi_has_begun(leader: str) -> None:
+    """Show that MPI has begun, and where rank 0's supervisor listens."""
+    if _Own.page is not None:
+        _Own.page.write_text("leader", leader)
+    _write("begun", True)
+
+
+def set_failure(message: str) -> None:
+    """Have the supervisor report a failure before MPI has begun, unless rank 0 does."""
+    if _Own.page is not None:
+        _Own.page.write_text("failure", message)
+
+
+def failure_reported(code: int) -> None:
+    """Show that this rank has reported its failure and ends the job with this exit code."""
+    _write("code", code)
+    _write("reported", True)
+
+
+def announce_orderly_end() -> None:
+    """Show that this rank now ends in order, which needs no report."""
+    _write("ending", True)
+
+
+def _write(name: str, number: int) -> None:
+    if _Own.page is not None:
+        _Own.page.write(name, number)
 
 
 def since_start() -> float:
     """Return wall seconds since the launcher started this rank; CPU seconds if unknown."""
-    at = began() if watched() else started_at()
+    at = _Own.began if watched() else started_at()
     if at < 0 or not hasattr(time, "CLOCK_BOOTTIME"):
         return time.process_time()
     return time.clock_gettime(time.CLOCK_BOOTTIME) - at
-
-
-def send_to_guard(**what: Any) -> None:
-    """Send the guard a message."""
-    _write(json.dumps(what) + "\n")
-
-
-def announce_orderly_end() -> None:
-    """Notify the guard that the rank now ends in order, which needs no report."""
-    _write(ORDERLY + "\n")
-    if _Own.pipe is not None:
-        os.close(_Own.pipe)
-        _Own.pipe = None
-
-
-def _write(line: str) -> None:
-    data = line.encode()
-    if _Own.pipe is None:
-        return
-    with contextlib.suppress(OSError):
-        while data:
-            data = data[os.write(_Own.pipe, data) :]
 
 
 def describe_clients(clients: Sequence[int]) -> str:
@@ -197,9 +205,12 @@ def describe_clients(clients: Sequence[int]) -> str:
     return f"clients {', '.join(map(str, clients[:3]))}{more}"
 
 
-def remember_clients(place: str) -> None:
-    """Remember which clients this rank hosts, in words, for :func:`hosted_clients`."""
+def set_hosted_clients(clients: Sequence[int]) -> None:
+    """Remember which clients this rank hosts, for reports of its failure."""
+    place = describe_clients(clients)
     _Own.hosted_clients = f" ({place})"
+    if _Own.page is not None:
+        _Own.page.write_text("clients", place)
 
 
 def hosted_clients() -> str:

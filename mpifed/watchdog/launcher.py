@@ -8,7 +8,6 @@ import contextlib
 import ctypes
 import os
 import re
-import select
 import signal
 import socket
 import struct
@@ -22,10 +21,23 @@ RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID
 SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 LOCAL_SIZE_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 
 # Seconds that ``scancel`` may take.
 CANCELLING = 10.0
+
+
+# Signals that a process passes on to its rank.
+PASSED_ON = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTERM", "SIGCONT")
+
+# What a supervisor sends to a process that is to end its job by the launcher, in place of a code.
+END_JOB = b"end the job"
+
+
+class _Held:
+    """The signals that were blocked before others were held back."""
+
+    mask: set[int | signal.Signals] | None = None
 
 
 class Launch(NamedTuple):
@@ -106,11 +118,6 @@ def watch_process(process: int) -> int | None:
     return None
 
 
-def has_ended(watched: int | None) -> bool:
-    """Whether the process of a :func:`watch_process` descriptor has ended; False for None."""
-    return watched is not None and bool(select.select([watched], [], [], 0)[0])
-
-
 def started_at() -> float:
     """Return when this process began, in seconds since the system was started; else -1."""
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -132,9 +139,9 @@ def die_with_parent(parent: int) -> None:
         os._exit(EXIT_FAILED)
 
 
-def outlive_parent() -> None:
-    """Undo :func:`die_with_parent`."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)
+def name_process(name: str) -> None:
+    """Set the name of this process in ``ps`` and ``top``, 15 characters at most."""
+    ctypes.CDLL(None).prctl(PR_SET_NAME, ctypes.c_char_p(name.encode()))
 
 
 def end_job() -> NoReturn:
@@ -148,3 +155,16 @@ def end_job() -> NoReturn:
             subprocess.run(words, check=False, capture_output=True, timeout=CANCELLING)
     os.kill(os.getpid(), signal.SIGKILL)
     os._exit(EXIT_FAILED)
+
+
+def hold_signals() -> None:
+    """Block what is passed on, here and in processes forked from this one."""
+    numbers = [getattr(signal, name) for name in PASSED_ON]
+    _Held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+
+
+def release_signals() -> None:
+    """Deliver, in a rank that can now handle signals, what has come since it was forked."""
+    if _Held.mask is not None:
+        mask, _Held.mask = _Held.mask, None
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

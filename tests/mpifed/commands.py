@@ -11,14 +11,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from mpifed.launch import main
-from mpifed.watchdog.forker import NAME
 from mpifed.watchdog.launcher import RANK_VARIABLES
 
 HERE = Path(__file__).parent
@@ -150,12 +149,7 @@ def launch(ranks: int, *words, seconds: float = 60, **variables: str) -> Outcome
         env=environment(**variables),
         check=False,
     )
-    return Outcome(done.returncode, done.stdout, without_start(done.stderr))
-
-
-def without_start(said: str) -> str:
-    """Standard error without the lines about ranks that start, which slow computers have."""
-    return "".join(line for line in said.splitlines(True) if not line.startswith("starting: "))
+    return Outcome(done.returncode, done.stdout, done.stderr)
 
 
 @contextlib.contextmanager
@@ -217,22 +211,20 @@ def wait_for(path: Path, process: subprocess.Popen[str] | None = None, seconds: 
 
 
 def of_rank(rank: int, target: Path) -> int:
-    """The process of a rank: the one whose parent is its guard, or has forked it for the guard."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError, ValueError):
-            variables = (entry / "environ").read_bytes().split(b"\0")
-            own = {f"{name}={rank}".encode() for name in ("PMI_RANK", "PMIX_RANK")}
-            if own & set(variables) and str(target).encode() in (entry / "cmdline").read_bytes():
-                parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[1]
-                found[int(entry.name)] = int(parent)
-    (process,) = (number for number, parent in found.items() if is_rank(number, parent, found))
+    """The process of a rank."""
+    (process,) = processes(f"mpifed-rank-{rank}", target)
     return process
 
 
-def is_rank(number: int, parent: int, found: Container[int]) -> bool:
-    """Whether a process is a rank itself, where ``found`` are guards and ranks."""
-    return name_of(number) != NAME and (parent in found or name_of(parent) == NAME)
+def processes(name: str, target: Path) -> list[int]:
+    """The processes of this name whose command has the word ``target``."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            if name_of(int(entry.name)) == name and str(target).encode() in words:
+                found.append(int(entry.name))
+    return found
 
 
 def name_of(process: int) -> str:

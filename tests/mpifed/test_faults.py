@@ -1,14 +1,11 @@
-"""Ranks that stand still, guards that hear of each other, and clients that diverge."""
+"""Ranks that fail in a round, clients that diverge, and what is left in files."""
 
 from __future__ import annotations
 
 import ast
 import os
 import re
-import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,15 +14,10 @@ import torch
 from commands import (
     TINY,
     call,
-    command,
-    environment,
-    family,
     launch,
     mounted,
     rows,
-    started,
     summary_of,
-    wait_for,
 )
 from on_ranks import unlike_one_rank
 
@@ -33,9 +25,6 @@ from mpifed.config.experiments import parse_overrides
 from mpifed.errors import Diverged
 from mpifed.exchange.reduction import common_exponents
 from mpifed.mpi.communicator import Alone, world
-from mpifed.watchdog import heartbeat
-from mpifed.watchdog.peers import BEAT, SILENCE, Peer, Peers, listen
-from mpifed.watchdog.shared_memory import segments_of
 
 OURS = (*TINY, "clients=9", "algorithm=user_components:Fails", "--quiet")
 
@@ -73,46 +62,6 @@ def test_a_rank_that_is_gone_or_stands_still_ends_the_job(fail, words, expected,
     assert re.match(about, line) and line.endswith(expected), line
 
 
-def segments_in(process) -> dict[int, tuple[str, ...]]:
-    """The shared memory of each rank of a job."""
-    found = {rank: segments_of(rank) for rank in family(process.pid)}
-    if not any(found.values()):
-        pytest.skip("this MPI library shares memory in another way")
-    return {rank: paths for rank, paths in found.items() if paths}
-
-
-@pytest.mark.slow
-def test_a_killed_rank_leaves_no_shared_memory_behind(tmp_path):
-    words = command(2, *OURS, "rounds=1000000", "--quiet", "--output", tmp_path / "run")
-    with started(words, stderr=subprocess.DEVNULL) as process:
-        wait_for(tmp_path / "run" / "checkpoints" / "round-000006.h5", process)
-        rank, paths = list(segments_in(process).items())[-1]
-        os.kill(rank, signal.SIGKILL)
-        assert process.wait(60) not in (0, 75)
-    for path in paths:
-        assert not Path(path).exists()
-
-
-def test_a_rank_that_raises_leaves_no_shared_memory_behind(tmp_path):
-    words = command(2, *OURS, "rounds=1000000", "--quiet", "--output", tmp_path / "run")
-    fails = {**environment(), "FAIL": "mistake:1:300"}
-    with started(words, stderr=subprocess.DEVNULL, env=fails) as process:
-        wait_for(tmp_path / "run" / "checkpoints" / "round-000006.h5", process)
-        segments = segments_in(process)
-        assert process.wait(60) not in (0, 75)
-    for paths in segments.values():
-        assert not [path for path in paths if Path(path).exists()]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 2])
-def test_a_rank_that_is_stopped_with_its_guard_is_missed(rank, tmp_path):
-    outcome = launch(3, *OURS, "--output", tmp_path / "run", seconds=120, FAIL=f"freeze:{rank}:3")
-    line = the_line(outcome)
-    assert line.startswith(f"mpifed: rank {rank} on ")
-    assert "round 3: neither the process nor its guard was heard of" in line
-
-
 @pytest.mark.slow
 def test_a_long_computation_is_no_standstill(tmp_path):
     """Rank 0 waits far longer than the limit for a rank that goes on step by step."""
@@ -120,173 +69,6 @@ def test_a_long_computation_is_no_standstill(tmp_path):
     outcome = launch(2, *TINY, *words, "--quiet", "--output", tmp_path / "run")
     assert (outcome.code, outcome.messages) == (0, [])
     assert summary_of(tmp_path / "run")["seconds"]["total"] > 5
-
-
-def guards(count: int, key: bytes = b"k" * 16) -> list[Peers]:
-    """Guards of ``count`` ranks on this host, in one process."""
-    sockets = [listen(on_one_host=True) for _ in range(count)]
-    ports = [made.getsockname()[1] for made in sockets]
-    made = []
-    for rank, own in enumerate(sockets):
-        peers = [Peer("here", port, -1, f"client {r}", "127.0.0.1") for r, port in enumerate(ports)]
-        made.append(Peers(rank, key, peers, own))
-    return made
-
-
-def beat(made: list[Peers], times: int, seconds: float = BEAT, but: int | None = None) -> list:
-    """What the guards other than ``but`` find as time goes by."""
-    found = []
-    for _ in range(times):
-        for guard in made:
-            if guard.rank != but:
-                found.append((guard.rank, guard.tick(seconds, 7)))
-        time.sleep(0.002)
-    return [(rank, lost) for rank, lost in found if lost is not None]
-
-
-@pytest.mark.parametrize("lost", [0, 1, 2])
-def test_guards_miss_one_that_falls_silent_and_only_that(lost):
-    made = guards(3)
-    assert not beat(made, 50)
-    missed = beat(made, int(SILENCE / BEAT) + 4, but=lost)
-    assert missed and {number for _, number in missed} == {lost}
-    # The guard of rank 0 hears all others, they hear only that one.
-    assert {rank for rank, _ in missed} == ({1, 2} if lost == 0 else {0})
-    assert made[1 if lost == 0 else 0].peers[lost].round == 7
-
-
-@pytest.mark.parametrize(("count", "signs"), [(3, 60), (60, 20), (200, 12)])
-def test_guards_of_many_ranks_give_signs_less_often_and_are_missed_as_soon(
-    count, signs, monkeypatch
-):
-    made = guards(3)
-    for guard in made:
-        guard.peers += [Peer("here", None, -1) for _ in range(count - 3)]
-    sent = []
-    monkeypatch.setattr(Peers, "_send", lambda self, *about: sent.append((self.rank, about[0])))
-    beat(made[1:2], 60)
-    assert sent == [(1, 0)] * signs
-    monkeypatch.undo()
-    assert not beat(made, 50)
-    missed = beat(made, int(SILENCE / BEAT) + 4, but=2)
-    assert {number for _, number in missed} == {2}
-
-
-def test_a_guard_that_takes_its_leave_is_not_missed():
-    made = guards(3)
-    assert not beat(made, 5)
-    made[2].leave()
-    assert not beat(made, 60, but=2)
-    made[0].leave()
-    assert not beat(made[1:2], 60)
-
-
-def test_nobody_is_missed_who_was_never_heard():
-    made = guards(3)
-    assert not beat(made, 60, but=2)
-
-
-def test_an_end_reaches_all_and_only_from_the_job_itself():
-    made, others = guards(3), guards(3, key=b"x" * 16)
-    for guard in others:
-        for peer, own in zip(guard.peers, made, strict=True):
-            peer.port = own.listening.getsockname()[1]
-    others[1].end(1)
-    beat(made, 3)
-    assert not any(guard.ended for guard in made)
-    made[1].end(1)
-    beat(made, 3)
-    assert [guard.ended for guard in made] == [True, False, True]
-
-
-def test_of_ranks_that_die_the_first_is_to_blame():
-    made = guards(3)
-    beat(made, 3)
-    for rank in (2, 0):
-        made[rank].announce_death()
-    beat(made, 3)
-    assert (made[2].another_died_first(), made[0].another_died_first()) == (False, True)
-    assert set(made[1].deaths) == {0, 2}
-
-
-def test_a_recorded_datagram_is_not_believed_again():
-    made = guards(2)
-    spy = listen(on_one_host=True)
-    port = made[0].listening.getsockname()[1]
-    made[1].peers[0].port = spy.getsockname()[1]
-    made[1].end(1)
-    time.sleep(0.01)
-    end = spy.recv(256)
-    made[1].peers[0].port = port
-    made[1].tick(BEAT, 3)
-    made[0].tick(BEAT, 3)
-    assert made[0].peers[1].heard
-    spy.sendto(end, ("127.0.0.1", port))
-    spy.sendto(end[:-1] + bytes([end[-1] ^ 1]), ("127.0.0.1", port))
-    spy.sendto(b"", ("127.0.0.1", port))
-    time.sleep(0.01)
-    made[0].tick(BEAT, 3)
-    assert not made[0].ended
-
-
-def test_a_flood_of_datagrams_is_read_in_parts(monkeypatch):
-    monkeypatch.setattr("mpifed.watchdog.peers.MOST", 3)
-    made, spy = guards(2), listen(on_one_host=True)
-    for _ in range(4):
-        spy.sendto(b"noise", made[0].listening.getsockname())
-    made[1].end(1)
-    time.sleep(0.01)
-    ended = []
-    for _ in range(2):
-        made[0].tick(0.0, 3)
-        ended.append(made[0].ended)
-    assert ended == [False, True]
-
-
-def test_guards_of_one_host_listen_there_alone():
-    places = [listen(on_one_host=yes).getsockname()[0] for yes in (True, False)]
-    assert places == ["127.0.0.1", "0.0.0.0"]
-
-
-@pytest.mark.parametrize(
-    ("clients", "words"),
-    [
-        ([], "no clients"),
-        ([4], "client 4"),
-        ([4, 5, 6], "clients 4 to 6"),
-        ([1, 5], "clients 1, 5"),
-        ([1, 5, 9, 10, 11], "clients 1, 5, 9 and 2 more"),
-    ],
-)
-def test_clients_in_words(clients, words):
-    assert heartbeat.describe_clients(clients) == words
-
-
-def test_signs_of_life_cross_a_fork(monkeypatch):
-    """Steps are those since ``begin``, whatever this process has counted on another board."""
-    monkeypatch.setattr(heartbeat._Own, "steps", 7)
-    board = heartbeat.new_board()
-    assert heartbeat.read(board) == heartbeat.Signs(0, -1, False)
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            heartbeat.begin(board, writing, 5)
-            # Imports are steps too, and not only this test may import something here.
-            sys.meta_path.remove(heartbeat._ImportsAreSteps)
-            heartbeat.at_round(3)
-            heartbeat.set_waiting(True)
-            heartbeat.send_to_guard(some="thing")
-            heartbeat.announce_orderly_end()
-            heartbeat.step()
-            os._exit(0)
-        finally:
-            os._exit(1)  # An error must not run the rest of the tests twice.
-    assert os.waitpid(child, 0) == (child, 0)
-    assert heartbeat.read(board) == heartbeat.Signs(3, 3, True)
-    os.close(writing)
-    with open(reading, "rb") as pipe:
-        assert pipe.read() == b'{"some": "thing"}\n.\n'
 
 
 # Clients.

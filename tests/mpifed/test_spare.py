@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 
 import pytest
 from commands import (
@@ -27,7 +26,6 @@ from mpifed.errors import AgreedInputError, InputError, PeerFailure
 from mpifed.mpi.communicator import Alone, world
 from mpifed.training import spare
 from mpifed.training.spare import beside_spare, first_per_core, hosting_ranks
-from mpifed.watchdog.peers import BEAT
 
 CORES = frozenset({0, 1})
 
@@ -199,7 +197,6 @@ def test_a_killed_rank_ends_the_job_whether_it_hosts_or_not(whose, tmp_path):
     words = [*TINY, "rounds=1000000", "evaluation.every=100", "checkpoint.every=20", "hosts=cores"]
     with started(command(ranks, *words, "--output", cut), stderr=subprocess.PIPE) as process:
         wait_for(cut / "checkpoints" / "round-000020.h5", process)
-        time.sleep(2 * BEAT)  # after which all guards have heard of the rounds
         os.kill(of_rank(range(ranks)[whose], cut), signal.SIGKILL)
         code = process.wait(60)
         said = process.stderr.read()

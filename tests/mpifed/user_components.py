@@ -20,7 +20,6 @@ from mpifed.data.sources.synthetic import Synthetic
 from mpifed.errors import InputError
 from mpifed.local import optima
 from mpifed.mpi.communicator import world
-from mpifed.watchdog import heartbeat
 
 NOT_CALLABLE = 3
 
@@ -68,11 +67,6 @@ class Fails(FedAvg):
     def go_round(self, state):
         while True:
             pass
-
-    def freeze(self, state):
-        """Stops the guard too, as where a node is frozen."""
-        os.kill(heartbeat.guard(), signal.SIGSTOP)
-        os.kill(os.getpid(), signal.SIGSTOP)
 
     def hear_usr1(self, state):
         os.kill(os.getpid(), signal.SIGUSR1)

@@ -20,7 +20,6 @@ import h5py
 from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import world
-from mpifed.watchdog import exit as ending
 
 
 class Lingers(FedAvg):
@@ -73,19 +72,6 @@ def leave(place: Path, rank: int) -> None:
     libc = ctypes.CDLL(None)
     KEPT.extend([text, data, pool])
     atexit.register(libc.printf, f"printed in C by {rank}\n".encode())
-
-
-class NeverEnds(FedAvg):
-    """FedAvg of which the last rank leaves behind what ``NEVER_ENDS`` says."""
-
-    def round(self, state, clients, channel, draws):
-        if draws.round == 1 and world().rank == world().size - 1:
-            ending.PATIENCE = 2.0
-            if os.environ["NEVER_ENDS"] == "a thread":
-                threading.Thread(target=time.sleep, args=(600,), name="left over").start()
-            else:
-                atexit.register(time.sleep, 600)
-        return super().round(state, clients, channel, draws)
 
 
 if "LINGER" in os.environ:

@@ -18,8 +18,6 @@ from unittest import mock
 
 from mpifed.jobs.__main__ import main
 from mpifed.sweep.plan import launch_words
-from mpifed.watchdog.forker import NAME
-from mpifed.watchdog.launcher import RANK_VARIABLES
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE.parents[1] / "scripts" / "slurm"
@@ -122,36 +120,14 @@ def until(
 
 def ranks(output: Path) -> dict[int, int]:
     """The processes that are the ranks of a run and not their guards, by the number of the rank."""
-    numbers, parents = {}, {}
+    found = {}
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
             words = (entry / "cmdline").read_bytes().split(b"\0")
-            if words[1:3] != [b"-m", b"mpifed.run"] or str(output).encode() not in words:
-                continue
-            variables = dict(
-                word.split(b"=", 1)
-                for word in (entry / "environ").read_bytes().split(b"\0")
-                if b"=" in word
-            )
-            parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[1]
-            names = (name.encode() for name in RANK_VARIABLES)
-            numbers[int(entry.name)] = int(
-                next(variables[name] for name in names if name in variables)
-            )
-            parents[int(entry.name)] = int(parent)
-    return {
-        numbers[one]: one
-        for one, parent in parents.items()
-        if name_of(one) != NAME and (parent in parents or name_of(parent) == NAME)
-    }
-
-
-def name_of(process: int) -> str:
-    """The name of a process; empty where it has ended."""
-    try:
-        return Path(f"/proc/{process}/comm").read_text().strip()
-    except OSError:
-        return ""
+            name = (entry / "comm").read_text().strip()
+            if str(output).encode() in words and name.startswith("mpifed-rank-"):
+                found[int(name.removeprefix("mpifed-rank-"))] = int(entry.name)
+    return found
 
 
 def mpirun() -> str:

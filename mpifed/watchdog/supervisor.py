@@ -1,0 +1,431 @@
+"""The supervisor of a node: forks its ranks, sees how each ends, and reports the first failure."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import json
+import os
+import resource
+import selectors
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, complain
+from mpifed.watchdog import heartbeat
+from mpifed.watchdog.heartbeat import Page, Signs
+from mpifed.watchdog.hosts import Host, Hosts
+from mpifed.watchdog.launcher import (
+    END_JOB,
+    Launch,
+    die_with_parent,
+    hold_signals,
+    name_process,
+    watch_process,
+)
+from mpifed.watchdog.shared_memory import remove_abandoned, remove_segments, segments_of
+
+# Seconds between two looks at the ranks. Their ends are noticed at once.
+TICK = 0.2
+
+# Seconds that a rank may be stopped (SIGSTOP) while its supervisor is not.
+STOPPED = 5.0
+
+# Seconds on top of the limit for a rank that waits for others, and the least limit for the end.
+WAITING, ENDING = 60.0, 120.0
+
+# Seconds before a fault is reported, in which a better explanation may come: of a rank that a
+# signal has killed, that left with a code, whose launcher or process is gone.
+BY_SIGNAL, BY_CODE, BY_LAUNCHER = 0.0, 0.3, 1.0
+
+# Seconds that a rank which has reported its failure takes to end the job by MPI, at most.
+ABORTING = 3.0
+
+# Seconds in which a rank that fails before MPI has begun waits for rank 0 to fail as well.
+SHARED_FAILURE = 10.0
+
+# Seconds that an end before MPI has begun waits for ranks of this host that come late.
+LATEST = 5.0
+
+# Seconds that a supervisor waits for more ranks when those it has have ended.
+LINGERING = 1.0
+
+# Bytes of a request at most, and its descriptors.
+LONGEST, DESCRIPTORS = 1 << 20, 4
+
+# What is said of a rank whose process was killed that the launcher had started.
+KILLED = "the process was killed"
+
+_CREDENTIALS = struct.Struct("3i")
+
+
+@dataclass
+class _Rank:
+    """A rank, and the process that its launcher started for it."""
+
+    number: int
+    page: Page
+    about: dict[str, Any]
+    descriptors: list[int]
+    signals: list[int] = field(default_factory=list)
+    process: int | None = None
+    code: int | None = None
+    answered = False
+    killed = False
+    stopped = False
+    stopped_for = still_for = 0.0
+    seen: tuple[int, ...] = ()
+
+    def fault(self, signs: Signs, limit: float, passed: float) -> str | None:
+        """Add the time that has passed; return what is wrong if nothing moves for too long."""
+        self.stopped_for = self.stopped_for + passed if self.stopped else 0.0
+        if self.stopped_for > STOPPED:
+            return f"the process has been stopped for {STOPPED:.0f} s"
+        seen = (signs.steps, signs.waiting, signs.ending)
+        self.still_for = self.still_for + passed if seen == self.seen else passed
+        self.seen = seen
+        limit = max(limit, ENDING) if signs.ending else limit
+        if signs.waiting and self.still_for > limit + WAITING:
+            return f"no other rank answered for {self.still_for:.0f} s"
+        if not signs.waiting and self.still_for > limit:
+            return f"no step forward for {self.still_for:.0f} s (stall_limit)"
+        return None
+
+
+@dataclass(frozen=True)
+class _Fault:
+    """What is reported unless a better explanation comes before its time."""
+
+    due: float
+    rank: int
+    what: str
+    code: int = EXIT_FAILED
+    host: Host | None = None
+
+
+def supervise(
+    launch: Launch, listening: socket.socket, preload: Callable[[], object] | None
+) -> None:
+    """Supervise the ranks of this node; returns in ranks alone."""
+    try:
+        supervisor = Supervisor(launch, listening)
+        is_rank = supervisor.serve(preload)
+    except BaseException as error:
+        complain("mpifed", f"the supervisor of the ranks on {socket.gethostname()}: {error!r}")
+        os._exit(EXIT_FAILED)
+    if not is_rank:
+        os._exit(0)
+
+
+class Supervisor:
+    """The ranks of a node, or of a group of its processes that are alike."""
+
+    def __init__(self, launch: Launch, listening: socket.socket) -> None:
+        self.launch, self.listening = launch, listening
+        self.ranks: dict[int, _Rank] = {}
+        self.connections: dict[socket.socket, _Rank | None] = {}
+        self.faults: list[_Fault] = []
+        self.ended = False
+        self.pages = heartbeat.new_pages(launch.together)
+        self.hosts = Hosts(launch)
+        self._selector = selectors.DefaultSelector()
+        self._limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def serve(self, preload: Callable[[], object] | None) -> bool:
+        """Fork and watch ranks until all have ended; returns True in a rank."""
+        self._prepare()
+        importing = threading.Thread(target=_call, args=(preload,), daemon=True)
+        importing.start()
+        supervisor, last, idle = os.getpid(), time.monotonic(), 0.0
+        while not self.ended:
+            for key, _ in self._selector.select(TICK):
+                key.data(key.fileobj)
+            if not importing.is_alive():
+                for rank in self.ranks.values():
+                    if rank.process is None and rank.code is None:
+                        if preload is not None:
+                            gc.collect()
+                            gc.freeze()
+                            preload = None
+                        if not (child := os.fork()):
+                            self._become(rank, supervisor)
+                            return True
+                        rank.process = child
+                        for number in rank.descriptors:
+                            os.close(number)
+                        self._deliver(rank)
+            now = time.monotonic()
+            # A supervisor that was itself stopped has seen nothing meanwhile.
+            passed, last = min(now - last, 2 * TICK), now
+            self._reap()
+            self._look(passed)
+            self._report_what_is_due()
+            idle = 0.0 if not self.ranks or self.connections or self.faults else idle + passed
+            if idle > 0 and (len(self.ranks) == self.launch.together or idle > LINGERING):
+                self.hosts.leave()
+                break
+        return False
+
+    def _prepare(self) -> None:
+        """Part from the process that has started this one, and from its launcher."""
+        os.setpgid(0, 0)
+        name_process("mpifed-guard")
+        hold_signals()
+        if "PMI_FD" in os.environ:
+            os.close(int(os.environ["PMI_FD"]))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (self._limits[1], self._limits[1]))
+        heartbeat.begin(Page(self.pages))  # imports are steps of the first rank
+        reading, writing = socket.socketpair()
+        for made in (reading, writing, self.listening):
+            made.setblocking(False)
+        self._wake = (reading, writing)
+        signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        self._register(reading, lambda wake: wake.recv(1 << 12))
+        self._register(self.listening, lambda listening: self._admit())
+        self._launcher = watch_process(self.launch.process)
+        if self._launcher is not None:
+            self._register(self._launcher, self._launcher_ended)
+        remove_abandoned()
+
+    def _register(self, what: Any, handle: Callable[[Any], object]) -> None:
+        self._selector.register(what, selectors.EVENT_READ, handle)
+
+    # What comes from the processes that the launcher started.
+
+    def _admit(self) -> None:
+        with contextlib.suppress(OSError):
+            connection, _ = self.listening.accept()
+            made = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            if _CREDENTIALS.unpack(made)[1] != os.getuid():
+                connection.close()
+                return
+            connection.setblocking(False)
+            self.connections[connection] = None
+            self._register(connection, self._receive)
+
+    def _receive(self, connection: socket.socket) -> None:
+        """Receive a request for a rank, then signals for it."""
+        rank, data, descriptors = self.connections[connection], b"", list[int]()
+        with contextlib.suppress(OSError):
+            data, descriptors, _, _ = socket.recv_fds(connection, LONGEST, DESCRIPTORS)
+        if data and rank is None:
+            about, place = json.loads(data), len(self.ranks)
+            if place == self.launch.together or about["rank"] in self.ranks:
+                self._forget(connection)
+                return
+            rank = _Rank(about["rank"], Page(self.pages, place), about, list(descriptors))
+            if rank.number == 0:
+                rank.page.write_text("leader", self.hosts.listen(self._register))
+            self.connections[connection] = self.ranks[rank.number] = rank
+        elif data and rank is not None:
+            rank.signals.append(data[0])
+            self._deliver(rank)
+        else:
+            self._forget(connection)
+            if rank is not None and not rank.answered:
+                self._kill(rank)
+                self._suspect(BY_LAUNCHER, rank.number, KILLED)
+
+    def _deliver(self, rank: _Rank) -> None:
+        """Send a rank its signals, once it is there."""
+        while rank.process is not None and rank.code is None and rank.signals:
+            os.kill(rank.process, rank.signals.pop(0))
+
+    def _forget(self, connection: socket.socket) -> None:
+        self._selector.unregister(connection)
+        del self.connections[connection]
+        connection.close()
+
+    def _answer(self, rank: _Rank, data: bytes) -> None:
+        """Have the process of a rank end."""
+        rank.answered = True
+        for connection, its in list(self.connections.items()):
+            if its is rank:
+                with contextlib.suppress(OSError):
+                    connection.send(data)
+                self._forget(connection)
+
+    def _launcher_ended(self, launcher: int) -> None:
+        self._selector.unregister(launcher)
+        what = "the launcher has ended before its ranks"
+        self._suspect(BY_LAUNCHER, min(self.ranks, default=self.launch.rank), what)
+
+    # What ranks do.
+
+    def _become(self, rank: _Rank, supervisor: int) -> None:
+        """Make this process, which was just forked, the rank."""
+        die_with_parent(supervisor)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for one in self.ranks.values():
+            if one.process is None and one is not rank:
+                for number in one.descriptors:
+                    os.close(number)
+        self._selector.close()
+        for opened in (*self._wake, *self.connections, self.listening):
+            opened.close()
+        self.hosts.close()
+        if self._launcher is not None:
+            os.close(self._launcher)
+        sys.stdout.flush()
+        for stream, number in enumerate(rank.descriptors[:3]):
+            os.dup2(number, stream, inheritable=True)
+            os.close(number)
+        environment = rank.about["environment"]
+        for number in rank.descriptors[3:]:
+            os.set_inheritable(number, True)
+            environment["PMI_FD"] = str(number)
+        os.environ.update(environment)
+        for name in os.environ.keys() - environment.keys():
+            del os.environ[name]
+        os.sched_setaffinity(0, rank.about["processors"])
+        resource.setrlimit(resource.RLIMIT_NOFILE, self._limits)
+        name_process(f"mpifed-rank-{rank.number}")
+        if "numpy.random" in sys.modules:  # else all ranks would draw the same from its global one
+            sys.modules["numpy.random"].seed()
+        heartbeat.begin(rank.page, rank.about["began"])
+
+    def _reap(self) -> None:
+        """Note which ranks have ended, were stopped or go on."""
+        flags = os.WNOHANG | os.WUNTRACED | os.WCONTINUED
+        for rank in self.ranks.values():  # not for any child: imports have some of their own
+            if rank.process is not None and rank.code is None:
+                process, status = os.waitpid(rank.process, flags)
+                if not process:
+                    continue
+                rank.stopped = os.WIFSTOPPED(status)
+                if os.WIFEXITED(status) or os.WIFSIGNALED(status):
+                    self._note_end(rank, os.waitstatus_to_exitcode(status))
+
+    def _note_end(self, rank: _Rank, code: int) -> None:
+        rank.code = code
+        signs = rank.page.read()
+        if rank.killed:
+            return
+        if signs.reported:
+            self._end(signs.code)
+        elif code < 0:
+            how = f"the process was killed by {signal.Signals(-code).name}"
+            how += " (out of memory?)" if code == -signal.SIGKILL else ""
+            self._suspect(BY_SIGNAL, rank.number, how)
+        elif not signs.ending:
+            self._suspect(BY_CODE, rank.number, f"the process left with code {code}")
+        elif signs.begun and code == EXIT_FAILED:
+            self._end(code)
+        elif signs.begun or not code or (code == EXIT_BAD_INPUT and not self._all_are_here):
+            self._answer(rank, bytes([code]))
+        elif rank.number == 0:  # it has reported that
+            self._end(code)
+        else:
+            what = rank.page.text("failure") or f"the process left with code {code}"
+            self._suspect(SHARED_FAILURE, rank.number, what, code)
+
+    @property
+    def _begun(self) -> bool:
+        return any(rank.page.read().begun for rank in self.ranks.values())
+
+    @property
+    def _all_are_here(self) -> bool:
+        return len(self.ranks) == self.launch.size
+
+    def _look(self, passed: float) -> None:
+        """Look at what ranks and supervisors of other hosts show."""
+        running = [rank for rank in self.ranks.values() if rank.code is None]
+        for rank in running:
+            # Imports before it is forked are steps of the first.
+            page = rank.page if rank.process else next(iter(self.ranks.values())).page
+            signs = page.read()
+            if signs.reported:
+                self.hosts.end()
+                if not any(fault.what == "" for fault in self.faults):
+                    self._suspect(ABORTING, rank.number, "", signs.code)
+            elif (what := rank.fault(signs, page.limit, passed)) is not None:
+                self._suspect(BY_SIGNAL, rank.number, what)
+        if running and not self._all_are_here:
+            self.hosts.look(self._as_host(running[0]), running[0].page.text("leader"), passed)
+            if self.hosts.ended:
+                self._end(EXIT_FAILED)
+            for host in self.hosts.lost():
+                what = f"nothing was heard of this host for {host.silent:.0f} s"
+                self._suspect(BY_SIGNAL, host.rank, what, host=host)
+
+    def _as_host(self, rank: _Rank) -> Host:
+        """Describe this host by one of its ranks."""
+        return Host(
+            rank.number, socket.gethostname(), rank.page.text("clients"), rank.page.read().round
+        )
+
+    # Ends.
+
+    def _suspect(
+        self, patience: float, rank: int, what: str, code: int = EXIT_FAILED, **more: Host
+    ) -> None:
+        self.faults.append(_Fault(time.monotonic() + patience, rank, what, code, **more))
+
+    def _report_what_is_due(self) -> None:
+        if not self.faults or self.ended:
+            return
+        fault = min(self.faults, key=lambda fault: fault.due)
+        if time.monotonic() < fault.due:
+            return
+        reported = [signs for rank in self.ranks.values() if (signs := rank.page.read()).reported]
+        if reported or not fault.what:
+            self._end(reported[0].code if reported else fault.code)
+            return
+        if fault.what == KILLED and self.launch.on_one_host and not self._begun:
+            # The launcher has killed the others, perhaps because of one that has not come here.
+            absent = {*range(self.launch.size)} - {*self.ranks}
+            fault = dataclasses.replace(fault, rank=min(absent, default=fault.rank))
+        host = fault.host or self._host_of(fault.rank)
+        round = max([host.round, *(one.page.read().round for one in self.ranks.values())])
+        when = f"round {round}" if round >= 0 else "before the first round"
+        clients = f" ({host.clients})" if host.clients else ""
+        with contextlib.suppress(OSError):  # whoever read it may have gone with the launcher
+            complain("mpifed", f"rank {fault.rank} on {host.name}{clients}: {when}: {fault.what}")
+        self._end(fault.code)
+
+    def _host_of(self, rank: int) -> Host:
+        if rank in self.ranks:
+            return self._as_host(self.ranks[rank])
+        return Host(rank, socket.gethostname(), "", -1)
+
+    def _kill(self, rank: _Rank) -> None:
+        rank.killed = True
+        if rank.process is not None and rank.code is None:
+            os.kill(rank.process, signal.SIGKILL)
+
+    def _end(self, code: int) -> None:
+        """End all ranks of the job, and remove the shared memory that MPI no longer removes."""
+        self.ended = True
+        running = [one for one in self.ranks.values() if one.process and one.code is None]
+        segments = {path for rank in running for path in segments_of(rank.process or 0)}
+        for rank in running:
+            self._kill(rank)
+        for rank in running:
+            os.waitpid(rank.process or 0, 0)
+        remove_segments(segments)
+        self.hosts.end()
+        latest = time.monotonic() + LATEST
+        while self.launch.on_one_host and not (self._begun or self._all_are_here):
+            for key, _ in self._selector.select(TICK):
+                key.data(key.fileobj)
+            if time.monotonic() > latest:
+                break
+        for rank in self.ranks.values():
+            self._answer(rank, bytes([code]) if self._begun or self._all_are_here else END_JOB)
+
+
+def _call(preload: Callable[[], object] | None) -> None:
+    """Import for all ranks; what fails is raised again in each of them."""
+    if preload is not None:
+        with contextlib.suppress(BaseException):
+            preload()

@@ -1,0 +1,566 @@
+"""Ranks that are killed, stand still or lose their launcher, and how the processes of ranks end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import pytest
+from commands import (
+    HERE,
+    TINY,
+    all_ended,
+    command,
+    environment,
+    family,
+    kill_all,
+    launch,
+    of_rank,
+    processes,
+    started,
+    wait_for,
+)
+
+from mpifed.mpi.communicator import spare_memory
+from mpifed.watchdog import heartbeat
+from mpifed.watchdog.heartbeat import STALL_LIMIT, Page, Signs, describe_clients, new_pages
+from mpifed.watchdog.hosts import LATER, SILENCE, Host, Hosts
+from mpifed.watchdog.launcher import Launch, launched
+from mpifed.watchdog.shared_memory import (
+    NAMES,
+    PLACE,
+    SETTLED,
+    remove_abandoned,
+    segments_of,
+)
+from mpifed.watchdog.stop_requests import raise_if_stop_requested
+from mpifed.watchdog.supervisor import ENDING, WAITING, _Rank
+
+KILLED = "the process was killed by SIGKILL (out of memory?)"
+HOST = socket.gethostname()
+
+
+# Ranks without MPI, whose launcher is this process.
+
+
+@dataclass
+class Job:
+    """The processes of a job."""
+
+    started: list[subprocess.Popen[str]]
+
+    def about(self) -> list[dict]:
+        """What each rank prints of itself."""
+        return [json.loads(one.stdout.readline()) for one in self.started]
+
+    def codes(self, seconds: float = 20) -> list[int]:
+        return [one.wait(seconds) for one in self.started]
+
+    def said(self) -> list[str]:
+        return [line for one in self.started for line in one.stderr.read().splitlines()]
+
+
+@contextlib.contextmanager
+def job(*words, ranks: int = 2, own=None, **variables: str) -> Iterator[Job]:
+    """``ranks`` processes as a launcher starts them; ``own(rank)`` are further options of each."""
+    made = []
+    for rank in range(ranks):
+        options = own(rank) if own is not None else {}
+        about = {"PMI_RANK": str(rank), "PMI_SIZE": str(ranks), "MPI_LOCALNRANKS": str(ranks)}
+        about |= {**variables, **options.pop("variables", {})}
+        made.append(
+            subprocess.Popen(
+                [sys.executable, str(HERE / "watched.py"), *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=environment(**about),
+                **options,
+            )
+        )
+    try:
+        yield Job(made)
+    finally:
+        for one in made:
+            kill_all(family(one.pid))
+            with one:
+                pass
+
+
+@pytest.mark.parametrize("prefork", ["1", "0"])
+def test_ranks_have_their_own_streams_descriptors_and_processors(prefork, tmp_path):
+    held = []
+
+    def own(rank):
+        reading, writing = os.pipe()
+        os.write(writing, f"held {rank}".encode())
+        held.extend([reading, writing])
+        only = {sorted(os.sched_getaffinity(0))[rank % len(os.sched_getaffinity(0))]}
+        return {
+            "pass_fds": [reading],
+            "variables": {"PMI_FD": str(reading)},
+            "preexec_fn": lambda: os.sched_setaffinity(0, only),
+        }
+
+    with job("leave:0", ranks=3, own=own, MPIFED_PREFORK=prefork) as made:
+        about = made.about()
+        assert (made.codes(), made.said()) == ([0, 0, 0], [])
+    for number in held:
+        os.close(number)
+    cores = sorted(os.sched_getaffinity(0))
+    assert [one["rank"] for one in about] == [0, 1, 2]
+    assert [one["held"] for one in about] == ["held 0", "held 1", "held 2"]
+    assert [one["processors"] for one in about] == [[cores[rank % len(cores)]] for rank in range(3)]
+    assert {one["forked"] for one in about} == {prefork == "1"}
+    assert len({one["parent"] for one in about}) == 1
+
+
+@pytest.mark.parametrize("unlike", ["folder", "variable"])
+def test_ranks_with_other_surroundings_are_not_forked_from_one_process(unlike, tmp_path):
+    def own(rank):
+        if unlike == "folder":
+            return {"cwd": tmp_path} if rank else {}
+        return {"variables": {"OWN": str(rank)}}
+
+    with job("begin-and-leave:0", own=own) as made:
+        assert len({one["parent"] for one in made.about()}) == 2
+        assert (made.codes(), made.said()) == ([0, 0], [])
+
+
+@pytest.mark.parametrize("code", [0, 2, 75])
+def test_exit_codes_are_those_of_the_ranks(code):
+    with job(f"begin-and-leave:{code}") as made:
+        assert (made.codes(), made.said()) == ([code, code], [])
+
+
+def test_what_fails_in_the_shared_imports_is_left_to_the_ranks():
+    with job("leave:0", PRELOAD="raises") as made:
+        assert [one["forked"] for one in made.about()] == [False, False]
+        assert (made.codes(), made.said()) == ([0, 0], [])
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_signals_reach_the_rank(early, tmp_path):
+    with job(f"wait:{tmp_path / 'never'}", PRELOAD="takes a while" * early) as made:
+        if early:
+            time.sleep(1.5)
+        else:
+            made.about()
+        for one in made.started:
+            one.send_signal(signal.SIGUSR1)
+        assert made.codes() == [75, 75]
+
+
+@pytest.mark.parametrize(
+    ("whom", "expected"),
+    [
+        ("a rank", f"mpifed: rank 1 on {HOST}: before the first round: {KILLED}"),
+        (
+            "its process",
+            f"mpifed: rank 1 on {HOST}: before the first round: the process was killed",
+        ),
+        ("the supervisor", "the process that watches the ranks of this node has ended"),
+    ],
+)
+def test_what_is_killed_ends_the_job_and_is_named(whom, expected, tmp_path):
+    began = time.monotonic()
+    with job(f"wait:{tmp_path / 'never'}") as made:
+        about = made.about()
+        ranks = [one["process"] for one in about]
+        killed = {"a rank": ranks[1], "its process": made.started[1].pid}
+        os.kill(killed.get(whom, about[0]["parent"]), signal.SIGKILL)
+        assert 0 not in made.codes()
+        (line,) = made.said()
+        all_ended(ranks)
+    assert line.endswith(expected)
+    assert time.monotonic() - began < 10
+
+
+def test_a_rank_that_is_stopped_is_named(tmp_path):
+    with job(f"wait:{tmp_path / 'never'}") as made:
+        os.kill(made.about()[1]["process"], signal.SIGSTOP)
+        assert made.codes() == [1, 1]
+        (line,) = made.said()
+    assert line.endswith(
+        "rank 1 on " + HOST + ": before the first round: the process has been stopped for 5 s"
+    )
+
+
+@pytest.mark.parametrize("where", ["a rank", "the shared imports"])
+def test_a_rank_that_makes_no_step_is_named(where):
+    variables = {"PRELOAD": "hangs"} if where != "a rank" else {}
+    with job("hang", **variables) as made:
+        assert made.codes() == [1, 1]
+        (line,) = made.said()
+    assert line.endswith(": before the first round: no step forward for 1 s (stall_limit)")
+
+
+def test_jobs_of_one_launcher_at_the_same_time_do_not_meet(tmp_path):
+    """As ``python -m mpifed.run`` twice in one batch script of SLURM."""
+    alone = {"PMI_SIZE": "1", "MPI_LOCALNRANKS": "1"}
+    with job(f"wait:{tmp_path / 'there'}", ranks=1, **alone) as one:
+        with job("leave:3", ranks=1, **alone) as other:
+            assert (other.codes(), other.said()) == ([3], [])
+        (tmp_path / "there").touch()
+        assert one.codes() == [0]
+
+
+def test_a_page_shows_what_a_rank_does(monkeypatch):
+    memory = new_pages(2)
+    page, other = Page(memory, 1), Page(memory, 0)
+    assert page.read() == Signs(0, -1, 0, 0, 0, 0, 0)
+    assert page.limit == STALL_LIMIT
+    monkeypatch.setattr(heartbeat._Own, "page", None)
+    heartbeat.begin(page)
+    sys.meta_path.remove(heartbeat._ImportsAreSteps)  # not only this test imports
+    heartbeat.at_round(3)
+    heartbeat.set_waiting(True)
+    heartbeat.set_stall_limit(None)
+    heartbeat.set_hosted_clients([1, 5, 9, 10, 11])
+    heartbeat.set_failure("é" * 5000)
+    heartbeat.failure_reported(75)
+    assert page.read() == Signs(2, 3, 1, 0, 0, 1, 75)
+    assert page.text("clients") == "clients 1, 5, 9 and 2 more"
+    assert page.text("failure") == "é" * ((4096 - 768 - 2) // 2)
+    assert page.limit == float("inf")
+    assert (other.read(), other.text("leader")) == (Signs(0, -1, 0, 0, 0, 0, 0), "")
+
+
+def shown(steps: int, waiting: bool = False, ending: bool = False) -> Signs:
+    return Signs(steps, -1, int(waiting), 1, int(ending), 0, 0)
+
+
+def test_a_rank_that_computes_is_blamed_before_one_that_waits():
+    busy, waits = (_Rank(0, Page(new_pages(1)), {}, []) for _ in range(2))
+    for _ in range(8):
+        assert busy.fault(shown(1), 4.0, 0.5) is None
+        assert waits.fault(shown(1, waiting=True), 4.0, 0.5) is None
+    assert busy.fault(shown(1), 4.0, 0.5) == "no step forward for 4 s (stall_limit)"
+    assert busy.fault(shown(2), 4.0, 0.5) is None
+    assert waits.fault(shown(1, waiting=True), 4.0, WAITING - 1) is None
+    assert waits.fault(shown(1, waiting=True), 4.0, 2.0) == "no other rank answered for 65 s"
+
+
+def test_the_end_of_a_rank_has_a_limit_of_its_own():
+    rank = _Rank(0, Page(new_pages(1)), {}, [])
+    assert rank.fault(shown(5, ending=True), 1.0, ENDING) is None
+    assert "stall_limit" in rank.fault(shown(5, ending=True), 1.0, 1.0)
+    assert rank.fault(shown(5, ending=True), math.inf, 1e9) is None
+
+
+@pytest.mark.parametrize(
+    ("clients", "words"),
+    [
+        ([], "no clients"),
+        ([4], "client 4"),
+        ([4, 5, 6], "clients 4 to 6"),
+        ([1, 5], "clients 1, 5"),
+    ],
+)
+def test_clients_in_words(clients, words):
+    assert describe_clients(clients) == words
+
+
+# Several hosts.
+
+
+def hosts(count: int) -> tuple[list[Hosts], str]:
+    """The supervisors of ``count`` hosts of one rank each, the first with rank 0."""
+    made = [Hosts(Launch(rank, count, count, "job", 0)) for rank in range(count)]
+    return made, made[0].listen(lambda listening, admit: None)
+
+
+def beat(made: list[Hosts], leader: str, seconds: float) -> list[list[Host]]:
+    """Let time pass; return what each finds lost."""
+    for rank, one in enumerate(made):
+        one.look(Host(rank, f"host {rank}", f"client {rank}", 7), leader, seconds)
+        with contextlib.suppress(BlockingIOError):
+            made[0]._admit(made[0]._listening)
+    time.sleep(0.01)
+    return [one.lost() for one in made]
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+def test_a_host_that_falls_silent_is_missed_and_only_that(lost):
+    made, leader = hosts(3)
+    for _ in range(50):
+        assert beat(made, leader, 1.0) == [[], [], []]
+    rest = [one for rank, one in enumerate(made) if rank != lost]
+    with contextlib.suppress(AttributeError):
+        for _ in range(int(SILENCE + LATER) + 3):
+            for one in rest:
+                one.look(Host(1, "host", "", 7), leader, 1.0)
+    found = [host for one in rest for host in one.lost()]
+    assert {(host.rank, host.clients, host.round) for host in found} == {
+        (lost, f"client {lost}", 7)
+    }
+    assert len(found) == (2 if lost == 0 else 1)
+    for one in made:
+        one.close()
+
+
+def test_an_end_reaches_all_hosts_and_a_host_that_leaves_is_not_missed():
+    made, leader = hosts(3)
+    for _ in range(3):
+        beat(made, leader, 1.0)
+    made[2].leave()
+    made[2].close()
+    for _ in range(60):
+        assert beat(made[:2], leader, 1.0) == [[], []]
+    made[1].end()
+    beat(made[:1], leader, 1.0)
+    beat(made[:1], leader, 1.0)
+    assert made[0].ended
+    for one in made:
+        one.close()
+
+
+def test_only_supervisors_of_the_job_are_understood():
+    made, leader = hosts(2)
+    host, port, key = json.loads(leader)
+    assert host == "127.0.0.1"  # where all ranks are on one host
+    for said in ({"key": "another", "end": True}, {"end": True}, [], {"key": key, "other": 1}):
+        with socket.create_connection((host, port)) as foreign:
+            foreign.sendall(json.dumps(said).encode() + b"\n")
+            for _ in range(3):
+                beat(made[:1], leader, 0.1)
+            assert not made[0].ended and not made[0]._links
+    for one in made:
+        one.close()
+
+
+# Jobs with MPI.
+
+
+def struck(early: str, *words, ranks: int = 2, **variables: str):
+    """How a job ends of which a rank, that imports for itself, is struck early."""
+    given = words or (*TINY, "--quiet", "--output", "/dev/null/nowhere")
+    path = f"{HERE / 'early'}:{HERE}"
+    return launch(ranks, *given, seconds=90, EARLY=early, PYTHONPATH=path, MPIFED_PREFORK="0")
+
+
+@pytest.mark.parametrize(
+    ("early", "expected"),
+    [
+        ("die:1:torch", f"rank 1 on {HOST}: before the first round: {KILLED}"),
+        ("fail:1:torch", f"rank 1 on {HOST}: before the first round: ImportError: a library that"),
+        ("fail:every:torch", "ImportError: a library that is not there"),
+        # Before the other rank is anywhere.
+        (
+            "die:1:yaml,be_late:0:mpifed.watchdog",
+            f"rank 1 on {HOST}: before the first round: {KILLED}",
+        ),
+        pytest.param(
+            "be_late:0:mpi4py.MPI,die_in_a_moment:1:mpi4py.MPI",
+            f"rank 1 on {HOST}: before the first round: the process was killed by SIGALRM",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_rank_that_is_gone_before_mpi_has_begun_ends_the_job(early, expected):
+    outcome = struck(early)
+    assert outcome.code not in (0, 75), outcome
+    (line,) = outcome.messages
+    assert line.startswith(f"mpifed: {expected}"), line
+
+
+def test_bad_words_are_refused_once_by_ranks_that_come_late():
+    outcome = struck("be_late:1:mpifed.watchdog", *TINY, "rounds")
+    assert outcome.code == 2
+    assert len(outcome.messages) == 1
+
+
+@pytest.mark.slow
+def test_the_stall_limit_holds_before_round_1(tmp_path):
+    words = [*TINY, "stall_limit=6", "algorithm=user_components:HangsEarly", "--quiet"]
+    outcome = launch(2, *words, "--output", tmp_path / "run", seconds=90)
+    (line,) = outcome.messages
+    assert line.startswith("mpifed: rank 1 on ")
+    assert line.endswith("no step forward for 6 s (stall_limit)")
+
+
+def test_what_lasts_before_round_1_shows_steps(tmp_path, monkeypatch):
+    page = Page(new_pages(1))
+    monkeypatch.setattr(heartbeat._Own, "page", page)
+    before = page.read().steps
+    raise_if_stop_requested()
+    assert page.read().steps > before
+
+
+ENDLESS = (*TINY, "rounds=1000000", "evaluation.every=1000", "--quiet", "--output")
+
+
+def test_ranks_end_with_their_launcher_and_leave_no_shared_memory(tmp_path):
+    """Killed is what started the ranks: with MPICH a proxy, with Open MPI the launcher itself."""
+    target, said = tmp_path / "run", tmp_path / "said"
+    with said.open("w") as file, started(command(2, *ENDLESS, target), stderr=file) as process:
+        wait_for(target / "checkpoints" / "round-000006.h5", process)
+        ranks = [of_rank(rank, target) for rank in range(2)]
+        supervisors = processes("mpifed-guard", target)
+        assert len(supervisors) == 1
+        segments = {path for rank in ranks for path in segments_of(rank)}
+        everybody = family(process.pid)
+        launcher = next(one for one in everybody if len(family(one)) > 4 and one != process.pid)
+        kill_all([launcher if segments else process.pid])
+        all_ended([*ranks, *supervisors])
+        assert process.wait(30) not in (0, 75)
+    assert not [path for path in segments if Path(path).exists()]
+
+
+@pytest.mark.slow
+def test_a_killed_rank_leaves_no_shared_memory_behind(tmp_path):
+    target = tmp_path / "run"
+    with started(command(2, *ENDLESS, target), stderr=subprocess.DEVNULL) as process:
+        wait_for(target / "checkpoints" / "round-000006.h5", process)
+        rank = of_rank(1, target)
+        segments = segments_of(rank)
+        os.kill(rank, signal.SIGKILL)
+        assert process.wait(60) not in (0, 75)
+    assert not [path for path in segments if Path(path).exists()]
+
+
+@pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_an_end_loses_nothing(ranks, tmp_path):
+    words = [*TINY, "algorithm=user_endings:Leaves", "--quiet", "--output", tmp_path / "run"]
+    outcome = launch(ranks, *words, LEFT_IN=str(tmp_path))
+    assert (outcome.code, outcome.messages) == (0, []), outcome
+    assert outcome.err.count("RuntimeError: the user's last mistake") == max(1, ranks)
+    for rank in range(max(1, ranks)):
+        for name in ("text", "handler", "thread", "pool"):
+            assert (tmp_path / f"{name}-{rank}").read_text() == "done"
+        with h5py.File(tmp_path / f"data-{rank}.h5") as file:
+            assert file["values"][:].tolist() == list(range(100))
+        assert f"printed by {rank}\n" in outcome.out
+        assert f"printed in C by {rank}\n" in outcome.out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("code", "seconds", "variables", "words"),
+    [(75, "2,0,1,0", {"STOP": "1"}, []), (2, "0,2,0,1", {}, ["participation=0.5"])],
+)
+def test_an_exit_code_survives_ranks_that_take_long_to_end(
+    code, seconds, variables, words, tmp_path
+):
+    given = [*TINY, "algorithm=user_endings:Lingers", "--quiet", "--output", tmp_path / "run"]
+    outcome = launch(4, *given, *words, seconds=120, LINGER=seconds, **variables)
+    assert (outcome.code, len(outcome.messages)) == (code, code == 2), outcome
+    assert "BAD TERMINATION" not in outcome.out + outcome.err
+
+
+STARTS = """
+import multiprocessing, time
+
+def process(recorded):
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(99,))
+    child.start()
+    child.terminate()
+    child.join(30)
+    print("ended by", child.exitcode)
+"""
+
+
+def test_processes_that_a_component_starts_end_by_signals(tmp_path):
+    (tmp_path / "starts.py").write_text(STARTS)
+    words = "digits-fedem clients=4 rounds=1 --quiet --on-round starts:process --output run"
+    ended = subprocess.run(
+        [sys.executable, "-m", "mpifed.run", *words.split()],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "ended by -15" in ended.stdout
+
+
+# Shared memory.
+
+
+@pytest.fixture
+def file():
+    """A file that looks like one of MPICH's, of a job that began long ago."""
+    path = Path(PLACE, f"{NAMES[0]}test-{os.getpid()}")
+    path.write_bytes(bytes(4096))
+    long_ago = time.time() - 2 * SETTLED
+    os.utime(path, (long_ago, long_ago))
+    yield path
+    path.unlink(missing_ok=True)
+
+
+def test_shared_memory_of_nobody_is_removed_and_what_is_in_use_stays(file):
+    with file.open() as opened:
+        remove_abandoned()
+        assert file.read_bytes() == opened.read().encode()
+    remove_abandoned()
+    assert not file.exists()
+
+
+def test_shared_memory_of_a_job_that_just_begins_stays(file):
+    os.utime(file)
+    remove_abandoned()
+    assert file.exists()
+
+
+# What launchers say.
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, None),
+        ({"PMI_RANK": "1", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "4"}, (1, 4, 4, True)),
+        ({"PMI_RANK": "1", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "2"}, (1, 4, 2, False)),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, (0, 2, None, False)),
+        (
+            {"PMIX_RANK": "3", "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_NUM_NODES": "1"},
+            (3, 8, 8, True),
+        ),
+        ({"SLURM_PROCID": "0"}, (0, 1, None, True)),
+        ({"PMI_RANK": "²", "SLURM_PROCID": "5"}, (5, 1, None, True)),
+    ],
+)
+def test_what_a_launcher_says_of_a_rank(variables, expected, monkeypatch):
+    as_a_launcher_sets(variables, monkeypatch)
+    found = launched()
+    about = (found.rank, found.size, found.here, found.on_one_host) if found else None
+    assert about == expected
+
+
+def as_a_launcher_sets(variables: dict[str, str], monkeypatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(("PMI", "OMPI_", "SLURM_", "MPI_LOCAL")):
+            monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize(
+    ("node", "tasks", "expected"), [("0", "4", 4), ("1", "4(x2)", 4), ("2", "4(x2),3", 3)]
+)
+def test_slurm_says_how_many_tasks_a_node_has(node, tasks, expected, monkeypatch):
+    variables = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "99", "SLURM_NODEID": node}
+    as_a_launcher_sets({**variables, "SLURM_STEP_TASKS_PER_NODE": tasks}, monkeypatch)
+    assert launched().together == expected
+
+
+@pytest.mark.parametrize(("place", "spared"), [("PMI_FD", True), ("OMPI_ANY", False)])
+def test_ucx_sets_aside_less_where_hydra_started_all_ranks_on_one_host(place, spared, monkeypatch):
+    variables = {"PMI_RANK": "0", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "4", place: "no number"}
+    as_a_launcher_sets(variables, monkeypatch)
+    monkeypatch.delenv("UCX_MM_SEG_SIZE", raising=False)
+    spare_memory()
+    assert ("UCX_MM_SEG_SIZE" in os.environ) == spared

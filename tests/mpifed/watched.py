@@ -1,0 +1,61 @@
+"""A rank without MPI and torch, as test_watchdog.py starts it; what ranks share is ``colorsys``.
+
+``python watched.py ACTION``: ``leave:CODE``, ``begin-and-leave:CODE``, ``wait:FILE`` or ``hang``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+
+from mpifed.watchdog import heartbeat
+from mpifed.watchdog.guard import guarded
+from mpifed.watchdog.launcher import release_signals
+
+
+def preload() -> None:
+    how = os.environ.get("PRELOAD", "")
+    if how == "hangs":
+        heartbeat.set_stall_limit(1.0)
+        time.sleep(60)
+    if how == "raises":
+        raise ImportError("no such library")
+    if how == "takes a while":
+        time.sleep(2.5)
+    import colorsys  # noqa: F401
+
+
+def action() -> int:
+    came: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, frame: came.append(number))
+    release_signals()
+    about = {
+        "rank": int(os.environ["PMI_RANK"]),
+        "forked": "colorsys" in sys.modules,
+        "process": os.getpid(),
+        "parent": os.getppid(),
+        "processors": sorted(os.sched_getaffinity(0)),
+        "held": os.read(int(os.environ["PMI_FD"]), 9).decode() if "PMI_FD" in os.environ else None,
+    }
+    print(json.dumps(about), flush=True)
+    what, _, rest = sys.argv[1].partition(":")
+    if what == "begin-and-leave":
+        heartbeat.mpi_has_begun(heartbeat.leader())
+    elif what == "wait":
+        while not came and not os.path.exists(rest):
+            heartbeat.step()
+            time.sleep(0.01)
+        return 75 if came else 0
+    elif what == "hang":
+        heartbeat.set_stall_limit(1.0)
+        time.sleep(60)
+    elif what != "leave":
+        raise ValueError(what)
+    return int(rest)
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(action, preload))
