@@ -12,9 +12,6 @@ from convex import Run, clients_of, quadratics
 import mpifed
 from mpifed.algorithms.clusters.clustered import Clustered, bipartition
 from mpifed.algorithms.global_model.fedavg import FedAvg
-from mpifed.components.tables import ALGORITHMS
-from mpifed.config.configuration import resolve
-from mpifed.errors import InputError
 
 ASIDE = {"eps1": 1e-2, "eps2": 0.1, "warm_up": 0}
 DESCENT = {"lr": 0.1, "epochs": 5}
@@ -188,19 +185,3 @@ def test_a_run_records_clusters_and_unseen_clients_choose_one(tmp_path):
     cluster, unseen = result.clients["cluster"], result.clients["unseen"].astype(bool)
     assert sorted(set(cluster[~unseen])) == list(range(int(count[3])))
     assert set(cluster[unseen]) <= set(cluster[~unseen])
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"participation": 0.5}, "allowed: 1.0"),
-        ({"participation": {"name": "stragglers", "rate": 0.1}}, "allowed: 1.0"),
-        ({"on_divergence": "drop"}, "allowed: 1.0"),
-        ({"participation": {"name": "uniform", "weights": "unbiased"}}, "renormalised"),
-        ({"exchange": {"name": "server", "average_over": "all"}}, "participants"),
-    ],
-)
-def test_absent_clients_are_refused(given, words):
-    assert "clustered" in ALGORITHMS
-    with pytest.raises(InputError, match=words):
-        resolve({"algorithm": "clustered", **given})

@@ -14,12 +14,10 @@ from torch import nn
 
 from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.algorithms.shared_body.fedbn import FedBN
-from mpifed.errors import InputError
 from mpifed.federation.clients import participants
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSolver
 from mpifed.models.heads import normalisation_layers
-from mpifed.models.mlp import mlp
 from mpifed.models.modules import module_model
 
 SIZES = (5, 9, 4, 7)
@@ -100,10 +98,3 @@ def test_which_layers_normalise():
     model = module_model(build, (3,), (1,))
     assert normalisation_layers(model) == ["2"]
     assert normalisation_layers(model, every=True) == ["1", "2", "3"]
-
-
-def test_a_model_without_normalisation_is_refused(make_clients):
-    _, about = make_clients([4])
-    model = mlp(about)
-    with pytest.raises(InputError, match="the model has no batch normalisation; use one with it"):
-        FedBN(model, solver_of(model))

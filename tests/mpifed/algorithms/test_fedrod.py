@@ -14,12 +14,11 @@ from torch import nn
 from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.algorithms.shared_body.fedrod import FedRoD, FedRoDHyper, log_counts
 from mpifed.data.base import Description
-from mpifed.errors import InputError
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSolver
-from mpifed.models.linear import Linear, linear
+from mpifed.models.linear import linear
 from mpifed.models.mlp import mlp
 from mpifed.models.modules import module_model
 
@@ -205,9 +204,3 @@ def test_logarithms_of_counts(make_clients):
     clients.shards.train.y.clamp_(max=1)
     odds = log_counts(some, 1, torch.zeros(1, dtype=torch.float64)).exp()[:, 0, 0]
     assert odds.numpy() == pytest.approx([1 / 3, 4])
-
-
-def test_a_last_layer_without_bias_is_refused():
-    model = Linear(3, 1, bias=False)
-    with pytest.raises(InputError, match="biases of the last layer"):
-        FedRoD(model, solver_of(model))

@@ -9,7 +9,6 @@ import torch
 from on_ranks import run, unlike_one_rank
 from personal_runs import ran
 
-from mpifed.errors import InputError
 from mpifed.federation.clients import Draws
 from mpifed.mpi.communicator import Alone
 from mpifed.training.evaluation import first_samples, unseen_of
@@ -37,11 +36,6 @@ def test_all_of_the_data_is_what_the_client_has_and_none_needs_no_data(algorithm
     assert ((found[unseen] >= 0) & (found[unseen] <= 1)).all()
     if algorithm == "fedavg":
         assert (found[unseen] == whole[unseen, None]).all()
-
-
-def test_shares_without_unseen_clients_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"evaluation.unseen_fraction is 0"):
-        run("synthetic-fedem", {**SMALL, "evaluation.unseen_fraction": 0.0}, tmp_path, Alone())
 
 
 @pytest.mark.parametrize("algorithm", ["l2gd", "l2sgd", "fomaml", "maml", "reptile"])

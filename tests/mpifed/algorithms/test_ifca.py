@@ -10,8 +10,6 @@ from convex import Run, clients_of, logistic, quadratics
 import mpifed
 from mpifed.algorithms.clusters.ifca import Ifca
 from mpifed.algorithms.global_model.fedavg import FedAvg
-from mpifed.config.configuration import resolve
-from mpifed.errors import InputError
 from mpifed.federation.clients import Draws, participants
 
 
@@ -148,15 +146,3 @@ def test_a_run_records_what_clients_chose(tmp_path):
     grown = result.clients["test_accuracy_by_share"][result.clients["unseen"].astype(bool)]
     assert grown.shape[1] == 2 and np.isfinite(grown).all()
     assert len(mpifed.load(tmp_path / "run").components) == 2
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"participation": {"name": "bernoulli", "p": 0.5, "weights": "unbiased"}}, "renormalised"),
-        ({"exchange": {"name": "server", "average_over": "all"}}, "participants"),
-    ],
-)
-def test_weights_that_count_absent_clients_are_refused(given, words):
-    with pytest.raises(InputError, match=words):
-        resolve({"algorithm": "ifca", **given})

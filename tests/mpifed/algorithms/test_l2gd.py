@@ -11,11 +11,7 @@ from convex import Run, two_quadratics
 from personal_runs import COUNTS, LOCAL, ROUNDS, gradient, mean, ran, regression, taking_part
 
 from mpifed.algorithms.personal.l2gd import L2GD, runs
-from mpifed.config.configuration import resolve
-from mpifed.errors import InputError
 from mpifed.federation.clients import Draws
-from mpifed.mpi.communicator import Alone
-from mpifed.training.build import make
 
 P, PULL, LR = 0.3, 2.0, 0.1
 X = [12 / 7, 24 / 7]
@@ -82,22 +78,3 @@ def test_an_unseen_client_descends_on_its_risk_near_the_mean():
         for _ in range(3):
             x = x - LR / (1 - P) * (gradient(of_client, x) + 0.5 * (x - run.x))
         assert found.parameters[i, 0].numpy() == pytest.approx(x, rel=1e-10)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("l2gd", {"l2gd_lambda": 2.0}, r"l2gd_p is 2, .* must be at most 1"),
-        ("l2gd", {}, r"l2gd_gradients is 'full', but rows of this model .*; allowed: minibatch"),
-        ("l2sgd", {}, r"name is 'l2sgd', but rows of this model .*; allowed: algorithm.name=l2gd"),
-    ],
-)
-def test_it_refuses_steps_beyond_the_mean_and_models_without_full_gradients(name, options, message):
-    given = {
-        "clients": 4,
-        "data": "digits",
-        "algorithm": {"name": name, **options},
-        "model": {"name": "network_modules:cnn", "norm": True},
-    }
-    with pytest.raises(InputError, match=message):
-        make(resolve(given), Alone(), 2)

@@ -6,7 +6,6 @@ import pytest
 import torch
 from test_algorithms import engine_of
 
-from mpifed.errors import InputError
 from mpifed.training.evaluation import training_of
 
 OPTIONS = {
@@ -53,9 +52,3 @@ def test_clients_deploy_their_own_or_the_averaged_ones(name, buffers):
         found = algorithm.deploy(state, training_of(engine.setup, engine.samples), None).parameters
     assert found.dim() == (2 if buffers == "average" else 3)
     assert torch.isfinite(found).all()
-
-
-@pytest.mark.parametrize("options", [{"name": "scaffold", "variate_option": "I"}, "agnostic"])
-def test_methods_that_need_whole_risks_refuse_them(options):
-    with pytest.raises(InputError, match="whole risk"):
-        engine_of("fedavg", "server", algorithm=options, **NORMALISED)

@@ -7,13 +7,11 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mpifed.data.archives import contents, names
-from mpifed.data.sources.npz import opened_npz
 from mpifed.errors import InputError
 
 FILES = {"a/one.txt": b"first " * 50, "b.txt": b"second", "empty": b""}
@@ -34,12 +32,6 @@ def tar_of(mode: str) -> bytes:
             info = tarfile.TarInfo(name)
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
-    return file.getvalue()
-
-
-def npz_of() -> bytes:
-    file = io.BytesIO()
-    np.savez_compressed(file, x=np.arange(60.0).reshape(20, 3), y=np.arange(20))
     return file.getvalue()
 
 
@@ -80,18 +72,3 @@ def test_damage_anywhere_is_refused_or_does_nothing(tmp_path_factory, change, cu
         assert str(path) in str(refused)
     else:
         assert all(isinstance(content, bytes) for content in found.values())
-
-
-@given(st.integers(0, 10**6), st.binary(max_size=9))
-def test_damaged_npz_files_are_refused_or_read(tmp_path_factory, at, noise):
-    whole = npz_of()
-    at %= len(whole)
-    path = tmp_path_factory.mktemp("damaged") / "own.npz"
-    path.write_bytes(whole[:at] + noise + whole[at + len(noise) :])
-    try:
-        with opened_npz(path) as file:
-            found = {name: file[name] for name in ("x", "y") if name in file}
-    except InputError as refused:
-        assert str(path) in str(refused)
-    else:
-        assert all(isinstance(array, np.ndarray) for array in found.values())

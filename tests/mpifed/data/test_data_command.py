@@ -146,14 +146,6 @@ def test_a_file_is_replaced_only_if_told_to(tmp_path: Path, capsys):
     assert path.read_bytes() != before
 
 
-def test_help_names_what_there_is(capsys):
-    for words, expected in ((["--help"], "digits"), (["mnist", "--help"], "--dirichlet-alpha")):
-        with pytest.raises(SystemExit) as left:
-            main(words)
-        assert left.value.code == 0
-        assert expected in capsys.readouterr().out
-
-
 BAD = {
     "": "the name of a data set must come first",
     "digit --output OUT --clients 3": "did you mean 'digits'",
@@ -188,32 +180,3 @@ def test_damage_found_while_writing_leaves_nothing(tmp_path: Path, small_images:
     assert main(words) == 2
     assert str(images) in capsys.readouterr().err
     assert not [path for path in tmp_path.iterdir() if "out" in path.name]
-
-
-def test_several_tasks_are_refused(tmp_path: Path, monkeypatch, capsys):
-    monkeypatch.setenv("PMI_SIZE", "4")
-    assert main(["digits", "--output", str(tmp_path / "a.h5"), "--clients", "3"]) == 2
-    assert "without mpirun" in capsys.readouterr().err
-
-
-def test_help_says_what_options_do_and_how_lists_are_written(capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit):
-        main(["digits", "--help"])
-    text = " ".join(capsys.readouterr().out.split())
-    assert "Angles in degrees: each client's pictures are turned by one of them" in text
-    assert "a list [A,B,...] whose entries are each a number" in text
-
-
-def test_values_with_spaces_ask_for_quotes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    output = ["--output", str(tmp_path / "x.h5"), "--clients", "3"]
-    assert main(["digits", *output, "--rotations", "[0,", "90]"]) == 2
-    assert "90] is not an option of digits; quote a value that has" in capsys.readouterr().err
-    assert main(["digits", *output, "--rotations", "0,90"]) == 2
-    assert "--rotations is '0,90'; it must be a list [A,B,...]" in capsys.readouterr().err
-
-
-def test_names_of_files_are_no_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    (tmp_path / "data.csv").write_text("a,label\n1,x\nb,y\n")
-    words = ["csv", "--path", str(tmp_path / "data.csv"), "--output", str(tmp_path / "x.h5")]
-    assert main([*words, "--clients", "3"]) == 2
-    assert f"'{tmp_path / 'data.csv'}' cannot be read: line 3" in capsys.readouterr().err

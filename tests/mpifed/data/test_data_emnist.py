@@ -6,13 +6,11 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from loading import holds
 from published import emnist_files
 
 from mpifed.data.sources.mnist import CHARACTERS, Emnist
-from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 
 
@@ -63,27 +61,3 @@ def test_letters_count_from_0(tmp_path: Path):
     dataset = emnist(zipped(files, tmp_path / "gzip.zip"), variant="letters")
     assert dataset.description.class_names == tuple(CHARACTERS["letters"])
     assert holds(dataset, x, y, 255)
-
-
-def test_numbers_of_labels():
-    sizes = {name: len(characters) for name, characters in CHARACTERS.items()}
-    assert sizes == {
-        "byclass": 62, "bymerge": 47, "balanced": 47, "letters": 26, "digits": 10, "mnist": 10,
-    }  # fmt: skip
-
-
-def test_bad_archives_are_refused(tmp_path: Path):
-    files, _, _ = emnist_files("byclass", 62)
-    with pytest.raises(InputError, match="no file 'emnist-balanced-train-images-idx3-ubyte'"):
-        emnist(zipped(files, tmp_path / "gzip.zip"), variant="balanced")
-    wrong, _, _ = emnist_files("digits", 12)
-    with pytest.raises(InputError, match="emnist-digits has the label 11"):
-        emnist(zipped(wrong, tmp_path / "gzip.zip"), variant="digits")
-    path = zipped(files, tmp_path / "gzip.zip")
-    path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(InputError, match=r"gzip\.zip' cannot be read"):
-        emnist(path)
-    name = "emnist-byclass-train-labels-idx1-ubyte.gz"
-    cut = {**files, name: files[name][:-9]}
-    with pytest.raises(InputError, match=f"{name}' cannot be read"):
-        emnist(zipped(cut, tmp_path / "gzip.zip"))

@@ -175,15 +175,3 @@ def test_other_files_are_refused(tmp_path: Path, case: str):
     (tmp_path / "file.json").write_text(text)
     with pytest.raises(InputError, match=message):
         leaf(tmp_path, 1)
-
-
-def test_what_is_not_femnist_is_refused(tmp_path: Path):
-    (tmp_path / "file.json").write_text(leaf_file({"a": ([[0.5] * 9], [1])}))
-    with pytest.raises(InputError, match=r"shape \(9,\) .* not 784 pixels"):
-        femnist(tmp_path, 1)
-    (tmp_path / "file.json").write_text(leaf_file({"a": ([[0.5] * 784], [62])}))
-    with pytest.raises(InputError, match="labels up to 62"):
-        femnist(tmp_path, 1)
-    (tmp_path / "file.json").unlink()
-    with pytest.raises(InputError, match=r"no file \.json of LEAF"):
-        femnist(tmp_path, 1)

@@ -64,17 +64,6 @@ def test_a_file_is_read_as_it_stands_in_any_compression(tmp_path: Path, ending: 
     assert np.array_equal(with_ones, np.column_stack([np.ones(5), DENSE]))
 
 
-def test_the_name_of_a_file_is_found_in_the_directory_of_data(small: Path, monkeypatch):
-    (small.parent / "libsvm").mkdir()
-    (small.parent / "libsvm" / "mine.bz2").write_bytes(bz2.compress(TEXT))
-    with pytest.raises(InputError, match="'mine', but there is no such file"):
-        make(Path("mine"))
-    monkeypatch.setenv("MPIFED_DATA", str(small.parent))
-    assert make(Path("mine")).description.source == "libsvm-mine"
-    with pytest.raises(InputError, match=r"'another', but there is no such file.*/another'"):
-        make(Path("another"))
-
-
 def test_a_directory_of_raw_files_is_looked_into(small: Path, monkeypatch: pytest.MonkeyPatch):
     def raw(directory: Path, path: str | None = None) -> LibSvm:
         return LibSvm(2, 0, Alone(), raw=str(directory), path=path)
@@ -101,12 +90,6 @@ def test_labels_become_what_they_mean(tmp_path: Path):
     assert train_of(make(path, labels="published_code")).y.tolist() == [0, 1, 1]
     with pytest.raises(InputError, match=r"3 labels \(-1, 0, 1\)"):
         make(path)
-
-
-def test_more_features_may_be_asked_for_but_not_fewer(small: Path):
-    assert make(small, features=5).description.input_shape == (6,)
-    with pytest.raises(InputError, match=r"data.features is 2, .* feature 3"):
-        make(small, features=2)
 
 
 def generated(path: Path, n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -179,14 +162,6 @@ def test_a_bad_file_is_refused_in_a_sentence_that_names_it(small: Path, case: st
         make(small)
     assert str(small) in str(refused.value) and "\n" not in str(refused.value)
     assert message in str(refused.value)
-
-
-def test_a_truncated_file_is_refused(tmp_path: Path):
-    generated(tmp_path / "file", 3000)
-    path = tmp_path / "cut.xz"
-    path.write_bytes(lzma.compress((tmp_path / "file").read_bytes())[:-300])
-    with pytest.raises(InputError, match=r"cut\.xz' cannot be read"):
-        make(path)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 import torch
@@ -63,10 +62,3 @@ def test_other_names_and_counts_are_refused(text, case: str):
     damage(text[1])
     with pytest.raises(InputError, match=message):
         read_contents(text[1])
-
-
-def test_files_without_them_are_read_as_ever(text):
-    with h5py.File(text[1], "r+") as file:
-        del file["class_names"], file["label_counts"]
-    about = read_contents(text[1]).description
-    assert about.class_names == () and about.label_counts is None

@@ -18,7 +18,7 @@ from loading import all_rows, holds, labels_by_client, sorted_rows
 from torch.utils.data import Dataset, TensorDataset
 
 import mpifed
-from mpifed.data.from_python import _HELD, Arrays, digest_of
+from mpifed.data.from_python import Arrays, digest_of
 from mpifed.data.sources.csv_file import Csv
 from mpifed.data.sources.npz import Npz
 from mpifed.data.tables import Columns
@@ -213,18 +213,6 @@ def test_equal_arrays_replace_those_that_were_changed():
     assert holds(of_arrays(again), np.round(X + 18), Y)
 
 
-def test_arrays_live_as_long_as_somebody_refers_to_them():
-    one, other = mpifed.arrays(X * 2, Y), mpifed.arrays(X * 2, Y)
-    assert one["digest"] == other["digest"] in _HELD
-    del one
-    gc.collect()
-    assert other["digest"] in _HELD
-    digest = other["digest"]
-    del other
-    gc.collect()
-    assert digest not in _HELD
-
-
 kinds = st.sampled_from(["u1", "<i4", ">i4", "<f4", "<f8", ">f8"]).map(np.dtype)
 shapes = generated.array_shapes(min_dims=1, max_dims=3, max_side=4)
 
@@ -353,10 +341,3 @@ def test_bad_csv_files_are_refused(tmp_path: Path, case: str):
     path.write_text(text)
     with pytest.raises(InputError, match=message):
         table(path, **options)
-
-
-def test_bytes_that_are_no_csv_file_are_refused(tmp_path: Path):
-    path = tmp_path / "own.csv"
-    path.write_bytes(b"a,risk\n\xff\xfe,low\n")
-    with pytest.raises(InputError, match="utf-8"):
-        table(path)

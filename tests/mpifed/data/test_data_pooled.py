@@ -103,19 +103,6 @@ def test_idx_files_are_read_in_any_compression(tmp_path: Path, write_idx):
         assert stored.dtype == torch.uint8 and torch.equal(divided, stored.float() / 255)
 
 
-def test_a_prefix_chooses_among_sets(tmp_path: Path, write_idx):
-    random = np.random.default_rng(0)
-    for prefix, n_labels in (("emnist-letters-", 7), ("emnist-digits-", 3)):
-        for part in ("train", "test"):
-            labels = np.arange(60) % n_labels
-            write_idx(tmp_path, prefix + part, random.integers(0, 256, (60, 2, 2)), labels)
-    dataset = idx(tmp_path, prefix="emnist-letters-")
-    assert dataset.description.n_classes == 7
-    assert dataset.description.source == "emnist-letters"
-    with pytest.raises(InputError, match="no file 'train-images-idx3-ubyte'"):
-        idx(tmp_path)
-
-
 @pytest.mark.slow
 def test_the_real_files(mnist: Path):
     dataset = idx(mnist, 10, partition="iid")
@@ -127,17 +114,6 @@ def test_the_real_files(mnist: Path):
     assert x.mean() == pytest.approx(0.1309, abs=1e-4)
     # The test part begins so in the published order.
     assert dataset._pool.labels[60000:60004].tolist() == [7, 2, 1, 0]
-
-
-def test_the_directory_comes_from_the_environment(small_images: Path, monkeypatch):
-    monkeypatch.setenv("MPIFED_DATA", str(small_images.parent))
-    small_images.rename(small_images.parent / "mnist")
-    assert Idx(4, 0, Alone()).description.n_clients == 4
-    monkeypatch.delenv("MPIFED_DATA")
-    with pytest.raises(InputError, match="MPIFED_DATA is not set"):
-        Idx(4, 0, Alone())
-    with pytest.raises(InputError, match="no such directory"):
-        idx(small_images)
 
 
 def change(name: str, how: Callable[[bytes], bytes]) -> Callable[[Path], None]:

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from mpifed.data.sources.synthetic import Setting, Synthetic
-from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 
 SMALL = {"n_components": 3, "dimension": 7, "n_test": 40}
@@ -115,12 +114,3 @@ def test_any_clients_are_read_from_the_one_stream():
         assert torch.equal(part.x, split.x[rows]) and torch.equal(part.y, split.y[rows])
     nobody = dataset.load(np.arange(0), torch.float32)
     assert nobody.train.x.shape == (0, 7) and nobody.test.offsets.tolist() == [0]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"seed": 2**32}, "data.seed is 4294967296"), ({"dirichlet_alpha": 1e-6}, "1e-06")],
-)
-def test_what_the_published_generator_cannot_do_is_refused(options, message):
-    with pytest.raises(InputError, match=message):
-        released(50, **SMALL, **options)

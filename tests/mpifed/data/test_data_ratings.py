@@ -81,12 +81,6 @@ def test_a_random_choice_is_of_the_seed_and_among_those_who_rate(small: Path):
     assert torch.equal(*rows)
 
 
-def test_the_file_is_found_in_the_directory_of_data(small: Path, monkeypatch):
-    monkeypatch.setenv("MPIFED_DATA", str(small.parent.parent))
-    small.parent.rename(small.parent.parent / "movielens")
-    assert Ratings(2, 0, Alone(), users=3, movies=2).description.n_train.sum() == 3
-
-
 BAD = {
     "three fields": ("1::2::3::4\n1::2::3\n", "columns changed"),
     "six stars": ("1::2::3::4\n2::2::6::4\n", "2.0, 2.0, 6.0"),
@@ -108,13 +102,3 @@ def test_a_bad_file_is_refused_in_a_sentence_that_says_where(small: Path, case: 
 def test_windows_lines_and_half_stars_are_read(small: Path):
     small.write_bytes(b"1::2::3.5::4\r\n2::2::3::4\r\n")
     assert parse(small).stars.tolist() == [3.5, 3]
-
-
-@pytest.mark.parametrize("choose", ["most_rated", "random"])
-def test_more_than_there_is_is_refused(small: Path, choose: str):
-    with pytest.raises(InputError, match=r"data\.movies is 5, but .* only 4"):
-        make(small, users=2, movies=5, choose=choose)
-    with pytest.raises(InputError, match=r"data\.users is 6, but .* only 4"):
-        make(small, users=6, movies=4, choose=choose)
-    with pytest.raises(InputError, match="clients is 4, but 3 samples"):
-        make(small, 4, users=3, movies=4, choose=choose)

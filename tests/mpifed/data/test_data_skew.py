@@ -318,10 +318,3 @@ def test_a_natural_partition_of_a_data_set():
     assert [len(labels) for labels in labels_by_client(dataset)] == [30, 20]
     with pytest.raises(InputError, match="clients is 4, but only 3 sources"):
         dealt(made(62, owner=owner), 4, partition="natural")
-
-
-def test_angles_that_no_client_has_are_said():
-    def said(n_clients: int) -> str:
-        return "".join(Digits(n_clients, 0, Alone(), rotations=[0, 90, 180]).remarks())
-
-    assert "data.rotations has 3 angles, but there are 2 clients" in said(2) and not said(3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -266,31 +265,3 @@ def test_a_bad_file_is_refused_in_a_sentence_that_names_it(tmp_path: Path, case:
         make(path, choose="first")
     assert str(path) in str(refused.value) and "\n" not in str(refused.value)
     assert message in str(refused.value)
-
-
-class Trap:
-    """Leaves a trace if it is ever unpickled."""
-
-    def __init__(self, trace: Path) -> None:
-        self.trace = trace
-
-    def __reduce__(self):
-        return (Path.touch, (self.trace,))
-
-
-def test_no_pickle_is_ever_opened(tmp_path: Path):
-    trace = tmp_path / "trace"
-    arrays = contents()
-    arrays["client"] = np.array([Trap(trace)] * 72, dtype=object)
-    path = save(tmp_path / "tags.npz", arrays)
-    (tmp_path / "plain.npz").write_bytes(pickle.dumps(Trap(trace)))
-    for file in (path, tmp_path / "plain.npz"):
-        with pytest.raises(InputError, match="cannot be read"):
-            make(file)
-    assert not trace.exists()
-    np.save(tmp_path / "one.npy", np.ones(3))
-    with pytest.raises(InputError, match="not a zip file"):
-        make(tmp_path / "one.npy")
-    path.write_bytes(path.read_bytes()[:-400])
-    with pytest.raises(InputError, match="cannot be read"):
-        make(path)

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from loading import all_rows, labels_by_client
+from loading import all_rows
 
 import mpifed
-from mpifed.data.__main__ import main
 from mpifed.data.from_python import Arrays
 from mpifed.data.sources.csv_file import Csv
 from mpifed.data.sources.npz import Npz
@@ -108,16 +107,6 @@ def test_large_whole_numbers_are_names_of_labels():
     assert about.n_classes == len(about.class_names) == len(np.unique(Y))
 
 
-def test_bytes_that_are_not_divided_are_said():
-    pictures = RANDOM.integers(0, 256, (60, 5, 5), np.uint8)
-    said = "\n".join(of_arrays(pictures, Y).remarks())
-    assert "bytes up to" in said and "data.divisor=255" in said and "data.divisor=1" in said
-    for options in ({"divisor": 1}, {"divisor": 255}):
-        assert "divisor" not in "\n".join(of_arrays(pictures, Y, **options).remarks())
-    assert "divisor" not in "\n".join(of_arrays(pictures % 2, Y).remarks())
-    assert "divisor" not in "\n".join(of_arrays(X, Y).remarks())
-
-
 def test_marked_samples_test_unless_a_split_is_named(tmp_path: Path):
     n_test = MARKS.reshape(3, -1).sum(axis=1).tolist()
     whose = np.repeat([0, 1, 2], 20)
@@ -133,33 +122,3 @@ def test_marked_samples_test_unless_a_split_is_named(tmp_path: Path):
     assert dataset.description.n_test.sum() == MARKS.sum()
     options = Csv.complete_options({"partition": None, "split": None}, 3)
     assert (options["partition"], options["split"]) == ("iid", "60_20_20")
-
-
-def test_a_partition_beside_clients_is_obeyed_and_said():
-    whose = np.repeat(["ann", "bob", "cleo"], [10, 30, 20])
-    dataset = of_arrays(X, Y, clients=whose, partition="iid")
-    assert [len(own) for own in labels_by_client(dataset)] == [20, 20, 20]
-    assert "data.partition=iid deals samples without regard to the clients" in "\n".join(
-        dataset.remarks()
-    )
-    natural = of_arrays(X, Y, clients=whose)
-    assert "data.partition" not in "\n".join(natural.remarks())
-
-
-def test_what_was_guessed_is_in_the_log_of_a_run(tmp_path: Path):
-    for options in ({}, {"evaluation.validation_fraction": 0.2}):
-        output = tmp_path / f"run{len(options)}"
-        data = mpifed.arrays(X, Y.astype(float) + 1)
-        mpifed.run("digits-fedem", data=data, clients=3, rounds=1, output=output, **options)
-        log = (output / "log.txt").read_text()
-        assert "data.task=classification, since targets are whole numbers: 4 labels" in log
-        assert "1 of the 4 labels never occurs (0)" in log
-
-
-def test_what_was_guessed_is_said_where_a_file_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    np.savez(tmp_path / "own.npz", x=X, y=Y)
-    words = ["npz", "--path", str(tmp_path / "own.npz"), "--clients", "3"]
-    assert main([*words, "--output", str(tmp_path / "own.h5")]) == 0
-    assert "--task=classification, since targets are whole numbers" in capsys.readouterr().out

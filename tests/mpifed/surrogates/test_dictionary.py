@@ -9,8 +9,6 @@ from scipy.optimize import minimize
 from sklearn.decomposition import DictionaryLearning
 from surrogate_problems import PROBLEMS, build, mean_statistic, mm, objective, start
 
-from mpifed.errors import RunError
-
 
 @pytest.mark.parametrize("name", ["lasso", "printed", "overcomplete", "factors", "nonnegative"])
 def test_the_gradient_of_the_objective_is_that_of_the_surrogate(name):
@@ -96,12 +94,3 @@ def test_unit_ball_dictionaries_are_as_good_as_scikit_learns():
     theirs = torch.from_numpy(model.components_.T.copy()).flatten()
     theirs = objective(surrogate, z, theirs / theirs.view(8, 6).norm(dim=0).max().clamp(min=1))
     assert ours <= 1.03 * theirs
-
-
-def test_an_s_outside_of_s_is_refused():
-    surrogate = PROBLEMS["lasso"].make()
-    s = surrogate.surrogate_of(start(surrogate, 0))
-    s[0] = -5
-    with pytest.raises(RunError, match="not projected"):
-        surrogate.minimiser(s)
-    assert torch.isfinite(surrogate.minimiser(surrogate.project(s))).all()
