@@ -79,15 +79,6 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_the_data_cannot_serve_is_refused_before_anything_is_written(case, tmp_path, capfd):
-    words, reason = REFUSED[case]
-    for more in ([], ["--dry-run"]):
-        outcome = call([*words, "--output", tmp_path / "run", *more], capfd)
-        assert outcome.code == 2 and reason in outcome.err, outcome.err
-        assert not (tmp_path / "run").exists()
-
-
 def test_who_can_draw_samples_runs_online(tmp_path, capfd):
     words = ["fedmm-homogeneous", "rounds=2", "data.samples=20", "data.dim=4", "data.atoms=3"]
     assert call([*words, *ONLINE, "--output", tmp_path / "run"], capfd).code == 0

@@ -96,18 +96,3 @@ def test_no_theorem_answers_for_constants_that_are_too_small(tmp_path, capfd):
         assert "algorithm.smoothness is 'published_code', whose L_i are too small" in err
     # Proposition 3 needs no L_i.
     assert answer(capfd, "variance", target)[0] == 0
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (("variance", "nowhere"), "holds no intact checkpoint"),
-        (("rounds", "RUN"), "rounds needs --accuracy"),
-        (("rounds", "RUN", "--accuracy", "1", "--alpha", "2"), "--alpha is 2"),
-    ],
-)
-def test_theory_refuses_in_one_sentence(words, expected, finished, capfd):
-    code, _, err = answer(capfd, *(finished if word == "RUN" else word for word in words))
-    assert code == 2
-    assert len(err.splitlines()) == 1
-    assert expected in err

@@ -6,9 +6,6 @@ import pytest
 from commands import TINY, call
 from test_bad_input import refused
 
-from mpifed.data.__main__ import main as make_data
-from mpifed.launch import main as run
-
 T, WIDEST, BEYOND = 10**12, 2**63 - 1, 10**20
 
 SINE = ["flix-sine", "rounds=2"]
@@ -55,20 +52,3 @@ def test_minibatches_larger_than_any_shard_hold_all_of_it(tmp_path, capfd):
 
 
 NAME = "x" * 5000
-OUTPUT = ["--output", "o.h5"]
-
-
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        (make_data, ["libsvm", "--path", NAME, "--clients", "2", *OUTPUT]),
-        (make_data, ["mnist", "--raw", NAME, "--clients", "2", *OUTPUT]),
-        (run, ["", "--dry-run"]),
-    ],
-)
-def test_names_of_no_file_are_one_sentence(command, words, tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
-    assert command(words) == 2
-    (line,) = capfd.readouterr().err.splitlines()
-    assert line.isprintable()
-    assert list(tmp_path.iterdir()) == []

@@ -27,12 +27,10 @@ from commands import (
 )
 from on_ranks import folder_of
 
-import mpifed
 from mpifed.api import Request, execute
 from mpifed.checkpoint import files as checkpoint_files
 from mpifed.config.configuration import resolve
 from mpifed.config.experiments import apply_overrides, parse_overrides, read_experiment
-from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone, world
 from mpifed.training.build import make
 from mpifed.training.engine import Clock, Engine
@@ -354,16 +352,6 @@ def test_a_run_killed_between_its_last_checkpoint_and_its_summary_of(tmp_path, c
     assert (target / "clients.h5").exists()
 
 
-def test_nothing_to_resume_is_a_start(tmp_path, capfd):
-    whole = tmp_path / "whole"
-    assert call([*TINY, "--quiet", "--output", whole], capfd).code == 0
-    for target in (tmp_path / "absent", tmp_path / "empty"):
-        (tmp_path / "empty").mkdir(exist_ok=True)
-        assert call([*TINY, "--quiet", "--resume", "--output", target], capfd).code == 0
-        same_run(target, whole)
-        assert "resumed" not in (target / "log.txt").read_text()
-
-
 def test_damaged_checkpoints_are_named_and_passed_over(tmp_path, capfd):
     target, whole = tmp_path / "run", tmp_path / "whole"
     words = [*TINY, "checkpoint.keep=3"]
@@ -424,22 +412,3 @@ def test_a_run_goes_on_from_where_it_is_told_to(tmp_path, capfd):
     assert call(["--resume", first, "rounds=6", "--quiet", "--output", branch], capfd).code == 0
     same_run(branch, whole)
     assert [path.read_bytes() for path in files(source)] == before
-
-
-def test_a_run_of_before_some_options_of_its_data_resumes(tmp_path):
-    target = tmp_path / "run"
-    overrides = {"rounds": 2, "clients": 4, "checkpoint.every": 1, "output": target}
-    mpifed.run("digits-fedem", **overrides)
-    for path in (target / "checkpoints").glob("*.h5"):
-        path.unlink()
-    stored = yaml.safe_load((target / "config.yaml").read_text())
-    del stored["data"]["rotations"], stored["data"]["quantity_law"]
-    (target / "config.yaml").write_text(yaml.safe_dump(stored))
-    again = mpifed.run("digits-fedem", **{**overrides, "rounds": 3}, resume=True)
-    assert again.metrics["round"][-1] == 3
-    stored["data"]["rotations"] = [90]
-    (target / "config.yaml").write_text(yaml.safe_dump(stored))
-    for path in (target / "checkpoints").glob("*.h5"):
-        path.unlink()
-    with pytest.raises(InputError, match=r"data\.rotations: \[90\] in the run, empty now"):
-        mpifed.run("digits-fedem", **{**overrides, "rounds": 4}, resume=True)

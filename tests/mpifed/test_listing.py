@@ -74,11 +74,6 @@ def test_the_options_of_a_component_are_listed_and_explained(case):
     assert set(summaries(component)) <= {*taken, "**options"}
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - {"local"}))
-def test_a_method_names_its_paper(name):
-    assert source(component_of("algorithm", name))
-
-
 @pytest.mark.parametrize("table", [FAMILIES, WEIGHTS, SCHEDULES])
 def test_the_parameters_of_graphs_are_listed(table):
     for name, entry in table.items():

@@ -43,7 +43,6 @@ HELD_OUT = {"evaluation.validation_fraction": 0.2}
 CASES = {
     "fedem, linear": ("synthetic-fedem", BINARY),
     "fedem, float32": ("synthetic-fedem", {**BINARY, "dtype": "float32"}),
-    "fedem, mlp": ("digits-fedem", DEEP),
     "fedem, network": ("digits-fedem", NETWORK),
     "fedem, local buffers": ("digits-fedem", {**NETWORK, "local.buffers": "local"}),
     "fedem, gossip": ("digits-fedem", {**IMAGES, **GOSSIP}),
@@ -64,7 +63,6 @@ CASES = {
         },
     ),
     "fedem, tags": ("flix-tags", {**SHORT, "clients": 4, "algorithm": "fedem"}),
-    "fedavg": ("digits-fedem", {**IMAGES, "algorithm": "fedavg", "participation": 0.5}),
     "fedavg, gossip": ("digits-fedem", {**NETWORK, **GOSSIP, "algorithm": "fedavg"}),
     "fedavg, compressed gossip": (
         "digits-fedem",
@@ -84,11 +82,9 @@ CASES = {
         "digits-fedem",
         {**DEEP, "algorithm": "fedper", "evaluation.unseen_fraction": 0.4},
     ),
-    "fedala": ("digits-fedem", {**DEEP, "algorithm": "fedala"}),
     "fedrod": ("digits-fedem", {**NETWORK, "algorithm": "fedrod"}),
     "fedrod_hyper": ("digits-fedem", {**NETWORK, "algorithm": "fedrod_hyper"}),
     "knn_per": ("digits-fedem", {**DEEP, **HELD_OUT, "algorithm": "knn_per"}),
-    "knn_per, binary": ("synthetic-fedem", {**BINARY, **HELD_OUT, "algorithm": "knn_per"}),
     "knn_per, unseen sequences": (
         "digits-fedem",
         {
@@ -97,14 +93,11 @@ CASES = {
             "evaluation.unseen_fraction": 0.4,
         },
     ),
-    "fedadam": ("digits-fedem", {**IMAGES, "algorithm": "fedadam"}),
-    "local": ("digits-fedem", {**NETWORK, "algorithm": "local"}),
     "fomaml": (
         "synthetic-fedem",
         {**BINARY, "algorithm": {"name": "fomaml", "inner_step": 0.1, "outer_step": 0.1}},
     ),
     "reptile, tags": ("tags-reptile", {**SHORT, "clients": 4}),
-    "flix": ("synthetic-fedem", {**BINARY, "algorithm": "flix"}),
     "flix, gossip": ("synthetic-fedem", {**BINARY, **GOSSIP, "algorithm": "flix"}),
 }
 COMPONENTS = {"fedem": 3, "local": 0, "fedper": 0}

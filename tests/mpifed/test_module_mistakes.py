@@ -9,7 +9,6 @@ from network_cases import data
 from torch import nn
 
 import mpifed
-from mpifed.errors import InputError
 from mpifed.models.modules import module_model
 
 SMALL = {"clients": 3, "rounds": 1, "algorithm": "fedavg"}
@@ -42,17 +41,3 @@ def test_statistics_are_as_before_the_trial():
     model = module_model(lambda: nn.BatchNorm1d(4), (4,), (4,))
     assert bool((model.network.running_mean == 0).all())
     assert int(model.network.num_batches_tracked) == 0
-
-
-@pytest.mark.parametrize("method", ["flix", "maml"])
-def test_methods_of_whole_risks_refuse_batch_normalisation_before_their_options(method, tmp_path):
-    """They would ask for a step size first, in vain."""
-    with pytest.raises(InputError, match="computes gradients of whole risks; use a network"):
-        mpifed.run(
-            "digits-fedem",
-            output=tmp_path / "run",
-            clients=3,
-            algorithm=method,
-            model={"name": "network_modules:cnn", "norm": True},
-        )
-    assert not (tmp_path / "run").exists()

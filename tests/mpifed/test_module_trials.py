@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from commands import call
 from torch import nn
 
 from mpifed.errors import InputError
@@ -191,24 +190,6 @@ def test_autocast_is_applied_to_small_dense_networks_too(make_clients):
         assert trained.dtype == torch.float32
         found.append(trained)
     assert not torch.equal(*found) and torch.allclose(*found, atol=1e-2)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("dtype=float64",), "local.autocast is 'bfloat16', which torch does not apply"),
-        (("local.stepping=stacked",), "computes in bfloat16"),
-    ],
-)
-def test_autocast_is_refused_where_it_would_not_apply(words, message, tmp_path, capfd):
-    run = [
-        "digits-fedem",
-        "model.name=network_modules:lazy",
-        "local.autocast=bfloat16",
-        "clients=3",
-    ]
-    done = call([*run, *words, "--output", tmp_path / "run"], capfd)
-    assert done.code == 2 and message in done.messages[0], done.err
 
 
 def test_masks_of_models_with_formulas():

@@ -41,13 +41,6 @@ def test_the_width_of_mobilenet_is_a_factor_rounded_to_eights():
     assert wide.features[18][0].out_channels == 1920
 
 
-def test_the_default_lstm_is_that_of_the_paper():
-    network = made("lstm", (80,), 80, "sequence")
-    assert network.embedding.embedding_dim == 8
-    assert (network.lstm.num_layers, network.lstm.hidden_size) == (2, 256)
-    assert network.loss.name == "sequence"
-
-
 @pytest.mark.parametrize("name", ALL)
 def test_first_parameters_are_drawn_anew_and_depend_on_the_seed_alone(name):
     network = made(name, (12,) if name == "lstm" else (3, 16, 16))

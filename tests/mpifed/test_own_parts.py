@@ -50,27 +50,9 @@ class OtherLabels(Points):
         return found
 
 
-class Unnumbered(Points):
-    """Has offsets without their end."""
-
-    def split(self, client_ids, dtype):
-        found = super().split(client_ids, dtype)
-        return dataclasses.replace(found, offsets=found.offsets[:-1])
-
-
-class CountsInList(Points):
-    """Counts in a list."""
-
-    def __init__(self, n_clients, run_seed, communicator) -> None:
-        counts = [20] * n_clients
-        self.description = Description("points", (2,), 2, counts, counts, counts)
-
-
 WRONG_DATA = {
     WidePoints: "has the shape (160, 1); its description asks for (160, 2)",
     OtherLabels: "the label 7, which is not among 0 .. 1, of client 1",
-    Unnumbered: "do not begin each client's samples as its description counts them",
-    CountsInList: "must be integer arrays",
 }
 
 
@@ -90,13 +72,6 @@ class Lossy(Identity):
 
     def __call__(self, rows, draws, ids, purpose=""):
         return rows[:, 1:]
-
-
-class Uncounted(Identity):
-    """Counts no bits."""
-
-    def bits(self, size, itemsize, draws, ids, purpose=""):
-        return None
 
 
 class Uncombined(ByCoordinates):
@@ -122,22 +97,11 @@ class Withholds(Attack):
         return None
 
 
-class Unlabels(Attack):
-    """Trains on no labels."""
-
-    changes_labels = True
-
-    def relabelled(self, y, n_classes):
-        return None
-
-
 PLACES = {
     Lossy: ["compression"],
-    Uncounted: ["compression"],
     Uncombined: ["exchange.aggregator"],
     Forgets: ["exchange.correction", "exchange=gossip"],
     Withholds: ["attack.name", "attack.clients=[1]"],
-    Unlabels: ["attack.name", "attack.clients=[1]"],
 }
 
 

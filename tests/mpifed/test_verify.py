@@ -22,7 +22,6 @@ from mpifed.verify import verified as main
 
 RUN = {**SMALL, "clients": 5, "rounds": 6, "participation": 0.6, "data.n_test": 10}
 CASES = {
-    "server": {},
     "gossip": {"exchange": "gossip"},
     "sampled": {"evaluation.sample": 0.5},
     "unseen": {"evaluation.unseen_fraction": 0.3, "algorithm": "fedavg"},
@@ -41,7 +40,6 @@ CASES = {
         "compute": {"name": "lognormal", "seconds": 0.1, "client_sigma": 0.8},
         "participation": 1.0,
     },
-    "rarely evaluated": {"evaluation.every": 100},
 }
 
 
@@ -153,17 +151,9 @@ def change_summary(folder: Path, **changes) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("status", "stopped"),
-        ("experiment", "synthetic-fedavg"),
-        ("algorithm", "x"),
         ("rounds", 7),
-        ("clients", 7),
         ("test_accuracy", 0.999),
-        ("test_accuracy_p10", None),
-        ("test_loss", 1),
         ("state_digest", "00"),
-        ("up_bits", 5),
-        ("down_bits", 5),
         ("predicted_contraction", {"p": 1.0, "per_round": 0.0, "tau": 1}),
     ],
 )
