@@ -320,8 +320,6 @@ def test_an_unbiased_run_is_repeated_by_its_configuration(algorithm, tmp_path, c
     [
         (["exchange=gossip"], "participation.weights is 'unbiased'"),
         (["exchange.average_over=all"], "participation.weights is 'unbiased'"),
-        (["participation.weights=plain"], "participation.weights is 'plain'; "),
-        (["participation.p=0.5"], "participation.p"),
     ],
 )
 def test_weights_that_do_not_apply_are_refused(words, said, tmp_path, capfd):

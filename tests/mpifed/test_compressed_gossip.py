@@ -59,22 +59,6 @@ def test_a_step_too_small_for_the_rounds_is_warned_of(tmp_path, capfd):
     assert warning in ends(TOP_K, tmp_path / "run", capfd)[2]
 
 
-def test_who_sends_nothing_is_told_nothing_of_consensus(tmp_path, capfd):
-    general, elsewhere = [*FLIX[:8], "algorithm=local"], [*FLIX, "exchange=server"]
-    for words in (general, elsewhere, [*FLIX, "algorithm.flix_alpha=0"]):
-        dry = call([*words, *TOP_K, "--output", tmp_path / "run", "--dry-run"], capfd)
-        assert dry.code == 0, dry.err
-        assert "consensus step" not in dry.out
-
-
-@pytest.mark.parametrize("value", ["papers", "0", "1.5", "true"])
-def test_a_consensus_step_is_null_paper_or_a_number(value, tmp_path, capfd):
-    words = [*FLIX, f"exchange.consensus_step={value}", "--output", tmp_path / "run"]
-    done = call(words, capfd)
-    assert done.code == 2
-    assert f"exchange.consensus_step is {value}" in done.err.lower().replace("'", "")
-
-
 @pytest.mark.parametrize("option", ["drop_nodes=0.2", "drop_edges=0.3", "local_rounds=2"])
 def test_replicas_need_every_message_of_every_round(option, tmp_path, capfd):
     schedule = ["exchange.schedule.name=static", f"exchange.schedule.{option}"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from commands import TINY, call
 
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.errors import InputError
@@ -17,20 +16,9 @@ from mpifed.federation.clients import Draws
     ("section", "words"),
     [
         ({"name": "rand_k", "k": 0}, "compression.k is 0"),
-        ({"name": "rand_k", "fraction": None}, "both empty"),
-        ({"name": "top_k", "fraction": 1.5}, "at most 1"),
-        ({"name": "rand_q"}, "did you mean 'rand_k'"),
-        ({"name": "quantise", "bits": 1}, "at least 2"),
-        ({"name": "quantise", "norm": "l1"}, "compression.norm"),
         ({"name": "bernoulli", "inner": {"name": "rand_k", "kk": 3}}, "compression.inner.kk"),
-        ({"name": "bernoulli", "inner": 3}, "compression.inner is 3"),
         ({"name": "composition", "inner": "quantise"}, "sends every coordinate"),
-        ({"name": "composition", "outer": "rand_k"}, "leaves some out"),
         ({"name": "composition", "outer": "bernoulli"}, "gate goes around"),
-        (
-            {"name": "test_compression_sections:signs_of"},
-            r"signs_of', which is not derived",
-        ),
         (
             {"name": "composition", "outer": "test_compression_sections:Sign"},
             "is biased",
@@ -49,11 +37,6 @@ def test_more_coordinates_than_there_are_is_refused():
             use(10)
     with pytest.raises(InputError):
         compressor(torch.ones(1, 10), Draws(0, 1), np.array([0]))
-
-
-def signs_of(*, power: float = 1.0):
-    """A mistake: what comes back is no compressor."""
-    return power
 
 
 class Sign(Compressor):
@@ -85,17 +68,6 @@ def test_a_users_own_compressor_works_alone_and_inside():
     assert not gated.unbiased and gated.contraction(2) == 0.25
 
 
-class Derived(Compressor):
-    """A compressor that is only begun."""
-
-    unbiased = True
-
-
-def test_a_compressor_that_lacks_methods_cannot_be_made():
-    with pytest.raises(TypeError, match="abstract methods __call__, bits"):
-        build({"name": "test_compression_sections:Derived"})
-
-
 def test_configurations_spell_out_the_options_inside():
     configuration = resolve({"compression": {"name": "composition", "inner": {"k": 5}}})
     section = to_mapping(configuration)["compression"]
@@ -108,21 +80,3 @@ def test_configurations_spell_out_the_options_inside():
     with pytest.raises(InputError, match=r"compression\.inner\.outer\.bits is 99"):
         inner = {"name": "composition", "outer": {"name": "quantise", "bits": 99}}
         resolve({"compression": {"name": "bernoulli", "inner": inner}})
-
-
-def test_the_command_lists_them_and_refuses_what_is_wrong(tmp_path, capfd):
-    lines = call(["--list", "compressors"], capfd).out.splitlines()
-    names = [line.split()[0] for line in lines]
-    assert names[:3] == ["none", "identity", "rand_k"] and len(names) == 8
-    assert all(len(line.split()) > 4 for line in lines)
-    for options, message in [
-        (["compression=composition", "compression.inner=natural"], "sends every coordinate"),
-        (["compression=rand_k", "compression.k=400"], "compression.k is 400; it must be at most"),
-        (
-            ["compression=test_compression_sections:signs_of"],
-            "signs_of', which is not derived",
-        ),
-    ]:
-        outcome = call([*TINY, *options, "--output", tmp_path / "run"], capfd)
-        assert outcome.code == 2 and message in outcome.err and outcome.err.count("\n") == 1
-        assert not (tmp_path / "run").exists()

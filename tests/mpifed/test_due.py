@@ -5,14 +5,13 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-import pytest
 from on_ranks import SMALL, run
 
 from mpifed.api import Request, execute
 from mpifed.checkpoint.files import Meta
 from mpifed.mpi.communicator import Alone
 from mpifed.training.request import resumed_after
-from mpifed.training.verification import rounds_due, verify
+from mpifed.training.verification import verify
 
 RUN = {**SMALL, "clients": 4, "data.n_test": 10, "checkpoint.keep": 10}
 
@@ -84,39 +83,3 @@ def stored(rounds: int, every: int) -> dict:
 
 def meta(round: int, configuration: dict, rows: list[int]) -> Meta:
     return Meta(round, 0, 9, configuration, ["round"], [[str(row)] for row in rows], {}, {})
-
-
-@pytest.mark.parametrize(
-    ("configuration", "metas", "resumed", "due"),
-    [
-        (stored(6, 2), [], 0, {0, 2, 4, 6}),
-        (stored(5, 9), [], 0, {0, 5}),
-        (stored(9, 3), [], 4, {0, 6, 9}),
-        (stored(9, 3), [], 9, {0, 9}),
-        (stored(9, 3), [meta(4, stored(4, 2), [0, 2, 4])], 4, {0, 2, 4, 6, 9}),
-        # The row of the earlier end is not kept where it was no multiple.
-        (stored(9, 3), [meta(5, stored(5, 2), [0, 2, 4, 5])], 5, {0, 2, 4, 6, 9}),
-        # A checkpoint of an abandoned part, beyond the resume, says nothing of this run.
-        (stored(9, 3), [meta(8, stored(20, 2), [0, 2, 4, 6, 8])], 4, {0, 2, 4, 6, 9}),
-        # The last one holds the rows of the whole run, whatever the interval is said to be.
-        (stored(6, 6), [meta(6, stored(6, 2), [0, 2, 4, 6])], 0, {0, 2, 4, 6}),
-    ],
-)
-def test_rounds_due(configuration, metas, resumed, due):
-    assert rounds_due(configuration, metas, resumed) == due
-
-
-@pytest.mark.parametrize(
-    ("text", "round"),
-    [
-        ("", 0),
-        ("a: fedem, 4 clients on 1 rank, 9 rounds\n", 0),
-        ("resumed from round-000004.h5 after round 4\n", 4),
-        ("resumed from a b.h5 after round 8\nx\nresumed from c.h5 after round 6\n", 6),
-        ("resumed from round-000004.h5 after round 4 of\n", 0),
-    ],
-)
-def test_where_a_run_was_resumed(text, round, tmp_path):
-    (tmp_path / "log.txt").write_text(text)
-    assert resumed_after(tmp_path / "log.txt") == round
-    assert resumed_after(tmp_path / "no.txt") == 0

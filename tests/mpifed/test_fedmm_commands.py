@@ -71,22 +71,10 @@ REFUSED = {
         ["synthetic-fedem", "algorithm=fedadam", "data=dictionary", "clients=4"],
         "whose task is unlabelled, but algorithm 'fedadam' learns from: classification",
     ),
-    "fedadam on a mixture": (
-        ["synthetic-fedem", "algorithm=fedadam", "data=gaussian_mixture", "model=mlp"],
-        "whose task is unlabelled, but algorithm 'fedadam' learns from: classification",
-    ),
     "fresh digits": (["fedmm-heterogeneous", "data=digits", *ONLINE], f"'digits' {FRESH}"),
-    "fresh samples of a transport": (
-        ["fedmm-heterogeneous", "data={name: transport, dimension: 2, samples: 9}", *ONLINE],
-        f"'transport' {FRESH}",
-    ),
     "ten labels for a logistic loss": (
         ["fedmm-homogeneous", *LABELLED, "algorithm.surrogate={name: quadratic, loss: logistic}"],
         "algorithm.surrogate.loss is 'logistic', but 'digits' has 10 classes; it must have 2",
-    ),
-    "more parameters than L is measured for": (
-        ["fedmm-homogeneous", "data.dim=3000", "data.samples=9", "algorithm.surrogate=quadratic"],
-        "algorithm.surrogate.rho is empty, but L is measured for at most 2048 parameters",
     ),
 }
 
@@ -120,22 +108,6 @@ def test_one_client_alone_sends_nothing(tmp_path, capfd):
     planned = call([*words, "--dry-run"], capfd).out
     assert "exchange    none: the algorithm sends nothing" in planned
     assert "a message has 0 bytes" in planned
-
-
-def test_options_that_change_nothing_are_named_and_no_others(tmp_path, capfd):
-    small = ["fedmm-homogeneous", "rounds=1", "data.samples=20", "data.dim=4", "data.atoms=3"]
-    unread = ["algorithm.step_rule=inverse", "algorithm.step=0.1", "model=mlp", "model.hidden=[3]"]
-    read = ["algorithm.step_rule=constant", "algorithm.step=0.1", "model=none"]
-    expected = [
-        "algorithm.step=0.1 changes nothing: step_rule inverse has no step",
-        "model=mlp changes nothing: fedmm trains no predictor",
-    ]
-    for words, said in ((unread, expected), (read, []), ([], [])):
-        run = tmp_path / str(len(list(tmp_path.iterdir())))
-        assert call([*small, *words, "--output", run], capfd).code == 0
-        log = (run / "log.txt").read_text().splitlines()
-        assert sorted(line for line in log if "changes nothing" in line) == said
-    assert expected[1] in call([*small, *unread, "--dry-run"], capfd).out
 
 
 SIGNED = (

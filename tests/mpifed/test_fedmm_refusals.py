@@ -18,49 +18,18 @@ DICTIONARY, MAP, ADAM = "fedmm-heterogeneous", "transport-fedmm-ot", "transport-
         (DICTIONARY, ["exchange=gossip"], r"participation is 0\.5"),
         (
             DICTIONARY,
-            ["exchange=gossip"],
-            r"participation is 0\.5",
-        ),
-        (
-            DICTIONARY,
             ["algorithm=sa_ssmm"],
             "clients is 20",
-        ),
-        (
-            DICTIONARY,
-            ["algorithm=sa_ssmm", "clients=1", "compression=none"],
-            r"participation is 0\.5",
-        ),
-        (
-            DICTIONARY,
-            ["compression={name: bernoulli, inner: top_k}"],
-            "compression is 'bernoulli'",
         ),
         (
             DICTIONARY,
             ["algorithm=fedmgs"],
             "compression is 'quantise'",
         ),
-        (
-            DICTIONARY,
-            ["algorithm=fedmgs", "compression=none", "exchange=gossip"],
-            "^exchange is 'gossip', but .*fedmgs.* does not support it; allowed: server$",
-        ),
-        (DICTIONARY, ["algorithm.surrogate=dictionaries"], "did you mean 'dictionary'"),
         (DICTIONARY, ["algorithm.surrogate.n_atoms=0"], "surrogate.n_atoms is 0"),
-        (DICTIONARY, ["algorithm.step=1.5"], "algorithm.step is 1.5"),
-        (
-            MAP,
-            ["exchange=gossip"],
-            "exchange is 'gossip'",
-        ),
         (MAP, ["compression={name: top_k, k: 3}"], "compression is 'top_k'"),
-        (MAP, ["model=linear"], "model is 'linear'"),
         (MAP, ["local.momentum=0.9"], r"local\.momentum is 0\.9"),
-        (MAP, ["local.lr_schedule=sqrt"], r"local\.lr_schedule is 'sqrt'"),
-        (ADAM, ["local.lr=0.5"], r"local\.lr is 0\.5"),
         (ADAM, ["data=digits"], "data is 'digits'"),
-        (ADAM, ["exchange=gossip"], "exchange is 'gossip'"),
     ],
 )
 def test_what_does_not_go_together_is_refused(experiment, words, message):
@@ -72,10 +41,7 @@ def test_what_does_not_go_together_is_refused(experiment, words, message):
 @pytest.mark.parametrize(
     "words",
     [
-        ["algorithm=fedmm_theta"],
         ["algorithm=sa_ssmm", "clients=1", "compression=none", "participation=1.0"],
-        ["algorithm=fedmgs", "compression=none", "participation=1.0"],
-        ["algorithm.control_variate_rate=0", "exchange=gossip", "compression=none"],
         ["compression={name: bernoulli, p: 0.5, inner: quantise}", "participation=1.0"],
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import shutil
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -236,12 +235,6 @@ def test_formulas_become_layers_of_torch(model):
     assert torch.equal(nn.utils.parameters_to_vector(model.module(row).parameters()), row)
 
 
-def test_a_module_of_a_formula_draws_no_random_number():
-    before = torch.get_rng_state()
-    Mlp((6, 4, 2)).module(torch.zeros(38))
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 @pytest.mark.parametrize("loss", [CROSS_ENTROPY, SEQUENCE, MULTI_LABEL, SQUARED])
 @pytest.mark.parametrize("scale", [1.0, 30.0])
 def test_outputs_of_a_mixture_have_the_loss_of_what_is_deployed(loss, scale):
@@ -274,27 +267,6 @@ def finished(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (lambda run: run.parent / "none", r"run is '.*none', which is missing; it must be a run"),
-        (lambda run: run / "config.yaml", "which is a file; it must be a run directory"),
-        (lambda run: run.parent, "which holds no checkpoint of a run"),
-    ],
-)
-def test_what_is_no_run_is_refused(finished, spoil, message):
-    with pytest.raises(InputError, match=message):
-        mpifed.load(spoil(finished))
-
-
-def test_checkpoints_that_are_all_damaged_are_refused(finished, tmp_path):
-    folder = shutil.copytree(finished, tmp_path / "run")
-    for path in (folder / "checkpoints").iterdir():
-        path.write_bytes(b"nothing")
-    with pytest.raises(InputError, match=r"holds no intact checkpoint: .*round-000003"):
-        mpifed.load(folder)
-
-
 def test_a_checkpoint_of_another_version_is_refused(finished, monkeypatch):
     monkeypatch.setattr(layout, "FORMAT", 2)
     with pytest.raises(InputError, match="says format 1, and this mpifed reads 2"):
@@ -310,14 +282,6 @@ def test_wrong_numbers_are_refused(finished, tmp_path):
     with pytest.raises(InputError, match="algorithm 'local' has no model that all clients share"):
         trained.save(tmp_path / "model.pt")
     assert not any(tmp_path.iterdir())
-
-
-def test_a_component_that_is_not_there_and_a_path_that_cannot_be_written(tmp_path):
-    trained = mpifed.load(mpifed.run("synthetic-fedem", output=tmp_path / "r", **BINARY).directory)
-    with pytest.raises(InputError, match="component is 3; allowed: 0 to 2"):
-        trained.state_dict(3)
-    with pytest.raises(InputError, match="which cannot be written: No such file or directory"):
-        trained.save(tmp_path / "none" / "model.pt")
 
 
 def test_a_run_without_a_predictor_is_refused(tmp_path):

@@ -211,18 +211,6 @@ def test_autocast_is_refused_where_it_would_not_apply(words, message, tmp_path, 
     assert done.code == 2 and message in done.messages[0], done.err
 
 
-def test_masks_are_made_from_names():
-    model = model_of(NormalisedTwice)
-    split = model.n_parameters - model.n_buffers
-    norm = model.mask(["norm"])
-    assert int(norm[:split].sum()) == 12 and bool(norm[split:].all())
-    assert int(model.mask(["*.bias"]).sum()) == 6 + 3 + 6
-    assert int(model.mask(["head.weight", "body"]).sum()) == 18 + 42
-    assert not model.mask([]).any() and bool(model.mask(["*"]).all())
-    with pytest.raises(InputError, match=r"layers has 'heads'.*did you mean 'head'\?"):
-        model.mask(["heads"], "layers")
-
-
 def test_masks_of_models_with_formulas():
     assert Linear(3, 2).mask(["bias"]).tolist() == 6 * [False] + 2 * [True]
     layered = Mlp((3, 4, 2))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from commands import call
-from network_modules import Constants, Normalised, Recurrent
+from network_modules import Constants, Normalised
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -212,34 +212,6 @@ def test_stacked_convolutions_are_the_groups_of_one():
             parameters, torch.rand(rows, 4, 8, 8), torch.zeros(rows, 4).long(), torch.ones(rows, 4)
         )
     assert groups == [rows, -rows]
-
-
-def test_rows_are_let_go_of():
-    model = model_of("lstm")
-    model.shared_logits(row_of(model).float()[None], torch.rand(2, 8, 8))
-    assert isinstance(model.network, Recurrent)
-    assert sum(p.numel() for p in model.network.parameters()) == 0
-
-
-def test_a_module_is_walked_once_and_not_for_every_part_of_the_samples(monkeypatch):
-    model, x, y = model_of("cnn", norm=True), torch.rand(2, 8, 8), torch.tensor([1, 2])
-    row = row_of(model).float()
-    gradient = torch.empty(model.n_parameters - model.n_buffers)
-
-    def compute() -> tuple[torch.Tensor, torch.Tensor]:
-        outputs = [model.shared_logits(row[None], x) for _ in range(2)]
-        with model.training(row.clone(), gradient) as step:
-            step(x, y, torch.ones(2))
-        assert torch.equal(*outputs)
-        return outputs[0], gradient.clone()
-
-    def refused(*_, **__):
-        raise AssertionError("the module is walked again")
-
-    expected = compute()
-    for walk in ("named_modules", "named_parameters", "named_buffers", "get_submodule", "_apply"):
-        monkeypatch.setattr(nn.Module, walk, refused)
-    assert all(map(torch.equal, compute(), expected))
 
 
 @pytest.mark.parametrize(

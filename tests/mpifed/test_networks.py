@@ -31,17 +31,6 @@ def test_parameters_are_counted_as_in_the_papers(name, shape, n_classes, options
     assert size(made(name, shape, n_classes, **options)) == parameters
 
 
-@pytest.mark.parametrize("options", [{}, {"variant": "published"}])
-@pytest.mark.parametrize("shape", [(20, 24), (1, 20, 24), (3, 20, 24), (20, 24, 3)])
-def test_images_have_their_channels_first_or_last(shape, options):
-    network = made("cnn", shape, 7, **options).eval()
-    x = torch.rand(5, *shape)
-    assert network(x).shape == (5, 7)
-    if shape == (20, 24, 3):
-        other = made("cnn", (3, 20, 24), 7, **options).eval()
-        assert torch.equal(network(x), other(x.movedim(-1, 1)))
-
-
 def test_the_width_of_mobilenet_is_a_factor_rounded_to_eights():
     network = made("mobilenet_v2", (3, 32, 32), width=0.75)
     widths = [network.features[i].conv[-1].num_features for i in range(1, 18)]
@@ -108,31 +97,11 @@ def test_two_classes_have_one_output(name):
     "name, shape, task, options, words",
     [
         ("cnn", (784,), "classification", {}, r"samples of shape \(784,\); reshape them"),
-        ("mobilenet_v2", (2, 3, 4, 5), "classification", {}, "needs images"),
-        ("resnet18", (80,), "sequence", {}, "allowed: lstm"),
-        ("linear", (80,), "sequence", {}, "allowed: lstm"),
         ("cnn", (5, 9), "classification", {}, "at least 6 x 6 pixels, but 'drawn' has 5 x 9"),
-        (
-            "cnn",
-            (15, 28),
-            "classification",
-            {"variant": "published"},
-            "variant=reddi takes 6 x 6",
-        ),
         ("resnet34", (3, 8, 8), "classification", {"groups": 3}, "groups is 3; it must divide 64"),
-        ("lstm", (28, 28), "classification", {}, "use cnn for images"),
-        ("lstm", (80,), "regression", {}, "the task regression"),
         ("lstm", (80,), "sequence", {"weighting": "published"}, "does not count its labels"),
-        ("cnn", (28, 28), "classification", {"new_classifier": True}, "no model.weights"),
     ],
 )
 def test_data_that_do_not_fit_get_one_sentence(name, shape, task, options, words):
     with pytest.raises(InputError, match=words):
         made(name, shape, 10, task, **options)
-
-
-@pytest.mark.parametrize("codes", [[0.5, 1.0], [0.0, 10.0], [-1.0, 3.0], [float("nan"), 0.0]])
-def test_numbers_that_are_no_codes_of_characters_get_one_sentence(codes):
-    network = made("lstm", (2,), 10, "sequence", hidden=3)
-    with pytest.raises(InputError, match="whole numbers from 0 to 9"):
-        network(torch.tensor([codes]))

@@ -148,33 +148,3 @@ def test_what_parts_of_a_round_return_has_the_form_of_what_they_were_given(kind,
     done = call([*words, "--output", tmp_path / "run"], capfd)
     word = "correction.step" if kind is Forgets else kind.__name__
     assert done.code == 1 and word in done.err, done
-
-
-def odd_rounds_only(n, round):
-    """A schedule without a matrix for even rounds."""
-    return np.eye(n) if round % 2 else None
-
-
-def odd_sums(n, round):
-    """A schedule whose later matrices do not average."""
-    return np.eye(n) * (1 if round < 3 else 2)
-
-
-def no_round(n):
-    """A schedule that is no schedule."""
-    return np.eye(n)
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("odd_rounds_only", "for round 2: NoneType is not a matrix"),
-        ("odd_sums", "for round 3: the matrix is not a mixing matrix: rows do not sum to one"),
-        ("no_round", "write def function(n, round) for one that returns the matrix of a round"),
-    ],
-)
-def test_a_round_of_a_schedule_without_a_mixing_matrix_is_named(name, said, tmp_path, capfd):
-    words = [*WORDS, "algorithm=fedavg", "exchange=gossip"]
-    words += [f"exchange.schedule={__name__}:{name}", "--output", tmp_path / "run"]
-    done = call(words, capfd)
-    assert done.code in (1, 2) and said in done.err, done

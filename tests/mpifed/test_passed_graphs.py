@@ -116,25 +116,12 @@ def test_a_function_may_return_graphs(tmp_path):
     ("given", "words"),
     [
         ({"topology": nx.DiGraph([(0, 1)])}, "topology: the graph is directed"),
-        ({"topology": nx.Graph([(0, "a")])}, "topology: the graph has labels that cannot be sort"),
-        ({"topology": nx.empty_graph(0)}, "topology: the graph has no node"),
-        ({"topology": nx.cycle_graph(5)}, "edges: n is 7, but the graph has 5 nodes"),
         ({"topology": nx.empty_graph(N)}, "is disconnected"),
-        ({"topology": W}, "topology: it is ndarray, but a graph is wanted; pass .* as weights"),
         ({"weights": np.eye(N) / 2}, "weights: the matrix is not a mixing matrix: rows do not sum"),
-        ({"weights": np.ones(3)}, "weights: .*"),
-        ({"weights": W[:3, :3]}, "not a mixing matrix"),
         ({"weights": W, "topology": "ring"}, "has its own edges: leave topology out"),
-        ({"weights": W, "schedule": "static"}, "has its own edges: leave schedule out"),
-        ({"schedule": []}, "schedule: it is empty"),
         ({"schedule": [W, np.eye(3)]}, "schedule: a periodic schedule needs matrices of one size"),
-        ({"schedule": [np.eye(3)]}, "matrices: n is 7, but the text has 3 nodes"),
-        ({"schedule": topologies.build_schedule("equitopo", N)}, "schedule: its period is None"),
         ({"schedule": not_square}, r"not_square for round 1: the matrix has shape \(7, 2\)"),
         ({"schedule": mass_lost}, "mass_lost for round 1: .* rows do not sum to one by 0.5"),
-        ({"schedule": lambda n, round: W}, "schedule is a lambda, which a configuration cannot"),
-        ({"topology": "ring", "exchange.topology": "ring"}, "topology and exchange.topology are"),
-        ({"topology": "ring", "exchange": "server"}, "Unknown option 'exchange.topology'"),
     ],
 )
 def test_what_is_none_of_these_is_refused_before_training(tmp_path, given, words):
@@ -148,8 +135,6 @@ def test_what_is_none_of_these_is_refused_before_training(tmp_path, given, words
     [
         ("0-1 1_2", "edges: '1_2' is not of the form 0-1, 0-1:0.5 or 0>1:0.5"),
         ("0-3", "edges: '0-3' must join two different nodes of 0 .. 2"),
-        ("0-1 2>0", "edges: '2>0' is an arc"),
-        ("0-1:1.1.1", "edges: '0-1:1.1.1' is not of the form"),
     ],
 )
 def test_bad_texts_of_edges_are_refused(text, words):

@@ -23,11 +23,6 @@ class Plain(FedAvg):
 
 
 @dataclass(frozen=True)
-class Bare:
-    model: torch.Tensor
-
-
-@dataclass(frozen=True)
 class Kept:
     extra: torch.Tensor = state.client()
 
@@ -39,39 +34,11 @@ class NoState(Plain):
         super().round(state, clients, channel, draws)
 
 
-class OtherState(Plain):
-    """Returns the tensor of the state alone."""
-
-    def round(self, state, clients, channel, draws):
-        return super().round(state, clients, channel, draws).optimizer
-
-
-class BareInit(Plain):
-    """Starts from a tensor."""
-
-    def init(self, clients, exchange, draws, dtype):
-        return torch.zeros(3)
-
-
-class Unprepared(Plain):
-    """Forgets to return the state that it prepared."""
-
-    def prepare(self, state, clients, exchange, draws):
-        return None
-
-
 class NoPredictor(Plain):
     """Forgets to return the predictor."""
 
     def deploy(self, state, clients, draws):
         Predictor(state.model)
-
-
-class NoAdaption(Plain):
-    """Deploys a tensor to unseen clients."""
-
-    def adapt(self, state, clients, exchange, draws):
-        return state.model
 
 
 class Undeclared(Plain):
@@ -90,13 +57,6 @@ class Grows(Plain):
         return replace(state, model=state.model.repeat(1, 2))
 
 
-class Unowned(Plain):
-    """Begins with a state whose field says not to whom it belongs."""
-
-    def init(self, clients, exchange, draws, dtype):
-        return Bare(torch.zeros(1, 5))
-
-
 class Sparse(Plain):
     """Keeps a tensor that no file can hold."""
 
@@ -106,14 +66,9 @@ class Sparse(Plain):
 
 WRONG = {
     NoState: "round returned NoneType; it must return FedAvgState",
-    OtherState: "round returned SgdState; it must return FedAvgState",
     Grows: "round returned a state whose model is",
-    BareInit: "init returned Tensor",
-    Unowned: "declared as model: Tensor = state.server()",
     Sparse: "extra is torch.sparse_coo",
-    Unprepared: "prepare returned NoneType",
     NoPredictor: "deploy returned NoneType; it must return a Predictor",
-    NoAdaption: "adapt returned Tensor; it must return a Predictor",
     Undeclared: "measure returned ['objectives']; columns declares objective",
 }
 
@@ -121,8 +76,6 @@ WRONG = {
 @pytest.mark.parametrize("kind", WRONG, ids=lambda kind: kind.__name__)
 def test_a_wrong_result_names_class_and_method(kind, tmp_path, capfd):
     words = [*WORDS, f"algorithm={__name__}:{kind.__name__}", "--output", tmp_path / "run"]
-    if kind is NoAdaption:
-        words.append("evaluation.unseen_fraction=0.5")
     done = call(words, capfd)
     assert done.code == 2, done
     (line,) = done.err.splitlines()

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 
 import numpy as np
 import pytest
 import torch
-from commands import TINY, call, in_child, rows
+from commands import in_child, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from on_ranks import SMALL, differences, folder_of, run
 
 from mpifed import state
 from mpifed.algorithms.global_model.scaffold import ScaffoldState
-from mpifed.checkpoint.row_file import RowFile, why_unusable
+from mpifed.checkpoint.row_file import RowFile
 from mpifed.data.sources.synthetic import ROWS_BLOCK as BLOCK
 from mpifed.data.sources.synthetic import DrawnRows
-from mpifed.errors import InputError, RunError
+from mpifed.errors import RunError
 from mpifed.federation.clients import contiguous_owners
 from mpifed.local.optimizers import SgdState
 from mpifed.mpi.communicator import Alone, world
@@ -143,38 +142,6 @@ def test_a_full_disk_is_said_before_a_row_is_written(tmp_path, monkeypatch):
         RowFile(tmp_path).hold(made(3, 2, 0), False)
 
 
-def test_a_place_that_takes_no_files_is_not_called_full(monkeypatch, tmp_path):
-    def refuse(*_: object, **more: object) -> None:
-        raise OSError(errno.ENOENT, "No such file or directory")
-
-    monkeypatch.setattr("mpifed.checkpoint.row_file.os.open", refuse)
-    monkeypatch.setattr("mpifed.checkpoint.row_file.tempfile.mkstemp", refuse)
-    with pytest.raises(RunError, match=r"cannot hold .*: No such file or directory; storage"):
-        RowFile(tmp_path).hold(made(3, 2, 0), False)
-
-
-def test_a_directory_where_no_file_can_be_made_is_refused(tmp_path, capfd):
-    words = [*TINY, "storage.state=disk", "storage.directory=/proc"]
-    ended = call([*words, "--output", tmp_path / "run"], capfd)
-    assert (ended.code, len(ended.messages)) == (2, 1)
-    assert "storage.directory is '/proc', where no file for clients' states can be" in ended.err
-    assert "No such file or directory" in ended.err and "room" not in ended.err
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_usable_directory_is_left_as_it_was(tmp_path):
-    assert why_unusable(tmp_path) is None
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_directory_that_is_not_there_is_refused(tmp_path, capfd):
-    words = [*TINY, "storage.state=disk", f"storage.directory={tmp_path / 'no'}"]
-    ended = call([*words, "--output", tmp_path / "run"], capfd)
-    assert (ended.code, len(ended.messages)) == (2, 1)
-    assert "storage.directory is " in ended.err
-    assert not (tmp_path / "run").exists()
-
-
 @given(
     count=st.sampled_from([1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7]),
     one_hot=st.booleans(),
@@ -210,20 +177,3 @@ def test_owners_do_not_depend_on_how_work_is_added_up(work, ranks, window):
         assert (contiguous_owners(np.array(work), ranks) == expected).all()
     finally:
         clients.WINDOW = before
-
-
-def test_a_run_of_an_earlier_version_has_no_section_storage(tmp_path):
-    from mpifed.config.configuration import completed
-    from mpifed.results.configurations import read_stored
-
-    run("synthetic-fedem", {**SMALL, "rounds": 2}, tmp_path / "run", Alone())
-    path = tmp_path / "run" / "config.yaml"
-    text = path.read_text()
-    kept = [line for line in text.splitlines() if not line.startswith("storage")]
-    path.write_text("\n".join(kept) + "\n")
-    stored = read_stored(path)
-    assert "storage" not in stored
-    assert completed(stored)["storage"] == {"samples": None, "state": "memory", "directory": None}
-    path.write_text("\n".join([*kept, "storage: 3"]) + "\n")
-    with pytest.raises(InputError, match="storage is not a mapping"):
-        read_stored(path)

@@ -172,15 +172,9 @@ def test_sites_of_a_file(tmp_path):
     ("section", "options", "words"),
     [
         ("network", {"latency": -1}, "network.latency is -1; it must be a number, at least 0"),
-        ("network", {"bandwith": 1}, "did you mean 'bandwidth'"),
-        ("network", {"path": "x.csv", "latency": 1}, "network.path is given beside"),
         ("network", {"server": 1}, "network.server is 1, a site of a file"),
-        ("compute", {"name": "gamma"}, "compute.name is 'gamma'; .*allowed: constant, lognormal"),
         ("compute", {"name": "lognormal", "seconds": 1}, "compute.client_sigma or"),
-        ("compute", {"round_sigma": 1}, "are for 'lognormal', but compute.name is 'constant'"),
-        ("compute", {"name": "measured", "seconds": 1}, "finds the seconds itself"),
         ("compute", {"name": "trace"}, "compute.path is empty"),
-        ("compute", {"path": "x.csv"}, "compute.name is 'constant' and compute.path is given"),
     ],
 )
 def test_wrong_sections_are_refused(section, options, words):
@@ -200,8 +194,6 @@ def test_sections_that_say_nothing_are_not_stored():
     [
         ({"network.path": "none.csv"}, "network.path: cannot read .*none.csv"),
         ({"network.path": "sites.csv", "clients": 2}, "3 sites, but there are 2 clients"),
-        ({"network.path": "sites.csv", "network.server": 3}, "3 sites; allowed: 0 to 2"),
-        ({"compute": {"name": "trace", "path": "sites.csv"}}, "3 columns, but there are 7 clients"),
     ],
 )
 def test_wrong_files_are_refused_before_training(tmp_path, monkeypatch, options, words):
@@ -231,9 +223,7 @@ def test_a_report_draws_accuracy_over_the_clock(tmp_path):
     assert "Simulated seconds" in (tmp_path / "out" / "table.md").read_text()
 
 
-@pytest.mark.parametrize(
-    "times", [[], [0.5, -1.0], [-0.5, 1.0], [0.5, np.inf], [[0.5, 1.0]], ["now"]], ids=str
-)
+@pytest.mark.parametrize("times", [[0.5, -1.0], [-0.5, 1.0]], ids=str)
 def test_times_that_no_run_writes_are_refused(tmp_path, times):
     with h5py.File(tmp_path / "meta.h5", "w") as file:
         file["simulated"] = times

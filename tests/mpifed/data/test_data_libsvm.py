@@ -164,16 +164,10 @@ def test_pieces_and_clients_asked_for_change_nothing(tmp_path: Path, monkeypatch
 
 BAD = {
     "empty": (b"", "holds no sample"),
-    "only comments": (b"# a\n", "holds no sample"),
     "words": (b"1 2:3\nfoo\n", "could not convert"),
-    "several labels": (b"1,2 3:4\n", "could not convert"),
     "not in order": (b"1 2:3 1:4\n", "sorted and unique"),
-    "a feature 0": (b"1 0:3\n2 1:4\n", "a feature 0; they count from 1"),
-    "a negative feature": (b"1 -4:1\n", "Invalid index -4"),
     "nan": (b"1 1:nan\n2 1:1\n", "not finite"),
-    "an infinite label": (b"inf 1:2\n2 1:1\n", "not finite"),
     "one label": (b"1 1:1\n1 1:2\n", "1 labels"),
-    "bytes": (b"\xff\xfe\x00", "could not convert"),
 }
 
 

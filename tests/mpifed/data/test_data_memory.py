@@ -11,7 +11,6 @@ import pytest
 from published import write_cifar_10
 from test_data_leaf import femnist_users, leaf_file
 from test_data_pictures import hub
-from test_data_texts import play_of
 
 from mpifed.components.registry import find
 from mpifed.data.sources import csv_file
@@ -46,11 +45,8 @@ def write_npz(folder: Path) -> str:
 
 CASES = {
     "cifar10": ("raw", write_cifar),
-    "femnist": ("raw", write_femnist),
     "parquet": ("raw", write_parquet),
-    "npz": ("path", write_npz),
     "csv": ("path", lambda folder: written(folder, "own.csv", b"a,label\n" + b"1,0\n" * 900)),
-    "shakespeare": ("path", lambda folder: written(folder, "p.txt", play_of([900]).encode())),
 }
 
 

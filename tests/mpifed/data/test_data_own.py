@@ -337,19 +337,10 @@ def test_numbers_come_back_bit_for_bit(tmp_path_factory, values):
 
 
 BAD_CSV = {
-    "empty": ("", {}, "first line must name each column"),
     "twice": ("a,a\n1,2\n", {}, "first line must name each column"),
-    "no sample": ("age,risk\n", {}, "no sample below its first line"),
     "short": ("age,risk\n1,low\n2\n", {}, "line 3 has 1 columns, but the first 2"),
     "word": ("age,risk\n1,low\n\nold,low\n", {}, "line 4: .*'old'"),
-    "nan": ("age,risk\n1,low\nnan,low\n", {}, "sample 1 has a value that is not finite"),
     "label": (CSV, {"label": "rosk"}, "data.label is 'rosk', .* did you mean 'risk'"),
-    "client": (CSV, {"client": "who"}, "data.client is 'who'"),
-    "features": (CSV, {"features": ["aged"]}, "data.features is 'aged'"),
-    "no inputs": ("risk\nlow\n", {}, "no column of inputs"),
-    "long": ("age,risk\n1," + "x" * 300, {}, "more than 200 characters"),
-    "a field without end": ('age,risk\n1,"' + "x" * 200_000, {}, "field larger"),
-    "delimiter": (CSV, {"delimiter": ",,"}, "must be one character, or tab"),
     "no labels to deal by": (CSV, {"label": "dose", "features": ["age"], "partition": "dirichlet"},
                              "no labels to deal by"),
 }  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import gzip
 import io
 import lzma
@@ -117,26 +116,14 @@ class Call:
 
 HOSTILE = {
     "a command": (pickle.dumps(Call(os.system, "touch pwned")), "posix.system"),
-    "a class": (pickle.dumps(collections.OrderedDict(a=1)), "collections.OrderedDict"),
     "builtins": (pickle.dumps(Call(eval, "1+1")), "builtins.eval"),
-    "an object of numpy": (b"cnumpy\nsave\n(U\x01xK\x01tR.", "numpy.save"),
     "objects in an array": (pickle.dumps(np.array([{}, 1], object)), "not of numbers"),
-    "records": (pickle.dumps(np.zeros(2, [("a", "f8")])), "not of numbers"),
-    "a set": (pickle.dumps({1, 2}), "set"),
-    "another codec": (b"c_codecs\nencode\n(X\x01\x00\x00\x00aX\x03\x00\x00\x00zipt R."
-                      .replace(b"t R", b"tR"), "not a dictionary"),
-    "a function": (b"c_codecs\nencode\n.", "not a dictionary"),
-    "a changed function": (b"c_codecs\nencode\n}b.", "not a dictionary"),
-    "a huge memo": (b"K\x01r\xff\xff\xff\x7f.", "not a dictionary"),
     "a shape that lies": (
         b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
         b"(K\x01(J\xff\xff\xff\x7ftcnumpy\ndtype\nU\x02u1K\x00K\x01\x87R\x89U\x02abtb.",
         "reshape",
     ),
-    "empty": (b"", "cannot be read"),
-    "not a pickle": (b"\x89PNG\r\n", "cannot be read"),
     "cut": (pickle_2({"data": np.zeros((3, 4), np.uint8)})[:-30], "cannot be read"),
-    "a list in itself": (b"](\x940.".replace(b"(\x940", b"q\x00h\x00a"), "not a dictionary"),
 }  # fmt: skip
 
 
@@ -171,16 +158,9 @@ def rewritten(**changes):
 
 
 BAD = {
-    "wide": (rewritten(data=np.zeros((40, 3000), np.uint8)), r"shape \(40, 3000\)"),
-    "no pictures": (rewritten(data=[1, 2]), "cannot be read"),
     "few labels": (rewritten(labels=[0] * 39), "not 40 whole numbers"),
     "a label too high": (rewritten(labels=[10] * 40), r"not among 0 \.\. 9"),
-    "texts as labels": (rewritten(labels=["a"] * 40), "not 40 whole numbers"),
     "nothing": (lambda folder: [path.unlink() for path in folder.iterdir()], "no file 'data_ba"),
-    "names": (
-        lambda folder: (folder / "batches.meta").write_bytes(pickle_2({"label_names": ["a"]})),
-        "1 names of 10 labels",
-    ),
 }  # fmt: skip
 
 

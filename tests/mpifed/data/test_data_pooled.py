@@ -156,43 +156,16 @@ TRAIN, LABELS = "train-images-idx3-ubyte.xz", "train-labels-idx1-ubyte"
 TEST = "t10k-images-idx3-ubyte.gz"
 BAD = {
     "images missing": (lambda d: (d / TRAIN).unlink(), "no file 'train-images-idx3-ubyte'"),
-    "labels missing": (lambda d: (d / LABELS).unlink(), "no file 'train-labels-idx1-ubyte'"),
     "labels for images": (swap, "is not an IDX file of 3"),
-    "empty": (change(LABELS, lambda data: b""), "is not an IDX file of 1"),
     "labels truncated": (change(LABELS, lambda data: data[:-1]), "truncated"),
-    "labels too many": (change(LABELS, lambda data: data + b"1"), "continues after"),
     "counts differ": (
         change(LABELS, lambda data: data[:4] + b"\0\0\0\x07" + data[8:15]),
         "has 7 labels for 300 images",
     ),
-    "images truncated": (
-        change(TRAIN, lambda data: lzma.compress(lzma.decompress(data)[:-5])),
-        "truncated",
-    ),
-    "images too many": (
-        change(TEST, lambda data: gzip.compress(gzip.decompress(data) + b"1")),
-        "continues after",
-    ),
     "xz truncated": (change(TRAIN, lambda data: data[:-200]), "cannot be read"),
-    "gz truncated": (change(TEST, lambda data: data[:-200]), "cannot be read"),
-    "gz damaged": (
-        change(TEST, lambda data: data[:600] + bytes(99) + data[699:]),
-        "cannot be read|truncated",
-    ),
-    "gz checksum": (change(TEST, lambda data: data[:-8] + bytes(8)), "cannot be read"),
-    "no xz": (change(TRAIN, lzma.decompress), "cannot be read"),
     "sides of 0": (
         change(TEST, lambda d: gzip.compress(gzip.decompress(d)[:8] + bytes(8))),
         "dimensions are",
-    ),
-    "shapes differ": (
-        change(
-            TEST,
-            lambda data: gzip.compress(
-                gzip.decompress(data)[:8] + b"\0\0\0\x04\0\0\0\x05" + gzip.decompress(data)[16:]
-            ),
-        ),
-        r"\(5, 4\), but those of .* \(4, 5\)",
     ),
 }
 

@@ -288,15 +288,8 @@ def dealt(source: Source, n_clients: int = 3, further=None, **options) -> DealtD
     ("source", "options", "message"),
     [
         (made(60), {"partition": "natural"}, "has no sources to deal by; allowed: contiguous"),
-        (made(60), {"partition": "pachinko"}, "has no coarse labels to deal by"),
         (made(60, task="regression"), {}, r"'dirichlet', but 'made' has no labels .* allowed: con"),
         (made(60), {"split": "published"}, "no published test part"),
-        (made(60), {"rotations": [90.0]}, r"turn pictures, but .* has the shape \(3,\)"),
-        (
-            made(60, is_test=np.arange(60) < 20),
-            {"split": "published", "partition": "contiguous"},
-            "'made' has no sample of the published training part for client 0",
-        ),
     ],
 )
 def test_what_the_samples_do_not_have_is_refused(source, options, message):

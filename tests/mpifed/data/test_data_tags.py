@@ -249,19 +249,10 @@ def put(name: str, values):
 
 BAD = {
     "no clients": (without("client"), "no array 'client'"),
-    "no tags": (without("y_indptr"), "no array 'y_indptr'"),
-    "no samples' features": (without("x_data"), "no array 'x_data'"),
     "too few clients": (put("client", [0, 0, 1]), "3 samples in client, 72 in x"),
-    "no sample": (put("client", np.zeros(0, int)), "0 samples in client"),
-    "clients in fractions": (put("client", np.zeros(72)), "not whole numbers"),
     "a tag too many": (put("y_tags", 5), "indices must be"),
-    "a feature too many": (put("x_features", 11), "indices must be"),
     "falling rows": (put("y_indptr", [0, 2, 1]), "never fall"),
-    "values missing": (put("x_data", np.ones(3)), "same size"),
     "not a number": (lambda a: a["x_data"].__setitem__(5, np.nan), "not finite"),
-    "embeddings of others": (put("embeddings", np.ones((3, 2))), "not 8 rows"),
-    "held out too few": (put("held_out", [True]), "1 in held_out"),
-    "x in three dimensions": (put("x", np.zeros((2, 2, 2))), "not real numbers in 2 dimensions"),
 }
 
 

@@ -116,31 +116,11 @@ def read_again(folder: Path, contents: Contents) -> Description:
 TWOS = np.full((4, 4), 2, np.int16)
 BAD = {
     "an unknown task": ("multi_label", attribute("task", "multilabel"), "mean 'multi_label'"),
-    "a task in numbers": ("multi_label", attribute("task", 3), "'task' is .. not a text"),
     "other tags": ("multi_label", attribute("n_classes", 3), "(4, 4), .. (samples, 3)"),
-    "tags in one row": ("multi_label", put("train/y", np.zeros(4, np.int8)), "(samples, 4)"),
-    "tags in fractions": (
-        "multi_label",
-        put("train/y", np.zeros((4, 4))),
-        "for whole numbers",
-    ),
     "one label a sequence": ("sequence", put("train/y", np.zeros(4, np.int8)), "(samples, 5)"),
-    "labels in fractions": ("sequence", put("train/y", np.zeros((4, 5))), "for whole numbers"),
     "a label of 3": ("sequence", entry("train/y", (3, 2), 3), "the label 3, .. 0 .. 2 .. client 1"),
-    "counts below zero": ("sequence", put("label_counts", np.array([1, -1, 2])), "from 0 on"),
-    "too few counts": ("classification", put("label_counts", np.array([1, 2])), "3 whole numbers"),
-    "counts in parts": ("sequence", put("label_counts", np.ones(3)), "3 whole numbers"),
     "a tag of 2": ("multi_label", entry("train/y", (3, 1), 2), "neither 0 nor 1 in row 3 .. 1"),
-    "a tag of 256": ("multi_label", put("train/y", 128 * TWOS), "neither 0 nor 1 in row 0"),
-    "too few targets": ("regression", put("test/y", np.zeros((2, 2))), "y of shape (2, 2)"),
-    "targets in words": (
-        "regression",
-        put("test/y", np.array([[b"a"] * 2] * 3)),
-        "for real",
-    ),
     "a target missing": ("regression", entry("val/y", (1, 0), np.nan), "target .. client 1"),
-    "targets of nothing": ("unlabelled", attribute("n_classes", 2), "it must be 0"),
-    "nothing of targets": ("regression", attribute("n_classes", 0), "at least 1"),
     "some tests": ("unlabelled", put("test/offsets", [0, 0, 3]), "client 0 has no test"),
 }
 
