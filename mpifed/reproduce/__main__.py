@@ -23,6 +23,7 @@ from mpifed.errors import (
 )
 from mpifed.reproduce.studies import Figure, Study, Table, papers, studies
 from mpifed.results.run_directories import check_output
+from mpifed.watchdog.launcher import check_one_process
 
 if TYPE_CHECKING:
     from mpifed.reproduce.tables import Plan
@@ -32,6 +33,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run the command."""
     given = list(sys.argv[1:] if words is None else words)
     try:
+        check_one_process("leave the launcher out")
         options = parser().parse_intermixed_args(given)
         known: dict[str, Study] = studies(options.paper)
         if options.list:
