@@ -16,8 +16,6 @@ SHELL = [
     *(ROOT / "scripts" / name for name in ("docs", "environment.sh", "quickstart", "test")),
     *(ROOT / "scripts" / "slurm" / name for name in ("install", "settings.sh", "start", "stop")),
     ROOT / ".ci" / "run",
-    ROOT / "jobs" / "lib" / "mpifed_job.sh",
-    *sorted((ROOT / "jobs" / "templates").glob("*.sbatch")),
 ]
 
 
@@ -60,10 +58,10 @@ def shipped_files() -> set[str]:
                 continue
             if path.is_file() and path.suffix != ".py":
                 found.add(str(path.relative_to(ROOT)))
-    templates = [path for path in ROOT.glob("mpifed/jobs/*/*") if path.suffix != ".pyc"]
-    found |= {str(path.relative_to(ROOT)) for path in templates}
-    folders = {"experiments", "templates", "lib", "sites", "examples", "tuned", "page"}
-    assert folders | {"mpifed", "topologies"} == {Path(name).parent.name for name in found}
+    linked = [*ROOT.glob("mpifed/jobs/files/*"), *ROOT.glob("mpifed/jobs/files/*/*")]
+    found |= {str(path.relative_to(ROOT)) for path in linked if path.is_file()}
+    folders = {Path(name).parent.name for name in found}
+    assert {"experiments", "files", "sites", "examples", "templates", "topologies"} <= folders
     return found
 
 
