@@ -103,15 +103,6 @@ def test_ranks_of_their_own_call_it_and_show_one_line(tmp_path: Path, capfd, mon
     assert [line[:9] for line in shown] == ["round 0/4", "round 2/4", "round 4/4"]
 
 
-def test_progress_is_a_line_for_each_recorded_round_in_a_pipe(tmp_path: Path, capsys) -> None:
-    mpifed.run(**SMALL, output=tmp_path / "one", progress=True)
-    shown = capsys.readouterr().out.splitlines()
-    assert [line[:9] for line in shown] == ["round 0/4", "round 2/4", "round 4/4"]
-    assert "\r" not in "".join(shown)
-    mpifed.run(**SMALL, output=tmp_path / "two")
-    assert capsys.readouterr().out == ""
-
-
 class Notebook(io.StringIO):
     """A stream as ipykernel has it."""
 
