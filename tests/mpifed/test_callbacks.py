@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import math
-import sys
 from pathlib import Path
 
 import heard
@@ -53,18 +52,6 @@ def test_what_the_function_raises_ends_the_run_and_it_can_be_resumed(tmp_path: P
 
 def _interrupt(recorded) -> None:
     raise KeyboardInterrupt
-
-
-def test_with_ranks_of_their_own_it_must_be_importable(tmp_path: Path, monkeypatch) -> None:
-    place = tmp_path / "run"
-    with pytest.raises(InputError, match=r"on_round is '.*lambda>', which ranks of their own"):
-        mpifed.run(**SMALL, output=place, ranks=2, on_round=lambda recorded: None)
-    monkeypatch.setattr(sys.modules["__main__"], "mine", heard.write, raising=False)
-    with pytest.raises(InputError, match="'__main__:mine', which ranks of their own cannot"):
-        monkeypatch.setattr(heard.write, "__module__", "__main__")
-        monkeypatch.setattr(heard.write, "__qualname__", "mine")
-        mpifed.run(**SMALL, output=place, ranks=2, on_round=heard.write)
-    assert not place.exists()
 
 
 def test_the_command_calls_a_function_by_name(tmp_path: Path, capfd, monkeypatch) -> None:

@@ -156,45 +156,6 @@ def refused(message: str, *arguments, n_clients: int = 3, **options):
         of_arrays(mpifed.arrays(*arguments, **options), n_clients)
 
 
-def test_arrays_that_do_not_fit_are_refused():
-    refused(r"x has 90 samples, but targets have the shape \(80,\)", X, Y[:80])
-    refused(r"x has 90 samples, but clients have the shape \(9,\)", X, Y, clients=WHOSE[:9])
-    refused(r"of shape \(90,\)", X[:, 0], Y)
-    refused("x of sample 1 has a value that is not finite", [[1.0], [np.nan]], [0, 1])
-    refused("x is <U1 .* must hold numbers", [["a"], ["b"]], [0, 1])
-    refused(
-        "rows have different lengths",
-        [[1.0], [1.0, 2.0]],
-        [0, 1],
-    )
-    refused("each client must be a whole number or a text", X, Y, clients=X[:, 0])
-    refused("marks of test samples must be 0 or 1", X, Y, is_test=Y)
-    refused(r"labels have the shape \(90, 4\)", X, X, task="classification")
-    refused("each label must be a whole number or a text", X, X[:, 0], task="classification")
-    refused("a target is not finite", X, np.where(Y > 1, np.nan, 0.0))
-    refused("neither 0 nor 1", X, Y, task="multi_label")
-    refused("there are no targets, but data.task is 'regression'", X, task="regression")
-    refused("clients is 3, but only 1 sources", X, Y, clients=np.zeros(90, int))
-    refused("has targets already, but y is given too", Pairs(), Y)
-    refused("must hold pairs", _Singles())
-    refused("no client of each sample is given", X, Y, partition="natural")
-    with pytest.raises(InputError, match="have different shapes, as"):
-        mpifed.arrays(_Ragged())
-
-
-class _Singles(Dataset):
-    def __len__(self) -> int:
-        return 3
-
-    def __getitem__(self, number: int):
-        return X[number]
-
-
-class _Ragged(_Singles):
-    def __getitem__(self, number: int):
-        return X[number, : number + 1], 0
-
-
 def test_arrays_changed_in_between_are_refused():
     own = X + 17
     data = mpifed.arrays(own, Y)
