@@ -59,14 +59,6 @@ def test_its_sweeps_are_planned(study, tmp_path):
     assert all(run.overrides["rounds"] == 3 for run in runs)
 
 
-def test_it_prints_what_it_would_run(study, capsys):
-    assert study.main(["--print", "rounds=10"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 5
-    assert all(line.startswith("python -m mpifed.sweep synthetic-gossip") for line in lines)
-    assert all("rounds=10" in line and "rounds=400" not in line for line in lines)
-
-
 GRAPH = {"name": "gossip", "topology": "ring", "weights": "metropolis_hastings"}
 TINY = {
     **{"clients": 4, "rounds": 2, "data.n_test": 20, "data.dimension": 10, "evaluation.every": 1},
@@ -123,34 +115,3 @@ def test_its_tables_say_what_the_runs_say(page, runs, tmp_path):
     assert "5 of 423 runs are finished" in said
     assert "1 diverged" in said
     assert "1 have all 3 seeds, 1 fewer" in said
-
-
-def test_every_cell_of_the_study_has_a_row(study):
-    import study_cells
-
-    found = study_cells.cells()
-    assert len(found) == 3 * (12 + 12 + 9 + 12 + 2)
-    assert len(set(found)) == len(found)
-
-
-@pytest.mark.slow
-def test_the_page_keeps_what_is_not_between_its_marks(page, runs, tmp_path, capsys):
-    place = tmp_path / "docs" / "page.md"
-    place.parent.mkdir()
-    words = [str(runs), "--page", str(place)]
-    place.write_text("# A page\n")
-    assert page.main(words) == 2
-    assert "has no marks" in capsys.readouterr().err
-    place.write_text(f"# A page\n\n{page.BEGIN}\nold\n{page.END}\nits end\n")
-    for _ in range(2):
-        assert page.main(words) == 0
-        text = place.read_text()
-        assert text.startswith(f"# A page\n\n{page.BEGIN}\n5 of 423 runs")
-        assert text.endswith(f"{page.END}\nits end\n")
-        assert "\nold\n" not in text
-    pictures = {path.stem for path in place.parent.glob("*.png")}
-    assert pictures == set(page.CAPTIONS)
-    assert all(f"]({name}.png)" in text for name in pictures)
-    assert sorted(path.name for path in runs.with_name("runs-slow").iterdir()) == [
-        *("none-0", "none-1", "none-2", "tracking-0", "tracking-1")
-    ]

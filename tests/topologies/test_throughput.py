@@ -1,5 +1,10 @@
+""""""
+
+from __future__ import annotations
+
 import itertools
 import json
+import math
 
 import networkx as nx
 import numpy as np
@@ -7,8 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topologies import TopologyError
-from topologies.links.network import Network, network_on, read_network
+from topologies import TopologyError, build_graph, build_schedule
+from topologies.links.network import (
+    Links,
+    Network,
+    after_gossip,
+    at_sites,
+    great_circle,
+    latency_over,
+    network_on,
+    one_site,
+    read_network,
+    server_round,
+)
 from topologies.links.overlays import (
     OVERLAYS,
     cycle_time,
@@ -173,3 +189,141 @@ def test_any_delays_give_finite_cycle_times_or_a_sentence(
                 assert not slowest < 1e289
                 continue
         assert 0 <= seconds < np.inf
+
+
+def network_of_timing(n, seed):
+    random = np.random.default_rng(seed)
+    latency = 0.05 * random.random((n, n))
+    np.fill_diagonal(latency, 0)
+    bandwidth = 1e6 * (1 + random.random((n, n)))
+    rates = 1e6 * (1 + random.random((2, n)))
+    return Network(latency, bandwidth, *rates, 0.1 * random.random(n))
+
+
+def starts(overlay, net, bits, steps, rounds):
+    """The starts of all rounds of an overlay, by the clock: (rounds + 1, n)."""
+    links, work = Links(net, np.arange(net.n)), steps * net.compute
+    senders, receivers = np.array(list(overlay.edges)).reshape(-1, 2).T
+    travel = links.travel(receivers, senders, bits)
+    found = [np.zeros(net.n)]
+    for _ in range(rounds):
+        found.append(after_gossip(found[-1], work, receivers, senders, travel))
+    return np.array(found)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(2, 6), st.integers(0, 10**6), st.sampled_from(["mst", "delta_mbst", "ring"]))
+def test_the_clock_of_an_overlay_grows_by_its_cycle_time(n, seed, name):
+    net = network_of_timing(n, seed)
+    overlay = design(name, net, message_bits=1e5, local_steps=2)
+    rounds = starts(overlay, net, 1e5, 2, 400)
+    # In the long run starts repeat, up to a constant, with a period of a multiple of cycles.
+    span = math.lcm(*range(1, n + 1))
+    grown = (rounds[400] - rounds[400 - span]) / span
+    assert grown == pytest.approx(cycle_time(overlay, net, message_bits=1e5, local_steps=2), 1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(2, 7), st.integers(0, 10**6))
+def test_a_round_at_a_server_is_the_cycle_of_its_star(n, seed):
+    net = network_of_timing(n, seed)
+    overlay = design("star", net, message_bits=1e5, local_steps=3)
+    links, everyone = Links(net, np.arange(n)), np.arange(n)
+    server = overlay.graph["server"]
+    seconds = server_round(links, everyone, 3 * net.compute, 1e5, 1e5, server)
+    assert seconds == pytest.approx(cycle_time(overlay, net, message_bits=1e5, local_steps=3), 1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 8), st.integers(0, 10**6))
+def test_rounds_are_the_longest_walks(n, seed):
+    random = np.random.default_rng(seed)
+    arcs = [(i, j) for i in range(n) for j in range(n) if i != j and random.random() < 0.4]
+    senders, receivers = np.array(arcs, dtype=int).reshape(-1, 2).T
+    work, travel = random.random((3, n)), random.random(len(arcs))
+    start = np.zeros(n)
+    for k in range(3):
+        start = after_gossip(start, work[k], receivers, senders, travel)
+    step = {(i, i): 0.0 for i in range(n)} | dict(zip(arcs, travel, strict=True))
+    for end in range(n):
+        walks = itertools.product(range(n), repeat=3)
+        lengths = [
+            sum(work[k, i] + step[i, j] for k, (i, j) in enumerate(itertools.pairwise([*w, end])))
+            for w in walks
+            if all(hop in step for hop in itertools.pairwise([*w, end]))
+        ]
+        assert start[end] == pytest.approx(max(lengths), 1e-12)
+
+
+def test_designs_are_topologies_of_a_run(tmp_path):
+    latency = network_of_timing(7, 4).latency
+    np.savetxt(tmp_path / "links.csv", latency, delimiter=",")
+    path = str(tmp_path / "links.csv")
+    net = read_network(path)
+    for name in ("mst", "delta_mbst"):
+        graph = build_graph(name, path=path)
+        assert nx.is_tree(graph)
+        overlay = design(name, net, message_bits=8 * 4e6)
+        assert {frozenset(edge) for edge in graph.edges} == {
+            frozenset(arc) for arc in overlay.edges
+        }
+        with pytest.raises(TopologyError, match=rf"{name}: n is 9, but .* has 7 nodes"):
+            build_graph(name, 9, path=path)
+    matrix = build_schedule("tour", 7, path=path).matrix(1)
+    arcs = {(j, i) for i, j in matrix.edges.tolist()}
+    assert arcs == set(design("ring", net, message_bits=8 * 4e6).edges)
+    assert (matrix.weights == 0.5).all() and matrix.doubly_stochastic
+    with pytest.raises(TopologyError, match=r"tour: n is 9, but .* has 7 nodes"):
+        build_schedule("tour", 9, path=path)
+
+
+def test_a_server_outside_reaches_all_alike():
+    links = one_site(4, latency=0.1, bandwidth=1e6, upload=1e5)
+    seconds = server_round(links, np.array([0, 2]), np.array([1.0, 2.0]), 1e6, 1e5, None)
+    assert seconds == pytest.approx(2 + 0.1 + 1 + 0.1 + 1)
+    assert server_round(links, np.array([], int), np.array([]), 1, 1, None) == 0
+
+
+def test_access_links_are_shared():
+    links = one_site(3, upload=1e3, download=1e6)
+    one = links.travel(np.array([1]), np.array([0]), 1e3)
+    two = links.travel(np.array([1, 2]), np.array([0, 0]), 1e3)
+    assert one.tolist() == [1.0]
+    assert two.tolist() == [2.0, 2.0]
+
+
+def test_clients_are_spread_over_sites():
+    sites = at_sites(network_of_timing(3, 0), 7)
+    assert sites.site.tolist() == [0, 0, 0, 1, 1, 2, 2]
+    with pytest.raises(TopologyError, match="3 sites, but there are 2 clients"):
+        at_sites(network_of_timing(3, 0), 2)
+
+
+GML = """graph [
+  node [ id 0 label "Zurich" Latitude 47.37 Longitude 8.55 ]
+  node [ id 1 label "Geneva" Latitude 46.2 Longitude 6.14 ]
+  node [ id 7 label "Zurich" ]
+  edge [ source 0 target 1 ]
+  edge [ source 1 target 7 distance 200.0 ]
+]"""
+
+
+def test_a_map_with_coordinates_has_latencies(tmp_path):
+    (tmp_path / "map.gml").write_text(GML)
+    net = read_network(tmp_path / "map.gml")
+    apart = great_circle((47.37, 8.55), (46.2, 6.14))
+    assert apart == pytest.approx(225, abs=3)
+    assert net.latency[0, 1] == pytest.approx(0.0085e-3 * apart + 0.004)
+    assert net.latency[0, 2] == pytest.approx(latency_over(apart) + latency_over(200))
+    assert np.isinf(net.bandwidth).all()
+
+
+def test_graphml_with_coordinates_keeps_given_latencies(tmp_path):
+    graph = nx.Graph([(0, 1), (1, 2)])
+    for node, longitude in enumerate((0, 10, 20)):
+        graph.nodes[node].update(latitude=0, longitude=longitude)
+    graph.edges[0, 1]["latency"] = 0.5
+    nx.write_graphml(graph, tmp_path / "map.graphml")
+    net = read_network(tmp_path / "map.graphml")
+    assert net.latency[0, 1] == 0.5
+    assert net.latency[1, 2] == pytest.approx(latency_over(6371 * math.radians(10)))
