@@ -1,17 +1,22 @@
+""""""
+
 from __future__ import annotations
 
 import gzip
 import lzma
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from loading import holds
+from published import emnist_files
 
 from mpifed.data import partitioned
 from mpifed.data.sources.digits import Digits
-from mpifed.data.sources.mnist import Idx
+from mpifed.data.sources.mnist import CHARACTERS, Emnist, Idx
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 
@@ -153,3 +158,55 @@ def test_damaged_idx_files_are_refused(small_images: Path, case: str):
     with pytest.raises(InputError, match=message) as refused:
         idx(small_images).load(np.arange(6), torch.float32)
     assert str(small_images) in str(refused.value) and "\n" not in str(refused.value)
+
+
+# EMNIST as NIST publishes it: upright images, labels from 0, from the zip or from its files.
+
+
+def emnist(raw: Path, n_clients: int = 5, **options) -> Emnist:
+    return Emnist(n_clients, 0, Alone(), raw=str(raw), **options)
+
+
+def zipped(files: dict[str, bytes], path: Path) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("gzip/emnist-byclass-mapping.txt", "0 48\n")
+        for name, content in files.items():
+            archive.writestr(f"gzip/{name}", content)
+    return path
+
+
+def test_byclass_from_the_archive_and_from_its_files(tmp_path: Path):
+    files, x, y = emnist_files("byclass", 62)
+    others, _, _ = emnist_files("digits", 10)
+    path = zipped(files | others, tmp_path / "gzip.zip")
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    for raw in (path, tmp_path):
+        dataset = emnist(raw)
+        about = dataset.description
+        assert (about.source, about.input_shape, about.n_classes) == (
+            "emnist-byclass",
+            (28, 28),
+            62,
+        )
+        assert about.class_names[10] == "A" and about.class_names[61] == "z"
+        assert holds(dataset, x, y, 255)
+    for name in files:
+        (tmp_path / name).unlink()
+    assert holds(emnist(tmp_path), x, y, 255)
+
+
+def test_a_published_test_part_and_a_fraction(tmp_path: Path):
+    files, x, _ = emnist_files("byclass", 62)
+    path = zipped(files, tmp_path / "gzip.zip")
+    shards = emnist(path, split="published", partition="iid").load(np.arange(5), torch.float64)
+    assert len(shards.test.y) == 60
+    assert any(np.array_equal(np.round(shards.test.x[0].numpy() * 255), each) for each in x[200:])
+    assert emnist(path, fraction=0.5).description.n_train.sum() < 0.65 * 130
+
+
+def test_letters_count_from_0(tmp_path: Path):
+    files, x, y = emnist_files("letters", 26, first=1)
+    dataset = emnist(zipped(files, tmp_path / "gzip.zip"), variant="letters")
+    assert dataset.description.class_names == tuple(CHARACTERS["letters"])
+    assert holds(dataset, x, y, 255)
