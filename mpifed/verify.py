@@ -31,7 +31,8 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def verified(words: list[str]) -> int:
     """Run the command in this process without a guard; the words are those of ``main``."""
-    from mpifed import launch, reporting
+    from mpifed import launch
+    from mpifed import launch as reporting
     from mpifed.results.configurations import read_stored
     from mpifed.results.run_directories import check_finished, chosen_rounds
     from mpifed.watchdog.launcher import launched_rank
