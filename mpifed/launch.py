@@ -1,9 +1,4 @@
-"""Start a command of several ranks, and report its failure: one sentence, one exit code.
-
-The command ``python -m mpifed.run``: from its words to a request, and to its exit code.
-
-What all ranks of a run import, imported once for those of a node before they are forked.
-"""
+"""The command ``python -m mpifed.run``: from its words to a request, and to its exit code."""
 
 from __future__ import annotations
 
@@ -22,10 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import threadpoolctl
-
 from mpifed import __version__
 from mpifed.command import Parser, discard_output, program, say, whole
+from mpifed.components.tables import LISTS, TABLES
 from mpifed.errors import (
     EXIT_BAD_INPUT,
     EXIT_FAILED,
@@ -39,7 +33,6 @@ from mpifed.errors import (
     complain,
     in_words,
 )
-from mpifed.mpi.communicator import import_mpi
 from mpifed.tracking import TRACK_VARIABLE, TRACKERS
 from mpifed.watchdog.guard import skip_teardown
 from mpifed.watchdog.heartbeat import (
@@ -154,14 +147,10 @@ def _fail(command: str, communicator: Any, message: str, code: int) -> int:
 
 # Options that have ended, with what takes their place.
 RETIRED = {
-    "--plan": "use --dry-run for bytes and memory; docs/slurm.md says how to learn a job's size",
+    "--plan": "use --dry-run for bytes and memory; docs/slurm.md says how to learn a job's size"
 }
 
-KINDS = (
-    *("experiments", "algorithms", "datasets", "models", "exchanges", "participation"),
-    *("topologies", "weights", "schedules", "corrections", "compressors", "aggregators"),
-    *("attacks", "surrogates"),
-)
+KINDS = ("experiments", *LISTS.values())
 
 
 def parser() -> Parser:
@@ -287,12 +276,6 @@ class Words:
 _known: dict[tuple[str, ...], Words] = {}
 
 
-def remember_words(arguments: list[str]) -> Words:
-    """Read the words of a command for the ranks that are forked from this process."""
-    words = _known[tuple(arguments)] = read_words(arguments)
-    return words
-
-
 def read_words(arguments: list[str]) -> Words:
     """Read the words of a command, and check all names in them, without torch and MPI."""
     for word, instead in RETIRED.items():
@@ -412,33 +395,34 @@ def _show(text: str) -> int:
     return EXIT_FINISHED
 
 
+# What all ranks of a run import, imported once for those of a node before they are forked.
 LIBRARIES = ("numpy", "torch")
-
 RUN = ("h5py", "mpifed.api", "mpifed.training.train", "mpifed.mpi.node", "mpifed.mpi.star")
 
 
 def preload(words: list[str]) -> None:
     """Import what ``mpifed run`` needs with these words."""
     bound_threads()
-    known = remember_words(words)
+    known = _known[tuple(words)] = read_words(words)
     if known.options.list is not None:
         return
     for name in LIBRARIES:
         importlib.import_module(name)
+    from mpifed.mpi.communicator import import_mpi
+
     with contextlib.suppress(ImportError, RuntimeError):  # no MPI: one rank runs without
         import_mpi()
     for name in RUN:
         importlib.import_module(name)
     if known.mapping is not None:
         _import_components(known.mapping)
-    threadpoolctl.threadpool_info()  # it remembers where libraries are
+    sys.modules["threadpoolctl"].threadpool_info()  # it remembers where libraries are
 
 
 def _import_components(mapping: Mapping[str, Any]) -> None:
     """Import the shipped components that a configuration names, and read their options."""
     from mpifed.components.registry import find, named
     from mpifed.components.schema import options_of
-    from mpifed.components.tables import TABLES
     from mpifed.config.experiments import DEFAULTS
 
     for section, default in DEFAULTS.items():

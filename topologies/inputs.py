@@ -11,7 +11,6 @@ import os
 import re
 import resource
 import stat
-import traceback
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -240,13 +239,6 @@ def within(made: Any) -> str:
     """Return ``defined_at`` as the end of a sentence; empty where there is no such place."""
     where = defined_at(made)
     return f" (in {where})" if where else ""
-
-
-def raised_at(error: BaseException) -> str:
-    """Return the last place in a user's files that an exception came through."""
-    passed = traceback.extract_tb(error.__traceback__)
-    users = [each for each in passed if is_users(each.filename)]
-    return f" in {place(users[-1].filename, users[-1].lineno or 0)}" if users else ""
 
 
 # What argparse says of a word that is none of those allowed.

@@ -1,9 +1,4 @@
-"""Sections of a configuration that name no component; ``mpifed.local.options`` has ``local``.
-
-In which keys two configurations differ.
-
-Configurations: checked and completed before a run begins.
-"""
+"""Configurations: checked and completed before a run begins."""
 
 from __future__ import annotations
 

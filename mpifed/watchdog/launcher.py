@@ -61,11 +61,6 @@ def launched_rank() -> int | None:
     return _number(RANK_VARIABLES)
 
 
-def is_alone() -> bool:
-    """Return whether this process is known to be the only one of its job."""
-    return launched_rank() is None or _number(SIZE_VARIABLES) == 1
-
-
 def launched() -> Launch | None:
     """Return the place of this process in its job."""
     rank = launched_rank()
