@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import os
 import sys
@@ -67,7 +68,8 @@ def carried_out(command: str, action: Callable[[], int]) -> int:
         complain(command, str(error) or "interrupted")
         if isinstance(error, OSError):  # of standard output, say
             discard_output()
-        return EXIT_BAD_INPUT if isinstance(error, InputError) else EXIT_FAILED
+        bad = isinstance(error, InputError) or getattr(error, "errno", 0) == errno.ENAMETOOLONG
+        return EXIT_BAD_INPUT if bad else EXIT_FAILED
     return EXIT_FAILED
 
 

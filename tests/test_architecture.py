@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 FLOORS = (
     {"topologies"},
-    {"errors", "random", "state"},
+    {"errors", "moved", "random", "state"},
     {"io"},
     {"results"},
     {"command", "components", "watchdog"},

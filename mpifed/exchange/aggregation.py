@@ -27,6 +27,8 @@ from mpifed.federation.clients import Federation
 from mpifed.federation.participation import count_participants, fixed_fraction
 from mpifed.state import check_result, on_host
 
+__path__: list[str] = []  # its base was a module, see mpifed.moved
+
 # Numbers that a rank holds of other ranks' rows at a time.
 AT_ONCE = 1 << 22
 

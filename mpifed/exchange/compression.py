@@ -32,6 +32,8 @@ from mpifed.federation.clients import Draws
 from mpifed.random import rows_of_bits
 from mpifed.state import check_result, client, on_host
 
+__path__: list[str] = []  # its base was a module, see mpifed.moved
+
 PURPOSE = "compression"
 """The stream that compressors draw from, unless the caller names another."""
 

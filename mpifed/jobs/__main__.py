@@ -24,6 +24,7 @@ from mpifed.errors import (
     closest,
     complain,
 )
+from mpifed.watchdog.launcher import check_one_process
 
 SITE_VARIABLE = "MPIFED_SITE"
 # The options that go with an action.
@@ -41,6 +42,7 @@ TAKES = {
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command."""
     try:
+        check_one_process("leave the launcher out, a job starts its own")
         options = parser(__doc__).parse_intermixed_args(words)
         actions: dict[str, Callable[[Any], None]] = {
             "render": _render,

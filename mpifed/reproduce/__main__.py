@@ -15,6 +15,7 @@ from mpifed.config.experiments import parse_overrides
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, InputError, closest, complain
 from mpifed.reproduce.studies import Figure, Study, Table, papers, studies
 from mpifed.results.run_directories import check_output
+from mpifed.watchdog.launcher import check_one_process
 
 if TYPE_CHECKING:
     from mpifed.reproduce.tables import Plan
@@ -24,6 +25,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run the command."""
     given = list(sys.argv[1:] if words is None else words)
     try:
+        check_one_process("leave the launcher out")
         options = parser().parse_intermixed_args(given)
         known: dict[str, Study] = studies(options.paper)
         if options.list:

@@ -15,11 +15,13 @@ from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, InputError
 from mpifed.results.run_directories import check_output
 from mpifed.sweep.execution import execute
 from mpifed.sweep.plan import Planned, check_data, launch_words, plan, run_words, write_index
+from mpifed.watchdog.launcher import check_one_process
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command."""
     try:
+        check_one_process("give --ranks N in place of a launcher")
         options = parser().parse_intermixed_args(words)
         if not options.words:
             raise InputError(

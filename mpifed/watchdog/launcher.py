@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from mpifed.errors import EXIT_FAILED
+from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, InputError
 
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
@@ -59,6 +59,14 @@ class Launch(NamedTuple):
 def launched_rank() -> int | None:
     """Return the number of this process in its job; None without a launcher."""
     return _number(RANK_VARIABLES)
+
+
+def check_one_process(remedy: str) -> None:
+    """Raise ``InputError`` on the first of several ranks, and end the others in silence."""
+    if (_number(SIZE_VARIABLES) or 1) > 1:
+        if launched_rank():
+            raise SystemExit(EXIT_BAD_INPUT)
+        raise InputError(f"this command is one process, and was started as several; {remedy}")
 
 
 def launched() -> Launch | None:

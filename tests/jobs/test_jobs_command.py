@@ -440,3 +440,16 @@ def test_foreign_variables_are_left_behind() -> None:
         {"SLURM_NTASKS": "4", "SLURM_CONF": "c", "OMPI_COMM_WORLD_RANK": "0", "OMPI_MCA_a": "b"}
     )
     assert found == {"SLURM_CONF": "c", "OMPI_MCA_a": "b"}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_of_several_processes_one_answers(rank: int, monkeypatch, capfd) -> None:
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setenv("PMI_RANK", str(rank))
+    if rank:
+        with pytest.raises(SystemExit) as caught:
+            main(["status", "x"])
+        assert caught.value.code == 2
+    else:
+        assert main(["status", "x"]) == 2
+    assert ("launcher" in capfd.readouterr().err) == (rank == 0)

@@ -118,17 +118,6 @@ def test_a_failure_is_raised_at_the_next_occasion_and_the_older_one_stays(tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["round-000001.h5"]
 
 
-def test_only_the_last_are_kept(tmp_path):
-    writer = Writer(federation())
-    for round in range(1, 6):
-        begin(writer, tmp_path, round, value(round), keep=2)
-    writer.finish()
-    assert [path.name for path in checkpoint.listed(tmp_path)] == [
-        "round-000005.h5",
-        "round-000004.h5",
-    ]
-
-
 def test_rows_longer_than_a_piece(tmp_path, monkeypatch):
     monkeypatch.setattr("mpifed.checkpoint.files.PIECE", 7)
     writer = Writer(federation())

@@ -25,7 +25,6 @@ from mpifed.config.configuration import Configuration, resolve, to_mapping, to_y
 from mpifed.config.experiments import apply_overrides, read_experiment
 from mpifed.data.__main__ import main as make_data
 from mpifed.errors import InputError
-from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import world
 
 SECTIONS = [field.name for field in dataclasses.fields(Configuration)]
@@ -38,20 +37,9 @@ WRONG_WORDS = {
     ),
     "two experiments": (["digits-fedem"], "Two experiments are named"),
     "unknown key": (["round=3"], "Unknown configuration key 'round'; did you mean 'rounds'?"),
-    "unknown option": (["algorithm.n_component=3"], "did you mean 'n_components'?"),
     "unknown section option": (["local.learning_rate=3"], "Unknown option 'local.learning_rate'; "),
     "unknown algorithm": (["algorithm=fedeem"], "did you mean 'fedem'?"),
-    "unknown data set": (["data=synthetics"], "did you mean 'synthetic'?"),
-    "unknown model": (["model=liner"], "did you mean 'linear'?"),
-    "unknown exchange": (["exchange=gosip"], "did you mean 'gossip'?"),
-    "unknown compressor": (["compression=zip"], "compression.name is 'zip'"),
-    "unknown topology": (["exchange=gossip", "exchange.topology=rign"], "ring"),
-    "unknown weights": (["exchange=gossip", "exchange.weights=fmm"], "fmmc"),
-    "unknown schedule": (["local.lr_schedule=cos"], "did you mean 'cosine'?"),
     "unknown device": (["device=tpu"], "device is 'tpu'; "),
-    "another name of a device": (["device=gpu"], "did you mean 'cuda'? allowed: auto, cpu, cuda"),
-    "unknown type": (["dtype=float16"], "did you mean 'float64'?"),
-    "unknown participation": (["participation.name=some"], "participation is 'some'; "),
     "topology under a server": (
         ["exchange.topology=ring"],
         "Unknown option 'exchange.topology'; set exchange=gossip, which has it; allowed: ",
@@ -61,37 +49,12 @@ WRONG_WORDS = {
         "Unknown option 'algorithm.n_components'; ",
     ),
     "text for a number": (["rounds=many"], "rounds is 'many'; it must be a whole number"),
-    "fraction for a count": (["clients=2.5"], "clients is 2.5; it must be a whole number"),
-    "truth for a count": (["rounds=true"], "rounds is True"),
-    "number for a section": (["evaluation=5"], "evaluation has no options"),
-    "number for a component": (["model=5"], "model is 5; it must be a name"),
-    "nothing for a component": (["algorithm="], "algorithm is empty; it must be a name"),
-    "nothing for a number": (["rounds="], "rounds is empty"),
-    "list for a number": (["local.lr=[0.1]"], "local.lr is [0.1]; it must be a number"),
-    "number for a list": (["model=mlp", "model.hidden=3"], "model.hidden is 3; it must be a list"),
-    "date for a text": (["experiment=2024-01-01"], "it must be a string"),
-    "long value": ([f"rounds={'x' * 5000}"], "..."),
     "negative rounds": (["rounds=-1"], "rounds is -1; it must be a whole number, at least 1"),
-    "no clients": (["clients=0"], "clients is 0"),
-    "negative seed": (["seed=-1"], "seed is -1"),
-    "seed that no file holds": (["seed=100000000000000000000"], "seed is 1000"),
     "more threads than can start": (["threads=1000000"], "threads is 1000000"),
     "negative rate": (["local.lr=-0.1"], "local.lr is -0.1; it must be a number, above 0"),
-    "momentum of one": (["local.momentum=1"], "local.momentum is 1"),
-    "empty batch": (["local.batch_size=0"], "local.batch_size is 0"),
     "not a number": (["local.lr=.nan"], "local.lr is nan"),
-    "infinite": (["local.weight_decay=.inf"], "local.weight_decay is inf"),
-    "never evaluated": (["evaluation.every=0"], "evaluation.every is 0"),
-    "no checkpoint kept": (["checkpoint.keep=0"], "checkpoint.keep is 0"),
     "nobody takes part": (["participation=0"], "participation is 0; it must be a number, above 0"),
-    "more than everybody": (["participation=1.5"], "participation is 1.5"),
-    "bernoulli with zero": (["participation={name: bernoulli, p: 0}"], "participation.p is 0"),
     "bernoulli without p": (["participation=bernoulli"], "participation.p is missing"),
-    "everybody unseen": (["evaluation.unseen_fraction=1"], "evaluation.unseen_fraction is 1"),
-    "everything held out": (
-        ["evaluation.validation_fraction=1"],
-        "evaluation.validation_fraction is 1",
-    ),
     "no validation samples": (
         ["evaluation.validation_split=true"],
         "evaluation.validation_split is true, but 'synthetic-paper' has no validation samples",
@@ -100,8 +63,6 @@ WRONG_WORDS = {
         ["evaluation.validation_split=true", "evaluation.validation_fraction=0.2"],
         "evaluation.validation_fraction is 0.2; at most one of them may be set",
     ),
-    "no components": (["algorithm.n_components=0"], "algorithm.n_components is 0"),
-    "floor above a share": (["algorithm.mixture_floor=0.5"], "algorithm.mixture_floor is 0.5"),
     "per client under a server": (
         ["algorithm.component_init=per_client"],
         "algorithm.component_init is 'per_client'",
@@ -114,41 +75,18 @@ WRONG_WORDS = {
         ["clients=9", "exchange=gossip", "exchange.topology=hypercube"],
         "n is 9, but must be a power of two",
     ),
-    "p of two": (["exchange=gossip", "exchange.topology.p=2"], "p is 2"),
-    "topology without a name": (["exchange=gossip", "exchange.topology=7"], "topology is 7"),
     "graph that never connects": (
         ["clients=30", "exchange=gossip", "exchange.topology.p=0.001"],
         "is disconnected after",
     ),
     "no graphics card": (["device=cuda"], "torch sees no GPU; allowed here: auto, cpu"),
-    "no data file": (["data=nowhere.h5"], "Unknown option 'data.n_test'; "),
     "value that is no YAML": (["rounds=[1"], "'[1' is not a valid YAML value"),
     "value that runs code": (["rounds=!!python/object/apply:os.getcwd []"], "not a valid YAML"),
-    "key without end": (["rounds.x=3"], "rounds has no options"),
-    "empty key": (["a..b=3"], "Unknown configuration key 'a'; allowed: "),
-    "key that is no text": (["local={1: 2}"], "Unknown option 'local.1'; "),
     "module missing": (["algorithm=no_such_module:x"], "there is no module 'no_such_module'"),
-    "object missing": (["algorithm=os:nothing"], "'os' has no callable 'nothing'"),
-    "object no callable": (["model=user_components:NOT_CALLABLE"], "no callable 'NOT_CALLABLE'"),
     "object of another kind": (["algorithm=builtins:dict"], "is not derived from mpifed"),
-    "module without a name": (["algorithm=:x"], "write package.module:object"),
-    "option of a user's own": (
-        ["algorithm=user_components:Fails", "algorithm.model_init=cold"],
-        "algorithm.model_init is 'cold'; ",
-    ),
     "unknown option of a user's own": (
         ["algorithm=user_components:Fails", "algorithm.why=so"],
         "Unknown option 'algorithm.why'; ",
-    ),
-    "option that YAML makes a date": (
-        ["data=user_components:FailingData", "data.variant=2024-01-01"],
-        "data.variant is",
-    ),
-    "unknown flag": (["--nope"], "unrecognized arguments: --nope; --help"),
-    "misspelt flag": (["--trakc", "wandb"], "did you mean --track? "),
-    "no ranks": (
-        ["--expect-ranks", "many"],
-        "--expect-ranks is 'many'; it must be a whole number, at least 1",
     ),
     "other ranks": (["--expect-ranks", "77"], "--expect-ranks says 77, but MPI started"),
     "unknown list": (["--list", "algoritms"], "did you mean 'algorithms'?"),
@@ -157,22 +95,16 @@ WRONG_WORDS = {
 WRONG_FILES = {
     "no YAML": ("rounds: [1", "line 1 is not valid YAML"),
     "a list": ("- rounds", "does not hold a mapping"),
-    "a text": ("hello", "does not hold a mapping"),
     "nothing": ("", "does not hold a mapping"),
-    "keys that are no texts": ("1: 2", "does not hold a mapping"),
     "a key twice": ("rounds: 2\nclients: 3\nrounds: 4", "'rounds' occurs twice"),
     "code": ("rounds: !!python/object/apply:os.system ['touch here']", "is not valid YAML"),
     "not UTF-8": (b"rounds: \xff\xfe", "not text in UTF-8"),
-    "a tab": ("local:\n\tlr: 1", "line 2 is not valid YAML"),
-    "an impossible date": ("rounds: 2024-13-45", "is not valid YAML"),
-    "too deep": ("rounds: " + "[" * 400, "is not valid YAML"),
     "a value that grows": (
         "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\n"
         "c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\nrounds: [*c,*c,*c,*c,*c,*c,*c,*c,*c]",
         "Unknown configuration key 'a'; ",
     ),
     "a value that holds itself": ("rounds: &a [*a]", "a value that holds itself"),
-    "an unknown section": ("locale: {lr: 1}", "did you mean 'local'?"),
 }
 
 
@@ -216,13 +148,9 @@ def test_wrong_files_are_refused(case, tmp_path, capfd, monkeypatch):
     ("words", "expected"),
     [
         (["nowhere.yaml"], "nowhere.yaml cannot be read: No such file"),
-        (["folder.yaml"], "folder.yaml cannot be read: Is a directory"),
         (["synthetic-fedm"], "did you mean 'synthetic-fedem'?"),
-        (["../synthetic-fedem"], "Unknown experiment"),
         (["=3"], "neither an experiment nor an override"),
         (["--resume"], "--resume needs --output DIR"),
-        (["--output", ""], "--output is empty"),
-        (["--resume", ""], "--resume is empty"),
     ],
 )
 def test_experiments_that_are_not_there(words, expected, tmp_path, capfd, monkeypatch):
@@ -270,7 +198,11 @@ def test_data_files_that_do_not_fit(tmp_path, capfd):
 
 
 @pytest.mark.parametrize(
-    "variable", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "MPI_LOCALNRANKS"]
+    "variable",
+    [
+        "PMI_SIZE",
+        "SLURM_STEP_NUM_TASKS",
+    ],
 )
 def test_a_launcher_that_does_not_match_the_library(variable, tmp_path, capfd, monkeypatch):
     monkeypatch.setenv(variable, "4")
@@ -291,12 +223,6 @@ def test_a_traceback_is_shown_to_who_asks_for_it(tmp_path, capfd, monkeypatch):
     assert "Traceback" in outcome.err
     assert "check_value" in outcome.err
     assert len(outcome.messages) == 1
-
-
-def test_every_way_in_refuses_alike(tmp_path):
-    with pytest.raises(InputError, match="rounds is -1"):
-        mpifed.run("synthetic-fedem", rounds=-1, output=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 KEYS = [*SECTIONS, *(f"{section}.name" for section in SECTIONS), "x", "local.lr", "data.n_test"]
@@ -389,21 +315,6 @@ def test_an_output_in_which_another_process_runs(tmp_path, capfd, monkeypatch):
     assert mpifed.run(output=target, resume=True, rounds=8).status == "finished"
 
 
-def test_an_output_in_which_another_process_has_run_meanwhile(tmp_path, capfd, monkeypatch):
-    target = tmp_path / "run"
-
-    def overtaken(communicator, action):
-        monkeypatch.undo()
-        assert call([*TINY, "--quiet", "--output", target], capfd).code == 0
-        return agree(communicator, action)
-
-    monkeypatch.setattr("mpifed.training.train.agree", overtaken)
-    outcome = call([*TINY, "--output", target], capfd)
-    assert (outcome.code, len(outcome.messages)) == (2, 1), outcome
-    assert "already holds a run" in outcome.err
-    assert (target / "DONE").exists()
-
-
 def test_a_directory_with_files_of_a_run_that_is_none(tmp_path, capfd):
     (tmp_path / "metrics.csv").write_text("precious")
     outcome = call([*TINY, "--resume", "--output", tmp_path], capfd)
@@ -461,11 +372,17 @@ def test_a_read_only_output_directory(tmp_path, capfd):
         for target in (place, place / "run"):
             outcome = call([*TINY, "--output", target], capfd)
             assert (outcome.code, len(outcome.messages)) == (2, 1), outcome
-            assert "--output" in outcome.err
+            assert "cannot be written" in outcome.err
         assert list(place.iterdir()) == []
 
 
-@pytest.mark.parametrize(("size", "left"), [(8, 0), (16, 0), (28, 0), (44, 1), (64, 2)])
+@pytest.mark.parametrize(
+    ("size", "left"),
+    [
+        (8, 0),
+        (64, 2),
+    ],
+)
 def test_a_disk_that_gets_full(size, left, tmp_path, capfd):
     place = tmp_path / "small"
     words = [*TINY, "rounds=8", "checkpoint.keep=9", "--quiet", "--output", place / "run"]
@@ -497,19 +414,12 @@ def test_a_disk_that_gets_full(size, left, tmp_path, capfd):
 @pytest.mark.parametrize(
     "case",
     [
-        "unknown experiment",
-        "unknown algorithm",
         "negative rounds",
-        "nobody takes part",
-        "unseen with local",
         "graph that never connects",
-        "no graphics card",
         "module that fails",
-        "value that runs code",
         "other ranks",
         "resume from nowhere",
         "unknown list",
-        "unknown flag",
     ],
 )
 def test_all_ranks_refuse_and_one_speaks(case, tmp_path, capfd, monkeypatch):

@@ -5,18 +5,16 @@ from __future__ import annotations
 import dataclasses
 import io
 import math
-import os
 import sys
 from pathlib import Path
 
 import heard
 import numpy as np
 import pytest
-from commands import TINY, call, checkpoints, in_child, launch
+from commands import TINY, call, checkpoints, launch
 
 import mpifed
 from mpifed.errors import InputError, RunError
-from mpifed.training.progress import OutputLine
 
 SMALL = {"clients": 4, "rounds": 4, "data.n_test": 20, "evaluation.every": 2}
 
@@ -55,23 +53,6 @@ def test_what_the_function_raises_ends_the_run_and_it_can_be_resumed(tmp_path: P
 
 def _interrupt(recorded) -> None:
     raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (3, "on_round is 3; it must be a function of one argument"),
-        ("heard", "on_round is 'heard'; it must be a function of one argument"),
-        ("heard:nothing", "on_round is 'heard:nothing', but 'heard' has no callable 'nothing'"),
-        ("no_such:f", "on_round is 'no_such:f'"),
-        (lambda: None, "cannot be called with one argument: too many positional arguments"),
-        (Path.replace, "missing a required argument"),
-    ],
-)
-def test_what_is_no_such_function_is_refused_before_round_one(given, words, tmp_path) -> None:
-    with pytest.raises(InputError, match=words):
-        mpifed.run(**SMALL, output=tmp_path / "run", on_round=given)
-    assert not (tmp_path / "run").exists()
 
 
 def test_with_ranks_of_their_own_it_must_be_importable(tmp_path: Path, monkeypatch) -> None:
@@ -131,46 +112,11 @@ def test_progress_is_a_line_for_each_recorded_round_in_a_pipe(tmp_path: Path, ca
     assert capsys.readouterr().out == ""
 
 
-def test_progress_is_one_line_in_a_terminal(tmp_path: Path) -> None:
-    ours, theirs = os.openpty()
-    os.set_blocking(ours, False)
-    import fcntl
-    import struct
-    import termios
-
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 30, 0, 0))
-
-    def action() -> int:
-        os.dup2(theirs, 1)
-        sys.stdout = os.fdopen(1, "w")
-        mpifed.run(**SMALL, output=tmp_path / "run", progress=True)
-        sys.stdout.flush()
-        return 0
-
-    assert in_child(action) == 0
-    text = os.read(ours, 65536).decode()
-    os.close(ours), os.close(theirs)
-    assert text.count("\n") == 1 and text.endswith("\n")
-    lines = text.strip().split("\r")
-    assert lines[-1].startswith("round 4/4")
-    assert all(len(line) < 30 for line in lines)
-
-
 class Notebook(io.StringIO):
     """A stream as ipykernel has it."""
 
 
 Notebook.__module__ = "ipykernel.iostream"
-
-
-def test_a_notebook_rewrites_a_line_and_covers_the_longer_one_before() -> None:
-    stream = Notebook()
-    line = OutputLine(stream)
-    line.show("a long text")
-    line.show("short")
-    line.close()
-    line.close()
-    assert stream.getvalue() == "\ra long text\rshort      \n"
 
 
 @pytest.mark.slow
@@ -184,13 +130,6 @@ def test_results_as_pandas(tmp_path: Path) -> None:
     for name in ("test_accuracy", "train_loss", "consensus_distance"):
         np.testing.assert_array_equal(frame[name].to_numpy(), result.metrics[name])
     pandas.testing.assert_frame_equal(frame, result.frame())
-
-
-def test_without_pandas_the_message_says_what_to_install(tmp_path: Path, monkeypatch) -> None:
-    result = mpifed.run(**SMALL, output=tmp_path / "run")
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(InputError, match=r"pip install 'mpifed\[pandas\]'"):
-        result.frame()
 
 
 def test_a_run_that_goes_on_is_read_up_to_its_last_whole_line(tmp_path: Path) -> None:

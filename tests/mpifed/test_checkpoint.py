@@ -206,17 +206,6 @@ def test_foreign_files_are_recognised(tmp_path):
         checkpoint.read_meta(path)
 
 
-def test_what_is_left_is_what_a_resumed_run_would_take(tmp_path):
-    path = checkpoint.path_of(tmp_path, 5)
-    with h5py.File(path, "w", userblock_size=512) as file:
-        file.create_group("meta").attrs["round"] = 1
-    seal.seal(path)  # whole, but without anything that a checkpoint has
-    assert checkpoint.what_is_left(tmp_path) == "there is no checkpoint to continue from"
-    value = Inner(torch.zeros(2, 3), torch.zeros(2))
-    write(checkpoint.path_of(tmp_path, 3), meta(3), value, False, {}, alone(2))
-    assert checkpoint.what_is_left(tmp_path).startswith("round-000003.h5 is intact")
-
-
 def test_a_state_of_another_form_is_not_read(written):
     rows = torch.zeros(3, 4)
     empty = Inner(torch.zeros(3, 0, dtype=torch.int64), torch.zeros(3, 0, dtype=torch.int64))
@@ -253,14 +242,6 @@ def test_the_last_k_are_kept_and_later_ones_of_a_cut_branch_go(tmp_path):
     checkpoint.prune(tmp_path, 1)
     assert [path.name for path in checkpoint.listed(tmp_path)] == ["round-000005.h5"]
     checkpoint.read_meta(path)
-
-
-def test_names_sort_by_round_and_others_are_not_ours(tmp_path):
-    for name in ("round-000009.h5", "round-1000000.h5", "round-000010.h5", "round-5.h5", "x.h5"):
-        (tmp_path / name).touch()
-    (tmp_path / ".round-000011.h5.partial").touch()
-    names = [path.name for path in checkpoint.listed(tmp_path)]
-    assert names == ["round-1000000.h5", "round-000010.h5", "round-000009.h5"]
 
 
 def test_what_cannot_be_written_leaves_the_others_alone(tmp_path, monkeypatch):

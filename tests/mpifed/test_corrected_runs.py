@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 from on_ranks import folder_of, same_after_a_resume, unlike_one_rank
-from test_algorithms import PLAIN, engine_of, goes_with, prepared
+from test_algorithms import engine_of, goes_with, prepared
 
 from mpifed.checkpoint import files as checkpoint
 from mpifed.components.tables import ALGORITHMS, CORRECTIONS
-from mpifed.config.configuration import resolve, to_mapping
 from mpifed.errors import InputError
 from mpifed.training import evaluation
 
@@ -90,13 +89,6 @@ def test_every_method_that_gossips_goes_with_tracking(name):
     assert tracked == 2 * plain > 0
 
 
-def test_a_run_of_plain_gossip_does_not_mention_corrections():
-    exchange = {"name": "gossip", "correction": "none"}
-    without = resolve({**PLAIN, "exchange": {"name": "gossip"}})
-    assert to_mapping(resolve({**PLAIN, "exchange": exchange})) == to_mapping(without)
-    assert "correction" not in to_mapping(without)["exchange"]
-
-
 REFUSED = [
     ({"compression": "quantise"}, "tracking", "compression is 'quantise'"),
     (
@@ -104,16 +96,8 @@ REFUSED = [
         "relay_sum",
         r"^participation is 0\.5",
     ),
-    (
-        {"on_divergence": "drop"},
-        "relay_sum",
-        r"on_divergence is 'drop', which leaves clients out: participation is 0\.5",
-    ),
     ({"algorithm": {"name": "fedem", "restarts": 2}}, "d2", r"exchange\.correction is 'd2'"),
     ({"algorithm": "kgt", "local": {}}, "tracking", "corrects gossip itself"),
-    ({"algorithm": "d_admm"}, "d2", "corrects gossip itself"),
-    ({}, "trackings", "did you mean 'tracking'"),
-    ({}, {"name": "quasi_global", "beta": 1.0}, "exchange.correction.beta"),
     ({"model": "network_modules:normalised_mlp"}, "extra", "running statistics"),
 ]
 

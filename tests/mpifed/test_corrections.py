@@ -15,7 +15,7 @@ import torch
 import topologies
 from mpifed.errors import InputError
 from mpifed.exchange.corrections import build
-from mpifed.exchange.corrections.base import is_tree, largest_step
+from mpifed.exchange.corrections.base import largest_step
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.mixing import complete
 from mpifed.federation.clients import Federation
@@ -491,11 +491,6 @@ def test_what_a_round_is_given_it_leaves_alone(correction, every):
     channel.average(moved, torch.ones(N, dtype=torch.float64), before=before)
     for tensor, copy in zip((before, moved, memory.corrections), copies, strict=True):
         assert torch.equal(tensor, copy)
-
-
-def test_a_tree_connects_all_with_one_edge_less_than_nodes():
-    apart = topologies.MixingMatrix(4, np.array([[0, 1], [1, 2], [0, 2]]), np.full(3, 0.2))
-    assert not is_tree(apart)
 
 
 def test_messages_are_booked_with_all_that_they_have():

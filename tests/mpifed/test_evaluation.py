@@ -177,17 +177,10 @@ def test_likelihoods_have_columns_where_they_are_no_losses(
 
 P, N = 6, 3
 SHAPES = {
-    "a model for each client without the axis of models": ((N, P), None),
     "several models and no mixture": ((2, P), None),
-    "several models of each client and no mixture": ((N, 2, P), None),
-    "models of other clients": ((N + 1, 1, P), None),
     "other parameters": ((1, P - 1), None),
-    "one vector": ((P,), None),
     "no models": ((0, P), (N, 0)),
-    "one axis too many": ((N, 1, 1, P), None),
-    "one mixture for all": ((2, P), (2,)),
     "a mixture of other models": ((2, P), (N, 3)),
-    "a mixture of other clients": ((N, 2, P), (N - 1, 2)),
 }
 
 
@@ -215,25 +208,3 @@ def test_predictors_of_the_documented_shapes_are_scored(shapes, make_clients):
     found = score_clients(clients.federation, linear(description), served)
     # Models of zeros give every label the probability 1/2.
     assert found.test_loss == pytest.approx(np.full(3, np.log(2)), rel=1e-6)
-
-
-def test_results_are_of_clients():
-    served = Predictor(None, results={"norm": torch.zeros(2)})
-    with pytest.raises(
-        InputError, match=r"results 'norm' of shape \(2,\) for 3 clients; the first"
-    ):
-        check_predictor(served, 3, 6)
-
-
-def test_a_method_of_a_users_own_is_told_what_it_deploys(tmp_path, capfd):
-    words = [
-        *TINY,
-        "algorithm=user_components:DeploysRows",
-        "--quiet",
-        "--output",
-        tmp_path / "run",
-    ]
-    done = call(words, capfd)
-    (message,) = done.messages
-    assert done.code == 2 and "algorithm 'DeploysRows': deploy deploys parameters of" in message
-    assert "shape (4, 21) and no mixture for 4 clients; allowed: (M, 21)" in message

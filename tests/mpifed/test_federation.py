@@ -1,14 +1,30 @@
+""""""
+
 from __future__ import annotations
 
 import itertools
+import json
 
 import numpy as np
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from on_ranks import SMALL, run, unlike_one_rank
 
-from mpifed.federation.clients import Federation, contiguous_owners, draw_unseen, participants
+from mpifed import random
+from mpifed.config.configuration import resolve
+from mpifed.data.base import Description
+from mpifed.errors import InputError
+from mpifed.federation.clients import (
+    Federation,
+    balanced_owners,
+    contiguous_owners,
+    draw_unseen,
+    participants,
+)
 from mpifed.federation.participation import Bernoulli
 from mpifed.mpi.communicator import Alone
+from mpifed.training.build import HEAD, read_costs, samples_of_steps
 
 
 def least_largest(work, blocks):
@@ -68,3 +84,123 @@ def test_unseen_clients_are_the_rounded_fraction_and_never_all():
     assert draw_unseen(10, 0.25, 0).sum() == 3
     assert draw_unseen(2, 0.99, 0).sum() == 1
     assert not draw_unseen(7, 0.0, 0).any()
+
+
+# Clients dealt to ranks by their work, measured or counted.
+
+
+works = st.lists(st.floats(0.01, 100), min_size=1, max_size=7)
+
+
+@settings(max_examples=60, deadline=None)
+@given(works, st.integers(1, 3))
+def test_no_rank_has_more_than_four_thirds_of_the_least_largest_work(work, ranks):
+    work = np.array(work)
+    dealt = np.bincount(balanced_owners(work, ranks), work, minlength=ranks).max()
+    every = itertools.product(range(ranks), repeat=len(work))
+    best = min(np.bincount(owner, work, minlength=ranks).max() for owner in every)
+    assert dealt <= (4 / 3 - 1 / (3 * ranks)) * best * (1 + 1e-12)
+
+
+def test_work_is_the_samples_that_steps_and_scoring_visit():
+    counts = np.array([10, 25, 0])
+    about = Description("made up", (2,), 2, counts, 0 * counts, np.array([4, 0, 0]))
+    base = {"clients": 3, "evaluation": {"every": 2}}
+
+    def of(**local):
+        return samples_of_steps(resolve({**base, "local": {"batch_size": 10, **local}}), about)
+
+    assert np.allclose(of(epochs=2), [20 + 2, 50, 0])
+    # Three minibatches of a client with 25 samples have 25 samples in all.
+    assert np.allclose(of(steps=6), [60 + 2, 50, 0])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("client,seconds\n0,1\n1,2\n", "has 2 clients, but the run has 3"),
+        ("client,seconds\n0,1\n1,-2\n2,3\n", "is not the timing.csv of a run"),
+        ("client,seconds\n0,1\n1\n2,3\n", "is not the timing.csv of a run"),
+    ],
+)
+def test_costs_of_other_clients_are_refused(text, message, tmp_path):
+    path = tmp_path / "timing.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_costs(tmp_path, 3)
+
+
+def test_a_run_writes_what_its_clients_cost(tmp_path):
+    run("synthetic-fedem", {**SMALL, "rounds": 1}, tmp_path / "first", Alone())
+    assert (tmp_path / "first" / "timing.csv").read_text().startswith(HEAD)
+    costs = read_costs(tmp_path / "first", 7)
+    assert (costs > 0).all()
+    assert json.loads((tmp_path / "first" / "summary.json").read_text())["imbalance"] == 1.0
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("exchange", ["server", "gossip"])
+def test_balanced_placement_changes_no_number(exchange, tmp_path):
+    chosen = {"placement": "balanced", "exchange": exchange, "clients": 12}
+    assert unlike_one_rank({**SMALL, **chosen}, tmp_path) == []
+
+
+def test_streams_are_named_and_nothing_else():
+    one = random.stream(3, "model", 2, 7).random(4)
+    random.stream(9, "other").random(100)
+    assert np.array_equal(one, random.stream(3, "model", 2, 7).random(4))
+    others = [(4, "model", 2, 7), (3, "data", 2, 7), (3, "model", 1, 7), (3, "model", 2, 6)]
+    assert all(not np.array_equal(one, random.stream(*names).random(4)) for names in others)
+
+
+def test_mix64_is_the_published_splitmix64():
+    # The first outputs of SplitMix64 seeded with 0 (Vigna's splitmix64.c, widely quoted).
+    weyl = np.uint64(0x9E3779B97F4A7C15)
+    with np.errstate(over="ignore"):
+        states = np.arange(1, 4, dtype=np.uint64) * weyl
+    assert [int(v) for v in random.mix64(states)] == [
+        0xE220A8397B1DCDAF,
+        0x6E789E6AA1B965F4,
+        0x06C45D188009454F,
+    ]
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=20), st.integers(0, 2**32))
+def test_shuffles_permute_every_row_by_its_own_key(lengths, seed):
+    lengths = np.array(lengths)
+    keys = random.client_keys(seed, "test", 1, np.arange(len(lengths)))
+    whole = random.shuffles(keys, lengths)
+    ends = np.cumsum(lengths)
+    for i, (end, length) in enumerate(zip(ends, lengths, strict=True)):
+        row = whole[end - length : end]
+        assert np.array_equal(np.sort(row), np.arange(length))
+        assert np.array_equal(row, random.shuffles(keys[i : i + 1], lengths[i : i + 1]))
+
+
+def test_shuffles_sort_each_row_by_the_upper_bits_of_its_samples():
+    keys = random.client_keys(0, "test", 1, np.arange(5))
+    lengths = np.array([7, 0, 1, 3000, 12])
+    expected = [
+        np.argsort(random.bits_at(key, np.arange(length)) >> np.uint64(32), kind="stable")
+        for key, length in zip(keys, lengths, strict=True)
+    ]
+    assert np.array_equal(random.shuffles(keys, lengths), np.concatenate(expected))
+    assert len(random.shuffles(keys[:2], np.zeros(2, np.int64))) == 0
+
+
+def test_bits_are_those_of_splitmix64_at_each_counter():
+    keys = random.client_keys(3, "bits", 1, np.arange(4))
+    rows = random.rows_of_bits(keys, 6)
+    assert rows.dtype == np.uint64 and len(np.unique(rows)) == rows.size
+    assert np.array_equal(random.bits_at(keys[:, None], np.arange(6)), rows)
+
+
+def test_shuffles_are_uniform():
+    # chi-square of the position of sample 0 among 8, over 8000 rows: 7 degrees of freedom.
+    keys = random.client_keys(1, "uniform", 1, np.arange(8000))
+    rows = random.shuffles(keys, np.full(8000, 8)).reshape(8000, 8)
+    counts = np.bincount(np.argmin(rows, axis=1), minlength=8)
+    assert ((counts - 1000) ** 2 / 1000).sum() < 29.9  # 1 - 1e-4 quantile
+    pairs = np.bincount(rows[:, 0] * 8 + rows[:, 1], minlength=64)
+    pairs = pairs[pairs > 0]
+    assert len(pairs) == 56 and ((pairs - 8000 / 56) ** 2 / (8000 / 56)).sum() < 105  # 55 d.f.

@@ -226,8 +226,3 @@ def test_labels_of_minus_one_and_one_are_those_of_zero_and_one():
 def test_a_logistic_loss_refuses_other_targets(kinds, found):
     with pytest.raises(InputError, match=f"targets in {{0, 1}} or in {{-1, 1}}, .*{found}"):
         Run(FedMM, data_of(labelled(*kinds), targets=1), {**LOGISTIC, "rho": 0.1})
-
-
-def test_several_targets_are_refused():
-    with pytest.raises(InputError, match=r"quadratic learns one target, but .* have 2"):
-        Run(FedMM, data_of(least_squares(), targets=2), "quadratic")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import h5py
@@ -16,8 +17,10 @@ from flix_words import SMALL
 from mpifed.algorithms.flix import descent
 from mpifed.algorithms.flix.flix import Flix
 from mpifed.federation.clients import Draws
+from mpifed.launch import main
 from mpifed.models.losses import SQUARED
 from mpifed.models.mlp import Mlp
+from mpifed.theory.__main__ import main as ask
 
 
 def curves(n=4, m=12, seed=0):
@@ -186,27 +189,14 @@ def test_a_run_goes_on_without_the_runs_that_it_began_from(tmp_path, capfd):
 
 
 BAD = {
-    "algorithm.start_from=/nowhere": "holds no intact checkpoint",
-    "algorithm.optima_from=/nowhere": "holds no intact checkpoint",
     "algorithm.start=average algorithm.start_from=x": "algorithm.start_from is 'x'",
-    "algorithm.step=searching": "algorithm.step is 'searching'; it must be",
     "algorithm.step=line_search exchange=gossip": "exchange is 'gossip'",
-    "algorithm.step=line_search algorithm=dcgd": "algorithm is 'dcgd'",
     "algorithm.stop_at=1 compression=rand_k": "compression is 'rand_k'",
-    "algorithm.stop_at=0": "algorithm.stop_at is 0",
     "algorithm.start=average exchange=gossip": "algorithm.start is 'average'",
     "algorithm.setting=strongly_convex algorithm.l2=0": "algorithm.l2 is 0.0",
-    "algorithm.flix_alpha=1.5": "algorithm.flix_alpha is 1.5",
     "algorithm.flix_alpha=[0.1,0.2]": "has 2 entries, but there are 5 clients",
-    "algorithm=diana exchange=gossip": "exchange is 'gossip'",
     "algorithm=dcgd compression=top_k": "compression is 'top_k'",
-    "algorithm=diana compression.name=rand_k compression.k=99": "compression.k is 99",
     "model=mlp algorithm.step=null": "algorithm.step is missing",
-    "model=mlp algorithm.local_solver=newton algorithm.step=1": "newton",
-    "model=mlp algorithm.reference=newton algorithm.step=1 algorithm.local_iterations=1": "newton",
-    "algorithm=fomaml algorithm.support_fraction=0": "algorithm.support_fraction is 0",
-    "algorithm=maml algorithm.inner_steps=0": "algorithm.inner_steps is 0",
-    "algorithm=reptile algorithm.support_fraction=0.5": "Unknown option 'algorithm.support",
 }
 
 
@@ -223,27 +213,6 @@ def test_bad_input_is_one_sentence_before_anything_is_computed(
     (line,) = done.err.splitlines()
     assert BAD[words] in line
     assert not target.exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "beyond"),
-    [
-        (["participation=0.5"], ", which does not speak of partial participation"),
-        (["algorithm.gradient=stochastic"], ", which does not speak of stochastic gradients"),
-        (["exchange=gossip"], ", which does not speak of gossip"),
-        (["algorithm=diana", "compression=rand_k", "participation=0.5", "algorithm.l2=0.1"], ""),
-        ([], ""),
-    ],
-)
-def test_the_log_says_what_the_steps_theorem_does_not_speak_of(words, beyond, tmp_path, capfd):
-    done = call([*SMALL, *words, "--output", tmp_path / "run"], capfd)
-    assert done.code == 0, done.err
-    (line,) = (
-        line
-        for line in (tmp_path / "run" / "log.txt").read_text().splitlines()
-        if "theorem" in line
-    )
-    assert line.endswith(f" theorem{beyond}")
 
 
 def test_optima_of_another_problem_are_refused(tmp_path, capfd):
@@ -298,3 +267,93 @@ def test_a_run_under_gossip_has_no_x_to_start_from_but_optima(tmp_path, capfd):
     assert "a run under gossip, each of whose clients has an x of its own" in done.err
     assert len(done.err.splitlines()) == 1
     assert call([*SMALL, f"algorithm.optima_from={one}", "--output", two], capfd).code == 0
+
+
+# What ``python -m mpifed.theory`` answers of runs, and of which it has no answer.
+
+
+EXACT = ("algorithm.local_solver=newton", "algorithm.flix_alpha=0.3")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run of FLIX with exact optima."""
+    target = tmp_path_factory.mktemp("theory") / "run"
+    assert main([*SMALL, *EXACT, "--output", str(target)]) == 0
+    return target
+
+
+def answer(capfd, *words):
+    capfd.readouterr()
+    code = ask([str(word) for word in words])
+    out, err = capfd.readouterr()
+    return code, json.loads(out) if out else None, err
+
+
+def test_theory_answers_of_a_run(finished, capfd):
+    _, found, _ = answer(capfd, "variance", finished)
+    assert found["variance_of_deployed"] == pytest.approx(found["predicted"], rel=1e-10)
+    assert found["predicted"] == pytest.approx(0.49 * found["variance_of_optima"], rel=1e-12)
+    said = next(r for r in (finished / "log.txt").read_text().splitlines() if "Theorem 2" in r)
+    _, found, _ = answer(capfd, "rounds", finished, "--accuracy", "1e-10")
+    assert f"at most {found['rounds']} rounds" in said
+    rounds = found["rounds"]
+    assert set(found["meaning"]) == {"rounds"}
+    _, most, _ = answer(capfd, "alpha", finished, "--accuracy", "1e-10", "--rounds", rounds)
+    assert set(most["meaning"]) == {"largest_equal_alpha"}
+    assert most["largest_equal_alpha"] >= 0.3
+    fewer = answer(capfd, "alpha", finished, "--accuracy", "1e-10", "--rounds", rounds - 1)[1]
+    assert fewer["largest_equal_alpha"] < 0.3
+    _, shot, _ = answer(capfd, "one-shot", finished, "--accuracy", "1e-3")
+    assert shot["largest_alpha"] <= shot["largest_equal_alpha"]
+    alpha = shot["largest_equal_alpha"] * (1 - 1e-9)
+    found = answer(capfd, "rounds", finished, "--accuracy", "1e-3", "--alpha", alpha)[1]
+    assert found["rounds"] == 1
+    assert set(shot["meaning"]) == set(shot) - {"question", "accuracy", "meaning"}
+
+
+def test_the_bound_of_theorem_one_is_on_the_gap_of_the_run_s_own_average(finished, tmp_path, capfd):
+    bound = answer(capfd, "one-shot", finished, "--accuracy", "1")[1]["bound_for_this_run"]
+    back = answer(capfd, "one-shot", finished, "--accuracy", bound)[1]
+    assert back["largest_equal_alpha"] == pytest.approx(0.3, rel=1e-9)
+    words = [*SMALL, *EXACT, "rounds=1", "--output", tmp_path / "one"]
+    assert call(words, capfd).code == 0
+    assert 0 < float(rows(tmp_path / "one")[-1]["objective_gap"]) <= bound
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("algorithm=diana compression=rand_k compression.k=2", "algorithm='diana'"),
+        ("algorithm=dcgd compression=rand_k compression.k=2", "algorithm='dcgd'"),
+        ("algorithm=diana", "algorithm='diana'"),
+        ("compression=top_k compression.k=2", "this run has compression='top_k'"),
+        ("exchange=gossip participation=0.5", "exchange='gossip' and participation=0.5"),
+        ("algorithm.gradient=stochastic", "this run has algorithm.gradient='stochastic'"),
+    ],
+)
+def test_theorem_two_answers_for_gradient_descent_alone(words, said, tmp_path, capfd):
+    target = tmp_path / "run"
+    done = call([*SMALL, *EXACT, "rounds=1", *words.split(), "--output", target], capfd)
+    assert done.code == 0, done.err
+    for question in (("rounds",), ("alpha", "--rounds", "9")):
+        code, _, err = answer(capfd, question[0], target, "--accuracy", "1e-6", *question[1:])
+        assert code == 2
+        assert len(err.splitlines()) == 1
+        assert "Theorem 2 is about gradient descent" in err
+        assert said in err
+    assert answer(capfd, "one-shot", target, "--accuracy", "1e-6")[0] == 0
+
+
+def test_no_theorem_answers_for_constants_that_are_too_small(tmp_path, capfd):
+    target = tmp_path / "run"
+    words = [*SMALL, *EXACT, "algorithm.smoothness=published_code", "--output", target]
+    assert call(words, capfd).code == 0
+    assert "Theorem" not in (target / "log.txt").read_text()
+    for question in (("rounds",), ("alpha", "--rounds", "9"), ("one-shot",)):
+        code, _, err = answer(capfd, question[0], target, "--accuracy", "1e-6", *question[1:])
+        assert code == 2
+        assert len(err.splitlines()) == 1
+        assert "algorithm.smoothness is 'published_code', whose L_i are too small" in err
+    # Proposition 3 needs no L_i.
+    assert answer(capfd, "variance", target)[0] == 0

@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
-import warnings
 from functools import partial
 from pathlib import Path
 
 import commands
 import pytest
-import torch
 import yaml
 from commands import (
     TINY,
@@ -30,13 +27,10 @@ from commands import (
 )
 from on_ranks import folder_of
 
-import mpifed
 from mpifed.api import Request, execute
 from mpifed.checkpoint import files as checkpoint_files
 from mpifed.config.configuration import resolve
 from mpifed.config.experiments import apply_overrides, parse_overrides, read_experiment
-from mpifed.errors import InputError
-from mpifed.models.linear import Linear
 from mpifed.mpi.communicator import Alone, world
 from mpifed.training.build import make
 from mpifed.training.engine import Clock, Engine
@@ -139,49 +133,6 @@ def test_a_rank_that_cannot_read_its_data_ends_the_job(tmp_path, capfd):
     assert outcome.messages == (said if world().rank == 0 else [])
     world().barrier()
     assert not target.exists()
-
-
-@pytest.mark.parametrize(
-    ("fail", "code", "expected"),
-    [
-        (
-            "mistake:0:3",
-            1,
-            "algorithm 'user_components:Fails', round 3: ValueError: the user's ",
-        ),
-        ("diverge:0:3", 1, "round 3: client 3 has a value in its update that is not finite"),
-        ("leave:0:3", 1, "SystemExit: 0"),
-        ("hear_int:0:3", 1, "interrupted"),
-    ],
-)
-def test_a_failure_in_one_process_is_named(fail, code, expected, tmp_path, capfd, monkeypatch):
-    monkeypatch.setenv("FAIL", fail)
-    outcome = call([*OURS, "--output", tmp_path / "run"], capfd)
-    assert outcome.code == code
-    line = outcome.err.splitlines()[0]
-    assert expected in line
-    assert outcome.err.count("Traceback") == (fail.split(":")[0] in ("mistake", "leave"))
-    monkeypatch.setenv("MPIFED_DEBUG", "1")
-    outcome = call([*OURS, "--output", tmp_path / "again"], capfd)
-    assert outcome.code == code
-    assert "Traceback" in outcome.err
-    assert "user_components.py" in outcome.err
-
-
-def test_output_that_nobody_reads_any_more(tmp_path, capfd):
-    reader, writer = os.pipe()
-    os.close(reader)
-
-    def run() -> int:
-        os.dup2(writer, 1)
-        sys.stdout = open(1, "w")  # noqa: SIM115  # pytest's own holds back what is printed
-        return commands.main([*TINY, "--output", str(tmp_path / "run")])
-
-    capfd.readouterr()
-    assert in_child(run) == 1
-    os.close(writer)
-    (line,) = capfd.readouterr().err.splitlines()
-    assert "standard output was closed" in line
 
 
 # Killed.
@@ -352,21 +303,6 @@ def test_more_rounds_keep_the_horizon_of_schedules_unless_told_otherwise(schedul
     assert stored["local"]["lr_horizon"] == 12
 
 
-def test_evaluation_may_become_more_or_less_frequent(tmp_path, capfd):
-    target = tmp_path / "run"
-    words = [*TINY, "--quiet", "--output", target]
-    assert call([*words, "rounds=5", "evaluation.every=3"], capfd).code == 0
-    assert [row["round"] for row in rows(target)] == ["0", "3", "5"]
-    more = ["rounds=10", "evaluation.every=2", "checkpoint.every=3", "threads=1", "--resume"]
-    assert call([*words, *more], capfd).code == 0
-    # Round 5 was evaluated because it was the last, which it no longer is.
-    assert [row["round"] for row in rows(target)] == ["0", "3", "6", "8", "10"]
-    whole = tmp_path / "whole"
-    assert call([*words[:-1], whole, "rounds=10", "evaluation.every=1"], capfd).code == 0
-    every = {row["round"]: row for row in rows(whole)}
-    assert all(row == every[row["round"]] for row in rows(target))
-
-
 def test_fewer_rounds_may_end_a_run_where_it_was_stopped(tmp_path, capfd, monkeypatch):
     target, whole = tmp_path / "run", tmp_path / "whole"
     monkeypatch.setenv("FAIL", "hear_usr1:0:3")
@@ -416,16 +352,6 @@ def test_a_run_killed_between_its_last_checkpoint_and_its_summary_of(tmp_path, c
     assert (target / "clients.h5").exists()
 
 
-def test_nothing_to_resume_is_a_start(tmp_path, capfd):
-    whole = tmp_path / "whole"
-    assert call([*TINY, "--quiet", "--output", whole], capfd).code == 0
-    for target in (tmp_path / "absent", tmp_path / "empty"):
-        (tmp_path / "empty").mkdir(exist_ok=True)
-        assert call([*TINY, "--quiet", "--resume", "--output", target], capfd).code == 0
-        same_run(target, whole)
-        assert "resumed" not in (target / "log.txt").read_text()
-
-
 def test_damaged_checkpoints_are_named_and_passed_over(tmp_path, capfd):
     target, whole = tmp_path / "run", tmp_path / "whole"
     words = [*TINY, "checkpoint.keep=3"]
@@ -471,16 +397,6 @@ def test_where_no_checkpoint_is_intact_nothing_is_changed(tmp_path, capfd):
     assert (target / "replaced-2" / "DONE").exists()
 
 
-def test_a_directory_of_other_files_is_not_written_into(tmp_path, capfd):
-    target = tmp_path / "run"
-    target.mkdir()
-    (target / "thesis.tex").write_text("x")
-    for words in ([], ["--resume"], ["--restart"]):
-        outcome = call([*TINY, *words, "--output", target], capfd)
-        assert outcome.code == 2 and "'thesis.tex'" in outcome.messages[0]
-    assert [path.name for path in target.iterdir()] == ["thesis.tex"]
-
-
 def test_a_run_goes_on_from_where_it_is_told_to(tmp_path, capfd):
     source, branch, whole = (tmp_path / name for name in ("source", "branch", "whole"))
     words = [*TINY, "checkpoint.keep=3", "--quiet"]
@@ -496,46 +412,3 @@ def test_a_run_goes_on_from_where_it_is_told_to(tmp_path, capfd):
     assert call(["--resume", first, "rounds=6", "--quiet", "--output", branch], capfd).code == 0
     same_run(branch, whole)
     assert [path.read_bytes() for path in files(source)] == before
-
-
-def test_a_warning_reaches_the_log(tmp_path, capfd, monkeypatch):
-    exact = Linear.init
-
-    def init(self, stream):
-        warnings.warn("drawn with a warning", stacklevel=1)
-        return exact(self, stream)
-
-    monkeypatch.setattr(Linear, "init", init)
-    outcome = call([*TINY, "--quiet", "--output", tmp_path / "run"], capfd)
-    assert (outcome.code, outcome.err) == (0, "")
-    log = (tmp_path / "run" / "log.txt").read_text()
-    assert log.count("warning on rank 0: drawn with a warning") == 1
-
-
-def test_a_run_of_before_some_options_of_its_data_resumes(tmp_path):
-    target = tmp_path / "run"
-    overrides = {"rounds": 2, "clients": 4, "checkpoint.every": 1, "output": target}
-    mpifed.run("digits-fedem", **overrides)
-    for path in (target / "checkpoints").glob("*.h5"):
-        path.unlink()
-    stored = yaml.safe_load((target / "config.yaml").read_text())
-    del stored["data"]["rotations"], stored["data"]["quantity_law"]
-    (target / "config.yaml").write_text(yaml.safe_dump(stored))
-    again = mpifed.run("digits-fedem", **{**overrides, "rounds": 3}, resume=True)
-    assert again.metrics["round"][-1] == 3
-    stored["data"]["rotations"] = [90]
-    (target / "config.yaml").write_text(yaml.safe_dump(stored))
-    for path in (target / "checkpoints").glob("*.h5"):
-        path.unlink()
-    with pytest.raises(InputError, match=r"data\.rotations: \[90\] in the run, empty now"):
-        mpifed.run("digits-fedem", **{**overrides, "rounds": 4}, resume=True)
-
-
-def test_resuming_in_python(tmp_path):
-    target = tmp_path / "run"
-    small = parse_overrides(TINY[1:])
-    mpifed.run("synthetic-fedem", output=target, **small)
-    result = mpifed.run(output=target, resume=True, rounds=6)
-    assert result.status == "finished"
-    assert result.metrics["round"].tolist() == [0, 2, 4, 6]
-    assert torch.get_num_threads() == 1

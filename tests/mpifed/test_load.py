@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
-import shutil
 import sys
 from contextlib import nullcontext
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -18,6 +19,7 @@ from torch.nn import functional
 
 import mpifed
 from mpifed.checkpoint import format as layout
+from mpifed.checkpoint import integrity as seal
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.models.linear import Linear
@@ -44,7 +46,6 @@ HELD_OUT = {"evaluation.validation_fraction": 0.2}
 CASES = {
     "fedem, linear": ("synthetic-fedem", BINARY),
     "fedem, float32": ("synthetic-fedem", {**BINARY, "dtype": "float32"}),
-    "fedem, mlp": ("digits-fedem", DEEP),
     "fedem, network": ("digits-fedem", NETWORK),
     "fedem, local buffers": ("digits-fedem", {**NETWORK, "local.buffers": "local"}),
     "fedem, gossip": ("digits-fedem", {**IMAGES, **GOSSIP}),
@@ -65,7 +66,6 @@ CASES = {
         },
     ),
     "fedem, tags": ("flix-tags", {**SHORT, "clients": 4, "algorithm": "fedem"}),
-    "fedavg": ("digits-fedem", {**IMAGES, "algorithm": "fedavg", "participation": 0.5}),
     "fedavg, gossip": ("digits-fedem", {**NETWORK, **GOSSIP, "algorithm": "fedavg"}),
     "fedavg, compressed gossip": (
         "digits-fedem",
@@ -85,11 +85,9 @@ CASES = {
         "digits-fedem",
         {**DEEP, "algorithm": "fedper", "evaluation.unseen_fraction": 0.4},
     ),
-    "fedala": ("digits-fedem", {**DEEP, "algorithm": "fedala"}),
     "fedrod": ("digits-fedem", {**NETWORK, "algorithm": "fedrod"}),
     "fedrod_hyper": ("digits-fedem", {**NETWORK, "algorithm": "fedrod_hyper"}),
     "knn_per": ("digits-fedem", {**DEEP, **HELD_OUT, "algorithm": "knn_per"}),
-    "knn_per, binary": ("synthetic-fedem", {**BINARY, **HELD_OUT, "algorithm": "knn_per"}),
     "knn_per, unseen sequences": (
         "digits-fedem",
         {
@@ -98,14 +96,11 @@ CASES = {
             "evaluation.unseen_fraction": 0.4,
         },
     ),
-    "fedadam": ("digits-fedem", {**IMAGES, "algorithm": "fedadam"}),
-    "local": ("digits-fedem", {**NETWORK, "algorithm": "local"}),
     "fomaml": (
         "synthetic-fedem",
         {**BINARY, "algorithm": {"name": "fomaml", "inner_step": 0.1, "outer_step": 0.1}},
     ),
     "reptile, tags": ("tags-reptile", {**SHORT, "clients": 4}),
-    "flix": ("synthetic-fedem", {**BINARY, "algorithm": "flix"}),
     "flix, gossip": ("synthetic-fedem", {**BINARY, **GOSSIP, "algorithm": "flix"}),
 }
 COMPONENTS = {"fedem": 3, "local": 0, "fedper": 0}
@@ -236,12 +231,6 @@ def test_formulas_become_layers_of_torch(model):
     assert torch.equal(nn.utils.parameters_to_vector(model.module(row).parameters()), row)
 
 
-def test_a_module_of_a_formula_draws_no_random_number():
-    before = torch.get_rng_state()
-    Mlp((6, 4, 2)).module(torch.zeros(38))
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 @pytest.mark.parametrize("loss", [CROSS_ENTROPY, SEQUENCE, MULTI_LABEL, SQUARED])
 @pytest.mark.parametrize("scale", [1.0, 30.0])
 def test_outputs_of_a_mixture_have_the_loss_of_what_is_deployed(loss, scale):
@@ -274,27 +263,6 @@ def finished(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (lambda run: run.parent / "none", r"run is '.*none', which is missing; it must be a run"),
-        (lambda run: run / "config.yaml", "which is a file; it must be a run directory"),
-        (lambda run: run.parent, "which holds no checkpoint of a run"),
-    ],
-)
-def test_what_is_no_run_is_refused(finished, spoil, message):
-    with pytest.raises(InputError, match=message):
-        mpifed.load(spoil(finished))
-
-
-def test_checkpoints_that_are_all_damaged_are_refused(finished, tmp_path):
-    folder = shutil.copytree(finished, tmp_path / "run")
-    for path in (folder / "checkpoints").iterdir():
-        path.write_bytes(b"nothing")
-    with pytest.raises(InputError, match=r"holds no intact checkpoint: .*round-000003"):
-        mpifed.load(folder)
-
-
 def test_a_checkpoint_of_another_version_is_refused(finished, monkeypatch):
     monkeypatch.setattr(layout, "FORMAT", 2)
     with pytest.raises(InputError, match="says format 1, and this mpifed reads 2"):
@@ -310,14 +278,6 @@ def test_wrong_numbers_are_refused(finished, tmp_path):
     with pytest.raises(InputError, match="algorithm 'local' has no model that all clients share"):
         trained.save(tmp_path / "model.pt")
     assert not any(tmp_path.iterdir())
-
-
-def test_a_component_that_is_not_there_and_a_path_that_cannot_be_written(tmp_path):
-    trained = mpifed.load(mpifed.run("synthetic-fedem", output=tmp_path / "r", **BINARY).directory)
-    with pytest.raises(InputError, match="component is 3; allowed: 0 to 2"):
-        trained.state_dict(3)
-    with pytest.raises(InputError, match="which cannot be written: No such file or directory"):
-        trained.save(tmp_path / "none" / "model.pt")
 
 
 def test_a_run_without_a_predictor_is_refused(tmp_path):
@@ -356,3 +316,148 @@ def test_the_number_of_ranks_changes_nothing(name, tmp_path):
             x, y = a.state_dict(), b.state_dict()
             same = same and x.keys() == y.keys() and all(torch.equal(x[k], y[k]) for k in x)
     assert communicator.broadcast_object(same)
+
+
+# Runs that are loaded from their directory alone, where their data are no longer at hand.
+
+
+OWN = """
+from mpifed.data.sources.digits import Digits
+class Own(Digits):
+    pass
+"""
+
+
+def drawn(n=60):
+    return np.random.default_rng(0).normal(size=(n, 4))
+
+
+def run_of_arrays(folder, x, **options):
+    data = mpifed.arrays(x, (x[:, 0] > 0).astype(int))
+    small = {"clients": 3, "rounds": 1, "model": "linear", **options}
+    return mpifed.run("digits-fedem", output=folder, data=data, **small)
+
+
+def test_models_are_loaded_without_the_data_and_samples_with_them(tmp_path):
+    folder, x = tmp_path / "run", drawn()
+    run_of_arrays(folder, x)
+    gc.collect()
+    trained = mpifed.load(folder)
+    assert trained.client(0)(torch.zeros(2, 4)).shape == (2, 1)
+    assert len(trained.components) == 3 and trained.state_dict()
+    words = (
+        r"of '.*run' cannot be loaded: data.name is 'arr.*; call data = mpifed.arrays.*, keep data"
+    )
+    with pytest.raises(InputError, match=words):
+        trained.samples(0)
+    again = mpifed.arrays(x, (x[:, 0] > 0).astype(int))
+    assert mpifed.load(folder).samples(0).test.x.shape[1:] == (4,)
+    assert again["name"] == "arrays"
+
+
+def test_what_is_loaded_is_the_same_without_the_data(tmp_path):
+    folder, x = tmp_path / "run", drawn()
+    result = run_of_arrays(folder, x, **{"evaluation.validation_fraction": 0.2})
+    gc.collect()
+    alone = mpifed.load(folder)
+    data = mpifed.arrays(x, (x[:, 0] > 0).astype(int))
+    beside = mpifed.load(folder)
+    for client in range(3):
+        samples = beside.samples(client)
+        assert len(samples.train.y) == result.clients["n_train"][client] and len(samples.val.y)
+        with torch.no_grad():
+            found = alone.client(client)(samples.test.x), beside.client(client)(samples.test.x)
+        assert torch.equal(*found)
+    assert data["digest"]
+
+
+def test_predictors_that_are_fitted_need_the_samples(tmp_path):
+    folder = tmp_path / "run"
+    run_of_arrays(folder, drawn(), algorithm="fedavg_ft")
+    gc.collect()
+    trained = mpifed.load(folder)
+    assert len(trained.components) == 1
+    with pytest.raises(InputError, match=r"cannot be loaded: data.name is 'arrays'"):
+        trained.client(0)
+
+
+def test_a_data_set_of_the_users_own_may_be_gone(tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    (tmp_path / "own_data.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    mpifed.run("digits-fedem", output=folder, clients=3, rounds=1, data="own_data:Own")
+    (tmp_path / "own_data.py").unlink()
+    monkeypatch.delitem(sys.modules, "own_data")
+    trained = mpifed.load(folder)
+    assert trained.client(1)(torch.zeros(2, 8, 8)).shape == (2, 10)
+    with pytest.raises(
+        InputError,
+        match="no module 'own_data'",
+    ):
+        trained.samples(1)
+
+
+@pytest.mark.slow
+def test_a_file_of_first_parameters_may_be_gone(tmp_path):
+    from mpifed.components.registry import find
+    from mpifed.data.base import Description
+
+    n, weights = np.ones(1), tmp_path / "weights.pt"
+    options = {"width": 0.25, "cifar_stem": True}
+    network = find("model", "mobilenet_v2")(Description("", (8, 8), 10, n, n, n), **options)
+    torch.save(network.state_dict(), weights)
+    model = {"name": "mobilenet_v2", "weights": str(weights), **options}
+    small = {"clients": 3, "rounds": 1, "algorithm": "fedavg", "model": model}
+    mpifed.run("digits-fedem", output=tmp_path / "run", **small)
+    before = mpifed.load(tmp_path / "run").state_dict()
+    weights.unlink()
+    after = mpifed.load(tmp_path / "run").state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in {*before, *after})
+
+
+def changed(folder, change):
+    """The run's only checkpoint with another group of data, sealed again."""
+    (path,) = (folder / "checkpoints").glob("*.h5")
+    with h5py.File(path, "r+") as file:
+        change(file["meta"])
+    seal.seal(path)
+
+
+def test_checkpoints_of_earlier_versions_need_the_data(tmp_path):
+    folder, x = tmp_path / "run", drawn()
+    run_of_arrays(folder, x)
+    gc.collect()
+    changed(folder, lambda meta: meta.pop("data"))
+    with pytest.raises(InputError, match=r"which cannot be loaded: data.name is 'arrays', but"):
+        mpifed.load(folder)
+    data = mpifed.arrays(x, (x[:, 0] > 0).astype(int))
+    assert mpifed.load(folder).client(0)(torch.zeros(2, 4)).shape == (2, 1)
+    assert data["digest"]
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [("n_test", [1, -2, 3])],
+)
+def test_descriptions_that_no_run_writes_are_refused(tmp_path, name, value):
+    run_of_arrays(tmp_path / "run", drawn())
+
+    def change(meta):
+        del meta["data"][name]
+        meta["data"][name] = np.array(value)
+
+    changed(tmp_path / "run", change)
+    with pytest.raises(InputError, match=r"no description of a data set|no numbers of samples"):
+        mpifed.load(tmp_path / "run")
+
+
+def test_other_samples_than_the_runs_are_refused(tmp_path):
+    mpifed.run("digits-fedem", output=tmp_path / "run", clients=3, rounds=1)
+
+    def change(meta):
+        meta["data"]["n_train"][0] += 1
+
+    changed(tmp_path / "run", change)
+    trained = mpifed.load(tmp_path / "run")
+    with pytest.raises(InputError, match="not those of the run: they differ in n_train"):
+        trained.samples(0)

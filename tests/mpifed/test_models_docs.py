@@ -12,14 +12,9 @@ import pytest
 import torch
 
 import mpifed
-from mpifed.components.registry import find, find_algorithm
-from mpifed.components.tables import ALGORITHMS, MODELS
-from mpifed.config.configuration import resolve
+from mpifed.components.registry import find
+from mpifed.components.tables import MODELS
 from mpifed.data.base import Description
-from mpifed.errors import InputError
-from mpifed.models.linear import Linear
-from mpifed.mpi.communicator import Alone
-from mpifed.training.build import make
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
 METHODS = (Path(__file__).parents[2] / "docs" / "what_there_is.md").read_text(encoding="utf-8")
@@ -79,43 +74,6 @@ def test_the_modules_of_the_page_work(tmp_path):
     network = scope["Tuned"](about, weights=str(tmp_path / "weights.pt"))
     assert torch.equal(network.lstm.weight_hh_l0, first.lstm.weight_hh_l0)
     assert not torch.equal(network.head.weight, first.head.weight)
-
-
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "fedmm_ot"])
-def test_methods_that_refuse_dropout_are_in_the_tables(name):
-    (row,) = [line for line in PAGE.splitlines() if line.startswith("| networks without dropout")]
-    (any_network,) = [line for line in PAGE.splitlines() if line.startswith("| any network")]
-    (said,) = re.findall(r"\n\n([^\n]*?) compute gradients of whole risks and refuse", METHODS)
-    found = find_algorithm(name)
-    trains = found.uses_model and found.model_type is not Linear
-    options = {name: {"step": 0.1} for name in ("flix", "dcgd", "diana")}
-    algorithm = {"name": name, **options.get(name, {})}
-    if name == "l2gd":
-        algorithm["l2gd_gradients"] = "minibatch"
-    refuses = trains and not trains_normalised(algorithm)
-    assert (f"`{name}`" in any_network) == (trains and not refuses)
-    assert (f"`{name}`" in row) == (f"`{name}`" in said) == refuses
-
-
-def trains_normalised(algorithm):
-    overrides = {
-        "clients": 3,
-        "data": {"name": "synthetic", "n_test": 5, "dimension": 4},
-        "model": "network_modules:normalised_mlp",
-        "algorithm": algorithm,
-        "participation": 1.0,
-    }
-    if find_algorithm(algorithm["name"]).exchanges == ("gossip",):
-        overrides["exchange"] = {"name": "gossip", "topology": "complete"}
-    if algorithm["name"] in ("scaffold", "kgt", "scaffnew"):
-        overrides["local"] = {"momentum": 0.0}
-    configuration = resolve(overrides)
-    try:
-        make(configuration, Alone(), configuration.rounds)
-    except InputError as error:
-        assert "dropout" in str(error) or "batch normalisation" in str(error), error
-        return False
-    return True
 
 
 def test_what_was_trained_is_loaded_as_the_page_says(tmp_path, monkeypatch):

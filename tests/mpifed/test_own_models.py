@@ -65,13 +65,3 @@ def test_modules_that_share_or_differ_are_refused(source, nets, tmp_path):
     outcome = nets(f"import torch; from torch import nn\n{source}")
     assert outcome.code == 2 and SHARED[source] in outcome.err, outcome.err
     assert not (tmp_path / "out").exists()
-
-
-def test_a_frozen_part_may_be_shared(nets):
-    source = """
-    from torch import nn
-    BODY = nn.Linear(64, 8).requires_grad_(False)
-    def Net(data):
-        return nn.Sequential(nn.Flatten(), BODY, nn.Linear(8, 10))
-    """
-    assert nets(source).code == 0

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
-from commands import call
+from commands import call, launch
+from on_ranks import unlike_one_rank
 
+from mpifed import state
+from mpifed.algorithms.base import Predictor
+from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.config.configuration import resolve
 from mpifed.data.base import Dataset, Description, Shards, Split
+from mpifed.errors import InputError
 from mpifed.exchange.aggregation import ByCoordinates
 from mpifed.exchange.attacks import Attack
 from mpifed.exchange.compression import Identity
@@ -50,27 +58,9 @@ class OtherLabels(Points):
         return found
 
 
-class Unnumbered(Points):
-    """Has offsets without their end."""
-
-    def split(self, client_ids, dtype):
-        found = super().split(client_ids, dtype)
-        return dataclasses.replace(found, offsets=found.offsets[:-1])
-
-
-class CountsInList(Points):
-    """Counts in a list."""
-
-    def __init__(self, n_clients, run_seed, communicator) -> None:
-        counts = [20] * n_clients
-        self.description = Description("points", (2,), 2, counts, counts, counts)
-
-
 WRONG_DATA = {
     WidePoints: "has the shape (160, 1); its description asks for (160, 2)",
     OtherLabels: "the label 7, which is not among 0 .. 1, of client 1",
-    Unnumbered: "do not begin each client's samples as its description counts them",
-    CountsInList: "must be integer arrays",
 }
 
 
@@ -90,13 +80,6 @@ class Lossy(Identity):
 
     def __call__(self, rows, draws, ids, purpose=""):
         return rows[:, 1:]
-
-
-class Uncounted(Identity):
-    """Counts no bits."""
-
-    def bits(self, size, itemsize, draws, ids, purpose=""):
-        return None
 
 
 class Uncombined(ByCoordinates):
@@ -122,22 +105,11 @@ class Withholds(Attack):
         return None
 
 
-class Unlabels(Attack):
-    """Trains on no labels."""
-
-    changes_labels = True
-
-    def relabelled(self, y, n_classes):
-        return None
-
-
 PLACES = {
     Lossy: ["compression"],
-    Uncounted: ["compression"],
     Uncombined: ["exchange.aggregator"],
     Forgets: ["exchange.correction", "exchange=gossip"],
     Withholds: ["attack.name", "attack.clients=[1]"],
-    Unlabels: ["attack.name", "attack.clients=[1]"],
 }
 
 
@@ -150,31 +122,277 @@ def test_what_parts_of_a_round_return_has_the_form_of_what_they_were_given(kind,
     assert done.code == 1 and word in done.err, done
 
 
-def odd_rounds_only(n, round):
-    """A schedule without a matrix for even rounds."""
-    return np.eye(n) if round % 2 else None
+# What the methods of a user's algorithm return is checked; mistakes name class and method.
 
 
-def odd_sums(n, round):
-    """A schedule whose later matrices do not average."""
-    return np.eye(n) * (1 if round < 3 else 2)
+WORDS_RETURNED = ("clients=2", "rounds=1", "data.n_test=5", "data.dimension=4", "model=linear")
 
 
-def no_round(n):
-    """A schedule that is no schedule."""
-    return np.eye(n)
+class PlainReturned(FedAvg):
+    """FedAvg without options."""
+
+    def __init__(self, model, local) -> None:
+        super().__init__(model, local)
+
+
+@dataclass(frozen=True)
+class Kept:
+    extra: torch.Tensor = state.client()
+
+
+class NoState(PlainReturned):
+    """Forgets to return the state."""
+
+    def round(self, state, clients, channel, draws):
+        super().round(state, clients, channel, draws)
+
+
+class NoPredictor(PlainReturned):
+    """Forgets to return the predictor."""
+
+    def deploy(self, state, clients, draws):
+        Predictor(state.model)
+
+
+class Undeclared(PlainReturned):
+    """Measures what it does not declare."""
+
+    columns = ("objective",)
+
+    def measure(self, state, clients, exchange, draws):
+        return {"objectives": 1.0}
+
+
+class Grows(PlainReturned):
+    """Returns a state whose model is longer than it was."""
+
+    def round(self, state, clients, channel, draws):
+        return replace(state, model=state.model.repeat(1, 2))
+
+
+class Sparse(PlainReturned):
+    """Keeps a tensor that no file can hold."""
+
+    def init(self, clients, exchange, draws, dtype):
+        return Kept(torch.eye(len(clients)).to_sparse())
+
+
+WRONG = {
+    NoState: "round returned NoneType; it must return FedAvgState",
+    Grows: "round returned a state whose model is",
+    Sparse: "extra is torch.sparse_coo",
+    NoPredictor: "deploy returned NoneType; it must return a Predictor",
+    Undeclared: "measure returned ['objectives']; columns declares objective",
+}
+
+
+@pytest.mark.parametrize("kind", WRONG, ids=lambda kind: kind.__name__)
+def test_a_wrong_result_names_class_and_method(kind, tmp_path, capfd):
+    words = [*WORDS_RETURNED, f"algorithm={__name__}:{kind.__name__}", "--output", tmp_path / "run"]
+    done = call(words, capfd)
+    assert done.code == 2, done
+    (line,) = done.err.splitlines()
+    assert f"algorithm '{kind.__name__}': " in line and WRONG[kind] in line
+
+
+# What a user's class declares is enforced in every configuration.
+
+
+class ForServers(FedAvg):
+    """FedAvg that declares a server alone."""
+
+    exchanges = ("server",)
+
+
+class Whole(FedAvg):
+    """FedAvg that declares whole messages."""
+
+    compressors = "none"
+
+
+class Unbiased(FedAvg):
+    """FedAvg that declares unbiased messages."""
+
+    compressors = "unbiased"
+
+
+class Silent(FedAvg):
+    """FedAvg that declares that it sends nothing, to any exchange."""
+
+    exchanges = ("server",)
+    compressors = "none"
+    communicates = False
+
+
+def own(kind, **sections):
+    return resolve({"algorithm": f"{__name__}:{kind.__name__}", **sections})
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("kind", "sections", "words"),
     [
-        ("odd_rounds_only", "for round 2: NoneType is not a matrix"),
-        ("odd_sums", "for round 3: the matrix is not a mixing matrix: rows do not sum to one"),
-        ("no_round", "write def function(n, round) for one that returns the matrix of a round"),
+        (
+            ForServers,
+            {"exchange": "gossip"},
+            "^exchange is 'gossip', but .*ForServers.* does not support.*allowed: server$",
+        ),
+        (
+            Whole,
+            {"compression": "rand_k"},
+            "^compression is .*rand_k.* but .*Whole.*; allowed: none",
+        ),
+        (
+            Unbiased,
+            {"compression": "top_k"},
+            r"^compression is .*top_k.*unbiased is false, but .*Unbiased.*E C\(v\) = v",
+        ),
+        (
+            Unbiased,
+            {"compression": {"name": "bernoulli", "inner": "top_k"}},
+            "^compression is .*bernoulli.*unbiased is false",
+        ),
     ],
 )
-def test_a_round_of_a_schedule_without_a_mixing_matrix_is_named(name, said, tmp_path, capfd):
-    words = [*WORDS, "algorithm=fedavg", "exchange=gossip"]
-    words += [f"exchange.schedule={__name__}:{name}", "--output", tmp_path / "run"]
+def test_what_a_method_does_not_declare_is_refused(kind, sections, words):
+    with pytest.raises(InputError, match=words):
+        own(kind, **sections)
+
+
+def test_what_it_declares_is_allowed():
+    own(ForServers, exchange="server", compression="top_k")
+    own(Whole, exchange="gossip")
+    own(Unbiased, compression="rand_k")
+    # Replicas of neighbours make up for what compression leaves out.
+    own(Unbiased, exchange="gossip", compression="top_k")
+    own(Silent, exchange="gossip", compression="rand_k")
+
+
+# A user's component that raises ends the job with one line that says where, and a traceback.
+
+
+WORDS_FAILING_COMPONENTS = (
+    "clients=8",
+    "rounds=3",
+    "data.n_test=5",
+    "data.dimension=4",
+    "model=linear",
+    "--quiet",
+)
+
+
+class Own(FedAvg):
+    """FedAvg without options."""
+
+    def __init__(self, model, local) -> None:
+        super().__init__(model, local)
+
+
+class Fails(Own):
+    """Fails in the second round of the rank that hosts client 7."""
+
+    def round(self, state, clients, channel, draws):
+        if draws.round == 2 and 7 in clients.ids:
+            return {}["momentum"]
+        return super().round(state, clients, channel, draws)
+
+
+class ReturnsNothing(Own):
+    """Forgets its ``return``."""
+
+    def round(self, state, clients, channel, draws):
+        super().round(state, clients, channel, draws)
+
+
+class Batches(torch.nn.Module):
+    """Fails in the fourth client's first minibatch."""
+
+    def __init__(self, data) -> None:
+        super().__init__()
+        self.layer, self.dropout = torch.nn.Linear(4, data.n_outputs), torch.nn.Dropout(0.5)
+
+    def forward(self, x):
+        if self.training and len(x) > 60:
+            raise ValueError("too many samples")
+        return self.dropout(self.layer(x))
+
+
+def own_of_failing_components(key, kind):
+    return f"{key}={__name__}:{kind.__name__}"
+
+
+def test_the_line_names_component_and_round_and_the_traceback_follows(tmp_path, capfd):
+    done = call(
+        [
+            *WORDS_FAILING_COMPONENTS,
+            own_of_failing_components("algorithm", Fails),
+            "--output",
+            tmp_path / "run",
+        ],
+        capfd,
+    )
+    line, *traceback = done.err.splitlines()
+    assert line == f"mpifed: algorithm '{__name__}:Fails', round 2: KeyError: 'momentum'"
+    assert done.code == 1 and traceback[0] == "Traceback (most recent call last):"
+    assert f'File "{__file__}"' in done.err and "KeyError: 'momentum'" in traceback[-2:]
+    assert not (tmp_path / "run" / "DONE").exists()
+
+
+def test_a_client_that_is_trained_alone_is_named(tmp_path, capfd):
+    words = [
+        *WORDS_FAILING_COMPONENTS,
+        "algorithm=fedavg",
+        own_of_failing_components("model", Batches),
+        "--output",
+        tmp_path / "run",
+    ]
     done = call(words, capfd)
-    assert done.code in (1, 2) and said in done.err, done
+    line = done.err.splitlines()[0]
+    said = rf"mpifed: model '{__name__}:Batches', client \d, round 1: ValueError: too many samples"
+    assert done.code == 1 and re.fullmatch(said, line), line
+
+
+def test_one_rank_says_it_for_all(tmp_path):
+    done = launch(
+        2,
+        *WORDS_FAILING_COMPONENTS,
+        own_of_failing_components("algorithm", Fails),
+        "--output",
+        tmp_path / "run",
+    )
+    (line,) = done.messages
+    assert done.code == 1 and f"algorithm '{__name__}:Fails', round 2: KeyError" in line
+    assert "rank 1 on " in line and done.err.count("Traceback (most recent call last):") == 1
+
+
+def test_what_a_method_returns_wrongly_is_bad_input(tmp_path, capfd):
+    done = call(
+        [
+            *WORDS_FAILING_COMPONENTS,
+            own_of_failing_components("algorithm", ReturnsNothing),
+            "--output",
+            tmp_path / "run",
+        ],
+        capfd,
+    )
+    (line,) = done.err.splitlines()
+    assert done.code == 2 and line.startswith("mpifed: round 1: ") and "returned None" in line
+
+
+def test_a_run_that_failed_in_its_first_round_begins_again(tmp_path, capfd, monkeypatch):
+    words = [
+        *WORDS_FAILING_COMPONENTS,
+        own_of_failing_components("algorithm", ReturnsNothing),
+        "--output",
+        tmp_path / "run",
+    ]
+    assert call(words, capfd).code == 2
+    assert call(words, capfd).code == 2  # the directory holds a run
+    monkeypatch.setitem(globals(), "ReturnsNothing", Own)
+    assert call([*words, "--resume"], capfd).code == 0
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("exchange", ["server", "gossip"])
+def test_a_right_method_gives_the_same_numbers_on_any_ranks(exchange, tmp_path):
+    own_words = {"algorithm": f"{__name__}:Own", "exchange": exchange, "participation": 0.5}
+    assert unlike_one_rank(own_words, tmp_path) == []

@@ -11,13 +11,12 @@ import scipy.stats
 import yaml
 
 import mpifed
-from mpifed.components.registry import find_algorithm
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.config.experiments import apply_overrides, parse_overrides, read_experiment
 from mpifed.errors import InputError
 from mpifed.reproduce.__main__ import main
 from mpifed.reproduce.page import Row, best_of, paired_p, table_text
-from mpifed.reproduce.studies import Entry, Table, papers, runs_of, studies, trials_of
+from mpifed.reproduce.studies import Entry, Table, papers, runs_of, studies
 from mpifed.sweep.plan import check_same_run
 
 TINY = ["rounds=2", "clients=5", "data.n_test=20", "data.dimension=6", "seed=[0,1]"]
@@ -41,15 +40,6 @@ def test_a_tie_is_not_bold():
     assert best_of([ahead, behind], "average") is ahead
     assert "**" not in table_text(TABLE, [ahead, close, behind])
     assert "| **80.50 ± 1.24** |" in table_text(TABLE, [ahead, behind])
-
-
-def test_a_row_says_how_many_seeds_and_rounds_it_has():
-    found = row("A", 80, math.nan, 80.5)
-    assert found.runs == "3 x 200"
-    found.values["rounds"][1] = math.nan
-    assert "| A | 2 x 200 | 80.25" in table_text(TABLE, [found])
-    found.values["rounds"][2] = 60
-    assert found.runs == "2 x 60 to 200"
 
 
 def test_tests_are_paired_by_seed():
@@ -153,39 +143,6 @@ def test_rows_that_share_runs_have_the_same_settings():
     assert shared == 16
 
 
-def test_figure_2_has_the_published_numbers_of_unseen_clients():
-    of_table_3 = {row.label: row.published for row in studies("fedem")["table-3"].entries}
-    for row in studies("fedem")["figure-2"].entries:
-        assert row.published == of_table_3[row.label][:1]
-
-
-def test_a_row_takes_the_values_of_another():
-    study = studies("fedem")["table-6"]
-    tuned = {"FedEM": {"local.lr": 0.3}}
-    runs = runs_of(study, "paper", Path("out"), [0], tuned, {})
-    assert runs["D-FedEM"][0].overrides["local.lr"] == 0.3
-    trials = trials_of(study, "paper", Path("out"), 0, {})
-    assert "FedEM" in trials and "D-FedEM" not in trials
-
-
-def test_a_tuned_learning_rate_is_one_that_the_method_reads():
-    for entry in studies("fedem")["table-2"].entries:
-        read = find_algorithm(entry.overrides["algorithm"]).local_options
-        rated = any("local.lr" in tried for tried in entry.trials())
-        assert rated == (read is None or "lr" in read), entry.label
-
-
-def test_values_may_be_chosen_after_fewer_rounds():
-    entries = (Entry("A", {"algorithm": "fedavg"}, tuning_rounds=7), Entry("B", {}))
-    study = Table("table-9", "A table", {"paper": {"experiment": "synthetic-released"}}, entries)
-    trials = trials_of(study, "paper", Path("out"), 0, {})
-    assert {run.overrides.get("rounds") for _, run in trials["A"]} == {7}
-    assert {run.directory.parent.name for _, run in trials["A"]} == {"rounds=7"}
-    assert {run.overrides.get("rounds") for _, run in trials["B"]} == {None}
-    asked = trials_of(study, "paper", Path("out"), 0, {"rounds": 3})
-    assert {run.overrides["rounds"] for _, run in asked["A"]} == {3}
-
-
 @pytest.mark.slow
 def test_several_run_at_once(tmp_path, capfd):
     words = ["fedem", "--study", "recovery", *TINY, "--output", str(tmp_path), "--processes", "2"]
@@ -202,69 +159,6 @@ def test_every_study_can_be_planned(paper, tmp_path, capfd):
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["fedem", "--table", "4"], "--table is '4', which fedem does not have; allowed: 2, 3, 6"),
-        (["fedem", "--table", "2", "--data", "papre"], "did you mean 'paper'"),
-        (["flix", "--figure", "2", "rounds=3"], "take no overrides"),
-        (["fedem", "--table", "2", "seed=[-1]"], "seed is [-1]; it must be a whole number"),
-        (["fedem", "--table", "2", "rounds=-1"], "row 'Local': rounds is -1"),
-        (["fedem", "--table", "3", "--without", "FedEN"], "did you mean 'FedEM'"),
-        (["flix", "--figure", "2", "--without", "DGD"], "take no overrides"),
-        (["fedem", "--table", "3", "--data", "recovered", "--data", "paper"], "not in table-3"),
-        (["fedem", "--data", "papre"], "not in any of the tables; did you mean 'paper'"),
-        (["fedem", "--table", "3", "--processes", "0"], "--processes is 0"),
-        (["fedex"], "paper is 'fedex'; did you mean 'fedem'?"),
-    ],
-)
-def test_mistakes_get_a_sentence(words, said, capfd):
-    assert main([*words, "--dry-run"]) == 2
-    assert said in capfd.readouterr().err
-
-
-def test_studies_that_cannot_be_run_are_left_out(tmp_path, capfd):
-    words = ["fedem", "--table", "3", "--study", "recovery", "--data", "paper", *TINY]
-    words += ["--without", "FedAvg", "--without", "M = 2"]
-    words += ["--output", str(tmp_path / "out"), "--processes", "1"]
-    assert main(words) == 1
-    said = capfd.readouterr()
-    assert "recovery is left out: recovery has no data 'paper'" in said.err
-    assert (tmp_path / "out" / "table-3.md").exists()
-
-
-def test_a_share_of_the_rounds_is_one_of_those_asked_for(tmp_path, capfd):
-    words = ["fedem", "--table", "7", "--data", "paper", "seed=0", "rounds=30", "--dry-run"]
-    assert main([*words, "--output", str(tmp_path)]) == 0
-    lines = capfd.readouterr().out.splitlines()
-    (third,) = [line for line in lines if "a-third-of-the-rounds" in line]
-    assert " rounds=10 " in third and sum(" rounds=30 " in line for line in lines) == 6
-
-
-def test_figures_of_finished_runs_run_no_sweep(tmp_path, capfd):
-    words = ["flix", "--figure", "2", "--output", str(tmp_path), "--dry-run"]
-    assert main(words) == 0
-    assert "mpifed.sweep" in capfd.readouterr().out
-    assert main([*words, "--finished"]) == 0
-    said = capfd.readouterr().out
-    assert "mpifed.sweep" not in said and "mpifed.report" in said
-
-
-def test_rows_can_be_left_out(tmp_path, capfd):
-    words = ["fedem", "--table", "2", "--data", "paper", "seed=0", "--dry-run"]
-    words += ["--output", str(tmp_path), "--without", "FedAvg", "--without", "Clustered FL"]
-    assert main(words) == 0
-    rows = {line.split("/paper/")[1] for line in capfd.readouterr().out.splitlines()}
-    assert "fedem/seed=0" in rows and not rows & {"fedavg/seed=0", "clustered-fl/seed=0"}
-
-
-def test_data_that_are_not_there_are_refused_before_anything_runs(tmp_path, capfd):
-    words = ["fedem", "--study", "real-omniglot", f"data.raw={tmp_path / 'nowhere'}"]
-    assert main([*words, "--output", str(tmp_path / "out")]) == 2
-    assert "row 'Local': " in capfd.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "emnist", "femnist", "shakespeare"])
 def test_real_data_have_the_setting_of_their_shipped_experiment(name):
     study = studies("fedem")[f"real-{name}"]
@@ -278,15 +172,6 @@ def test_real_data_have_the_setting_of_their_shipped_experiment(name):
         "fraction",
         "sequence_length",
     }
-
-
-def test_a_page_of_one_seed_promises_no_test(tmp_path, capfd):
-    words = ["fedem", "--study", "recovery", *TINY[:-1], "seed=3", "--output", str(tmp_path)]
-    assert main([*words, "--processes", "1"]) == 0
-    text = (tmp_path / "recovery.md").read_text()
-    assert "with seed 3: neither intervals nor tests" in text
-    assert "* Overrides of all runs: rounds=2, clients=5, data.n_test=20" in text
-    assert "| M = 2 | 1 x 2 |" in text
 
 
 def test_overrides_of_a_user_win():

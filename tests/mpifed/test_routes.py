@@ -1,14 +1,22 @@
+""""""
+
 from __future__ import annotations
 
 import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse
+import torch
 
+from mpifed.exchange import aggregation
 from mpifed.exchange.mixer import Mixer
 from mpifed.exchange.routes import Route, transfer
+from mpifed.exchange.server import Server
 from mpifed.federation.clients import Federation, partitioned_owners, rows_sent, spectral_order
-from mpifed.mpi.communicator import Alone
+from mpifed.mpi import arriving
+from mpifed.mpi.arriving import KEPT, Arriving
+from mpifed.mpi.communicator import Alone, world
+from mpifed.mpi.pieces import PIECE, WIDE, in_place
 from topologies import mixing_matrix
 
 
@@ -133,3 +141,160 @@ def test_products_of_blocks_add_up_exactly():
     whole = Mixer(limbs, 20).products(x, 3)
     parts = [Mixer([limb[:, c::3] for limb in limbs], 20).products(x[c::3], 3) for c in range(3)]
     assert np.array_equal(whole, sum(parts))
+
+
+# Rows between ranks: wide ones are sent from where they are, narrow ones side by side.
+
+
+OWN = 3
+
+
+@pytest.mark.parametrize(
+    ("row", "every", "found"),
+    [(WIDE, 2 * WIDE, True), (WIDE - 1, WIDE, False), (WIDE, PIECE + 1, False)],
+)
+def test_wide_rows_that_fit_into_a_message_are_sent_in_place(row, every, found):
+    assert in_place(row, every) is found
+
+
+def numbers(rank: int, width: int, dtype: type) -> np.ndarray:
+    """The rows of a rank; the last one of several has none."""
+    count = 0 if rank and rank == world().size - 1 else OWN + rank
+    return (np.arange(count * width).reshape(count, width) % 997 + 1000 * rank).astype(dtype)
+
+
+def wanted(giver: int, taker: int) -> np.ndarray:
+    """The rows that one rank gives another: neither all nor side by side, none to some."""
+    have = len(numbers(giver, 1, np.int32))
+    return np.arange(have)[:: 2 + (giver + taker) % 2] if (giver + taker) % 3 else np.zeros(0, int)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("columns", ["all", "some"])
+@pytest.mark.parametrize("way", ["messages", "neighbourhood"])
+@pytest.mark.parametrize("width", [7, WIDE])
+def test_every_rank_gets_the_rows_meant_for_it(width, way, columns, dtype):
+    communicator = world()
+    me, ranks = communicator.rank, range(communicator.size)
+    part = slice(width // 8, None) if columns == "some" else slice(None)
+    rows = numbers(me, width, dtype)[:, part]
+    send = [wanted(me, peer) for peer in ranks]
+    receive = [len(wanted(peer, me)) for peer in ranks]
+    sent = communicator.bytes_sent
+    if way == "messages":
+        arrived = communicator.exchange_rows(rows, send, receive)
+    else:
+        others = [peer for peer in ranks if peer != me]
+        sources = [peer for peer in others if receive[peer]]
+        destinations = [peer for peer in others if len(send[peer])]
+        receive[me] = 0
+        made = communicator.neighbourhood(sources, destinations)
+        most = 2 * len(ranks) * (OWN + len(ranks))
+        arrived = communicator.begin_exchange_in(made, rows, send, receive, most)()
+    given = [numbers(peer, width, dtype)[wanted(peer, me)][:, part] for peer in ranks]
+    if way == "neighbourhood":
+        given[me] = given[me][:0]
+    np.testing.assert_array_equal(arrived, np.concatenate(given))
+    leaving = sum(len(send[peer]) for peer in ranks if peer != me)
+    assert communicator.bytes_sent - sent == leaving * rows.shape[1] * rows.itemsize
+
+
+# Numbers and products of clients' messages, as a server has them on any number of ranks.
+
+
+N = 7
+ROWS = torch.from_numpy(np.random.default_rng(0).normal(size=(N, 2, 5)))
+ACTIVE = np.arange(N) != 3
+
+
+def channel_of(communicator, owner):
+    federation = Federation(communicator, owner, np.zeros(N, bool), np.full(N, 4))
+    hosted = federation.hosted[ACTIVE[federation.hosted]]
+    return Server(federation, 0).at(1, ACTIVE), ROWS[hosted], hosted
+
+
+def alone():
+    return channel_of(Alone(), np.zeros(N, int))
+
+
+def test_products_are_those_of_all_pairs_in_the_order_of_clients(monkeypatch):
+    channel, rows, _ = alone()
+    flat = rows.flatten(1).numpy()
+    assert channel.products(rows).numpy() == pytest.approx(flat @ flat.T, rel=1e-13)
+    monkeypatch.setattr(aggregation, "AT_ONCE", 15)  # two columns at a time
+    assert channel.products(rows).numpy() == pytest.approx(flat @ flat.T, rel=1e-13)
+
+
+def test_numbers_are_at_their_clients_and_zero_elsewhere():
+    channel, _, hosted = alone()
+    assert channel.gather(torch.from_numpy(hosted + 10)).tolist() == [10, 11, 12, 0, 14, 15, 16]
+
+
+def test_a_row_of_each_client_is_booked_once_for_each_who_takes_part():
+    channel, rows, _ = alone()
+    assert channel.scatter(rows) is rows
+    assert channel.exchange.ledger.down_bits == 6 * 10 * 64
+
+
+@pytest.mark.mpi
+def test_both_are_the_same_on_these_ranks_as_on_one():
+    communicator = world()
+    channel, rows, hosted = channel_of(communicator, np.arange(N)[::-1] % communicator.size)
+    one, whole, everyone = alone()
+    assert torch.equal(channel.products(rows), one.products(whole))
+    own = channel.gather(torch.from_numpy(hosted + 10))
+    assert own.tolist() == one.gather(torch.from_numpy(everyone + 10)).tolist()
+
+
+# Memory of what arrived is used again, and never while anything refers to it.
+
+
+SHAPE = (4, 1 << 16)
+
+
+def place_of(array):
+    return array.ctypes.data
+
+
+@pytest.mark.parametrize(
+    "refer",
+    [
+        lambda array: array,
+        lambda array: array[1:, ::2],
+        torch.from_numpy,
+        lambda array: torch.from_numpy(array)[0],
+        lambda array: lambda: array,
+        memoryview,
+    ],
+    ids=["itself", "a view", "a tensor", "part of a tensor", "a closure", "its memory"],
+)
+def test_memory_is_used_again_once_nothing_refers_to_it(refer):
+    given = Arriving()
+    place, kept = place_of(given.empty(SHAPE, np.float32)), None
+    kept = refer(given.empty(SHAPE, np.float32))
+    assert place_of(given.empty(SHAPE, np.float32)) != place
+    del kept
+    assert place_of(given.empty(SHAPE, np.float32)) == place
+
+
+def test_another_shape_or_type_has_memory_of_its_own():
+    given = Arriving()
+    first = [place_of(given.empty(SHAPE, kind)) for kind in (np.float32, np.float64)]
+    assert len({*first}) == 2
+    for shape in (SHAPE, (2, 1 << 17)):
+        for kind in (np.float32, np.float64):
+            made = given.empty(shape, kind)
+            assert made.shape == shape and made.dtype == kind and made.flags.c_contiguous
+
+
+def test_few_arrays_are_kept_and_no_small_or_large_ones(monkeypatch):
+    given = Arriving()
+    held = [given.empty(SHAPE, np.float32) for _ in range(3 * KEPT)]
+    assert len({place_of(array) for array in held}) == 3 * KEPT
+    assert len(given._kept) == KEPT
+    monkeypatch.setattr(arriving, "MOST", 100)
+    given = Arriving()
+    given.empty(SHAPE, np.float32)
+    given.empty((3,), np.float32)
+    assert not given._kept

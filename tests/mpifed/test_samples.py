@@ -196,10 +196,8 @@ def test_a_sample_is_the_same_on_any_number_of_ranks(tmp_path):
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("evaluation.sample=0", "evaluation.sample is 0"),
         ("evaluation.sample=1.5", "evaluation.sample is 1.5"),
         ("storage.samples=-1", "storage.samples is -1"),
-        ("storage.state=tape", "storage.state is"),
     ],
 )
 def test_a_wrong_share_is_refused(word, said, tmp_path, capfd):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import subprocess
@@ -46,42 +45,6 @@ def test_every_solver_stops_at_the_iteration_after_a_request(solver):
         Run(Flix, logistic(), local_solver=solver, **ENDLESS)
     assert len(asked) == 3
     raise_if_stop_requested()  # outside nobody asks
-
-
-@pytest.mark.parametrize("solver", ["gd", "lbfgs", "newton", "published_code"])
-def test_every_solver_tells_how_far_it_is(solver, monkeypatch, caplog):
-    monkeypatch.setattr(optima, "EVERY", 0.0)
-    options = {**ENDLESS, "local_iterations": 4}
-    with caplog.at_level(logging.INFO, "mpifed"):
-        run = Run(Flix, logistic(), local_solver=solver, **options)
-    said = [record.getMessage() for record in caplog.records]
-    begin = "local optima: 3 iterations, "
-    last = [line for line in said if line.startswith(begin)][-1]
-    norm = float(last.rsplit(" ", 1)[1])
-    if solver in ("gd", "published_code"):
-        assert last.startswith(f"{begin}6 of 6 clients not finished, largest gradient norm ")
-        # One step more has been taken since.
-        assert norm > float(run.flix.gradient_norm.max()) > 0.5 * norm
-    else:
-        # One after the other.
-        assert last.startswith(f"{begin}1 of 6 clients not finished, largest gradient norm ")
-        assert norm >= float(run.flix.gradient_norm[-1])
-
-
-def test_the_log_is_not_filled(caplog):
-    with caplog.at_level(logging.INFO, "mpifed"):
-        Run(Flix, logistic(), local_solver="gd", **{**ENDLESS, "local_iterations": 500})
-    assert not caplog.records
-
-
-@pytest.mark.parametrize("quiet", [False, True])
-def test_a_run_tells_it_unless_it_is_to_be_quiet(quiet, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr(optima, "EVERY", 0.0)
-    words = [*SMALL, "algorithm.local_iterations=20", "--output", tmp_path / "run"]
-    done = call([*words, *["--quiet"] * quiet], capfd)
-    assert done.code == 0, done.err
-    told = [line for line in done.out.splitlines() if line.startswith("local optima: 19 iter")]
-    assert len(told) == (not quiet)
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import h5py
 import numpy as np
 import pytest
 from commands import rows
 from on_ranks import SMALL, same_after_a_resume, unlike_one_rank
 
 import mpifed
-from mpifed.checkpoint.format import _clock
-from mpifed.config.configuration import resolve, to_mapping
+from mpifed.config.configuration import resolve
 from mpifed.errors import InputError
 from mpifed.federation.links import read_links, step_seconds
 from mpifed.federation.options import ComputeOptions, NetworkOptions
-from mpifed.launch import main
 from mpifed.mpi.communicator import Alone
-from mpifed.report.__main__ import main as report
 from mpifed.report.figure import Wanted, series
 from mpifed.report.runs import find_runs
 from topologies.links.network import read_network
@@ -136,16 +132,6 @@ def test_a_designed_overlay_takes_its_cycle_time(tmp_path, name):
     assert (seconds[30] - seconds[24]) / 6 == pytest.approx(cycle, rel=1e-9)
 
 
-def test_a_dry_run_says_what_the_clock_has(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "sites.csv").write_text(SITES)
-    words = ["synthetic-fedem", "clients=6", "network.path=sites.csv", "compute.seconds=0.1"]
-    assert main([*words, "--dry-run"]) == 0
-    said = capsys.readouterr().out
-    assert "clock       6 clients at 3 sites, the server at site 1" in said
-    assert main([*words, "network.path=none.csv", "--dry-run"]) == 2
-
-
 def test_lognormal_times_have_their_law():
     options = ComputeOptions(name="lognormal", seconds=2.0, client_sigma=0.6, round_sigma=0.8)
     clients = np.arange(4000)
@@ -172,44 +158,14 @@ def test_sites_of_a_file(tmp_path):
     ("section", "options", "words"),
     [
         ("network", {"latency": -1}, "network.latency is -1; it must be a number, at least 0"),
-        ("network", {"bandwith": 1}, "did you mean 'bandwidth'"),
-        ("network", {"path": "x.csv", "latency": 1}, "network.path is given beside"),
         ("network", {"server": 1}, "network.server is 1, a site of a file"),
-        ("compute", {"name": "gamma"}, "compute.name is 'gamma'; .*allowed: constant, lognormal"),
         ("compute", {"name": "lognormal", "seconds": 1}, "compute.client_sigma or"),
-        ("compute", {"round_sigma": 1}, "are for 'lognormal', but compute.name is 'constant'"),
-        ("compute", {"name": "measured", "seconds": 1}, "finds the seconds itself"),
         ("compute", {"name": "trace"}, "compute.path is empty"),
-        ("compute", {"path": "x.csv"}, "compute.name is 'constant' and compute.path is given"),
     ],
 )
 def test_wrong_sections_are_refused(section, options, words):
     with pytest.raises(InputError, match=words):
         resolve({section: options})
-
-
-def test_sections_that_say_nothing_are_not_stored():
-    assert not {"network", "compute"} & set(to_mapping(resolve({})))
-    stored = to_mapping(resolve({"network": {"latency": 1}}))
-    assert stored["network"]["latency"] == 1.0
-    assert to_mapping(resolve(stored)) == stored
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"network.path": "none.csv"}, "network.path: cannot read .*none.csv"),
-        ({"network.path": "sites.csv", "clients": 2}, "3 sites, but there are 2 clients"),
-        ({"network.path": "sites.csv", "network.server": 3}, "3 sites; allowed: 0 to 2"),
-        ({"compute": {"name": "trace", "path": "sites.csv"}}, "3 columns, but there are 7 clients"),
-    ],
-)
-def test_wrong_files_are_refused_before_training(tmp_path, monkeypatch, options, words):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "sites.csv").write_text(SITES)
-    with pytest.raises(InputError, match=words):
-        mpifed.run("synthetic-fedem", output=tmp_path / "run", **(SMALL | options))
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_figure_is_drawn_over_the_clock(tmp_path):
@@ -219,33 +175,6 @@ def test_a_figure_is_drawn_over_the_clock(tmp_path):
     assert sorted(line.x[-1] for line in lines) == [
         pytest.approx(ROUNDS * (STEPS * 0.125 + 2 * latency)) for latency in (0.25, 1.0)
     ]
-
-
-@pytest.mark.slow
-def test_a_report_draws_accuracy_over_the_clock(tmp_path):
-    run(tmp_path)
-    words = ["--figure", "test_accuracy", "--x", "simulated_seconds"]
-    assert report([str(tmp_path / "run"), "--output", str(tmp_path / "out"), *words]) == 0
-    files = {path.name for path in (tmp_path / "out").iterdir()}
-    assert {"test-accuracy-simulated-seconds.png", "table.md"} <= files
-    assert "Simulated seconds" in (tmp_path / "out" / "table.md").read_text()
-
-
-@pytest.mark.parametrize(
-    "times", [[], [0.5, -1.0], [-0.5, 1.0], [0.5, np.inf], [[0.5, 1.0]], ["now"]], ids=str
-)
-def test_times_that_no_run_writes_are_refused(tmp_path, times):
-    with h5py.File(tmp_path / "meta.h5", "w") as file:
-        file["simulated"] = times
-        with pytest.raises(ValueError, match="/meta/simulated is not"):
-            _clock(file)
-
-
-def test_times_are_read_as_they_were_stored(tmp_path):
-    with h5py.File(tmp_path / "meta.h5", "w") as file:
-        assert _clock(file) is None
-        file["simulated"] = [np.nan, 0.1 + 0.2]
-        assert _clock(file)[1] == 0.1 + 0.2
 
 
 def test_both_messages_of_gradient_tracking_take_their_time(tmp_path):

@@ -179,18 +179,3 @@ def test_a_run_of_before_there_was_validation_goes_on(tmp_path, capfd):
     words = [f"{key}={value}" for key, value in FLIX_TAGS.items()] + ["rounds=3", "--resume"]
     assert call(["flix-tags", *words, "--quiet", "--output", target], capfd).code == 0
     assert (target / "DONE").exists()
-
-
-@pytest.mark.parametrize(
-    ("experiment", "words"),
-    [("fedmm-homogeneous", []), ("transport-fedadam", ["data.partition=iid"])],
-)
-def test_samples_that_nothing_scores_are_not_held_out(experiment, words, tmp_path, capfd):
-    target = tmp_path / "run"
-    words = [experiment, *words, "evaluation.validation_fraction=0.2", "--output", target]
-    outcome = call(words, capfd)
-    assert outcome.code == 2
-    (line,) = outcome.messages
-    assert "evaluation.validation_fraction is 0.2, but the samples of '" in line
-    assert line.endswith("have no labels to score")
-    assert not target.exists()

@@ -15,14 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from on_ranks import SMALL, folder_of, run
 
+from mpifed.api import Request, execute
+from mpifed.checkpoint.files import Meta
 from mpifed.checkpoint.integrity import seal
 from mpifed.mpi.communicator import Alone, world
+from mpifed.training.request import resumed_after
 from mpifed.training.verification import verify
 from mpifed.verify import verified as main
 
 RUN = {**SMALL, "clients": 5, "rounds": 6, "participation": 0.6, "data.n_test": 10}
 CASES = {
-    "server": {},
     "gossip": {"exchange": "gossip"},
     "sampled": {"evaluation.sample": 0.5},
     "unseen": {"evaluation.unseen_fraction": 0.3, "algorithm": "fedavg"},
@@ -41,7 +43,6 @@ CASES = {
         "compute": {"name": "lognormal", "seconds": 0.1, "client_sigma": 0.8},
         "participation": 1.0,
     },
-    "rarely evaluated": {"evaluation.every": 100},
 }
 
 
@@ -153,17 +154,9 @@ def change_summary(folder: Path, **changes) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("status", "stopped"),
-        ("experiment", "synthetic-fedavg"),
-        ("algorithm", "x"),
         ("rounds", 7),
-        ("clients", 7),
         ("test_accuracy", 0.999),
-        ("test_accuracy_p10", None),
-        ("test_loss", 1),
         ("state_digest", "00"),
-        ("up_bits", 5),
-        ("down_bits", 5),
         ("predicted_contraction", {"p": 1.0, "per_round": 0.0, "tau": 1}),
     ],
 )
@@ -244,39 +237,12 @@ def test_another_configuration_is_found(tampered):
     assert found(tampered)[0].startswith("round 0: ")
 
 
-def test_the_command_says_what_it_found(honest, tampered, capfd):
-    files = sorted(honest.rglob("*"))
-    before = [path.stat().st_mtime_ns for path in files]
-    assert main([str(honest)]) == 0
-    said = capfd.readouterr().out
-    assert "verified: rounds 1 to 6 on 1 rank, states of 4 rounds compared" in said
-    assert (sorted(honest.rglob("*")), [path.stat().st_mtime_ns for path in files]) == (
-        files,
-        before,
-    )
-    assert main([str(honest), "--rounds", "5:6", "--quiet"]) == 0
-    assert "states of 2 rounds compared" in capfd.readouterr().out
-    (tampered / "checkpoints" / "round-000004.h5").unlink()
-    assert main([str(tampered), "--rounds", "1:1", "--quiet"]) == 0
-    assert "states of 2 rounds compared" in capfd.readouterr().out
-    changed_field(tampered, 4, "test_loss", other)
-    assert main([str(tampered), "--quiet"]) == 1
-    said = capfd.readouterr().out
-    assert said.startswith("differs: round 4: metrics.csv has test_loss")
-    assert "NOT verified" in said
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "RUN is missing"),
         (["--rounds", "3"], "must be A:B"),
         (["--rounds", "5:9"], "--rounds is 5:9; it must be A:B with 1 <= A <= B <= 6"),
-        (["--rounds", "0:2"], "--rounds is 0:2"),
-        (["--last", "7"], "--last is 7; the run has 6 rounds"),
         (["--last", "1", "--rounds", "1:2"], "at most one"),
-        (["--ranks", "0"], "--ranks is 0"),
-        (["--ranks", "1000000"], "--ranks is 1000000"),
     ],
 )
 def test_wrong_words_are_refused(words, said, honest, capfd):
@@ -292,15 +258,6 @@ def test_kernels_that_depend_on_addresses_are_not_verified(capfd, monkeypatch):
     monkeypatch.setattr(torch, "mm", lambda a, b: exact(a, b) * (1 + a.data_ptr() % 64))
     assert main(["--kernels"]) == 1
     assert "MKL_CBWR" in capfd.readouterr().out
-
-
-@pytest.mark.parametrize("kind", ["missing", "file", "unfinished"])
-def test_what_is_no_finished_run_is_refused(kind, tampered, capfd):
-    place = {"missing": tampered / "no", "file": tampered / "DONE", "unfinished": tampered}[kind]
-    if kind == "unfinished":
-        (tampered / "DONE").unlink()
-    assert main([str(place)]) == 2
-    assert "RUN is '" in capfd.readouterr().err
 
 
 @pytest.mark.mpi
@@ -329,3 +286,78 @@ def test_it_starts_ranks_by_itself(honest):
         return main([str(honest), "--ranks", "2", "--last", "1"])
 
     assert in_child(action, 120) == 0
+
+
+# What a finished run must have recorded, also where parts of it had other intervals or ends.
+
+
+RUN_DUE = {**SMALL, "clients": 4, "data.n_test": 10, "checkpoint.keep": 10}
+
+
+def trained(folder: Path, **options) -> Path:
+    run("synthetic-fedem", {**RUN_DUE, **options}, folder, Alone(), resume=folder.exists())
+    return folder
+
+
+def found_of_due(folder: Path) -> list[str]:
+    return verify(folder, None, Alone(), lambda line: None).differences
+
+
+def evaluated(folder: Path) -> list[int]:
+    with (folder / "metrics.csv").open(newline="") as file:
+        return [int(row["round"]) for row in csv.DictReader(file)]
+
+
+def test_rounds_before_a_resume_may_have_another_interval(tmp_path):
+    folder = trained(tmp_path / "run", **{"rounds": 4, "evaluation.every": 2})
+    trained(folder, **{"rounds": 9, "evaluation.every": 3})
+    assert evaluated(folder) == [0, 2, 4, 6, 9]
+    assert resumed_after(folder / "log.txt") == 4
+    assert found_of_due(folder) == []
+    lines = (folder / "metrics.csv").read_text().splitlines(keepends=True)
+    for round in (2, 4, 6):
+        kept = [line for line in lines if not line.startswith(f"{round},")]
+        (folder / "metrics.csv").write_text("".join(kept))
+        assert found_of_due(folder) == [f"round {round}: metrics.csv has no row of it"]
+
+
+def test_a_row_of_an_earlier_end_need_not_stay(tmp_path):
+    folder = trained(tmp_path / "run", rounds=3)
+    trained(folder, rounds=6)
+    assert evaluated(folder) == [0, 2, 4, 6]
+    assert found_of_due(folder) == []
+
+
+def test_a_run_that_was_stopped_and_resumed_is_verified(tmp_path):
+    folder, asked = tmp_path / "run", iter([False, False, True])
+    request = Request("synthetic-fedem", {**RUN_DUE, "rounds": 6}, folder, quiet=True)
+    assert execute(request, Alone(), lambda: next(asked)).status == "stopped"
+    assert evaluated(folder) == [0, 2]
+    trained(folder, rounds=6)
+    assert resumed_after(folder / "log.txt") == 3
+    assert found_of_due(folder) == []
+
+
+def test_a_run_that_is_resumed_at_its_end_elsewhere_needs_no_checkpoint(tmp_path):
+    first = trained(tmp_path / "first", rounds=4)
+    point = first / "checkpoints" / "round-000004.h5"
+    other = tmp_path / "other"
+    request = Request("synthetic-fedem", {**RUN_DUE, "rounds": 4}, other, resume=point, quiet=True)
+    execute(request, Alone(), lambda: False)
+    assert not (other / "checkpoints").exists()
+    assert found_of_due(other) == []
+
+
+def test_a_resumed_run_without_its_log_is_judged_by_its_configuration(tmp_path):
+    folder = trained(tmp_path / "run", **{"rounds": 4, "evaluation.every": 2})
+    trained(folder, **{"rounds": 9, "evaluation.every": 3})
+    (folder / "log.txt").unlink()
+    assert found_of_due(folder) == ["round 3: metrics.csv has no row of it"]
+
+
+def stored(rounds: int, every: int) -> dict:
+    return {"rounds": rounds, "evaluation": {"every": every}}
+
+
+def meta(round: int, configuration: dict, rows: list[int]) -> Meta:
+    return Meta(round, 0, 9, configuration, ["round"], [[str(row)] for row in rows], {}, {})

@@ -141,22 +141,3 @@ def test_the_page_shows_what_was_measured(monkeypatch, tmp_path):
     )
     assert "| 100 | 12.5 | 20.25 | 3,000 | 2 |" in text
     assert (tmp_path / "benchmarks.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize("words", [[], ["missing"], ["empty"]])
-def test_lines_that_cannot_be_used_are_refused(words, monkeypatch, tmp_path, capsys):
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    import bench_page
-
-    (tmp_path / "empty").write_text("")
-    assert bench_page.main([str(tmp_path / word) for word in words]) == 2
-    assert capsys.readouterr().err.startswith("bench_page: ")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty"]
-
-
-def test_the_page_in_the_docs_is_of_every_part():
-    text = (ROOT / "docs" / "benchmarks_page.md").read_text(encoding="utf-8")
-    names = [part for part in PARTS if part != "fmmc_graphs"]
-    assert all(f"`{name}`" in text for name in [*names, "fmmc_200", "server_sum", "gossip_rows"])
-    assert all(f"\n| {ranks} | " in text for ranks in (1, 8, 32, 100))
-    assert (ROOT / "docs" / "benchmarks.png").exists()

@@ -16,8 +16,6 @@ SHELL = [
     *(ROOT / "scripts" / name for name in ("docs", "environment.sh", "quickstart", "test")),
     *(ROOT / "scripts" / "slurm" / name for name in ("install", "settings.sh", "start", "stop")),
     ROOT / ".ci" / "run",
-    ROOT / "jobs" / "lib" / "mpifed_job.sh",
-    *sorted((ROOT / "jobs" / "templates").glob("*.sbatch")),
 ]
 
 
@@ -60,10 +58,10 @@ def shipped_files() -> set[str]:
                 continue
             if path.is_file() and path.suffix != ".py":
                 found.add(str(path.relative_to(ROOT)))
-    templates = [path for path in ROOT.glob("mpifed/jobs/*/*") if path.suffix != ".pyc"]
-    found |= {str(path.relative_to(ROOT)) for path in templates}
-    folders = {"experiments", "templates", "lib", "sites", "examples", "tuned", "page"}
-    assert folders | {"mpifed", "topologies"} == {Path(name).parent.name for name in found}
+    linked = [*ROOT.glob("mpifed/jobs/files/*"), *ROOT.glob("mpifed/jobs/files/*/*")]
+    found |= {str(path.relative_to(ROOT)) for path in linked if path.is_file()}
+    folders = {Path(name).parent.name for name in found}
+    assert {"experiments", "files", "sites", "examples", "templates", "topologies"} <= folders
     return found
 
 
@@ -116,40 +114,3 @@ def test_shell_scripts_parse(script: Path) -> None:
     if shellcheck is None:
         pytest.skip("shellcheck is not installed")
     subprocess.run([shellcheck, "-x", str(script)], check=True, cwd=ROOT, timeout=60)
-
-
-@pytest.mark.parametrize(
-    ("words", "part"),
-    [
-        (["fedem"], "'fedem' is not an override"),
-        (["rounds=1", "--fast"], "'--fast' is not an override"),
-    ],
-)
-def test_quickstart_refuses_what_it_does_not_know(words: list[str], part: str) -> None:
-    answer = subprocess.run(
-        ["bash", str(ROOT / "scripts" / "quickstart"), *words],
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=False,
-    )
-    assert answer.returncode == 2
-    assert part in answer.stderr
-    assert answer.stderr.count("\n") == 1
-
-
-def test_reports_of_ranks_are_counted_together(tmp_path: Path) -> None:
-    case = '<testcase classname="m" name="{}">{}</testcase>'
-    first = case.format("a", "") + case.format("b", "") + case.format("c", "<skipped/>")
-    second = case.format("a", "") + case.format("b", "<failure/>") + case.format("c", "<skipped/>")
-    for name, cases in (("0.xml", first), ("1.xml", second)):
-        (tmp_path / name).write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
-    files = [tmp_path / name for name in ("0.xml", "1.xml", "never-written.xml")]
-    answer = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "count_tests.py"), *map(str, files)],
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=True,
-    )
-    assert answer.stdout == "1 1\n"

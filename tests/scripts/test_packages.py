@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
-from pathlib import Path
 
 import jinja2
 import yaml
@@ -85,26 +83,6 @@ def test_the_apptainer_definition_names_the_wheel_and_files_that_there_are() -> 
     version = re.search(r"^From: python:(\S+?)-", DEFINITION, re.MULTILINE)
     assert version is not None
     assert Version(version[1]) in Requirement(f"x{PROJECT['requires-python']}").specifier
-
-
-def test_the_scripts_of_the_definition_parse(tmp_path: Path) -> None:
-    for name in ("post", "environment", "runscript", "test"):
-        path = tmp_path / f"{name}.sh"
-        path.write_text(sections()[name])
-        subprocess.run(["sh", "-n", str(path)], check=True, timeout=20)
-
-
-def test_what_the_recipes_run_are_commands_that_there_are() -> None:
-    (scripts,) = [each["script"] for each in recipe()["tests"] if "script" in each]
-    commands = scripts + sections()["test"].splitlines()
-    subcommands = {line.split("mpifed ")[1].split()[0] for line in commands if "mpifed " in line}
-    from mpifed.__main__ import SUBCOMMANDS
-
-    assert subcommands - {"--version"} <= set(SUBCOMMANDS)
-    (imported,) = [each["python"]["imports"] for each in recipe()["tests"] if "python" in each]
-    assert {name for name in imported if (ROOT / name / "__init__.py").is_file()} == {*imported}
-    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
-    assert packages <= {*imported}
 
 
 def test_the_change_log_and_the_package_name_one_version() -> None:

@@ -73,20 +73,6 @@ def test_it_opens_from_a_file_and_all_pictures_load(opened):
     assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_a_pointer_reads_the_numbers_of_the_runs(opened):
-    panel = opened.locator("svg.panel").first
-    box = panel.bounding_box()
-    panel.scroll_into_view_if_needed()
-    panel.hover(position={"x": box["width"] * 0.66, "y": box["height"] / 2})
-    shown = opened.locator("#readout").inner_text()
-    # Seeds end at 0.70 and 0.72; at round 30 a run has its end minus 0.25 exp(-30 / 12).
-    at_30 = 100 * (0.71 - 0.25 * np.exp(-30 / 12))
-    assert "communication round: 30" in shown
-    assert f"{at_30:.4g} (s.d. {100 * np.std([0.70, 0.72], ddof=1):.2g})" in shown
-    opened.mouse.move(5, 5)
-    assert opened.locator("#readout").is_hidden()
-
-
 def test_everything_is_reached_and_worked_by_keyboard(opened):
     reached = set()
     for _ in range(150):
@@ -112,52 +98,6 @@ def test_everything_is_reached_and_worked_by_keyboard(opened):
     opened.locator("img[data-values]").first.focus()
     opened.keyboard.press("ArrowRight")
     assert "client " in opened.locator("#readout").inner_text()
-
-
-def test_a_method_is_hidden_and_shown_by_its_button(opened):
-    button, line = opened.locator("button.toggle").first, opened.locator("svg.panel g.line").first
-    assert line.is_visible()
-    button.focus()
-    opened.keyboard.press("Space")
-    assert button.get_attribute("aria-pressed") == "false"
-    assert not line.is_visible()
-    opened.locator("button.all").click()
-    assert line.is_visible()
-
-
-def test_the_axis_is_chosen_for_all_curves(opened):
-    for x, words in (("bits", "Mbit"), ("seconds", "wall time (s)"), ("rounds", "round")):
-        opened.locator(f"input[value={x}]").check()
-        shown = opened.locator("figure[data-x]:visible")
-        assert shown.count() == 3
-        for k in range(3):
-            assert words in str(shown.nth(k).locator("svg.panel").first.text_content())
-
-
-def test_no_text_of_a_drawing_covers_another(opened):
-    for box in opened.locator("svg.panel:visible").all():
-        overlaps = box.evaluate(
-            """panel => {
-                const boxes = [...panel.querySelectorAll("text")].map(t => t.getBBox());
-                const texts = [...panel.querySelectorAll("text")].map(t => t.textContent);
-                const found = [];
-                boxes.forEach((a, i) => boxes.slice(i + 1).forEach((b, j) => {
-                    if (a.x < b.x + b.width - 1 && b.x < a.x + a.width - 1 &&
-                        a.y < b.y + b.height - 4 && b.y < a.y + a.height - 4)
-                        found.push([texts[i], texts[i + 1 + j]]);
-                }));
-                return found;
-            }"""
-        )
-        assert overlaps == []
-
-
-def test_it_prints_with_every_axis(opened):
-    opened.emulate_media(media="print")
-    assert opened.locator("figure[data-x]:visible").count() == 9
-    assert opened.locator("button.copy:visible").count() == 0
-    printed = opened.pdf(format="A4")
-    assert printed.startswith(b"%PDF") and len(printed) > 20_000
 
 
 def test_a_name_that_is_markup_is_shown_as_text(browser, tmp_path):

@@ -13,12 +13,10 @@ from run_directories import write_run
 from scipy import stats
 
 from mpifed.report.__main__ import forests, main
-from mpifed.report.charts import Chart, Line
 from mpifed.report.comparisons import difference, last_differences, reached
 from mpifed.report.drawing import Pictures, forest_figure
 from mpifed.report.groups import Group, group_runs
 from mpifed.report.intervals import MEANING, Estimate, mean_and_deviation
-from mpifed.report.looks import look
 from mpifed.report.runs import find_runs
 from mpifed.report.tables import comparison
 
@@ -210,15 +208,6 @@ def test_bad_comparisons_are_one_sentence_and_write_nothing(
         assert error.count("\n") == 1
         assert part in error
         assert not (tmp_path / "report").exists()
-
-
-def test_lines_that_name_panels_are_not_mixed() -> None:
-    one = np.zeros(1)
-    names = ["a"] * 8 + ["b"] * 2 + ["a"]
-    lines = tuple(Line(one, one, one, str(k), look(k), panel=p) for k, p in enumerate(names))
-    panels = Chart("test", "rounds", "", "", "", lines).panels()
-    assert [[line.panel for line in panel] for panel in panels] == [["a"] * 5, ["a"] * 4, ["b"] * 2]
-    assert sorted(line.name for panel in panels for line in panel) == sorted(map(str, range(11)))
 
 
 def test_differences_are_drawn_with_their_intervals(tmp_path: Path) -> None:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import csv
-import itertools
 import json
 import math
 import subprocess
 import sys
 from pathlib import Path
 
-import matplotlib.image
 import numpy as np
 import pytest
 from run_directories import fill_columns, write_run
 
 from mpifed.report.__main__ import main
-from mpifed.report.drawing import Pictures, figure_of, save
+from mpifed.report.drawing import Pictures, figure_of
 from mpifed.report.figure import Series, Wanted, best, chart_of, file_name, series
-from mpifed.report.grid import grid_csv, grid_figure, grid_markdown, grids
+from mpifed.report.grid import grid_csv, grid_markdown, grids
 from mpifed.report.groups import group_runs
 from mpifed.report.runs import find_runs
 
@@ -85,11 +83,8 @@ def test_the_command_draws_it(sweep, tmp_path, capsys):
     ("words", "expected"),
     [
         (["--figure", "objectve_gap"], "did you mean 'objective_gap'?"),
-        (["--figure", "objective_gap", "--x", "round"], "did you mean 'rounds'?"),
         (["--figure", "objective_gap", "--x", "data.variant"], "it must be a number in all"),
-        (["--figure", "objective_gap", "--by", "flix_alpha"], "did you mean"),
         (["--figure", "consensus_distance"], "no number in the column"),
-        (["--x", "rounds"], "--x is for --figure"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_in_one_sentence(words, expected, sweep, tmp_path, capsys):
@@ -103,27 +98,13 @@ def test_what_cannot_be_drawn_is_refused_in_one_sentence(words, expected, sweep,
     [
         ("test_loss", 0.4),
         ("objective_gap", 0.4),
-        ("l2_uvp", 0.4),
-        ("test_accuracy_std", 0.4),
         ("test_accuracy", 0.2),
-        ("test_accuracy_p10", 0.2),
         ("test_recall_at_5", 0.2),
-        ("cosine", 0.2),
     ],
 )
 def test_the_best_recall_is_the_largest_and_the_best_loss_the_least(column, where):
     line = Series("", "", np.array([0.2, 0.4, 0.6]), np.array([0.9, 0.1, 0.5]))
     assert best(line, column) == where
-
-
-def test_the_line_of_the_drawing_stands_at_the_best_accuracy(tmp_path):
-    for alpha, final in ((0.1, 0.5), (0.5, 0.9), (1.0, 0.6)):
-        algorithm = {"name": "flix", "flix_alpha": alpha}
-        write_run(tmp_path / str(alpha), algorithm=algorithm, final=final)
-    wanted = Wanted("test_accuracy", "algorithm.flix_alpha", linear=True)
-    (axes,) = figure_of(chart_of(series(find_runs([tmp_path]), wanted), wanted), Pictures()).axes
-    marks = [line for line in axes.lines if len(set(line.get_xdata())) == 1]
-    assert [mark.get_xdata()[0] for mark in marks] == [0.5]
 
 
 def test_a_run_without_the_key_of_x_is_a_level_line(sweep, tmp_path):
@@ -144,44 +125,6 @@ def test_a_run_without_the_key_of_x_is_a_level_line(sweep, tmp_path):
     assert [line.get_ydata()[0] for line in lines] == pytest.approx([0.3 * np.exp(-4)])
     names = {text.get_text() for text in figure.axes[0].texts}
     assert {"algorithm=diana", "algorithm=fomaml"} <= names
-
-
-def test_all_panels_end_where_they_are_to(sweep, tmp_path, capsys):
-    whole = series(find_runs([sweep]), Wanted("objective_gap", "floats"))
-    until = float(np.median(np.concatenate([s.x for s in whole])))
-    cut = series(find_runs([sweep]), Wanted("objective_gap", "floats", until=until))
-    for before, after in zip(whole, cut, strict=True):
-        assert after.x.tolist() == [x for x in before.x if x <= until]
-        assert after.y.tolist() == before.y[: len(after.x)].tolist()
-    figure = figure_of(chart_of(cut, Wanted("objective_gap", "floats", until=until)), Pictures())
-    assert len({axes.get_xlim() for axes in figure.axes if axes.axison}) == 1
-    words = ["--figure", "objective_gap", "--output", str(tmp_path / "out")]
-    for more, said in (
-        (["--until", "0"], "--until is 0; it must be above 0"),
-        (["--until", "5", "--x", "algorithm.flix_alpha"], "it goes with rounds, bits, floats"),
-    ):
-        assert main([str(sweep), *words, *more]) == 2
-        assert said in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-def test_keys_and_sections_aside_part_no_panels(sweep):
-    for aside in (("compression.k",), ("compression",)):
-        wanted = Wanted("objective_gap", "algorithm.flix_alpha", aside=aside)
-        assert [s.panel for s in series(find_runs([sweep]), wanted)] == [""]
-    wanted = Wanted("objective_gap", "algorithm.flix_alpha", aside=("comp",))
-    assert len(series(find_runs([sweep]), wanted)) == 3
-
-
-@pytest.mark.parametrize("most", [160_000, 3_400_000, 54_321_000])
-def test_numbers_on_x_do_not_run_into_each_other(most):
-    x = np.linspace(0, most, 50)
-    every = [Series(f"k={k}", "", x, np.exp(-x / most)) for k in (1, 2, 3)]
-    figure = figure_of(chart_of(every, Wanted("objective_gap", "floats")), Pictures())
-    figure.draw_without_rendering()
-    for axes in figure.axes:
-        boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
-        assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
 
 
 def test_no_request_writes_over_the_figure_of_another():
@@ -301,54 +244,6 @@ def test_seeds_are_averaged_and_what_else_differs_has_a_panel(steps: Path) -> No
     assert [grid.panel for grid in found] == ["l2=0.0", "l2=0.1"]
     assert found[0].values[0, 1] == pytest.approx(0.4)
     assert found[1].values.tolist() == [[0.7, pytest.approx(math.nan, nan_ok=True)]]
-
-
-def test_options_of_one_method_alone_are_no_difference_beside_its_name(tmp_path: Path) -> None:
-    for name, more in (("fomaml", {"support_fraction": 0.8}), ("reptile", {})):
-        for step in (1.0, 10.0):
-            algorithm = {"name": name, "inner_step": step, "outer_step": 5.0, **more}
-            write_run(tmp_path / f"{name}{step}", algorithm=algorithm)
-    wanted = Wanted("test_loss", "algorithm.inner_step", ("algorithm.outer_step",))
-    found = grids(find_runs([tmp_path]), wanted)
-    assert [grid.panel for grid in found] == ["algorithm=fomaml", "algorithm=reptile"]
-
-
-def test_the_command_draws_and_prints_it(steps: Path, capsys, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    words = ["--grid", "validation_loss", "--x", STEP, "--by", ALPHA, "--output", str(out)]
-    assert main([str(steps), *words, "--format", "none"]) == 0
-    shown = capsys.readouterr().out
-    assert "| 0.2 | 0.4 | **0.3** | 0.35 |" in shown
-    for suffix in ("md", "csv"):
-        assert str(out / f"validation-loss-grid-step-flix-alpha.{suffix}") in shown
-    (picture,) = save(
-        grid_figure(grids(find_runs([steps]), WANTED), WANTED), out, "grid", Pictures()
-    )
-    pixels = matplotlib.image.imread(picture)[:, :, :3]
-
-    def area(colour: str) -> int:
-        wanted = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
-        return int((np.abs(pixels - wanted).max(axis=2) < 0.01).sum())
-
-    assert area("#BDBDBD") > 1000  # one grey cell
-    assert area("#D00000") > 300  # two frames
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["validation_los", "--x", STEP, "--by", ALPHA], "did you mean 'validation_loss'"),
-        (["validation_loss", "--x", "step", "--by", ALPHA], "--x is 'step', which no run"),
-        (["validation_accuracy", "--x", STEP, "--by", ALPHA], "no run has a finite number"),
-        (["validation_loss", "--by", ALPHA], "--grid needs one key for its columns"),
-        (["test_loss", "--figure", "test_loss", "--x", STEP, "--by", ALPHA], "give one"),
-    ],
-)
-def test_what_cannot_be_tabulated_is_refused_in_one_sentence(words, expected, steps, capsys):
-    assert main([str(steps), "--output", str(steps / "out"), "--grid", *words]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert expected in line
-    assert not (steps / "out").exists()
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,11 @@ from run_directories import fill_columns, write_run
 
 from mpifed.components.tables import ALGORITHMS, TABLES
 from mpifed.report.__main__ import charts_by_data, main
-from mpifed.report.charts import LINES, Chart, Line, around, looks_of, thinned
-from mpifed.report.drawing import BANDS, Pictures, figure_of, spread, svg_panels
+from mpifed.report.charts import LINES, Chart, Line, around, thinned
 from mpifed.report.groups import group_runs
 from mpifed.report.intervals import estimate
-from mpifed.report.looks import COLOURS, DASHES, look, looks
-from mpifed.report.names import PLACES, TITLES, colour_of, in_words
+from mpifed.report.looks import COLOURS, DASHES, looks
+from mpifed.report.names import PLACES, TITLES, in_words
 from mpifed.report.page import page
 from mpifed.report.runs import find_runs
 from topologies import FAMILIES, SCHEDULES
@@ -122,33 +120,6 @@ def test_limits_contain_what_they_are_around(log):
         assert not log or below > 0
 
 
-def test_accuracy_is_never_on_a_logarithmic_axis(compared):
-    groups, _ = group_runs(find_runs([compared]))
-    (found,) = charts_by_data(groups, None).values()
-    assert {chart.name: chart.y_log for chart in found if "accuracy" in chart.column} == {
-        f"test-accuracy-{x}": False for x in ("rounds", "bits", "seconds")
-    }
-    for chart in found:
-        assert "(" in chart.title or "loss" in chart.title or "‖" in chart.title
-        assert chart.x_label
-
-
-@pytest.mark.parametrize(("lines", "expected"), [(1, [1]), (6, [6]), (7, [4, 3]), (20, [5] * 4)])
-def test_a_panel_has_at_most_six_lines(lines, expected):
-    x = np.arange(3.0)
-    every = tuple(Line(x, x, 0.1 + x, f"m{k}", look(k), f"m{k}") for k in range(lines))
-    chart = Chart("loss", "rounds", "Loss", "", "round", every)
-    assert [len(panel) for panel in chart.panels()] == expected
-    numbers = {line.method: k for k, line in enumerate(every)}
-    svgs = svg_panels(chart, numbers, "x")
-    assert [svg.count('class="line"') for svg in svgs] == expected
-    assert [svg.count('class="bars"') for svg in svgs] == [
-        3 * k if k > BANDS else 0 for k in expected
-    ]
-    assert [svg.count('class="band"') for svg in svgs] == [0 if k > BANDS else k for k in expected]
-    assert max(expected) <= LINES
-
-
 def test_what_a_run_says_of_itself_is_text_and_no_markup(tmp_path):
     evil = '"><script>alert(1)</script><img src=x onerror=alert(1)>'
     run = write_run(tmp_path / "a", data={"name": evil})
@@ -218,18 +189,6 @@ def test_options_of_pictures_are_refused_in_one_sentence(words, part, tmp_path, 
         assert "needs --output" in capfd.readouterr().err
 
 
-def test_heat_maps_of_many_clients_show_some_and_say_so(tmp_path):
-    run = write_run(tmp_path / "a")
-    with h5py.File(run / "clients.h5", "w") as file:
-        file["client_id"] = np.arange(1000)
-        file["test_accuracy"] = np.full(1000, 0.5)
-        file["mixture"] = np.random.default_rng(0).dirichlet([0.4] * 3, 1000)
-    tags = parsed(page_of(tmp_path))
-    (picture,) = [a for t, a in tags.found if t == "img" and "data-values" in a]
-    assert np.array(json.loads(picture["data-values"])).shape == (3, 200)
-    assert "200 of the clients, evenly chosen" in " ".join(tags.words)
-
-
 @pytest.mark.slow
 def test_a_hundred_runs_of_a_thousand_rows_are_at_most_5_mb(tmp_path):
     draws = np.random.default_rng(0)
@@ -249,7 +208,6 @@ def test_a_hundred_runs_of_a_thousand_rows_are_at_most_5_mb(tmp_path):
     assert len(text.encode()) <= 5_000_000
 
 
-ATTACKS = (None, {"name": "sign_flip", "fraction": 0.2})
 GOSSIP = {"name": "gossip", "topology": None, "weights": None, "schedule": {"name": "static"}}
 RANDOM = {"name": "erdos_renyi", "p": 0.5, "seed": None}
 EXCHANGES: tuple[dict[str, Any], ...] = (
@@ -258,17 +216,6 @@ EXCHANGES: tuple[dict[str, Any], ...] = (
     GOSSIP | {"schedule": {"name": "groups:groups"}},
     {"name": "server", "aggregator": {"name": "median"}},
 )
-
-
-@pytest.fixture
-def sixteen(tmp_path: Path) -> Path:
-    """Two methods with four exchanges, each without and with an attack."""
-    settings = itertools.product(("fedavg", "ditto"), EXCHANGES, ATTACKS)
-    for number, (name, exchange, attack) in enumerate(settings):
-        final = 0.5 + 0.01 * number
-        write_run(tmp_path / "runs" / f"{number:02}", final=final, algorithm={"name": name},
-                  exchange=exchange, attack=attack)  # fmt: skip
-    return tmp_path / "runs"
 
 
 def drawn_as(found: dict[str, Any]) -> set[tuple[str, tuple[float, ...]]]:
@@ -284,16 +231,6 @@ def chart_of(lines: dict[str, Any], names: dict[str, str] | None = None) -> Char
     return Chart("loss", "rounds", "Loss", "digits", "communication round", tuple(every))
 
 
-def test_methods_of_one_colour_get_different_ones_beside_each_other() -> None:
-    assert colour_of("apfl") % len(COLOURS) == colour_of("fedem")
-    for order in itertools.permutations(["fedem", "fedavg", "apfl"]):
-        found = looks([(name, name) for name in order])
-        assert len({one.colour for one in found.values()}) == 3
-        assert found["fedem"].colour == COLOURS[0] and found["fedavg"].colour == COLOURS[1]
-        assert found["apfl"].colour == COLOURS[2]  # the next one that is free
-    assert looks([("apfl", "apfl")])["apfl"].colour == COLOURS[0]
-
-
 @given(st.sets(st.sampled_from(sorted(TITLES)), min_size=1, max_size=len(COLOURS)))
 def test_as_many_methods_as_colours_have_each_its_own(titles: set[str]) -> None:
     found = looks([(title, title) for title in titles])
@@ -306,16 +243,6 @@ def test_more_methods_than_colours_differ_within_a_panel(titles: list[str]) -> N
     assert len(drawn_as(found)) == len(titles)
     for panel in chart_of(found).panels():
         assert len({(line.look.colour, line.look.strokes) for line in panel}) == len(panel) <= LINES
-
-
-def test_settings_of_two_methods_share_a_colour_in_twos() -> None:
-    methods = [(title, f"{title}, {k}") for title in ("fedavg", "ditto") for k in range(8)]
-    found = looks(methods)
-    assert len(drawn_as(found)) == 16
-    mine = {t: {found[label].colour for title, label in methods if title == t} for t, _ in methods}
-    assert not mine["fedavg"] & mine["ditto"]
-    assert len(mine["fedavg"]) == len(mine["ditto"]) == 4
-    assert found["fedavg, 0"].colour == COLOURS[colour_of("fedavg")]
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=12))
@@ -335,78 +262,6 @@ def test_every_component_is_called_by_words() -> None:
     assert [name for name in names if "_" in in_words(f"FedAvg, {name}")] == []
     assert in_words("FedAvg, sign_flip") == "FedAvg, sign flipping"
     assert in_words("FedAvg, rand_k k=3") == "FedAvg, random k, k = 3"
-
-
-def test_tables_and_the_page_have_the_same_names(
-    sixteen: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out"
-    words = [str(sixteen), "--output", str(out), "--format", "none"]
-    wanted = "D-FedAvg, sign flipping, Erdős–Rényi, p = 0.5, fastest-mixing weights"
-    assert main([*words, "--against", wanted, "--label", f"{wanted}=mine"]) == 0
-    said = capfd.readouterr().out
-    for name in ("table.md", "comparison.md", "report.html"):
-        text = (out / name).read_text()
-        assert "Ditto, sign flipping, groups" in text
-        assert "erdos_renyi" not in text or name == "report.html"  # which has configurations
-    assert "| mine |" in (out / "comparison.md").read_text()
-    assert "</svg>mine<" in (out / "report.html").read_text()
-    assert "minus that of mine with" in said and "sign_flip" not in said
-    # The label of the CSV is understood as well.
-    assert main([str(sixteen), "--against", "FedAvg, sign_flip"]) == 0
-    assert main([str(sixteen), "--against", "FedAvg, sign flip"]) == 2
-    assert "did you mean 'FedAvg, sign flipping'?" in capfd.readouterr().err
-
-
-def test_a_component_of_ones_own_is_called_without_its_module(tmp_path: Path) -> None:
-    for name in ("mine:Mine", "fedavg"):
-        write_run(tmp_path / "a" / name.replace(":", "-"), algorithm={"name": name})
-    groups, _ = group_runs(find_runs([tmp_path / "a"]))
-    assert {group.words[1] for group in groups} == {"Mine", "FedAvg"}
-    for name in ("one:Mine", "other.place:Mine"):
-        write_run(tmp_path / "b" / name.replace(":", "-"), algorithm={"name": name})
-    groups, _ = group_runs(find_runs([tmp_path / "b"]))
-    assert {group.method for group in groups} == {"Mine, one:Mine", "Mine, other.place:Mine"}
-
-
-def test_names_are_whole_and_beside_the_axis(sixteen: Path) -> None:
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.text import Text
-
-    groups, _ = group_runs(find_runs([sixteen]))
-    drawn = looks_of(groups)
-    names = {group.method: group.title for group in groups}
-    chart = chart_of({label: drawn[label] for label in names}, names)
-    with matplotlib.rc_context(Pictures().style()):
-        figure = figure_of(chart, Pictures())
-        FigureCanvasAgg(figure).draw()
-    written = []
-    for axes, lines in zip(figure.axes, chart.panels(), strict=True):
-        assert axes.get_xlabel() == "communication round"
-        texts = [text for text in axes.texts if text.get_fontweight() == "bold"]
-        assert len(texts) == len(lines)
-        # Without the lines that lead to them.
-        boxes = sorted(map(Text.get_window_extent, texts), key=lambda box: box.y0)
-        assert boxes[0].y0 > axes.xaxis.label.get_window_extent().y1
-        assert all(below.y1 <= above.y0 + 1 for below, above in itertools.pairwise(boxes))
-        written += [text.get_text() for text in texts]
-        low, high = axes.get_xlim()
-        assert [tick for tick in axes.get_xticks() if low <= tick <= high] == [0, 1, 2]
-    whole = {"".join(name.split()) for name in names.values()}
-    assert {"".join(text.split()) for text in written} == whole
-
-
-@given(st.lists(st.tuples(st.floats(0, 300), st.integers(1, 5)), min_size=1, max_size=8))
-def test_names_of_several_rows_never_overlap_nor_leave_the_panel(
-    names: list[tuple[float, int]],
-) -> None:
-    heights, rows = (np.array(each, dtype=float) for each in zip(*names, strict=True))
-    sizes = 7 * rows
-    after = spread(heights, sizes, (0.0, 300.0))
-    order = np.argsort(after)
-    assert ((after - sizes / 2)[order][1:] >= (after + sizes / 2)[order][:-1] - 1e-9).all()
-    assert (after - sizes / 2).min() >= -1e-9 and (after + sizes / 2).max() <= 300 + 1e-9
 
 
 def test_every_method_has_a_name_in_the_letters_of_its_paper() -> None:

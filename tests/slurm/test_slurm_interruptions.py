@@ -14,7 +14,6 @@ from local_slurm import (
     events,
     mpirun,
     newest_job,
-    plugin,
     ranks,
     reached,
     rows,
@@ -66,20 +65,6 @@ def test_a_signal_stops_requeues_and_resumes(
     assert "resumed from round-0000" in told(output)
     assert "4 ranks on n[1-2]" in events(output)
     assert summary(output)["ranks"] == 4
-
-
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_signal_while_the_launcher_starts_is_a_request_too(
-    launcher: str, slurm: LocalSlurm, whole: Path, tmp_path: Path
-) -> None:
-    output = tmp_path / "run"
-    words = ["job.ranks=2", f"job.launcher={launcher}", f"job.mpi={plugin()}"]
-    job = slurm.submit(output, *words, pause=0)
-    until(lambda: " ranks on " in events(output), 60, lambda: told(output))
-    slurm.call("scancel", "--signal=USR1", "--batch", job)
-    assert slurm.wait(job, "COMPLETED", "FAILED")["JobState"] == "COMPLETED", told(output)
-    assert "received USR1" in events(output)
-    same(output, whole)
 
 
 def test_a_later_life_that_cannot_begin_is_not_queued_again(
@@ -138,20 +123,6 @@ def test_a_cancelled_job_is_not_revived(launcher: str, slurm: LocalSlurm, tmp_pa
     until(lambda: not any(line.startswith(job) for line in slurm.queue()), 30)
     assert slurm.show(job)["JobState"] == "CANCELLED"
     assert not (output / "DONE").exists()
-
-
-def test_a_launcher_that_says_0_does_not_make_a_run_finished(
-    slurm: LocalSlurm, whole: Path, tmp_path: Path
-) -> None:
-    """As one does that was ended from outside: in its first life it starts nothing."""
-    output, launcher = tmp_path / "run", tmp_path / "mpirun"
-    launcher.write_text(
-        f'#!/bin/bash\n[ "${{SLURM_RESTART_COUNT:-0}}" != 0 ] || exit 0\nexec "{mpirun()}" "$@"\n'
-    )
-    launcher.chmod(0o700)
-    job = slurm.submit(output, "job.ranks=2", f"job.mpirun={launcher}", pause=0)
-    assert slurm.wait(job, "COMPLETED")["Restarts"] == "1"
-    same(output, whole)
 
 
 def test_restarts_are_capped(slurm: LocalSlurm, tmp_path: Path) -> None:
@@ -247,16 +218,3 @@ def test_preemption_with_the_users_signal(slurm: LocalSlurm, whole: Path, tmp_pa
     same(output, whole)
     assert "received USR1" in events(output)
     assert "queued again" in events(output)
-
-
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_preemption_without_the_users_signal(
-    launcher: str, blunt_slurm: LocalSlurm, whole: Path, tmp_path: Path
-) -> None:
-    output = tmp_path / "run"
-    words = ["job.ranks=2", f"job.launcher={launcher}", "checkpoint.every=5", ON_N1]
-    job = blunt_slurm.submit(output, *words)
-    reached(output, 10)
-    take_n1(blunt_slurm)
-    assert blunt_slurm.wait(job, "COMPLETED")["Restarts"] == "1"
-    same(output, whole)

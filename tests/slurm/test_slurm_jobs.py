@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from local_slurm import (
-    WORDS,
     LocalSlurm,
     events,
     mpirun,
@@ -35,20 +34,6 @@ def test_two_nodes_with_four_ranks_each(
     assert rows(output) == rows(whole)
     assert summary(output)["ranks"] == 8
     assert slurm.show(job)["NodeList"] == "n[1-2]"
-
-
-def test_a_plugin_that_does_not_fit_is_told_loudly(slurm: LocalSlurm, tmp_path: Path) -> None:
-    output = tmp_path / "run"
-    # job.mpi=none is refused beforehand; srun takes the last of two
-    words = ["job.ranks=4", "job.launcher=srun", "job.launcher_options=[--mpi=none]"]
-    job = slurm.submit(output, *words)
-    known = slurm.wait(job, "FAILED", "COMPLETED")
-    assert (known["JobState"], known["Restarts"]) == ("FAILED", "0"), told(output)
-    # Open MPI refuses to start at all, in words of its own.
-    assert "--expect-ranks says 4, but MPI started 1" in told(output) or "PMI" in told(output)
-    assert not (output / "DONE").exists()
-    assert not (output / "metrics.csv").exists()
-    assert f"job {job}, failed" in slurm.jobs("status", output)
 
 
 def test_a_sweep_is_an_array_with_a_report(slurm: LocalSlurm, tmp_path: Path) -> None:
@@ -145,16 +130,6 @@ def test_the_processors_of_a_node_are_shared_by_its_ranks(
     assert (masks[0] | masks[1]).bit_count() == 2
 
 
-def test_a_module_that_is_not_there_ends_the_job(slurm: LocalSlurm, tmp_path: Path) -> None:
-    output = tmp_path / "run"
-    job = slurm.submit(output, "job.ranks=2", "job.modules=[no-such/1]")
-    known = slurm.wait(job, "FAILED", "COMPLETED")
-    assert (known["ExitCode"], known["Restarts"]) == ("2:0", "0")
-    assert "the prologue failed with 127: module load -- no-such/1" in events(output)
-    assert "module load -- no-such/1" in slurm.jobs("status", output)
-    assert not (output / "metrics.csv").exists()
-
-
 def test_ranks_see_the_gpus_of_the_job(slurm: LocalSlurm, tmp_path: Path) -> None:
     """Device files stand in for GPUs, so what is seen is the variable alone."""
     for mode, seen in (("all_visible", {"0,1"}), ("per_task", {"0", "1"})):
@@ -195,18 +170,3 @@ def test_ranks_run_inside_a_container(slurm: LocalSlurm, whole: Path, tmp_path: 
     slurm.wait(job, "COMPLETED", "FAILED")
     assert rows(output) == rows(whole), told(output)
     assert set((tmp_path / "seen").read_text().splitlines()) == {f"exec|--bind|/tmp|{image}"}
-
-
-def test_slurm_refuses_what_it_does_not_have(slurm: LocalSlurm, tmp_path: Path) -> None:
-    front = ["--site", "local-test", "--output", tmp_path / "run", *WORDS]
-    for action in ("submit", "check"):
-        for wrong in (
-            "job.partition=no-such",
-            "job.nodes=5",
-            "job.extra_directives=[--frobnicate]",
-        ):
-            ranks = ["job.ranks=5"]
-            answer = slurm.jobs(action, *front, *ranks, wrong, code=2)
-            assert answer.startswith("mpifed.jobs: sbatch refuses the job: ") or action == "check"
-            assert "sbatch refuses the job: " in answer
-    assert not (tmp_path / "run").exists()

@@ -6,7 +6,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from topologies import TopologyError, build_schedule
+from topologies import build_schedule
 from topologies.schedules.cliques import clique_graph, greedy_swap
 
 
@@ -54,8 +54,3 @@ def test_it_is_a_schedule_with_the_means_of_its_cliques(labels):
     v = within.to_dense()
     np.testing.assert_allclose(v @ v, v, atol=1e-12)
     assert np.linalg.matrix_rank(v) == 4 == schedule.cliques.max() + 1
-
-
-def test_counts_of_other_nodes_are_refused(labels):
-    with pytest.raises(TopologyError, match="n is 11"):
-        build_schedule("d_cliques", 11, labels=labels)

@@ -79,21 +79,12 @@ def test_a_disconnected_draw_can_be_refused_kept_or_augmented():
     assert set(kept.edges) < set(joined.edges)
 
 
-def test_no_connected_draw_in_a_hundred_is_refused():
-    with pytest.raises(TopologyError, match="after 100 draws"):
-        build_graph("erdos_renyi", 30, 0, p=0.01)
-
-
 def test_p_zero_must_be_asked_for():
     with pytest.raises(TopologyError, match="keep"):
         build_graph("erdos_renyi", 5, 0, p=0)
     with pytest.warns(UserWarning, match="disconnected"):
         assert build_graph("erdos_renyi", 5, 0, on_disconnected="keep", p=0).number_of_edges() == 0
     assert build_graph("erdos_renyi", 1, 0, p=0).number_of_nodes() == 1
-
-
-def test_p_one_is_the_complete_graph():
-    assert build_graph("erdos_renyi", 7, 0, p=1).number_of_edges() == 21
 
 
 def test_a_seed_is_recorded_where_none_was_given():
@@ -108,13 +99,6 @@ def test_a_seed_is_recorded_where_none_was_given():
 )
 def test_one_node_has_no_edge(name):
     assert build_graph(name, 1).number_of_edges() == 0
-
-
-@pytest.mark.parametrize(
-    "name", ["ring", "path", "complete", "star", "exponential", "torus", "hypercube"]
-)
-def test_two_nodes_have_one_edge(name):
-    assert build_graph(name, 2).number_of_edges() == 1
 
 
 def test_shapes():
@@ -138,32 +122,16 @@ def test_shapes():
         ("erdos_reny", 5, {}, "did you mean 'erdos_renyi'"),
         ("erdos_renyi", 5, {"P": 0.5}, "Unknown option 'erdos_renyi.P'; allowed: p"),
         ("erdos_renyi", 5, {"p": 1.5}, "p is 1.5; it must be a number"),
-        ("erdos_renyi", 5, {"p": float("nan")}, "p is nan"),
-        ("erdos_renyi", 5, {"p": "half"}, "p is 'half'"),
-        ("erdos_renyi", 5, {"p": True}, "p is True"),
         (
             "erdos_renyi",
             5,
             {"on_disconnected": "redraw"},
             "allowed: resample, error, keep, augment",
         ),
-        ("erdos_renyi", 5, {"seed": -1}, "seed is -1"),
         ("ring", 0, {}, "n is 0"),
-        ("ring", -3, {}, "n is -3"),
-        ("ring", 2.5, {}, "n is 2.5"),
-        ("ring", None, {}, "ring needs n"),
-        ("torus", 7, {}, "prime"),
         ("torus", 8, {"rows": 3, "cols": 3}, "n is 8"),
-        ("torus", 8, {"rows": 3}, "must be a multiple of rows = 3"),
-        ("torus", None, {"rows": 3}, "torus needs n, or rows and cols"),
         ("hypercube", 12, {}, "nearest are 8 and 16"),
-        ("hypercube", 8, {"dimension": 4}, "n is 8"),
         ("random_regular", 5, {"degree": 3}, "product even"),
-        ("random_regular", 4, {"degree": 4}, "below n"),
-        ("small_world", 9, {"neighbours": 3}, "even"),
-        ("barbell", 3, {}, "at least 4"),
-        ("edge_list", None, {}, "path is missing"),
-        ("no.such:thing", 4, {}, "there is no module"),
     ],
 )
 def test_bad_input_is_named_by_both_the_check_and_the_builder(name, n, params, words):
@@ -186,7 +154,12 @@ def test_specifications():
 
 
 @pytest.mark.parametrize(
-    "text", ["ring:8", "ring:n=", "ring:n=3,n=4", "ring:=3", "", "ring:n=3.5", "ring:m=3"]
+    "text",
+    [
+        "ring:8",
+        "ring:n=3,n=4",
+        "ring:n=3.5",
+    ],
 )
 def test_malformed_specifications(text):
     with pytest.raises(TopologyError):
@@ -261,13 +234,6 @@ def test_as_many_draws_are_connected_as_there_are_connected_graphs():
     first = [build_graph("erdos_renyi", 5, seed, p=0.5).graph["tries"] == 1 for seed in range(1000)]
     share = 728 / 1024
     assert abs(np.mean(first) - share) < 4 * np.sqrt(share * (1 - share) / 1000)
-
-
-def test_what_is_disconnected_is_described_in_words():
-    seed = disconnected_seed(10, 0.25)
-    words = rf"erdos_renyi with n = 10, p = 0\.25, seed = {seed} is disconnected: \d components"
-    with pytest.warns(UserWarning, match=words):
-        build_graph("erdos_renyi", 10, seed, on_disconnected="keep", p=0.25)
 
 
 @pytest.mark.parametrize(("name", "nodes", "edges"), [("karate", 34, 78), ("davis", 32, 89)])

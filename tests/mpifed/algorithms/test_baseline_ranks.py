@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from commands import TINY, call
 from on_ranks import SMALL, same_after_a_resume, unlike_one_rank
 
 LATE = {"name": "stragglers", "rate": 0.6, "late": "partial"}
@@ -121,15 +120,6 @@ def named(case):
     return algorithm if isinstance(algorithm, str) else algorithm["name"]
 
 
-@pytest.mark.parametrize("name", ["qffl", "agnostic"])
-def test_more_coordinates_than_the_compressed_message_has_are_refused(name, tmp_path, capfd):
-    """What is sent whole beside it does not count."""
-    words = [*TINY, f"algorithm={name}", "compression={name: rand_k, k: 22}"]
-    done = call([*words, "--output", tmp_path / "run"], capfd)
-    assert done.code == 2 and "at most the numbers in a message, 21" in done.err
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.mpi
 @pytest.mark.parametrize("case", CASES)
 def test_files_do_not_depend_on_the_number_of_ranks(case, tmp_path):
@@ -140,13 +130,3 @@ def test_files_do_not_depend_on_the_number_of_ranks(case, tmp_path):
 @pytest.mark.parametrize("case", CASES)
 def test_a_resumed_run_is_the_uninterrupted_one(case, tmp_path):
     assert same_after_a_resume({**PLAIN, **CASES[case]}, tmp_path, rounds=5)
-
-
-@pytest.mark.mpi
-@pytest.mark.parametrize("algorithm", sorted({named(case) for case in CASES}))
-def test_a_rank_may_have_no_client(algorithm, tmp_path):
-    case = next(case for case in CASES if named(case) == algorithm)
-    kept = ("algorithm", "exchange", "model")
-    options = {key: value for key, value in CASES[case].items() if key in kept}
-    few = {**PLAIN, **options, "clients": 2}
-    assert unlike_one_rank(few, tmp_path) == []

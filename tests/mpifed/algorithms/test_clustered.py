@@ -7,14 +7,19 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from convex import Run, clients_of, quadratics
+from convex import Run, clients_of, logistic, quadratics
+from hypothesis import given
+from hypothesis import strategies as st
 
 import mpifed
 from mpifed.algorithms.clusters.clustered import Clustered, bipartition
+from mpifed.algorithms.clusters.ifca import Ifca
 from mpifed.algorithms.global_model.fedavg import FedAvg
-from mpifed.components.tables import ALGORITHMS
-from mpifed.config.configuration import resolve
+from mpifed.data.sources.synthetic import Synthetic
 from mpifed.errors import InputError
+from mpifed.federation.clients import Draws, participants
+from mpifed.mpi.communicator import Alone
+from mpifed.theory.recovery import recovery
 
 ASIDE = {"eps1": 1e-2, "eps2": 0.1, "warm_up": 0}
 DESCENT = {"lr": 0.1, "epochs": 5}
@@ -190,17 +195,190 @@ def test_a_run_records_clusters_and_unseen_clients_choose_one(tmp_path):
     assert set(cluster[unseen]) <= set(cluster[~unseen])
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"participation": 0.5}, "allowed: 1.0"),
-        ({"participation": {"name": "stragglers", "rate": 0.1}}, "allowed: 1.0"),
-        ({"on_divergence": "drop"}, "allowed: 1.0"),
-        ({"participation": {"name": "uniform", "weights": "unbiased"}}, "renormalised"),
-        ({"exchange": {"name": "server", "average_over": "all"}}, "participants"),
-    ],
-)
-def test_absent_clients_are_refused(given, words):
-    assert "clustered" in ALGORITHMS
-    with pytest.raises(InputError, match=words):
-        resolve({"algorithm": "clustered", **given})
+# IFCA: which model each client chooses, and what becomes of the models.
+
+
+def groups(centres, **how):
+    return quadratics([[[1.0]]] * len(centres), [[float(c)] for c in centres], **how)
+
+
+def choices(run):
+    found = run.method.deploy(run.state, run.clients, Draws(0, run.round))
+    return found.results["cluster"].tolist()
+
+
+@pytest.mark.parametrize("compression", [None, ("rand_k", {"fraction": 0.6})])
+def test_with_one_cluster_it_is_fedavg_bit_for_bit(compression):
+    settings = {"lr": 0.1, "batch_size": 16, "momentum": 0.9}
+    data = logistic(participation=0.5)
+    own, average = (
+        Run(kind, data, compression, local=settings, **options).go(4)
+        for kind, options in ((Ifca, {"n_clusters": 1}), (FedAvg, {}))
+    )
+    assert torch.equal(own.state.models, average.state.model)
+    assert torch.equal(own.state.optimizer.momentum, average.state.optimizer.momentum)
+
+
+def test_first_models_are_apart_and_the_first_is_that_of_fedavg():
+    run = Run(Ifca, groups([1, 2]), n_clusters=3)
+    assert len(run.state.models.unique()) == 3
+    assert run.state.models[:1].equal(Run(FedAvg, groups([1, 2])).state.model)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("averaging", ["models", "gradients"])
+def test_groups_far_apart_are_recovered(averaging, seed):
+    centres = [10, -10, 10, 10, -10]
+    run = Run(
+        Ifca, groups(centres), seed=seed, local={"lr": 0.9}, n_clusters=2, averaging=averaging
+    )
+    assert run.go(60).deployed()[:, 0] == pytest.approx(centres, rel=1e-6)
+    chosen = choices(run)
+    assert chosen[0] == chosen[2] == chosen[3] != chosen[1] == chosen[4]
+
+
+def test_gradients_are_divided_by_the_number_of_all_participants():
+    """theta_j - gamma / 5 sum_{i in S_j} (theta_j - c_i), with two and three clients."""
+    centres = np.array([10.0, -10, 9, 12, -8])
+    run = Run(Ifca, groups(centres), local={"lr": 0.1}, n_clusters=2, averaging="gradients")
+    first = run.state.models.numpy().copy()
+    after = run.go(1).state.models.numpy()
+    for label in range(2):
+        own = centres[centres > 0] if label == first.argmax() else centres[centres < 0]
+        expected = first[label] - 0.1 / 5 * (first[label] - own).sum()
+        assert after[label] == pytest.approx(expected, rel=1e-12)
+
+
+def test_gradients_are_divided_by_the_number_of_those_who_take_part():
+    """With three of five clients in a round: theta_j - gamma / 3 sum over its participants."""
+    centres = np.array([10.0, -10, 9, 12, -8])
+    data = groups(centres, participation=0.6)
+    run = Run(Ifca, data, local={"lr": 0.1}, n_clusters=2, averaging="gradients")
+    for round in range(1, 4):
+        before = run.state.models[:, 0].numpy().copy()
+        federation = run.clients.federation
+        here = np.flatnonzero(participants(federation, federation.participation, run.seed, round))
+        chosen = np.abs(before[:, None] - centres[here]).argmin(0)
+        own = [(before[label] - centres[here][chosen == label]).sum() for label in range(2)]
+        run.go(1)
+        expected = before - 0.1 / len(here) * np.array(own)
+        assert len(here) < 5 and run.state.models[:, 0].numpy() == pytest.approx(
+            expected, rel=1e-12
+        )
+
+
+def test_a_model_that_nobody_chooses_stays():
+    run = Run(Ifca, groups([10, 10]), local={"lr": 0.1}, n_clusters=2)
+    first = run.state.models.clone()
+    unchosen = int(first.argmin())
+    assert run.go(3).state.models[unchosen].equal(first[unchosen])
+    assert not run.state.models[1 - unchosen].equal(first[1 - unchosen])
+
+
+def test_four_rounds_are_those_of_a_program_in_numpy_of_ifca():
+    draw = np.random.default_rng(3)
+    sizes = (4, 7, 3, 5, 6, 8)
+    xs = [draw.normal(size=(n, 3)) for n in sizes]
+    ys = [x @ (draw.normal(size=3) + 3 * (-1) ** i) for i, x in enumerate(xs)]
+    run = Run(
+        Ifca,
+        clients_of(xs, ys, participation=0.5),
+        local={"lr": 0.05, "epochs": 2},
+        n_clusters=2,
+    )
+    models = run.state.models.numpy().copy()
+    for round in range(1, 5):
+        run.go(1)
+        sums, masses = np.zeros((2, 3)), np.zeros(2)
+        federation = run.clients.federation
+        for i in np.flatnonzero(participants(federation, 0.5, run.seed, round)):
+            losses = [((xs[i] @ w - ys[i]) ** 2).mean() / 2 for w in models]
+            best = int(np.argmin(losses))
+            w = models[best].copy()
+            for _ in range(2):
+                w -= 0.05 * xs[i].T @ (xs[i] @ w - ys[i]) / sizes[i]
+            sums[best] += sizes[i] * w
+            masses[best] += sizes[i]
+        for j in np.flatnonzero(masses):
+            models[j] = sums[j] / masses[j]
+        assert run.state.models.numpy() == pytest.approx(models, rel=1e-11)
+    assert len(set(choices(run))) == 2
+
+
+def test_a_client_gets_all_models_and_sends_one_and_its_choice():
+    run = Run(Ifca, groups([1, 2, -1]), local={"lr": 0.1}, n_clusters=4).go(5)
+    ledger = run.server.ledger
+    assert ledger.down_bits == 5 * 3 * 4 * 64
+    assert ledger.up_bits == 5 * 3 * 64 * run.method.payload() == 5 * 3 * 64 * 2
+
+
+def test_a_run_records_what_clients_chose(tmp_path):
+    result = mpifed.run(
+        "synthetic-fedem",
+        output=tmp_path / "run",
+        clients=8,
+        rounds=2,
+        quiet=True,
+        algorithm={"name": "ifca", "n_clusters": 2},
+        **{"data.n_test": 20, "data.dimension": 6, "evaluation.every": 1},
+        **{
+            "evaluation.unseen_fraction": 0.25,
+            "participation": 0.5,
+            "evaluation.unseen_shares": [0.0, 0.5],
+        },
+    )
+    assert set(result.clients["cluster"]) <= {0, 1}
+    grown = result.clients["test_accuracy_by_share"][result.clients["unseen"].astype(bool)]
+    assert grown.shape[1] == 2 and np.isfinite(grown).all()
+    assert len(mpifed.load(tmp_path / "run").components) == 2
+
+
+# Recovery of clusters: the comparison, the data, and a run that recovers them.
+
+
+@given(st.integers(0, 10_000), st.permutations(range(4)))
+def test_the_names_of_components_do_not_matter(seed, order):
+    draw = np.random.default_rng(seed)
+    theta, pi = draw.normal(size=(4, 6)), draw.dirichlet(np.ones(4), 9)
+    noisy = theta + 0.01 * draw.normal(size=theta.shape)
+    found = recovery(noisy[order], pi[:, order], theta, pi)
+    same = recovery(noisy, pi, theta, pi)
+    assert found.component_distance == pytest.approx(same.component_distance)
+    assert found.assigned == 1 and abs(found.mixture_distance) < 1e-12
+    assert [list(order).index(m) for m in range(4)] == found.order.tolist()
+
+
+def test_one_hot_mixtures_give_every_client_one_component():
+    made = Synthetic(40, 3, Alone(), n_components=3, mixtures="one_hot", n_test=5, dimension=4)
+    pi = made.truth.mixture
+    assert pi.shape == (40, 3) and set(np.unique(pi)) == {0.0, 1.0} and (pi.sum(1) == 1).all()
+    assert (pi.sum(0) > 0).all()
+    for client in (0, 7):
+        assert set(made.latent(client, "train")) == {int(pi[client].argmax())}
+    fewer = Synthetic(9, 3, Alone(), n_components=3, mixtures="one_hot", n_test=5, dimension=4)
+    assert (fewer.truth.mixture == pi[:9]).all()
+    with pytest.raises(InputError, match="published generator"):
+        Synthetic(4, 3, Alone(), variant="released", mixtures="one_hot")
+
+
+def test_fedem_recovers_the_clusters_of_separable_clients(tmp_path):
+    """App. J.4 on a small scale: every client is assigned to its own cluster."""
+    data = {"name": "synthetic", "variant": "corrected", "mixtures": "one_hot", "n_components": 2}
+    data |= {"dimension": 10, "n_test": 20}
+    result = mpifed.run(
+        "synthetic-fedem",
+        output=tmp_path / "run",
+        quiet=True,
+        clients=30,
+        rounds=40,
+        data=data,
+        algorithm={"name": "fedem", "n_components": 2},
+        local={"lr": 1.0, "batch_size": 32},
+        evaluation={"every": 40},
+    )
+    truth = Synthetic(30, 0, Alone(), **{k: v for k, v in data.items() if k != "name"}).truth
+    learnt = mpifed.load(tmp_path / "run").components
+    theta = np.stack([next(each.parameters()).detach().numpy().ravel() for each in learnt])
+    found = recovery(theta, result.clients["mixture"], truth.components, truth.mixture)
+    assert found.assigned == 1.0
+    assert found.component_distance < 0.05 and found.mixture_distance < 0.02

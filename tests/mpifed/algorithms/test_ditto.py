@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from convex import Run, two_quadratics
+from convex import Run, quadratics, two_quadratics
 from personal_runs import (
     COUNTS,
     LOCAL,
@@ -17,7 +17,11 @@ from personal_runs import (
     taking_part,
 )
 
+from mpifed.algorithms.personal.apfl import APFL
 from mpifed.algorithms.personal.ditto import Ditto
+from mpifed.algorithms.personal.pfedme import PFedMe
+from mpifed.config.configuration import resolve
+from mpifed.errors import InputError
 from mpifed.federation.clients import Draws
 
 PULL = 2.0
@@ -75,3 +79,219 @@ def test_an_unseen_client_trains_a_personal_model_from_the_global_one():
         for _ in range(2):
             v = v - 0.1 * (gradient(of_client, v) + PULL * (v - run.x))
         assert found.parameters[i, 0].numpy() == pytest.approx(v, rel=1e-12)
+
+
+# APFL: its ends on two quadratics, what it is at alpha = 0 and 1, and a program of its own.
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.0])
+def test_a_fixed_mixture_ends_at_the_clients_own_minimum_and_w_at_fedavgs(alpha):
+    run = Run(APFL, two_quadratics(), local={"lr": 0.6}, apfl_alpha=alpha).go(200)
+    assert run.x == pytest.approx(3.0, rel=1e-9)
+    assert run.deployed()[:, 0] == pytest.approx([0.0, 4.0], abs=1e-9)
+
+
+def test_without_a_model_of_its_own_a_client_is_one_of_fedavg_bit_for_bit():
+    options = {"apfl_alpha": 0.0, "client_weights": "samples"}
+    found, engine = ran("apfl", options, participation=0.5)
+    expected, _ = ran("fedavg", participation=0.5)
+    assert torch.equal(found.model, expected.model)
+    own = engine.setup.algorithm.deploy(found, engine.everyone, Draws(0, 4)).parameters
+    assert torch.equal(own, expected.model.expand_as(own))
+
+
+@pytest.mark.parametrize("exchange", ["server", "gossip"])
+def test_with_nothing_else_a_client_is_alone_bit_for_bit(exchange):
+    found, engine = ran("apfl", {"apfl_alpha": 1.0}, exchange=exchange)
+    expected, _ = ran("local")
+    own = engine.setup.algorithm.deploy(found, engine.everyone, Draws(0, 4)).parameters
+    assert torch.equal(own, expected.models)
+
+
+def program(samples, w, v, alpha, adaptive, variant, epochs=2, lr=0.1):
+    """The local steps of one client; returns w_i, v_i and alpha_i."""
+    for number in range(epochs):
+        before = w
+        if variant == "published":
+            w = w - lr * gradient(samples, w)
+        g = gradient(samples, alpha * v + (1 - alpha) * w)
+        slope = (v - w) @ g
+        if variant == "paper":
+            w = w - lr * gradient(samples, before)
+        v = v - lr * alpha * g
+        if variant == "published":
+            # By the chain rule on the mixture's two parts, as the published code adds them up.
+            slope = alpha * ((v - w) @ (alpha * g)) + (1 - alpha) * ((v - w) @ ((1 - alpha) * g))
+            slope += 0.02 * alpha
+        if adaptive and number == 0:
+            alpha = min(1.0, max(0.0, alpha - lr * slope))
+    return w, v, alpha
+
+
+@pytest.mark.parametrize("variant", ["paper", "published"])
+@pytest.mark.parametrize("adaptive", [False, True])
+@pytest.mark.parametrize("by", ["uniform", "samples"])
+def test_four_rounds_are_those_of_a_plain_program_of_apfl(adaptive, variant, by):
+    data, samples = regression()
+    options = {"apfl_alpha": 0.4, "apfl_adaptive": adaptive, "apfl_variant": variant}
+    run = Run(APFL, data, local={**LOCAL, "epochs": 2}, client_weights=by, **options)
+    w = run.x.copy()
+    v, alpha = dict.fromkeys(range(len(COUNTS)), w), dict.fromkeys(range(len(COUNTS)), 0.4)
+    for round in range(1, ROUNDS + 1):
+        here, sent = taking_part(data, round), {}
+        for i in here:
+            sent[i], v[i], alpha[i] = program(samples[i], w, v[i], alpha[i], adaptive, variant)
+        w = mean(sent, here, by == "samples")
+    run.go(ROUNDS)
+    assert run.x == pytest.approx(w, rel=1e-12)
+    assert run.state.alpha.numpy() == pytest.approx(list(alpha.values()), rel=1e-12)
+    assert (len(set(alpha.values())) > 1) == adaptive
+    mixed = [alpha[i] * v[i] + (1 - alpha[i]) * w for i in v]
+    assert run.deployed() == pytest.approx(np.stack(mixed), rel=1e-12)
+
+
+def test_a_learnt_weight_follows_the_derivative_of_the_clients_loss():
+    data, samples = regression(participation=1.0)
+    options = {"apfl_alpha": 0.4, "apfl_adaptive": True}
+    run = Run(APFL, data, local=LOCAL, **options).go(2)
+    w, v, alpha = run.x, run.state.personal[:, 0].numpy(), run.state.alpha.numpy()
+    run.go()
+    for i, (x, y) in enumerate(samples):
+        up, down = (
+            np.square(x @ (a * v[i] + (1 - a) * w) - y).mean() / 2
+            for a in (alpha[i] + 1e-6, alpha[i] - 1e-6)
+        )
+        slope = (up - down) / 2e-6
+        assert slope != 0 and run.state.alpha[i] == pytest.approx(alpha[i] - 0.1 * slope, rel=1e-6)
+
+
+def test_an_unseen_client_mixes_a_model_of_its_own_into_the_global_one():
+    data, samples = regression()
+    options = {"apfl_alpha": 0.4, "apfl_adaptive": True}
+    run = Run(APFL, data, local={**LOCAL, "epochs": 2}, **options).go(2)
+    found = run.method.adapt(run.state, run.clients, run.server, Draws(0, 2))
+    for i, own in enumerate(samples):
+        _, v, alpha = program(own, run.x, run.x, 0.4, True, "paper")
+        expected = alpha * v + (1 - alpha) * run.x
+        assert found.parameters[i, 0].numpy() == pytest.approx(expected, rel=1e-12)
+
+
+def test_clients_count_alike_under_gossip():
+    algorithm = {"name": "apfl", "client_weights": "samples"}
+    with pytest.raises(InputError, match=r"algorithm\.client_weights is 'samples'"):
+        resolve({"clients": 4, "algorithm": algorithm, "exchange": "gossip"})
+
+
+# pFedMe: its fixed point, its limit of a strong pull, and a program of its own.
+
+
+PULL_PFEDME, ETA, LR = 2.0, 0.05, 0.1
+W, THETA = 18 / 7, [12 / 7, 24 / 7]
+"""w is sum b_i c_i / sum b_i, b_i = lambda a_i / (a_i + lambda); theta between w and c_i."""
+
+WAYS = {
+    "envelope": {"local": {"lr": 0.2}, "pfedme_eta": 0.4, "inner_steps": 60},
+    "cold": {"local": {"lr": 0.2}, "pfedme_eta": 0.4, "inner_steps": 60, "warm_start": False},
+    "prox_to_average": {"local": {"lr": 0.2, "epochs": 60}, "pfedme_variant": "prox_to_average"},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_it_ends_at_the_minimum_of_the_mean_envelope(way):
+    run = Run(PFedMe, two_quadratics(), pfedme_lambda=PULL_PFEDME, **WAYS[way]).go(50)
+    assert run.x == pytest.approx(W, rel=1e-9)
+    assert run.deployed()[:, 0] == pytest.approx(THETA, rel=1e-9)
+
+
+def test_a_strong_pull_is_fedavg_with_the_step_of_w():
+    strong = {"pfedme_lambda": 1e7, "pfedme_eta": 0.1, "client_weights": "samples"}
+    plain = {"batch_size": 16, "epochs": 2}
+    found, _ = ran("pfedme", strong, local={**plain, "lr": 1e-7}, dtype="float64")
+    expected, _ = ran("fedavg", local={**plain, "lr": 0.1}, dtype="float64")
+    first, _ = ran("fedavg", local={**plain, "lr": 0.1}, dtype="float64", rounds=0)
+    moved = (expected.model - first.model).abs().max()
+    assert (found.model - expected.model).abs().max() < 1e-5 * moved
+
+
+def program_of_pfedme(samples, w, warm=True, epochs=2, inner=3):
+    """The local steps of one client; returns theta_i and w_i."""
+    theta = w
+    for _ in range(epochs):
+        theta = theta if warm else w
+        for _ in range(inner):
+            theta = theta - LR * (gradient(samples, theta) + PULL_PFEDME * (theta - w))
+        w = w - ETA * PULL_PFEDME * (w - theta)
+    return theta, w
+
+
+@pytest.mark.parametrize("warm", [True, False])
+@pytest.mark.parametrize("by", ["uniform", "samples"])
+def test_four_rounds_are_those_of_a_plain_program_of_pfedme(warm, by):
+    data, samples = regression()
+    options = {"pfedme_lambda": PULL_PFEDME, "pfedme_eta": ETA, "inner_steps": 3, "beta": 1.5}
+    run = Run(
+        PFedMe, data, local={**LOCAL, "epochs": 2}, warm_start=warm, client_weights=by, **options
+    )
+    w = run.x.copy()
+    theta = dict.fromkeys(range(len(COUNTS)), w)
+    for round in range(1, ROUNDS + 1):
+        here, sent = taking_part(data, round), {}
+        for i in here:
+            theta[i], sent[i] = program_of_pfedme(samples[i], w, warm)
+        w = w + 1.5 * (mean(sent, here, by == "samples") - w)
+    run.go(ROUNDS)
+    assert run.x == pytest.approx(w, rel=1e-12)
+    assert run.deployed() == pytest.approx(np.stack(list(theta.values())), rel=1e-12)
+
+
+def test_four_rounds_of_the_simpler_variant_are_those_of_a_plain_program():
+    data, samples = regression()
+    run = Run(
+        PFedMe,
+        data,
+        local={**LOCAL, "epochs": 2},
+        pfedme_lambda=PULL_PFEDME,
+        pfedme_variant="prox_to_average",
+        client_weights="samples",
+    )
+    w = run.x.copy()
+    theta = dict.fromkeys(range(len(COUNTS)), w)
+    for round in range(1, ROUNDS + 1):
+        here = taking_part(data, round)
+        for i in here:
+            for _ in range(2):
+                step = gradient(samples[i], theta[i]) + PULL_PFEDME * (theta[i] - w)
+                theta[i] = theta[i] - LR * step
+        w = mean(theta, here, by_samples=True)
+    run.go(ROUNDS)
+    assert run.x == pytest.approx(w, rel=1e-12)
+    assert run.deployed() == pytest.approx(np.stack(list(theta.values())), rel=1e-12)
+
+
+def test_an_unseen_client_takes_one_round_of_steps_from_the_shared_model():
+    data, samples = regression()
+    options = {"pfedme_lambda": PULL_PFEDME, "pfedme_eta": ETA, "inner_steps": 3}
+    run = Run(PFedMe, data, local={**LOCAL, "epochs": 2}, **options).go(2)
+    found = run.method.adapt(run.state, run.clients, run.server, Draws(0, 2))
+    for i, of_client in enumerate(samples):
+        expected, _ = program_of_pfedme(of_client, run.x)
+        assert found.parameters[i, 0].numpy() == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_weak_pull_leaves_clients_at_their_own_minima():
+    options = {"pfedme_lambda": 1e-9, "pfedme_eta": 0.1, "inner_steps": 120}
+    run = Run(PFedMe, two_quadratics(), local={"lr": 0.2}, **options).go(1)
+    assert run.deployed()[:, 0] == pytest.approx([0, 4], abs=1e-7)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_steps_beyond_the_eigenvalue_bound_are_warned_of_and_diverge(momentum):
+    bound = 2 * (1 + momentum)
+    for step, diverges in ((0.98 * bound, False), (1.02 * bound, True)):
+        data = quadratics([[[1e-6]]] * 2, [[0.0], [4.0]])
+        local = {"lr": 0.1, "momentum": momentum}
+        options = {"pfedme_lambda": step / 0.1, "pfedme_eta": 1e-9, "inner_steps": 2000}
+        run = Run(PFedMe, data, local=local, **options)
+        said = run.method.remarks(run.state, run.clients, run.server)
+        assert any("diverge above" in line for line in said) == diverges
+        assert (np.abs(run.go(1).deployed()).max() > 1e6) == diverges

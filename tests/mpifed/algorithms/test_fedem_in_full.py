@@ -21,7 +21,6 @@ from mpifed.algorithms.fedem.fedem import (
     minimise_surrogates,
 )
 from mpifed.algorithms.personal.pfedme import PFedMe
-from mpifed.errors import InputError
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Draws
 from mpifed.local.adjustments import Proximal
@@ -177,17 +176,6 @@ def test_unseen_clients_reach_the_maximum_of_their_likelihood(make_clients):
     assert (likelihoods >= log_likelihoods(model, torch.from_numpy(theta), once, clients)).all()
 
 
-def test_what_has_no_exact_m_step_is_refused(make_clients):
-    clients, description = make_clients([10, 10], n_classes=3)
-    local = solver_of(description, clients, weight_decay=0.1)
-    with pytest.raises(InputError, match="needs model=linear with one output"):
-        FedEM(local.model, local, local_solver="newton")
-    clients, description = make_clients([10, 10])
-    local = solver_of(description, clients)
-    with pytest.raises(InputError, match=r"needs local.weight_decay above 0"):
-        FedEM(local.model, local, record_improvement=True)
-
-
 SMALL = {
     "clients": 6,
     "rounds": 2,
@@ -232,36 +220,6 @@ def test_the_best_of_several_beginnings_is_kept(tmp_path, make_clients):
     ]
     samples = int(h5py.File(tmp_path / "warm" / "clients.h5")["n_train"][:].sum())
     assert max(trials) / samples == pytest.approx(-float(warm[0]["train_loss"]), rel=1e-4)
-
-
-def test_trials_of_beginnings_are_not_compressed(tmp_path):
-    with pytest.raises(InputError, match="send whole messages"):
-        run(
-            "synthetic-fedem",
-            {**RESTARTS, "compression": {"name": "rand_k", "k": 2}},
-            tmp_path / "a",
-            Alone(),
-        )
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ({"exchange": "gossip"}, r"algorithm\.gossip_step_scale is 'normalised'"),
-        (
-            {"participation": {"name": "stragglers", "rate": 0.5, "late": "partial"}},
-            "allowed: miss",
-        ),
-    ],
-)
-def test_exact_m_steps_have_no_steps_to_scale_or_to_cut_short(more, said, tmp_path):
-    exact = {"algorithm.local_solver": "newton", "local.weight_decay": 0.1}
-    with pytest.raises(InputError, match=said):
-        run("synthetic-fedem", {**SMALL, **exact, **more}, tmp_path / "run", Alone())
-    allowed = {**SMALL, **exact, "exchange": "gossip", "algorithm.gossip_step_scale": "none"}
-    run("synthetic-fedem", {**allowed, "local.lr": 0.7}, tmp_path / "run", Alone())
-    log = (tmp_path / "run" / "log.txt").read_text()
-    assert "local.lr=0.7 changes nothing: of the section local, fedem reads weight_decay" in log
 
 
 @pytest.mark.mpi

@@ -13,8 +13,6 @@ import mpifed
 from mpifed.algorithms.fedem import FedEM
 from mpifed.algorithms.fedem.fedgmm import FedGMM, Gate, Representation, gaussians_of, statistics_at
 from mpifed.algorithms.global_model.fedavg import FedAvg
-from mpifed.config.configuration import resolve
-from mpifed.errors import InputError
 from mpifed.federation.clients import Draws, participants
 from mpifed.models import losses as costs
 from mpifed.training.evaluation import first_samples
@@ -275,17 +273,3 @@ def test_a_client_without_samples_has_a_uniform_mixture():
     fewer = first_samples(run.clients, 0.0)
     made = run.method.adapt(run.state, fewer, run.server, Draws(0, 1))
     assert (made.results["joint_mixture"] == 0.25).all()
-
-
-def test_weights_that_may_leave_the_mean_of_the_moments_are_refused():
-    unbiased = {"name": "bernoulli", "p": 0.5, "weights": "unbiased"}
-    with pytest.raises(
-        InputError,
-        match=r"participation.weights is 'unbiased', but algorithm is 'fedgmm', which takes",
-    ):
-        resolve({"algorithm": "fedgmm", "participation": unbiased})
-
-
-def test_a_floor_that_leaves_no_room_is_refused():
-    with pytest.raises(InputError, match=r"it must be below .* = 0.25"):
-        FedGMM(None, None, n_gaussians=2, n_components=2, mixture_floor=0.3)

@@ -15,13 +15,11 @@ from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.algorithms.personal import knn_per
 from mpifed.algorithms.personal.knn_per import KnnPer, Neighbours, nearest_columns, nearest_keys
 from mpifed.data.base import Description, Shards, Split
-from mpifed.errors import InputError
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Clients, Draws, Federation
 from mpifed.local.options import LocalOptions
 from mpifed.local.scoring import best_weight
 from mpifed.local.solver import LocalSolver
-from mpifed.models.base import Model
 from mpifed.models.heads import last_layer, representation
 from mpifed.models.linear import Linear, linear
 from mpifed.models.losses import CROSS_ENTROPY
@@ -95,20 +93,6 @@ def test_candidates_give_the_bits_of_all_distances(kind, dtype, monkeypatch):
     distances, found = nearest_keys(points, keys, 7)
     assert torch.equal(found, columns)
     assert torch.equal(distances, whole.gather(1, columns))
-
-
-def test_candidates_are_few_where_points_are_spread(monkeypatch):
-    draw = torch.Generator().manual_seed(3)
-    keys, points = (torch.randn(150, 9, generator=draw) for _ in range(2))
-    monkeypatch.setattr(knn_per, "COPIED", 1 << 30)  # one block
-    sizes, distances = [], knn_per._distances
-    monkeypatch.setattr(
-        knn_per,
-        "_distances",
-        lambda x, y: sizes.append(len(x) * y.shape[-2]) or distances(x, y),
-    )
-    nearest_keys(points, keys, 7)
-    assert sum(sizes) < len(points) * len(keys) / 5
 
 
 def test_with_fewer_samples_than_neighbours_all_count_and_two_labels_have_one_output():
@@ -263,12 +247,3 @@ def test_without_validation_samples_the_weight_is_a_half_and_the_log_says_so(tmp
     words = ["evaluation.validation_fraction=0.2", "--output", tmp_path / "chosen"]
     assert call([*TINY, "algorithm=knn_per", "rounds=1", *words], capfd).code == 0
     assert said not in (tmp_path / "chosen" / "log.txt").read_text()
-
-
-def test_a_model_without_a_known_representation_is_refused():
-    class Constant(Model):
-        n_parameters = 1
-        init = logits = shared_logits = gradient = lambda self, *given: None
-
-    with pytest.raises(InputError, match="of which the inputs of the last layer are not known"):
-        KnnPer(Constant(), None)

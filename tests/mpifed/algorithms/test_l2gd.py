@@ -10,12 +10,9 @@ import torch
 from convex import Run, two_quadratics
 from personal_runs import COUNTS, LOCAL, ROUNDS, gradient, mean, ran, regression, taking_part
 
-from mpifed.algorithms.personal.l2gd import L2GD, runs
-from mpifed.config.configuration import resolve
-from mpifed.errors import InputError
+from mpifed.algorithms.personal.l2gd import L2GD, L2SGD, runs
 from mpifed.federation.clients import Draws
-from mpifed.mpi.communicator import Alone
-from mpifed.training.build import make
+from mpifed.random import bits_at, client_keys
 
 P, PULL, LR = 0.3, 2.0, 0.1
 X = [12 / 7, 24 / 7]
@@ -84,20 +81,92 @@ def test_an_unseen_client_descends_on_its_risk_near_the_mean():
         assert found.parameters[i, 0].numpy() == pytest.approx(x, rel=1e-10)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("l2gd", {"l2gd_lambda": 2.0}, r"l2gd_p is 2, .* must be at most 1"),
-        ("l2gd", {}, r"l2gd_gradients is 'full', but rows of this model .*; allowed: minibatch"),
-        ("l2sgd", {}, r"name is 'l2sgd', but rows of this model .*; allowed: algorithm.name=l2gd"),
-    ],
-)
-def test_it_refuses_steps_beyond_the_mean_and_models_without_full_gradients(name, options, message):
-    given = {
-        "clients": 4,
-        "data": "digits",
-        "algorithm": {"name": name, **options},
-        "model": {"name": "network_modules:cnn", "norm": True},
-    }
-    with pytest.raises(InputError, match=message):
-        make(resolve(given), Alone(), 2)
+# L2SGD+: it ends at the minimum itself; what it sends; and a program of its own.
+
+
+P_L2SGD, PULL_L2SGD, LR_L2SGD = 0.3, 0.5, 0.05
+
+
+def test_it_ends_at_the_minimum_of_the_penalised_risk():
+    """x_i = (a_i c_i + lambda xbar) / (a_i + lambda) with xbar = 18 / 7, to the last digits."""
+    run = Run(L2SGD, two_quadratics(), local={"lr": 0.1}, l2gd_p=P_L2SGD, l2gd_lambda=2.0).go(100)
+    assert run.deployed()[:, 0] == pytest.approx([12 / 7, 24 / 7], rel=1e-9)
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_minibatches_do_not_keep_it_from_the_minimum(size):
+    """(X_i' X_i / n_i + lambda) x_i - lambda xbar = X_i' y_i / n_i, all clients in one system."""
+    data, samples = regression(participation=1.0)
+    n, d = len(samples), samples[0][0].shape[1]
+    coupling = PULL_L2SGD * np.kron(np.eye(n) - np.full((n, n), 1 / n), np.eye(d))
+    for i, (x, _) in enumerate(samples):
+        part = slice(d * i, d * i + d)
+        coupling[part, part] += x.T @ x / len(x)
+    right = np.concatenate([x.T @ y / len(y) for x, y in samples])
+    expected = np.linalg.solve(coupling, right).reshape(n, d)
+    run = Run(
+        L2SGD,
+        data,
+        local={"lr": LR_L2SGD, "batch_size": size},
+        l2gd_p=P_L2SGD,
+        l2gd_lambda=PULL_L2SGD,
+    ).go(250)
+    assert run.deployed() == pytest.approx(expected, rel=1e-6)
+
+
+def chosen_batch(round, number, client, size):
+    key = client_keys(0, "minibatch", round, np.array([client]))
+    (bits,) = bits_at(key, np.array([number])).tolist()
+    return ((bits >> 32) * COUNTS[client] >> 32) // size
+
+
+def test_four_rounds_are_those_of_a_plain_program_coin_by_coin_of_l2sgd():
+    """With the mean of the models taken anew before every step towards it."""
+    data, samples = regression(participation=1.0)
+    size, everyone = 4, list(range(len(COUNTS)))
+    run = Run(
+        L2SGD, data, local={"lr": LR_L2SGD, "batch_size": size}, l2gd_p=0.6, l2gd_lambda=PULL_L2SGD
+    )
+    x = {i: run.x.copy() for i in everyone}
+    psi = {i: np.zeros(3) for i in everyone}
+    table = {i: np.zeros((-(-COUNTS[i] // size), 3)) for i in everyone}
+    shares = {i: np.diff([*range(0, COUNTS[i], size), COUNTS[i]]) / COUNTS[i] for i in everyone}
+    for round in range(1, ROUNDS + 1):
+        zeros, ones = runs(Draws(0, round), 0.6)
+        for step in range(zeros + ones):
+            xbar = mean(x, everyone, by_samples=False)
+            for i in everyone:
+                known = shares[i] @ table[i]
+                if step < zeros:
+                    j = chosen_batch(round, step, i, size)
+                    part = slice(j * size, (j + 1) * size)
+                    found = gradient([values[part] for values in samples[i]], x[i])
+                    x[i] = x[i] - LR_L2SGD * ((found - table[i][j]) / 0.4 + known + psi[i])
+                    table[i][j] = found
+                else:
+                    apart = PULL_L2SGD * (x[i] - xbar)
+                    x[i] = x[i] - LR_L2SGD * (apart / 0.6 - 0.4 / 0.6 * psi[i] + known)
+                    psi[i] = apart
+    run.go(ROUNDS)
+    assert run.deployed() == pytest.approx(np.stack(list(x.values())), rel=1e-9)
+
+
+def test_a_client_is_as_it_was_in_rounds_without_it():
+    data, _ = regression()
+    run = Run(
+        L2SGD, data, local={"lr": LR_L2SGD, "batch_size": 4}, l2gd_p=P_L2SGD, l2gd_lambda=PULL_L2SGD
+    )
+    for round in range(1, ROUNDS + 1):
+        before = run.deployed()
+        after = run.go().deployed()
+        moved = (before != after).any(axis=1)
+        assert np.flatnonzero(moved).tolist() == taking_part(data, round).tolist()
+
+
+def test_mean_gradients_are_sent_where_several_steps_to_the_mean_follow_each_other():
+    _, engine = ran("l2sgd", {"l2gd_p": 0.5}, local={"batch_size": 16}, rounds=4)
+    ledger, size = engine.setup.exchange.ledger, engine.setup.model.n_parameters
+    vectors = [2 if runs(Draws(0, round), 0.5)[1] > 1 else 1 for round in range(1, 5)]
+    assert set(vectors) == {1, 2}
+    assert ledger.up_floats == 4 * sum(vectors) * size
+    assert ledger.down_bits == ledger.up_bits == 32 * ledger.up_floats

@@ -11,13 +11,9 @@ from convex import Run, clients_of
 from sklearn.svm import LinearSVC
 
 from mpifed.algorithms.personal.mocha import Mocha, ascend, relations
-from mpifed.config.configuration import resolve
-from mpifed.errors import InputError
 from mpifed.federation.clients import Draws, participants
 from mpifed.models.linear import Linear, linear
-from mpifed.mpi.communicator import Alone
 from mpifed.random import shuffles
-from mpifed.training.build import make
 
 SIZES = (6, 9, 4)
 
@@ -188,9 +184,3 @@ def test_a_late_client_visits_the_first_of_its_samples():
     for of_half, of_late in zip(found(clients, 0.5), found(late, 1.0), strict=True):
         assert torch.equal(of_half, of_late)
     assert not torch.equal(found(clients, 1.0)[0], found(late, 1.0)[0])
-
-
-def test_another_model_than_a_linear_one_is_refused():
-    configuration = resolve({"algorithm": "mocha", "model": "mlp", "clients": 4})
-    with pytest.raises(InputError, match="mocha"):
-        make(configuration, Alone(), 1)

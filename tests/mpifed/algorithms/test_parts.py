@@ -16,13 +16,10 @@ from mpifed.algorithms.global_model.local import Local
 from mpifed.algorithms.shared_body.fedbabu import FedBABU
 from mpifed.algorithms.shared_body.fedper import FedPer
 from mpifed.algorithms.shared_body.fedrep import FedRep
-from mpifed.errors import InputError
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSolver
-from mpifed.models.heads import last_layer
-from mpifed.models.linear import linear
 from mpifed.models.mlp import mlp
 
 EVERY = (FedPer, FedRep, FedBABU)
@@ -159,13 +156,3 @@ def test_heads_begin_alike_or_apart(init, differ):
     data, _, model = regressions()
     heads = Run(FedPer, data, model=model, local=WHOLE, head_init=init).state.heads
     assert bool((heads[0] != heads[1]).any()) == differ
-
-
-def test_the_last_layer_of_a_model_with_one_layer_is_refused(make_clients):
-    _, description = make_clients([4])
-    model = linear(description)
-    assert last_layer(model) == "*"
-    for method in EVERY:
-        with pytest.raises(InputError, match="share nothing; use a model with several layers"):
-            method(model, solver_of(model))
-    assert FedPer(model, solver_of(model), head=["bias"]).payload() == 5

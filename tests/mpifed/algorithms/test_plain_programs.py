@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from convex import Run, clients_of
+from personal_runs import LOCAL, gradient, mean, regression, taking_part
 from test_fedem import numpy_posterior
 from test_local_sgd import logistic_gradient
 
 from mpifed.algorithms.fedem import FedEM
+from mpifed.algorithms.global_model.fedadam import FedAdam
 from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.algorithms.global_model.fedavg_ft import FedAvgFineTuned
 from mpifed.algorithms.global_model.local import Local
@@ -16,7 +18,7 @@ from mpifed.federation.clients import participants
 from mpifed.models.linear import linear
 
 SIZES, RATE, EPOCHS = (5, 12, 3, 8), 0.7, 2
-LOCAL = {"lr": RATE, "epochs": EPOCHS, "batch_size": 16}
+LOCAL_PLAIN_PROGRAMS = {"lr": RATE, "epochs": EPOCHS, "batch_size": 16}
 
 
 def problem():
@@ -44,7 +46,7 @@ def descend(w, x, y, q, steps=EPOCHS):
 
 def test_fedem():
     data, model, samples = problem()
-    run = Run(FedEM, data, model=model, local=LOCAL)
+    run = Run(FedEM, data, model=model, local=LOCAL_PLAIN_PROGRAMS)
     theta, pi = run.state.components.numpy(), run.state.mixture.numpy().copy()
     counts = []
     for round in range(1, 5):
@@ -66,7 +68,7 @@ def test_fedem():
 @pytest.mark.parametrize("tuned", [False, True])
 def test_fedavg_and_its_fine_tuned_models(tuned):
     data, model, samples = problem()
-    run = Run(FedAvgFineTuned if tuned else FedAvg, data, model=model, local=LOCAL)
+    run = Run(FedAvgFineTuned if tuned else FedAvg, data, model=model, local=LOCAL_PLAIN_PROGRAMS)
     w = run.x.copy()
     for round in range(1, 5):
         who, weights = present(data[0], round)
@@ -82,9 +84,32 @@ def test_fedavg_and_its_fine_tuned_models(tuned):
 
 def test_local():
     data, model, samples = problem()
-    run = Run(Local, data, model=model, local=LOCAL)
+    run = Run(Local, data, model=model, local=LOCAL_PLAIN_PROGRAMS)
     own = run.deployed().copy()
     for round in range(1, 5):
         for i in present(data[0], round)[0]:
             own[i] = descend(own[i], *samples[i], np.ones(SIZES[i]))
     assert run.go(4).deployed() == pytest.approx(own, abs=1e-12)
+
+
+# FedAdam: two rounds by hand (Reddi et al. 2021, Algorithm 2), with both weights of clients.
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+@pytest.mark.parametrize("by", ["samples", "uniform"])
+def test_rounds_are_those_of_a_program_in_numpy(by, corrected):
+    data, samples = regression()
+    rate, tau, beta1, beta2 = 0.3, 0.05, 0.9, 0.8
+    betas = {"beta1": beta1, "beta2": beta2, "bias_correction": corrected}
+    run = Run(FedAdam, data, local=LOCAL, server_lr=rate, tau=tau, client_weights=by, **betas)
+    x, m, v = run.x.copy(), 0.0, 0.0 if corrected else tau**2
+    for round in (1, 2):
+        here = taking_part(data, round)
+        moves = {i: -LOCAL["lr"] * gradient(samples[i], x) for i in here}
+        delta = mean(moves, here, by == "samples")
+        m, v = beta1 * m + (1 - beta1) * delta, beta2 * v + (1 - beta2) * delta**2
+        first, second = m, v
+        if corrected:
+            first, second = m / (1 - beta1**round), v / (1 - beta2**round)
+        x = x + rate * first / (np.sqrt(second) + tau)
+    assert run.go(2).x == pytest.approx(x, rel=1e-12)

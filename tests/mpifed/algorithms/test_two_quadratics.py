@@ -2,8 +2,7 @@
 
 Clients take five steps at the rate 0.1 where nothing else is said. In closed form, with
 g_i = 1 - (1 - 0.1 a_i)^5, FedAvg ends at sum g_i c_i / sum g_i, the mean of risks at 3, and
-penalised models of the clients at (a_i c_i + 2 w) / (a_i + 2).
-"""
+penalised models of the clients at (a_i c_i + 2 w) / (a_i + 2)."""
 
 from __future__ import annotations
 
@@ -12,6 +11,7 @@ from convex import Run, two_quadratics
 from test_corrections import exchange_of
 
 from mpifed.algorithms.base import algorithm_class
+from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.components.tables import ALGORITHMS
 
 FIVE = {"lr": 0.1, "epochs": 5}
@@ -91,3 +91,13 @@ def test_every_method_that_learns_regressions_is_among_them():
     kinds = {name: algorithm_class(name) for name in ALGORITHMS}
     learn = {name for name, kind in kinds.items() if kind.uses_model and "regression" in kind.tasks}
     assert learn - {*ELSEWHERE, "fedmm_ot"} == {*METHODS}
+
+
+# Where FedAvg and its relatives end on two quadratics, in closed form.
+
+
+@pytest.mark.parametrize(("epochs", "limit"), [(1, 3.0), (5, 2.680532285)])
+def test_fedavg_ends_at_the_weighted_mean_of_its_clients_contractions(epochs, limit):
+    """sum_i g_i c_i / sum_i g_i with g_i = 1 - (1 - eta a_i)^E; 3 is the minimiser of the mean."""
+    run = Run(FedAvg, two_quadratics(), local={"lr": 0.1, "epochs": epochs}).go(200)
+    assert run.deployed() == pytest.approx(limit, rel=1e-9)

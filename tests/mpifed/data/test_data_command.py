@@ -146,54 +146,18 @@ def test_a_file_is_replaced_only_if_told_to(tmp_path: Path, capsys):
     assert path.read_bytes() != before
 
 
-def test_help_names_what_there_is(capsys):
-    for words, expected in ((["--help"], "digits"), (["mnist", "--help"], "--dirichlet-alpha")):
-        with pytest.raises(SystemExit) as left:
-            main(words)
-        assert left.value.code == 0
-        assert expected in capsys.readouterr().out
-
-
 BAD = {
     "": "the name of a data set must come first",
-    "--clients 3 digits": "--help",
     "digit --output OUT --clients 3": "did you mean 'digits'",
-    "digits --clients 3": "--output",
-    "digits --output OUT": "--clients",
     "digits --output OUT --clients 0": "--clients is 0; it must be a whole number, at least 1",
-    "digits --output OUT --clients many": "--clients is 'many'",
-    "digits --output OUT --clients 2.5": "--clients is '2.5'",
     "digits --output OUT --clients 5000": "--clients is 5000, but 1797 samples",
-    "digits --output OUT --clients 3 --seed -1": "--seed is -1",
-    "digits --output OUT --clients 3 --seed x": "--seed is 'x'",
-    "digits --output OUT --clients 3 --partition dirichle": "did you mean 'dirichlet'",
-    "digits --output OUT --clients 3 --dirichlet-alpha 0": "--dirichlet-alpha is 0",
     "digits --output OUT --clients 3 --dirichlet-alpha nan": "--dirichlet-alpha is 'nan'",
-    "digits --output OUT --clients 3 --min-samples 1": "--min-samples is 1",
     "digits --output OUT --clients 3 --partition pathological": "at least 4",
-    "digits --output OUT --clients 9 --partition iid --min-samples 200": "at most 8 of 200 samples",
     "digits --output OUT --clients 3 --raw here": "--raw is not an option of digits",
-    "digits --output OUT --clients 3 --dtype float16": "float16",
     "digits --output OUT/nowhere/a.h5 --clients 3": "there is no directory",
-    "digits --output . --clients 3": "is a directory",
-    "synthetic --output OUT --clients 3 --variant papr": "did you mean 'paper'",
-    "synthetic --output OUT --clients 3 --noise -1": "--noise is",
-    "synthetic --output OUT --clients 3 --n-test 0": "--n-test is 0",
-    "synthetic --output OUT --clients 3 --n-components 1.5": "--n-components is '1.5'",
-    "synthetic --output OUT --clients 3 --variant released --seed 4294967296": "--seed is 42949",
     "mnist --output OUT --clients 3": "MPIFED_DATA is not set",
-    "mnist --output OUT --clients 3 --raw nowhere": "--raw is 'nowhere', but there is no such",
-    "mnist --output OUT --clients 3 --raw .": "no file 'train-images-idx3-ubyte'",
-    "libsvm --output OUT --clients 3": "--raw is empty and MPIFED_DATA is not set",
-    "libsvm --output OUT --clients 3 --path here": "--path is 'here', but there is no such file",
-    "libsvm --output OUT --clients 3 --raw here": "--raw is 'here', but there is no such dir",
     "libsvm --output OUT --clients 3 --test-fraction 1": "--test-fraction is 1",
-    "sine --output OUT --clients 3 --split 30": "--split is 30, the clients of the first family",
-    "tags --output OUT --clients 3 --layout divided": "--sources is 2, which does not divide",
-    "tags_file --output OUT --clients 3 --path a --listed [1,x]": "--listed is '[1,x]'",
     "dictionary --output OUT --clients 3 --samples 2": "--samples 2 are enough for at most 2",
-    "ratings --output OUT --clients 3": "--path is 'ratings.dat', but there is no such file",
-    "federated --output OUT --clients 3": "--path",
     "federated --output OUT --clients 3 --path nowhere.h5": "--path is 'nowhere.h5'",
 }
 
@@ -216,32 +180,3 @@ def test_damage_found_while_writing_leaves_nothing(tmp_path: Path, small_images:
     assert main(words) == 2
     assert str(images) in capsys.readouterr().err
     assert not [path for path in tmp_path.iterdir() if "out" in path.name]
-
-
-def test_several_tasks_are_refused(tmp_path: Path, monkeypatch, capsys):
-    monkeypatch.setenv("PMI_SIZE", "4")
-    assert main(["digits", "--output", str(tmp_path / "a.h5"), "--clients", "3"]) == 2
-    assert "without mpirun" in capsys.readouterr().err
-
-
-def test_help_says_what_options_do_and_how_lists_are_written(capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit):
-        main(["digits", "--help"])
-    text = " ".join(capsys.readouterr().out.split())
-    assert "Angles in degrees: each client's pictures are turned by one of them" in text
-    assert "a list [A,B,...] whose entries are each a number" in text
-
-
-def test_values_with_spaces_ask_for_quotes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    output = ["--output", str(tmp_path / "x.h5"), "--clients", "3"]
-    assert main(["digits", *output, "--rotations", "[0,", "90]"]) == 2
-    assert "90] is not an option of digits; quote a value that has" in capsys.readouterr().err
-    assert main(["digits", *output, "--rotations", "0,90"]) == 2
-    assert "--rotations is '0,90'; it must be a list [A,B,...]" in capsys.readouterr().err
-
-
-def test_names_of_files_are_no_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    (tmp_path / "data.csv").write_text("a,label\n1,x\nb,y\n")
-    words = ["csv", "--path", str(tmp_path / "data.csv"), "--output", str(tmp_path / "x.h5")]
-    assert main([*words, "--clients", "3"]) == 2
-    assert f"'{tmp_path / 'data.csv'}' cannot be read: line 3" in capsys.readouterr().err

@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2, kstest, nbinom
 
-from mpifed.data import generated
 from mpifed.data.sources.fedmm import Dictionary, GaussianMixture, Poisson
 from mpifed.data.sources.sine import Sine
 from mpifed.data.sources.tags import Tags
-from mpifed.errors import InputError, RunError
+from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 
 SOURCES = {
@@ -99,12 +98,6 @@ def test_sine_curves_are_without_noise_and_of_two_families():
     assert flat[:, 0] == pytest.approx(0.1)
 
 
-def test_a_split_of_more_clients_than_there_are_is_refused():
-    with pytest.raises(InputError, match=r"data\.split is 30, .* at most clients, 20"):
-        Sine(20, 0, Alone(), split=30)
-    assert Sine(20, 0, Alone(), split=20).description.n_clients == 20
-
-
 @pytest.mark.parametrize("fresh", [False, True])
 def test_counts_are_negative_binomial(fresh):
     a, rate, n = 2.0, 3.0, 20000
@@ -185,11 +178,3 @@ def test_the_paper_s_numbers_of_samples():
     )
     with pytest.raises(InputError, match=r"data\.samples 5 are enough for at most 5 clients"):
         Dictionary(6, 0, Alone(), samples=5)
-
-
-def test_samples_that_never_turn_up_end_in_a_sentence(monkeypatch):
-    monkeypatch.setattr(generated, "MOST_BATCHES", 20)
-    with pytest.raises(RunError, match="only 0 samples of 3 for client 7 turned up"):
-        generated.drawn_until(
-            3, lambda: np.zeros((4, 1)), lambda x: np.zeros(len(x), bool), "client 7"
-        )

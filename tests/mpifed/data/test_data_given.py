@@ -9,15 +9,19 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from loading import all_rows
 from PIL import Image
 from scipy import sparse
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import mpifed
 from mpifed.components.registry import find
-from mpifed.data.from_python import array_of
+from mpifed.data.from_python import Arrays, array_of
+from mpifed.data.sources.csv_file import Csv
+from mpifed.data.sources.npz import Npz
 from mpifed.errors import InputError
 from mpifed.launch import main
+from mpifed.mpi.communicator import Alone
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(30, 4))
@@ -44,56 +48,24 @@ class Samples(Dataset):
 TWO = r"two arrays; pass them as two arguments: mpifed\.arrays\(x, y\)"
 REFUSED = {
     "a pair": (lambda: mpifed.arrays((X, Y)), TWO),
-    "a list of two": (lambda: mpifed.arrays([X, Y]), TWO),
-    "a pair of one shape": (lambda: mpifed.arrays((X, X)), TWO),
-    "a pair of tensors": (lambda: mpifed.arrays(TENSORS.tensors), TWO),
     "how many clients": (
         lambda: mpifed.arrays(X, Y, clients=3),
         "clients is 3; it must be an array or a list that says whose each sample is; how many",
-    ),
-    "a name of clients": (lambda: mpifed.arrays(X, Y, clients="ann"), "clients is 'ann'; it must"),
-    "few clients": (
-        lambda: mpifed.arrays(X, Y, clients=[0, 1, 2]),
-        r"x has 30 samples, but clients have the shape \(3,\)",
-    ),
-    "a share": (lambda: mpifed.arrays(X, Y, is_test=0.2), "is_test is 0.2; it must be .*true"),
-    "places": (
-        lambda: mpifed.arrays(X, Y, is_test=np.arange(10)),
-        r"x has 30 samples, but marks of test samples have the shape \(10,\)",
     ),
     "a loader": (
         lambda: mpifed.arrays(DataLoader(TENSORS)),
         r"x is a DataLoader; pass its data set, mpifed\.arrays\(loader\.dataset\)",
     ),
-    "a stream": (lambda: mpifed.arrays(Stream()), "the torch data set Stream has no length"),
-    "a generator": (lambda: mpifed.arrays((row for row in X), Y), "x is a generator; it must be"),
     "a name": (lambda: mpifed.arrays("digits", Y), "x is 'digits'; it must be"),
-    "a path": (lambda: mpifed.arrays(Path("x.npy"), Y), "x is a PosixPath; it must be"),
-    "a mapping": (lambda: mpifed.arrays({"x": X}, Y), "x is a dict; it must be"),
-    "nothing": (lambda: mpifed.arrays(None, Y), "x is None; it must be"),
     "sparse rows": (lambda: mpifed.arrays(sparse.csr_matrix(X), Y), r"x is sparse.*x\.toarray\(\)"),
-    "a sparse tensor": (
-        lambda: mpifed.arrays(torch.from_numpy(X).to_sparse(), Y), r"x is sparse.*x\.to_dense\(\)"
-    ),
-    "a tensor without data": (
-        lambda: mpifed.arrays(torch.empty(30, 4, device="meta"), Y), "x is a torch tensor of "
-    ),
-    "masked": (lambda: mpifed.arrays(np.ma.array(X, mask=X > 1), Y), "x has masked values"),
     "mixed": (
         lambda: mpifed.arrays(X, np.array([0, "a", None] * 10, object)),
         "y holds objects of the types NoneType, int, str; it must hold numbers or texts",
     ),
-    "structured": (lambda: mpifed.arrays(np.zeros(30, "f4,f4"), Y), "must hold numbers"),
     "a wrong name": (lambda: mpifed.arrays(X, Y, client=Y), "'client'; did you mean 'clients'"),
-    "labels": (lambda: mpifed.arrays(X, labels=Y), "mpifed.arrays has no argument 'labels'"),
-    "a digest": (lambda: mpifed.arrays(X, Y, digest="0"), "mpifed.arrays has no argument 'digest'"),
     "samples that are mappings": (
         lambda: mpifed.arrays(Samples(lambda i: {"x": X[i], "y": 0})),
         "sample 0 is a dict, not a pair",
-    ),
-    "triples": (lambda: mpifed.arrays(Samples(lambda i: (X[i], 0, 1))), "sample 0 is a tuple of 3"),
-    "samples that fail": (
-        lambda: mpifed.arrays(Samples(lambda i: 1 // 0)), "sample 0 .*ZeroDivisionError"
     ),
 }  # fmt: skip
 
@@ -113,12 +85,7 @@ def test_what_cannot_be_samples_is_refused_in_one_sentence(case: str):
 
 WRONG_DATA = {
     "a pair": (X, Y),
-    "a list": [X, Y],
-    "an array": X,
     "a tensor": torch.from_numpy(X),
-    "a data set": TENSORS,
-    "a loader": DataLoader(TENSORS),
-    "a mapping": {"x": X, "y": Y},
     "a mapping with a name": {"name": "arrays", "x": X, "y": Y},
 }
 
@@ -157,3 +124,113 @@ def test_objects_of_one_kind_are_read():
     assert array_of(np.array([1, 2, True], object), "y").dtype == np.int64
     assert array_of(np.array([[1.5], [2]], object), "x").dtype == np.float64
     assert array_of(np.array(["a", "bc"], object), "y").tolist() == ["a", "bc"]
+
+
+# How the targets of a user's own samples are read, and what the log says of it.
+
+
+RANDOM_TARGETS = np.random.default_rng(0)
+X_TARGETS = RANDOM_TARGETS.normal(size=(60, 4))
+Y_TARGETS = np.arange(60) % 3
+MARKS = np.arange(60) % 4 == 0
+
+
+def of_arrays(*samples, n_clients: int = 3, **options) -> Arrays:
+    given = {
+        key: value for key, value in mpifed.arrays(*samples, **options).items() if key != "name"
+    }
+    # The arrays live as long as what mpifed.arrays returned.
+    of_arrays.held = mpifed.arrays(*samples, **options)
+    given = Arrays.complete_options({"partition": None, **given}, n_clients)
+    return Arrays(n_clients, 0, Alone(), **given)
+
+
+def read(y: np.ndarray, **options) -> tuple[str, int, np.ndarray, str]:
+    """Task, number of classes, targets in the order of the samples, and remarks."""
+    dataset = of_arrays(X_TARGETS[: len(y)], y, **options)
+    x, found = all_rows(dataset)
+    ordered = found[np.argsort(x[:, 0])][np.argsort(np.argsort(X_TARGETS[: len(y), 0]))]
+    about = dataset.description
+    return about.task, about.n_classes, ordered, "\n".join(dataset.remarks())
+
+
+@pytest.mark.parametrize("kind", ["i1", "u2", "i8", "f2", "f4", "f8"])
+def test_whole_numbers_are_labels_of_whatever_type(kind: str):
+    task, n_classes, found, said = read(Y_TARGETS.astype(kind))
+    assert (task, n_classes) == ("classification", 3) and np.array_equal(found, Y_TARGETS)
+    assert "data.task=classification, since targets are whole numbers: 3 labels" in said
+    assert "data.task=regression" in said
+    explicit = read(Y_TARGETS.astype(kind), task="classification")
+    assert explicit[:2] == (task, n_classes) and not explicit[3]
+    task, _, found, said = read(Y_TARGETS.astype(kind), task="regression")
+    assert task == "regression" and np.array_equal(found.reshape(-1), Y_TARGETS) and not said
+
+
+def test_other_numbers_are_regressed_on():
+    task, _, found, said = read(Y_TARGETS + 0.5)
+    assert task == "regression" and np.array_equal(found.reshape(-1), Y_TARGETS + 0.5)
+    assert "data.task=regression, since targets are not all whole numbers" in said
+
+
+@given(st.sets(st.integers(0, 40), min_size=1), st.booleans())
+def test_labels_stay_and_those_that_never_occur_are_said(labels: set[int], floating: bool):
+    y = np.array(sorted(labels))[np.arange(60) % len(labels)]
+    _, n_classes, found, said = read(y.astype(float) if floating else y)
+    assert n_classes == max(2, max(labels) + 1) and np.array_equal(found, y)
+    absent = sorted(set(range(n_classes)) - set(y.tolist()))
+    assert ("never occur" in said) == bool(absent)
+    if absent:
+        assert f"{len(absent)} of the {n_classes} labels never occur" in said
+        assert f"({absent[0]}" in said
+
+
+def test_negative_labels_and_texts_are_counted_in_their_order():
+    for values, names in (([-1, 1, 5], "-1, 1, 5"), (["b", "c", "a"], "a, b, c")):
+        y = np.array(values)[Y_TARGETS]
+        _, n_classes, found, said = read(y)
+        assert n_classes == 3
+        assert np.array_equal(np.unique(np.array(values))[found], y)
+        assert f"in their order ({names})" in said and "never occur" not in said
+
+
+@pytest.mark.parametrize("kind", [bool, np.int64, np.uint8, np.float32])
+def test_one_hot_targets_ask_what_they_are(kind: type):
+    one_hot = np.eye(3)[Y_TARGETS].astype(kind)
+    with pytest.raises(
+        InputError, match=r"one 1 in each row: .*=classification .* labels, .*=multi_label .* tags"
+    ):
+        of_arrays(X_TARGETS, one_hot)
+    task, n_classes, found, _ = read(one_hot, task="classification")
+    assert (task, n_classes) == ("classification", 3) and np.array_equal(found, Y_TARGETS)
+    task, n_classes, found, _ = read(one_hot, task="multi_label")
+    assert (task, n_classes) == ("multi_label", 3) and np.array_equal(found, np.eye(3)[Y_TARGETS])
+
+
+@pytest.mark.parametrize("kind", [bool, np.int64, np.float64])
+def test_columns_of_0_and_1_are_tags(kind: type):
+    tags = np.array([[0, 0, 1], [1, 0, 1], [0, 0, 0]])[Y_TARGETS]
+    task, _, found, said = read(tags.astype(kind))
+    assert task == "multi_label" and np.array_equal(found, tags)
+    assert "data.task=multi_label, since targets are 0 or 1 in 3 columns" in said
+
+
+def test_large_whole_numbers_are_names_of_labels():
+    about = of_arrays(X_TARGETS, Y_TARGETS * 1e6).description
+    assert about.n_classes == len(about.class_names) == len(np.unique(Y_TARGETS))
+
+
+def test_marked_samples_test_unless_a_split_is_named(tmp_path: Path):
+    n_test = MARKS.reshape(3, -1).sum(axis=1).tolist()
+    whose = np.repeat([0, 1, 2], 20)
+    dataset = of_arrays(X_TARGETS, Y_TARGETS, clients=whose, is_test=MARKS)
+    assert dataset.description.n_test.tolist() == n_test
+    assert not dataset.description.n_val.any()
+    mixed = of_arrays(X_TARGETS, Y_TARGETS, clients=whose, is_test=MARKS, split="60_20_20")
+    assert mixed.description.n_val.tolist() == [4, 4, 4]
+    assert "data.split=60_20_20 mixes samples marked for testing" in "\n".join(mixed.remarks())
+    np.savez(tmp_path / "own.npz", x=X_TARGETS, y=Y_TARGETS, marks=MARKS)
+    options = Npz.complete_options({"partition": None, "test": "marks"}, 3)
+    dataset = Npz(3, 0, Alone(), path=str(tmp_path / "own.npz"), **options)
+    assert dataset.description.n_test.sum() == MARKS.sum()
+    options = Csv.complete_options({"partition": None, "split": None}, 3)
+    assert (options["partition"], options["split"]) == ("iid", "60_20_20")

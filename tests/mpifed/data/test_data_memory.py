@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import lzma
-import tracemalloc
+import io
+import tarfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from published import write_cifar_10
-from test_data_leaf import femnist_users, leaf_file
 from test_data_pictures import hub
-from test_data_texts import play_of
 
 from mpifed.components.registry import find
-from mpifed.data.sources import csv_file
+from mpifed.data.archives import contents, names
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
-
-
-def write_femnist(folder: Path) -> str:
-    (folder / "all.json").write_text(leaf_file(femnist_users({"a": 9})[0]))
-    return str(folder)
 
 
 def write_parquet(folder: Path) -> str:
@@ -39,18 +35,10 @@ def written(folder: Path, name: str, content: bytes) -> str:
     return str(folder / name)
 
 
-def write_npz(folder: Path) -> str:
-    np.savez_compressed(folder / "own.npz", x=np.zeros((500, 3)), y=np.zeros(500, int))
-    return str(folder / "own.npz")
-
-
 CASES = {
     "cifar10": ("raw", write_cifar),
-    "femnist": ("raw", write_femnist),
     "parquet": ("raw", write_parquet),
-    "npz": ("path", write_npz),
     "csv": ("path", lambda folder: written(folder, "own.csv", b"a,label\n" + b"1,0\n" * 900)),
-    "shakespeare": ("path", lambda folder: written(folder, "p.txt", play_of([900]).encode())),
 }
 
 
@@ -64,25 +52,64 @@ def test_files_beyond_memory_are_refused(tmp_path: Path, monkeypatch, name: str)
         find("data", name)(1, 0, Alone(), **options)
 
 
-@pytest.mark.parametrize("name", ["all.json.xz", "own.csv.xz", "play.txt.xz"])
-def test_files_that_grow_without_end_are_refused(tmp_path: Path, name: str):
+# Archives: names and bytes of their files, and archives that are damaged anywhere.
+
+
+FILES = {"a/one.txt": b"first " * 50, "b.txt": b"second", "empty": b""}
+
+
+def zip_of(compression: int) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", compression) as archive:
+        for name, content in FILES.items():
+            archive.writestr(name, content)
+    return file.getvalue()
+
+
+def tar_of(mode: str) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode=mode) as archive:
+        for name, content in FILES.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return file.getvalue()
+
+
+ARCHIVES = {
+    "stored.zip": zip_of(zipfile.ZIP_STORED),
+    "deflated.zip": zip_of(zipfile.ZIP_DEFLATED),
+    "bzip2.zip": zip_of(zipfile.ZIP_BZIP2),
+    "lzma.zip": zip_of(zipfile.ZIP_LZMA),
+    "plain.tar": tar_of("w:"),
+    "gzip.tar.gz": tar_of("w:gz"),
+    "gzip.tgz": tar_of("w:gz"),
+    "xz.tar.xz": tar_of("w:xz"),
+}
+
+
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_files_come_back(tmp_path: Path, name: str):
     path = tmp_path / name
-    path.write_bytes(lzma.compress(bytes(70 << 20), preset=0))
-    kind = {"all.json.xz": "leaf", "own.csv.xz": "csv", "play.txt.xz": "shakespeare"}[name]
-    options = {"raw": str(tmp_path)} if kind == "leaf" else {"path": str(path)}
-    with pytest.raises(InputError, match="grows by more than 500 times") as refused:
-        find("data", kind)(1, 0, Alone(), **options)
-    assert name in str(refused.value)
+    path.write_bytes(ARCHIVES[name])
+    assert dict(contents(path, lambda name: True)) == FILES
+    assert names(path) == sorted(FILES)
+    assert dict(contents(path, "b.txt".__eq__)) == {"b.txt": b"second"}
 
 
-def test_a_wide_table_takes_no_more_than_is_checked(tmp_path: Path):
-    path = tmp_path / "own.csv"
-    numbers = np.random.default_rng(0).integers(100, 999, (6000, 100))
-    rows = [",".join(map(str, row)) for row in numbers.tolist()]
-    path.write_text("\n".join([",".join(f"c{i}" for i in range(100)), *rows]))
-    tracemalloc.start()
-    columns = csv_file.read(path, {}, None)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert np.array_equal(columns.x, numbers)
-    assert peak < csv_file.HELD * path.stat().st_size + 200 * (1 << 16)
+changes = st.tuples(st.sampled_from(sorted(ARCHIVES)), st.integers(0, 10**6), st.binary(max_size=9))
+
+
+@given(changes, st.booleans())
+def test_damage_anywhere_is_refused_or_does_nothing(tmp_path_factory, change, cut):
+    name, at, noise = change
+    whole = ARCHIVES[name]
+    at %= len(whole)
+    path = tmp_path_factory.mktemp("damaged") / name
+    path.write_bytes(whole[:at] + noise + (b"" if cut else whole[at + len(noise) :]))
+    try:
+        found = dict(contents(path, lambda name: True))
+    except InputError as refused:
+        assert str(path) in str(refused)
+    else:
+        assert all(isinstance(content, bytes) for content in found.values())

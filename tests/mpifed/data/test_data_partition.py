@@ -1,20 +1,33 @@
+""""""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from loading import all_rows, labels_by_client
 
+from mpifed.data.images import angles, rotated
+from mpifed.data.partitioned import DealtDataset, Pool, Source
 from mpifed.data.partitions import (
+    _draw,
+    apportioned,
     contiguous,
     counts_60_20_20,
     dirichlet,
     iid,
+    natural,
+    pachinko,
     partition,
     pathological,
+    quantity_skew,
     split_60_20_20,
 )
+from mpifed.data.sources.digits import Digits
 from mpifed.errors import InputError
+from mpifed.mpi.communicator import Alone
 
 label_sizes = st.lists(st.integers(1, 60), min_size=1, max_size=8)
 alphas = st.sampled_from([1e-6, 1e-3, 0.05, 0.4, 1.0, 100.0, 1e9]) | st.floats(1e-6, 1e9)
@@ -166,3 +179,310 @@ def test_kmeans_gives_every_client_a_place_of_its_own():
     assert np.concatenate(places).tolist() == list(range(60))
     with pytest.raises(InputError, match="at most 12 of 5 samples"):
         partition("kmeans", points, 13, np.random.default_rng(1), {"min_samples": 5})
+
+
+# Pachinko allocation, quantity skew, natural partitions, rotations and published splits.
+
+
+alphas_of_skew = st.sampled_from([1e-6, 1e-3, 0.05, 0.4, 1.0, 100.0, 1e9]) | st.floats(1e-6, 1e9)
+seeds = st.integers(0, 2**32)
+
+
+def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def check_partition_of_skew(parts: list[np.ndarray], n_samples: int) -> None:
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(n_samples))
+    assert all(np.all(np.diff(part) > 0) for part in parts)
+
+
+trees = st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=4), min_size=1, max_size=5)
+
+
+def pairs_of(tree: list[list[int]], seed: int) -> np.ndarray:
+    """Coarse and fine labels with so many samples of each fine label, in random order."""
+    rows = [(2 + 5 * c, 100 * c + f) for c, sizes in enumerate(tree) for f in range(len(sizes))]
+    sizes = [size for branch in tree for size in branch]
+    return np.random.default_rng(seed).permutation(np.repeat(np.array(rows), sizes, axis=0))
+
+
+@given(trees, st.integers(1, 20), st.integers(2, 5), alphas_of_skew, alphas_of_skew, seeds)
+def test_pachinko_gives_every_sample_once_in_equal_numbers(tree, n, least, alpha, beta, seed):
+    pairs = pairs_of(tree, seed)
+
+    def deal():
+        rng = np.random.default_rng(seed)
+        options = {"pachinko_alpha": alpha, "pachinko_beta": beta, "min_samples": least}
+        return pachinko(pairs, n, rng, **options)
+
+    if len(pairs) < n * least:
+        with pytest.raises(InputError, match=f"clients is {n}.*(at most|fewer than)"):
+            deal()
+        return
+    parts = deal()
+    check_partition_of_skew(parts, len(pairs))
+    assert {len(part) for part in parts} <= {len(pairs) // n, len(pairs) // n + 1}
+    assert same(parts, deal())
+
+
+@given(seeds, st.integers(1, 8))
+def test_pachinko_with_small_parameters_uses_up_one_label_after_another(seed, n_clients):
+    pairs = pairs_of([[10] * 4] * 8, seed)
+    rng = np.random.default_rng(seed)
+    parts = pachinko(pairs, n_clients, rng, pachinko_alpha=1e-6, pachinko_beta=1e-6)
+    size = len(parts[0])
+    # The first client finds everything there: whole labels of whole coarse labels, and the rest.
+    _, fine = np.unique(pairs[parts[0], 1], return_counts=True)
+    _, coarse = np.unique(pairs[parts[0], 0], return_counts=True)
+    assert sorted(fine)[1:] == [10] * (len(fine) - 1) and len(fine) == -(-size // 10)
+    assert sorted(coarse)[1:] == [40] * (len(coarse) - 1) and len(coarse) == -(-size // 40)
+
+
+def test_pachinko_with_large_parameters_is_uniform_over_leaves_of_uniform_branches():
+    # Of two coarse labels with 1 and 4 fine ones, the first is drawn every second time.
+    pairs = pairs_of([[4000], [4000] * 4], 0)
+    options = {"pachinko_alpha": 1e9, "pachinko_beta": 1e9}
+    parts = pachinko(pairs, 20, np.random.default_rng(0), **options)
+    share = np.mean(pairs[parts[0], 0] == 2)
+    assert share == pytest.approx(0.5, abs=4 * 0.5 / np.sqrt(len(parts[0])))
+    # When the first is used up, everyone draws from the other alone.
+    assert all(np.all(pairs[part, 0] == 7) for part in parts[9:])
+
+
+def test_shares_of_coarse_labels_have_the_moments_of_the_dirichlet_law():
+    pairs = np.stack([np.repeat(np.arange(10), 400), np.repeat(np.arange(40), 100)], 1)
+    # Each client alone, so that nothing is used up: E[p^2] of Dir(alpha 1) and of the product.
+    alpha, beta, first = 0.4, 10.0, []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        options = {"pachinko_alpha": alpha, "pachinko_beta": beta}
+        own = pachinko(pairs, 40, rng, **options)[0]
+        first.append(np.bincount(pairs[own, 0], minlength=10))
+    counts, size = np.array(first), 100
+    moment = (counts * (counts - 1.0)).mean() / (size * (size - 1.0))
+    assert moment == pytest.approx((alpha + 1) / (10 * (10 * alpha + 1)), rel=0.15)
+
+
+@given(seeds, st.integers(1, 60))
+def test_draws_stop_where_a_label_is_used_up(seed, quota):
+    # Drawn one by one with weights renormalised: the law is a sequence, so each prefix is one.
+    left = np.array([3, 30, 40])
+    assume(quota <= left.sum())
+    rng = np.random.default_rng(seed)
+    logs = np.log(np.array([0.9, 0.1, 1e-300]))
+    taken = _draw(quota, np.zeros(1), logs, np.zeros(3, np.int64), left, rng)
+    assert taken.sum() == quota and np.all(taken <= left)
+    assert taken[2] == max(0, quota - 33)
+
+
+@given(
+    st.integers(1, 300),
+    st.integers(1, 30),
+    st.integers(2, 6),
+    st.sampled_from(["dirichlet", "lognormal", "power_law"]),
+    alphas_of_skew,
+    st.floats(0, 20),
+    seeds,
+)
+def test_quantity_skew_gives_every_sample_once(n, n_clients, least, law, alpha, spread, seed):
+    def deal():
+        options = {"quantity_law": law, "quantity_alpha": alpha, "quantity_sigma": spread}
+        options |= {"quantity_exponent": spread, "min_samples": least}
+        return quantity_skew(np.zeros(n), n_clients, np.random.default_rng(seed), **options)
+
+    if n < n_clients * least:
+        with pytest.raises(InputError, match=f"clients is {n_clients}.*(at most|fewer than)"):
+            deal()
+        return
+    parts = deal()
+    check_partition_of_skew(parts, n)
+    assert min(map(len, parts)) >= least
+    assert same(parts, deal())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"quantity_alpha": 1e9},
+        {"quantity_law": "lognormal", "quantity_sigma": 0.0},
+        {"quantity_law": "power_law", "quantity_exponent": 0.0},
+    ],
+)
+def test_without_skew_clients_are_equal(options):
+    sizes = list(map(len, quantity_skew(np.zeros(1003), 50, np.random.default_rng(0), **options)))
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_laws_of_sizes():
+    rng = np.random.default_rng(0)
+    options = {"quantity_law": "power_law", "quantity_exponent": 2.0, "min_samples": 2}
+    sizes = sorted(map(len, quantity_skew(np.zeros(1_000_000), 10, rng, **options)))[::-1]
+    # size - 2 is proportional to rank^-2.
+    ratio = (sizes[0] - 2) / (np.array(sizes) - 2)
+    assert np.sqrt(ratio) == pytest.approx(np.arange(1, 11), rel=1e-3)
+    options = {"quantity_law": "lognormal", "quantity_sigma": 1.5, "min_samples": 2}
+    sizes = np.array([*map(len, quantity_skew(np.zeros(900_000), 1000, rng, **options))])
+    assert np.std(np.log(sizes - 1)) == pytest.approx(1.5, rel=0.08)
+    q = np.array([*map(len, quantity_skew(np.zeros(900_000), 1000, rng, quantity_alpha=0.5))])
+    share = (q - 5) / (q - 5).sum()
+    # E[q^2] of Dir(alpha 1).
+    assert (share**2).mean() == pytest.approx(1.5 / (1000 * (1000 * 0.5 + 1)), rel=0.15)
+
+
+def test_small_alpha_leaves_all_but_the_least_to_one_client():
+    rng = np.random.default_rng(0)
+    sizes = sorted(map(len, quantity_skew(np.zeros(500), 20, rng, quantity_alpha=1e-6)))
+    assert sizes == [5] * 19 + [405]
+
+
+@given(st.integers(0, 10**6), st.lists(st.floats(0, 1e6), min_size=1, max_size=20))
+def test_apportioned_numbers_add_up_and_are_near(total, shares):
+    shares = np.array(shares)
+    assume(shares.sum() > 1e-3)
+    found = apportioned(total, shares)
+    assert found.sum() == total and found.min() >= 0
+    assert np.all(np.abs(found - total * (shares / shares.sum())) <= 1 + 1e-6)
+
+
+owners = st.lists(st.integers(0, 8), min_size=1, max_size=120).map(np.array)
+
+
+@given(
+    owners, st.integers(1, 10), st.integers(2, 8), st.sampled_from(["random", "first", "largest"])
+)
+def test_natural_clients_are_whole_sources(owner, n_clients, least, choose):
+    def deal():
+        rng = np.random.default_rng(5)
+        return natural(owner, n_clients, rng, min_samples=least, choose=choose)
+
+    sizes = np.bincount(owner)
+    enough = np.flatnonzero(sizes >= least)
+    if len(enough) < n_clients:
+        with pytest.raises(InputError, match=f"only {len(enough)} sources"):
+            deal()
+        return
+    parts = deal()
+    sources = [int(owner[part[0]]) for part in parts]
+    assert sources == sorted(set(sources)) and set(sources) <= set(enough)
+    assert all(np.array_equal(np.flatnonzero(owner == s), p) for s, p in zip(sources, parts))  # noqa: B905
+    assert same(parts, deal())
+    if choose == "first":
+        assert sources == enough[:n_clients].tolist()
+    if choose == "largest":
+        left_out = [sizes[s] for s in enough if s not in sources]
+        assert min(sizes[sources]) >= max(left_out, default=0)
+
+
+@pytest.mark.parametrize("angle", [90.0, 180.0, 33.0])
+def test_channels_may_come_first_or_last(angle: float):
+    pictures = np.random.default_rng(0).integers(0, 256, (4, 3, 9, 7), np.uint8)
+    last = np.ascontiguousarray(pictures.transpose(0, 2, 3, 1))
+    if angle == 90.0:
+        pictures, last = pictures[..., :7, :], last[:, :7]
+    turned = rotated(pictures, angle)
+    assert np.array_equal(rotated(last, angle), turned.transpose(0, 2, 3, 1))
+    for channel in range(3):
+        assert np.array_equal(rotated(pictures[:, channel], angle), turned[:, channel])
+
+
+@given(st.integers(1, 60), st.lists(st.floats(-360, 360), max_size=5), st.floats(0, 360), seeds)
+def test_angles_are_shared_out_equally(n_clients, rotations, spread, seed):
+    found = angles(n_clients, seed, rotations, spread)
+    if not rotations and spread == 0:
+        assert found is None
+        return
+    assert np.array_equal(found, angles(n_clients, seed, rotations, spread))
+    if spread == 0:
+        times = [int((found == angle).sum()) for angle in set(rotations)]
+        assert sum(times) == n_clients
+        if len(set(rotations)) == len(rotations):
+            assert max(times) - min(times) <= 1
+    else:
+        nearest = np.abs(found[:, None] - np.array(rotations or [0.0])).min(1)
+        assert nearest.max() <= spread + 1e-9
+
+
+@given(st.integers(-8, 8), st.integers(1, 5), st.integers(3, 6), seeds)
+def test_turns_are_a_group(quarters, n, side, seed):
+    pictures = np.random.default_rng(seed).integers(0, 256, (n, 3, side, side), np.uint8)
+    turned = rotated(pictures, 90.0 * quarters)
+    assert np.array_equal(rotated(turned, -90.0 * quarters), pictures)
+    assert np.array_equal(rotated(turned, 90.0), rotated(pictures, 90.0 * (quarters + 1)))
+    # Interpolation agrees with moving pixels where it is exact.
+    near = rotated(pictures.astype(float), 90.0 * quarters + 1e-9)
+    inner = (..., slice(1, -1), slice(1, -1))
+    assert np.allclose(near[inner], turned[inner].astype(float), atol=1e-4)
+
+
+def test_other_angles_interpolate_each_picture_alone():
+    pictures = np.random.default_rng(0).integers(0, 256, (6, 9, 7), np.uint8)
+    turned = rotated(pictures, 33.0)
+    assert turned.dtype == np.uint8 and turned.shape == pictures.shape
+    assert np.array_equal(turned[2:3], rotated(pictures[2:3], 33.0))
+    # A disc about the centre stays one, up to the pixels of its rim.
+    rows, columns = np.mgrid[-20:21, -20:21]
+    disc = 200.0 * (np.hypot(rows, columns) < 12)[None]
+    assert np.abs(rotated(disc, 17.0) - disc).mean() < 4
+
+
+def test_clients_pictures_are_turned_as_they_are_stored():
+    plain = Digits(6, 0, Alone(), partition="iid")
+    turned = Digits(6, 0, Alone(), partition="iid", rotations=[0, 90, 180], rotation_spread=5)
+    quarter = Digits(6, 0, Alone(), partition="iid", rotations=[90])
+    one, by_90 = (d.load(np.arange(6), torch.float32).train for d in (plain, quarter))
+    assert torch.equal(torch.rot90(one.x, 1, (1, 2)), by_90.x) and torch.equal(one.y, by_90.y)
+    whole = turned.load(np.arange(6), torch.float32).val
+    stored = turned.load(np.array([2, 5]), torch.uint8).val
+    rows = np.concatenate([np.arange(*whole.offsets[c : c + 2]) for c in (2, 5)])
+    assert torch.equal(whole.x[rows], stored.x.float() / 16)
+    assert not torch.equal(whole.x, plain.load(np.arange(6), torch.float32).val.x)
+
+
+def made(n: int, owner=None, coarse=None, is_test=None, task="classification", shape=(3,)):
+    """A data set of n samples whose x is their number."""
+    labels = np.arange(n) % 4 if task == "classification" else np.zeros((n, 1))
+    n_classes = 4 if task == "classification" else 1
+    pool = Pool("made", labels, n_classes, shape, "float64", task=task)
+    x = np.broadcast_to(np.arange(n, dtype=float).reshape(-1, *[1] * len(shape)), (n, *shape))
+    return Source(pool, lambda: [x], owner, coarse, is_test)
+
+
+def dealt(source: Source, n_clients: int = 3, further=None, **options) -> DealtDataset:
+    return DealtDataset(lambda: source, further or {}, n_clients, 0, Alone(), **options)
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        (made(60), {"partition": "natural"}, "has no sources to deal by; allowed: contiguous"),
+        (made(60, task="regression"), {}, r"'dirichlet', but 'made' has no labels .* allowed: con"),
+        (made(60), {"split": "published"}, "no published test part"),
+    ],
+)
+def test_what_the_samples_do_not_have_is_refused(source, options, message):
+    with pytest.raises(InputError, match=message):
+        dealt(source, **options)
+
+
+@given(st.floats(0.2, 1), seeds)
+def test_a_fraction_is_drawn_before_dealing(fraction, seed):
+    options = {"partition": "iid", "fraction": fraction, "seed": seed}
+    dataset = dealt(made(100), **options)
+    x, y = all_rows(dataset)
+    kept = x[:, 0].astype(int)
+    assert len(kept) == len(set(kept)) == int(np.floor(100 * fraction + 0.5))
+    assert np.array_equal(y, kept % 4)
+    assert sorted(kept) == sorted(all_rows(dealt(made(100), **options))[0][:, 0])
+
+
+def test_a_natural_partition_of_a_data_set():
+    owner = np.repeat([0, 1, 2, 3], [4, 30, 8, 20])
+    dataset = dealt(made(62, owner=owner), partition="natural", min_samples=5)
+    assert [len(labels) for labels in labels_by_client(dataset)] == [30, 8, 20]
+    assert dataset.description.n_test.tolist() == [6, 2, 4]
+    largest = {"choose": "largest"}
+    dataset = dealt(made(62, owner=owner), 2, largest, partition="natural")
+    assert [len(labels) for labels in labels_by_client(dataset)] == [30, 20]
+    with pytest.raises(InputError, match="clients is 4, but only 3 sources"):
+        dealt(made(62, owner=owner), 4, partition="natural")

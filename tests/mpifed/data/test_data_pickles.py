@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import collections
-import gzip
-import io
 import lzma
 import os
 import pickle
@@ -117,26 +114,14 @@ class Call:
 
 HOSTILE = {
     "a command": (pickle.dumps(Call(os.system, "touch pwned")), "posix.system"),
-    "a class": (pickle.dumps(collections.OrderedDict(a=1)), "collections.OrderedDict"),
     "builtins": (pickle.dumps(Call(eval, "1+1")), "builtins.eval"),
-    "an object of numpy": (b"cnumpy\nsave\n(U\x01xK\x01tR.", "numpy.save"),
     "objects in an array": (pickle.dumps(np.array([{}, 1], object)), "not of numbers"),
-    "records": (pickle.dumps(np.zeros(2, [("a", "f8")])), "not of numbers"),
-    "a set": (pickle.dumps({1, 2}), "set"),
-    "another codec": (b"c_codecs\nencode\n(X\x01\x00\x00\x00aX\x03\x00\x00\x00zipt R."
-                      .replace(b"t R", b"tR"), "not a dictionary"),
-    "a function": (b"c_codecs\nencode\n.", "not a dictionary"),
-    "a changed function": (b"c_codecs\nencode\n}b.", "not a dictionary"),
-    "a huge memo": (b"K\x01r\xff\xff\xff\x7f.", "not a dictionary"),
     "a shape that lies": (
         b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
         b"(K\x01(J\xff\xff\xff\x7ftcnumpy\ndtype\nU\x02u1K\x00K\x01\x87R\x89U\x02abtb.",
         "reshape",
     ),
-    "empty": (b"", "cannot be read"),
-    "not a pickle": (b"\x89PNG\r\n", "cannot be read"),
     "cut": (pickle_2({"data": np.zeros((3, 4), np.uint8)})[:-30], "cannot be read"),
-    "a list in itself": (b"](\x940.".replace(b"(\x940", b"q\x00h\x00a"), "not a dictionary"),
 }  # fmt: skip
 
 
@@ -171,16 +156,9 @@ def rewritten(**changes):
 
 
 BAD = {
-    "wide": (rewritten(data=np.zeros((40, 3000), np.uint8)), r"shape \(40, 3000\)"),
-    "no pictures": (rewritten(data=[1, 2]), "cannot be read"),
     "few labels": (rewritten(labels=[0] * 39), "not 40 whole numbers"),
     "a label too high": (rewritten(labels=[10] * 40), r"not among 0 \.\. 9"),
-    "texts as labels": (rewritten(labels=["a"] * 40), "not 40 whole numbers"),
     "nothing": (lambda folder: [path.unlink() for path in folder.iterdir()], "no file 'data_ba"),
-    "names": (
-        lambda folder: (folder / "batches.meta").write_bytes(pickle_2({"label_names": ["a"]})),
-        "1 names of 10 labels",
-    ),
 }  # fmt: skip
 
 
@@ -192,40 +170,3 @@ def test_other_layouts_are_refused(tmp_path: Path, case: str):
     with pytest.raises(InputError, match=message) as refused:
         cifar_10(tmp_path)
     assert str(tmp_path) in str(refused.value)
-
-
-def test_archives_that_are_damaged_or_grow_are_refused(tmp_path: Path):
-    write_cifar_10(tmp_path / "py")
-    path = archived(tmp_path / "py", tmp_path / "cifar.tar.gz")
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2])
-    with pytest.raises(InputError, match=r"cifar\.tar\.gz' cannot be read"):
-        cifar_10(path)
-    path.write_bytes(b"no archive")
-    with pytest.raises(InputError, match=r"cifar\.tar\.gz' cannot be read"):
-        cifar_10(path)
-    info = tarfile.TarInfo("data_batch_1")
-    info.size = 1 << 50
-    path.write_bytes(gzip.compress(info.tobuf() + bytes(1024)))
-    with pytest.raises(InputError, match="data_batch_1' cannot be read: it needs"):
-        cifar_10(path)
-    bomb = io.BytesIO()
-    with tarfile.open(fileobj=bomb, mode="w") as archive:
-        info = tarfile.TarInfo("padding")
-        info.size = 70 << 20
-        archive.addfile(info, io.BytesIO(bytes(info.size)))
-    path = tmp_path / "bomb.tar.xz"
-    path.write_bytes(lzma.compress(bomb.getvalue(), preset=0))
-    with pytest.raises(InputError, match="grows by more than 500 times"):
-        cifar_10(path)
-    with pytest.raises(InputError, match="no such directory or archive"):
-        cifar_10(tmp_path / "nowhere")
-
-
-def test_parts_that_are_missing_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    write_cifar_10(tmp_path, 40, test=False)
-    (line,) = cifar_10(tmp_path, 2).remarks()
-    assert "cifar10 has 200 pictures here, in data_batch_1, data_batch_2" in line
-    assert "as published it has 60,000" in line
-    monkeypatch.setattr("mpifed.data.sources.cifar.PUBLISHED", 200)
-    assert not cifar_10(tmp_path, 2).remarks()

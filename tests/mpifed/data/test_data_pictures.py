@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import io
 import json
 import struct
@@ -146,14 +145,6 @@ def test_bad_pictures_are_refused(tmp_path: Path):
         omniglot(zipped({"text.png": good}, tmp_path / "bad.zip"), 1)
 
 
-def test_an_archive_that_grows_is_refused(tmp_path: Path):
-    name = "images_background/Greek/character01/0001_01.png"
-    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(name, bytes(80 << 20))
-    with pytest.raises(InputError, match="grows by more than 500 times"):
-        omniglot(tmp_path / "bomb.zip", 1)
-
-
 def hub(features: dict, columns: dict, path: Path) -> None:
     """A parquet file with the metadata that the library `datasets` writes."""
     about = json.dumps({"info": {"features": features}})
@@ -229,51 +220,6 @@ def test_lists_keep_the_type_of_their_numbers(tmp_path: Path, kind: str):
     assert dataset._pool.stored == {"u1": "uint8", "f4": "float32"}.get(kind, "float64")
     assert holds(dataset, numbers, np.arange(9000) % 3)
     assert ("data.divisor=255" in "".join(dataset.remarks())) == (kind == "u1")
-
-
-@pytest.mark.parametrize("lists", [[[1.0], [1.0, 2.0]], [[1.0], [None]], [[], []], [[1.0], None]])
-def test_lists_that_are_no_samples_are_refused(tmp_path: Path, lists: list):
-    hub({}, {"image": lists, "label": [0, 1]}, tmp_path / "own.parquet")
-    with pytest.raises(InputError, match=r"shape|not numbers|empty value|at least"):
-        parquets(tmp_path)
-
-
-def test_without_the_reader_a_sentence_names_the_extra(tmp_path: Path, monkeypatch):
-    imported = builtins.__import__
-
-    def without(name: str, *more, **further):
-        if name.startswith("pyarrow"):
-            raise ImportError(name)
-        return imported(name, *more, **further)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(
-        InputError, match=r"needs the package pyarrow: pip install 'mpifed\[parquet\]"
-    ):
-        parquets(tmp_path)
-
-
-def test_bad_parquet_files_are_refused(tmp_path: Path):
-    with pytest.raises(InputError, match=r"no directory with \.parquet files"):
-        parquets(tmp_path)
-    path = tmp_path / "train.parquet"
-    good = {"image": [[1.0], [2.0]], "label": [0, 1]}
-    for columns, options, message in (
-        (good, {"label": "y"}, "data.label is 'y', .* no such column; allowed: image, label"),
-        ({**good, "image": [[1.0], [2.0, 3.0]]}, {}, "inhomogeneous"),
-        ({**good, "image": [[1.0], None]}, {}, "has an empty value"),
-        ({**good, "image": ["ab", "c"]}, {}, "texts of different lengths"),
-        ({**good, "image": ["é", "c"]}, {}, "texts of different lengths|the character"),
-        ({**good, "image": [{"bytes": b"?"}] * 2}, {}, "cannot identify"),
-        ({**good, "label": [[0], [1, 2]]}, {}, "inhomogeneous|data.label"),
-    ):
-        hub({}, columns, path)
-        with pytest.raises(InputError, match=message):
-            parquets(tmp_path, **options)
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2])
-    with pytest.raises(InputError, match=r"train\.parquet' cannot be read"):
-        parquets(tmp_path)
 
 
 @given(st.binary(max_size=9), st.integers(0, 10**6))

@@ -125,14 +125,6 @@ def test_either_layout_gives_back_what_was_written(written):
         assert [(speech.role, speech.lines) for speech in speeches(text)] == expected
 
 
-def test_vocabularies():
-    assert {name: len(characters) for name, characters in VOCABULARIES.items()} == {
-        "printable": 100, "leaf": 80,
-    }  # fmt: skip
-    assert all(len(set(characters)) == len(characters) for characters in VOCABULARIES.values())
-    assert set(VOCABULARIES["leaf"]) < set(VOCABULARIES["printable"])
-
-
 @given(st.text(max_size=30), st.sampled_from(list(VOCABULARIES.values())))
 def test_codes_are_places_in_the_vocabulary(text, vocabulary):
     expected = [vocabulary.index(c) if c in vocabulary else UNKNOWN for c in text]
@@ -275,21 +267,3 @@ BAD = {
     "empty": ("", "no role speaks"),
     "short": (play_of([20, 25]), "clients is 1, but only 0 sources .* at least 5 samples"),
 }
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_texts_that_cannot_be_used_are_refused(tmp_path: Path, case: str):
-    text, message = BAD[case]
-    path = tmp_path / "play.txt"
-    path.write_text(text)
-    with pytest.raises(InputError, match=message):
-        shakespeare(path, 1)
-
-
-def test_bytes_that_are_no_text_are_refused(tmp_path: Path):
-    path = tmp_path / "play.txt"
-    path.write_bytes(b"R:\nna\xefve")
-    with pytest.raises(InputError, match="utf-8"):
-        shakespeare(path, 1)
-    with pytest.raises(InputError, match="no such file"):
-        shakespeare(tmp_path / "nowhere", 1)

@@ -10,16 +10,13 @@ from typing import Any
 
 import h5py
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from structures import EXAMPLES, a_sentence
 
-from mpifed.data.__main__ import main as make_data
 from mpifed.data.federated_file import FederatedFile
 from mpifed.errors import InputError
-from mpifed.launch import main as run
 from mpifed.mpi.communicator import Alone
 
 SPLITS = ("train", "val", "test")
@@ -226,26 +223,3 @@ def declare(file: h5py.File) -> None:
         del file[f"train/{name}"]
         file.create_dataset(f"train/{name}", shape, kind, chunks=(1000, *shape[1:]))
     file["train/offsets"][:] = [0, n]
-
-
-def test_samples_that_are_declared_and_not_stored_are_refused_by_both_commands(tmp_path, capfd):
-    path = small(tmp_path / "data.h5", declare)
-    words = ["federated", "--path", str(path), "--clients", "1"]
-    assert make_data([*words, "--output", str(tmp_path / "copy.h5")]) == 2
-    assert run([f"data={path}", "clients=1", "--output", str(tmp_path / "run")]) == 2
-    for line in capfd.readouterr().err.splitlines():
-        assert "1000000000004 samples of shape (3,), which" in line
-    assert [found.name for found in tmp_path.iterdir()] == ["data.h5"]
-
-
-@pytest.mark.parametrize("source", ["\x1b]0;title\x07", "x" * 40_000, "a\nb", "\udcff"])
-def test_a_text_of_the_file_is_printed_as_one_line(source, tmp_path, capfd):
-    def change(file: h5py.File) -> None:
-        file.attrs["source"] = np.bytes_(source.encode("utf-8", "surrogateescape"))
-
-    path = small(tmp_path / "data.h5", change)
-    assert run([f"data={path}", "clients=1", "--dry-run"]) == 0
-    out = capfd.readouterr().out
-    (line,) = (line for line in out.splitlines() if "1 clients" in line)
-    assert line.isprintable()
-    assert all(line.isprintable() for line in out.splitlines())

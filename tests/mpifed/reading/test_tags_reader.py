@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from structures import EXAMPLES, a_sentence
 
-from mpifed.data.sources.tags import TagsFile, parse
+from mpifed.data.sources.tags import parse
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Alone
 
 WIDE = [0, -1, 2, 10**12, 2**62, 2**63 - 1, -(2**63)]
 
@@ -196,26 +194,3 @@ SMALL = {
     "y_indptr": np.arange(7),
     "y_tags": np.array(2),
 }
-
-
-def test_rows_that_fall_by_more_than_int64_holds_are_refused(tmp_path):
-    ends = np.array([0, 2**63 - 1, -2, 3, 4, 5, 6])
-    write(tmp_path / "tags.npz", {**SMALL, "y_indptr": ends})
-    with pytest.raises(InputError, match="y_indptr must begin with 0 and never fall"):
-        parse(tmp_path / "tags.npz")
-
-
-def test_tags_and_features_that_no_memory_holds_are_refused(tmp_path):
-    path = tmp_path / "tags.npz"
-    rows = {"x_data": np.ones(6), "x_indices": np.zeros(6, np.int64), "x_indptr": np.arange(7)}
-    wide = {name: array for name, array in SMALL.items() if name != "x"} | rows
-    few = {"kmeans_clusters": 1, "n_train": 2, "n_val": 0, "n_test": 1}
-    for changes, reason in (
-        ({**SMALL, "y_tags": np.array(10**12)}, "whose y_tags is 1000000000000, which needs"),
-        ({**wide, "x_features": np.array(10**12)}, "whose x_features is 1000000000000, which"),
-        ({**SMALL, "y_tags": np.array(2**63 - 1)}, "whose y_tags is 9223372036854775807, which"),
-    ):
-        write(path, changes)
-        with pytest.raises(InputError, match=reason) as refused:
-            TagsFile(2, 0, Alone(), path=str(path), **few)
-        a_sentence(refused.value, path)

@@ -6,7 +6,6 @@ import gzip
 import math
 import re
 import struct
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -262,17 +261,3 @@ def test_any_idx_files_have_the_samples_of_another_reader_or_are_refused(files, 
         for image, label in zip(split.x, split.y, strict=True)
     ]
     assert expected is not None and sorted(samples) == sorted(expected)
-
-
-def test_a_head_may_announce_more_than_memory_holds(tmp_path: Path):
-    image = struct.pack(">IIII", 0x803, 2**32 - 1, 1 << 16, 1 << 16)
-    label = struct.pack(">II", 0x801, 2**32 - 1)
-    for part in ("train", "t10k"):
-        (tmp_path / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(image))
-        (tmp_path / f"{part}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(label))
-    try:
-        Idx(1, 0, Alone(), raw=str(tmp_path), partition="iid")
-    except InputError as error:
-        a_sentence(error, tmp_path)
-    else:
-        raise AssertionError("nothing was refused")

@@ -100,7 +100,6 @@ def changed(stored, tmp_path, change):
             lambda t: {k: v for k, v in t.items() if k != "features.3.conv.2.weight"},
             r"lacks features\.3\.conv\.2\.weight",
         ),
-        (lambda t: t.update(other=torch.zeros(2)), "the model has no tensor 'other'"),
         (
             lambda t: t.update({"features.0.1.bias": torch.zeros(9)}),
             r"features\.0\.1\.bias has the shape \(9,\), the model needs \(8,\)",
@@ -109,16 +108,6 @@ def changed(stored, tmp_path, change):
             lambda t: t.update({"features.0.1.bias": torch.full((8,), torch.nan)}),
             r"features\.0\.1\.bias holds infinite numbers or NaN",
         ),
-        (
-            lambda t: t.update({"features.0.1.bias": torch.zeros(8, dtype=torch.int64)}),
-            r"features\.0\.1\.bias has the type torch\.int64",
-        ),
-        (
-            lambda t: t.update({"features.0.1.bias": torch.zeros(8).to_sparse()}),
-            r"features\.0\.1\.bias is not a dense tensor",
-        ),
-        (lambda t: {"state_dict": t, "epoch": 3}, "its entry 'state_dict' is not a tensor"),
-        (lambda t: [torch.zeros(2)], "is not a state dict, a mapping"),
         (lambda t: {f"net.{k}": v for k, v in t.items()}, r"first tensor is 'net\.features"),
     ],
 )
@@ -179,7 +168,7 @@ def test_a_file_that_calls_functions_calls_none(tmp_path, monkeypatch):
     assert not (tmp_path / "harm").exists()
 
 
-@pytest.mark.parametrize("kind", ["missing", "directory", "pipe", "text", "pickle", "cut", "zip"])
+@pytest.mark.parametrize("kind", ["missing", "text", "cut"])
 def test_what_is_no_file_of_weights_is_refused(stored, tmp_path, kind):
     path = tmp_path / kind
     if kind == "directory":
@@ -198,20 +187,3 @@ def test_what_is_no_file_of_weights_is_refused(stored, tmp_path, kind):
     with pytest.raises(InputError, match=r"cannot be read|is damaged") as refused:
         read_tensors(path)
     assert str(path) in str(refused.value)
-
-
-def test_an_archive_that_unpacks_beyond_memory_is_refused_unopened(tmp_path, monkeypatch):
-    path = tmp_path / "bomb.pt"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("bomb/data.pkl", bytes(4 << 20))
-    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("it was opened"))
-    monkeypatch.setattr("topologies.inputs.beyond_memory", lambda n: "x" if n > 1 << 20 else None)
-    with pytest.raises(InputError, match="cannot be read: unpacking it"):
-        read_tensors(path)
-
-
-def test_a_shape_without_storage_is_compared_before_anything_is_made(tmp_path):
-    path = tmp_path / "wide.pt"
-    torch.save({"weight": torch.zeros(1).expand(10**15), "bias": torch.zeros(1)}, path)
-    with pytest.raises(InputError, match=r"weight has the shape \(1000000000000000,\)"):
-        load_weights(torch.nn.Linear(3, 1), path, "head")

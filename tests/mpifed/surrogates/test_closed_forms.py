@@ -171,30 +171,6 @@ def test_covariances_keep_their_floor():
     assert (np.diff(values) < 1e-12).all()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"weights": [0.5, 0.6]}, "3 numbers with sum 1"),
-        ({"covariances": [[[1.0, 0.0], [0.0, 1.0]]]}, r"shape \(1, 2, 2\)"),
-        ({"covariances": [[[1.0, 0.0], [0.0, -1.0]]] * 3}, "positive definite"),
-        ({"covariances": [[[1.0, 0.0], [0.0]]] * 3}, "unequal length"),
-    ],
-)
-def test_impossible_mixtures_are_refused(options, message):
-    with pytest.raises(InputError, match=message):
-        build("gaussian_mixture", 2, **options)
-
-
-def test_data_of_another_shape_and_groups_that_do_not_fit_are_refused():
-    for name in ("poisson", "remark_one"):
-        with pytest.raises(InputError, match="data has"):
-            build(name, 2)
-    with pytest.raises(InputError, match="a target"):
-        build("quadratic", 1)
-    with pytest.raises(InputError, match="divide the 6 parameters"):
-        build("quadratic", 7, regularisation="group", group_size=4)
-
-
 def test_without_g_mm_is_gradient_descent():
     surrogate, z = PROBLEMS["squares_none"].make(), PROBLEMS["squares_none"].samples(80)
     x, y = z[:, :-1].numpy(), z[:, -1].numpy()

@@ -18,7 +18,6 @@ from surrogate_problems import describe, mean_statistic, mm, objective, start
 
 from mpifed.components.registry import find
 from mpifed.components.schema import check_options
-from mpifed.components.tables import SURROGATES
 from mpifed.errors import InputError
 
 PAGE = Path(__file__).parents[3] / "docs" / "surrogates.md"
@@ -80,11 +79,3 @@ def test_the_documented_surrogate_is_one(make):
     assert torch.equal(surrogate.statistics(z[1:90].clone(), tau, np.array([0, 89])), parts[1:2])
     with pytest.raises(InputError, match="needs"):
         make(describe(3))
-
-
-def test_the_page_names_every_surrogate_and_option():
-    text = PAGE.read_text(encoding="utf-8")
-    for name in SURROGATES:
-        (row,) = (line for line in text.splitlines() if line.startswith(f"| `{name}`"))
-        for option in check_options(find("surrogate", name), {}, name):
-            assert f"`{option}`" in row

@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from surrogate_problems import PROBLEMS, everyone, mean_statistic, mm, objective, start
 
-from mpifed.components.registry import find, summary
-from mpifed.errors import InputError
 from mpifed.surrogates.projections import columns_in_unit_ball
 
 SEEDS = st.integers(0, 10_000)
@@ -180,12 +178,6 @@ def test_the_mean_over_clients_is_that_of_all_samples(name):
     parts = surrogate.statistics(z, theta, offsets)
     mixed = torch.from_numpy(np.diff(offsets) / 100.0) @ parts
     assert torch.allclose(mixed, whole, rtol=1e-12, atol=1e-13)
-
-
-def test_surrogates_are_components_with_a_summary():
-    assert "argmin" not in summary(find("surrogate", "poisson"))
-    with pytest.raises(InputError, match="did you mean 'dictionary'"):
-        find("surrogate", "dictionnary")
 
 
 @EVERY
