@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -79,22 +76,10 @@ def test_rendering_needs_no_slurm(tmp_path: Path, monkeypatch, capfd) -> None:
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["rendr"], "did you mean 'render'"),
         (["render", "clients=4"], "job.ranks is missing"),
-        (["render", *TINY, "algorithm=fedavgg"], "did you mean 'fedavg'"),
         (["render", *TINY, "job.time=soon"], "job.time is 'soon'"),
-        (["render", *TINY, "--site", "jewels"], "--site is 'jewels'"),
-        (["render", *TINY, "seed=[0,1]", "data.path={first}"], "python -m mpifed.sweep takes one"),
-        (["render", *TINY, "--report"], "--report is for a sweep"),
-        (["render", *TINY, "--frobnicate"], "--frobnicate"),
-        (["render", "one.yaml", "two.yaml"], "Two experiments are named"),
-        (["submit", *TINY, "--output", "/dev/null"], "is a file"),
-        (["status"], "a run directory is missing"),
         (["status", "/nowhere"], "holds no job"),
-        (["resume", "/nowhere"], "holds no job"),
         (["resume", "/nowhere", "--smoke"], "--smoke does not go with resume"),
-        (["resume", "/nowhere", "--site", "x"], "job.key=value changes one"),
-        (["status", "/nowhere", "--dry-run"], "--dry-run does not go with status"),
         (["submit", *TINY, "--file", "x"], "--file does not go with submit, which takes --output"),
     ],
 )
@@ -317,28 +302,6 @@ def test_a_directory_that_was_moved_is_known_by_its_place(slurm, tmp_path: Path,
     assert call(capfd, "status", tmp_path / "new").startswith(f"{tmp_path / 'new'}: job 7")
 
 
-def test_a_directory_is_known_by_any_of_its_names(
-    slurm: FakeSlurm, tmp_path: Path, monkeypatch, capfd
-) -> None:
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    call(capfd, "submit", UNCHECKED, *TINY, "seed=[0,1]", "--output", "../there")
-    for place in ("../there", tmp_path / "there", "../there/seed=0"):
-        assert "job 7_0, not in the queue" in call(capfd, "status", place)
-
-
-def test_check_tells_what_it_checked(slurm: FakeSlurm, tmp_path: Path, capfd) -> None:
-    out = call(capfd, "check", *TINY, "--output", tmp_path / "run")
-    assert out.startswith("1 run of 2 ranks\n")
-    assert "the data can be read here" in out
-    assert "bash reads the script" in out
-    gone = ["--output", tmp_path / "run", *TINY]
-    assert "no such file here" in call(capfd, "check", *gone, "job.stage=/no/tar", code=2)
-    assert "no such program" in call(capfd, "check", *gone, "job.python=/no/python", code=2)
-    missing = ["data=nowhere.h5", "job.ranks=2", "--output", tmp_path / "run"]
-    assert "nowhere.h5" in call(capfd, "check", *missing, code=2)
-
-
 @pytest.mark.parametrize(
     ("words", "part"),
     [
@@ -412,22 +375,6 @@ def test_a_record_that_somebody_else_wrote_is_not_believed(
     assert slurm.calls("scancel") == []
 
 
-@pytest.mark.slow
-def test_a_reader_that_leaves_is_no_failure(slurm: FakeSlurm, tmp_path: Path) -> None:
-    """As ``head -1`` does: nothing is said of it, and what was asked is done."""
-    output = tmp_path / "run"
-    words = [sys.executable, "-m", "mpifed.jobs", "submit", UNCHECKED, *TINY, "--output", output]
-    for more in (["--dry-run"], []):
-        reader, writer = os.pipe()
-        os.close(reader)
-        done = subprocess.run(
-            [*words, *more], stdout=writer, stderr=subprocess.PIPE, timeout=120, check=False
-        )
-        os.close(writer)
-        assert (done.returncode, done.stderr) == (0, b"")
-    assert (output / "job" / "job.json").exists()
-
-
 def test_what_the_disk_refuses_is_a_sentence(slurm: FakeSlurm, tmp_path: Path, capfd) -> None:
     (tmp_path / "file").touch()
     output = tmp_path / "file" / "run"
@@ -440,16 +387,3 @@ def test_foreign_variables_are_left_behind() -> None:
         {"SLURM_NTASKS": "4", "SLURM_CONF": "c", "OMPI_COMM_WORLD_RANK": "0", "OMPI_MCA_a": "b"}
     )
     assert found == {"SLURM_CONF": "c", "OMPI_MCA_a": "b"}
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_of_several_processes_one_answers(rank: int, monkeypatch, capfd) -> None:
-    monkeypatch.setenv("PMI_SIZE", "2")
-    monkeypatch.setenv("PMI_RANK", str(rank))
-    if rank:
-        with pytest.raises(SystemExit) as caught:
-            main(["status", "x"])
-        assert caught.value.code == 2
-    else:
-        assert main(["status", "x"]) == 2
-    assert ("launcher" in capfd.readouterr().err) == (rank == 0)

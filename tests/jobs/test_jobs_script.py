@@ -179,17 +179,6 @@ def test_a_prologue_that_fails_ends_the_job_with_what_it_said(
     assert requeued(slurm) == []
 
 
-def test_a_prologue_may_test_and_read_files_in_which_something_fails(
-    slurm: FakeSlurm, tmp_path: Path
-) -> None:
-    (tmp_path / "profile").write_text("false\nexport FROM_FILE=yes\n")
-    lines = ["if false; then", "true", "fi", "false || true", f"source {tmp_path}/profile"]
-    lines.append(f"echo $FROM_FILE >{tmp_path}/after")
-    text = script(tmp_path, "touch DONE", f"job.prologue={lines}")
-    assert ended(slurm, text)[0] == 0
-    assert (tmp_path / "after").read_text() == "yes\n"
-
-
 @pytest.mark.parametrize("module", ["", "exit 1"])
 def test_a_module_that_cannot_be_loaded_ends_the_job(
     module: str, slurm: FakeSlurm, tmp_path: Path
@@ -202,20 +191,6 @@ def test_a_module_that_cannot_be_loaded_ends_the_job(
     assert code == 2, printed
     assert "module load -- none/1" in (tmp_path / "run" / "job" / "events.txt").read_text()
     assert not (tmp_path / "launched").exists()
-
-
-def test_the_report_is_not_made_where_the_prologue_fails(slurm: FakeSlurm, tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/bash\ntouch {tmp_path}/reported\n")
-    python.chmod(0o700)
-    words = ["seed=[0,1]", "job.ranks=2", f"job.python={python}"]
-    for line, code in (("true", 0), ("ls /no/such", 2)):
-        (tmp_path / "reported").unlink(missing_ok=True)
-        job = plan([*words, f"job.prologue=['{line}']"], None, tmp_path / "run", False)
-        found, said = ended(slurm, render.report_script(job))
-        assert found == code, said
-        assert (tmp_path / "reported").exists() == (code == 0)
-        assert ("the prologue failed with 2: ls /no/such" in said) == (code == 2)
 
 
 @pytest.mark.parametrize(("number", "code", "again"), [("USR1", 0, True), ("TERM", 143, False)])
@@ -261,16 +236,6 @@ def test_variables_of_the_environment_keep_their_values(slurm: FakeSlurm, tmp_pa
     )
     assert ended(slurm, text)[0] == 0
     assert {f"{name}=mine" for name in names} <= set((tmp_path / "seen").read_text().splitlines())
-
-
-@pytest.mark.parametrize("launcher_name", ["mpirun", "srun"])
-def test_words_for_the_launcher(launcher_name: str, slurm: FakeSlurm, tmp_path: Path) -> None:
-    words = [f"job.launcher={launcher_name}", "job.mpi=pmi2", "job.python=/bin/true"]
-    text = script(tmp_path, "", *words, "job.launcher_options=[--mem-bind=local, --verbose]")
-    ended(slurm, text)
-    launched = tmp_path / "launched"
-    told = launched.read_text() if launcher_name == "mpirun" else slurm.calls("srun")[-1]
-    assert "--mem-bind=local --verbose /bin/true -m mpifed.run" in told
 
 
 def test_srun_starts_containers_by_pyxis(slurm: FakeSlurm, tmp_path: Path) -> None:
@@ -365,16 +330,6 @@ def test_the_plugin_of_srun_follows_the_library(
     code, said = ended(slurm, script(tmp_path, "", "job.launcher=srun", f"job.python={python}"))
     assert code == 0, said
     assert slurm.calls("srun")[-1].startswith(f"--mpi={chosen} --ntasks=2 ")
-
-
-def test_a_library_that_no_plugin_serves_is_refused(slurm: FakeSlurm, tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    python.write_text("#!/bin/bash\necho 'CRAY MPICH version 8'\n")
-    python.chmod(0o700)
-    (slurm.directory / "bin" / "srun").write_text("#!/bin/bash\necho none openmpi\n")
-    code, said = ended(slurm, script(tmp_path, "", "job.launcher=srun", f"job.python={python}"))
-    assert code == 2
-    assert "needs srun --mpi=cray_shasta, which this SLURM does not have" in said
 
 
 @pytest.mark.parametrize("taken", [False, True])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import math
-import sys
 from pathlib import Path
 
 import heard
@@ -55,18 +54,6 @@ def _interrupt(recorded) -> None:
     raise KeyboardInterrupt
 
 
-def test_with_ranks_of_their_own_it_must_be_importable(tmp_path: Path, monkeypatch) -> None:
-    place = tmp_path / "run"
-    with pytest.raises(InputError, match=r"on_round is '.*lambda>', which ranks of their own"):
-        mpifed.run(**SMALL, output=place, ranks=2, on_round=lambda recorded: None)
-    monkeypatch.setattr(sys.modules["__main__"], "mine", heard.write, raising=False)
-    with pytest.raises(InputError, match="'__main__:mine', which ranks of their own cannot"):
-        monkeypatch.setattr(heard.write, "__module__", "__main__")
-        monkeypatch.setattr(heard.write, "__qualname__", "mine")
-        mpifed.run(**SMALL, output=place, ranks=2, on_round=heard.write)
-    assert not place.exists()
-
-
 def test_the_command_calls_a_function_by_name(tmp_path: Path, capfd, monkeypatch) -> None:
     monkeypatch.setenv("HEARD", str(tmp_path / "heard"))
     words = [*TINY, "rounds=2", "--output", tmp_path / "run", "--on-round", "heard:write"]
@@ -101,15 +88,6 @@ def test_ranks_of_their_own_call_it_and_show_one_line(tmp_path: Path, capfd, mon
     assert len((tmp_path / "heard").read_text().splitlines()) == 3
     shown = capfd.readouterr().out.splitlines()
     assert [line[:9] for line in shown] == ["round 0/4", "round 2/4", "round 4/4"]
-
-
-def test_progress_is_a_line_for_each_recorded_round_in_a_pipe(tmp_path: Path, capsys) -> None:
-    mpifed.run(**SMALL, output=tmp_path / "one", progress=True)
-    shown = capsys.readouterr().out.splitlines()
-    assert [line[:9] for line in shown] == ["round 0/4", "round 2/4", "round 4/4"]
-    assert "\r" not in "".join(shown)
-    mpifed.run(**SMALL, output=tmp_path / "two")
-    assert capsys.readouterr().out == ""
 
 
 class Notebook(io.StringIO):

@@ -189,23 +189,6 @@ def test_every_bit_of_the_seal_counts(written, tmp_path):
             seal.verify(flipped)
 
 
-def test_foreign_files_are_recognised(tmp_path):
-    path = tmp_path / "round-000001.h5"
-    with h5py.File(path, "w", userblock_size=512) as file:
-        file.create_group("meta").attrs["round"] = 1
-    with pytest.raises(Damaged, match="is not an mpifed checkpoint"):
-        checkpoint.read_meta(path)
-    # Sealed, but without anything that a checkpoint has.
-    seal.seal(path)
-    seal.verify(path)
-    with pytest.raises(Damaged, match="cannot be read"):
-        checkpoint.read_meta(path)
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(Damaged, match="Is a directory"):
-        checkpoint.read_meta(path)
-
-
 def test_a_state_of_another_form_is_not_read(written):
     rows = torch.zeros(3, 4)
     empty = Inner(torch.zeros(3, 0, dtype=torch.int64), torch.zeros(3, 0, dtype=torch.int64))

@@ -401,15 +401,6 @@ def test_senseless_sections_are_refused_with_the_reason(section, words):
         build(section)
 
 
-def test_more_coordinates_than_there_are_is_refused():
-    compressor = build({"name": "rand_k", "k": 11})
-    for use in (compressor.omega, compressor.contraction):
-        with pytest.raises(InputError, match=r"k is 11; it must be at most .* 10"):
-            use(10)
-    with pytest.raises(InputError):
-        compressor(torch.ones(1, 10), Draws(0, 1), np.array([0]))
-
-
 class Sign(Compressor):
     """The signs times the mean magnitude; a user's own, biased."""
 

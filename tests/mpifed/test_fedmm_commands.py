@@ -6,7 +6,6 @@ import pytest
 import yaml
 from commands import call, rows, summary_of
 
-from mpifed.components.registry import Section
 from mpifed.config.configuration import (
     apply_overrides,
     parse_overrides,
@@ -198,15 +197,3 @@ def test_what_does_not_go_together_is_refused(experiment, words, message):
     mapping = apply_overrides(read_experiment(experiment), parse_overrides(words))
     with pytest.raises(InputError, match=message):
         resolve(mapping)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["algorithm=sa_ssmm", "clients=1", "compression=none", "participation=1.0"],
-        ["compression={name: bernoulli, p: 0.5, inner: quantise}", "participation=1.0"],
-    ],
-)
-def test_what_goes_together_is_not(words):
-    mapping = apply_overrides(read_experiment(DICTIONARY), parse_overrides(words))
-    assert resolve(mapping).model == Section("none")

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import time
-from functools import partial
 from pathlib import Path
 
 import commands
@@ -171,23 +170,6 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(variant, tmp_path, capf
     assert log.index("round 0/7") < log.index("resumed from") < log.index("finished")
 
 
-def test_a_process_killed_from_outside_goes_on(tmp_path, capfd):
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    words = [*OURS, "rounds=1000000", "--output", cut]
-
-    def kill(child: int) -> None:
-        wait_for(cut / "checkpoints" / "round-000006.h5")
-        os.kill(child, signal.SIGKILL)
-
-    run = partial(commands.main, [str(word) for word in words])
-    assert in_child(run, meanwhile=kill) == -signal.SIGKILL
-    reached = max(int(name[6:12]) for name in checkpoints(cut) if not name.startswith("."))
-    more = [*OURS, f"rounds={reached + 5}"]
-    assert call([*more, "--resume", "--output", cut], capfd).code == 0
-    assert call([*more, "--output", whole], capfd).code == 0
-    same_run(whole, cut)
-
-
 # Asked to stop.
 
 
@@ -301,16 +283,6 @@ def test_more_rounds_keep_the_horizon_of_schedules_unless_told_otherwise(schedul
     assert stored["rounds"] == 13
     assert stored["reschedule"] is False
     assert stored["local"]["lr_horizon"] == 12
-
-
-def test_fewer_rounds_may_end_a_run_where_it_was_stopped(tmp_path, capfd, monkeypatch):
-    target, whole = tmp_path / "run", tmp_path / "whole"
-    monkeypatch.setenv("FAIL", "hear_usr1:0:3")
-    assert call([*OURS, "--output", target], capfd).code == 75
-    monkeypatch.delenv("FAIL")
-    assert call(["rounds=3", "--quiet", "--resume", "--output", target], capfd).code == 0
-    assert call([*OURS, "rounds=3", "--output", whole], capfd).code == 0
-    same_run(target, whole)
 
 
 # What there is to go on with.

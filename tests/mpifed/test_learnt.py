@@ -102,13 +102,6 @@ def test_a_transport_map_can_be_applied(tmp_path, method):
     assert result.learnt["conjugate"].shape == (network.n_parameters,)
 
 
-def test_results_of_clients_stay_as_they_are(tmp_path):
-    few = {"clients": 4, "rounds": 1, "data.n_test": 20}
-    result = mpifed.run("synthetic-fedem", output=tmp_path / "run", **few)
-    assert result.learnt == {}
-    assert {len(values) for values in result.clients.values()} == {4}
-
-
 # Limiting cases in which two methods must be the same, through the whole engine.
 
 

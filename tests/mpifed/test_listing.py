@@ -7,7 +7,7 @@ import pytest
 from mpifed.components.registry import find, find_algorithm, source, summaries
 from mpifed.components.schema import describe, options_of
 from mpifed.components.tables import ALGORITHMS, TABLES
-from mpifed.config.configuration import SECTIONS, Configuration, resolve
+from mpifed.config.configuration import SECTIONS, resolve
 from mpifed.config.listing import listing
 from mpifed.errors import InputError
 from mpifed.federation.participation import KINDS
@@ -93,22 +93,6 @@ def test_names_of_several_kinds_and_of_users_are_listed():
     own = listing("user_components:Fails")
     assert own.startswith("component user_components:Fails: FedAvg that fails as")
     assert "  model_init: one of shared, per_client (default shared)" in own
-
-
-def test_every_key_of_a_configuration_is_listed():
-    for option in options_of(Configuration).values():
-        said = listing(option.name)
-        about = summaries(Configuration)[option.name]
-        if option.name not in SECTIONS:
-            assert f"key {option.name}: {about}\n" in said
-    sections = "local privacy evaluation network compute checkpoint storage"
-    assert list(SECTIONS) == sections.split()
-    assert "name: one of constant, lognormal, trace, measured" in listing("compute")
-    assert "(default server)\n\nexchanges\n  server  " in listing("exchange")
-    assert listing("schedule") == f"schedules\n{listing('schedules')}"
-    assert "stragglers" in listing("participation") and "see --list part" in listing(
-        "participation"
-    )
 
 
 @pytest.mark.parametrize(

@@ -423,34 +423,6 @@ def changed(folder, change):
     seal.seal(path)
 
 
-def test_checkpoints_of_earlier_versions_need_the_data(tmp_path):
-    folder, x = tmp_path / "run", drawn()
-    run_of_arrays(folder, x)
-    gc.collect()
-    changed(folder, lambda meta: meta.pop("data"))
-    with pytest.raises(InputError, match=r"which cannot be loaded: data.name is 'arrays', but"):
-        mpifed.load(folder)
-    data = mpifed.arrays(x, (x[:, 0] > 0).astype(int))
-    assert mpifed.load(folder).client(0)(torch.zeros(2, 4)).shape == (2, 1)
-    assert data["digest"]
-
-
-@pytest.mark.parametrize(
-    "name, value",
-    [("n_test", [1, -2, 3])],
-)
-def test_descriptions_that_no_run_writes_are_refused(tmp_path, name, value):
-    run_of_arrays(tmp_path / "run", drawn())
-
-    def change(meta):
-        del meta["data"][name]
-        meta["data"][name] = np.array(value)
-
-    changed(tmp_path / "run", change)
-    with pytest.raises(InputError, match=r"no description of a data set|no numbers of samples"):
-        mpifed.load(tmp_path / "run")
-
-
 def test_other_samples_than_the_runs_are_refused(tmp_path):
     mpifed.run("digits-fedem", output=tmp_path / "run", clients=3, rounds=1)
 

@@ -12,13 +12,11 @@ from on_ranks import same_after_a_resume, unlike_one_rank
 
 from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.algorithms.global_model.fedprox import FedProx as ShippedFedProx
-from mpifed.algorithms.global_model.local import Local
 from mpifed.algorithms.global_model.scaffold import Scaffold as ShippedScaffold
 from mpifed.local.linear_objective import objective_of
 from mpifed.local.objective import Regulariser
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSolver
-from mpifed.models.linear import linear
 from mpifed.models.mlp import mlp
 
 COUNTS = [37, 9, 20]
@@ -61,62 +59,6 @@ def test_fedprox_without_a_pull_has_the_digest_of_fedavg(tmp_path, capfd):
     assert digests[0] == digests[1]
 
 
-def test_fedprox_goes_to_the_minimiser_of_its_problem(make_clients):
-    """After many steps grad f(theta) + mu (theta - x) = 0."""
-    clients, description = make_clients([30])
-    model = linear(description)
-    solver = solver_of(model, lr=0.5, steps=400, batch_size=30)
-    first = after(FedProx(model, solver, mu=2.0), clients, 1, torch.float64).model
-    x = after(FedProx(model, solver, mu=2.0), clients, 0, torch.float64).model
-    gradient = objective_of(model, clients, Regulariser()).gradients(first)
-    assert torch.allclose(gradient, 2.0 * (x - first), atol=1e-12)
-    assert float((x - first).abs().max()) > 0.01
-
-
-def test_scaffold_with_one_client_is_fedavg(make_clients):
-    clients, description = make_clients(COUNTS[:1], (6,), 4)
-    model = mlp(description)
-    solver = solver_of(
-        model,
-        batch_size=8,
-        epochs=2,
-        lr_schedule="cosine",
-        lr_clock="local_epoch",
-        weight_decay=0.1,
-    )
-    found = after(Scaffold(model, solver), clients, 3, torch.float64)
-    expected = after(FedAvg(model, solver), clients, 3, torch.float64)
-    assert torch.allclose(found.model, expected.model, atol=1e-12)
-
-
-def test_scaffold_with_one_step_of_all_samples_is_fedavg(make_clients):
-    clients, description = make_clients(COUNTS, (6,), 4)
-    model = mlp(description)
-    solver = solver_of(model, batch_size=64)
-    found = after(Scaffold(model, solver), clients, 3, torch.float64)
-    expected = after(FedAvg(model, solver), clients, 3, torch.float64)
-    assert torch.allclose(found.model, expected.model, atol=1e-12)
-    # The variates are then the gradients where the last round began, and c their mean.
-    before = after(FedAvg(model, solver), clients, 2, torch.float64).model
-    gradients = objective_of(model, clients, Regulariser()).gradients(before.expand(3, -1))
-    assert torch.allclose(found.variates[:, 0], gradients, atol=1e-12)
-    assert torch.allclose(found.variate[0], clients.weights @ gradients, atol=1e-12)
-
-
-def test_scaffold_corrects_the_drift_of_fedavg(make_clients):
-    """Its fixed point is the minimiser of the whole risk, whatever the number of local steps."""
-    clients, description = make_clients(COUNTS)
-    model = linear(description)
-    solver = solver_of(model, lr=0.5, steps=5, batch_size=64)
-
-    def slope(method):
-        at = after(method(model, solver), clients, 300, torch.float64).model
-        gradients = objective_of(model, clients, Regulariser()).gradients(at.expand(3, -1))
-        return float((clients.weights @ gradients).abs().max())
-
-    assert slope(Scaffold) < 1e-12 < 1e-6 < slope(FedAvg)
-
-
 @pytest.mark.parametrize(
     ("documented", "shipped", "options"),
     [(FedProx, ShippedFedProx, {"mu": 0.3}), (Scaffold, ShippedScaffold, {"server_lr": 0.8})],
@@ -128,20 +70,6 @@ def test_the_shipped_methods_give_the_same_numbers(make_clients, documented, shi
     written = after(documented(model, solver, **options), clients, 3, torch.float64)
     built_in = after(shipped(model, solver, **options), clients, 3, torch.float64)
     assert torch.equal(written.model, built_in.model)
-
-
-def test_fedrep_without_a_head_is_fedavg_and_without_a_body_local(make_clients):
-    clients, description = make_clients(COUNTS, (6,), 4)
-    model = mlp(description)
-    solver = solver_of(model, batch_size=8, epochs=2, momentum=0.9)
-    found = after(FedRep(model, solver, head=[]), clients, 3, torch.float64)
-    expected = after(FedAvg(model, solver), clients, 3, torch.float64)
-    assert torch.equal(found.body, expected.model)
-    # Whole batches: minibatches of heads are drawn from a stream of their own.
-    solver = solver_of(model, batch_size=64, momentum=0.9)
-    found = after(FedRep(model, solver, head=["*"]), clients, 3, torch.float64)
-    alone = after(Local(model, solver), clients, 3, torch.float64)
-    assert torch.allclose(found.heads, alone.models, atol=1e-12)
 
 
 def test_fedrep_trains_heads_before_the_body(make_clients):

@@ -92,7 +92,6 @@ def test_two_classes_have_one_output(name):
     [
         ("cnn", (784,), "classification", {}, r"samples of shape \(784,\); reshape them"),
         ("cnn", (5, 9), "classification", {}, "at least 6 x 6 pixels, but 'drawn' has 5 x 9"),
-        ("resnet34", (3, 8, 8), "classification", {"groups": 3}, "groups is 3; it must divide 64"),
         ("lstm", (80,), "sequence", {"weighting": "published"}, "does not count its labels"),
     ],
 )

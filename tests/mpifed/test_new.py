@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from mpifed.errors import EXIT_BAD_INPUT
 from mpifed.new.__main__ import KINDS, main
 
 
@@ -29,25 +28,6 @@ def test_two_files_are_written_and_python_reads_them(kind, tmp_path, monkeypatch
         assert "$" not in text and "my_own" in text
     said = capsys.readouterr().out
     assert "python -m mpifed.run" in said and "python -m pytest test_my_own.py" in said
-
-
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        (["metod", "own"], "'metod' is not a kind of component; did you mean 'method'?"),
-        (["method", "1x"], "cannot be the name of a module"),
-        (["method", "taken"], "taken.py exists; choose another name"),
-    ],
-)
-def test_bad_input_is_one_sentence_and_nothing_is_written(
-    words, message, tmp_path, monkeypatch, capsys
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "test_taken.py").touch()
-    assert main(words) == EXIT_BAD_INPUT
-    said = capsys.readouterr().err
-    assert message in said and len(said.splitlines()) == 1
-    assert files(tmp_path) == ["test_taken.py"]
 
 
 @pytest.mark.slow

@@ -48,20 +48,3 @@ def test_a_model_that_fails_for_large_batches_ends_the_run_with_its_place(nets, 
     assert "mpifed: model 'nets:Net', round 0: RuntimeError: too big a batch" in outcome.err
     assert 'nets.py", line 14, in forward' in outcome.err
     assert not (tmp_path / "out" / "DONE").exists()
-
-
-SHARED = {
-    "NET = nn.Linear(64, 10)\ndef Net(data):\n    return nn.Sequential(nn.Flatten(), NET)": "share",
-    "W = nn.Parameter(torch.zeros(64, 10))\nclass Net(nn.Module):\n    def __init__(self, data):\n"
-    "        super().__init__()\n        self.w = W\n    def forward(self, x):\n"
-    "        return x.flatten(1) @ self.w": "share",
-    "sizes = iter(range(3, 99))\ndef Net(data):\n    n = next(sizes)\n    return nn.Sequential("
-    "nn.Flatten(), nn.Linear(64, n), nn.Linear(n, 10))": "of different shapes",
-}
-
-
-@pytest.mark.parametrize("source", SHARED)
-def test_modules_that_share_or_differ_are_refused(source, nets, tmp_path):
-    outcome = nets(f"import torch; from torch import nn\n{source}")
-    assert outcome.code == 2 and SHARED[source] in outcome.err, outcome.err
-    assert not (tmp_path / "out").exists()

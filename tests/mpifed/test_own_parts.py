@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -12,8 +11,6 @@ import torch
 from commands import call, launch
 from on_ranks import unlike_one_rank
 
-from mpifed import state
-from mpifed.algorithms.base import Predictor
 from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.config.configuration import resolve
 from mpifed.data.base import Dataset, Description, Shards, Split
@@ -120,79 +117,6 @@ def test_what_parts_of_a_round_return_has_the_form_of_what_they_were_given(kind,
     done = call([*words, "--output", tmp_path / "run"], capfd)
     word = "correction.step" if kind is Forgets else kind.__name__
     assert done.code == 1 and word in done.err, done
-
-
-# What the methods of a user's algorithm return is checked; mistakes name class and method.
-
-
-WORDS_RETURNED = ("clients=2", "rounds=1", "data.n_test=5", "data.dimension=4", "model=linear")
-
-
-class PlainReturned(FedAvg):
-    """FedAvg without options."""
-
-    def __init__(self, model, local) -> None:
-        super().__init__(model, local)
-
-
-@dataclass(frozen=True)
-class Kept:
-    extra: torch.Tensor = state.client()
-
-
-class NoState(PlainReturned):
-    """Forgets to return the state."""
-
-    def round(self, state, clients, channel, draws):
-        super().round(state, clients, channel, draws)
-
-
-class NoPredictor(PlainReturned):
-    """Forgets to return the predictor."""
-
-    def deploy(self, state, clients, draws):
-        Predictor(state.model)
-
-
-class Undeclared(PlainReturned):
-    """Measures what it does not declare."""
-
-    columns = ("objective",)
-
-    def measure(self, state, clients, exchange, draws):
-        return {"objectives": 1.0}
-
-
-class Grows(PlainReturned):
-    """Returns a state whose model is longer than it was."""
-
-    def round(self, state, clients, channel, draws):
-        return replace(state, model=state.model.repeat(1, 2))
-
-
-class Sparse(PlainReturned):
-    """Keeps a tensor that no file can hold."""
-
-    def init(self, clients, exchange, draws, dtype):
-        return Kept(torch.eye(len(clients)).to_sparse())
-
-
-WRONG = {
-    NoState: "round returned NoneType; it must return FedAvgState",
-    Grows: "round returned a state whose model is",
-    Sparse: "extra is torch.sparse_coo",
-    NoPredictor: "deploy returned NoneType; it must return a Predictor",
-    Undeclared: "measure returned ['objectives']; columns declares objective",
-}
-
-
-@pytest.mark.parametrize("kind", WRONG, ids=lambda kind: kind.__name__)
-def test_a_wrong_result_names_class_and_method(kind, tmp_path, capfd):
-    words = [*WORDS_RETURNED, f"algorithm={__name__}:{kind.__name__}", "--output", tmp_path / "run"]
-    done = call(words, capfd)
-    assert done.code == 2, done
-    (line,) = done.err.splitlines()
-    assert f"algorithm '{kind.__name__}': " in line and WRONG[kind] in line
 
 
 # What a user's class declares is enforced in every configuration.

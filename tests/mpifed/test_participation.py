@@ -178,21 +178,6 @@ def test_a_merge_overwrites_only_what_it_may():
     assert again.optimizer.epochs.tolist() == [0, 1, 1]
 
 
-@pytest.mark.parametrize(
-    ("word", "expected"),
-    [
-        ("participation={name: dropout, rate: 1, recovery: 1}", "participation.rate is 1; it must"),
-        ("participation={name: dropout, rate: 0.1}", "participation.recovery is missing"),
-        ("participation={name: stragglers, rate: 0.1, late: never}", "participation.late is"),
-    ],
-)
-def test_what_cannot_be_is_refused(word, expected, tmp_path, capfd):
-    outcome = call([*TINY, word, "--output", tmp_path / "run"], capfd)
-    assert outcome.code == 2
-    assert expected in outcome.err
-    assert not (tmp_path / "run").exists()
-
-
 def test_partial_work_needs_local_steps(tmp_path, capfd):
     words = ["algorithm=user_components:Stepless", "participation={name: stragglers, rate: 0.5, "]
     words[1] += "late: partial}"

@@ -135,18 +135,6 @@ def test_what_is_none_of_these_is_refused_before_training(tmp_path, given, words
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("0-1 1_2", "edges: '1_2' is not of the form 0-1, 0-1:0.5 or 0>1:0.5"),
-        ("0-3", "edges: '0-3' must join two different nodes of 0 .. 2"),
-    ],
-)
-def test_bad_texts_of_edges_are_refused(text, words):
-    with pytest.raises(topologies.TopologyError, match=words):
-        topologies.build_graph("edges", nodes=3, edges=text)
-
-
 def test_texts_of_rounds_keep_every_bit():
     random = np.random.default_rng(0)
     for matrix in (W, SHIFT, in_turn(N, 3, random.random())):

@@ -13,11 +13,9 @@ import yaml
 import mpifed
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.config.experiments import apply_overrides, parse_overrides, read_experiment
-from mpifed.errors import InputError
 from mpifed.reproduce.__main__ import main
 from mpifed.reproduce.page import Row, best_of, paired_p, table_text
 from mpifed.reproduce.studies import Entry, Table, papers, runs_of, studies
-from mpifed.sweep.plan import check_same_run
 
 TINY = ["rounds=2", "clients=5", "data.n_test=20", "data.dimension=6", "seed=[0,1]"]
 
@@ -113,34 +111,6 @@ def test_a_finished_run_of_other_settings_is_refused(tmp_path, capfd):
         and "finished run of another configuration" in said
     )
     assert [path.name for path in tmp_path.iterdir()] == ["table-7"]
-
-
-def test_a_run_that_decided_how_it_steps_is_the_same_run(tmp_path):
-    asked = {"model": "cnn", "data": "digits", "clients": 2, "rounds": 1}
-    place = tmp_path / "run"
-    mpifed.run("synthetic-fedem", output=place, **asked)
-    stored = yaml.safe_load((place / "config.yaml").read_text())
-    assert stored["local"]["stepping"] != "auto"
-    mapping = apply_overrides(read_experiment("synthetic-fedem"), asked)
-    check_same_run(place, to_mapping(resolve(mapping)))
-    other = apply_overrides(mapping, {"local.lr": 0.7})
-    with pytest.raises(InputError, match=r"local\.lr"):
-        check_same_run(place, to_mapping(resolve(other)))
-
-
-def test_rows_that_share_runs_have_the_same_settings():
-    tuned = {label: {"local.lr": 0.3, "algorithm.mu": 7.0} for label in ("FedProx", "FedEM")}
-    known = studies("fedem")
-    shared = 0
-    for study in known.values():
-        for entry in (entry for entry in study.entries if entry.same_as):
-            of, label = entry.same_as
-            variant = next(iter(study.data))
-            mine = runs_of(study, variant, Path("out"), [0, 1], tuned, {})[entry.label]
-            theirs = runs_of(known[of], variant, Path("out"), [0, 1], tuned, {})[label]
-            assert mine == theirs
-            shared += 1
-    assert shared == 16
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from commands import TINY, call, rows
+from commands import rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from on_ranks import SMALL, content, differences, folder_of, run
@@ -191,17 +191,3 @@ def test_a_sample_is_the_same_on_any_number_of_ranks(tmp_path):
         run("synthetic-fedem", SAMPLED, folder / "one", Alone())
         found = differences(folder / "many", folder / "one")
     assert communicator.broadcast_object(found) == []
-
-
-@pytest.mark.parametrize(
-    ("word", "said"),
-    [
-        ("evaluation.sample=1.5", "evaluation.sample is 1.5"),
-        ("storage.samples=-1", "storage.samples is -1"),
-    ],
-)
-def test_a_wrong_share_is_refused(word, said, tmp_path, capfd):
-    ended = call([*TINY, word, "--output", tmp_path / "run"], capfd)
-    assert (ended.code, len(ended.messages)) == (2, 1)
-    assert said in ended.err
-    assert not (tmp_path / "run").exists()

@@ -85,21 +85,6 @@ def test_a_name_and_a_mapping_with_a_name_are_the_same_section(section):
     assert complete("compression", plain(made), "compression") == made
 
 
-@pytest.mark.parametrize(
-    ("section", "default", "message"),
-    [
-        (3, None, "here is 3; it must be a name, or a mapping with a name"),
-        (None, None, "here is empty; it must be a name, or a mapping with a name"),
-        ({"k": 3}, None, "it must be a name, or a mapping with a name"),
-        ({"name": 3}, "none", "here.name is 3; it must be a string"),
-    ],
-)
-def test_what_is_no_section_is_refused(section, default, message):
-    with pytest.raises(InputError) as refused:
-        named(section, "here", default)
-    assert message in str(refused.value)
-
-
 def test_a_default_stands_in_for_a_name():
     assert named(None, "here", "fmmc") == ("fmmc", {})
     assert named({"k": 3}, "here", "fmmc") == ("fmmc", {"k": 3})

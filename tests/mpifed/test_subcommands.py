@@ -108,3 +108,21 @@ def test_run_is_the_same_command_and_is_guarded_under_mpirun(tmp_path):
     assert failed.returncode != 0
     (line,) = [line for line in failed.stderr.splitlines() if line.startswith("mpifed: ")]
     assert "rank 1 on" in line and "was killed by SIGKILL" in line
+
+
+def test_another_number_of_ranks_is_refused_without_torch(tmp_path):
+    program = (
+        "import sys; from mpifed.launch import main\n"
+        "print(main(['--expect-ranks', '3']), 'torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(),
+        cwd=tmp_path,
+    )
+    assert done.stdout == "2 False\n", done
+    assert "--expect-ranks says 3, but MPI started 1" in done.stderr
+    assert list(tmp_path.iterdir()) == []

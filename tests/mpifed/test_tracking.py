@@ -145,23 +145,6 @@ def test_a_tracker_that_blocks_holds_nothing_up(caplog) -> None:
     blocked.set()
 
 
-def test_quick_rounds_are_sent_together() -> None:
-    class Counting(Fake):
-        calls = 0
-
-        def send(self, rows) -> None:
-            type(self).calls += 1
-            super().send(rows)
-
-    made = Counting()
-    sending = Sending("mlflow", lambda: made)
-    for round in range(500):
-        sending.row(round, {"test_loss": float(round)})
-    sending.close("finished")
-    assert [round for round, _ in made.rows] == list(range(500)) and made.ends == ["finished"]
-    assert Counting.calls < 10
-
-
 def test_a_wrong_name_or_a_missing_package_is_refused_and_nothing_written(
     tmp_path: Path, capfd, monkeypatch
 ) -> None:
@@ -186,17 +169,6 @@ def test_a_wrong_name_or_a_missing_package_is_refused_and_nothing_written(
     monkeypatch.setitem(sys.modules, "wandb", broken)
     check_tracker("wandb")
     assert not (tmp_path / "run").exists()
-
-
-def test_the_environment_names_a_tracker_for_commands(tmp_path: Path, fake, capfd, monkeypatch):
-    monkeypatch.setenv("MPIFED_TRACK", "tensorboard")
-    assert call([*TINY, "--output", tmp_path / "run"], capfd).code == 0
-    assert [round for round, _ in fake[0].rows] == [0, 2, 4]
-    mpifed.run(**SMALL, output=tmp_path / "program")
-    assert len(fake) == 1
-    monkeypatch.setenv("MPIFED_TRACK", "tensorbord")
-    wrong = call([*TINY, "--output", tmp_path / "no"], capfd)
-    assert wrong.code == 2 and "track is 'tensorbord'; did you mean 'tensorboard'" in wrong.err
 
 
 def test_wandb_gets_a_run_of_the_same_id_and_no_questions(tmp_path: Path, monkeypatch) -> None:

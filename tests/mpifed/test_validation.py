@@ -9,7 +9,6 @@ import h5py
 import numpy as np
 import pytest
 import torch
-import yaml
 from commands import call
 
 import mpifed
@@ -150,32 +149,3 @@ def test_optima_of_other_training_samples_are_refused(tmp_path, capfd):
     outcome = call(["flix-tags", *words, "--output", tmp_path / "held"], capfd)
     assert outcome.code == 2
     assert "evaluation.validation_fraction is 0.0 there, 0.25 here" in outcome.messages[0]
-
-
-def test_the_plan_counts_them(capfd):
-    words = [f"{key}={value}" for key, value in FLIX_TAGS.items()]
-    samples = []
-    for more, expected in (
-        ([], "36 training and 18 test samples"),
-        (["evaluation.validation_fraction=0.25"], "27 training, 9 validation and 18 test samples"),
-        (["evaluation.validation_split=true"], "36 training, 15 validation and 18 test samples"),
-    ):
-        outcome = call(["flix-tags", *words, *more, "--dry-run"], capfd)
-        assert outcome.code == 0
-        assert expected in outcome.out
-        (line,) = (line for line in outcome.out.splitlines() if line.startswith("memory"))
-        samples.append(int(line.split()[1].replace(",", "")))
-    of_one = 41 * 4 + 8
-    assert samples == [69 * of_one, 54 * of_one, 69 * of_one]
-
-
-def test_a_run_of_before_there_was_validation_goes_on(tmp_path, capfd):
-    target = tmp_path / "run"
-    mpifed.run("flix-tags", output=target, **FLIX_TAGS)
-    config = yaml.safe_load((target / "config.yaml").read_text())
-    for added in ("validation_fraction", "validation_split", "unseen_shares"):
-        del config["evaluation"][added]
-    (target / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
-    words = [f"{key}={value}" for key, value in FLIX_TAGS.items()] + ["rounds=3", "--resume"]
-    assert call(["flix-tags", *words, "--quiet", "--output", target], capfd).code == 0
-    assert (target / "DONE").exists()

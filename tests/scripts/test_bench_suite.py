@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -91,53 +89,5 @@ def test_an_exchange_is_told_beside_bare_mpi(suite, capsys, monkeypatch):
     assert found["gossip_rows"]["value"] == round(6 / 7, 3)
 
 
-def test_a_start_is_measured(monkeypatch, capsys):
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    import bench_startup
-
-    own = Path(sys.executable).parent / "mpirun"
-    found = str(own) if own.exists() else shutil.which("mpirun")
-    if found is None:
-        pytest.skip("no mpirun on the PATH")
-    monkeypatch.setenv("MPIRUN", found)
-    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"):
-        monkeypatch.setenv(name, "1")
-        monkeypatch.setenv(f"{name}_CONFIRM", "1")
-    monkeypatch.setenv("OMPI_MCA_rmaps_base_oversubscribe", "1")
-    monkeypatch.setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
-    monkeypatch.setattr(bench_startup, "LONGEST", 120.0)
-    words = ("synthetic-fedem", "clients=2", "rounds=1", "--output")
-    monkeypatch.setattr(bench_startup, "WORDS", words)
-    bench_startup.startup((2,), 1)
-    (one,) = figures(capsys.readouterr().out)
-    assert one["name"] == "startup" and one["detail"]["ranks"] == 2
-    assert one["value"] > 0 and one["detail"]["cpu_seconds"] > 0
-    assert one["detail"]["memory_mib"] > 100 and one["detail"]["preforked"]
-
-
 def line(name, value, **detail):
     return json.dumps({"name": name, "value": value, "unit": "CPU s a round", "detail": detail})
-
-
-def test_the_page_shows_what_was_measured(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    import bench_page
-
-    lines = tmp_path / "lines"
-    ratios = {"cpu_ratio": 1.25, "numbers": 1000, "whole_over_float32": 7.5, "seconds": {}}
-    lines.write_text(
-        "slurm says hello\n"
-        + line("local_linear", 0.25, wall=0.5, all=[0.25], repeats=5, clients=60)
-        + "\n"
-        + line("server_sum", 1.125, **ratios)
-        + "\n"
-        + line("startup", 12.5, ranks=100, cpu_seconds=20.25, memory_mib=3000, cores=2, all=[12.5])
-    )
-    assert bench_page.main([str(lines), str(tmp_path)]) == 0
-    text = (tmp_path / "benchmarks_page.md").read_text()
-    assert "| `local_linear` | 0.25 | 0.5 | clients: 60 |" in text
-    assert (
-        "| `server_sum` | 1,000 | 1.125 | 1.25 | whole sum over a float32 Allreduce: 7.5 |" in text
-    )
-    assert "| 100 | 12.5 | 20.25 | 3,000 | 2 |" in text
-    assert (tmp_path / "benchmarks.png").read_bytes().startswith(b"\x89PNG")

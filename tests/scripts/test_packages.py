@@ -9,7 +9,6 @@ import jinja2
 import yaml
 from distributions import ROOT
 from packaging.requirements import Requirement
-from packaging.version import Version
 
 import mpifed
 
@@ -65,24 +64,6 @@ def sections() -> dict[str, str]:
     """The sections of the definition by name, without the header."""
     parts = re.split(r"^%(\w+)\n", DEFINITION, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
-
-
-def test_the_apptainer_definition_names_the_wheel_and_files_that_there_are() -> None:
-    wheel = f"mpifed-{mpifed.__version__}-py3-none-any.whl"
-    copied = dict(line.split() for line in sections()["files"].splitlines() if line.strip())
-    assert set(copied.values()) == {"/opt/mpifed/"}
-    assert set(copied) == {f"dist/{wheel}", "constraints.txt"}
-    assert (ROOT / "constraints.txt").is_file()
-    named = set(re.findall(r"mpifed-[0-9][^\s\"\[]*", DEFINITION))
-    assert named == {wheel}
-    post = sections()["post"]
-    assert "--constraint /opt/mpifed/constraints.txt" in post
-    for extra in re.findall(r"\.whl\[([^\]]*)\]", post):
-        assert set(extra.split(",")) <= set(PROJECT["optional-dependencies"])
-    assert f"image.version {mpifed.__version__}\n" in sections()["labels"]
-    version = re.search(r"^From: python:(\S+?)-", DEFINITION, re.MULTILINE)
-    assert version is not None
-    assert Version(version[1]) in Requirement(f"x{PROJECT['requires-python']}").specifier
 
 
 def test_the_change_log_and_the_package_name_one_version() -> None:

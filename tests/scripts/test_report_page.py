@@ -58,24 +58,6 @@ def test_it_loads_nothing_and_its_elements_are_closed(compared):
     assert_alone(page_of(compared))
 
 
-def test_it_has_every_part(compared):
-    tags = parsed(page_of(compared, words=["mpifed", "report", "my runs"]))
-    headings = {a["id"] for t, a in tags.found if t == "section"}
-    assert headings == {
-        "results", "paired", "curves", "distribution", "mixtures", "consensus", "settings",
-        "time", "warnings", "runs",
-    }  # fmt: skip
-    words = " ".join(tags.words)
-    assert "mpirun -n 4 python -m mpifed.run" in words
-    assert "mpifed report 'my runs'" in words
-    assert "warning: <b>steps</b> are large" in words  # as text, not as an element
-    assert "D-FedEM" in words
-    switched = {a["data-x"] for t, a in tags.found if t == "figure" and "data-x" in a}
-    assert switched == {"rounds", "bits", "seconds"}
-    focus = [a for t, a in tags.found if t == "svg" and a.get("class") == "panel"]
-    assert focus and all(a["tabindex"] == "0" and a["aria-label"] for a in focus)
-
-
 def test_intervals_and_paired_differences_are_students(compared):
     words = " ".join(parsed(page_of(compared, against="FedAvg")).words)
     # Accuracies at the last round are final - 0.25 exp(-40 / 12): 73.1, 74.1, 75.1 and so on; with
@@ -162,50 +144,6 @@ def test_pictures_in_three_formats_with_texts_of_ones_own(compared, tmp_path, ca
     again = tmp_path / "again"
     assert main([*runs, "--output", str(again), "--format", "svg", *words[2:]]) == 0
     assert (again / "test-accuracy-rounds.svg").read_text() == drawing
-
-
-@pytest.mark.parametrize(
-    ("words", "part"),
-    [
-        (["--format", "gif"], "--format is 'gif'; it must be some of png, svg, pdf, or none"),
-        (["--size", "3"], "it must be WIDTHxHEIGHT in inches"),
-        (["--size", "3x900"], "both sides must be from 1 to 50 inches"),
-        (["--font", "DejaVu Snas"], "did you mean 'DejaVu Sans'?"),
-        (["--font-size", "0"], "it must be from 4 to 40 points"),
-        (["--title", "accuracy"], "it must be NAME=TEXT"),
-        (["--title", "test-acuracy=A"], "did you mean 'test-accuracy'?"),
-        (["--label", "FedEm=A"], "did you mean 'FedEM'?"),
-    ],
-)
-def test_options_of_pictures_are_refused_in_one_sentence(words, part, tmp_path, capfd):
-    run = write_run(tmp_path / "run")
-    assert main([str(run), "--output", str(tmp_path / "out"), *words]) == 2
-    error = capfd.readouterr().err
-    assert part in error
-    assert error.count("\n") == 1
-    assert not (tmp_path / "out").exists()
-    if words[0] == "--format":
-        assert main([str(run), *words]) == 2
-        assert "needs --output" in capfd.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_hundred_runs_of_a_thousand_rows_are_at_most_5_mb(tmp_path):
-    draws = np.random.default_rng(0)
-    for k in range(100):
-        name = ("fedem", "fedavg", "local", "fedprox")[k % 4]
-        local = {"lr": 0.01 * (1 + k // 4)}
-        run = write_run(tmp_path / str(k), algorithm={"name": name}, local=local)
-        header = (run / "metrics.csv").read_text().splitlines()[0]
-        noise = draws.normal(0, 0.005, 1000)
-        rows = [
-            f"{r},{r / 80},{1 + e},{0.5 + e},{1 + e},{0.6 + e},{0.5 + e},0.4,0.05,4,{r * 96640},"
-            f"{r * 96640},,{'0' * 64}"
-            for r, e in enumerate(noise)
-        ]
-        (run / "metrics.csv").write_text("\n".join([header, *rows]) + "\n")
-    text = page_of(tmp_path)
-    assert len(text.encode()) <= 5_000_000
 
 
 GOSSIP = {"name": "gossip", "topology": None, "weights": None, "schedule": {"name": "static"}}

@@ -109,12 +109,3 @@ def test_two_sides_that_swap_never_mix():
     matrix = mixing_matrix(nx.cycle_graph(4), "fmmc", self_loops=False)
     assert mixing_time(matrix) == math.inf
     assert describe(nx.cycle_graph(4), matrix)["bytes_to_accuracy"] is None
-
-
-def test_what_has_no_value_is_none():
-    graph = nx.empty_graph(3)
-    record = describe(graph, mixing_matrix(graph, "metropolis_hastings"))
-    assert record["connected"] is False
-    assert record["slem"] == 1
-    for key in ("diameter", "mixing_time", "lower_bound", "certified_gap", "family", "seed"):
-        assert record[key] is None

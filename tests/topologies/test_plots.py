@@ -1,4 +1,3 @@
-import networkx as nx
 import numpy as np
 import pytest
 
@@ -25,16 +24,6 @@ def test_graphs(matrix, tmp_path):
     assert drawn(plots.draw_graph(silent), tmp_path)
     idle = MixingMatrix(3, np.array([[0, 1], [1, 2]]), np.array([0.5, 0.0]))
     assert drawn(plots.draw_graph(idle), tmp_path)
-
-
-def test_matrices_and_spectra(matrix, tmp_path):
-    figure = plots.heat_map(mixing_matrix(nx.star_graph(6), "best_constant"))
-    low, high = figure.axes[0].images[0].get_clim()
-    assert low == -high < 0
-    assert drawn(figure, tmp_path)
-    figure = plots.spectrum_plot({"a": matrix, "b": one_peer_exponential(9).matrix(1)})
-    assert figure.axes[0].lines[0].get_ydata()[0] == pytest.approx(1)
-    assert drawn(figure, tmp_path)
 
 
 def test_decay_and_rounds(matrix, tmp_path):

@@ -57,20 +57,6 @@ def test_every_candidate_can_be_built(n):
     assert len({record["label"] for record in every}) == len(every)
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["--budget", "degre=3"], "Unknown budget 'degre'; did you mean 'degree'"),
-        (["--budget", "bytes=1"], "none of 3 candidates keeps the budget bytes=1; the least are"),
-    ],
-)
-def test_bad_budgets_are_refused(words, expected, capsys):
-    graphs = ["ring", "complete", "one_peer_exponential:n=6"]
-    assert main(["rank", *graphs, "--n", "6", *words]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert expected in line
-
-
 def test_the_command_ranks_given_candidates(tmp_path, capsys):
     graphs = ["ring", "complete", "one_peer_exponential:n=8"]
     words = ["--n", "8", "--by", "messages", "--csv", str(tmp_path / "out.csv")]

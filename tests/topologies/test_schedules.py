@@ -316,24 +316,8 @@ def of_round(n, round, *, until=9):
     return np.eye(n) if round < until else np.eye(n - 1)
 
 
-def test_a_function_of_the_round_is_a_schedule_whose_matrices_are_checked():
-    schedule = build_schedule(f"{__name__}:of_round", 4, until=3)
-    assert schedule.period is None and schedule.matrix(2).n == 4
-    with pytest.raises(TopologyError, match="for round 3: n is 4"):
-        schedule.matrix(3)
-
-
 def failing(*arguments, **options):
     raise KeyError("spokes")
-
-
-def test_what_a_users_function_raises_is_raised_as_it_is():
-    own = f"{__name__}:failing"
-    for build in (build_graph, build_schedule):
-        with pytest.raises(KeyError, match="spokes"):
-            build(own, 4)
-    with pytest.raises(KeyError, match="spokes"):
-        mixing_matrix(graph_of(8), own)
 
 
 def test_the_static_schedule_keeps_what_is_known_of_its_weights():

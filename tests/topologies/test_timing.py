@@ -158,16 +158,3 @@ def test_graphml_with_coordinates_keeps_given_latencies(tmp_path):
     net = read_network(tmp_path / "map.graphml")
     assert net.latency[0, 1] == 0.5
     assert net.latency[1, 2] == pytest.approx(latency_over(6371 * math.radians(10)))
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (GML.replace("47.37", "147.37"), "latitude of 0 147.37, which must be a number from -90"),
-        ("graph [", "is not a GML file"),
-    ],
-)
-def test_bad_maps_are_refused(tmp_path, text, words):
-    (tmp_path / "map.gml").write_text(text)
-    with pytest.raises(TopologyError, match=words):
-        read_network(tmp_path / "map.gml")

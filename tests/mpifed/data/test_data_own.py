@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import lzma
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -157,45 +156,6 @@ def refused(message: str, *arguments, n_clients: int = 3, **options):
         of_arrays(mpifed.arrays(*arguments, **options), n_clients)
 
 
-def test_arrays_that_do_not_fit_are_refused():
-    refused(r"x has 90 samples, but targets have the shape \(80,\)", X, Y[:80])
-    refused(r"x has 90 samples, but clients have the shape \(9,\)", X, Y, clients=WHOSE[:9])
-    refused(r"of shape \(90,\)", X[:, 0], Y)
-    refused("x of sample 1 has a value that is not finite", [[1.0], [np.nan]], [0, 1])
-    refused("x is <U1 .* must hold numbers", [["a"], ["b"]], [0, 1])
-    refused(
-        "rows have different lengths",
-        [[1.0], [1.0, 2.0]],
-        [0, 1],
-    )
-    refused("each client must be a whole number or a text", X, Y, clients=X[:, 0])
-    refused("marks of test samples must be 0 or 1", X, Y, is_test=Y)
-    refused(r"labels have the shape \(90, 4\)", X, X, task="classification")
-    refused("each label must be a whole number or a text", X, X[:, 0], task="classification")
-    refused("a target is not finite", X, np.where(Y > 1, np.nan, 0.0))
-    refused("neither 0 nor 1", X, Y, task="multi_label")
-    refused("there are no targets, but data.task is 'regression'", X, task="regression")
-    refused("clients is 3, but only 1 sources", X, Y, clients=np.zeros(90, int))
-    refused("has targets already, but y is given too", Pairs(), Y)
-    refused("must hold pairs", _Singles())
-    refused("no client of each sample is given", X, Y, partition="natural")
-    with pytest.raises(InputError, match="have different shapes, as"):
-        mpifed.arrays(_Ragged())
-
-
-class _Singles(Dataset):
-    def __len__(self) -> int:
-        return 3
-
-    def __getitem__(self, number: int):
-        return X[number]
-
-
-class _Ragged(_Singles):
-    def __getitem__(self, number: int):
-        return X[number, : number + 1], 0
-
-
 def test_arrays_changed_in_between_are_refused():
     own = X + 17
     data = mpifed.arrays(own, Y)
@@ -249,33 +209,6 @@ def test_npz_files(tmp_path: Path):
     dataset = npz(path, label=None, test="marks", split="published", partition="iid")
     assert dataset.description.task == "unlabelled"
     assert dataset.description.n_test.sum() == (Y == 1).sum()
-
-
-def test_bad_npz_files_are_refused(tmp_path: Path):
-    path = tmp_path / "own.npz"
-    np.savez(path, x=X, y=Y, objects=np.array([{}], object))
-    for options, message in (
-        ({"features": "X"}, "data.features is 'X', but .* no such column; .*allowed"),
-        ({"client": "who"}, "data.client is 'who'"),
-        ({"features": "objects"}, "cannot be read"),
-        ({"partition": "natural"}, "no client of each sample is given"),
-    ):
-        with pytest.raises(InputError, match=message):
-            npz(path, **options)
-    whole = path.read_bytes()
-    for content in (b"", b"text", whole[:-30], whole[:300] + bytes(300) + whole[600:]):
-        path.write_bytes(content)
-        with pytest.raises(InputError, match="cannot be read"):
-            npz(path)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        head = b"\x93NUMPY\x01\x00v\x00" + b"{'descr': '<f8', 'fortran_order': False, 'shape': "
-        text = head + b"(1000000000000, 1)}".ljust(118 - len(head) + 10 - 1) + b"\n"
-        archive.writestr("x.npy", text)
-        archive.writestr("y.npy", text)
-    with pytest.raises(InputError, match="cannot be read"):
-        npz(path)
-    with pytest.raises(InputError, match="no such file"):
-        npz(tmp_path / "nowhere.npz")
 
 
 CSV = "age,whose,risk,dose\n" + "".join(

@@ -452,19 +452,6 @@ def dealt(source: Source, n_clients: int = 3, further=None, **options) -> DealtD
     return DealtDataset(lambda: source, further or {}, n_clients, 0, Alone(), **options)
 
 
-@pytest.mark.parametrize(
-    ("source", "options", "message"),
-    [
-        (made(60), {"partition": "natural"}, "has no sources to deal by; allowed: contiguous"),
-        (made(60, task="regression"), {}, r"'dirichlet', but 'made' has no labels .* allowed: con"),
-        (made(60), {"split": "published"}, "no published test part"),
-    ],
-)
-def test_what_the_samples_do_not_have_is_refused(source, options, message):
-    with pytest.raises(InputError, match=message):
-        dealt(source, **options)
-
-
 @given(st.floats(0.2, 1), seeds)
 def test_a_fraction_is_drawn_before_dealing(fraction, seed):
     options = {"partition": "iid", "fraction": fraction, "seed": seed}

@@ -160,13 +160,3 @@ BAD = {
     "a label too high": (rewritten(labels=[10] * 40), r"not among 0 \.\. 9"),
     "nothing": (lambda folder: [path.unlink() for path in folder.iterdir()], "no file 'data_ba"),
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_other_layouts_are_refused(tmp_path: Path, case: str):
-    write_cifar_10(tmp_path)
-    change, message = BAD[case]
-    change(tmp_path)
-    with pytest.raises(InputError, match=message) as refused:
-        cifar_10(tmp_path)
-    assert str(tmp_path) in str(refused.value)

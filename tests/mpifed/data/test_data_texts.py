@@ -199,27 +199,6 @@ def test_a_fraction_of_all_windows_is_drawn_by_the_seed(tmp_path_factory, fracti
     )
 
 
-def test_the_only_file_of_the_common_folder_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    folder = tmp_path / "shakespeare"
-    folder.mkdir()
-    (folder / "play.txt").write_text(play_of([200, 300]))
-    monkeypatch.delenv("MPIFED_DATA", raising=False)
-    with pytest.raises(InputError, match=r"data\.raw is empty and MPIFED_DATA is"):
-        Shakespeare(2, 0, Alone(), sequence_length=5)
-    monkeypatch.setenv("MPIFED_DATA", str(tmp_path))
-    about = Shakespeare(2, 0, Alone(), sequence_length=5).description
-    assert about.source == "shakespeare-play"
-    assert Shakespeare(2, 0, Alone(), path="play.txt", sequence_length=5).description.n_clients == 2
-    (folder / "other.txt").write_text("R:\nno")
-    with pytest.raises(InputError, match=r"holds 2 files \(other\.txt, play\.txt\); data"):
-        Shakespeare(2, 0, Alone(), sequence_length=5)
-    monkeypatch.setenv("MPIFED_DATA", str(folder))
-    with pytest.raises(InputError, match=r"MPIFED_DATA is '.*shakespeare', but there is no such"):
-        Shakespeare(2, 0, Alone(), sequence_length=5)
-
-
 def test_the_description_of_a_text(tmp_path: Path):
     path = tmp_path / "play.txt.gz"
     path.write_bytes(gzip.compress(play_of([200, 300, 60]).encode()))

@@ -12,7 +12,7 @@ import torch
 
 from mpifed.data.base import Description
 from mpifed.errors import InputError
-from mpifed.io.weights import load_weights, read_tensors
+from mpifed.io.weights import read_tensors
 from mpifed.models.mobilenet import mobilenet_v2
 from mpifed.models.resnet import resnet18
 
@@ -122,15 +122,6 @@ def test_what_wrappers_put_before_names_is_taken_off(stored, tmp_path, wrapper):
     with pytest.warns(UserWarning, match=f"all names begin with '{wrapper}', which was taken off"):
         found = narrow(weights=str(wrapped)).state_dict()
     assert all(torch.equal(found[name], tensor) for name, tensor in stored[1].items())
-
-
-def test_a_module_that_has_such_names_itself_keeps_them(tmp_path):
-    wrapped = torch.nn.DataParallel(torch.nn.Linear(2, 1))
-    torch.save(wrapped.state_dict(), tmp_path / "own.pt")
-    load_weights(wrapped, tmp_path / "own.pt", "module")
-    with pytest.raises(InputError, match=r"has no classifier module\.weight"):
-        torch.save(wrapped.module.state_dict(), tmp_path / "bare.pt")
-        load_weights(wrapped, tmp_path / "bare.pt", "module")
 
 
 @pytest.mark.parametrize("script", [False, True])
