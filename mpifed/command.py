@@ -9,21 +9,14 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, InputError, RunError, closest, complain
 from topologies.inputs import choice_in, number, sentence
 
-N = TypeVar("N", int, float)
-
 
 class Parser(argparse.ArgumentParser):
     """argparse, except that a wrong argument raises ``InputError``."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.register("type", int, _plain(int))
-        self.register("type", float, _plain(float))
 
     def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> Any:
         """As argparse; all other parsing methods call this one."""
@@ -57,17 +50,6 @@ def program(subcommand: str) -> str:
     started = Path(sys.argv[0])
     dispatched = started.name == "mpifed" or started.parts[-2:] == ("mpifed", "__main__.py")
     return f"{started_as()} {subcommand}" if dispatched else f"python -m mpifed.{subcommand}"
-
-
-def _plain(kind: Callable[[str], N]) -> Callable[[str], N]:
-    """Return ``kind`` restricted to texts that mean the same number outside Python."""
-
-    def read(text: str) -> N:
-        if not text.isascii() or "_" in text:
-            raise ValueError
-        return kind(text)
-
-    return read
 
 
 def carried_out(command: str, action: Callable[[], int]) -> int:

@@ -21,11 +21,6 @@ EXIT_BAD_INPUT = 2
 EXIT_STOPPED = 75
 
 
-def text_of(error: BaseException) -> str:
-    """Return the text of an exception."""
-    return str(error)
-
-
 def one_line(text: str, longest: int = 200) -> str:
     """Return a foreign text for a message: its beginning, on one printable line."""
     return "".join(each if each.isprintable() else " " for each in text[:longest])

@@ -3,33 +3,154 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import functools
+import importlib
+import io
 import os
 import signal
-from collections.abc import Callable, Iterator
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mpifed import __version__
-from mpifed.command import Parser, program, say, whole
-from mpifed.errors import EXIT_FINISHED, EXIT_STOPPED, InputError
-from mpifed.reporting import reporting, started
+from mpifed.command import Parser, discard_output, program, say, whole
+from mpifed.components.tables import LISTS, TABLES
+from mpifed.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_FAILED,
+    EXIT_FINISHED,
+    EXIT_STOPPED,
+    AgreedInputError,
+    InputError,
+    PeerFailure,
+    RunError,
+    StopRequested,
+    complain,
+    in_words,
+)
 from mpifed.tracking import TRACK_VARIABLE, TRACKERS
 from mpifed.watchdog.guard import skip_teardown
-from mpifed.watchdog.heartbeat import set_stall_limit, since_start, waiting, watched
+from mpifed.watchdog.heartbeat import (
+    failure_reported,
+    hosted_clients,
+    set_failure,
+    set_stall_limit,
+    since_start,
+    waiting,
+    watched,
+)
 from mpifed.watchdog.launcher import launched_rank, release_signals
+from mpifed.watchdog.shared_memory import remove_segments, segments_of
+
+# Begins the messages of a run.
+NAME = "mpifed"
+
+# Seconds that a rank waits to be ended by the rank that reports a failure.
+PATIENCE = 30.0
+
+# Delay of a rank's failure report for each rank before it, and the longest delay; seconds.
+TURN, LONGEST_TURN = 0.1, 10.0
+
+
+def bound_threads() -> None:
+    """Bound thread pools, before numpy and torch start them; ``threads=`` raises them again."""
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")
+
+
+def started(prepare: Callable[[], Callable[[], int]], command: str = NAME) -> int:
+    """Prepare a command and carry it out; return its exit code."""
+    bound_threads()
+    if os.environ.get("MPIFED_DEBUG") == "1":
+        faulthandler.enable()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A name that the terminal cannot show must not end a run that has succeeded.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        action = prepare()
+    except InputError as error:
+        return _fail_early(command, str(error), EXIT_BAD_INPUT)
+    except SystemExit:
+        raise  # after --help or --version
+    except KeyboardInterrupt:
+        return _fail_early(command, "interrupted", EXIT_FAILED)
+    except BaseException as error:
+        return _fail_early(command, in_words(error), EXIT_FAILED)
+    return action()
+
+
+def reporting(communicator: Any, action: Callable[[], int], command: str = NAME) -> int:
+    """Return the exit code of ``action``; a failure ends the whole job with one message."""
+
+    def fail(message: str, code: int) -> int:
+        return _fail(command, communicator, message, code)
+
+    try:
+        return action()
+    except AgreedInputError as error:
+        if communicator.rank == 0:
+            complain(command, str(error))
+        return EXIT_BAD_INPUT
+    except InputError as error:
+        return fail(str(error), EXIT_BAD_INPUT)
+    except RunError as error:
+        return fail(str(error), EXIT_FAILED)
+    except StopRequested as error:
+        # Of this rank alone; the others still wait for it.
+        return fail(str(error), EXIT_STOPPED)
+    except KeyboardInterrupt:
+        return fail("interrupted", EXIT_FAILED)
+    except BrokenPipeError:
+        discard_output()
+        return fail("standard output was closed", EXIT_FAILED)
+    except PeerFailure:
+        # The rank that failed reports it, and its abort ends this wait.
+        time.sleep(PATIENCE)
+        return fail("another rank failed and did not say why", EXIT_FAILED)
+    except BaseException as error:
+        # A user's component may raise anything, SystemExit included.
+        return fail(in_words(error), EXIT_FAILED)
+
+
+def _fail_early(command: str, message: str, code: int) -> int:
+    """Report a failure before ranks can communicate: on rank 0, or through this rank's guard."""
+    if launched_rank() in (None, 0):
+        complain(command, message)
+    else:
+        set_failure(message)
+    return code
+
+
+def _fail(command: str, communicator: Any, message: str, code: int) -> int:
+    """Report a failure of this rank and end the whole job."""
+    if communicator.size == 1:
+        complain(command, message)
+        return code
+    if communicator.rank != 0:
+        # A failure of several ranks is reported by the first of them; its abort ends this wait.
+        time.sleep(min(LONGEST_TURN, 1.0 + TURN * communicator.rank))
+    complain(
+        command, f"rank {communicator.rank} on {socket.gethostname()}{hosted_clients()}: {message}"
+    )
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    failure_reported(code)
+    remove_segments(segments_of(os.getpid()))
+    communicator.abort(code)
+    return code
+
 
 # Options that have ended, with what takes their place.
 RETIRED = {
-    "--plan": "use --dry-run for bytes and memory; docs/slurm.md says how to learn a job's size",
+    "--plan": "use --dry-run for bytes and memory; docs/slurm.md says how to learn a job's size"
 }
 
-KINDS = (
-    *("experiments", "algorithms", "datasets", "models", "exchanges", "participation"),
-    *("topologies", "weights", "schedules", "corrections", "compressors", "aggregators"),
-    *("attacks", "surrogates"),
-)
+KINDS = ("experiments", *LISTS.values())
 
 
 def parser() -> Parser:
@@ -155,12 +276,6 @@ class Words:
 _known: dict[tuple[str, ...], Words] = {}
 
 
-def remember_words(arguments: list[str]) -> Words:
-    """Read the words of a command for the ranks that are forked from this process."""
-    words = _known[tuple(arguments)] = read_words(arguments)
-    return words
-
-
 def read_words(arguments: list[str]) -> Words:
     """Read the words of a command, and check all names in them, without torch and MPI."""
     for word, instead in RETIRED.items():
@@ -278,3 +393,39 @@ def _show(text: str) -> int:
     if launched_rank() in (None, 0):
         say(text)
     return EXIT_FINISHED
+
+
+# What all ranks of a run import, imported once for those of a node before they are forked.
+LIBRARIES = ("numpy", "torch")
+RUN = ("h5py", "mpifed.api", "mpifed.training.train", "mpifed.mpi.node", "mpifed.mpi.star")
+
+
+def preload(words: list[str]) -> None:
+    """Import what ``mpifed run`` needs with these words."""
+    bound_threads()
+    known = _known[tuple(words)] = read_words(words)
+    if known.options.list is not None:
+        return
+    for name in LIBRARIES:
+        importlib.import_module(name)
+    from mpifed.mpi.communicator import import_mpi
+
+    with contextlib.suppress(ImportError, RuntimeError):  # no MPI: one rank runs without
+        import_mpi()
+    for name in RUN:
+        importlib.import_module(name)
+    if known.mapping is not None:
+        _import_components(known.mapping)
+    sys.modules["threadpoolctl"].threadpool_info()  # it remembers where libraries are
+
+
+def _import_components(mapping: Mapping[str, Any]) -> None:
+    """Import the shipped components that a configuration names, and read their options."""
+    from mpifed.components.registry import find, named
+    from mpifed.components.schema import options_of
+    from mpifed.config.experiments import DEFAULTS
+
+    for section, default in DEFAULTS.items():
+        name, _ = named(mapping.get(section, default), section, default)
+        if name in TABLES[section]:
+            options_of(find(section, name))

@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mpifed.command import Parser, carried_out, program
 from mpifed.config.configuration import check_names
 from mpifed.config.experiments import apply_overrides, parse_overrides
-from mpifed.errors import (
-    EXIT_BAD_INPUT,
-    EXIT_FINISHED,
-    InputError,
-    closest,
-    complain,
-    text_of,
-)
+from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, closest, complain
 from mpifed.report.runs import run_directories
 from mpifed.results.configurations import read_stored
 from mpifed.results.run_directories import check_output
@@ -51,7 +44,7 @@ def main(words: Sequence[str] | None = None) -> int:
         found = {run: _retimed(run, overrides) for run in targets}
         _write(found, targets)
     except InputError as error:
-        complain("mpifed.retime", text_of(error))
+        complain("mpifed.retime", str(error))
         return EXIT_BAD_INPUT
     for run, times in found.items():
         was = "" if times.before is None else f", was {times.before[-1]:.6g} s"

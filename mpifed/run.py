@@ -35,7 +35,7 @@ def _launch(words: list[str]) -> int:
 
 
 def _preload(words: list[str]) -> None:
-    from mpifed.preload import preload
+    from mpifed.launch import preload
 
     preload(words)
 

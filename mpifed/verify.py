@@ -31,7 +31,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def verified(words: list[str]) -> int:
     """Run the command in this process without a guard; the words are those of ``main``."""
-    from mpifed import launch, reporting
+    from mpifed import launch
     from mpifed.results.configurations import read_stored
     from mpifed.results.run_directories import check_finished, chosen_rounds
     from mpifed.watchdog.launcher import launched_rank
@@ -53,9 +53,9 @@ def verified(words: list[str]) -> int:
             return lambda: subprocess.run(command, env=own, check=False).returncode
         communicator = launch.world_of_ranks()
         action = _action(directory, rounds, communicator, options.quiet)
-        return lambda: reporting.reporting(communicator, action, "mpifed.verify")
+        return lambda: launch.reporting(communicator, action, "mpifed.verify")
 
-    return reporting.started(prepared, "mpifed.verify")
+    return launch.started(prepared, "mpifed.verify")
 
 
 def _kernels() -> int:

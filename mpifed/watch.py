@@ -22,15 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mpifed.command import Parser, carried_out, program
-from mpifed.errors import (
-    EXIT_BAD_INPUT,
-    EXIT_FAILED,
-    EXIT_FINISHED,
-    InputError,
-    complain,
-    one_line,
-    text_of,
-)
+from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, InputError, complain, one_line
 from mpifed.report.names import data_title, in_words, method_title
 from mpifed.report.runs import MEASURES, Run, read_run
 from topologies.inputs import number
@@ -187,7 +179,7 @@ def main(words: Sequence[str] | None = None) -> int:
         last = _in_terminal(options) if sys.stdout.isatty() else _line_by_line(options)
         print(f"{options.run_dir}: {last.state}", flush=True)
     except InputError as error:
-        complain("mpifed.watch", text_of(error))
+        complain("mpifed.watch", str(error))
         return EXIT_BAD_INPUT
     except KeyboardInterrupt:
         return EXIT_FINISHED

@@ -16,7 +16,7 @@ FLOORS = (
     {"io"},
     {"results"},
     {"command", "components", "watchdog"},
-    {"mpi", "reporting", "tracking"},
+    {"mpi", "tracking"},
     {"data"},
     {"federation", "models"},
     {"local", "checkpoint", "exchange", "optimal_transport"},
@@ -26,7 +26,6 @@ FLOORS = (
     {"api", "jobs"},
     {"mpifed"},
     {"launch", "reproduce"},
-    {"preload"},
     {"run", "retime", "verify", "watch", "__main__"},
 )
 """The rooms (folders and root modules of ``mpifed``, and ``topologies``), from the ground up."""

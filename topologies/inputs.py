@@ -5,13 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
-import functools
-import inspect
 import os
 import re
 import resource
 import stat
-import traceback
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -19,7 +16,6 @@ from importlib import import_module
 from numbers import Integral
 from pathlib import Path
 from time import process_time
-from types import CodeType
 from typing import IO, Any
 
 
@@ -194,59 +190,6 @@ def _cut(text: str, longest: int) -> str:
         return text
     half = (longest - len(CUT)) // 2
     return text[:half].rstrip() + CUT + text[-half:].lstrip()
-
-
-# The folders of the packages that call a user's code, which lie side by side.
-OURS = tuple(Path(__file__).parents[1] / name for name in ("topologies", "mpifed"))
-
-LIBRARY = Path(os.__file__).parent
-INSTALLED = {"site-packages", "dist-packages"}
-
-
-def is_users(file: str) -> bool:
-    """Return whether a file is a user's: of no package that is installed, nor of Python's own."""
-    path = Path(file)
-    foreign = INSTALLED.intersection(path.parts) or path.is_relative_to(LIBRARY)
-    ours = any(path.is_relative_to(folder) for folder in OURS)
-    return not (foreign or file.startswith("<") or ours)
-
-
-def place(file: str, line: int) -> str:
-    """Return a file, as seen from the working directory, and a line of it."""
-    path, here = Path(file), Path.cwd()
-    return f"{path.relative_to(here) if path.is_relative_to(here) else path}, line {line}"
-
-
-def defined_at(made: Any) -> str:
-    """Return where a user's function, method or class is defined."""
-    while isinstance(made, functools.partial):
-        made = made.func
-    made = inspect.unwrap(made) if callable(made) else made
-    code = getattr(getattr(made, "__func__", made), "__code__", None)
-    if isinstance(code, CodeType):
-        return place(code.co_filename, code.co_firstlineno) if is_users(code.co_filename) else ""
-    if not inspect.isclass(made):
-        return ""
-    try:
-        file = inspect.getfile(made)
-        if not is_users(file):
-            return ""
-        return place(file, inspect.getsourcelines(made)[1])
-    except (OSError, TypeError):  # of a module without a file, as in a notebook
-        return ""
-
-
-def within(made: Any) -> str:
-    """Return ``defined_at`` as the end of a sentence; empty where there is no such place."""
-    where = defined_at(made)
-    return f" (in {where})" if where else ""
-
-
-def raised_at(error: BaseException) -> str:
-    """Return the last place in a user's files that an exception came through."""
-    passed = traceback.extract_tb(error.__traceback__)
-    users = [each for each in passed if is_users(each.filename)]
-    return f" in {place(users[-1].filename, users[-1].lineno or 0)}" if users else ""
 
 
 # What argparse says of a word that is none of those allowed.

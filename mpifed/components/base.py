@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
-from typing import Any, ClassVar, Literal, TypeVar
-
-from mpifed.errors import InputError
-
-Result = TypeVar("Result")
+from typing import Any, ClassVar, Literal
 
 
 class Component(ABC):  # noqa: B024 (the base classes derived from it have abstract methods)
@@ -46,17 +42,3 @@ class DeclaredAlgorithm(Component):
     def serves_unseen_clients(cls) -> bool:
         """Return whether clients that took no part in training get a predictor."""
         return False
-
-
-def checked_result(part: Any, method: str, made: Any, like: Result, shape: Any = None) -> Result:
-    """Return what a component's method returned, which has the type and the shape of ``like``."""
-    wanted = tuple(getattr(like, "shape", ())) if shape is None else tuple(shape)
-    if isinstance(made, type(like)) and tuple(getattr(made, "shape", ())) == wanted:
-        return made
-    given = f"a {type(made).__name__}"
-    if hasattr(made, "shape"):
-        given += f" of shape {tuple(made.shape)}"
-    raise InputError(
-        f"{type(part).__name__}.{method} returned {given}; it must return a "
-        f"{type(like).__name__} of shape {wanted}"
-    )

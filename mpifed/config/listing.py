@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mpifed.components.registry import find, find_algorithm, load, source, summaries, summary
 from mpifed.components.schema import describe, options_of, shown
-from mpifed.components.tables import (
-    AGGREGATORS,
-    ALGORITHMS,
-    ATTACKS,
-    COMPRESSORS,
-    CORRECTIONS,
-    DATASETS,
-    EXCHANGES,
-    LISTS,
-    MODELS,
-    SURROGATES,
-    TABLES,
-)
+from mpifed.components.tables import ALGORITHMS, EXCHANGES, LISTS, TABLES
 from mpifed.config.configuration import SECTIONS, Configuration
 from mpifed.config.experiments import DEFAULTS, experiment_names, read_experiment
 from mpifed.errors import InputError
@@ -44,88 +31,70 @@ USES: Mapping[str, str] = {
 
 def listing(word: str) -> str:
     """Return the names of one kind of component, of all kinds, or the options of one component."""
-    kinds = _kinds()
+    kinds = {"experiments": "experiment", **{name: kind for kind, name in LISTS.items()}}
     if word == "all":
-        return "\n\n".join(f"{name}\n{make()}" for name, make in kinds.items())
+        return "\n\n".join(f"{name}\n{_names_of(kind)}" for name, kind in kinds.items())
     if word in kinds:
-        return kinds[word]()
+        return _names_of(kinds[word])
     found = list(_sheets(word))
     if word in LISTS:
-        found.append(("kind", f"{LISTS[word]}\n{kinds[LISTS[word]]()}"))
+        found.append(("kind", f"{LISTS[word]}\n{_names_of(word)}"))
     if found:
         uses = [USES.get(kind, f"{kind}={{}}").format(word) for kind, _ in found]
         named = [kind for kind, _ in found if kind not in ("key", "kind")]
         several = f"{shown(word)} names {len(named)} things: {', '.join(uses)}"
         return "\n\n".join([*([several] if len(named) > 1 else []), *(text for _, text in found)])
-    near = nearest(word, [*kinds, *_names()])
+    near = nearest(
+        word, [*kinds, *itertools.chain(*_tables().values()), *options_of(Configuration)]
+    )
     offer = f"did you mean '{near}'? " if near else ""
     allowed = f"allowed: {', '.join(kinds)}, the name of a component, or a key"
     raise InputError(f"--list is {shown(word)}; {offer}{allowed}")
 
 
-def _kinds() -> Mapping[str, Callable[[], str]]:
-    """Return the words for all names of a kind, and what makes the text of each."""
+def _tables() -> dict[str, Mapping[str, Any]]:
+    """Return the tables of names of all kinds of components."""
     from topologies import FAMILIES, SCHEDULES, WEIGHTS
 
-    def entries(table: Mapping[str, Any]) -> Callable[[], str]:
-        return lambda: _table([(name, entry.summary) for name, entry in table.items()])
-
-    return {
-        "experiments": _experiments,
-        "algorithms": _algorithms,
-        "datasets": lambda: _components("data", DATASETS),
-        "models": lambda: _components("model", MODELS),
-        "exchanges": lambda: _components("exchange", EXCHANGES),
-        "participation": lambda: (
-            f"{_key('participation')}\n{_table([(name, summary(KINDS[name])) for name in KINDS])}"
-        ),
-        "topologies": entries(FAMILIES),
-        "weights": entries(WEIGHTS),
-        "schedules": entries(SCHEDULES),
-        "corrections": lambda: _components("correction", CORRECTIONS),
-        "compressors": lambda: _components("compression", COMPRESSORS),
-        "aggregators": lambda: _components("aggregator", AGGREGATORS),
-        "attacks": lambda: _components("attack", ATTACKS),
-        "surrogates": lambda: _components("surrogate", SURROGATES),
-    }
+    graphs: dict[str, Mapping[str, Any]]
+    graphs = {"topology": FAMILIES, "weights": WEIGHTS, "schedule": SCHEDULES}
+    return {**TABLES, "participation": KINDS, "section": SECTIONS, **graphs}
 
 
-def _names() -> list[str]:
-    from topologies import FAMILIES, SCHEDULES, WEIGHTS
-
-    graphs = [*FAMILIES, *WEIGHTS, *SCHEDULES]
-    keys = [field.name for field in dataclasses.fields(Configuration)]
-    return [*itertools.chain(*TABLES.values()), *graphs, *KINDS, *keys]
+def _names_of(kind: str) -> str:
+    """Return the names of a kind, with a line about each."""
+    if kind == "experiment":
+        return _experiments()
+    if kind == "algorithm":
+        return _algorithms()
+    table = _tables()[kind]
+    if kind in TABLES:
+        return _table([(name, summary(find(kind, name))) for name in table])
+    if kind == "participation":
+        return f"{_key(kind)}\n{_table([(name, summary(made)) for name, made in table.items()])}"
+    return _table([(name, entry.summary) for name, entry in table.items()])
 
 
 def _sheets(name: str) -> Iterator[tuple[str, str]]:
     """Yield kind and options of everything called ``name``; several kinds may have one."""
-    from topologies import FAMILIES, SCHEDULES, WEIGHTS
-
     if ":" in name:
         yield "component", _component_options("component", name, load(name, "--list"))
-    for kind, table in TABLES.items():
-        if name in table:
+    for kind, table in _tables().items():
+        if name not in table:
+            continue
+        if kind in TABLES:
             yield kind, _component_options(kind, name, find(kind, name))
-    if name in KINDS:
-        yield "participation", _component_options("participation", name, KINDS[name])
-    if name in SECTIONS:
-        yield "section", _component_options("section", name, SECTIONS[name])
-    elif name in options_of(Configuration):
-        yield "key", _key(name)
-    graphs: Mapping[str, Mapping[str, Any]] = {
-        "topology": FAMILIES,
-        "weights": WEIGHTS,
-        "schedule": SCHEDULES,
-    }
-    for kind, entries in graphs.items():
-        if name in entries:
-            parameters = entries[name].parameters or {}
+        elif kind in ("participation", "section"):
+            yield kind, _component_options(kind, name, table[name])
+        else:
+            parameters = table[name].parameters or {}
             rows = [
                 (key, p.allowed, ... if p.required else p.default, p.summary)
                 for key, p in parameters.items()
             ]
-            yield kind, _sheet(f"{kind} {name}: {entries[name].summary}", rows)
+            yield kind, _sheet(f"{kind} {name}: {table[name].summary}", rows)
+    if name in options_of(Configuration) and name not in SECTIONS:
+        yield "key", _key(name)
 
 
 def _key(name: str) -> str:
@@ -183,10 +152,6 @@ def _experiments() -> str:
         mapping = read_experiment(name)
         rows.append((name, f"{mapping['algorithm']['name']} on {mapping['data']['name']}"))
     return _table(rows)
-
-
-def _components(kind: str, table: dict[str, str]) -> str:
-    return _table([(name, summary(find(kind, name))) for name in table])
 
 
 def _algorithms() -> str:

@@ -175,11 +175,7 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         {"algorithm.client_weights": "uniform"},
         "where the mixing matrix has the weights",
     ),
-    (
-        {"exchange.correction": Not(None)},
-        {"compression": "none"},
-        "whose messages are sent whole",
-    ),
+    ({"exchange.correction": Not(None)}, {"compression": "none"}, "whose messages are sent whole"),
     (
         {"exchange.correction:needs": ("static", "tree")},
         {"participation": 1.0},

@@ -29,7 +29,6 @@ from mpifed.errors import (
     closest,
     complain,
     in_words,
-    text_of,
 )
 from mpifed.mpi.communicator import LAUNCHER_SIZES
 
@@ -46,14 +45,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _check_alone()
         return _run(words)
     except InputError as error:
-        return _fail(_as_flags(text_of(error)), EXIT_BAD_INPUT)
+        return _fail(_as_flags(str(error)), EXIT_BAD_INPUT)
     except KeyboardInterrupt:
         return _fail("interrupted; nothing was written", INTERRUPTED)
     except SystemExit:
         raise  # after --help
     except BaseException as error:
         expected = isinstance(error, RunError)
-        return _fail(text_of(error) if expected else in_words(error), EXIT_FAILED)
+        return _fail(str(error) if expected else in_words(error), EXIT_FAILED)
 
 
 def _fail(message: str, code: int) -> int:

@@ -1,13 +1,4 @@
-"""Compressors: what a message loses on its way, one row per client.
-
-What a compressor is, and how a section of a configuration becomes one.
-
-Compressors that send some of the coordinates: rand-k and top-k.
-
-Compressors that write every number in fewer bits, rounding it at random without bias.
-
-Compressors made of others: a gate before a compressor, and one compressor after another.
-"""
+"""Compressors: what a message loses on its way, one row per client."""
 
 from __future__ import annotations
 
@@ -56,9 +47,9 @@ class Compressor(Component):
     def omega(self, size: int) -> float:
         """Return the least known omega for rows of ``size`` numbers; ``ValueError`` if biased."""
 
-    @abstractmethod
     def contraction(self, size: int) -> float:
-        """Return the largest known delta for rows of ``size`` numbers."""
+        """Return the largest known delta for rows of ``size`` numbers: 1 / (1 + omega)."""
+        return 1 / (1 + self.omega(size))
 
     @abstractmethod
     def __call__(
@@ -82,14 +73,14 @@ class Compressor(Component):
             As of the call that compresses the message.
         """
 
-    @abstractmethod
     def floats(
         self, size: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
     ) -> np.ndarray:
-        """Return the numbers in each client's message, in any encoding, int64 (clients,).
+        """Return the numbers in each client's message, in any encoding, int64 (clients,): all.
 
         The parameters are as in ``bits``.
         """
+        return np.full(len(ids), size, np.int64)
 
 
 class Identity(Compressor):
@@ -100,9 +91,6 @@ class Identity(Compressor):
     def omega(self, size: int) -> float:
         return 0.0
 
-    def contraction(self, size: int) -> float:
-        return 1.0
-
     def __call__(
         self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
     ) -> Tensor:
@@ -112,11 +100,6 @@ class Identity(Compressor):
         self, size: int, itemsize: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
     ) -> np.ndarray:
         return np.full(len(ids), 8 * itemsize * size, np.int64)
-
-    def floats(
-        self, size: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
-    ) -> np.ndarray:
-        return np.full(len(ids), size, np.int64)
 
 
 def build(section: Any, path: str = "compression") -> Compressor:
@@ -212,25 +195,9 @@ FEW = 0.25
 
 
 class Sparsifier(Compressor):
-    """A compressor C(v) = scale (mask v) whose mask has ``kept(size)`` ones in every row."""
-
-    index_bits: int
-
-    @abstractmethod
-    def kept(self, size: int) -> int:
-        """Return k, how many coordinates are sent; ``InputError`` if it is above ``size``."""
-
-    @abstractmethod
-    def scale(self, size: int) -> float:
-        """Return what the kept coordinates are multiplied by."""
-
-    @abstractmethod
-    def select(self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str) -> np.ndarray:
-        """Return which coordinates are kept: bool (clients, size), ``kept(size)`` of each row."""
-
-
-class _Counted(Sparsifier):
-    """How many coordinates are kept: ``k`` of them, or a ``fraction`` where k is null."""
+    """A compressor C(v) = scale (mask v) whose mask has ``kept(size)`` ones in every row: ``k``, or
+    a ``fraction`` of them where k is null.
+    """
 
     index_bits = INDEX_BITS
 
@@ -242,7 +209,16 @@ class _Counted(Sparsifier):
             )
         self.k, self.fraction = k, fraction
 
+    @abstractmethod
+    def scale(self, size: int) -> float:
+        """Return what the kept coordinates are multiplied by."""
+
+    @abstractmethod
+    def select(self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str) -> np.ndarray:
+        """Return which coordinates are kept: bool (clients, size), ``kept(size)`` of each row."""
+
     def kept(self, size: int) -> int:
+        """Return k, how many coordinates are sent; ``InputError`` if it is above ``size``."""
         if self.k is None:
             return min(size, max(1, int(np.floor((self.fraction or 0) * size + 0.5))))
         if self.k > size:
@@ -250,6 +226,21 @@ class _Counted(Sparsifier):
                 f"compression.k is {self.k}; it must be at most the numbers in a message, {size}"
             )
         return self.k
+
+    def contraction(self, size: int) -> float:
+        return self.kept(size) / size
+
+    def __call__(
+        self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
+    ) -> Tensor:
+        sent = torch.empty_like(rows)
+        scale = self.scale(rows.shape[1])
+        for part in chunks(*rows.shape):
+            mask = torch.from_numpy(self.select(rows[part], draws, ids[part], purpose))
+            mask = mask.to(rows.device)
+            # A product, not a choice: 0 times what is not finite is not finite, and so is seen.
+            torch.mul(rows[part], mask, out=sent[part]).mul_(scale)
+        return sent
 
     def bits(
         self, size: int, itemsize: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
@@ -263,7 +254,7 @@ class _Counted(Sparsifier):
         return np.full(len(ids), self.kept(size), np.int64)
 
 
-class RandK(_Counted):
+class RandK(Sparsifier):
     """k coordinates, uniformly without replacement, times d / k: omega = d / k - 1. Gasanov et al.
     2022, section 4.
 
@@ -292,9 +283,6 @@ class RandK(_Counted):
     def omega(self, size: int) -> float:
         return size / self.kept(size) - 1
 
-    def contraction(self, size: int) -> float:
-        return self.kept(size) / size
-
     def scale(self, size: int) -> float:
         return size / self.kept(size)
 
@@ -320,13 +308,8 @@ class RandK(_Counted):
             parts.append(values[:, :k] & _positions(size)[0])
         return (parts[0] if len(parts) == 1 else np.concatenate(parts)).view(np.int64)
 
-    def __call__(
-        self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
-    ) -> Tensor:
-        return _masked(self, rows, draws, ids, purpose)
 
-
-class TopK(_Counted):
+class TopK(Sparsifier):
     """The k coordinates of largest magnitude, with their indices: biased, delta = k / d.
 
     Parameters
@@ -350,9 +333,6 @@ class TopK(_Counted):
     def omega(self, size: int) -> float:
         raise ValueError("top_k is biased: it has no omega")
 
-    def contraction(self, size: int) -> float:
-        return self.kept(size) / size
-
     def scale(self, size: int) -> float:
         return 1.0
 
@@ -366,11 +346,6 @@ class TopK(_Counted):
         larger, equal = magnitudes > least, magnitudes == least
         room = k - larger.sum(axis=1, keepdims=True)
         return larger | (equal & (equal.cumsum(axis=1) <= room))
-
-    def __call__(
-        self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
-    ) -> Tensor:
-        return _masked(self, rows, draws, ids, purpose)
 
 
 @lru_cache(maxsize=4)
@@ -386,19 +361,6 @@ def _distinct(draws: Draws, purpose: str, ids: np.ndarray, size: int) -> np.ndar
     values &= ~taken
     values |= positions
     return values
-
-
-def _masked(
-    sparsifier: Sparsifier, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str
-) -> Tensor:
-    sent = torch.empty_like(rows)
-    scale = sparsifier.scale(rows.shape[1])
-    for part in chunks(*rows.shape):
-        mask = torch.from_numpy(sparsifier.select(rows[part], draws, ids[part], purpose))
-        mask = mask.to(rows.device)
-        # A product, not a choice: 0 times what is not finite is not finite, so that it is seen.
-        torch.mul(rows[part], mask, out=sent[part]).mul_(scale)
-    return sent
 
 
 # What a block's scale takes: a float32, whatever the rows are.
@@ -447,19 +409,11 @@ class Quantise(Compressor):
             return block / (4 * self.s**2)
         return min(block / self.s**2, math.sqrt(block) / self.s)
 
-    def contraction(self, size: int) -> float:
-        return 1 / (1 + self.omega(size))
-
     def bits(
         self, size: int, itemsize: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
     ) -> np.ndarray:
         blocks = -(-size // self.block_of(size))
         return np.full(len(ids), size * (2 * self.s).bit_length() + SCALE_BITS * blocks, np.int64)
-
-    def floats(
-        self, size: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
-    ) -> np.ndarray:
-        return np.full(len(ids), size, np.int64)
 
     def encode(
         self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
@@ -544,18 +498,10 @@ class Natural(Compressor):
     def omega(self, size: int) -> float:
         return 1 / 8
 
-    def contraction(self, size: int) -> float:
-        return 1 / (1 + self.omega(size))
-
     def bits(
         self, size: int, itemsize: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
     ) -> np.ndarray:
         return np.full(len(ids), size * {4: 9, 8: 12}[itemsize], np.int64)
-
-    def floats(
-        self, size: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
-    ) -> np.ndarray:
-        return np.full(len(ids), size, np.int64)
 
     def __call__(
         self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE

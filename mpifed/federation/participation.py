@@ -175,11 +175,6 @@ def efforts(
     return np.where(late, 1.0 - _uniform(seed, "effort", round, clients), 1.0)
 
 
-def shortens_rounds(participation: Participation) -> bool:
-    """Whether some clients take only a part of their local steps."""
-    return isinstance(participation, Stragglers) and participation.late == "partial"
-
-
 def inclusion(participation: Participation, n_training: int) -> float:
     """Return the probability with which any of ``n_training`` clients takes part in a round."""
     fraction = fixed_fraction(participation)

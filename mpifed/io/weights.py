@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpifed.errors import InputError, in_words, text_of
+from mpifed.errors import InputError, in_words
 from mpifed.io.text import damaged
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
             found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         # What a damaged or foreign archive makes torch raise is not documented.
-        said = text_of(error)
+        said = str(error)
         if "TorchScript" in said or "Unsupported" in said:
             raise InputError(
                 f"weights '{path}' holds a whole module or other objects, which are not unpickled; "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Lt
@@ -77,9 +77,6 @@ class LocalOptions:
     stepping: Literal["auto", "stacked", "one_by_one"] = "auto"
     buffers: Literal["average", "local"] = "average"
     autocast: Literal["bfloat16"] | None = None
-
-
-OPTION_NAMES = tuple(field.name for field in fields(LocalOptions))
 
 
 def unread(given: LocalOptions, read: Collection[str]) -> dict[str, Any]:

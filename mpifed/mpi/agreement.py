@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
-from mpifed.errors import AgreedInputError, AgreedStop, InputError, StopRequested, text_of
+from mpifed.errors import AgreedInputError, AgreedStop, InputError, StopRequested
 from mpifed.mpi.communicator import Communicator
 from mpifed.watchdog import heartbeat
 
@@ -30,7 +30,7 @@ def agree(communicator: Communicator, action: Callable[[], T]) -> T:
         return cast(T, result)
     if fine is None and failure is not None:
         raise failure
-    mine = text_of(failure) if isinstance(failure, InputError) else None
+    mine = str(failure) if isinstance(failure, InputError) else None
     every = communicator.gather_object(mine)
     first = _first(every, communicator.numbers) if every is not None else None
     message = communicator.broadcast_object(first)

@@ -13,7 +13,7 @@ from pathlib import Path
 from string import Template
 
 from mpifed.command import Parser, carried_out, program
-from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, closest, complain, text_of
+from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, closest, complain
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -50,7 +50,7 @@ def main(words: Sequence[str] | None = None) -> int:
         options = parser().parse_args(words)
         lines = write(options.kind, options.name, Path(options.directory))
     except InputError as error:
-        complain("mpifed.new", text_of(error))
+        complain("mpifed.new", str(error))
         return EXIT_BAD_INPUT
     print(*lines, sep="\n")
     return EXIT_FINISHED

@@ -11,14 +11,7 @@ from rich.console import Console
 
 from mpifed.command import carried_out, program, say
 from mpifed.config.experiments import safe
-from mpifed.errors import (
-    EXIT_BAD_INPUT,
-    EXIT_FINISHED,
-    InputError,
-    closest,
-    complain,
-    text_of,
-)
+from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, closest, complain
 from mpifed.report import tables
 from mpifed.report.charts import ROUNDS, SECONDS, Chart, charts, looks_of
 from mpifed.report.comparisons import last_differences, partner
@@ -49,7 +42,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         text = _report(sys.argv[1:] if words is None else words)
     except InputError as error:
-        complain("mpifed.report", text_of(error))
+        complain("mpifed.report", str(error))
         return EXIT_BAD_INPUT
     say(text)
     return EXIT_FINISHED

@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpifed.command import Parser, carried_out, program, whole
 from mpifed.config.experiments import parse_overrides
-from mpifed.errors import (
-    EXIT_BAD_INPUT,
-    EXIT_FAILED,
-    EXIT_FINISHED,
-    InputError,
-    closest,
-    complain,
-    text_of,
-)
+from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, InputError, closest, complain
 from mpifed.reproduce.studies import Figure, Study, Table, papers, studies
 from mpifed.results.run_directories import check_output
 from mpifed.watchdog.launcher import check_one_process
@@ -65,7 +57,7 @@ def main(words: Sequence[str] | None = None) -> int:
             )
         return EXIT_FAILED if failed else EXIT_FINISHED
     except InputError as error:
-        complain("mpifed.reproduce", text_of(error))
+        complain("mpifed.reproduce", str(error))
         return EXIT_BAD_INPUT
 
 
@@ -125,7 +117,7 @@ def _planned(
                 plan_of(study, options, overrides) if isinstance(study, Table) else study
             )
         except InputError as error:
-            left_out[name] = text_of(error)
+            left_out[name] = str(error)
     if not planned:
         raise InputError(next(iter(left_out.values())))
     return planned, left_out

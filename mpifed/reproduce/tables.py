@@ -17,7 +17,7 @@ from typing import Any
 
 from mpifed.config.configuration import check_names, resolve, to_mapping
 from mpifed.config.experiments import apply_overrides, read_experiment
-from mpifed.errors import EXIT_BAD_INPUT, InputError, RunError, text_of
+from mpifed.errors import EXIT_BAD_INPUT, InputError, RunError
 from mpifed.io.yaml_files import as_text
 from mpifed.reproduce import page, studies
 from mpifed.reproduce.studies import Figure, Planned, Runs, Table
@@ -157,7 +157,7 @@ def _run(run: Planned) -> str:
     try:
         mpifed.run(run.experiment, output=run.directory, resume=True, quiet=True, **run.overrides)
     except (InputError, RunError) as error:
-        return text_of(error)
+        return str(error)
     return ""
 
 
@@ -172,7 +172,7 @@ def _check(rows: Runs, with_data: bool) -> None:
     try:  # before torch is imported
         check_names(apply_overrides(read_experiment(first.experiment), first.overrides))
     except InputError as error:
-        raise InputError(f"row '{label}': {text_of(error)}") from None
+        raise InputError(f"row '{label}': {error}") from None
     for number, (label, runs) in enumerate(rows.items()):
         try:
             for run in runs:
@@ -182,7 +182,7 @@ def _check(rows: Runs, with_data: bool) -> None:
             if with_data and number == 0 and not runs[0].finished:
                 _dry_run(runs[0])
         except InputError as error:
-            raise InputError(f"row '{label}': {text_of(error)}") from None
+            raise InputError(f"row '{label}': {error}") from None
 
 
 def _dry_run(run: Planned) -> None:

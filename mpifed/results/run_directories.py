@@ -45,12 +45,6 @@ def check_resumed(path: Path) -> None:
         raise InputError(f"--resume {path}: the directory holds no intact checkpoint")
 
 
-def stored_near(resumed: Path) -> Path:
-    """Return where the configuration of the run is that a path for ``--resume`` belongs to."""
-    directory = resumed if os.path.isdir(resumed) else resumed.parent.parent
-    return directory / "config.yaml"
-
-
 def check_output(output: Path) -> None:
     """Refuse a place where no directory can be made or written."""
     if os.path.exists(output) and not os.path.isdir(output):

@@ -11,14 +11,7 @@ from pathlib import Path
 
 from mpifed.command import Parser, carried_out, program, whole
 from mpifed.config.experiments import DEFAULT_EXPERIMENT, split_words
-from mpifed.errors import (
-    EXIT_BAD_INPUT,
-    EXIT_FAILED,
-    EXIT_FINISHED,
-    InputError,
-    complain,
-    text_of,
-)
+from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, InputError, complain
 from mpifed.results.run_directories import check_output
 from mpifed.sweep.execution import execute
 from mpifed.sweep.plan import Planned, check_data, launch_words, plan, run_words, write_index
@@ -44,7 +37,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if not options.dry_run:
             check_data(experiment, runs, options.ranks or 1)
     except InputError as error:
-        complain("mpifed.sweep", text_of(error))
+        complain("mpifed.sweep", str(error))
         return EXIT_BAD_INPUT
     except KeyboardInterrupt:
         complain("mpifed.sweep", "interrupted; nothing was begun")

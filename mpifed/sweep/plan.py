@@ -22,7 +22,7 @@ from typing import Any
 
 from mpifed.components.registry import find, without_module
 from mpifed.config import configuration as config
-from mpifed.config.differences import differences
+from mpifed.config.configuration import differences
 from mpifed.config.experiments import parse_overrides, safe
 from mpifed.errors import InputError, closest
 from mpifed.io.atomic import replacing

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpifed.command import Parser, carried_out, program, whole
-from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, complain, text_of
+from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, complain
 from mpifed.results.run_directories import check_checkpointed
 from mpifed.theory import flix
 from topologies.inputs import number
@@ -74,7 +74,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
         answer = ANSWERS[options.question](read_run(options.run_dir), vars(options))
     except InputError as error:
-        complain("mpifed.theory", text_of(error))
+        complain("mpifed.theory", str(error))
         return EXIT_BAD_INPUT
     print(json.dumps({"question": options.question, **answer}))
     return EXIT_FINISHED

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.checkpoint import files as checkpoint
-from mpifed.config.configuration import Configuration, completed, to_mapping
-from mpifed.config.differences import differences
+from mpifed.config.configuration import Configuration, completed, differences, to_mapping
 from mpifed.config.experiments import apply_overrides, read_experiment
 from mpifed.errors import InputError
 from mpifed.io.text import read_text

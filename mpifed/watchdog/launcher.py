@@ -61,11 +61,6 @@ def launched_rank() -> int | None:
     return _number(RANK_VARIABLES)
 
 
-def is_alone() -> bool:
-    """Return whether this process is known to be the only one of its job."""
-    return launched_rank() is None or _number(SIZE_VARIABLES) == 1
-
-
 def check_one_process(remedy: str) -> None:
     """Raise ``InputError`` on the first of several ranks, and end the others in silence."""
     if (_number(SIZE_VARIABLES) or 1) > 1:

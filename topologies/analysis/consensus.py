@@ -1,9 +1,4 @@
-"""Consensus rates: how fast gossip with a matrix or a schedule averages.
-
-Spectrum, SLEM, effective neighbours and diameter of matrices, schedules and graphs.
-
-The communication cost of gossip, and a simulation of gossip on random vectors.
-"""
+"""Consensus rates, spectra, communication cost and a simulation of gossip averaging."""
 
 from __future__ import annotations
 

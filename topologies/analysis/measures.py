@@ -1,7 +1,4 @@
-"""The description of a graph with its matrix or schedule, as one flat record.
-
-The commands' graph, weights and schedule: parsed and checked as a plan, then built.
-"""
+"""The description of a graph with its matrix or schedule as one record; plans of the commands."""
 
 from __future__ import annotations
 

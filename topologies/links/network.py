@@ -1,8 +1,7 @@
-"""Networks of links among nodes, on which overlays are designed.
+"""Networks of links among nodes, and when clients of a synchronous federation begin their rounds.
 
-When clients of a synchronous federation begin their rounds, on given links. with the seconds c
-of local work, the latency l, the bits b of a message and the rate r of its path (Marfoq et al.
-2020, eqs. 3 and 4).
+With the seconds c of local work, the latency l, the bits b of a message and the rate r of its path
+(Marfoq et al. 2020, eqs. 3 and 4).
 """
 
 from __future__ import annotations

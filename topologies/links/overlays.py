@@ -1,9 +1,7 @@
-"""The cycle time of an overlay on given links (Marfoq, Xu, Neglia and Vidal 2020). Starting times
-then obey a max-plus linear recursion, and grow by the *cycle time* per round: the largest mean
-delay of a directed cycle, 1 / throughput (their eq. 5).
+"""Overlays for given links, designed for a small cycle time (Marfoq, Xu, Neglia and Vidal 2020).
 
-Overlays for given links, designed for a small cycle time (Marfoq, Xu, Neglia and Vidal 2020).
-Topologies that are designed for the links of a network (Marfoq et al. 2020).
+Starting times obey a max-plus linear recursion, and grow by the *cycle time* per round: the largest
+mean delay of a directed cycle, 1 / throughput (their eq. 5).
 """
 
 from __future__ import annotations

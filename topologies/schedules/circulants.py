@@ -1,8 +1,7 @@
-"""Schedules of circulant matrices: node i hears the nodes i - s for the same shifts s.
+"""Schedules of circulant matrices, and periodic ones that reach the exact mean.
 
-Periodic schedules of symmetric sparse rounds that reach the exact mean after one period.
-
-The four topologies of EquiTopo, whose consensus rate does not depend on n.
+Ying et al. 2021 (exponential graphs), Takezawa et al. 2023 (Base-(k+1) graphs) and Song et al. 2022
+(EquiTopo).
 """
 
 from __future__ import annotations

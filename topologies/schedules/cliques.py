@@ -1,12 +1,8 @@
-"""D-Cliques: cliques whose members together have the labels of all, and few edges between them.
+"""Static matrices for clients of unlike labels, from how many of each they have.
 
-Bellet, Kermarrec and Lavoie 2022 (D-Cliques: compensating for data heterogeneity with topology in
-decentralized federated learning). The skew of a clique C is sum over labels l of |p_C(l) - p(l)|,
-with p_C its members' mean share of l and p that of all nodes. Greedy swap (Alg. 2): begin with
-random cliques, and swap two nodes of two random cliques where that lowers the sum of their skews.
-Weights are those of Metropolis and Hastings (section 2.2).
-
-Mixing matrices made for clients whose labels are unlike, from how many of each they have.
+D-Cliques (Bellet, Kermarrec and Lavoie 2022, Alg. 2 and section 2.2) and STL-FW. The skew of a
+clique C is the sum over labels l of |p_C(l) - p(l)|, with the mean shares p_C of its members and p
+of all nodes.
 """
 
 from __future__ import annotations

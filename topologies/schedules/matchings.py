@@ -1,6 +1,6 @@
 """Schedules of matchings: in each round a node exchanges with at most one neighbour.
 
-MATCHA: matchings activated at random, within a budget, to maximise the connectivity.
+Boyd et al. 2006 (randomised gossip) and Wang et al. 2019 (MATCHA, eq. 6 and 7).
 """
 
 from __future__ import annotations

@@ -1,25 +1,8 @@
-"""Few models that move from node to node: a schedule says who has them, and who mixes with whom.
+"""Few models that move from node to node, and epidemic learning.
 
-In round k the models b = 1 .. m are at the nodes h_b(k). Each holder takes its local step, and the
-model mixes on the way to its next holder:
-
-    x_(h_a(k+1)) <- sum_b V^k[a, b] (x + u)_(h_b(k))
-
-with the mixing matrix V^k of a schedule over the m models. All other nodes keep what they have and
-have no part in the round. In terms of the models this is gossip by V^k, with gradients of the nodes
-at which they are:
-
-* ``teleport`` (Takezawa and Stich 2024, Alg. 1): the holders of each round are drawn from all nodes
-  without replacement, the same for all n, so that the number of nodes does not slow mixing; m is
-  chosen by how many gradients a round needs;
-* ``random_walk`` (Ayache and El Rouayheb 2021; Markov chain gradient descent, Sun et al. 2018): one
-  model walks along the edges of a graph, from i to j with probability W[i, j]. If columns of W sum
-  to one, it is everywhere equally often.
-
-Condition on the step: that of stochastic gradient descent with m gradients a round, where the
-spread of the nodes' gradients is part of their noise; for a walk, times the spectral gap of W.
-
-Epidemic learning: every node sends to a few random others, drawn anew in each round.
+The models at the nodes h_b(k) mix on the way to their next holders by a matrix V^k over the models,
+x_(h_a(k+1)) <- sum_b V^k[a, b] (x + u)_(h_b(k)): Takezawa and Stich 2024, Alg. 1 (``teleport``);
+Ayache and El Rouayheb 2021, Sun et al. 2018 (``random_walk``). De Vos et al. 2023 (``epidemic``).
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
-"""Schedules: a mixing matrix for every round, as a pure function of the round.
+"""Schedules: a mixing matrix for every round k >= 1, as a pure function of the round.
 
-Nothing here counts rounds. ``schedule.matrix(k)`` may be asked for any k >= 1, in any order, by any
-process, and always returns the same matrix. Random schedules draw round k from a counter-based
-generator keyed by (seed, purpose, k).
-
-Schedules derived from another one: with lost edges or nodes, or with local rounds.
+Random schedules draw round k from a counter-based generator keyed by (seed, purpose, k).
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Schedules by name: prepared once, then restored from arrays with the same result everywhere.
-
-``prepare_schedule`` does what is expensive or depends on the last digit of an eigensolver, and
-returns plain arrays, to be computed by one process, sent to the others and stored.
-``restore_schedule`` makes the schedule from them: cheap, and the same for equal arrays.
-"""
+"""Schedules by name: prepared once, then restored from arrays with the same result everywhere."""
 
 from __future__ import annotations
 

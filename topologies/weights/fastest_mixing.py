@@ -1,11 +1,7 @@
-"""The two projections of the solver in fastest_mixing.py: on admissible weights and on a norm ball.
+"""The fastest mixing Markov chain: the symmetric weights with the smallest SLEM, certified.
 
 A weight matrix is admissible if it is symmetric and non-negative, zero outside the pattern of the
 graph, and has rows that sum to one.
-
-The projection on admissible weights in a diagonal metric, on sparse graphs; sparse_mixing.py.
-
-The fastest mixing Markov chain: the symmetric weights with the smallest SLEM, certified.
 """
 
 from __future__ import annotations
