@@ -129,12 +129,12 @@ REFUSED = [
     ({"name": "sign_flip"}, {}, "both empty; one of them says which clients"),
     ({"name": "sign_flip", "clients": [1], "fraction": 0.1}, {}, "both given"),
     ({"name": "label_flip", "clients": [1], "source": 1}, {}, "attack.source and attack.target"),
-    ({"name": "sign_flip", "clients": [1]}, {"algorithm": "local"}, "local sends nothing"),
+    ({"name": "sign_flip", "clients": [1]}, {"algorithm": "local"}, "communicates is false"),
     ({"name": "sign_flop", "clients": [1]}, {}, "did you mean 'sign_flip'"),
     (
         {"name": "sign_flip", "clients": [1]},
         {"algorithm": "kgt", "exchange": "gossip", "local": {"batch_size": 16}},
-        "more than the update",
+        "the update of a model alone",
     ),
 ]
 LATER = [
@@ -170,7 +170,7 @@ SENDING = [case for case in CASES if find_algorithm(case.values[0]).communicates
 def test_every_method_that_sends_can_be_attacked(name, exchange):
     own = {"clients": [0]} if problem(name, exchange)["clients"] > 1 else {}
     if exchange == "gossip" and find_algorithm(name).aggregates == "sums":
-        with pytest.raises(InputError, match="more than the update"):
+        with pytest.raises(InputError, match="the update of a model alone"):
             prepared(name, exchange, attack={"name": "sign_flip", **own})
         return
     digests = set()
