@@ -392,7 +392,7 @@ class Gossip(Exchange):
             return first_values(shared, empty)
         if self.correction is not None:
             widths = sum(map(self.correction.width, sizes))
-            return Kept(shared[0].new_zeros(n_hosted, widths, dtype=dtype))
+            return Kept(shared[0].new_zeros(n_hosted, widths))
         if self.compressor is None:
             return Nothing()
         return Replicas(shared[0].new_zeros(n_hosted, sum(sizes), dtype=dtype))
