@@ -203,13 +203,12 @@ def test_these_ranks_make_of_updates_what_one_makes(name, monkeypatch):
 def test_a_dry_run_says_what_ranks_send(name):
     n, size, communicator = 9, 6000, world()
     clients = federation(n, communicator, np.arange(n) % communicator.size)
+    hosted = len(clients.hosted)
     server = Server(clients, 0, aggregator=name)
     said = server.describe(4 * size, 4)[1]
     before = communicator.bytes_sent
     channel = server.at(1, np.ones(n, bool))
-    channel.average(
-        torch.ones(len(clients.hosted), size), torch.ones(n).double(), torch.zeros(size)
-    )
+    channel.average(torch.ones(hosted, size), torch.ones(hosted).double(), torch.zeros(size))
     sent = communicator.sum(np.array([communicator.bytes_sent - before], np.int64))[0]
     assert sent == pytest.approx(
         int(re.search(r"moves ([\d,]+)", said)[1].replace(",", "")), rel=0.03
