@@ -301,7 +301,7 @@ def test_components_of_the_user_that_are_gone_are_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("name", ["fedem, network", "fedem, gossip", "fedavg_ft", "local"])
+@pytest.mark.parametrize("name", ["fedem, network", "fedem, gossip", "fedavg_ft"])
 def test_the_number_of_ranks_changes_nothing(name, tmp_path):
     experiment, overrides = CASES[name]
     folder, communicator = folder_of(tmp_path), world()
