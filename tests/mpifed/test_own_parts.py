@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from commands import call, launch
-from on_ranks import unlike_one_rank
+from on_ranks import SMALL, unlike_one_rank
 
 from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.config.configuration import resolve
@@ -318,5 +318,5 @@ def test_a_run_that_failed_in_its_first_round_begins_again(tmp_path, capfd, monk
 @pytest.mark.mpi
 @pytest.mark.parametrize("exchange", ["server", "gossip"])
 def test_a_right_method_gives_the_same_numbers_on_any_ranks(exchange, tmp_path):
-    own_words = {"algorithm": f"{__name__}:Own", "exchange": exchange, "participation": 0.5}
-    assert unlike_one_rank(own_words, tmp_path) == []
+    words = {"algorithm": f"{__name__}:Own", "exchange": exchange, "participation": 0.5}
+    assert unlike_one_rank({**SMALL, **words}, tmp_path) == []
