@@ -114,22 +114,9 @@ class TakesItsTime(FedAvg):
     def round(self, state, clients, channel, draws):
         for _ in range(12 if world().rank == 1 else 0):
             time.sleep(0.5)
-            super().round(state, clients, Deaf(channel), draws)
+            start = state.model.expand(len(clients), *state.model.shape)
+            self.local(start, state.optimizer, clients, draws)
         return super().round(state, clients, channel, draws)
-
-
-class Deaf:
-    """A channel over which nothing is heard but one's own."""
-
-    def __init__(self, channel) -> None:
-        self.shared_is_rows = channel.shared_is_rows
-        self._channel = channel
-
-    def broadcast(self, shared):
-        return shared.expand(len(self._channel.channel._hosted), *shared.shape)
-
-    def average(self, rows, weights, before):
-        return before
 
 
 class NeedsAll(FedAvg):
