@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import numpy as np
@@ -26,9 +27,6 @@ from mpifed.report.names import NAMES, in_words, key_in_words, method_title
 from mpifed.report.runs import ACCURACY, DECILE, Run
 from mpifed.report.tables import NONE, Table
 from mpifed.results.results import read_clients, read_summary
-
-# What a browser may load for the page: nothing beside the page itself.
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 X_NAMES = {ROUNDS: "rounds", BITS: "bits sent", SECONDS: "wall time", CLOCK: "simulated time"}
 APART = ("difference", "clients", "consensus-distance")  # charts in sections of their own
@@ -54,7 +52,7 @@ def page(
     looks = looks_of(groups)
     numbers = {method: index for index, method in enumerate(looks)}
     with matplotlib.rc_context(ON_PAGE.style()):
-        pieces = "".join(swatch(look, f"k{numbers[method]}") for method, look in looks.items())
+        swatches = "".join(swatch(look, f"k{numbers[method]}") for method, look in looks.items())
         drawn = {
             data: [(c, _figure(c, numbers, f"d{place}-{c.name}")) for c in found]
             for place, (data, found) in enumerate(shown.items())
@@ -92,38 +90,21 @@ def page(
         "Warnings": _warnings(logs, notes),
         "Runs": _runs(groups, summaries, logs) + _own_command(words),
     }
-    sections = {title: part for title, part in sections.items() if part}
+    sections = {name: part for name, part in sections.items() if part}
     body = "\n".join(
         f'<section id="{name.split()[0].lower()}"><h2>{name}</h2>\n{part}\n</section>'
         for name, part in sections.items()
     )
     links = "".join(f'<a href="#{name.split()[0].lower()}">{name}</a>' for name in sections)
-    title = _text(_title(groups))
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<link rel="icon" href="data:,">
-<style>
-{_own_file("page.css")}</style>
-</head>
-<body>
-<header><h1>{title}</h1>
-<p>Runs: {len(runs)}, methods: {len(looks)}, data sets: {len(shown)}.</p>
-<nav aria-label="Sections">{links}</nav></header>
-<svg hidden>{pieces}</svg>
-<main>
-{body}
-</main>
-<div id="readout" role="status" aria-live="polite" hidden></div>
-<script>
-{_own_file("page.js")}</script>
-</body>
-</html>
-"""
+    return Template(_own_file("page.html")).substitute(
+        title=_text(_title(groups)),
+        style=_own_file("page.css"),
+        counts=f"Runs: {len(runs)}, methods: {len(looks)}, data sets: {len(shown)}.",
+        links=links,
+        swatches=swatches,
+        sections=body,
+        script=_own_file("page.js"),
+    )
 
 
 def _own_file(name: str) -> str:
@@ -208,7 +189,7 @@ def _controls(
         f'<div class="controls"><fieldset class="x"><legend>Against</legend>{radios}</fieldset>'
         f'<div class="legend" role="group" aria-label="Show or hide methods">{buttons}'
         '<button type="button" class="all">Show all</button></div></div>'
-        '<p class="about">Means over seeds; bands and bars are one standard deviation over seeds. '
+        '<p class="about">Means over seeds; bands are one standard deviation over seeds. '
         "The dotted end of a line repeats its last value. Of a long curve the least and the "
         'largest value of each of equally long parts are drawn.<span class="screen"> Point at a '
         "panel, or select it and use the arrow keys, to read values.</span></p>"
@@ -289,38 +270,24 @@ def _pixels(weights: np.ndarray) -> str:
 def _settings(groups: Sequence[Group], tabulate: Tabulate) -> str:
     """The settings in which runs differ, a column for each method, and those that all share."""
     flat = [[leaves(run.config) for run in group.runs] for group in groups]
-    every: dict[str, set[str | None]] = {}
-    for said in (said for runs in flat for said in runs):
-        every |= {key: set() for key in said if key not in every}
-    for key, values in every.items():
-        values |= {said.get(key) for runs in flat for said in runs}
-    names = {key: f"{key_in_words(key)} `{key}`" for key in every}
-    apart = [
-        [names[key], *(_joined([said.get(key) for said in runs]) for runs in flat)]
-        for key, values in every.items()
-        if len(values) > 1
-    ]
-    alike = [[names[k], *map(_value, values)] for k, values in every.items() if len(values) == 1]
+    apart, alike = [], []
+    for key in dict.fromkeys(key for runs in flat for said in runs for key in said):
+        values = [list(dict.fromkeys(_value(said.get(key)) for said in runs)) for runs in flat]
+        name = f"{key_in_words(key)} `{key}`"
+        if len(set().union(*values)) > 1:
+            apart.append([name, *map(", ".join, values)])
+        else:
+            alike.append([name, *values[0]])
     methods = [group.words[1] for group in groups]
-    shared = _details(
-        f"{len(alike)} settings that all runs share", tabulate(Table(["Setting", "Value"], alike))
-    )
     differing = tabulate(Table(["Setting", *methods], apart, texts=99))
-    return (differing or "<p>All runs have the same settings.</p>") + (shared if alike else "")
+    shared = tabulate(Table(["Setting", "Value"], alike))
+    return (differing or "<p>All runs have the same settings.</p>") + (
+        _details(f"{len(alike)} settings that all runs share", shared) if alike else ""
+    )
 
 
 def _value(value: str | None) -> str:
     return NONE if value is None else "none" if value == "null" else NAMES.get(value, value)
-
-
-def _joined(values: Sequence[str | None]) -> str:
-    """Distinct values of the runs of a group: '0, 1, 2'; runs of whole numbers as '0 to 9'."""
-    shown = list(dict.fromkeys(map(_value, values)))
-    if len(shown) > 3 and all(value.isdecimal() for value in shown):
-        numbers = sorted(map(int, shown))
-        if numbers[-1] - numbers[0] == len(numbers) - 1:
-            return f"{numbers[0]} to {numbers[-1]}"
-    return ", ".join(shown)
 
 
 def _summary(run: Run) -> dict[str, Any]:
@@ -333,11 +300,7 @@ def _times(groups: Sequence[Group], summaries: Mapping[Path, dict[str, Any]]) ->
     rows = []
     for group in groups:
         about = [summaries[run.path] for run in group.runs]
-        spent = [
-            {key: value for key, value in (one.get("seconds") or {}).items() if is_number(value)}
-            for one in about
-        ]
-        spent = [one for one in spent if one.get("total")]
+        spent = [one["seconds"] for one in about if one.get("seconds")]
         if spent:
             phases = [float(np.mean([s.get(p, 0.0) for s in spent])) for p in ("total", *PHASES)]
             rest = max(0.0, phases[0] - sum(phases[1:]))
