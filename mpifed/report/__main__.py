@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from mpifed.command import Parser, carried_out, program, say
+from mpifed.command import Parser, carried_out, program
 from mpifed.config.experiments import safe
-from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, closest, complain
+from mpifed.errors import EXIT_FINISHED, InputError, closest
 from mpifed.report import tables
 from mpifed.report.charts import ROUNDS, SECONDS, Chart, charts, looks_of
 from mpifed.report.drawing import SIZE, Forest, Pictures, figure_of, forest_figure, save
@@ -51,17 +51,11 @@ AGAINST_ALL = ("test-accuracy", "bottom-decile", "train-loss")
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run ``python -m mpifed.report``."""
-    try:
-        text = _report(sys.argv[1:] if words is None else words)
-    except InputError as error:
-        complain("mpifed.report", str(error))
-        return EXIT_BAD_INPUT
-    say(text)
-    return EXIT_FINISHED
+    return carried_out("mpifed.report", lambda: _report(sys.argv[1:] if words is None else words))
 
 
-def _report(words: Sequence[str]) -> str:
-    """Write what the options ask for, and return what is printed."""
+def _report(words: Sequence[str]) -> int:
+    """Write what the options ask for, and print the tables and the names of the files."""
     options = parser().parse_args(words)
     wanted = wanted_of(options)
     found = find_runs(options.run_dirs)
@@ -79,7 +73,9 @@ def _report(words: Sequence[str]) -> str:
         texts["comparison.csv"] = tables.comparison_csv(groups, against, options.target)
         printed.append(texts["comparison.md"])
     # All is read and checked before anything is written.
-    made, figures = pictures_wanted(options), {}
+    made = Pictures(options.format, options.size, options.font, options.font_size,
+                    dict(options.title), dict(options.x_label))  # fmt: skip
+    figures: dict[str, Callable[[], Figure]] = {}
     if wanted is not None and options.figure:
         chart = chart_of(series(found, wanted), wanted)
         figures[chart.column] = partial(figure_of, chart, made)
@@ -96,8 +92,8 @@ def _report(words: Sequence[str]) -> str:
         repeated = [*program("report").split(), *words]
         texts = {"report.html": page(groups, notes, shown, against, repeated)} | texts
         files = _write(texts, figures, made, options.output)
-    lines = [*(f"* {note}" for note in notes), *map(str, files)]
-    return "\n".join([*printed, *lines])
+    print(*printed, *(f"* {note}" for note in notes), *files, sep="\n")
+    return EXIT_FINISHED
 
 
 def _terminal(groups: Sequence[Group]) -> str:
@@ -204,18 +200,6 @@ def wanted_of(options: argparse.Namespace) -> Wanted | None:
     return Wanted(column, options.x or ROUNDS, by, options.linear, aside)
 
 
-def pictures_wanted(options: argparse.Namespace) -> Pictures:
-    """Return how pictures are to be made."""
-    return Pictures(
-        options.format,
-        options.size,
-        options.font,
-        options.font_size,
-        dict(options.title),
-        dict(options.x_label),
-    )
-
-
 def _method(option: str, given: str, groups: Sequence[Group]) -> str:
     """Return the label of a method that is named by it, or in the words of the tables."""
     labels = {group.method for group in groups}
@@ -258,17 +242,6 @@ def _size(words: str) -> tuple[float, ...]:
     return sides
 
 
-def _font(font: str) -> str:
-    from matplotlib.font_manager import get_font_names
-
-    families = [*get_font_names(), "serif", "sans-serif", "monospace"]
-    if font not in families:
-        raise argparse.ArgumentTypeError(
-            f"is '{font}', which is not installed; {closest(font, families)}"
-        )
-    return font
-
-
 def parser() -> Parser:
     """Return the parser of the command line."""
     made = Parser(
@@ -303,7 +276,7 @@ def parser() -> Parser:
         "--size", type=_size, default=SIZE, metavar="WIDTHxHEIGHT",
         help="inches, without the names: 6.6x4.2",
     )  # fmt: skip
-    pictures.add_argument("--font", type=_font, metavar="FAMILY", help="a font that is installed")
+    pictures.add_argument("--font", metavar="FAMILY", help="a font that is installed")
     pictures.add_argument(
         "--font-size", type=POINTS, default=11.0, metavar="POINTS", help="11 by default"
     )
@@ -319,4 +292,4 @@ def parser() -> Parser:
 
 
 if __name__ == "__main__":
-    sys.exit(carried_out("mpifed.report", main))
+    sys.exit(main())
