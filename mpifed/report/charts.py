@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from mpifed.report.groups import DISTANCE, Curve, Group, contractions, difference
+from mpifed.report.groups import Curve, Group, contractions, difference
 from mpifed.report.names import Look, looks
-from mpifed.report.runs import ACCURACY, DECILE, MEASURES, SCORES
+from mpifed.report.runs import ACCURACY, DECILE, DISTANCE, MEASURES, SCORES
 from mpifed.report.tables import bit_prefix, measured
 
 LINES = 6  # in one panel; more make small multiples
@@ -57,7 +57,6 @@ class Chart:
     x_log: bool = False
     y_log: bool = False
     marks: Mapping[str, tuple[float, str]] = field(default_factory=dict)
-    most: int = LINES
 
     @property
     def name(self) -> str:
@@ -86,7 +85,7 @@ class Chart:
         found = []
         for panel in dict.fromkeys(line.panel for line in self.lines):
             lines = [line for line in self.lines if line.panel == panel]
-            parts = np.array_split(np.arange(len(lines)), -(-len(lines) // self.most))
+            parts = np.array_split(np.arange(len(lines)), -(-len(lines) // LINES))
             found += [[lines[index] for index in part] for part in parts]
         return found
 

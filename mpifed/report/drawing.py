@@ -52,7 +52,7 @@ DOTS, DOTS_OF_MANY = 200, 110  # an inch, of one panel and of several
 
 # In letters, whose height is 1 / 72 inches a point.
 LEFT, BOTTOM, ABOVE = 5.0, 3.9, 0.9  # margins for numbers and labels
-TITLE, ROW, LETTER = 1.25, 1.25, 0.7  # heights of rows; the width of a letter of a title
+TITLE, ROW, LETTER = 1.25, 1.25, 0.72  # heights of rows; the width of a bold letter
 LONGEST = 34  # letters in a row of a name beside its line
 
 FEW_POINTS = 12  # up to so many points each gets a marker
@@ -108,7 +108,8 @@ def figure_of(
     rows = [sum(1 + name.count("\n") for name in each) for each in names]
     width, height = (side * (SMALL if several else 1) for side in made.size)
     height = max(height, (BOTTOM + ABOVE + ROW * max(rows)) * em)
-    right = 2 * em + max(_width(name, made.font_size) for each in names for name in each)
+    longest = max(len(row) for each in names for name in each for row in name.split("\n"))
+    right = (2 + LETTER * longest) * em
     width += right
     title = made.titles.get(chart.name, made.titles.get(chart.column, chart.title))
     title = textwrap.fill(title, max(20, int(width * across / (1.25 * LETTER * em))))
@@ -138,16 +139,6 @@ def figure_of(
         _draw(axes, chart, lines)
         _name_lines(axes, lines, names[index], made.font_size)
     return figure
-
-
-def _width(name: str, size: float) -> float:
-    """The width of a name in inches."""
-    from matplotlib.textpath import TextPath
-
-    rows = [row.replace("$", r"\$") for row in name.split("\n") if row]
-    bold: Any = {"weight": "bold"}
-    wide = (TextPath((0, 0), row, size, bold).get_extents().x1 for row in rows)
-    return max(wide, default=0.0) / 72
 
 
 def _scales(axes: Axes, chart: Chart, panel: str) -> None:
@@ -229,16 +220,13 @@ def spread(
     heights: np.ndarray, sizes: np.ndarray, ends: tuple[float, float] = (-np.inf, np.inf)
 ) -> np.ndarray:
     """Return the middles of names moved apart so that none covers another."""
+    from sklearn.isotonic import isotonic_regression
+
     order = np.argsort(heights, kind="stable")
     room = sizes[order]
     # How far each is from the first where all touch; what is left must not decrease.
     from_first = np.concatenate([[0.0], np.cumsum((room[1:] + room[:-1]) / 2)])
-    bundles: list[list[float]] = []
-    for target in heights[order] - from_first:
-        bundles.append([float(target)])
-        while len(bundles) > 1 and np.mean(bundles[-2]) > np.mean(bundles[-1]):
-            bundles[-2:] = [bundles[-2] + bundles[-1]]
-    starts = np.concatenate([np.full(len(bundle), np.mean(bundle)) for bundle in bundles])
+    starts = isotonic_regression(heights[order] - from_first)
     least, most = ends[0] + room[0] / 2, ends[1] - room[-1] / 2 - from_first[-1]
     placed = np.empty(len(heights))
     placed[order] = np.clip(starts, least, max(least, most)) + from_first

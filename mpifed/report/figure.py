@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 # Where a logarithmic axis ends: gaps of float64 below it are noise.
 FLOOR = 1e-16
-MOST = 12  # lines in a panel
 
 # Values of x that are not keys, each with its column and the label of the axis.
 PROGRESS = {
@@ -55,16 +54,6 @@ class Wanted:
     by: tuple[str, ...] = ()
     linear: bool = False
     aside: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Series:
-    """The points of one line, averaged over seeds; x is NaN for a level line."""
-
-    panel: str
-    line: str
-    x: np.ndarray
-    y: np.ndarray
 
 
 def _settings(
@@ -134,8 +123,11 @@ def file_name(wanted: Wanted) -> str:
     return safe("-".join(words).replace("_", "-").replace(".", "-"))
 
 
-def series(runs: Sequence[Run], wanted: Wanted) -> list[Series]:
-    """Return the lines that ``wanted`` asks for, averaged over seeds, in the order of the runs."""
+def series(runs: Sequence[Run], wanted: Wanted) -> list[Line]:
+    """Return the lines that ``wanted`` asks for, averaged over seeds, in the order of the runs.
+
+    Where no run of a line has the key of x, x is NaN, and the line is level.
+    """
     flat, apart = _settings(runs, wanted, PROGRESS)
     if wanted.x in PROGRESS:
         check_column(runs, PROGRESS[wanted.x][0])
@@ -148,7 +140,8 @@ def series(runs: Sequence[Run], wanted: Wanted) -> list[Series]:
     for (panel, line), by_point in found.items():
         x, y = np.concatenate(list(map(_mean, by_point.values())), axis=1)
         order = np.argsort(x, kind="stable")
-        made.append(Series(panel, line, x[order], y[order]))
+        none = np.zeros_like(y)
+        made.append(Line(x[order], y[order], none, line, look(0), line, panel))
     return made
 
 
@@ -174,30 +167,29 @@ def _mean(parts: Sequence[np.ndarray]) -> np.ndarray:
     return np.mean([part[:, :shortest] for part in parts], axis=0)
 
 
-def chart_of(every: Sequence[Series], wanted: Wanted) -> Chart:
+def chart_of(every: Sequence[Line], wanted: Wanted) -> Chart:
     """Return the chart: a panel for each title, in which lines of one name look alike."""
-    names = sorted({s.line for s in every}, key=naturally)
-    known = np.concatenate([s.x[np.isfinite(s.x)] for s in every])
+    names = sorted({line.name for line in every}, key=naturally)
+    known = np.concatenate([line.x[np.isfinite(line.x)] for line in every])
     ends = np.array([known.min(), known.max()] if len(known) else [0.0, 1.0])
     lines = []
-    for s in sorted(every, key=lambda s: (naturally(s.panel), names.index(s.line))):
-        level = np.isnan(s.x).all()
-        x, y = (ends, np.repeat(s.y[:1], 2)) if level else (s.x, s.y)
+    for line in sorted(every, key=lambda line: (naturally(line.panel), names.index(line.name))):
+        level = np.isnan(line.x).all()
+        x, y = (ends, np.repeat(line.y[:1], 2)) if level else (line.x, line.y)
         y = y if wanted.linear else np.maximum(y, FLOOR)
-        style = look(names.index(s.line))
-        lines.append(Line(x, y, np.zeros_like(y), s.line, style, s.line, s.panel))
+        style = look(names.index(line.name))
+        lines.append(replace(line, x=x, y=y, band=np.zeros_like(y), look=style))
     marks = {}
     if wanted.x not in PROGRESS and not wanted.by:
-        keyed = [s for s in every if np.isfinite(s.x).any()]
-        marks = {s.panel: (best(s, wanted.column), "best") for s in keyed}
+        marks = {line.panel: (best(line, wanted.column), "best") for line in lines}
     x_label = PROGRESS[wanted.x][1] if wanted.x in PROGRESS else wanted.x
     return Chart(file_name(wanted), wanted.x, wanted.column, "", x_label, tuple(lines),
-                 y_log=not wanted.linear, marks=marks, most=MOST)  # fmt: skip
+                 y_log=not wanted.linear, marks=marks)  # fmt: skip
 
 
-def best(s: Series, column: str) -> float:
+def best(line: Line, column: str) -> float:
     """Return the x of the best value of a line, the first of equal ones."""
-    return float(s.x[np.argmax(s.y) if larger_is_better(column) else np.argmin(s.y)])
+    return float(line.x[line.y.argmax() if larger_is_better(column) else line.y.argmin()])
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,12 @@ import numpy as np
 
 from mpifed.components.registry import without_module
 from mpifed.report.names import data_title, in_words, method_title
-from mpifed.report.runs import ACCURACY, Run
+from mpifed.report.runs import ACCURACY, DISTANCE, Run
 
 # What ``±`` is in every table, for those that have one.
 MEANING = "± is half the 95 % interval of Student's t over seeds."
 LEVEL = 0.95
 
-DISTANCE = "consensus_distance"
 # Relative to the first distance: below it, float32 rounding is as large as the contraction.
 ROUNDING = 1e-12
 
@@ -247,12 +246,9 @@ def _progress(run: Run) -> tuple[bool, int]:
 
 
 def _unfinished(run: Run) -> str:
-    if run.rounds is None:
-        return f"{run.path} is unfinished: nothing evaluated yet"
-    planned = run.config.get("rounds", "?")
-    if run.diverged:
-        return f"{run.path} diverged: evaluated until round {run.rounds} of {planned}"
-    return f"{run.path} is unfinished: evaluated at round {run.rounds} of {planned}"
+    until = f"until round {run.rounds} of {run.config.get('rounds', '?')}"
+    evaluated = "nothing evaluated yet" if run.rounds is None else f"evaluated {until}"
+    return f"{run.path} {'diverged' if run.diverged else 'is unfinished'}: {evaluated}"
 
 
 def leaves(tree: Any, prefix: str = "") -> dict[str, str]:

@@ -114,17 +114,8 @@ KEYS = {
 
 # Okabe and Ito's colours, which colour-blind readers can distinguish, without their yellow, which
 # is too faint for a line, and two of Tol's. Dashes and markers distinguish what shares a colour.
-COLOURS = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#000000",
-    "#882255",
-    "#7A7A1F",
-)
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00",
+           "#56B4E9", "#000000", "#882255", "#7A7A1F")  # fmt: skip
 # Lengths of strokes and gaps in units of the line's width; none for a solid line.
 DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1, 1.5), (5, 2, 1, 2), (8, 2, 1, 2, 1, 2))
 # Shapes, as matplotlib names them.

@@ -15,18 +15,9 @@ from mpifed.io.text import damaged
 from mpifed.results.configurations import read_stored
 from mpifed.results.results import DIGEST, Result, read, read_clients
 
-ACCURACY, DECILE = "test_accuracy", "test_accuracy_p10"
+ACCURACY, DECILE, DISTANCE = "test_accuracy", "test_accuracy_p10", "consensus_distance"
 # Columns that every metrics.csv has.
-COLUMNS = (
-    "round",
-    "seconds",
-    "train_loss",
-    "test_accuracy",
-    "test_accuracy_p10",
-    "up_bits",
-    "down_bits",
-    "consensus_distance",
-)
+COLUMNS = ("round", "seconds", "train_loss", ACCURACY, DECILE, "up_bits", "down_bits", DISTANCE)
 
 
 @dataclass(frozen=True)

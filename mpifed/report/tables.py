@@ -17,7 +17,6 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from mpifed.report.groups import (
-    DISTANCE,
     MEANING,
     Estimate,
     Group,
@@ -29,7 +28,7 @@ from mpifed.report.groups import (
     reached,
 )
 from mpifed.report.names import in_words
-from mpifed.report.runs import ACCURACY, DECILE, MEASURES, SCORES, larger_is_better
+from mpifed.report.runs import ACCURACY, DECILE, DISTANCE, MEASURES, SCORES, larger_is_better
 
 CAPTION = (
     "Test accuracy in per cent: average over clients / bottom decile (the ⌈T/10⌉-th smallest of T "

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -101,7 +101,7 @@ def read_summary(path: Path) -> dict[str, Any]:
     return found
 
 
-def _are_numbers(table: Any) -> bool:
+def _are_numbers(table: Any) -> TypeGuard[dict[str, float]]:
     return isinstance(table, dict) and all(map(is_number, table.values()))
 
 

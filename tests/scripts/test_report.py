@@ -89,7 +89,7 @@ def test_unfinished_runs_are_included_and_named(tmp_path: Path) -> None:
         ("Local", False),
     ]
     assert notes == [
-        f"{half} is unfinished: evaluated at round 20 of 40",
+        f"{half} is unfinished: evaluated until round 20 of 40",
         f"{new} is unfinished: nothing evaluated yet",
     ]
     assert main([str(tmp_path), "--output", str(tmp_path / "report")]) == 0

@@ -14,9 +14,9 @@ import pytest
 from run_directories import fill_columns, write_run
 
 from mpifed.report.__main__ import main
+from mpifed.report.charts import Line
 from mpifed.report.drawing import Pictures, figure_of
 from mpifed.report.figure import (
-    Series,
     Wanted,
     best,
     chart_of,
@@ -27,6 +27,7 @@ from mpifed.report.figure import (
     series,
 )
 from mpifed.report.groups import group_runs
+from mpifed.report.names import look
 from mpifed.report.runs import find_runs
 
 
@@ -54,7 +55,7 @@ def sweep(tmp_path):
 
 def test_a_line_for_each_value_and_a_panel_for_what_else_differs(sweep):
     wanted = Wanted("objective_gap", "floats", ("algorithm.flix_alpha",))
-    found = {(s.panel, s.line): s for s in series(find_runs([sweep]), wanted)}
+    found = {(s.panel, s.name): s for s in series(find_runs([sweep]), wanted)}
     assert set(found) == {
         (f"k={k}", f"flix_alpha={alpha}") for k in (9, 22, 113) for alpha in (0.1, 1.0)
     }
@@ -112,7 +113,8 @@ def test_what_cannot_be_drawn_is_refused_in_one_sentence(words, expected, sweep,
     ],
 )
 def test_the_best_recall_is_the_largest_and_the_best_loss_the_least(column, where):
-    line = Series("", "", np.array([0.2, 0.4, 0.6]), np.array([0.9, 0.1, 0.5]))
+    x, y = np.array([0.2, 0.4, 0.6]), np.array([0.9, 0.1, 0.5])
+    line = Line(x, y, np.zeros(3), "", look(0))
     assert best(line, column) == where
 
 
@@ -123,7 +125,7 @@ def test_a_run_without_the_key_of_x_is_a_level_line(sweep, tmp_path):
         text = (path / "config.yaml").read_text()
         text = text.replace("flix_alpha: 1.0", "outer_step: 1.0").replace("diana", "fomaml")
         (path / "config.yaml").write_text(text)
-    found = {(s.panel, s.line): s for s in series(find_runs([sweep]), wanted)}
+    found = {(s.panel, s.name): s for s in series(find_runs([sweep]), wanted)}
     assert len(found) == 5
     level = found["k=9", "algorithm=fomaml"]
     assert np.isnan(level.x).all()
@@ -228,7 +230,7 @@ def test_a_run_that_diverged_is_not_one_that_goes_on(steps: Path) -> None:
     notes = group_runs(runs)[1]
     assert sorted(notes) == [
         f"{steps / '0.2-5.0'} diverged: evaluated until round 40 of 40",
-        f"{steps / 'going on'} is unfinished: evaluated at round 40 of 40",
+        f"{steps / 'going on'} is unfinished: evaluated until round 40 of 40",
     ]
 
 

@@ -114,7 +114,7 @@ def test_an_unfinished_run_and_one_without_accuracy_have_a_page(tmp_path):
     new = write_run(tmp_path / "b", algorithm=FEDAVG, finished=False)
     (new / "metrics.csv").unlink()
     words = " ".join(parsed(page_of(tmp_path)).words)
-    assert "is unfinished: evaluated at round 20 of 40" in words
+    assert "is unfinished: evaluated until round 20 of 40" in words
     assert "nothing evaluated yet" in words
 
     blank = {"test_accuracy": "", "test_accuracy_p10": "", "objective": "0.5"}
