@@ -23,41 +23,36 @@ from typing import Any
 from mpifed.components.registry import find, without_module
 from mpifed.config import configuration as config
 from mpifed.config.configuration import differences
-from mpifed.config.experiments import parse_overrides, safe
+from mpifed.config.experiments import safe
 from mpifed.errors import InputError, closest
 from mpifed.io.atomic import replacing
 from mpifed.io.yaml_files import as_text
 from mpifed.mpi.communicator import Alone
 from mpifed.results.configurations import read_stored
 
-# Replacements of placeholders while the value is read as YAML, where braces have a meaning.
-MARKS = {"previous": "\ue000", "first": "\ue001"}
-
+# Placeholders of a value: the run with the preceding value of the last list, and with its first.
+PLACEHOLDERS = ("previous", "first")
 # A single word in braces, which cannot be a value of an option: mappings have colons.
 BRACES = re.compile(r"\{\s*(\w+)\s*\}")
 
 
 def split_linked(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Divide overrides into words without placeholders, and texts with marks in their place."""
+    """Divide overrides into words without placeholders, and texts with some by their keys."""
     plain: list[str] = []
     linked: dict[str, str] = {}
     for word in words:
         key, _, text = word.partition("=")
         names = BRACES.findall(text)
-        wrong = next((name for name in names if name not in MARKS), None)
+        wrong = next((name for name in names if name not in PLACEHOLDERS), None)
         if wrong is not None:
             raise InputError(
-                f"{key} has {{{wrong}}}, which no run of a sweep is; {closest(wrong, MARKS)}, in "
-                "braces"
+                f"{key} has {{{wrong}}}, which no run of a sweep is; "
+                f"{closest(wrong, PLACEHOLDERS)}, in braces"
             )
-        if not names:
+        if names:
+            linked[key] = text
+        else:
             plain.append(word)
-            continue
-        marked = BRACES.sub(lambda found: MARKS[found[1]], text)
-        value = parse_overrides([f"{key}={marked}"])[key]
-        if not isinstance(value, str):
-            raise InputError(f"{key} has {{{names[0]}}}, which must stand in one value, a text")
-        linked[key] = value
     return plain, linked
 
 
@@ -174,12 +169,10 @@ def plan(experiment: str, words: Sequence[str], output: Path, ranks: int) -> lis
             # itertools.product varies the last list fastest.
             first = runs[number - number % chain].directory
             others = {"previous": runs[-1].directory, "first": first}
+            named = [name for text in links.values() for name in BRACES.findall(text)]
+            needs = tuple(dict.fromkeys(others[name] for name in named))
             for key, text in links.items():
-                named = [name for name, mark in MARKS.items() if mark in text]
-                needs = tuple(dict.fromkeys([*needs, *(others[name] for name in named)]))
-                for name in named:
-                    text = text.replace(MARKS[name], str(others[name]))
-                overrides[key] = text
+                overrides[key] = BRACES.sub(lambda found, at=others: str(at[found[1]]), text)
         asked = config.resolve(config.apply_overrides(mapping, overrides), ranks)
         complete = config.to_mapping(asked)
         place = output / names[number]
