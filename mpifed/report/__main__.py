@@ -67,7 +67,7 @@ def _report(words: Sequence[str]) -> int:
         "table.md": tables.report_markdown(groups, notes),
         "table.csv": tables.report_csv(groups),
     }
-    printed = [_terminal(groups)]
+    printed = []
     if against is not None or options.target is not None:
         texts["comparison.md"] = tables.comparison(groups, against, options.target).markdown()
         texts["comparison.csv"] = tables.comparison_csv(groups, against, options.target)
@@ -92,17 +92,12 @@ def _report(words: Sequence[str]) -> int:
         repeated = [*program("report").split(), *words]
         texts = {"report.html": page(groups, notes, shown, against, repeated)} | texts
         files = _write(texts, figures, made, options.output)
-    print(*printed, *(f"* {note}" for note in notes), *files, sep="\n")
-    return EXIT_FINISHED
-
-
-def _terminal(groups: Sequence[Group]) -> str:
     columns = tables.measured(groups)[:1]  # a terminal has no room for more
     columns = [ACCURACY, DECILE] * tables.shows_accuracies(groups) + columns
     console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
-    with console.capture() as shown:
-        console.print(tables.results(groups, columns).terminal())
-    return shown.get()
+    console.print(tables.results(groups, columns).terminal())
+    print(*printed, *(f"* {note}" for note in notes), *files, sep="\n")
+    return EXIT_FINISHED
 
 
 def _write(

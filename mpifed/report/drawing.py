@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpifed.errors import InputError
 from mpifed.report.charts import ROUNDS, Chart, Line, thinned
 from mpifed.report.groups import Estimate
 from mpifed.report.names import Look
@@ -83,13 +82,11 @@ ON_PAGE = Pictures(size=(6.8, 3.4), font_size=9)
 
 def save(figure: Figure, output: Path, name: str, made: Pictures) -> list[Path]:
     """Write a figure in each format."""
-    files = [output / f"{name}.{ending}" for ending in made.formats]
     dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}  # equal numbers, equal files
-    for path, ending in zip(files, made.formats, strict=True):
-        try:
-            figure.savefig(path, metadata=dates.get(ending))
-        except OSError as error:
-            raise InputError(f"--output {output} cannot be written: {error.strerror}") from None
+    files = []
+    for ending in made.formats:
+        files.append(output / f"{name}.{ending}")
+        figure.savefig(files[-1], metadata=dates.get(ending))
     return files
 
 

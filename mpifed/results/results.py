@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from mpifed.errors import InputError, in_words
+from mpifed.errors import InputError
 from mpifed.io.text import damaged, is_count, is_number, read_json, read_text
 
 ROUND = re.compile(r"[0-9]{1,18}")
@@ -177,13 +177,8 @@ class Result:
 
     def frame(self) -> Any:
         """Return ``metrics`` as a pandas DataFrame with a row for each recorded round."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise InputError(
-                f"frame() needs pandas, which cannot be imported: {in_words(error)}; install it "
-                "with python -m pip install 'mpifed[pandas]', or use metrics, its columns as arrays"
-            ) from None
+        import pandas  # of the extra mpifed[pandas]
+
         columns = {**self.metrics, "round": self.metrics["round"].astype(np.int64)}
         return pandas.DataFrame(columns).set_index("round")
 
