@@ -110,28 +110,27 @@ def figure_of(
     width += right
     title = made.titles.get(chart.name, made.titles.get(chart.column, chart.title))
     title = textwrap.fill(title, max(20, int(width * across / (1.25 * LETTER * em))))
-    parted = bool(panels[0][0].panel)
-    above = (ABOVE + TITLE * parted) * em
-    top = (TITLE * 1.3 * (title.count("\n") + 1) + 1.6) * em if titled and not parted else 0.0
-    figure = Figure((width * across, height * down + top), DOTS_OF_MANY if several else DOTS)
+    above = (ABOVE + TITLE * bool(titled and panels[0][0].panel)) * em
+    top = (TITLE * 1.3 * (title.count("\n") + 1) + 1.6) * em if titled else 0.0
+    size = np.array([width * across, height * down + top])
+    figure = Figure(size, DOTS_OF_MANY if several else DOTS)
+    if titled:
+        banded = any(line.band.any() for line in chart.lines)
+        for words, y, look in (
+            (title, size[1] - 0.8 * em, {"fontsize": "large", "weight": "bold", "va": "top"}),
+            (chart.subtitle + BANDS * banded, size[1] - top, {"fontsize": "small", "color": GREY}),
+        ):
+            figure.text(LEFT * em / size[0], y / size[1], words, **look)
     for index, lines in enumerate(panels):
         row, column = divmod(index, across)
         left, bottom = column * width + LEFT * em, (down - 1 - row) * height + BOTTOM * em
         wide, high = width - LEFT * em - right, height - BOTTOM * em - above
         inches = np.array([left, bottom, wide, high])
-        axes = figure.add_axes(tuple(inches / np.tile(figure.get_size_inches(), 2)))
+        axes = figure.add_axes(tuple(inches / np.tile(size, 2)))
         axes.set_xlabel(
             made.x_labels.get(chart.name, made.x_labels.get(chart.column, chart.x_label))
         )
-        if parted and titled:
-            axes.set_title(lines[0].panel, fontsize="medium")
-            axes.set_ylabel(title if column == 0 else "")
-        elif titled and index == 0:
-            banded = any(line.band.any() for line in chart.lines)
-            axes.set_title(title, pad=1.8 * made.font_size)
-            axes.annotate(chart.subtitle + BANDS * banded, (0, 1), xycoords="axes fraction",
-                          xytext=(0, 7), textcoords="offset points", color=GREY,
-                          fontsize="small")  # fmt: skip
+        axes.set_title(lines[0].panel if titled else "", fontsize="medium")
         _scales(axes, chart, lines[0].panel)
         _draw(axes, chart, lines)
         _name_lines(axes, lines, names[index], made.font_size)
