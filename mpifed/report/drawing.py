@@ -112,15 +112,13 @@ def figure_of(
     title = textwrap.fill(title, max(20, int(width * across / (1.25 * LETTER * em))))
     above = (ABOVE + TITLE * bool(titled and panels[0][0].panel)) * em
     top = (TITLE * 1.3 * (title.count("\n") + 1) + 1.6) * em if titled else 0.0
-    size = np.array([width * across, height * down + top])
+    size = (width * across, height * down + top)
     figure = Figure(size, DOTS_OF_MANY if several else DOTS)
     if titled:
-        banded = any(line.band.any() for line in chart.lines)
-        for words, y, look in (
-            (title, size[1] - 0.8 * em, {"fontsize": "large", "weight": "bold", "va": "top"}),
-            (chart.subtitle + BANDS * banded, size[1] - top, {"fontsize": "small", "color": GREY}),
-        ):
-            figure.text(LEFT * em / size[0], y / size[1], words, **look)
+        start, high = LEFT * em / size[0], size[1]
+        about = chart.subtitle + BANDS * any(line.band.any() for line in chart.lines)
+        figure.text(start, 1 - 0.8 * em / high, title, va="top", weight="bold", fontsize="large")
+        figure.text(start, 1 - top / high, about, color=GREY, fontsize="small")
     for index, lines in enumerate(panels):
         row, column = divmod(index, across)
         left, bottom = column * width + LEFT * em, (down - 1 - row) * height + BOTTOM * em

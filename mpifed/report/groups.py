@@ -28,21 +28,10 @@ GRAPH = "exchange.topology"
 DATA_KEYS = ("data.", "clients")
 # These change no number of a run, or (seed) are what a group averages over.
 NO_DIFFERENCE = (
-    "seed",
-    "threads",
-    "device",
-    "checkpoint.",
-    "storage.",
-    "evaluation.every",
-    "evaluation.validation_split",
-    "hosts",
-    "placement",
-    "placement_costs",
-    "exchange.transport",
-    "exchange.reduction",
-    "experiment",
-    "algorithm.optima_from",
-)
+    "seed", "experiment", "threads", "device", "hosts", "placement", "placement_costs",
+    "checkpoint.", "storage.", "evaluation.every", "evaluation.validation_split",
+    "exchange.transport", "exchange.reduction", "algorithm.optima_from",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,10 @@ def split_linked(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     return plain, linked
 
 
+def _filled(text: str, directories: Mapping[str, Path]) -> str:
+    return BRACES.sub(lambda found: str(directories[found[1]]), text)
+
+
 # Characters of a name with whole keys; in longer ones keys lose their sections.
 SHORT = 64
 
@@ -172,7 +176,7 @@ def plan(experiment: str, words: Sequence[str], output: Path, ranks: int) -> lis
             named = [name for text in links.values() for name in BRACES.findall(text)]
             needs = tuple(dict.fromkeys(others[name] for name in named))
             for key, text in links.items():
-                overrides[key] = BRACES.sub(lambda found, at=others: str(at[found[1]]), text)
+                overrides[key] = _filled(text, others)
         asked = config.resolve(config.apply_overrides(mapping, overrides), ranks)
         complete = config.to_mapping(asked)
         place = output / names[number]
