@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from mpifed.reproduce.studies import Runs
+from mpifed.report.tables import Table
+from mpifed.reproduce.experiments.studies import Planned, Runs
 from mpifed.results.configurations import read_stored
 from mpifed.results.results import read_clients, read_metrics
 
 
 def growth(runs: Runs) -> str:
     """Return the accuracy of unseen clients by the share of their data (Figure 2)."""
-    shares, lines = [], []
-    for label, planned in runs.items():
-        found = []
-        for run in filter(lambda each: each.finished, planned):
-            shares = run.overrides["evaluation.unseen_shares"]
-            clients = read_clients(run.directory / "clients.h5").results
-            unseen = clients["unseen"].astype(bool)
-            found.append(clients["test_accuracy_by_share"][unseen].mean(0))
-        if found:
-            cells = " | ".join(f"{100 * value:.2f}" for value in np.mean(found, 0))
-            lines.append(f"| {label} | {cells} |")
-    heads = " | ".join(f"{share:g}" for share in shares)
-    return "\n".join(
-        [f"| share of the data | {heads} |", f"| --- |{' ---: |' * len(shares)}", *lines]
-    )
+    shares: list[float] = []
+    found: dict[str, list[np.ndarray]] = {}
+    for label, run in _finished(runs):
+        shares = run.overrides["evaluation.unseen_shares"]
+        clients = read_clients(run.directory / "clients.h5").results
+        unseen = clients["unseen"].astype(bool)
+        found.setdefault(label, []).append(clients["test_accuracy_by_share"][unseen].mean(0))
+    rows = [
+        [label, *(f"{100 * value:.2f}" for value in np.mean(seeds, 0))]
+        for label, seeds in found.items()
+    ]
+    return _table(["share of the data", *(f"{share:g}" for share in shares)], rows)
 
 
 def entropies(runs: Runs) -> str:
@@ -34,20 +34,18 @@ def entropies(runs: Runs) -> str:
 
     from mpifed.algorithms.fedem import expectation
 
-    lines = ["| entropy (nats) | in training | unseen |", "| --- | ---: | ---: |"]
-    for label, planned in runs.items():
-        found = []
-        for run in filter(lambda each: each.finished, planned):
-            clients = read_clients(run.directory / "clients.h5").results
-            if "mixture" not in clients:
-                continue
+    found: dict[str, list[list[float]]] = {}
+    for label, run in _finished(runs):
+        clients = read_clients(run.directory / "clients.h5").results
+        if "mixture" in clients:
             unseen = clients["unseen"].astype(bool)
             own = expectation.entropies(torch.from_numpy(clients["mixture"])).numpy()
-            found.append([own[~unseen].mean(), own[unseen].mean() if unseen.any() else np.nan])
-        if found:
-            seen, new = np.mean(found, 0)
-            lines.append(f"| {label} | {seen:.2f} | {new:.2f} |")
-    return "\n".join(lines)
+            both = [own[~unseen].mean(), own[unseen].mean() if unseen.any() else np.nan]
+            found.setdefault(label, []).append(both)
+    rows = [
+        [label, *(f"{value:.2f}" for value in np.mean(seeds, 0))] for label, seeds in found.items()
+    ]
+    return _table(["entropy (nats)", "in training", "unseen"], rows)
 
 
 def recovered(runs: Runs) -> str:
@@ -58,37 +56,36 @@ def recovered(runs: Runs) -> str:
     from mpifed.mpi.communicator import Alone
     from mpifed.theory.recovery import recovery
 
-    lines = [
-        "| | seed | distance of components | distance of mixtures | assigned |",
-        "| --- | ---: | ---: | ---: | ---: |",
-    ]
-    for label, planned in runs.items():
-        for run in filter(lambda each: each.finished, planned):
-            options = resolve(read_stored(run.directory / "config.yaml")).data.options
-            clients = read_clients(run.directory / "clients.h5").results
-            truth = Synthetic(len(clients["unseen"]), 0, Alone(), **options).truth
-            learnt = load(run.directory).components
-            theta = np.stack([next(each.parameters()).detach().numpy().ravel() for each in learnt])
-            found = recovery(theta, clients["mixture"], truth.components, truth.mixture)
-            lines.append(
-                f"| {label} | {run.overrides['seed']} | {found.component_distance:.2g} | "
-                f"{found.mixture_distance:.2g} | {100 * found.assigned:.1f} % |"
-            )
-    return "\n".join(lines)
+    rows = []
+    for label, run in _finished(runs):
+        options = resolve(read_stored(run.directory / "config.yaml")).data.options
+        clients = read_clients(run.directory / "clients.h5").results
+        truth = Synthetic(len(clients["unseen"]), 0, Alone(), **options).truth
+        learnt = load(run.directory).components
+        theta = np.stack([next(each.parameters()).detach().numpy().ravel() for each in learnt])
+        found = recovery(theta, clients["mixture"], truth.components, truth.mixture)
+        distances = f"{found.component_distance:.2g}", f"{found.mixture_distance:.2g}"
+        rows.append(
+            [label, str(run.overrides["seed"]), *distances, f"{100 * found.assigned:.1f} %"]
+        )
+    return _table(["", "seed", "distance of components", "distance of mixtures", "assigned"], rows)
 
 
 def likelihoods(runs: Runs) -> str:
     """Return the training loss, bits and seconds of each seed: restarts and what they cost."""
-    lines = ["| | seed | training loss | accuracy | Gbit | seconds |", f"| --- |{' ---: |' * 5}"]
-    for label, planned in runs.items():
-        for run in filter(lambda each: each.finished, planned):
-            last = read_metrics(run.directory / "metrics.csv")
-            at = {
-                name: last.numbers(name)[-1] for name in ("train_loss", "test_accuracy", "seconds")
-            }
-            bits = sum(last.numbers(name)[-1] for name in ("up_bits", "down_bits")) / 1e9
-            lines.append(
-                f"| {label} | {run.overrides['seed']} | {at['train_loss']:.4f} | "
-                f"{100 * at['test_accuracy']:.2f} | {bits:.2f} | {at['seconds']:.1f} |"
-            )
-    return "\n".join(lines)
+    rows = []
+    for label, run in _finished(runs):
+        last = read_metrics(run.directory / "metrics.csv")
+        names = ("train_loss", "test_accuracy", "seconds", "up_bits", "down_bits")
+        loss, accuracy, seconds, up, down = (last.numbers(name)[-1] for name in names)
+        cells = f"{loss:.4f}", f"{100 * accuracy:.2f}", f"{(up + down) / 1e9:.2f}", f"{seconds:.1f}"
+        rows.append([label, str(run.overrides["seed"]), *cells])
+    return _table(["", "seed", "training loss", "accuracy", "Gbit", "seconds"], rows)
+
+
+def _finished(runs: Runs) -> Iterator[tuple[str, Planned]]:
+    return ((label, run) for label, planned in runs.items() for run in planned if run.finished)
+
+
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    return Table(header, rows, texts=1).markdown().rstrip()

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from study_topologies import COMMON, exchanges
 
-from mpifed.report.comparisons import last_differences
-from mpifed.report.groups import Group, leaves
+from mpifed.report.groups import Group, last_differences, leaves
 from mpifed.report.runs import Run, read_run, run_directories
 from mpifed.training.retiming import retime, write
 

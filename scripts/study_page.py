@@ -19,10 +19,9 @@ from study_cells import CLOCK, CORRECTIONS, GRAPHS, LEVELS, Key, Study, read_stu
 from study_pictures import CAPTIONS, draw
 
 from mpifed.errors import InputError
-from mpifed.report.groups import Group
-from mpifed.report.intervals import Estimate, estimate
+from mpifed.report.groups import Estimate, Group, estimate
 from mpifed.report.runs import ACCURACY, DECILE
-from mpifed.report.tables import markdown_header, markdown_row
+from mpifed.report.tables import Table
 
 PAGE = Path(__file__).parents[1] / "docs" / "study_topologies.md"
 BEGIN, END = "<!-- study -->", "<!-- /study -->"
@@ -53,7 +52,8 @@ def counted(study: Study) -> str:
 def summary(study: Study) -> list[str]:
     """Return the table of each correction's mean difference over its graphs."""
     names = ["clients", "correction", "graphs", "seeds", "average", "bottom decile"]
-    lines = markdown_header([*names, "better on", "worse on", "bits", "seconds, slow"], texts=2)
+    names += ["better on", "worse on", "bits", "seconds, slow"]
+    rows = []
     for level in LEVELS:
         for correction, name in list(CORRECTIONS.items())[1:]:
             keys = [k for k in study.wanted if (k[0], k[2]) == (level, correction)]
@@ -69,13 +69,14 @@ def summary(study: Study) -> list[str]:
             cells_of.append(str(sum(one.mean < -one.half_width for one in each)))
             cells_of += [f"{_ratio(study.fast, whole, 'up_bits'):.2f}"]
             cells_of += [f"{_ratio(study.slow, whole, CLOCK):.2f}"]
-            lines.append(markdown_row(cells_of))
-    return lines
+            rows.append(cells_of)
+    return Table(names, rows, texts=2).markdown().splitlines()
 
 
 def best(study: Study) -> list[str]:
     """Return the table of the correction that gains most on each graph, with its gain."""
-    lines = markdown_header(["graph", *(f"clients {words}" for words in LEVELS.values())], texts=1)
+    header = ["graph", *(f"clients {words}" for words in LEVELS.values())]
+    rows = []
     for graph, name in GRAPHS.items():
         row = [name]
         for level in LEVELS:
@@ -91,15 +92,14 @@ def best(study: Study) -> list[str]:
             said = f"{called} {_points(gains[called])}"
             sure = gains[called].mean > gains[called].half_width
             row.append(f"**{said}**" if sure else said)
-        lines.append(markdown_row(row))
-    return lines
+        rows.append(row)
+    return Table(header, rows, texts=1).markdown().splitlines()
 
 
 def _ratio(groups: dict[Key, Group], keys: Sequence[Key], column: str) -> float:
     """Return the geometric mean over graphs of a last value over that of plain gossip."""
     parts = [
-        groups[key].mean_and_deviation(column)[0]
-        / groups[key[0], key[1], "none"].mean_and_deviation(column)[0]
+        groups[key].estimate(column).mean / groups[key[0], key[1], "none"].estimate(column).mean
         for key in keys
     ]
     return float(np.exp(np.mean(np.log(parts))))
@@ -108,7 +108,7 @@ def _ratio(groups: dict[Key, Group], keys: Sequence[Key], column: str) -> float:
 def _points(found: Estimate) -> str:
     if not found.count:
         return "–"
-    return f"{found.mean:+.2f}" + (f" ± {found.half_width:.2f}" if found.count > 1 else "")
+    return found.text("+.2f")
 
 
 BEST = (

@@ -9,11 +9,9 @@ import numpy as np
 from study_cells import CLOCK, CORRECTIONS, GRAPHS, LEVELS, Study, seeds
 
 from mpifed.report.charts import Chart, Line
-from mpifed.report.comparisons import last_differences
-from mpifed.report.drawing import Forest, Panel, Pictures, figure_of, forest_figure, save
-from mpifed.report.groups import Group
-from mpifed.report.intervals import Estimate, estimate
-from mpifed.report.looks import look
+from mpifed.report.drawing import Forest, Pictures, figure_of, forest_figure, save
+from mpifed.report.groups import Estimate, Group, estimate, last_differences
+from mpifed.report.names import look
 from mpifed.report.runs import ACCURACY
 
 UNTIL = 200.0
@@ -23,9 +21,8 @@ REFERENCE = "static_exponential"
 """The graph with which plain gossip on the others is compared."""
 
 
-def topologies_forest(study: Study) -> Forest:
+def topologies_forests(study: Study) -> list[list[Forest]]:
     """Return what the graph costs plain gossip: differences from the exponential graph."""
-    rows = tuple(GRAPHS[graph] for graph in GRAPHS if graph != REFERENCE)
     panels = []
     for index, level in enumerate(LEVELS):
         found: dict[str, Estimate | str] = {}
@@ -35,9 +32,8 @@ def topologies_forest(study: Study) -> Forest:
             if graph != REFERENCE:
                 known = group is not None and other is not None
                 found[name] = _estimate(group, other) if known else "missing"
-        panels.append(Panel(f"clients {LEVELS[level]}", found, look(index)))
-    title = "Plain gossip: test accuracy minus that on the static exponential graph (points)"
-    return Forest(title, rows, (tuple(panels),))
+        panels.append(Forest(f"clients {LEVELS[level]}", found, look(index)))
+    return [panels]
 
 
 def _estimate(group: Group | None, other: Group | None) -> Estimate | str:
@@ -47,7 +43,7 @@ def _estimate(group: Group | None, other: Group | None) -> Estimate | str:
     return estimate(100 * values) if len(values) else "missing"
 
 
-def corrections_forest(study: Study) -> Forest:
+def corrections_forests(study: Study) -> list[list[Forest]]:
     """Return what each correction gains over plain gossip on the same graph."""
     every = []
     for level in LEVELS:
@@ -59,10 +55,9 @@ def corrections_forest(study: Study) -> Forest:
                     values = 100 * study.differences(key, ACCURACY)
                     absent = "diverged" if key in study.diverged else "missing"
                     found[GRAPHS[key[1]]] = estimate(values) if len(values) else absent
-            panels.append(Panel(f"{name}\n{LEVELS[level]}", found, look(index)))
-        every.append(tuple(panels))
-    title = "Test accuracy minus that of plain gossip on the same graph (points)"
-    return Forest(title, tuple(GRAPHS.values()), tuple(every))
+            panels.append(Forest(f"{name}\n{LEVELS[level]}", found, look(index)))
+        every.append(panels)
+    return every
 
 
 def curves(study: Study, level: float) -> Chart:
@@ -107,11 +102,13 @@ def draw(study: Study, output: Path) -> list[str]:
     level = min(LEVELS)
     names = []
     with matplotlib.rc_context(made.style()):
-        forests = {"study_topologies": topologies_forest(study),
-                   "study_corrections": corrections_forest(study)}  # fmt: skip
-        for name, forest in forests.items():
-            save(forest_figure(forest, made), output, name, made)
-            names.append(name)
+        title = "Plain gossip: test accuracy minus that on the static exponential graph (points)"
+        figure = forest_figure(title, topologies_forests(study), made)
+        save(figure, output, "study_topologies", made)
+        title = "Test accuracy minus that of plain gossip on the same graph (points)"
+        figure = forest_figure(title, corrections_forests(study), made)
+        save(figure, output, "study_corrections", made)
+        names += ["study_topologies", "study_corrections"]
     with matplotlib.rc_context(small.style()):
         every = {"study_seconds": curves(study, level), "study_bits": bits_chart(study, level)}
         for name, chart in every.items():
@@ -123,7 +120,7 @@ def draw(study: Study, output: Path) -> list[str]:
 
 CAPTIONS = {
     "study_topologies": "What the graph costs plain gossip: mean over seeds of the paired "
-    "difference with its 95 % interval. An interval without a cap leaves the axis.",
+    "difference with its 95 % interval.",
     "study_corrections": "What a correction gains on each graph, seed by seed, with 95 % "
     "intervals. A row without a word is a graph that the correction is not for.",
     "study_seconds": "Accuracy over the seconds of the slow network, where clients are very "

@@ -74,7 +74,8 @@ def plan(words: Sequence[str], site: str | None, output: Path | None, smoke: boo
     _, links = split_linked(overrides)
     if links:
         raise InputError(
-            f"{links[0]}, another run of the sweep, but the tasks of a job array run side by side; "
+            f"{next(iter(links))} names another run of the sweep, but the tasks of a job array run "
+            "side by side; "
             "python -m mpifed.sweep takes one after the other"
         )
     if is_file:

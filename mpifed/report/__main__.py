@@ -2,35 +2,47 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from mpifed.command import carried_out, program, say
+from mpifed.command import Parser, carried_out, program
 from mpifed.config.experiments import safe
-from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, closest, complain
+from mpifed.errors import EXIT_FINISHED, InputError, closest
 from mpifed.report import tables
 from mpifed.report.charts import ROUNDS, SECONDS, Chart, charts, looks_of
-from mpifed.report.comparisons import last_differences, partner
-from mpifed.report.drawing import Forest, Panel, Pictures, figure_of, forest_figure, save
-from mpifed.report.figure import chart_of, series
-from mpifed.report.grid import grid_csv, grid_figure, grid_markdown, grid_name, grids
-from mpifed.report.groups import Group, group_runs
-from mpifed.report.intervals import Estimate, estimate
-from mpifed.report.looks import look
-from mpifed.report.options import (
-    against_wanted,
-    figure_wanted,
-    grid_wanted,
-    names_wanted,
-    parser,
-    pictures_wanted,
+from mpifed.report.drawing import SIZE, Forest, Pictures, figure_of, forest_figure, save
+from mpifed.report.figure import (
+    Wanted,
+    chart_of,
+    grid_csv,
+    grid_figure,
+    grid_markdown,
+    grid_name,
+    grids,
+    series,
 )
+from mpifed.report.groups import Estimate, Group, estimate, group_runs, last_differences, partner
+from mpifed.report.names import in_words, look
 from mpifed.report.page import page
 from mpifed.report.runs import ACCURACY, DECILE, find_runs
+from topologies.inputs import number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMATS = ("png", "svg", "pdf")
+# The word for no pictures: the page and the tables alone.
+NO_FORMAT = "none"
+SMALLEST, LARGEST = 1.0, 50.0  # inches of a picture's side
+POINTS = number(float, "from 4 to 40 points", lambda value: 4 <= value <= 40)
+FRACTION = number(float, "a fraction in (0, 1)", lambda value: 0 < value < 1)
 
 PLAIN_WIDTH = 120  # columns where the output is not a terminal
 # Columns of which files show all but the wall time, which differs from run to run.
@@ -39,86 +51,75 @@ AGAINST_ALL = ("test-accuracy", "bottom-decile", "train-loss")
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run ``python -m mpifed.report``."""
-    try:
-        text = _report(sys.argv[1:] if words is None else words)
-    except InputError as error:
-        complain("mpifed.report", str(error))
-        return EXIT_BAD_INPUT
-    say(text)
-    return EXIT_FINISHED
+    return carried_out("mpifed.report", lambda: _report(sys.argv[1:] if words is None else words))
 
 
-def _report(words: Sequence[str]) -> str:
-    """Write what the options ask for, and return what is printed."""
-    options = parser(__doc__).parse_args(words)
-    made, wanted, wanted_grid = (
-        pictures_wanted(options),
-        figure_wanted(options),
-        grid_wanted(options),
-    )
+def _report(words: Sequence[str]) -> int:
+    """Write what the options ask for, and print the tables and the names of the files."""
+    options = parser().parse_args(words)
+    wanted = wanted_of(options)
     found = find_runs(options.run_dirs)
     groups, notes = group_runs(found)
-    against, names = against_wanted(options, groups), names_wanted(options, groups)
+    against = options.against and _method("--against", options.against, groups)
+    names = {_method("--label", name, groups): text for name, text in options.label}
     groups = [replace(group, name=names.get(group.method, "")) for group in groups]
     texts = {
         "table.md": tables.report_markdown(groups, notes),
         "table.csv": tables.report_csv(groups),
     }
-    printed = [_terminal(groups)]
+    printed = []
     if against is not None or options.target is not None:
         texts["comparison.md"] = tables.comparison(groups, against, options.target).markdown()
         texts["comparison.csv"] = tables.comparison_csv(groups, against, options.target)
         printed.append(texts["comparison.md"])
     # All is read and checked before anything is written.
-    column = None if wanted is None else chart_of(series(found, wanted), wanted)
-    cells = [] if wanted_grid is None else grids(found, wanted_grid)
-    if wanted_grid is not None:
-        texts[f"{grid_name(wanted_grid)}.md"] = grid_markdown(cells, wanted_grid)
-        texts[f"{grid_name(wanted_grid)}.csv"] = grid_csv(cells, wanted_grid)
-        printed.append(texts[f"{grid_name(wanted_grid)}.md"])
+    made = Pictures(options.format, options.size, options.font, options.font_size,
+                    dict(options.title), dict(options.x_label))  # fmt: skip
+    figures: dict[str, Callable[[], Figure]] = {}
+    if wanted is not None and options.figure:
+        chart = chart_of(series(found, wanted), wanted)
+        figures[chart.column] = partial(figure_of, chart, made)
+    elif wanted is not None:
+        cells, name = grids(found, wanted), grid_name(wanted)
+        texts[f"{name}.md"] = grid_markdown(cells, wanted)
+        texts[f"{name}.csv"] = grid_csv(cells, wanted)
+        printed.append(texts[f"{name}.md"])
+        figures[name] = partial(grid_figure, cells, wanted)
     files: list[Path] = []
     if options.output is not None:
         shown = charts_by_data(groups, against)
-        pictures = pictures_of(shown)
-        check_texts(made, pictures.values())
+        figures = _figures(shown, made) | forests(groups, against, made) | figures
         repeated = [*program("report").split(), *words]
         texts = {"report.html": page(groups, notes, shown, against, repeated)} | texts
-        files = write(texts, options.output)
-        if made.formats:
-            import matplotlib
-
-            with matplotlib.rc_context(made.style()):
-                for name, chart in pictures.items():
-                    files += save(figure_of(chart, made), options.output, name, made)
-                for name, forest in forests(groups, against).items():
-                    files += save(forest_figure(forest, made), options.output, name, made)
-                if column is not None:
-                    files += save(figure_of(column, made), options.output, column.column, made)
-                if wanted_grid is not None:
-                    name = grid_name(wanted_grid)
-                    files += save(grid_figure(cells, wanted_grid), options.output, name, made)
-    lines = [*(f"* {note}" for note in notes), *map(str, files)]
-    return "\n".join([*printed, *lines])
-
-
-def _terminal(groups: Sequence[Group]) -> str:
+        files = _write(texts, figures, made, options.output)
     columns = tables.measured(groups)[:1]  # a terminal has no room for more
     columns = [ACCURACY, DECILE] * tables.shows_accuracies(groups) + columns
     console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
-    with console.capture() as shown:
-        console.print(tables.results(groups, columns).terminal())
-    return shown.get()
+    console.print(tables.results(groups, columns).terminal())
+    print(*printed, *(f"* {note}" for note in notes), *files, sep="\n")
+    return EXIT_FINISHED
 
 
-def write(texts: Mapping[str, str], output: Path) -> list[Path]:
-    """Write the page and the tables, replacing the files of an older report."""
+def _write(
+    texts: Mapping[str, str],
+    figures: Mapping[str, Callable[[], Figure]],
+    made: Pictures,
+    output: Path,
+) -> list[Path]:
+    """Write the page, tables and pictures, replacing the files of an older report."""
+    import matplotlib
+
+    files = [output / name for name in texts]
     try:
         output.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            (output / name).write_text(text, encoding="utf-8")
+        for path, text in zip(files, texts.values(), strict=True):
+            path.write_text(text, encoding="utf-8")
+        with matplotlib.rc_context(made.style()):
+            for name, make in figures.items() if made.formats else ():
+                files += save(make(), output, name, made)
     except OSError as error:
         raise InputError(f"--output {output} cannot be written: {error.strerror}") from None
-    return [output / name for name in texts]
+    return files
 
 
 def charts_by_data(groups: Sequence[Group], against: str | None) -> dict[str, list[Chart]]:
@@ -131,21 +132,33 @@ def charts_by_data(groups: Sequence[Group], against: str | None) -> dict[str, li
     return found
 
 
-def pictures_of(shown: Mapping[str, Sequence[Chart]]) -> dict[str, Chart]:
-    """Return the charts that have files, by their names."""
-    return {
-        f"{prefix}{chart.name}": chart
-        for prefix, found in zip(prefixes(list(shown)), shown.values(), strict=True)
+def _figures(
+    shown: Mapping[str, Sequence[Chart]], made: Pictures
+) -> dict[str, Callable[[], Figure]]:
+    """Return what draws the charts that have files, by their names."""
+    pictures = {
+        _prefix(data, shown) + chart.name: chart
+        for data, found in shown.items()
         for chart in found
         if chart.x in (ROUNDS, "") or (chart.x != SECONDS and chart.column in AGAINST_ALL)
     }
+    known = {name for chart in pictures.values() for name in (chart.column, chart.name)}
+    for name in (*made.titles, *made.x_labels):
+        if name not in known:
+            raise InputError(
+                f"--title or --x-label is for '{name}', which is no picture of these runs; "
+                f"{closest(name, known)}"
+            )
+    return {name: partial(figure_of, chart, made) for name, chart in pictures.items()}
 
 
-def forests(groups: Sequence[Group], against: str | None) -> dict[str, Forest]:
-    """Return the differences in accuracy from a method with 95 % intervals, by file name."""
-    datas = list(dict.fromkeys(group.data for group in groups))
-    found = {}
-    for data, prefix in zip(datas, prefixes(datas), strict=True):
+def forests(
+    groups: Sequence[Group], against: str | None, made: Pictures
+) -> dict[str, Callable[[], Figure]]:
+    """Return what draws the differences from a method with 95 % intervals, by file name."""
+    datas = dict.fromkeys(group.data for group in groups)
+    found: dict[str, Callable[[], Figure]] = {}
+    for data in datas:
         other = partner(groups, data, against)
         others = [group for group in groups if group.data == data and group is not other]
         if other is not None and others:
@@ -154,32 +167,124 @@ def forests(groups: Sequence[Group], against: str | None) -> dict[str, Forest]:
                 values = 100 * last_differences(group, other, ACCURACY)
                 rows[group.title] = estimate(values) if len(values) else "no common round"
             title = f"Test accuracy minus that of {other.title} (points, 95 % intervals)"
-            panel = Panel(other.words[0], rows, look(0))
-            found[f"{prefix}differences"] = Forest(title, tuple(rows), ((panel,),))
+            forest = Forest(other.words[0], rows, look(0))
+            name = f"{_prefix(data, datas)}differences"
+            found[name] = partial(forest_figure, title, [[forest]], made)
     return found
 
 
-def prefixes(datas: Sequence[str]) -> list[str]:
-    """Return the prefix of each data set's files; no two are equal, whatever their capitals."""
-    if len(datas) == 1:
-        return [""]
-    short = [safe(data.replace(" ", "")) for data in datas]
-    if len({name.lower() for name in short}) < len(datas):
-        short = [f"{index}-{name}" for index, name in enumerate(short, 1)]
-    return [f"{name}-" for name in short]
+def _prefix(data: str, datas: Mapping[str, object]) -> str:
+    """Return the beginning of the names of a data set's files, where there are several."""
+    return f"{safe(data.replace(' ', ''))}-" if len(datas) > 1 else ""
 
 
-def check_texts(made: Pictures, pictures: Iterable[Chart]) -> None:
-    """Validate that texts are for pictures that there are."""
-    names = sorted({name for chart in pictures for name in (chart.column, chart.name)})
-    for option, given in (("--title", made.titles), ("--x-label", made.x_labels)):
-        for name in given:
-            if name not in names:
-                raise InputError(
-                    f"{option} is for '{name}', which is no picture of these runs; "
-                    f"{closest(name, names)}"
-                )
+def wanted_of(options: argparse.Namespace) -> Wanted | None:
+    """Return what --figure or --grid and their options ask for."""
+    column = options.figure or options.grid
+    if column is None:
+        if options.x or options.by or options.aside or options.linear:
+            raise InputError("--x, --by, --aside and --linear need --figure or --grid")
+        return None
+    if options.grid and (options.x is None or len(options.by) != 1):
+        raise InputError(
+            "--grid needs one key for its columns, --x KEY, and one for its rows, --by KEY"
+        )
+    if options.output is None:
+        raise InputError("--figure and --grid need --output, the directory in which they draw")
+    by, aside = tuple(options.by), tuple(options.aside)
+    return Wanted(column, options.x or ROUNDS, by, options.linear, aside)
+
+
+def _method(option: str, given: str, groups: Sequence[Group]) -> str:
+    """Return the label of a method that is named by it, or in the words of the tables."""
+    labels = {group.method for group in groups}
+    named = {in_words(label): label for label in labels}
+    found = given if given in labels else named.get(given)
+    if found is None:
+        raise InputError(
+            f"{option} is for '{given}', which is none of the methods; {closest(given, named)}"
+        )
+    return found
+
+
+def _text(word: str) -> tuple[str, str]:
+    """A name with its text. It ends at the last equals sign, for labels of methods have some."""
+    name, equals, text = word.rpartition("=")
+    if not (equals and name and text.strip() and text.isprintable()):
+        raise argparse.ArgumentTypeError(f"is {word!a}; it must be NAME=TEXT, printable")
+    return name, text.strip()
+
+
+def _formats(words: str) -> tuple[str, ...]:
+    found = () if words == NO_FORMAT else tuple(dict.fromkeys(words.split(",")))
+    if not set(found) <= set(FORMATS):
+        known = ", ".join(FORMATS)
+        raise argparse.ArgumentTypeError(
+            f"is '{words}'; it must be some of {known}, or {NO_FORMAT}"
+        )
+    return found
+
+
+def _size(words: str) -> tuple[float, ...]:
+    try:
+        sides = tuple(float(part) for part in words.split("x"))
+    except ValueError:
+        sides = ()
+    if len(sides) != 2 or not all(SMALLEST <= side <= LARGEST for side in sides):
+        raise argparse.ArgumentTypeError(
+            f"is '{words}'; it must be WIDTHxHEIGHT, both from {SMALLEST:g} to {LARGEST:g} inches"
+        )
+    return sides
+
+
+def parser() -> Parser:
+    """Return the parser of the command line."""
+    made = Parser(
+        prog=program("report"),
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument(
+        "run_dirs", nargs="+", type=Path, metavar="RUN_DIR", help="a run directory, or one above"
+    )
+    made.add_argument("--output", type=Path, metavar="DIR", help="where tables and plots go")
+    made.add_argument("--against", metavar="METHOD", help="a method as the table names it")
+    made.add_argument("--target", type=FRACTION, metavar="FRACTION", help="a test accuracy")
+    which = made.add_mutually_exclusive_group()
+    which.add_argument("--figure", metavar="COLUMN", help="a column of metrics.csv to draw")
+    which.add_argument("--grid", metavar="COLUMN", help="a column to tabulate over --x and --by")
+    made.add_argument(
+        "--x", metavar="WHAT", help="rounds, bits, floats, simulated_seconds or a key"
+    )
+    for option, about in (
+        ("--by", "dotted keys, a line for each value"),
+        ("--aside", "dotted keys that make no panels"),
+    ):
+        made.add_argument(option, nargs="+", default=[], metavar="KEY", help=about)
+    made.add_argument("--linear", action="store_true", help="no logarithms in --figure or --grid")
+    pictures = made.add_argument_group("pictures")
+    pictures.add_argument(
+        "--format", type=_formats, default="png", metavar="FORMATS", help="of png,svg,pdf; or none"
+    )
+    pictures.add_argument(
+        "--size", type=_size, default=SIZE, metavar="WIDTHxHEIGHT",
+        help="inches, without the names: 6.6x4.2",
+    )  # fmt: skip
+    pictures.add_argument("--font", metavar="FAMILY", help="a font that is installed")
+    pictures.add_argument(
+        "--font-size", type=POINTS, default=11.0, metavar="POINTS", help="11 by default"
+    )
+    for option, of, example in (
+        ("--title", "PICTURE", "as test-accuracy='Accuracy (%%)'"),
+        ("--x-label", "PICTURE", "as test-accuracy-rounds='rounds of FedEM'"),
+        ("--label", "METHOD", "its name in tables and pictures; repeatable as these all"),
+    ):
+        pictures.add_argument(
+            option, type=_text, action="append", default=[], metavar=f"{of}=TEXT", help=example
+        )
+    return made
 
 
 if __name__ == "__main__":
-    sys.exit(carried_out("mpifed.report", main))
+    sys.exit(main())

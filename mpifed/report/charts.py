@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from mpifed.report.comparisons import DISTANCE, contractions, difference
-from mpifed.report.groups import Curve, Group
-from mpifed.report.looks import Look, looks
-from mpifed.report.runs import ACCURACY, DECILE, MEASURES, SCORES
+from mpifed.report.groups import Curve, Group, contractions, difference
+from mpifed.report.names import Look, looks
+from mpifed.report.runs import ACCURACY, DECILE, DISTANCE, MEASURES, SCORES
 from mpifed.report.tables import bit_prefix, measured
 
 LINES = 6  # in one panel; more make small multiples
@@ -58,7 +57,6 @@ class Chart:
     x_log: bool = False
     y_log: bool = False
     marks: Mapping[str, tuple[float, str]] = field(default_factory=dict)
-    most: int = LINES
 
     @property
     def name(self) -> str:
@@ -82,27 +80,14 @@ class Chart:
             min(lows), max(float((line.y + line.band).max()) for line in self.lines), self.y_log
         )
 
-    def panels(self) -> list[tuple[Line, ...]]:
-        """Return the lines of each panel, as evenly as it can be; no two of one look alike."""
-        found: list[tuple[Line, ...]] = []
+    def panels(self) -> list[list[Line]]:
+        """Return the lines of each panel, as evenly as it can be."""
+        found = []
         for panel in dict.fromkeys(line.panel for line in self.lines):
             lines = [line for line in self.lines if line.panel == panel]
-            for part in np.array_split(np.arange(len(lines)), -(-len(lines) // self.most)):
-                found += _unlike([lines[index] for index in part])
+            parts = np.array_split(np.arange(len(lines)), -(-len(lines) // LINES))
+            found += [[lines[index] for index in part] for part in parts]
         return found
-
-
-def _unlike(lines: Sequence[Line]) -> list[tuple[Line, ...]]:
-    """Divide lines so that no two of a part have one colour and one kind of dashes."""
-    found: list[dict[tuple[str, tuple[float, ...]], Line]] = []
-    for line in lines:
-        drawn = line.look.colour, line.look.strokes
-        part = next((part for part in found if drawn not in part), None)
-        if part is None:
-            part = {}
-            found.append(part)
-        part[drawn] = line
-    return [tuple(part.values()) for part in found]
 
 
 def around(low: float, high: float, log: bool = False, margin: float = 0.04) -> tuple[float, float]:
@@ -139,55 +124,43 @@ def charts(
     data = groups[0].words[0]
     found = []
     for column, measure in (SCORES | {c: MEASURES[c] for c in measured(groups)}).items():
-        curves = [(group, group.curve(column, measure.factor)) for group in groups]
         name = "bottom-decile" if column == DECILE else column.replace("_", "-")
         chart = Chart(name, ROUNDS, measure.title, data, X_LABELS[ROUNDS], y_log=measure.log)
-        found += _against_all([one for one in curves if _finite(one[1])], drawn, chart)
+        curves = [(group, group.curve(column, measure.factor)) for group in groups]
+        for x in (ROUNDS, BITS) if name == CLOCK else (ROUNDS, BITS, SECONDS, CLOCK):
+            lines = _lines(x, curves, drawn)
+            if x != BITS:
+                found.append(_scaled(replace(chart, x=x, x_label=X_LABELS[x]), lines))
+            elif any(line.x[-1] > 0 for line in lines):
+                found.append(_against_bits(chart, lines))
     if other is not None:
         title = f"Test accuracy minus that of {other.title} (points)"
         curves = [(g, difference(g, other, ACCURACY, 100)) for g in groups if g is not other]
-        lines = [_line(curve.rounds, g, curve, drawn) for g, curve in curves if _finite(curve)]
-        chart = Chart("difference", ROUNDS, title, data, X_LABELS[ROUNDS], tuple(lines))
-        found += [chart] if lines else []
-    return found + _of_clients(groups, drawn) + _of_consensus(groups, drawn)
+        lines = _lines(ROUNDS, curves, drawn)
+        found.append(Chart("difference", ROUNDS, title, data, X_LABELS[ROUNDS], tuple(lines)))
+    found += [_of_clients(groups, drawn), _of_consensus(groups, drawn)]
+    return [chart for chart in found if chart.lines]
 
 
-def _finite(curve: Curve) -> bool:
-    return bool(np.isfinite(curve.mean).any())
+def _lines(x: str, curves: Sequence[tuple[Group, Curve]], drawn: Mapping[str, Look]) -> list[Line]:
+    """The curves that have finite values, over a measure that is known wherever they are."""
+    found = []
+    for group, curve in curves:
+        places = {ROUNDS: curve.rounds, BITS: curve.bits}.get(x)
+        places = group.curve(x.replace("-", "_")).mean if places is None else places
+        finite = np.isfinite(curve.mean)
+        if finite.any() and np.isfinite(places).all():
+            line = Line(places, curve.mean, curve.deviation, group.title, drawn[group.method])
+            found.append(replace(line, method=group.method).part(finite))
+    return found
 
 
-def _line(x: np.ndarray, group: Group, curve: Curve, drawn: Mapping[str, Look]) -> Line:
-    look = drawn[group.method]
-    line = Line(x, curve.mean, curve.deviation, group.title, look, group.method)
-    return line.part(np.isfinite(curve.mean))
-
-
-def _against_all(
-    curves: Sequence[tuple[Group, Curve]], drawn: Mapping[str, Look], chart: Chart
-) -> list[Chart]:
-    """The chart against rounds, and against all else of which every curve has numbers."""
-    if not curves:
-        return []
-    found = [_scaled(chart, [_line(curve.rounds, g, curve, drawn) for g, curve in curves])]
-    counted = [(g, curve) for g, curve in curves if np.isfinite(curve.bits).all()]
-    if any(curve.bits[-1] > 0 for _, curve in counted):
-        found.append(_against_bits(counted, drawn, chart))
-    for x, column in ((SECONDS, "seconds"), (CLOCK, "simulated_seconds")):
-        clocks = [(g, curve, g.curve(column).mean) for g, curve in curves if chart.column != CLOCK]
-        lines = [_line(s, g, curve, drawn) for g, curve, s in clocks if np.isfinite(s).all()]
-        if lines:
-            found.append(_scaled(replace(chart, x=x, x_label=X_LABELS[x]), lines))
-    return [one for one in found if one.lines]
-
-
-def _against_bits(
-    counted: Sequence[tuple[Group, Curve]], drawn: Mapping[str, Look], chart: Chart
-) -> Chart:
+def _against_bits(chart: Chart, lines: Sequence[Line]) -> Chart:
     """The chart against the bits sent. A method that sends nothing has only its last value."""
-    last = [curve.bits[-1] for _, curve in counted if curve.bits[-1] > 0]
+    last = [line.x[-1] for line in lines if line.x[-1] > 0]
     wide = max(last) >= WIDE * min(last)
     unit, prefix = bit_prefix(max(last))
-    lines = [_line(curve.bits / unit, group, curve, drawn) for group, curve in counted]
+    lines = [replace(line, x=line.x / unit) for line in lines]
     if wide:
         lines = [line if line.x[-1] == 0 else line.part(line.x > 0) for line in lines]
     start = min(line.x[0] for line in lines if line.x[-1] > 0)
@@ -215,48 +188,38 @@ def _positive(line: Line) -> Line:
     return replace(line, band=np.minimum(line.band, 0.9 * line.y))
 
 
-def _of_clients(groups: Sequence[Group], drawn: Mapping[str, Look]) -> list[Chart]:
+def _of_clients(groups: Sequence[Group], drawn: Mapping[str, Look]) -> Chart:
     """Each method's clients from the least to the most accurate one."""
     lines = []
     for group in groups:
         accuracies = group.client_accuracies()
         if accuracies is not None:
             share = 100 * np.arange(1, len(accuracies) + 1) / len(accuracies)
-            none = np.zeros_like(share)
-            lines.append(
-                _line(share, group, Curve(share, none, 100 * np.sort(accuracies), none), drawn)
-            )
+            y, look = 100 * np.sort(accuracies), drawn[group.method]
+            lines.append(Line(share, y, np.zeros_like(y), group.title, look, group.method))
     title, x_label = "Test accuracy of each client (%)", "clients, least accurate first (%)"
     marks = {"": (10.0, "bottom decile")}
-    chart = Chart("clients", "", title, groups[0].words[0], x_label, tuple(lines), marks=marks)
-    return [chart] if lines else []
+    return Chart("clients", "", title, groups[0].words[0], x_label, tuple(lines), marks=marks)
 
 
-def _of_consensus(groups: Sequence[Group], drawn: Mapping[str, Look]) -> list[Chart]:
+def _of_consensus(groups: Sequence[Group], drawn: Mapping[str, Look]) -> Chart:
     """The squared distance from consensus, and the predicted one from its start."""
-    curves = [(group, group.curve(DISTANCE)) for group in groups]
-    pairs = [
-        (group, _positive(_line(curve.rounds, group, curve, drawn)))
-        for group, curve in curves
-        if (curve.mean > 0).any()
-    ]
-    if not pairs:
-        return []
-    floor = min(float(line.y.min()) for _, line in pairs) / 2
-    end = max(float(line.x[-1]) for _, line in pairs)
-    guides = []
-    for group, line in pairs:
-        left = contractions(group)[0]
-        if 0 < left < 1:
-            last = line.x[0] + np.log(floor / line.y[0]) / np.log(left)
-            x = np.linspace(line.x[0], min(last, end), 50)
-            y = line.y[0] * left ** (x - line.x[0])
-            guides.append(replace(line, x=x, y=y, band=np.zeros_like(x)))
-    subtitle = groups[0].words[0]
-    subtitle += "; thin: what averaging alone is predicted to leave" if guides else ""
     title = "Distance from consensus, (1/n) Σ ‖x − x̄‖²"
-    lines = tuple(line for _, line in pairs)
-    return [
-        Chart("consensus-distance", ROUNDS, title, subtitle, X_LABELS[ROUNDS], lines,
-              tuple(guides), y_log=True)
-    ]  # fmt: skip
+    chart = Chart("consensus-distance", ROUNDS, title, groups[0].words[0], X_LABELS[ROUNDS])
+    curves = [(group, group.curve(DISTANCE)) for group in groups]
+    chart = _scaled(replace(chart, y_log=True), _lines(ROUNDS, curves, drawn))
+    if not chart.lines:
+        return chart
+    floor = min(float(line.y.min()) for line in chart.lines) / 2
+    end = max(float(line.x[-1]) for line in chart.lines)
+    left = {group.method: contractions(group)[0] for group in groups}
+    guides = []
+    for line in chart.lines:
+        factor = left[line.method]
+        if 0 < factor < 1:
+            last = line.x[0] + np.log(floor / line.y[0]) / np.log(factor)
+            x = np.linspace(line.x[0], min(last, end), 50)
+            y = line.y[0] * factor ** (x - line.x[0])
+            guides.append(replace(line, x=x, y=y, band=np.zeros_like(x)))
+    about = "; thin: what averaging alone is predicted to leave" if guides else ""
+    return replace(chart, subtitle=chart.subtitle + about, guides=tuple(guides))

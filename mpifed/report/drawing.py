@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpifed.errors import InputError
-from mpifed.report.charts import ROUNDS, Chart, Line, around, thinned
-from mpifed.report.intervals import Estimate
-from mpifed.report.looks import Look
+from mpifed.report.charts import ROUNDS, Chart, Line, thinned
+from mpifed.report.groups import Estimate
+from mpifed.report.names import Look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,13 +51,12 @@ DOTS, DOTS_OF_MANY = 200, 110  # an inch, of one panel and of several
 
 # In letters, whose height is 1 / 72 inches a point.
 LEFT, BOTTOM, ABOVE = 5.0, 3.9, 0.9  # margins for numbers and labels
-TITLE, ROW, LETTER = 1.25, 1.25, 0.7  # heights of rows; the width of a letter of a title
+TITLE, ROW, LETTER = 1.25, 1.25, 0.72  # heights of rows; the width of a bold letter
 LONGEST = 34  # letters in a row of a name beside its line
 
 FEW_POINTS = 12  # up to so many points each gets a marker
-MARKED = 6  # markers on a line of more points
-BANDS = 2  # in one panel; more of them would merge, so bars are drawn instead
-BAR = 5  # points between the bars of two lines
+APART = 0.2  # of the axes between two markers of a line with more points
+BANDS = "; bands: one standard deviation over seeds"
 INTERVAL = 4  # points of a thinned curve, of which the least and largest value are drawn
 
 
@@ -84,18 +82,16 @@ ON_PAGE = Pictures(size=(6.8, 3.4), font_size=9)
 
 def save(figure: Figure, output: Path, name: str, made: Pictures) -> list[Path]:
     """Write a figure in each format."""
-    files = [output / f"{name}.{ending}" for ending in made.formats]
     dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}  # equal numbers, equal files
-    for path, ending in zip(files, made.formats, strict=True):
-        try:
-            figure.savefig(path, metadata=dates.get(ending))
-        except OSError as error:
-            raise InputError(f"--output {output} cannot be written: {error.strerror}") from None
+    files = []
+    for ending in made.formats:
+        files.append(output / f"{name}.{ending}")
+        figure.savefig(files[-1], metadata=dates.get(ending))
     return files
 
 
 def figure_of(
-    chart: Chart, made: Pictures, panels: Sequence[tuple[Line, ...]] | None = None
+    chart: Chart, made: Pictures, panels: Sequence[Sequence[Line]] | None = None
 ) -> Figure:
     """Return a chart as a figure, or, without its title, some panels of it."""
     from matplotlib.figure import Figure
@@ -109,52 +105,34 @@ def figure_of(
     rows = [sum(1 + name.count("\n") for name in each) for each in names]
     width, height = (side * (SMALL if several else 1) for side in made.size)
     height = max(height, (BOTTOM + ABOVE + ROW * max(rows)) * em)
-    right = 2 * em + max(_width(name, made.font_size) for each in names for name in each)
+    longest = max(len(row) for each in names for name in each for row in name.split("\n"))
+    right = (2 + LETTER * longest) * em
     width += right
     title = made.titles.get(chart.name, made.titles.get(chart.column, chart.title))
     title = textwrap.fill(title, max(20, int(width * across / (1.25 * LETTER * em))))
-    parted = bool(panels[0][0].panel)
-    above = (ABOVE + TITLE * parted) * em
-    top = (TITLE * 1.3 * (title.count("\n") + 1) + 1.6) * em if titled and not parted else 0.0
-    figure = Figure((width * across, height * down + top), DOTS_OF_MANY if several else DOTS)
+    above = (ABOVE + TITLE * bool(titled and panels[0][0].panel)) * em
+    top = (TITLE * 1.3 * (title.count("\n") + 1) + 1.6) * em if titled else 0.0
+    size = (width * across, height * down + top)
+    figure = Figure(size, DOTS_OF_MANY if several else DOTS)
+    if titled:
+        start, high = LEFT * em / size[0], size[1]
+        about = chart.subtitle + BANDS * any(line.band.any() for line in chart.lines)
+        figure.text(start, 1 - 0.8 * em / high, title, va="top", weight="bold", fontsize="large")
+        figure.text(start, 1 - top / high, about, color=GREY, fontsize="small")
     for index, lines in enumerate(panels):
         row, column = divmod(index, across)
         left, bottom = column * width + LEFT * em, (down - 1 - row) * height + BOTTOM * em
         wide, high = width - LEFT * em - right, height - BOTTOM * em - above
         inches = np.array([left, bottom, wide, high])
-        axes = figure.add_axes(tuple(inches / np.tile(figure.get_size_inches(), 2)))
+        axes = figure.add_axes(tuple(inches / np.tile(size, 2)))
         axes.set_xlabel(
             made.x_labels.get(chart.name, made.x_labels.get(chart.column, chart.x_label))
         )
-        if parted and titled:
-            axes.set_title(lines[0].panel, fontsize="medium")
-            axes.set_ylabel(title if column == 0 else "")
-        elif titled and index == 0:
-            axes.set_title(title, pad=1.8 * made.font_size)
-            axes.annotate(_subtitle(chart), (0, 1), xycoords="axes fraction", xytext=(0, 7),
-                          textcoords="offset points", color=GREY, fontsize="small")  # fmt: skip
+        axes.set_title(lines[0].panel if titled else "", fontsize="medium")
         _scales(axes, chart, lines[0].panel)
         _draw(axes, chart, lines)
         _name_lines(axes, lines, names[index], made.font_size)
     return figure
-
-
-def _width(name: str, size: float) -> float:
-    """The width of a name in inches."""
-    from matplotlib.textpath import TextPath
-
-    rows = [row.replace("$", r"\$") for row in name.split("\n") if row]
-    bold: Any = {"weight": "bold"}
-    wide = (TextPath((0, 0), row, size, bold).get_extents().x1 for row in rows)
-    return max(wide, default=0.0) / 72
-
-
-def _subtitle(chart: Chart) -> str:
-    """The data set and remarks, among them what bands are: a picture has no text around it."""
-    if not any(line.band.any() for line in chart.lines):
-        return chart.subtitle
-    banded = all(sum(bool(line.band.any()) for line in lines) <= BANDS for lines in chart.panels())
-    return f"{chart.subtitle}; {'bands' if banded else 'bars'}: one standard deviation over seeds"
 
 
 def _scales(axes: Axes, chart: Chart, panel: str) -> None:
@@ -181,40 +159,25 @@ def _scales(axes: Axes, chart: Chart, panel: str) -> None:
 
 def _draw(axes: Axes, chart: Chart, lines: Sequence[Line]) -> None:
     """Draw lines, bands and guides; what belongs to a line has its method as its group id."""
-    from matplotlib.transforms import ScaledTranslation
-
     end, shown = chart.x_limits[1], {line.method for line in lines}
     for guide in chart.guides:
         if guide.method in shown:
             axes.plot(guide.x, guide.y, color=guide.look.colour, linewidth=1,
                       linestyle=(0, (4, 3)), gid=_id(guide, "guide"))  # fmt: skip
-    banded = sum(bool(line.band.any()) for line in lines) <= BANDS
     intervals = int(72 * axes.bbox.width / axes.figure.dpi / INTERVAL)
     for index, line in enumerate(lines):
         kept = line.part(thinned(line.y, intervals))
-        colour, x, y, places = (
-            line.look.colour,
-            kept.x,
-            kept.y,
-            marked(len(kept.x), index, len(lines)),
-        )
+        colour, x, y = line.look.colour, kept.x, kept.y
+        # Markers of a long line are not where those of others are.
+        every = (APART * (index + 0.5) / len(lines), APART) if len(x) > FEW_POINTS else None
         axes.plot(
             x, y, color=colour, linestyle=line.look.dashes, marker=line.look.marker,
-            markevery=places, clip_on=False, zorder=3, gid=_id(line, "line"),
+            markevery=every, clip_on=False, zorder=3, gid=_id(line, "line"),
         )  # fmt: skip
-        if line.band.any() and banded:
+        if line.band.any():
             low, high = y - kept.band, y + kept.band
             axes.fill(np.append(x, x[::-1]), np.append(high, low[::-1]), facecolor=f"{colour}1F",
-                      edgecolor=f"{colour}B3", linewidth=0.6, gid=_id(line, "band"))  # fmt: skip
-        elif line.band.any():
-            aside = BAR * (index - (len(lines) - 1) / 2) / 72
-            moved = ScaledTranslation(aside, 0, axes.figure.dpi_scale_trans)
-            bars = axes.errorbar(
-                x[places], y[places], kept.band[places], fmt="none", ecolor=colour, elinewidth=1,
-                capsize=2, transform=axes.transData + moved, clip_on=False,
-            )  # fmt: skip
-            for part in (*bars.lines[1], *bars.lines[2]):
-                part.set_gid(_id(line, "bars"))
+                      edgecolor=f"{colour}80", linewidth=0.6, gid=_id(line, "band"))  # fmt: skip
         if x[-1] < end and chart.x:
             axes.plot([x[-1], end], [y[-1]] * 2, color=colour, linewidth=1,
                       linestyle=(0, (1, 2)), gid=_id(line, "rest"))  # fmt: skip
@@ -222,14 +185,6 @@ def _draw(axes: Axes, chart: Chart, lines: Sequence[Line]) -> None:
 
 def _id(line: Line, part: str) -> str:
     return f"{part} of {line.method}"
-
-
-def marked(points: int, index: int, lines: int) -> list[int]:
-    """Return the points of a line that have markers: all of few, else some, apart from others'."""
-    if points <= FEW_POINTS:
-        return list(range(points))
-    shift = (index + 0.5) / lines
-    return [int((k + shift) * (points - 1) / MARKED) for k in range(MARKED)]
 
 
 def _name_lines(axes: Axes, lines: Sequence[Line], names: Sequence[str], size: float) -> None:
@@ -259,16 +214,13 @@ def spread(
     heights: np.ndarray, sizes: np.ndarray, ends: tuple[float, float] = (-np.inf, np.inf)
 ) -> np.ndarray:
     """Return the middles of names moved apart so that none covers another."""
+    from sklearn.isotonic import isotonic_regression
+
     order = np.argsort(heights, kind="stable")
     room = sizes[order]
     # How far each is from the first where all touch; what is left must not decrease.
     from_first = np.concatenate([[0.0], np.cumsum((room[1:] + room[:-1]) / 2)])
-    bundles: list[list[float]] = []
-    for target in heights[order] - from_first:
-        bundles.append([float(target)])
-        while len(bundles) > 1 and np.mean(bundles[-2]) > np.mean(bundles[-1]):
-            bundles[-2:] = [bundles[-2] + bundles[-1]]
-    starts = np.concatenate([np.full(len(bundle), np.mean(bundle)) for bundle in bundles])
+    starts = isotonic_regression(heights[order] - from_first)
     least, most = ends[0] + room[0] / 2, ends[1] - room[-1] / 2 - from_first[-1]
     placed = np.empty(len(heights))
     placed[order] = np.clip(starts, least, max(least, most)) + from_first
@@ -348,70 +300,46 @@ def _inline(
 
 @dataclass(frozen=True)
 class Forest:
-    """Means with their intervals: a row for each name, panels in rows that share their scale."""
-
-    title: str
-    rows: tuple[str, ...]
-    panels: tuple[tuple[Panel, ...], ...]
-
-
-@dataclass(frozen=True)
-class Panel:
-    """Estimates by row, or a word for what is missing."""
+    """A panel of a forest plot: estimates by the name of their row, or a word for a missing one."""
 
     title: str
     found: Mapping[str, Estimate | str]
     look: Look
 
 
-def forest_figure(forest: Forest, made: Pictures) -> Figure:
-    """Return a forest plot as a figure."""
+def forest_figure(title: str, forests: Sequence[Sequence[Forest]], made: Pictures) -> Figure:
+    """Return means with their intervals as a figure, in rows of panels that share their scale."""
     from matplotlib.figure import Figure
 
-    across, down = max(map(len, forest.panels)), len(forest.panels)
-    width = made.size[0] * (1 if across == 1 else 1.4) + 0.075 * max(map(len, forest.rows))
-    height = down * (0.24 * len(forest.rows) + 0.75)
+    across, down = max(map(len, forests)), len(forests)
+    names = list(dict.fromkeys(name for row in forests for one in row for name in one.found))
+    width = made.size[0] * (1 if across == 1 else 1.4) + 0.075 * max(map(len, names))
+    height = down * (0.24 * len(names) + 0.75)
     figure = Figure(figsize=(width, height), dpi=DOTS_OF_MANY, layout="constrained")
-    grid = figure.subplots(down, across, squeeze=False, sharey=True)
-    for axes_of_row, panels in zip(grid, forest.panels, strict=True):
-        known = [
-            one for panel in panels for one in panel.found.values() if not isinstance(one, str)
-        ]
-        ends = _without_longest(known)
-        for axes in axes_of_row[len(panels) :]:
+    grid = figure.subplots(down, across, squeeze=False, sharex="row", sharey=True)
+    for row, forests_of_row in zip(grid, forests, strict=True):
+        for axes, forest in zip(row, forests_of_row, strict=False):
+            _draw_forest(axes, forest, names)
+        for axes in row[len(forests_of_row) :]:
             axes.set_axis_off()
-        for axes, panel in zip(axes_of_row, panels, strict=False):
-            axes.set_xlim(*ends)
-            _draw_forest(axes, forest, panel)
-    figure.supxlabel(forest.title, fontsize="medium", color=GREY)
+    figure.supxlabel(title, fontsize="medium", color=GREY)
     return figure
 
 
-def _without_longest(known: Sequence[Estimate]) -> tuple[float, float]:
-    """The ends of an axis: all means, and all but the longest tenth of the intervals."""
-    halves = sorted(one.half_width for one in known if math.isfinite(one.half_width))
-    longest = halves[max(0, math.ceil(0.9 * len(halves)) - 1)] if halves else 0.0
-    ends = [0.0]
-    for one in known:
-        half = min(one.half_width, longest) if math.isfinite(one.half_width) else 0.0
-        ends += [one.mean - half, one.mean + half] if math.isfinite(one.mean) else []
-    return around(min(ends), max(ends))
-
-
-def _draw_forest(axes: Axes, forest: Forest, panel: Panel) -> None:
-    axes.set_title(panel.title, fontsize="medium")
-    axes.set_ylim(len(forest.rows) - 0.5, -0.5)
-    axes.set_yticks(range(len(forest.rows)), forest.rows, fontsize="small")
+def _draw_forest(axes: Axes, forest: Forest, names: Sequence[str]) -> None:
+    axes.set_title(forest.title, fontsize="medium")
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_yticks(range(len(names)), names, fontsize="small")
     axes.tick_params(axis="y", length=0)
     axes.axvline(0, color=GREY, linewidth=1)
-    for place, row in enumerate(forest.rows):
-        one = panel.found.get(row)
+    for place, name in enumerate(names):
+        one = forest.found.get(name)
         if isinstance(one, str):
             axes.annotate(one, (0, place), xytext=(4, 0), textcoords="offset points", va="center",
                           fontsize="small", color=GREY)  # fmt: skip
         elif one is not None and math.isfinite(one.mean):
             half = one.half_width if math.isfinite(one.half_width) else None
             axes.errorbar(
-                one.mean, place, xerr=half, fmt=panel.look.marker, color=panel.look.colour,
+                one.mean, place, xerr=half, fmt=forest.look.marker, color=forest.look.colour,
                 markersize=5, elinewidth=1.4, capsize=2.5,
             )  # fmt: skip

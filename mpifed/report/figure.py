@@ -1,22 +1,32 @@
-"""A chart of any column of metrics.csv: a line for each value of some keys, panels for the rest."""
+"""Any column of metrics.csv as asked for: a chart over progress or a key, or a grid of two keys.
+
+``--grid validation_loss --x algorithm.step --by algorithm.flix_alpha`` is how Gasanov et al. choose
+step sizes (2021, Figs. 5 and 6).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mpifed.config.experiments import safe
 from mpifed.errors import InputError, closest
 from mpifed.report.charts import ROUNDS, Chart, Line
-from mpifed.report.groups import differing, label, leaves, naturally, short
-from mpifed.report.looks import look
-from mpifed.report.runs import COLUMNS, MEASURES, Run, larger_is_better, read_columns
+from mpifed.report.groups import NO_DIFFERENCE, leaves
+from mpifed.report.names import look
+from mpifed.report.runs import COLUMNS, MEASURES, Run, check_column, larger_is_better
+from mpifed.report.tables import NONE, Table, csv_lines
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Where a logarithmic axis ends: gaps of float64 below it are noise.
 FLOOR = 1e-16
-MOST = 12  # lines in a panel
 
 # Values of x that are not keys, each with its column and the label of the axis.
 PROGRESS = {
@@ -25,6 +35,14 @@ PROGRESS = {
     "floats": ("up_floats", "numbers sent by all clients"),
     "simulated_seconds": ("simulated_seconds", "seconds of the simulated federation"),
 }
+# Keys that never separate panels: also the length of a run and the run it started from.
+NO_PANEL = (*NO_DIFFERENCE, "rounds", "algorithm.start_from")
+
+COLOURS, NOT_FINITE, FRAME = "YlGnBu", "#BDBDBD", "#D00000"
+CELL = (0.62, 0.42)  # inches
+MARGIN = (1.1, 1.1)  # inches around the cells, for labels and the title
+DARK = 0.6  # from this share of the colours on, numbers are white
+DIVERGED = "not finite"
 
 
 @dataclass(frozen=True)
@@ -36,118 +54,290 @@ class Wanted:
     by: tuple[str, ...] = ()
     linear: bool = False
     aside: tuple[str, ...] = ()
-    until: float | None = None
 
 
-@dataclass(frozen=True)
-class Series:
-    """The points of one line, averaged over seeds; x is NaN for a level line."""
+def _settings(
+    runs: Sequence[Run], wanted: Wanted, progress: Collection[str] = ()
+) -> tuple[list[dict[str, str]], list[str]]:
+    """Return what the runs say of each key, and the keys that separate panels."""
+    flat = [leaves(run.config) for run in runs]
+    keys = sorted({key for said in flat for key in said})
+    known = {"--x": [*progress, *keys], "--by": keys}
+    for option, key in (("--x", wanted.x), *(("--by", key) for key in wanted.by)):
+        if key not in known[option]:
+            raise InputError(
+                f"{option} is '{key}', which no run has; {closest(key, known[option])}"
+            )
+    check_column(runs, wanted.column)
+    return flat, differing(flat, {*wanted.by, wanted.x, *wanted.aside})
 
-    panel: str
-    line: str
-    x: np.ndarray
-    y: np.ndarray
+
+def differing(flat: Sequence[Mapping[str, str]], aside: Collection[str]) -> list[str]:
+    """Return the keys in which runs differ."""
+    found = []
+    for key in dict.fromkeys(key for said in flat for key in said):
+        if key.startswith(NO_PANEL) or any(f"{key}.".startswith(f"{one}.") for one in aside):
+            continue
+        name = f"{key.rpartition('.')[0]}.name"
+        named_apart = key != name and len({said.get(name) for said in flat}) > 1
+        among = [said for said in flat if key in said] if named_apart else flat
+        if len({said.get(key) for said in among}) > 1:
+            found.append(key)
+    return found
+
+
+def label(said: Mapping[str, str], keys: Sequence[str]) -> str:
+    """Return the values of some keys as a label."""
+    return ", ".join(f"{short(key)}={said[key]}" for key in keys if said.get(key, "null") != "null")
+
+
+def short(key: str) -> str:
+    """Return the last part of a dotted key; the section for the name of a component."""
+    return key.rpartition(".")[2] if not key.endswith(".name") else key.split(".")[0]
+
+
+def naturally(text: str) -> list[tuple[float, str]]:
+    """Return a sort key that orders labels by their numbers."""
+    words = text.replace("=", " ").replace(",", " ").split()
+    numbers = [_number(word) for word in words]
+    return [
+        (math.inf, word) if math.isnan(number) else (number, "")
+        for word, number in zip(words, numbers, strict=True)
+    ]
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def file_name(wanted: Wanted) -> str:
     """Return the name of the figure's file, without an ending, another for each request."""
     words = [wanted.column, wanted.x, *(["by", *map(short, wanted.by)] if wanted.by else [])]
     words += ["aside", *map(short, wanted.aside)] if wanted.aside else []
-    words += [f"until-{wanted.until:g}"] if wanted.until is not None else []
     words += ["linear"] if wanted.linear else []
     if wanted.column in (*COLUMNS, *MEASURES) and wanted.x in PROGRESS and len(words) == 2:
         words.append("figure")  # for the report has a picture of the plain name
     return safe("-".join(words).replace("_", "-").replace(".", "-"))
 
 
-def series(runs: Sequence[Run], wanted: Wanted) -> list[Series]:
-    """Return the lines that ``wanted`` asks for, averaged over seeds, in the order of the runs."""
-    flat = [leaves(run.config) for run in runs]
-    _check_keys(flat, wanted)
-    apart = differing(flat, {*wanted.by, wanted.x, *wanted.aside})
-    found: dict[tuple[str, str], dict[str, list[tuple[np.ndarray, np.ndarray]]]] = {}
+def series(runs: Sequence[Run], wanted: Wanted) -> list[Line]:
+    """Return the lines that ``wanted`` asks for, averaged over seeds, in the order of the runs.
+
+    Where no run of a line has the key of x, x is NaN, and the line is level.
+    """
+    flat, apart = _settings(runs, wanted, PROGRESS)
+    if wanted.x in PROGRESS:
+        check_column(runs, PROGRESS[wanted.x][0])
+    found: dict[tuple[str, str], dict[str, list[np.ndarray]]] = {}
     for run, said in zip(runs, flat, strict=True):
-        panel, line = label(said, apart), label(said, wanted.by)
-        by_key = wanted.x not in PROGRESS
-        point = said.get(wanted.x, "") if by_key else ""
-        points = _points(run, wanted, float(point or "nan") if by_key else None)
-        found.setdefault((panel, line), {}).setdefault(point, []).append(points)
+        by_point = found.setdefault((label(said, apart), label(said, wanted.by)), {})
+        point = "" if wanted.x in PROGRESS else said.get(wanted.x, "nan")
+        by_point.setdefault(point, []).append(_points(run, wanted, point))
     made = []
     for (panel, line), by_point in found.items():
-        means = [_mean(parts) for parts in by_point.values()]
-        x, y = (np.concatenate([m[axis] for m in means]) for axis in (0, 1))
+        x, y = np.concatenate(list(map(_mean, by_point.values())), axis=1)
         order = np.argsort(x, kind="stable")
-        made.append(Series(panel, line, x[order], y[order]))
+        none = np.zeros_like(y)
+        made.append(Line(x[order], y[order], none, line, look(0), line, panel))
     return made
 
 
-def _check_keys(flat: Sequence[Mapping[str, str]], wanted: Wanted) -> None:
-    keys = sorted({key for said in flat for key in said})
-    for option, key, known in (
-        *(("--by", key, keys) for key in wanted.by),
-        ("--x", wanted.x, [*PROGRESS, *keys]),
-    ):
-        if key not in known:
-            raise InputError(f"{option} is '{key}', which no run has; {closest(key, known)}")
-    if wanted.x in PROGRESS:
-        return
-    if wanted.until is not None:
-        raise InputError(
-            f"--until is {wanted.until:g}, but --x is the key '{wanted.x}'; it goes with "
-            f"{', '.join(PROGRESS)}"
-        )
-    for said in flat:
-        try:
-            float(said.get(wanted.x, "nan"))
-        except ValueError:
-            raise InputError(
-                f"--x is '{wanted.x}', which is {said[wanted.x]} in a run; it must be a number in "
-                "all that have it"
-            ) from None
-
-
-def _points(run: Run, wanted: Wanted, key: float | None) -> tuple[np.ndarray, np.ndarray]:
-    """All points of a run, or its last value where x is a key; both (points,)."""
-    columns = [wanted.column] if key is not None else [wanted.column, PROGRESS[wanted.x][0]]
-    table = read_columns(run, columns)
-    table = table[np.isfinite(table[:, 0])]
-    if not len(table):
+def _points(run: Run, wanted: Wanted, point: str) -> np.ndarray:
+    """All points of a run, or its last value where x is a key, (2, points)."""
+    y = run.metrics[wanted.column]
+    finite = np.isfinite(y)
+    if not finite.any():
         raise InputError(f"'{run.path}' has no number in the column '{wanted.column}'")
-    if key is not None:
-        return np.array([key]), table[-1:, 0]
-    if wanted.until is not None:
-        table = table[table[:, 1] <= wanted.until]
-    return table[:, 1], table[:, 0]
+    if wanted.x in PROGRESS:
+        return np.array([run.metrics[PROGRESS[wanted.x][0]], y])[:, finite]
+    if math.isnan(_number(point)) and point != "nan":
+        raise InputError(
+            f"--x is '{wanted.x}', which is {point} in a run; it must be a number in all that "
+            "have it"
+        )
+    return np.array([[_number(point)], y[finite][-1:]])
 
 
-def _mean(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+def _mean(parts: Sequence[np.ndarray]) -> np.ndarray:
     """Mean over seeds, over as many points as all have."""
-    shortest = min(len(x) for x, _ in parts)
-    x, y = (np.mean([part[axis][:shortest] for part in parts], axis=0) for axis in (0, 1))
-    return x, y
+    shortest = min(part.shape[1] for part in parts)
+    return np.mean([part[:, :shortest] for part in parts], axis=0)
 
 
-def chart_of(every: Sequence[Series], wanted: Wanted) -> Chart:
+def chart_of(every: Sequence[Line], wanted: Wanted) -> Chart:
     """Return the chart: a panel for each title, in which lines of one name look alike."""
-    names = sorted({s.line for s in every}, key=naturally)
-    known = np.concatenate([s.x[np.isfinite(s.x)] for s in every])
+    names = sorted({line.name for line in every}, key=naturally)
+    known = np.concatenate([line.x[np.isfinite(line.x)] for line in every])
     ends = np.array([known.min(), known.max()] if len(known) else [0.0, 1.0])
     lines = []
-    for s in sorted(every, key=lambda s: (naturally(s.panel), names.index(s.line))):
-        level = np.isnan(s.x).all()
-        x, y = (ends, np.repeat(s.y[:1], 2)) if level else (s.x, s.y)
+    for line in sorted(every, key=lambda line: (naturally(line.panel), names.index(line.name))):
+        level = np.isnan(line.x).all()
+        x, y = (ends, np.repeat(line.y[:1], 2)) if level else (line.x, line.y)
         y = y if wanted.linear else np.maximum(y, FLOOR)
-        style = look(names.index(s.line))
-        lines.append(Line(x, y, np.zeros_like(y), s.line, style, s.line, s.panel))
+        style = look(names.index(line.name))
+        lines.append(replace(line, x=x, y=y, band=np.zeros_like(y), look=style))
     marks = {}
     if wanted.x not in PROGRESS and not wanted.by:
-        keyed = [s for s in every if np.isfinite(s.x).any()]
-        marks = {s.panel: (best(s, wanted.column), "best") for s in keyed}
+        marks = {line.panel: (best(line, wanted.column), "best") for line in lines}
     x_label = PROGRESS[wanted.x][1] if wanted.x in PROGRESS else wanted.x
     return Chart(file_name(wanted), wanted.x, wanted.column, "", x_label, tuple(lines),
-                 y_log=not wanted.linear, marks=marks, most=MOST)  # fmt: skip
+                 y_log=not wanted.linear, marks=marks)  # fmt: skip
 
 
-def best(s: Series, column: str) -> float:
+def best(line: Line, column: str) -> float:
     """Return the x of the best value of a line, the first of equal ones."""
-    return float(s.x[np.argmax(s.y) if larger_is_better(column) else np.argmin(s.y)])
+    return float(line.x[line.y.argmax() if larger_is_better(column) else line.y.argmin()])
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The values of one panel, averaged over seeds; ``best`` is -1 in a row without values."""
+
+    panel: str
+    rows: list[str]
+    columns: list[str]
+    values: np.ndarray
+    diverged: np.ndarray
+    best: np.ndarray
+
+
+def grids(runs: Sequence[Run], wanted: Wanted) -> list[Grid]:
+    """Return a grid for each panel, in the order of their names."""
+    flat, apart = _settings(runs, wanted)
+    keys = (wanted.by[0], wanted.x)
+    cells: dict[str, dict[tuple[str, ...], list[float]]] = {}
+    for run, said in zip(runs, flat, strict=True):
+        if run.finished or run.diverged:
+            place = tuple(_shortest(said.get(key, "null")) for key in keys)
+            value = math.nan if run.diverged else run.last(wanted.column)
+            cells.setdefault(label(said, apart), {}).setdefault(place, []).append(value)
+    found = [_grid(panel, cells[panel], wanted) for panel in sorted(cells, key=naturally)]
+    if not any(np.isfinite(grid.values).any() for grid in found):
+        raise InputError(f"no finished run has a finite number in the column '{wanted.column}'")
+    return found
+
+
+def _grid(panel: str, cells: Mapping[tuple[str, ...], list[float]], wanted: Wanted) -> Grid:
+    rows, columns = (sorted({place[axis] for place in cells}, key=naturally) for axis in (0, 1))
+    values = np.full((len(rows), len(columns)), np.nan)
+    diverged = np.zeros(values.shape, bool)
+    for (row, column), of_seeds in cells.items():
+        mean = np.mean(of_seeds)
+        place = rows.index(row), columns.index(column)
+        values[place] = mean if np.isfinite(mean) else np.nan
+        diverged[place] = not np.isfinite(mean)
+    worth = values if larger_is_better(wanted.column) else -values
+    chosen = np.where(np.isnan(values), -np.inf, worth).argmax(axis=1)
+    return Grid(
+        panel, rows, columns, values, diverged, np.where(np.isnan(values).all(axis=1), -1, chosen)
+    )
+
+
+def _shortest(text: str) -> str:
+    """Return the shortest form of a number, any other value as it is."""
+    return text if math.isnan(_number(text)) else f"{float(text):g}"
+
+
+def grid_name(wanted: Wanted) -> str:
+    """Return the name of the grid's files, without an ending."""
+    words = f"{wanted.column}-grid-{short(wanted.x)}-{short(wanted.by[0])}"
+    return safe(words.replace("_", "-"))
+
+
+def grid_markdown(found: Sequence[Grid], wanted: Wanted) -> str:
+    """Return the values as Markdown, the best of each row bold."""
+    order = "largest" if larger_is_better(wanted.column) else "least"
+    parts = [f"{wanted.column} at the last round; the {order} of each row is bold.\n"]
+    by, x = short(wanted.by[0]), short(wanted.x)
+    for grid in found:
+        rows = [
+            [name, *(_cell(grid, row, column) for column in range(len(grid.columns)))]
+            for row, name in enumerate(grid.rows)
+        ]
+        panel = f"**{grid.panel}**" if grid.panel else ""
+        parts.append(Table([f"{by} \\ {x}", *grid.columns], rows, 1, panel).markdown())
+        last = len(grid.columns) - 1
+        edges = [grid.rows[k] for k, one in enumerate(grid.best) if last > 1 and one in (0, last)]
+        parts += [f"At an edge of the grid: {by}={', '.join(edges)}.\n"] if edges else []
+    return "\n".join(parts)
+
+
+def grid_csv(found: Sequence[Grid], wanted: Wanted) -> str:
+    """Return the values as CSV, a line for each cell."""
+    return csv_lines(
+        [
+            {
+                "panel": grid.panel,
+                wanted.by[0]: grid.rows[row],
+                wanted.x: grid.columns[column],
+                wanted.column: float(value),
+                "diverged": int(grid.diverged[row, column]),
+                "best": int(grid.best[row] == column),
+            }
+            for grid in found
+            for (row, column), value in np.ndenumerate(grid.values)
+        ]
+    )
+
+
+def _cell(grid: Grid, row: int, column: int) -> str:
+    value = grid.values[row, column]
+    if math.isnan(value):
+        return DIVERGED if grid.diverged[row, column] else NONE
+    return f"**{value:.4g}**" if grid.best[row] == column else f"{value:.4g}"
+
+
+def grid_figure(found: Sequence[Grid], wanted: Wanted) -> Figure:
+    """Return the grids as a figure, a panel each."""
+    from matplotlib.figure import Figure
+
+    positive = all((grid.values[np.isfinite(grid.values)] > 0).all() for grid in found)
+    log = positive and not wanted.linear and not larger_is_better(wanted.column)
+    width = max(len(grid.columns) for grid in found) * CELL[0] + MARGIN[0]
+    heights = [len(grid.rows) * CELL[1] + MARGIN[1] for grid in found]
+    figure = Figure(figsize=(width, sum(heights)), dpi=110, layout="constrained")
+    panels = figure.subplots(len(found), 1, squeeze=False, height_ratios=heights)
+    for grid, axes in zip(found, panels[:, 0], strict=True):
+        what = f"log10 of {wanted.column}" if log else wanted.column
+        axes.set_title(f"{what}, {grid.panel}" if grid.panel else what, fontsize="medium")
+        _draw(axes, grid, wanted, np.log10(grid.values) if log else grid.values)
+    return figure
+
+
+def _draw(axes: Axes, grid: Grid, wanted: Wanted, shown: np.ndarray) -> None:
+    """Draw one grid into the axes, the best of each row palest."""
+    import matplotlib
+    from matplotlib.patches import Rectangle
+
+    low = np.fmin.reduce(shown, axis=1, keepdims=True)
+    spread = np.fmax.reduce(shown, axis=1, keepdims=True) - low
+    shares = (shown - low) / np.where(spread > 0, spread, 1.0)
+    shares = 1 - shares if larger_is_better(wanted.column) else shares
+    missing = np.isnan(shown) & ~grid.diverged
+    colours = matplotlib.colormaps[COLOURS].with_extremes(bad=NOT_FINITE, under="white")
+    axes.pcolormesh(
+        np.where(missing, -1, shares), cmap=colours, vmin=0, vmax=1 / 0.85, edgecolors="white"
+    )
+    for (row, column), value in np.ndenumerate(shown):
+        if math.isfinite(value):
+            axes.text(column + 0.5, row + 0.5, f"{value:.2f}", ha="center", va="center",
+                      fontsize="small",
+                      color="white" if shares[row, column] > DARK else "black")  # fmt: skip
+    for row, column in enumerate(grid.best):
+        if column >= 0:
+            corner = (column + 0.04, row + 0.04)
+            axes.add_patch(
+                Rectangle(corner, 0.92, 0.92, fill=False, edgecolor=FRAME, linewidth=2, zorder=3)
+            )
+    axes.set_xlim(0, len(grid.columns))
+    axes.set_ylim(len(grid.rows), 0)
+    axes.set_xticks(np.arange(len(grid.columns)) + 0.5, grid.columns, fontsize="small")
+    axes.set_yticks(np.arange(len(grid.rows)) + 0.5, grid.rows, fontsize="small")
+    axes.set_xlabel(short(wanted.x))
+    axes.set_ylabel(short(wanted.by[0]))
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)

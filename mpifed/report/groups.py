@@ -1,52 +1,100 @@
-"""Groups of runs that differ only in the seed, and the settings in which others differ."""
+"""Groups of runs that differ only in the seed: their names, their means, and their differences."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from mpifed.components.registry import without_module
-from mpifed.report.intervals import Estimate, estimate, mean_and_deviation
 from mpifed.report.names import data_title, in_words, method_title
-from mpifed.report.runs import Run
+from mpifed.report.runs import ACCURACY, DISTANCE, Run
+
+# What ``±`` is in every table, for those that have one.
+MEANING = "± is half the 95 % interval of Student's t over seeds."
+LEVEL = 0.95
+
+# Relative to the first distance: below it, float32 rounding is as large as the contraction.
+ROUNDING = 1e-12
 
 # Values that a label leaves out because they are the usual ones.
 USUAL = {"exchange.schedule.name": "static"}
 GRAPH = "exchange.topology"
-
-
 DATA_KEYS = ("data.", "clients")
 # These change no number of a run, or (seed) are what a group averages over.
 NO_DIFFERENCE = (
-    "seed",
-    "threads",
-    "device",
-    "checkpoint.",
-    "storage.",
-    "evaluation.every",
-    "evaluation.validation_split",
-    "hosts",
-    "placement",
-    "placement_costs",
-    "exchange.transport",
-    "exchange.reduction",
-    "experiment",
-    "algorithm.optima_from",
-)
+    "seed", "experiment", "threads", "device", "hosts", "placement", "placement_costs",
+    "checkpoint.", "storage.", "evaluation.every", "evaluation.validation_split",
+    "exchange.transport", "exchange.reduction", "algorithm.optima_from",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean with its sample deviation, 95 % interval and p-value, by Student's t distribution."""
+
+    mean: float
+    deviation: float
+    half_width: float
+    count: int
+    p_value: float
+
+    def text(self, form: str, width: str | None = None) -> str:
+        """Return the mean, and behind ``±`` half its interval if there is one."""
+        if math.isnan(self.mean):
+            return "–"
+        if math.isnan(self.half_width):
+            return format(self.mean, form)
+        return f"{self.mean:{form}} ± {self.half_width:{width or form.removeprefix('+')}}"
+
+
+def estimate(values: np.ndarray) -> Estimate:
+    """Return what the finite ones of some values say of their mean."""
+    from scipy.special import stdtr, stdtrit
+
+    values = values[np.isfinite(values)]
+    count = len(values)
+    mean = float(values.mean()) if count else math.nan
+    if count < 2:
+        return Estimate(mean, math.nan, math.nan, count, math.nan)
+    deviation = float(values.std(ddof=1))
+    error = deviation / math.sqrt(count)
+    half_width = float(stdtrit(count - 1, (1 + LEVEL) / 2)) * error
+    # Without any deviation the mean is certain: 0 or not.
+    p_value = 2 * float(stdtr(count - 1, -abs(mean) / error)) if error else float(mean == 0)
+    return Estimate(mean, deviation, half_width, count, p_value)
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The measurements of a group over the evaluated rounds."""
+    """Means over seeds, and their deviations, at the rounds that all runs have evaluated."""
 
     rounds: np.ndarray
     bits: np.ndarray
     mean: np.ndarray
     deviation: np.ndarray
+
+
+def _curve(runs: Sequence[Run], rounds: np.ndarray, values: np.ndarray) -> Curve:
+    """Return the curve of values, (runs, rounds)."""
+    if not len(rounds):
+        return Curve(rounds, rounds, rounds, rounds)
+    sent = np.mean([_at(run, "up_bits", rounds) + _at(run, "down_bits", rounds) for run in runs], 0)
+    deviation = values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(len(rounds))
+    return Curve(rounds, sent, values.mean(axis=0), deviation)
+
+
+def _common_rounds(runs: Sequence[Run]) -> np.ndarray:
+    return reduce(np.intersect1d, [run.metrics["round"] for run in runs] or [np.zeros(0)])
+
+
+def _at(run: Run, column: str, rounds: np.ndarray) -> np.ndarray:
+    return run.metrics[column][np.isin(run.metrics["round"], rounds)]
 
 
 @dataclass(frozen=True)
@@ -73,42 +121,88 @@ class Group:
         """Whether all runs are finished."""
         return all(run.finished for run in self.runs)
 
-    def last(self, column: str) -> np.ndarray:
-        """Return the last value of a column of each run."""
-        return np.array([run.last(column) for run in self.runs])
-
-    def mean_and_deviation(self, column: str) -> tuple[float, float]:
-        """Return mean and sample deviation over seeds of the last value of a column."""
-        return mean_and_deviation(self.last(column))
+    @property
+    def seconds(self) -> float:
+        """The mean wall time of a run."""
+        return estimate(np.array([run.seconds for run in self.runs])).mean
 
     def estimate(self, column: str, factor: float = 1.0) -> Estimate:
-        """Return mean and 95 % interval over seeds of the last value of a column."""
-        return estimate(factor * self.last(column))
-
-    def seconds(self) -> float:
-        """Return the mean wall time of a run in seconds."""
-        return mean_and_deviation(np.array([run.seconds for run in self.runs]))[0]
+        """Return mean and interval over seeds of the last value of a column."""
+        return estimate(factor * np.array([run.last(column) for run in self.runs]))
 
     def curve(self, column: str, factor: float = 1.0) -> Curve:
         """Return a column over the rounds that all seeds have evaluated."""
-        started = [run.metrics for run in self.runs if run.rounds is not None]
-        rounds = np.zeros(0) if not started else started[0]["round"]
-        for metrics in started[1:]:
-            rounds = np.intersect1d(rounds, metrics["round"])
-        if not len(rounds):
-            return Curve(rounds, rounds, rounds, rounds)
-        common = [np.isin(metrics["round"], rounds) for metrics in started]
-        values = [factor * m[column][rows] for m, rows in zip(started, common, strict=True)]
-        sent = [
-            (m["up_bits"] + m["down_bits"])[rows] for m, rows in zip(started, common, strict=True)
-        ]
-        deviation = np.std(values, axis=0, ddof=1) if len(started) > 1 else np.zeros(len(rounds))
-        return Curve(rounds, np.mean(sent, axis=0), np.mean(values, axis=0), deviation)
+        started = [run for run in self.runs if run.rounds is not None]
+        rounds = _common_rounds(started)
+        return _curve(started, rounds, factor * np.array([_at(r, column, rounds) for r in started]))
 
     def client_accuracies(self) -> np.ndarray | None:
         """Return the test accuracies of all clients of all seeds, shape (seeds * clients,)."""
         values = [run.client_accuracies for run in self.runs if run.client_accuracies is not None]
         return np.concatenate(values) if len(values) == len(self.runs) else None
+
+
+def partner(groups: Sequence[Group], data: str, method: str | None) -> Group | None:
+    """Return the group of a method on a data set."""
+    return next((g for g in groups if (g.data, g.method) == (data, method)), None)
+
+
+def pairs(group: Group, other: Group) -> list[tuple[Run, Run]]:
+    """Return the runs of two methods that have the same seed."""
+    partners = {str(run.seed): run for run in other.runs}
+    return [(run, partners[str(run.seed)]) for run in group.runs if str(run.seed) in partners]
+
+
+def difference(group: Group, other: Group, column: str, factor: float = 1.0) -> Curve:
+    """Return a column of one method minus that of another, over the seeds that both have run."""
+    paired = pairs(group, other)
+    rounds = _common_rounds([run for pair in paired for run in pair])
+    values = np.array([_at(a, column, rounds) - _at(b, column, rounds) for a, b in paired])
+    return _curve([run for run, _ in paired], rounds, factor * values)
+
+
+def last_differences(group: Group, other: Group, column: str) -> np.ndarray:
+    """Return a column's differences at the last round that all paired runs have, (pairs,)."""
+    paired = pairs(group, other)
+    last = _common_rounds([run for pair in paired for run in pair])[-1:]
+    values = [_at(a, column, last) - _at(b, column, last) for a, b in paired]
+    return np.concatenate([*values, np.zeros(0)])
+
+
+def reached(run: Run, target: float) -> tuple[float, float]:
+    """Return the round and bits where the test accuracy first was at least ``target``."""
+    hits = np.flatnonzero(run.metrics[ACCURACY] >= target)
+    if not len(hits):
+        return math.nan, math.nan
+    return float(run.metrics["round"][hits[0]]), float(run.metrics["up_bits"][hits[0]])
+
+
+def contraction(run: Run) -> float:
+    """Return the measured factor per round on the squared distance from consensus."""
+    rounds, distances = run.metrics["round"], run.metrics[DISTANCE]
+    apart = np.flatnonzero(distances > 0)
+    if not len(apart):
+        return math.nan
+    first = apart[0]
+    low = np.flatnonzero(distances <= ROUNDING * distances[first])
+    low = low[low > first]
+    end = low[0] + 1 if len(low) else len(distances)
+    last = first + int(np.nanargmin(distances[first:end]))
+    if last == first:
+        return math.nan
+    ratio = float(distances[last] / distances[first])
+    return ratio ** (1 / float(rounds[last] - rounds[first]))
+
+
+def contractions(group: Group) -> list[float]:
+    """Return a group's predicted and measured factor per round, and its last distance."""
+    predicted = [run.predicted.get("per_round", math.nan) for run in group.runs]
+    measured = [contraction(run) for run in group.runs]
+    return [
+        estimate(np.array(predicted)).mean,
+        estimate(np.array(measured)).mean,
+        group.estimate(DISTANCE).mean,
+    ]
 
 
 def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
@@ -141,12 +235,9 @@ def _progress(run: Run) -> tuple[bool, int]:
 
 
 def _unfinished(run: Run) -> str:
-    if run.rounds is None:
-        return f"{run.path} is unfinished: nothing evaluated yet"
-    planned = run.config.get("rounds", "?")
-    if run.diverged:
-        return f"{run.path} diverged: evaluated until round {run.rounds} of {planned}"
-    return f"{run.path} is unfinished: evaluated at round {run.rounds} of {planned}"
+    until = f"until round {run.rounds} of {run.config.get('rounds', '?')}"
+    evaluated = "nothing evaluated yet" if run.rounds is None else f"evaluated {until}"
+    return f"{run.path} {'diverged' if run.diverged else 'is unfinished'}: {evaluated}"
 
 
 def leaves(tree: Any, prefix: str = "") -> dict[str, str]:
@@ -212,45 +303,3 @@ def _shown(name: str, others: Sequence[str]) -> str:
     """Return the name of a component, without its module if no other one is called so then."""
     alike = {other for other in others if without_module(other) == without_module(name)}
     return without_module(name) if len(alike) == 1 else name
-
-
-# Keys that never separate panels: also the length of a run and the run it started from.
-NO_PANEL = (*NO_DIFFERENCE, "rounds", "algorithm.start_from")
-
-
-def differing(flat: Sequence[Mapping[str, str]], aside: Collection[str]) -> list[str]:
-    """Return the keys in which runs differ."""
-    found = []
-    for key in dict.fromkeys(key for said in flat for key in said):
-        if key.startswith(NO_PANEL) or any(f"{key}.".startswith(f"{one}.") for one in aside):
-            continue
-        name = f"{key.rpartition('.')[0]}.name"
-        named_apart = key != name and len({said.get(name) for said in flat}) > 1
-        among = [said for said in flat if key in said] if named_apart else flat
-        if len({said.get(key) for said in among}) > 1:
-            found.append(key)
-    return found
-
-
-def label(said: Mapping[str, str], keys: Sequence[str]) -> str:
-    """Return the values of some keys as a label."""
-    return ", ".join(
-        f"{short(key)}={said[key]}" for key in keys if key in said and said[key] != "null"
-    )
-
-
-def short(key: str) -> str:
-    """Return the last part of a dotted key; the section for the name of a component."""
-    return key.rpartition(".")[2] if not key.endswith(".name") else key.split(".")[0]
-
-
-def naturally(text: str) -> list[tuple[float, str]]:
-    """Return a sort key that orders labels by their numbers."""
-
-    def number_first(word: str) -> tuple[float, str]:
-        try:
-            return float(word), ""
-        except ValueError:
-            return float("inf"), word
-
-    return [number_first(word) for word in text.replace("=", " ").replace(",", " ").split()]

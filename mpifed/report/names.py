@@ -1,89 +1,59 @@
-"""Names of data sets, methods, components and options as papers print them, and their colours."""
+"""Names of data sets, methods, components and options as papers print them, and how lines look."""
 
 from __future__ import annotations
 
 import zlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mpifed.components.registry import without_module
 
-# Algorithms as the papers print them; a user's keeps its name.
+# Algorithms as the papers print them; a user's keeps its name. Each has the colour of its place,
+# modulo the number of colours: methods that papers compare have different ones.
 TITLES = {
-    "agnostic": "AFL",
-    "apfl": "APFL",
+    "fedem": "FedEM",
+    "fedavg": "FedAvg",
+    "local": "Local",
+    "fedprox": "FedProx",
+    "fedavg_ft": "FedAvg+",
     "clustered": "Clustered FL",
+    "pfedme": "pFedMe",
+    "scaffold": "SCAFFOLD",
+    "ditto": "Ditto",
+    "apfl": "APFL",
+    "l2gd": "L2GD",
+    "mocha": "MOCHA",
+    "qffl": "q-FFL",
+    "fedper": "FedPer",
+    "fedrep": "FedRep",
+    "fedbabu": "FedBABU",
+    "fedgmm": "FedGMM",
+    "ifca": "IFCA",
+    "flix": "FLIX",
     "dcgd": "DCGD",
     "diana": "DIANA",
-    "ditto": "Ditto",
-    "fedadam": "FedAdam",
-    "fedavg": "FedAvg",
-    "fedala": "FedALA",
-    "fedavg_ft": "FedAvg+",
-    "fedbabu": "FedBABU",
-    "fedbn": "FedBN",
-    "fedem": "FedEM",
-    "fedgmm": "FedGMM",
-    "fedmgs": "FedMGS",
-    "fedmm": "FedMM",
-    "fedmm_ot": "FedMM-OT",
-    "fedmm_theta": "FedMM-Θ",
-    "d_admm": "ADMM",
-    "fedper": "FedPer",
-    "fedprox": "FedProx",
-    "fedrep": "FedRep",
-    "fedrod": "FedRoD",
-    "fedrod_hyper": "FedRoD (hyper)",
-    "flix": "FLIX",
     "fomaml": "FO-MAML",
-    "ifca": "IFCA",
-    "kgt": "K-GT",
-    "knn_per": "kNN-Per",
-    "l2gd": "L2GD",
-    "l2sgd": "L2SGD+",
-    "local": "Local",
-    "maml": "MAML",
-    "mocha": "MOCHA",
-    "pfedme": "pFedMe",
-    "qffl": "q-FFL",
     "reptile": "Reptile",
-    "sa_ssmm": "SA-SSMM",
     "scaffnew": "Scaffnew",
-    "scaffold": "SCAFFOLD",
-}
-
-# Colours of algorithms, modulo the number of colours there are: methods that papers compare have
-# different ones, and of two with one colour the one with the lower number has it.
-PLACES = {
-    "fedem": 0,
-    "fedavg": 1,
-    "local": 2,
-    "fedprox": 3,
-    "fedavg_ft": 4,
-    "clustered": 5,
-    "pfedme": 6,
-    "scaffold": 7,
-    "ditto": 8,
-    "apfl": 9,
-    "mocha": 11,
-    "fedper": 13,
-    "fedrep": 14,
-    "fedgmm": 16,
-    "ifca": 17,
-    "flix": 18,
-    "dcgd": 19,
-    "diana": 20,
-    "fomaml": 21,
-    "reptile": 22,
-    "scaffnew": 23,
-    "fedmm": 27,
-    "fedmm_theta": 28,
-    "sa_ssmm": 29,
-    "fedmgs": 30,
-    "fedmm_ot": 36,
-    "fedadam": 40,
-    "kgt": 47,
-    "d_admm": 48,
+    "fedala": "FedALA",
+    "fedrod": "FedRoD",
+    "knn_per": "kNN-Per",
+    "fedmm": "FedMM",
+    "fedmm_theta": "FedMM-Θ",
+    "sa_ssmm": "SA-SSMM",
+    "fedmgs": "FedMGS",
+    "fedadam": "FedAdam",
+    "fedbn": "FedBN",
+    "agnostic": "AFL",
+    "l2sgd": "L2SGD+",
+    "maml": "MAML",
+    "fedmm_ot": "FedMM-OT",
+    "fedrod_hyper": "FedRoD (hyper)",
+    "kgt": "K-GT",
+    "d_admm": "ADMM",
 }
 
 # Components whose names are more than their words.
@@ -142,14 +112,78 @@ KEYS = {
 }
 
 
-def title_of(name: str) -> str:
-    """Return the title of an algorithm."""
-    return TITLES.get(name, without_module(name))
+# Okabe and Ito's colours, which colour-blind readers can distinguish, without their yellow, which
+# is too faint for a line, and two of Tol's. Dashes and markers distinguish what shares a colour.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00",
+           "#56B4E9", "#000000", "#882255", "#7A7A1F")  # fmt: skip
+# Lengths of strokes and gaps in units of the line's width; none for a solid line.
+DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1, 1.5), (5, 2, 1, 2), (8, 2, 1, 2, 1, 2))
+# Shapes, as matplotlib names them.
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
-def colour_of(name: str) -> int:
-    """Return the number of an algorithm's colour; lower numbers come first where two share one."""
-    return PLACES.get(name, 90 + zlib.crc32(name.encode()) % 9)
+@dataclass(frozen=True)
+class Look:
+    """How a line is drawn."""
+
+    colour: str
+    strokes: tuple[float, ...] = ()
+    marker: str = "o"
+
+    @property
+    def dashes(self) -> Any:
+        """The line style for matplotlib."""
+        return (0, self.strokes) if self.strokes else "-"
+
+
+def look(index: int) -> Look:
+    """Return the look of the ``index``-th line, where lines are no methods."""
+    return _look(index % len(COLOURS), index // len(COLOURS), index)
+
+
+def _look(colour: int, dashes: int, marker: int) -> Look:
+    return Look(COLOURS[colour], DASHES[dashes % len(DASHES)], MARKERS[marker % len(MARKERS)])
+
+
+def looks(methods: Sequence[tuple[str, str]]) -> dict[str, Look]:
+    """Return how each method is drawn, given the names of algorithms with the methods' labels.
+
+    Up to nine algorithms have nine colours, and methods of one algorithm differ in dashes; of one
+    algorithm alone they differ in colours first. Two look alike only beyond 45 of them.
+    """
+    first = _first_colours({name for name, _ in methods})
+    order = {label: index for index, (_, label) in enumerate(methods)}
+    taken: Counter[tuple[int, int]] = Counter()
+    found = {}
+    # The label without settings before those with some.
+    for name, label in sorted(methods, key=lambda one: "," in one[1]):
+        by_dash = [(colour, d) for d in range(len(DASHES)) for colour in _from(first[name])]
+        own = [] if len(first) == 1 else [(first[name], d) for d in range(len(DASHES))]
+        pair = min(own + by_dash, key=taken.__getitem__)
+        taken[pair] += 1
+        found[label] = _look(*pair, order[label])
+    return {label: found[label] for label in order}
+
+
+def _from(colour: int) -> list[int]:
+    """Return all colours in their order, beginning with this one."""
+    return [(colour + k) % len(COLOURS) for k in range(len(COLOURS))]
+
+
+def _first_colours(names: set[str]) -> dict[str, int]:
+    """The colour of each algorithm: its own, else the next one that is free, while there are."""
+    places = {name: 90 + zlib.crc32(name.encode()) % 9 for name in names}
+    places |= {name: place for place, name in enumerate(TITLES) if name in names}
+    order = sorted(names, key=lambda name: (places[name], name))
+    owners: dict[int, str] = {}
+    for name in order:
+        owners.setdefault(places[name] % len(COLOURS), name)
+    found: dict[str, int] = {}
+    for name in sorted(order, key=lambda name: name not in owners.values()):
+        colours = _from(places[name])
+        free = (colour for colour in colours if colour not in found.values())
+        found[name] = next(free, colours[0])
+    return found
 
 
 def data_title(config: dict[str, Any]) -> str:
@@ -163,7 +197,8 @@ def data_title(config: dict[str, Any]) -> str:
 def method_title(config: dict[str, Any]) -> str:
     """Return the title of a run's method: 'D-FedEM' for gossip with fedem."""
     gossip = "D-" if config["exchange"]["name"] == "gossip" else ""
-    return gossip + title_of(config["algorithm"]["name"])
+    name = config["algorithm"]["name"]
+    return gossip + TITLES.get(name, without_module(name))
 
 
 def in_words(label: str) -> str:

@@ -64,13 +64,10 @@
     if (!known.has(panel)) {
       const series = all("g.line", panel).map((group) => {
         const line = points(group.querySelector("path"));
-        const mine = (part) => all(`g.${part}[data-s="${group.dataset.s}"] > path`, panel).map(points);
-        const marks = all("use", group).map((mark) => Number(mark.getAttribute("x")));
-        const bars = mine("bars").map(([[, low], [, high]], k) => [marks[k], low, high]);
-        const band = mine("band").flatMap((edge) => line.map(([x], k) => [x, edge[k][1], edge.at(-1 - k)[1]]));
+        const band = all(`g.band[data-s="${group.dataset.s}"] > path`, panel).map(points);
         return {
           line,
-          spread: [...band, ...bars],  // x, and the ends of a band or bar there
+          band: band.flatMap((edge) => line.map((_, k) => [edge[k][1], edge.at(-1 - k)[1]])),  // its ends at each point
           method: group.dataset.s,
           name: group.dataset.name,
         };
@@ -118,7 +115,7 @@
     const rows = series.map((one) => {
       const index = nearest(one.line, at), [x, y] = one.line[index];
       const value = found.y(y);
-      const [, low, high] = one.spread.find((bar) => Math.abs(bar[0] - x) < 0.02) ?? [0, 0, 0];
+      const [low, high] = one.band[index] ?? [0, 0];
       const half = Math.abs(found.y(high) - found.y(low)) / 2;
       return { one, value, half, far: Math.abs(x - at) > 6 };
     }).sort((a, b) => b.value - a.value);

@@ -11,66 +11,62 @@ from typing import Any
 import numpy as np
 
 from mpifed.errors import InputError, closest
+from mpifed.io.text import damaged
 from mpifed.results.configurations import read_stored
-from mpifed.results.results import DIGEST, read_clients, read_metrics, read_summary
+from mpifed.results.results import DIGEST, Result, read, read_clients
 
-ACCURACY, DECILE = "test_accuracy", "test_accuracy_p10"
+ACCURACY, DECILE, DISTANCE = "test_accuracy", "test_accuracy_p10", "consensus_distance"
 # Columns that every metrics.csv has.
-COLUMNS = (
-    "round",
-    "seconds",
-    "train_loss",
-    "test_accuracy",
-    "test_accuracy_p10",
-    "up_bits",
-    "down_bits",
-    "consensus_distance",
-)
+COLUMNS = ("round", "seconds", "train_loss", ACCURACY, DECILE, "up_bits", "down_bits", DISTANCE)
 
 
 @dataclass(frozen=True)
 class Measure:
-    """The title and scale of a column."""
+    """What a column is, the words before the first comma being its name."""
 
-    title: str
-    short: str
-    log: bool = True
-    factor: float = 1.0
+    about: str
+    percent: bool = False
+    log: bool = False
+
+    @property
+    def factor(self) -> float:
+        """What its values are multiplied by."""
+        return 100.0 if self.percent else 1.0
+
+    @property
+    def title(self) -> str:
+        """The title of its charts."""
+        return self.about + " (%)" * self.percent
+
+    @property
+    def short(self) -> str:
+        """The head of its column in tables."""
+        return self.about.partition(",")[0] + " (%)" * self.percent
 
 
 SCORES = {
-    ACCURACY: Measure("Test accuracy, average over clients (%)", "Average (%)", False, 100.0),
-    DECILE: Measure("Test accuracy, bottom decile of clients (%)", "Bottom decile (%)", False, 100),
-    "train_loss": Measure("Training loss, average over clients", "Training loss", log=False),
+    ACCURACY: Measure("Test accuracy, average over clients", percent=True),
+    DECILE: Measure("Bottom decile, test accuracy of clients", percent=True),
+    "train_loss": Measure("Training loss, average over clients"),
 }
 # Columns that validation and some algorithms add.
 MEASURES = {
-    "validation_loss": Measure("Validation loss, average over clients", "Validation loss"),
-    "validation_accuracy": Measure(
-        "Validation accuracy, average over clients (%)", "Validation accuracy (%)", False, 100.0
-    ),
-    "validation_recall_at_5": Measure(
-        "Validation recall at 5, over all clients (%)", "Validation recall at 5 (%)", False, 100.0
-    ),
-    "train_nll": Measure("Training negative log-likelihood", "Train NLL", log=False),
-    "test_nll": Measure("Test negative log-likelihood", "Test NLL", log=False),
-    "validation_nll": Measure("Validation negative log-likelihood", "Validation NLL", log=False),
-    "objective": Measure("Objective on the training data", "Objective"),
-    "test_objective": Measure("Objective on the test data", "Test objective"),
-    "surrogate_update": Measure("Squared update of surrogates, over γ²", "Surrogate update"),
-    "parameter_update": Measure("Squared update of parameters, over γ²", "Parameter update"),
-    "simulated_seconds": Measure(
-        "Seconds of the simulated federation", "Simulated seconds", log=False
-    ),
-    "staleness_mean": Measure(
-        "Mean staleness of what was mixed, in computations", "Mean staleness", log=False
-    ),
-    "staleness_max": Measure(
-        "Largest staleness of what was mixed, in computations", "Largest staleness", log=False
-    ),
-    "epsilon": Measure("Epsilon of differential privacy", "Epsilon", log=False),
-    "l2_uvp": Measure("L2-UVP: unexplained variance of the map (%)", "L2-UVP (%)"),
-    "cosine": Measure("Cosine of the map with the optimal one", "Cosine", log=False),
+    "validation_loss": Measure("Validation loss, average over clients", log=True),
+    "validation_accuracy": Measure("Validation accuracy, average over clients", percent=True),
+    "validation_recall_at_5": Measure("Validation recall at 5, over all clients", percent=True),
+    "train_nll": Measure("Training negative log-likelihood"),
+    "test_nll": Measure("Test negative log-likelihood"),
+    "validation_nll": Measure("Validation negative log-likelihood"),
+    "objective": Measure("Objective, on the training data", log=True),
+    "test_objective": Measure("Test objective", log=True),
+    "surrogate_update": Measure("Surrogate update, squared, over γ²", log=True),
+    "parameter_update": Measure("Parameter update, squared, over γ²", log=True),
+    "simulated_seconds": Measure("Simulated seconds, of the federation"),
+    "staleness_mean": Measure("Mean staleness, of what was mixed, in computations"),
+    "staleness_max": Measure("Largest staleness, of what was mixed, in computations"),
+    "epsilon": Measure("Epsilon, of differential privacy"),
+    "l2_uvp": Measure("L2-UVP (%), unexplained variance of the map", log=True),
+    "cosine": Measure("Cosine, of the map with the optimal one"),
 }
 
 # Words in the names of columns whose best value is the largest; others have the least.
@@ -84,7 +80,7 @@ def larger_is_better(column: str) -> bool:
 
 @dataclass(frozen=True)
 class Run:
-    """One run directory."""
+    """One run directory; ``metrics`` has all columns, NaN where they are empty or missing."""
 
     path: Path
     config: dict[str, Any]
@@ -112,11 +108,11 @@ class Run:
 
 def find_runs(places: Iterable[Path]) -> list[Run]:
     """Return the runs in some directories."""
-    found: dict[Path, Run] = {}
+    found: dict[Path, Path] = {}
     for place in places:
         for directory in run_directories(place):
-            found.setdefault(directory.resolve(), read_run(directory))
-    return list(found.values())
+            found.setdefault(directory.resolve(), directory)
+    return [read_run(directory) for directory in found.values()]
 
 
 def run_directories(place: Path) -> list[Path]:
@@ -140,17 +136,16 @@ def _unreadable(error: OSError) -> None:
 def read_run(path: Path) -> Run:
     """Return the run in a directory."""
     finished = (path / "DONE").exists()
-    config = read_stored(path / "config.yaml")
-    metrics = _read_metrics(path / "metrics.csv", finished)
-    # A run that was begun again has none; one that diverged, or was stopped, has.
-    ended = finished or (path / "summary.json").exists()
-    summary = read_summary(path / "summary.json") if ended else {}
+    config, result = read_stored(path / "config.yaml"), read(path)
+    metrics = _metrics(result, finished)
+    # A run that was begun again has no summary; one that diverged, or was stopped, has.
+    summary = result.summary if finished or result.status != "unfinished" else {}
     seconds = metrics["seconds"][-1] if len(metrics["seconds"]) else np.nan
     return Run(
         path,
         config,
         metrics,
-        _read_client_accuracies(path / "clients.h5", finished),
+        _client_accuracies(path / "clients.h5") if finished else None,
         float(summary["seconds"]["total"] if finished else seconds),
         finished,
         summary.get("predicted_contraction") or {},
@@ -158,36 +153,28 @@ def read_run(path: Path) -> Run:
     )
 
 
-def _read_metrics(path: Path, finished: bool) -> dict[str, np.ndarray]:
-    if not path.exists() and not finished:
-        return {name: np.zeros(0) for name in (*COLUMNS, *MEASURES)}
-    found = read_metrics(path, growing=not finished)
-    missing = sorted(set(COLUMNS) - set(found.columns)) if found.columns else []
-    if missing or (finished and not found.rows):
-        raise InputError(
-            f"'{path}' is damaged: it has no " + (f"column {missing[0]}" if missing else "rows")
-        )
-    nothing = np.full(len(found.rows), np.nan)
-    return {
-        name: found.numbers(name) if name in found.columns else nothing
-        for name in (*COLUMNS, *MEASURES)
-    }
+def _metrics(result: Result, finished: bool) -> dict[str, np.ndarray]:
+    path = result.directory / "metrics.csv"
+    found = dict(result.metrics) if finished or path.exists() else {}
+    found.pop(DIGEST, None)
+    missing = [name for name in COLUMNS if name not in found]
+    if found and missing:
+        raise damaged(path, f"it has no column {missing[0]}")
+    if finished and not (found and len(found["round"])):
+        raise damaged(path, "it has no rows")
+    nothing = np.full(len(found.get("round", ())), np.nan)
+    return dict.fromkeys((*COLUMNS, *MEASURES), nothing) | found
 
 
-def read_columns(run: Run, names: Sequence[str]) -> np.ndarray:
-    """Return some columns of metrics.csv."""
-    found = read_metrics(run.path / "metrics.csv", growing=not run.finished)
-    there = [name for name in found.columns if name != DIGEST]
-    for name in names:
-        if name not in there:
-            raise InputError(f"'{run.path}' has no column '{name}'; {closest(name, there)}")
-    return np.array([found.numbers(name) for name in names]).T.reshape(-1, len(names))
-
-
-def _read_client_accuracies(path: Path, finished: bool) -> np.ndarray | None:
-    if not finished:  # it belongs to an evaluation that may not be the last row of metrics.csv
-        return None
-    accuracies = read_clients(path).results.get("test_accuracy")
+def _client_accuracies(path: Path) -> np.ndarray | None:
+    accuracies = read_clients(path).results.get(ACCURACY)
     if accuracies is None or accuracies.ndim != 1:
-        raise InputError(f"'{path}' is damaged: it has no test_accuracy of each client")
+        raise damaged(path, "it has no test_accuracy of each client")
     return accuracies.astype(float) if np.isfinite(accuracies).all() else None
+
+
+def check_column(runs: Sequence[Run], name: str) -> None:
+    """Check that every run has measured a column, so that it can be drawn."""
+    for run in runs:
+        if name not in run.metrics:
+            raise InputError(f"'{run.path}' has no column '{name}'; {closest(name, run.metrics)}")

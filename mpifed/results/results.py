@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
-from mpifed.errors import InputError, in_words, one_line
+from mpifed.errors import InputError
 from mpifed.io.text import damaged, is_count, is_number, read_json, read_text
 
 ROUND = re.compile(r"[0-9]{1,18}")
@@ -60,37 +60,24 @@ def read_metrics(path: Path, growing: bool = False) -> Metrics:
 
 def check_rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Check the columns and rows of a metrics.csv."""
-    if "round" not in columns:
-        raise ValueError("it has no column round")
-    if len(set(columns)) != len(columns) or not all(columns):
-        raise ValueError("a column has no name, or that of another")
+    if "round" not in columns or len(set(columns)) != len(columns) or not all(columns):
+        raise ValueError("it has no column round, or a column has no name of its own")
     last = -1
     for number, row in enumerate(rows, 1):
         if len(row) != len(columns):
             raise ValueError(f"row {number} has {len(row)} fields for {len(columns)} columns")
         named = dict(zip(columns, row, strict=True))
-        text = named["round"]
-        if not ROUND.fullmatch(text) or int(text) <= last:
-            shown = one_line(repr(text), 60)
-            raise ValueError(f"round is {shown} in row {number}; rounds are whole numbers and rise")
-        last = int(text)
+        if not ROUND.fullmatch(named["round"]) or int(named["round"]) <= last:
+            raise ValueError(f"rounds are not whole numbers that rise in row {number}")
+        last = int(named["round"])
         for name, value in named.items():
-            if name != DIGEST and not _is_number(value):
-                shown = one_line(repr(value), 60)
-                raise ValueError(f"{one_line(name, 60)} is {shown} in row {number}, not a number")
-
-
-def _is_number(text: str) -> bool:
-    try:
-        _number(text)
-    except ValueError:
-        return False
-    return True
+            if name != DIGEST:
+                _number(value)
 
 
 def _number(text: str) -> float:
     if not text.isascii() or "_" in text:
-        raise ValueError
+        raise ValueError(f"{text!r} is not a number")
     return float(text) if text else math.nan
 
 
@@ -101,19 +88,21 @@ def read_summary(path: Path) -> dict[str, Any]:
         raise damaged(path, "it has no status")
     if not is_count(found.get("rounds")):
         raise damaged(path, "rounds is not a whole number, at least 0")
-    seconds = found.get("seconds")
-    if seconds is not None or found["status"] == "finished":
-        total = seconds.get("total") if isinstance(seconds, dict) else None
-        if not is_number(total) or not 0 <= total < math.inf:
-            raise damaged(path, "seconds.total is not a number, at least 0")
-    rate = found.get("predicted_contraction")
-    numbers = isinstance(rate, dict) and all(is_number(rate.get(key)) for key in RATE)
-    if rate is not None and not numbers:
+    seconds, rate = found.get("seconds"), found.get("predicted_contraction")
+    if found["status"] == "finished" or seconds is not None:
+        total = seconds.get("total") if _are_numbers(seconds) else None
+        if total is None or not 0 <= total < math.inf:
+            raise damaged(path, "seconds are not numbers with a total, at least 0")
+    if rate is not None and not (_are_numbers(rate) and {*RATE} <= rate.keys()):
         raise damaged(path, f"{', '.join(RATE)} of predicted_contraction must be numbers")
     for name in ("test_accuracy", "test_accuracy_p10", "test_loss"):
         if found.get(name) is not None and not is_number(found[name]):
             raise damaged(path, f"{name} is not a number")
     return found
+
+
+def _are_numbers(table: Any) -> TypeGuard[dict[str, float]]:
+    return isinstance(table, dict) and all(map(is_number, table.values()))
 
 
 @dataclass(frozen=True)
@@ -141,13 +130,10 @@ def read_clients(path: Path) -> Clients:
     return Clients(results, learnt)
 
 
-def _rise(ids: np.ndarray) -> bool:
-    return bool((ids[:1] >= 0).all() and (ids[1:] > ids[:-1]).all())
-
-
 def _check_results(results: dict[str, np.ndarray]) -> None:
-    ids = results.get("client_id")
-    if ids is None or ids.dtype.kind not in "iu" or ids.ndim != 1 or not _rise(ids):
+    ids = results.get("client_id", np.zeros(1))
+    rise = ids.ndim == 1 and (ids[:1] >= 0).all() and (ids[1:] > ids[:-1]).all()
+    if ids.dtype.kind not in "iu" or not rise:
         raise ValueError("client_id has no rising numbers of clients, from 0 on")
     for name, values in results.items():
         if values.dtype.kind not in "biuf" or values.shape[:1] != ids.shape:
@@ -191,13 +177,8 @@ class Result:
 
     def frame(self) -> Any:
         """Return ``metrics`` as a pandas DataFrame with a row for each recorded round."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise InputError(
-                f"frame() needs pandas, which cannot be imported: {in_words(error)}; install it "
-                "with python -m pip install 'mpifed[pandas]', or use metrics, its columns as arrays"
-            ) from None
+        import pandas  # of the extra mpifed[pandas]
+
         columns = {**self.metrics, "round": self.metrics["round"].astype(np.int64)}
         return pandas.DataFrame(columns).set_index("round")
 

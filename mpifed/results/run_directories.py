@@ -37,12 +37,10 @@ def check_resumed(path: Path) -> None:
     if not os.path.exists(path):
         raise InputError(f"--resume {path}: there is no such file")
     if os.path.isdir(path) and not any(path.glob("checkpoints/*.h5")):
-        if any(path.glob("round-*.h5")):
-            raise InputError(
-                f"--resume {path}: name the run directory, {path.absolute().parent}, or one of the "
-                "checkpoints in it"
-            )
-        raise InputError(f"--resume {path}: the directory holds no intact checkpoint")
+        raise InputError(
+            f"--resume {path}: the directory holds no intact checkpoint in checkpoints/; "
+            "name a run directory or a checkpoint"
+        )
 
 
 def check_output(output: Path) -> None:

@@ -3,56 +3,54 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import math
+import os
 import shlex
+import signal
+import subprocess
 import sys
-from collections.abc import Sequence
-from datetime import datetime
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
+from types import FrameType
 
 from mpifed.command import Parser, carried_out, program, whole
 from mpifed.config.experiments import DEFAULT_EXPERIMENT, split_words
-from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, InputError, complain
+from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED, InputError
+from mpifed.results.results import read_summary
 from mpifed.results.run_directories import check_output
-from mpifed.sweep.execution import execute
 from mpifed.sweep.plan import Planned, check_data, launch_words, plan, run_words, write_index
 from mpifed.watchdog.launcher import check_one_process
+
+# Seconds between two looks at the runs in progress.
+LOOK = 0.05
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command."""
-    try:
-        check_one_process("give --ranks N in place of a launcher")
-        options = parser().parse_intermixed_args(words)
-        if not options.words:
-            raise InputError(
-                "the following arguments are required: EXPERIMENT | key=[value, ...]; --help shows "
-                "how the command is used"
-            )
-        named, overrides = split_words(options.words)
-        experiment = DEFAULT_EXPERIMENT if named is None else named
-        output = options.output or _default_output(experiment)
-        check_output(output)
-        runs = plan(experiment, overrides, output, options.ranks or 1)
-        launcher = launch_words(options.ranks)
-        if not options.dry_run:
-            check_data(experiment, runs, options.ranks or 1)
-    except InputError as error:
-        complain("mpifed.sweep", str(error))
-        return EXIT_BAD_INPUT
-    except KeyboardInterrupt:
-        complain("mpifed.sweep", "interrupted; nothing was begun")
-        return EXIT_FAILED
+    return carried_out("mpifed.sweep", lambda: _sweep(words))
+
+
+def _sweep(words: Sequence[str] | None) -> int:
+    check_one_process("give --ranks N in place of a launcher")
+    options = parser().parse_intermixed_args(words)
+    named, overrides = split_words(options.words)
+    experiment = DEFAULT_EXPERIMENT if named is None else named
+    output = options.output or _default_output(experiment)
+    check_output(output)
+    runs = plan(experiment, overrides, output, options.ranks or 1)
+    launcher = launch_words(options.ranks)
     commands = [[*launcher, *run_words(experiment, run, options.ranks)] for run in runs]
     if options.dry_run:
         for run, command in zip(runs, commands, strict=True):
             print(f"{_state(run)}: {shlex.join(command)}")
         return EXIT_FINISHED
-    try:
-        write_index(runs)
-        return execute(runs, commands, options.jobs)
-    except KeyboardInterrupt:
-        complain("mpifed.sweep", "interrupted; the same command continues")
-        return EXIT_FAILED
+    check_data(experiment, runs, options.ranks or 1)
+    write_index(runs)
+    return Sweep(runs, commands, options.jobs).run()
 
 
 def _default_output(experiment: str) -> Path:
@@ -75,7 +73,7 @@ def parser() -> Parser:
     )
     made.add_argument(
         "words",
-        nargs="*",
+        nargs="+",
         metavar="[EXPERIMENT] key=value",
         help=f"as of mpifed.run; without EXPERIMENT: {DEFAULT_EXPERIMENT}",
     )
@@ -92,5 +90,149 @@ def parser() -> Parser:
     return made
 
 
+@dataclass
+class Going:
+    """A run in progress."""
+
+    number: int
+    process: subprocess.Popen[bytes]
+    began: float
+
+
+class Sweep:
+    """Runs that are carried out in order, several at a time."""
+
+    def __init__(
+        self, runs: Sequence[Planned], commands: Sequence[Sequence[str]], jobs: int = 1
+    ) -> None:
+        self.runs, self.commands = runs, commands
+        self.waiting = list(range(len(runs)))
+        self.jobs = min(jobs, len(runs))
+        self.processors = shares(self.jobs)
+        self.going: dict[int, Going] = {}
+        self.seconds: list[float] = []
+        self.failed: set[int] = set()
+        self.stopping = self.stopped = False
+
+    def run(self) -> int:
+        """Carry out what is not finished; return the exit code."""
+        with self._passing_requests():
+            while self._start():
+                self._collect()
+        if self.stopped or self.waiting:
+            return EXIT_STOPPED
+        done = len(self.runs) - len(self.failed)
+        print(f"{done} of {len(self.runs)} runs are finished in {self.runs[0].directory.parent}")
+        return EXIT_FAILED if self.failed else EXIT_FINISHED
+
+    def _start(self) -> bool:
+        """Start runs wherever a place is free; return whether any is in progress."""
+        free = [place for place in range(self.jobs) if place not in self.going]
+        while free and not self.stopping and (number := self._next()) is not None:
+            place = free.pop(0)
+            self._say(number, "started")
+            process = subprocess.Popen(self.commands[number], stdin=subprocess.DEVNULL)
+            if self.processors is not None:
+                with contextlib.suppress(OSError):  # it has ended already
+                    os.sched_setaffinity(process.pid, self.processors[place])
+            self.going[place] = Going(number, process, time.perf_counter())
+        return bool(self.going)
+
+    def _next(self) -> int | None:
+        """Take the first run that can begin from those that wait."""
+        busy = {self.runs[one.number].directory for one in self.going.values()}
+        to_come = {self.runs[number].directory for number in self.waiting}
+        for number in list(self.waiting):
+            run = self.runs[number]
+            if run.finished():
+                self.waiting.remove(number)
+                self._say(number, "finished before, skipped")
+                continue
+            missing = run.waits_for()
+            if missing is None:
+                self.waiting.remove(number)
+                return number
+            if missing not in busy | to_come:
+                self.waiting.remove(number)
+                to_come.discard(run.directory)
+                self.failed.add(number)
+                why = f"since {missing.name}, from which it would start, is not finished"
+                self._say(number, f"not started, {why}", error=True)
+        return None
+
+    def _collect(self) -> None:
+        """Wait until a run has ended, and report each that has."""
+        while all(one.process.poll() is None for one in self.going.values()):
+            time.sleep(LOOK)
+        for place, one in list(self.going.items()):
+            if one.process.poll() is not None:
+                del self.going[place]
+                self._report(one, int(one.process.returncode))
+
+    def _report(self, one: Going, code: int) -> None:
+        run, seconds = self.runs[one.number], time.perf_counter() - one.began
+        took = f"{seconds:.1f} s"
+        if code == EXIT_STOPPED:
+            self.stopping = self.stopped = True
+            said = f"stopped on request after {took}; the same command continues"
+            self._say(one.number, said)
+        elif run.finished():
+            self.seconds.append(seconds)
+            self._say(one.number, f"finished in {took}{_result(run)}{self._left()}")
+        else:
+            self.failed.add(one.number)
+            how = "diverged" if _diverged(run) else f"failed with exit code {code}"
+            self._say(one.number, f"{how} after {took}", error=True)
+
+    def _left(self) -> str:
+        """Return the time that the runs to come will take if they are like those before."""
+        each = sum(self.seconds) / len(self.seconds)
+        left = sum(not self.runs[number].finished() for number in self.waiting) * each
+        left += sum(max(0.0, each - time.perf_counter() + one.began) for one in self.going.values())
+        left = math.ceil(left / self.jobs)
+        return f"; about {timedelta(seconds=left)} left" if left else ""
+
+    def _say(self, number: int, what: str, error: bool = False) -> None:
+        name = f"[{number + 1}/{len(self.runs)}] {self.runs[number].directory.name}"
+        print(f"{name}: {what}", file=sys.stderr if error else sys.stdout, flush=True)
+
+    @contextlib.contextmanager
+    def _passing_requests(self) -> Iterator[None]:
+        """Pass a request to stop on to the runs in progress, within the block."""
+
+        def pass_on(number: int, frame: FrameType | None) -> None:
+            self.stopping = True
+            for one in self.going.values():
+                one.process.send_signal(signal.SIGUSR1)
+
+        before = {
+            request: signal.signal(request, pass_on) for request in (signal.SIGTERM, signal.SIGUSR1)
+        }
+        try:
+            yield
+        finally:
+            for request, handler in before.items():
+                signal.signal(request, handler)
+
+
+def shares(jobs: int) -> list[set[int]] | None:
+    """Divide the processors of this process among jobs."""
+    own = sorted(os.sched_getaffinity(0))
+    if jobs == 1 or len(own) < jobs:
+        return None
+    return [set(own[len(own) * k // jobs : len(own) * (k + 1) // jobs]) for k in range(jobs)]
+
+
+def _diverged(run: Planned) -> bool:
+    with contextlib.suppress(InputError):
+        return bool(read_summary(run.directory / "summary.json")["status"] == "diverged")
+    return False
+
+
+def _result(run: Planned) -> str:
+    accuracy = read_summary(run.directory / "summary.json").get("test_accuracy")
+    return "" if accuracy is None else f", test accuracy {accuracy:.4f}"
+
+
 if __name__ == "__main__":
-    sys.exit(carried_out("mpifed.sweep", main))
+    sys.exit(main())

@@ -8,7 +8,7 @@ import pytest
 import mpifed
 import topologies
 from mpifed.exchange.gossip import MOST_NODES, predict
-from mpifed.report.comparisons import contraction
+from mpifed.report.groups import contraction
 from mpifed.report.runs import read_run
 
 # Steps too small to be seen, on little data: what is left is averaging.

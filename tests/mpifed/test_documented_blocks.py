@@ -20,8 +20,8 @@ from mpifed.config.configuration import resolve
 from mpifed.config.experiments import apply_overrides, parse_overrides, read_experiment, split_words
 from mpifed.jobs.__main__ import parser as jobs_parser
 from mpifed.launch import parser as run_parser
-from mpifed.report.options import figure_wanted, grid_wanted
-from mpifed.report.options import parser as report_parser
+from mpifed.report.__main__ import parser as report_parser
+from mpifed.report.__main__ import wanted_of
 from mpifed.reproduce.__main__ import main as reproduce
 from mpifed.sweep.__main__ import main as sweep
 
@@ -94,9 +94,7 @@ def check_run(words: Sequence[str]) -> None:
 
 
 def check_report(words: Sequence[str]) -> None:
-    options = report_parser("").parse_args(words)
-    figure_wanted(options)
-    grid_wanted(options)
+    wanted_of(report_parser().parse_args(words))
 
 
 def check_jobs(words: Sequence[str]) -> None:

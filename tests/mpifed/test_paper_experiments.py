@@ -4,7 +4,7 @@ import pytest
 
 from mpifed.config.configuration import resolve
 from mpifed.config.experiments import apply_overrides, read_experiment
-from mpifed.reproduce.studies import studies
+from mpifed.reproduce.experiments.studies import studies
 
 
 @pytest.mark.parametrize(

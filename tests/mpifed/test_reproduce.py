@@ -14,8 +14,8 @@ import mpifed
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.config.experiments import apply_overrides, parse_overrides, read_experiment
 from mpifed.reproduce.__main__ import main
-from mpifed.reproduce.page import Row, best_of, paired_p, table_text
-from mpifed.reproduce.studies import Entry, Table, papers, runs_of, studies
+from mpifed.reproduce.experiments.page import Row, best_of, paired_p, table_text
+from mpifed.reproduce.experiments.studies import Entry, Table, papers, runs_of, studies
 
 TINY = ["rounds=2", "clients=5", "data.n_test=20", "data.dimension=6", "seed=[0,1]"]
 
@@ -78,7 +78,7 @@ def test_a_table_is_run_once_and_written(tmp_path, capfd):
 
 
 def test_values_are_chosen_on_validation_data(tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("mpifed.reproduce.studies.LEARNING_RATES", (0.3, 1e-6))
+    monkeypatch.setattr("mpifed.reproduce.experiments.studies.LEARNING_RATES", (0.3, 1e-6))
     words = ["fedem", "--study", "figure-2", "--data", "released", "--tune", *TINY]
     words += ["data.variant=paper", "--output", str(tmp_path), "--processes", "1"]
     assert main(words) == 0

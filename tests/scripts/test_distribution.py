@@ -58,10 +58,13 @@ def shipped_files() -> set[str]:
                 continue
             if path.is_file() and path.suffix != ".py":
                 found.add(str(path.relative_to(ROOT)))
-    linked = [*ROOT.glob("mpifed/jobs/files/*"), *ROOT.glob("mpifed/jobs/files/*/*")]
-    found |= {str(path.relative_to(ROOT)) for path in linked if path.is_file()}
+    for link in ("mpifed/jobs/files", "mpifed/reproduce/experiments"):
+        linked = [*ROOT.glob(f"{link}/*"), *ROOT.glob(f"{link}/*/*")]
+        linked = [path for path in linked if path.is_file() and "__pycache__" not in path.parts]
+        found |= {str(path.relative_to(ROOT)) for path in linked}
     folders = {Path(name).parent.name for name in found}
-    assert {"experiments", "files", "sites", "examples", "templates", "topologies"} <= folders
+    shipped = {"experiments", "tuned", "files", "sites", "examples", "templates", "topologies"}
+    assert shipped <= folders
     return found
 
 

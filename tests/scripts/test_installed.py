@@ -78,7 +78,7 @@ def test_a_run_a_report_a_job_and_a_graph(place: Path) -> None:
     assert there.summary["state_digest"] == here.summary["state_digest"]
     call(place, "mpifed", "report", "run", "--output", "report", "--format", "svg")
     page = (place / "elsewhere" / "report" / "report.html").read_text()
-    assert (ROOT / "mpifed" / "report" / "page" / "page.css").read_text().strip()[:40] in page
+    assert (ROOT / "mpifed" / "report" / "page.css").read_text().strip()[:40] in page
     call(place, "mpifed", "jobs", "render", "synthetic-fedem", "job.ranks=2", "--file", "job.sh")
     assert "#SBATCH" in (place / "elsewhere" / "job.sh").read_text()
     assert "gap" in call(place, "mpifed", "topologies", "show", "ring:n=5")

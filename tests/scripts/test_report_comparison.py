@@ -13,10 +13,16 @@ from run_directories import write_run
 from scipy import stats
 
 from mpifed.report.__main__ import forests, main
-from mpifed.report.comparisons import difference, last_differences, reached
-from mpifed.report.drawing import Pictures, forest_figure
-from mpifed.report.groups import Group, group_runs
-from mpifed.report.intervals import MEANING, Estimate, mean_and_deviation
+from mpifed.report.drawing import Pictures
+from mpifed.report.groups import (
+    MEANING,
+    Group,
+    difference,
+    estimate,
+    group_runs,
+    last_differences,
+    reached,
+)
 from mpifed.report.runs import find_runs
 from mpifed.report.tables import comparison
 
@@ -131,9 +137,8 @@ def test_differences_are_taken_seed_by_seed(tmp_path: Path) -> None:
     assert curve.mean == pytest.approx(np.full(5, 2.5))
     assert curve.deviation == pytest.approx(np.full(5, np.sqrt(0.5)))
     assert curve.bits == pytest.approx(1e6 * curve.rounds)
-    assert mean_and_deviation(last_differences(peer, server, "test_accuracy_p10")) == pytest.approx(
-        (0.025, np.sqrt(0.5) / 100)
-    )
+    found = estimate(last_differences(peer, server, "test_accuracy_p10"))
+    assert (found.mean, found.deviation) == pytest.approx((0.025, np.sqrt(0.5) / 100))
     assert last_differences(server, server, "test_accuracy").tolist() == [0, 0, 0]
 
 
@@ -216,16 +221,13 @@ def test_differences_are_drawn_with_their_intervals(tmp_path: Path) -> None:
         exchange = {"name": "gossip", "topology": {"name": "ring"}}
         write_run(tmp_path / f"b{seed}", seed=seed, final=0.72 + 0.02 * seed, exchange=exchange)
     groups = [replace(group, name=group.method.upper()) for group in groups_in(tmp_path)]
-    assert forests(groups, None) == {}
-    (forest,) = forests(groups, "FedEM").values()
-    assert forest.rows == ("D-FEDEM",)
-    ((panel,),) = forest.panels
-    found = panel.found["D-FEDEM"]
-    assert isinstance(found, Estimate)
-    assert (found.mean, found.count) == (pytest.approx(3.0), 3)
-    # Student's quantile with two degrees of freedom, times the error of 2, 3 and 4 points.
-    assert found.half_width == pytest.approx(4.302653 / np.sqrt(3), rel=1e-6)
-    axes = forest_figure(forest, Pictures()).axes[0]
+    assert forests(groups, None, Pictures()) == {}
+    (draw,) = forests(groups, "FedEM", Pictures()).values()
+    axes = draw().axes[0]
     assert [text.get_text() for text in axes.get_yticklabels()] == ["D-FEDEM"]
-    low, high = axes.get_xlim()
-    assert low < 0 < found.mean - found.half_width < found.mean + found.half_width < high
+    (interval,) = axes.collections
+    ((low, _), (high, _)) = interval.get_segments()[0]
+    # Student's quantile with two degrees of freedom, times the error of 2, 3 and 4 points.
+    assert (low + high) / 2 == pytest.approx(3.0)
+    assert (high - low) / 2 == pytest.approx(4.302653 / np.sqrt(3), rel=1e-6)
+    assert axes.get_xlim()[0] < 0 < low < high < axes.get_xlim()[1]

@@ -14,10 +14,20 @@ import pytest
 from run_directories import fill_columns, write_run
 
 from mpifed.report.__main__ import main
+from mpifed.report.charts import Line
 from mpifed.report.drawing import Pictures, figure_of
-from mpifed.report.figure import Series, Wanted, best, chart_of, file_name, series
-from mpifed.report.grid import grid_csv, grid_markdown, grids
+from mpifed.report.figure import (
+    Wanted,
+    best,
+    chart_of,
+    file_name,
+    grid_csv,
+    grid_markdown,
+    grids,
+    series,
+)
 from mpifed.report.groups import group_runs
+from mpifed.report.names import look
 from mpifed.report.runs import find_runs
 
 
@@ -45,7 +55,7 @@ def sweep(tmp_path):
 
 def test_a_line_for_each_value_and_a_panel_for_what_else_differs(sweep):
     wanted = Wanted("objective_gap", "floats", ("algorithm.flix_alpha",))
-    found = {(s.panel, s.line): s for s in series(find_runs([sweep]), wanted)}
+    found = {(s.panel, s.name): s for s in series(find_runs([sweep]), wanted)}
     assert set(found) == {
         (f"k={k}", f"flix_alpha={alpha}") for k in (9, 22, 113) for alpha in (0.1, 1.0)
     }
@@ -103,7 +113,8 @@ def test_what_cannot_be_drawn_is_refused_in_one_sentence(words, expected, sweep,
     ],
 )
 def test_the_best_recall_is_the_largest_and_the_best_loss_the_least(column, where):
-    line = Series("", "", np.array([0.2, 0.4, 0.6]), np.array([0.9, 0.1, 0.5]))
+    x, y = np.array([0.2, 0.4, 0.6]), np.array([0.9, 0.1, 0.5])
+    line = Line(x, y, np.zeros(3), "", look(0))
     assert best(line, column) == where
 
 
@@ -114,7 +125,7 @@ def test_a_run_without_the_key_of_x_is_a_level_line(sweep, tmp_path):
         text = (path / "config.yaml").read_text()
         text = text.replace("flix_alpha: 1.0", "outer_step: 1.0").replace("diana", "fomaml")
         (path / "config.yaml").write_text(text)
-    found = {(s.panel, s.line): s for s in series(find_runs([sweep]), wanted)}
+    found = {(s.panel, s.name): s for s in series(find_runs([sweep]), wanted)}
     assert len(found) == 5
     level = found["k=9", "algorithm=fomaml"]
     assert np.isnan(level.x).all()
@@ -129,11 +140,10 @@ def test_a_run_without_the_key_of_x_is_a_level_line(sweep, tmp_path):
 
 def test_no_request_writes_over_the_figure_of_another():
     names = [
-        file_name(Wanted("test_accuracy", x, by, linear, until=until))
+        file_name(Wanted("test_accuracy", x, by, linear))
         for x in ("rounds", "bits", "algorithm.flix_alpha")
         for by in ((), ("algorithm.name",), ("local.lr",))
         for linear in (False, True)
-        for until in (None, 50.0)
     ]
     assert len(set(names)) == len(names)
     assert not {"test-accuracy-rounds", "test-accuracy-bits"} & set(names)
@@ -182,7 +192,7 @@ def diverge(path: Path) -> None:
 
 def test_rows_columns_and_the_least_of_each_row(steps: Path) -> None:
     (grid,) = grids(find_runs([steps]), WANTED)
-    assert (grid.rows, grid.columns) == (("0.2", "1"), ("0.5", "5", "50"))
+    assert (grid.rows, grid.columns) == (["0.2", "1"], ["0.5", "5", "50"])
     assert grid.values[0].tolist() == [0.4, 0.3, 0.35]
     assert grid.values[1, :2].tolist() == [0.2, 0.25]
     assert np.isnan(grid.values[1, 2])
@@ -213,14 +223,14 @@ def test_a_run_that_diverged_is_not_one_that_goes_on(steps: Path) -> None:
     run_of_grid(steps / "going on", 0.2, 500.0, 0.1, finished=False)
     runs = find_runs([steps])
     (grid,) = grids(runs, WANTED)
-    assert grid.columns == ("0.5", "5", "50")
+    assert grid.columns == ["0.5", "5", "50"]
     assert grid.diverged[0].tolist() == [False, True, False]
     assert grid.best[0] == 2
     assert "| 0.2 | 0.4 | not finite | **0.35** |" in grid_markdown([grid], WANTED)
     notes = group_runs(runs)[1]
     assert sorted(notes) == [
         f"{steps / '0.2-5.0'} diverged: evaluated until round 40 of 40",
-        f"{steps / 'going on'} is unfinished: evaluated at round 40 of 40",
+        f"{steps / 'going on'} is unfinished: evaluated until round 40 of 40",
     ]
 
 

@@ -93,7 +93,7 @@ def test_file_names_are_safe_and_different(one: str, other: str) -> None:
         (["seed=[1,1]"], "1 more than once"),
         (["local.lr=[0.1,-1]"], "local.lr"),
         (["seed=[0,1]", "algorithm.name={last}"], "algorithm.name has {last}, which no run"),
-        (["seed=3", "data.path={first}"], "data.path has {first}, but nothing is swept over"),
+        (["seed=3", "data.path={first}"], "data.path names another run, but nothing is swept over"),
         (["seed=[0]", "--ranks", "0"], "--ranks is 0"),
     ],
 )

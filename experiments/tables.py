@@ -19,8 +19,8 @@ from mpifed.config.configuration import check_names, resolve, to_mapping
 from mpifed.config.experiments import apply_overrides, read_experiment
 from mpifed.errors import EXIT_BAD_INPUT, InputError, RunError
 from mpifed.io.yaml_files import as_text
-from mpifed.reproduce import page, studies
-from mpifed.reproduce.studies import Figure, Planned, Runs, Table
+from mpifed.reproduce.experiments import page, studies
+from mpifed.reproduce.experiments.studies import Figure, Planned, Runs, Table
 from mpifed.sweep.plan import check_same_run
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from mpifed.report.intervals import estimate
-from mpifed.reproduce.studies import Entry, Planned, Runs, Table
+from mpifed.report.groups import estimate
+from mpifed.report.tables import Table as Markdown
+from mpifed.reproduce.experiments.studies import Entry, Planned, Runs, Table
 from mpifed.results.results import read_clients, read_summary
 
 # Above this p-value two methods tie.
@@ -76,9 +77,7 @@ class Row:
 
     def mean(self, measure: str) -> float:
         """Return the mean over the seeds that finished, NaN if there are none."""
-        found = self.values[measure]
-        found = found[np.isfinite(found)]
-        return float(found.mean()) if len(found) else math.nan
+        return estimate(self.values[measure]).mean
 
     @property
     def runs(self) -> str:
@@ -136,7 +135,7 @@ def table_text(table: Table, rows: Sequence[Row]) -> str:
     for k, name in enumerate(table.columns):
         heads += [MEASURES[name], *(["paper"] if k < published else [])]
     heads += ["to the best", "p"]
-    lines = [f"| {' | '.join(heads)} |", f"| --- |{' ---: |' * (len(heads) - 1)}"]
+    lines = []
     for row in rows:
         cells = [row.entry.label, row.runs]
         for k, name in enumerate(table.columns):
@@ -153,8 +152,8 @@ def table_text(table: Table, rows: Sequence[Row]) -> str:
                 f"{row.mean(first) - reference.mean(first):+.2f}",
                 "" if math.isnan(p) else f"{p:.2g}",
             ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append(cells)
+    return Markdown(heads, lines, texts=1).markdown().rstrip()
 
 
 def tuned_text(table: Table, tuned: Mapping[str, Mapping[str, Any]], source: str) -> str:

@@ -18,7 +18,7 @@ from mpifed.errors import InputError, closest
 from mpifed.io.yaml_files import as_text
 from mpifed.results.results import read_metrics
 
-EXPERIMENTS = Path(__file__).parent / "experiments"
+EXPERIMENTS = Path(__file__).parent
 
 # 10^-0.5, 10^-1, ..., 10^-3.
 LEARNING_RATES = (0.316, 0.1, 0.0316, 0.01, 0.00316, 0.001)
