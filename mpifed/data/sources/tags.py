@@ -16,7 +16,7 @@ from mpifed.data.archives import located
 from mpifed.data.generated import GeneratedDataset, alike
 from mpifed.data.partitioned import Dealt, Pool, PooledDataset, Source
 from mpifed.data.sources.libsvm import dense_rows
-from mpifed.data.sources.npz import opened_npz
+from mpifed.data.sources.own_files import opened_npz
 from mpifed.errors import InputError
 from mpifed.io.memory import check_memory
 from mpifed.mpi.communicator import Communicator
