@@ -46,7 +46,7 @@ ALGORITHMS = {
 }
 DATASETS = {
     "synthetic": "mpifed.data.sources.synthetic:Synthetic",
-    "digits": "mpifed.data.sources.digits:Digits",
+    "digits": "mpifed.data.sources.mnist:Digits",
     "mnist": "mpifed.data.sources.mnist:Idx",
     "emnist": "mpifed.data.sources.mnist:Emnist",
     "cifar10": "mpifed.data.sources.cifar:Cifar10",

@@ -22,10 +22,7 @@ Stream = IO[bytes] | io.BufferedReader
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 TARS = (".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2")
 
-# By how much a compressed file may grow; published data grow less than a hundredfold.
-MOST_TIMES = 500
-
-# Bytes up to which it may grow by more, and after which memory is looked at again.
+# Bytes of an unpacked file after which memory is looked at again.
 UNCHECKED = 1 << 26
 
 
@@ -57,15 +54,14 @@ def _decompressed(path: Path, raw: IO[bytes], held: float) -> Iterator[Stream]:
         yield raw
         return
     with OPENERS[ending](raw, "rb") as inner:
-        yield io.BufferedReader(_Growing(path, raw, inner, held), 1 << 20)
+        yield io.BufferedReader(_Unpacked(path, inner, held), 1 << 20)
 
 
-class _Growing(io.RawIOBase):
-    """What ``inner`` makes of ``raw``, refused where it becomes too much."""
+class _Unpacked(io.RawIOBase):
+    """What ``inner`` unpacks, as long as there is memory for what comes."""
 
-    def __init__(self, path: Path, raw: IO[bytes], inner: IO[bytes], held: float) -> None:
-        self._path, self._raw, self._inner, self._held = path, raw, inner, held
-        self._made, self._unchecked = 0, 0
+    def __init__(self, path: Path, inner: IO[bytes], held: float) -> None:
+        self._path, self._inner, self._held, self._unchecked = path, inner, held, 0
 
     def readable(self) -> bool:
         return True
@@ -73,13 +69,9 @@ class _Growing(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         piece = self._inner.read(len(buffer))
         buffer[: len(piece)] = piece
-        self._made += len(piece)
         self._unchecked += len(piece)
         if self._unchecked > UNCHECKED:
             self._unchecked = 0
-            if self._made > MOST_TIMES * self._raw.tell():
-                raise ValueError(f"it grows by more than {MOST_TIMES} times when unpacked")
-            # What was read so far is held already.
             check_memory(self._held * UNCHECKED, f"'{self._path}' cannot be read: the rest of it")
         return len(piece)
 
@@ -120,22 +112,19 @@ def located(path: str | None, folder: str, raw: str | None = None) -> Path:
     """Return the file ``data.path``, there or in ``home``, or else the only file in ``home``."""
     if path is None:
         directory = home(raw, folder)
-        files = sorted(each for each in directory.iterdir() if each.is_file())
-        if len(files) != 1:
-            names = one_line(", ".join(each.name for each in files), 200)
-            raise InputError(
-                f"data.raw is '{directory}', which holds {len(files)} files ({names}); data.path "
-                "must name one of them"
-            )
-        return files[0]
+        files = [each for each in directory.iterdir() if each.is_file()]
+        if len(files) == 1:
+            return files[0]
+        raise InputError(
+            f"data.raw is '{directory}', which holds {len(files)} files; data.path must name one"
+        )
     looked_at = [Path(path).expanduser() if raw is None else home(raw, folder) / path]
     if raw is None and os.sep not in path and os.environ.get("MPIFED_DATA"):
         looked_at.append(Path(os.environ["MPIFED_DATA"]) / folder / path)
     for place in looked_at:
         for ending in ("", *OPENERS):
-            found = place.with_name(place.name + ending) if place.name else place
-            if os.path.isfile(found):
-                return found
+            if os.path.isfile(f"{place}{ending}"):
+                return Path(f"{place}{ending}")
     raise InputError(
         f"data.path is '{path}', but there is no such file, plain or with {', '.join(OPENERS)}, as "
         f"'{looked_at[-1]}'; MPIFED_DATA or data.raw may name its directory"
@@ -191,8 +180,6 @@ def _of_zip(
             if info.is_dir() or not wanted(info.filename):
                 continue
             path = place / info.filename
-            if info.file_size > max(MOST_TIMES * info.compress_size, UNCHECKED):
-                raise ValueError(f"{path} grows by more than {MOST_TIMES} times when unpacked")
             check_memory(held * info.file_size, f"'{path}' cannot be read: it")
             with archive.open(info) as raw, _decompressed(path, raw, held) as stream:
                 yield info.filename, stream

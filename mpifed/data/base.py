@@ -21,9 +21,6 @@ from mpifed.mpi.communicator import Communicator
 
 T = TypeVar("T")
 
-# The value in place of a stored tag that is neither 0 nor 1.
-NO_TAG = 255
-
 Task = Literal["classification", "sequence", "multi_label", "regression", "unlabelled"]
 
 
@@ -353,8 +350,8 @@ def bad_row(x: torch.Tensor, y: torch.Tensor, about: Description) -> tuple[int, 
         if wrong.any():
             row, label = int(wrong.nonzero()[0][0]), int(y[wrong][0])
             return row, f"the label {label}, which is not among 0 .. {about.n_classes - 1},"
-    elif about.task == "multi_label" and (y == NO_TAG).any():
-        return int((y == NO_TAG).any(dim=1).nonzero()[0]), "a tag that is neither 0 nor 1"
+    elif about.task == "multi_label" and (wrong := (y != 0) & (y != 1)).any():
+        return int(wrong.any(dim=1).nonzero()[0]), "a tag that is neither 0 nor 1"
     for values, what in ((x, "a value"), (y, "a target")):
         if not values.is_floating_point():
             continue

@@ -117,21 +117,16 @@ def _chosen(found: list[str]) -> dict[str, bool]:
 def _of_file(path: Path, content: bytes, is_test: bool, vocabulary: str) -> Iterator[Shard]:
     with reading(path):
         values = json.loads(content)
-        data, counts = values["user_data"], values.get("num_samples")
-        users = dict(zip(values["users"], counts or [None] * len(data), strict=True))
-        if set(users) != set(data):
-            raise ValueError("'users' and 'user_data' differ")
-    for user, count in users.items():
+        users, data = values["users"], values["user_data"]
+    for user in users:
         with reading(path / f"user '{one_line(user, 40)}'"):
             x, y = data[user]["x"], data.pop(user)["y"]
-            if not (isinstance(x, list) and isinstance(y, list)):
-                raise ValueError("it has no lists 'x' and 'y'")
             if not x and not y:
                 continue
-            is_text = all(isinstance(each, str) for each in x)
+            is_text = isinstance(x[0], str)
             x, y = _texts(x, y, vocabulary) if is_text else _numbers(x, y)
-            if not len(x) == len(y) == (len(y) if count is None else count):
-                raise ValueError(f"it has {len(x)} 'x', {len(y)} 'y' and 'num_samples' {count}")
+            if len(x) != len(y):
+                raise ValueError(f"it has {len(x)} 'x' and {len(y)} 'y'")
         yield Shard(user, x, y, is_text, is_test)
 
 

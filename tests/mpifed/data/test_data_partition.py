@@ -25,7 +25,7 @@ from mpifed.data.partitions import (
     quantity_skew,
     split_60_20_20,
 )
-from mpifed.data.sources.digits import Digits
+from mpifed.data.sources.mnist import Digits
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 
