@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mpifed.config.configuration import parse_overrides
-from mpifed.data.sources.sine import Sine
+from mpifed.data.sources.flix import Sine
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 

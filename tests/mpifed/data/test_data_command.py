@@ -11,12 +11,11 @@ from mpifed.data import federated_file
 from mpifed.data.__main__ import main
 from mpifed.data.federated_file import FederatedFile
 from mpifed.data.sources.fedmm import Dictionary, GaussianMixture, Poisson
+from mpifed.data.sources.flix import Sine, Tags
 from mpifed.data.sources.libsvm import LibSvm
 from mpifed.data.sources.mnist import Digits, Idx
 from mpifed.data.sources.ratings import Ratings
-from mpifed.data.sources.sine import Sine
 from mpifed.data.sources.synthetic import Synthetic
-from mpifed.data.sources.tags import Tags
 from mpifed.mpi.communicator import LAUNCHER_SIZES, Alone
 
 

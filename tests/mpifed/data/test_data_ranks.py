@@ -12,12 +12,11 @@ import torch
 from mpifed.data.base import Shards
 from mpifed.data.federated_file import Contents, FederatedFile, write
 from mpifed.data.sources.fedmm import Dictionary, GaussianMixture, Poisson
+from mpifed.data.sources.flix import Sine, Tags, TagsFile
 from mpifed.data.sources.libsvm import LibSvm
 from mpifed.data.sources.mnist import Digits, Idx
 from mpifed.data.sources.ratings import Ratings
-from mpifed.data.sources.sine import Sine
 from mpifed.data.sources.synthetic import Synthetic
-from mpifed.data.sources.tags import Tags, TagsFile
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone, Communicator, world
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from sklearn.feature_extraction.text import TfidfTransformer
 
-from mpifed.data.sources.tags import MOST_TAGS, Tags, TagsFile, covering_first, parse, tf_idf
-from mpifed.data.sources.tags import made_layout as layout
+from mpifed.data.sources.flix import MOST_TAGS, Tags, TagsFile, covering_first, parse, tf_idf
+from mpifed.data.sources.flix import made_layout as layout
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 
@@ -247,7 +247,7 @@ def put(name: str, values):
 
 
 BAD = {
-    "no clients": (without("client"), "no array 'client'"),
+    "no clients": (without("client"), "its array 'client' is"),
     "too few clients": (put("client", [0, 0, 1]), "3 samples in client, 72 in x"),
     "a tag too many": (put("y_tags", 5), "indices must be"),
     "falling rows": (put("y_indptr", [0, 2, 1]), "never fall"),
