@@ -104,26 +104,18 @@ def _shards_of(
     classes: np.ndarray, sizes: np.ndarray, n_clients: int, each: int, smallest: int
 ) -> np.ndarray:
     """Shards of each label: ``n_clients * each`` in all, none below ``smallest`` samples."""
-    if each > len(classes):
+    fewest = -(-len(classes) // n_clients)
+    if not fewest <= each <= len(classes):
         raise InputError(
-            f"data.classes_per_client is {each}, but the data have only {len(classes)} labels"
-        )
-    if n_clients * each < len(classes):
-        raise InputError(
-            f"data.classes_per_client is {each}, with which {n_clients} clients cannot hold all "
-            f"{len(classes)} labels; it must be at least {-(-len(classes) // n_clients)}"
+            f"data.classes_per_client is {each}; for {n_clients} clients to hold {len(classes)} "
+            f"labels it must be at least {fewest} and at most {len(classes)}"
         )
     most = np.minimum(sizes // smallest, n_clients)
-    if most.min() < 1:
-        short = most.argmin()
-        raise InputError(
-            f"data.partition is 'pathological', but label {classes[short]} has only {sizes[short]} "
-            f"samples; data.min_samples and data.classes_per_client ask for {smallest}"
-        )
-    if most.sum() < n_clients * each:
+    if most.min() < 1 or most.sum() < n_clients * each:
         raise InputError(
             f"clients is {n_clients}, but the data give at most {most.sum() // each} clients of "
-            f"{each} labels with {smallest} samples (data.classes_per_client, data.min_samples)"
+            f"{each} labels with {smallest} samples, and of each label at least "
+            f"{sizes.min() // smallest} (data.classes_per_client, data.min_samples)"
         )
     shards = np.ones(len(classes), np.int64)
     queue = [(-size / 2, label) for label, size in enumerate(sizes) if most[label] > 1]
@@ -400,22 +392,9 @@ def partition(
     return function(given, n_clients, rng, **taken)
 
 
-def counts_60_20_20(n_samples: int) -> tuple[int, int, int]:
-    """Return training, validation and test samples out of ``n_samples``, at least 2."""
-    fifth = (2 * n_samples + 5) // 10
-    n_test = max(fifth, 1)
-    return n_samples - fifth - n_test, fifth, n_test
-
-
 def split_in_order(own: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut one client's samples into training, validation and test samples."""
-    n_train, n_val, _ = counts_60_20_20(len(own))
-    train, val, test = np.split(own, [n_train, n_train + n_val])
+    """Cut one client's samples, at least 2, into 60 % training, 20 % validation and 20 % test."""
+    fifth = (2 * len(own) + 5) // 10
+    n_train = len(own) - fifth - max(fifth, 1)
+    train, val, test = np.split(own, [n_train, n_train + fifth])
     return train, val, test
-
-
-def split_60_20_20(
-    own: np.ndarray, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut one client's samples, in random order, as ``split_in_order`` does."""
-    return split_in_order(rng.permutation(own))

@@ -19,7 +19,6 @@ from mpifed.errors import InputError
 # Bytes of memory for each byte of a pickle: the pickle, its texts and the arrays made of them.
 HELD = 6.0
 BRIGHTEST = 255
-PUBLISHED = 60_000
 SHAPE = (3, 32, 32)
 COMPRESSED = r"(?:\.gz|\.xz|\.bz2)?"
 
@@ -127,16 +126,11 @@ def read(raw: str | None, form: Form) -> Source:
         *(form.name, np.concatenate(labels), form.n_classes, SHAPE, "uint8", BRIGHTEST),
         class_names=class_names if len(class_names) == form.n_classes else (),
     )
-    remark = (
-        f"{form.name} has {sum(sizes):,} pictures here, in {', '.join([*trained, *tested])}; as "
-        f"published it has {PUBLISHED:,}"
-    )
     return Source(
         pool,
         lambda: pictures,
         coarse=np.concatenate(coarse) if coarse else None,
         is_test=np.repeat(np.arange(len(sizes)) >= len(trained), sizes) if tested else None,
-        remarks=(remark,) if sum(sizes) != PUBLISHED else (),
     )
 
 

@@ -68,11 +68,6 @@ class Sine(GeneratedDataset):
     ) -> None:
         if split is None:
             split = 30 if n_clients > 30 else 3 * n_clients // 10
-        if split > n_clients:
-            raise InputError(
-                f"data.split is {split}, the clients of the first family; it must be at most "
-                f"clients, {n_clients}"
-            )
         self.seed: int = run_seed if seed is None else seed
         self.split = split
         self.families = families(self.seed, amplitude_max)
@@ -191,14 +186,6 @@ class Language:
     any_words: np.ndarray
 
 
-@dataclass(frozen=True)
-class Questions:
-    """All samples of a source."""
-
-    words: csr_matrix
-    tags: np.ndarray
-
-
 class Tags(GeneratedDataset):
     """Generated questions with tags, of the shape of Stack Overflow's (Gasanov et al. 2022).
 
@@ -252,7 +239,6 @@ class Tags(GeneratedDataset):
     ) -> None:
         self.seed: int = run_seed if seed is None else seed
         self.layout = made_layout(layout, n_clients, sources, n_train, n_val, n_test)
-        _check_sizes(vocabulary, tags, topics, words, self.layout.samples)
         self.language = make_language(self.seed, vocabulary, tags, topics)
         self._intercept, self._vocabulary = intercept, vocabulary
         self._words, self._concentration = words, concentration
@@ -270,14 +256,14 @@ class Tags(GeneratedDataset):
 
     def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
         source = self.layout.source_of(client)
-        questions = self.questions(source)
+        words, tags = self.questions(source)
         rng = stream(self.seed, "tags/split", client=source)
-        train, val, test = self.layout.split(questions.tags, client, rng)
+        train, val, test = self.layout.split(tags, client, rng)
         rows = {"train": train, "val": val, "test": test}[split]
-        return questions.words[rows].toarray(), questions.tags[rows].astype(np.float64)
+        return words[rows].toarray(), tags[rows].astype(np.float64)
 
-    def _questions(self, source: int) -> Questions:
-        """All samples of a source, in the order in which they were asked."""
+    def _questions(self, source: int) -> tuple[csr_matrix, np.ndarray]:
+        """Words and tags of all samples of a source, in the order in which they were asked."""
         rng = stream(self.seed, "tags/questions", client=source)
         n, language = self.layout.samples, self.language
         base = language.topics[self.topic(source)]
@@ -291,19 +277,7 @@ class Tags(GeneratedDataset):
         known = words < self._vocabulary
         rows, columns, shares = question[known], words[known], (1 / lengths)[question[known]]
         counted = csr_matrix((shares, (rows, columns)), (n, self._vocabulary))
-        return Questions(hstack([np.ones((n, int(self._intercept))), counted], "csr"), tags)
-
-
-def _check_sizes(vocabulary: int, tags: int, topics: int, words: float, samples: int) -> None:
-    """Refuse a language, or the questions of one source, that memory cannot hold."""
-    needed = {
-        f"data.vocabulary is {vocabulary}, which": 24.0 * vocabulary,
-        f"data.tags is {tags}, which with {topics} topics": 8.0 * tags * (topics + SIGNATURE),
-        f"data.tags is {tags}, which for {samples} samples of a source": 24.0 * tags * samples,
-        f"data.words is {words:g}, which for {samples} samples of a source": 48.0 * words * samples,
-    }
-    for what, size in needed.items():
-        check_memory(size, what)
+        return hstack([np.ones((n, int(self._intercept))), counted], "csr"), tags
 
 
 def make_language(seed: int, vocabulary: int, n_tags: int, n_topics: int) -> Language:
@@ -524,7 +498,6 @@ class TagsFile(PooledDataset):
         """Take the samples of the sources that were chosen, and deal them to the clients."""
         kept = np.concatenate(rows)
         n_tags = tagged.tags.shape[1]
-        check_memory(10.0 * len(kept) * n_tags, f"data.path: {len(kept)} samples of {n_tags} tags")
         x, tags = tagged.x[kept], tagged.tags[kept].toarray().astype(bool)
         starts = np.cumsum([0, *map(len, rows)])
         parts = []
@@ -538,7 +511,7 @@ class TagsFile(PooledDataset):
             *("tags_file", tags.astype(np.uint8), n_tags, (x.shape[1] + intercept,), "float64"),
             task="multi_label",
         )
-        return Source(pool, lambda: dense_rows(x, intercept)), Dealt(parts), None
+        return Source(pool, lambda: dense_rows(x, intercept)), parts, None
 
 
 def usable_rows(tagged: Tagged, layout: Layout) -> dict[int, np.ndarray]:

@@ -16,7 +16,6 @@ from mpifed.data.partitioned import PIECE, Dealt, Pool, PooledDataset, Source, i
 from mpifed.data.partitions import Alpha, Classes, ContiguousRule
 from mpifed.data.partitions import partition as deal_by
 from mpifed.errors import InputError
-from mpifed.io.memory import check_memory
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 
@@ -95,7 +94,7 @@ class LibSvm(PooledDataset):
             place = located(path, "libsvm", raw)
             rows, found = parse(place, features)
             targets = binary_labels(place, found, labels)
-            given = _dense(rows) if partition == "kmeans" else targets
+            given = rows.toarray() if partition == "kmeans" else targets
             rng = stream(self.seed, "partition")
             indices = deal_by(partition, given, n_clients, rng, options)
             width = rows.shape[1] + intercept
@@ -104,12 +103,6 @@ class LibSvm(PooledDataset):
             return source, in_file_order(indices, self.seed, test_fraction), None
 
         super().__init__(communicator, read)
-
-
-def _dense(rows: csr_matrix) -> np.ndarray:
-    n, width = rows.shape
-    check_memory(8.0 * n * width, f"data.partition is kmeans, which of {n} samples of {width}")
-    return rows.toarray()
 
 
 def dense_rows(rows: csr_matrix, intercept: bool) -> Iterator[np.ndarray]:

@@ -15,7 +15,6 @@ from mpifed.data.base import SPLITS, Description, Shards, SplitName, empty_split
 from mpifed.data.generated import GeneratedDataset
 from mpifed.data.partitions import Alpha
 from mpifed.errors import InputError
-from mpifed.io.memory import check_memory
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 from mpifed.watchdog import heartbeat
@@ -52,20 +51,11 @@ Sample = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 def begin(setting: Setting) -> tuple[np.random.RandomState, Truth]:
     """Return the stream at the point where the samples are to be drawn, and the truth."""
-    if setting.seed >= 2**32:
-        raise InputError(
-            f"data.seed is {setting.seed}; the published generator takes less than {2**32}"
-        )
     random = np.random.RandomState(setting.seed)
     drawn = random.lognormal(4, 2, setting.n_clients).astype(np.int64)
     n_train = np.minimum(drawn + SMALLEST, LARGEST)
     alpha = np.full(setting.n_components, setting.dirichlet_alpha)
     mixture = np.stack([random.dirichlet(alpha) for _ in range(setting.n_clients)])
-    if not np.isfinite(mixture).all():
-        raise InputError(
-            f"data.dirichlet_alpha is {setting.dirichlet_alpha:g}, for which the published "
-            "generator draws weights that are not finite; use a more moderate one"
-        )
     components = random.uniform(-1, 1, (setting.n_components, setting.dimension))
     return random, Truth(mixture, components, n_train)
 
@@ -169,15 +159,6 @@ class Synthetic(GeneratedDataset):
             )
         if noise is None:
             noise = 1.0 if variant == "paper" else 0.1
-        check_memory(
-            8.0 * dimension * n_components + 4.0 * dimension * n_clients * SMALLEST,
-            f"data.dimension is {dimension}, which with {n_components} components and {n_clients} "
-            "clients",
-        )
-        check_memory(
-            4.0 * dimension * n_test,
-            f"data.n_test is {n_test}, which for one client in {dimension} dimensions",
-        )
         self.variant = variant
         self.seed: int = seed
         self.setting = Setting(

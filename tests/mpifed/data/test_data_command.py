@@ -155,7 +155,7 @@ BAD = {
     "digits --output OUT/nowhere/a.h5 --clients 3": "there is no directory",
     "mnist --output OUT --clients 3": "MPIFED_DATA is not set",
     "libsvm --output OUT --clients 3 --test-fraction 1": "--test-fraction is 1",
-    "dictionary --output OUT --clients 3 --samples 2": "--samples 2 are enough for at most 2",
+    "dictionary --output OUT --clients 3 --samples 2": "enough for at most 2 clusters",
     "federated --output OUT --clients 3 --path nowhere.h5": "--path is 'nowhere.h5'",
 }
 
