@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import contextlib
+import functools
 import gzip
 import io
 import lzma
@@ -137,11 +138,43 @@ def streams(
     """Yield names and streams, decompressed, of files of a directory or archive."""
     with reading(place):
         if place.is_dir():
-            yield from _of_directory(place, wanted, held)
-        elif place.name.endswith(".zip"):
-            yield from _of_zip(place, wanted, held)
-        else:
-            yield from _of_tar(place, wanted, held)
+            for path in sorted(path for path in place.rglob("*") if path.is_file()):
+                name = path.relative_to(place).as_posix()
+                if wanted(name):
+                    with opened(path, held) as stream:
+                        yield name, stream
+            return
+        members = _of_zip(place) if place.name.endswith(".zip") else _of_tar(place)
+        for name, size, open_member in members:
+            if wanted(name):
+                check_memory(held * size, f"'{place / name}' cannot be read: it")
+                with open_member() as raw, _decompressed(place / name, raw, held) as stream:
+                    yield name, stream
+
+
+# The name of a file in an archive, its bytes, and what opens it.
+Member = tuple[str, int, Callable[[], IO[bytes]]]
+
+
+def _of_zip(place: Path) -> Iterator[Member]:
+    with zipfile.ZipFile(place) as archive:
+        for info in sorted(archive.infolist(), key=lambda each: each.filename):
+            if not info.is_dir():
+                yield info.filename, info.file_size, functools.partial(archive.open, info)
+
+
+def _of_tar(place: Path) -> Iterator[Member]:
+    # A compressed archive is read as a stream of blocks, so that it is never held whole.
+    with opened(place) as whole, tarfile.open(fileobj=whole, mode="r|") as archive:
+        for info in archive:
+            if info.isfile():
+                yield info.name, info.size, functools.partial(_extracted, archive, info)
+
+
+def _extracted(archive: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
+    found = archive.extractfile(info)
+    assert found is not None
+    return found
 
 
 def contents(
@@ -157,45 +190,5 @@ def contents(
 def names(place: Path) -> list[str]:
     """Return the names of all files of a directory or archive."""
     found: list[str] = []
-    for _ in streams(place, lambda name: bool(found.append(name))):  # type: ignore[func-returns-value]
-        pass
+    list(streams(place, lambda name: bool(found.append(name))))  # type: ignore[func-returns-value]
     return found
-
-
-def _of_directory(
-    place: Path, wanted: Callable[[str], bool], held: float
-) -> Iterator[tuple[str, Stream]]:
-    for path in sorted(Path(folder, name) for folder, _, files in os.walk(place) for name in files):
-        name = path.relative_to(place).as_posix()
-        if wanted(name):
-            with opened(path, held) as stream:
-                yield name, stream
-
-
-def _of_zip(
-    place: Path, wanted: Callable[[str], bool], held: float
-) -> Iterator[tuple[str, Stream]]:
-    with open_regular(place) as file, zipfile.ZipFile(file) as archive:
-        for info in sorted(archive.infolist(), key=lambda each: each.filename):
-            if info.is_dir() or not wanted(info.filename):
-                continue
-            path = place / info.filename
-            check_memory(held * info.file_size, f"'{path}' cannot be read: it")
-            with archive.open(info) as raw, _decompressed(path, raw, held) as stream:
-                yield info.filename, stream
-
-
-def _of_tar(
-    place: Path, wanted: Callable[[str], bool], held: float
-) -> Iterator[tuple[str, Stream]]:
-    # A compressed archive is read as a stream of blocks, so that it cannot grow unseen.
-    with opened(place) as whole, tarfile.open(fileobj=whole, mode="r|") as archive:
-        for info in archive:
-            if not (info.isfile() and wanted(info.name)):
-                continue
-            path = place / info.name
-            check_memory(held * info.size, f"'{path}' cannot be read: it")
-            raw = archive.extractfile(info)
-            assert raw is not None
-            with _decompressed(path, raw, held) as stream:
-                yield info.name, stream

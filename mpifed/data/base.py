@@ -406,9 +406,6 @@ def agreed(communicator: Communicator, make: Callable[[], T]) -> T:
             outcome = (make(), None)
         except (InputError, RunError) as error:
             outcome = (None, error)
-        except Exception as error:
-            communicator.broadcast_object((None, RunError(f"rank 0 failed: {error}")))
-            raise
     value, failure = communicator.broadcast_object(outcome)
     if failure is not None:
         raise failure

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -72,8 +71,6 @@ class Contents:
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[h5py.File]:
     """Open ``path`` for reading; what is wrong with it becomes an ``InputError``."""
-    if not os.path.exists(path):
-        raise InputError(f"data.path is '{path}', but there is no such file")
     with reading(path), hdf5.opened(path) as file:
         yield file
 
@@ -152,15 +149,17 @@ def _contents(file: h5py.File) -> Contents:
             "'unlabelled' and at least 1 for others"
         )
     counts = [_counts(file, split, task, n_classes) for split in SPLITS]
-    if len({len(count) for count in counts}) > 1:
-        raise ValueError("train, val and test are not for the same number of clients")
+    forms = {
+        (*_form(_dataset(file, f"{s}/x")), len(n)) for s, n in zip(SPLITS, counts, strict=True)
+    }
+    if len(forms) > 1:
+        raise ValueError(
+            "train, val and test differ in shape, type or divisor of x, or in the number of clients"
+        )
+    ((shape, stored, divisor, _),) = forms
     for what, count in (("training", counts[0]), ("test", counts[2])):
         if count.min() < 1 and (what == "training" or count.any()):
             raise ValueError(f"client {count.argmin()} has no {what} sample")
-    forms = {_form(_dataset(file, f"{split}/x")) for split in SPLITS}
-    if len(forms) > 1:
-        raise ValueError("x of train, val and test differ in shape, type or divisor")
-    ((shape, stored, divisor),) = forms
     n_train, n_val, n_test = counts
     about = Description(
         _attribute(file, "source", str),

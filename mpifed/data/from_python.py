@@ -82,12 +82,7 @@ _HELD: WeakValueDictionary[str, Columns] = WeakValueDictionary()
 
 
 def arrays(
-    x: Any,
-    y: Any = None,
-    *,
-    clients: Any = None,
-    is_test: Any = None,
-    **options: Any,
+    x: Any, y: Any = None, *, clients: Any = None, is_test: Any = None, **options: Any
 ) -> Held:
     """Return arrays, or a torch data set, as the section ``data`` of a run.
 

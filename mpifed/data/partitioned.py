@@ -29,7 +29,7 @@ from mpifed.errors import InputError
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 
-# Samples that are sent at once.
+# Samples that are sent at once, at most.
 PIECE = 4096
 
 
@@ -142,49 +142,33 @@ class PooledDataset(Dataset):
     def _send(self, orders: list[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Send every rank its samples, piece by piece; yield this rank's and their places."""
         assert self._source is not None
-        wanted = [dict(_places(order)) for order in orders]
+        sorts = [np.argsort(order, kind="stable") for order in orders]
         first = 0
-        for piece in _regrouped(self._source.pieces()):
-            for rank, places_by_piece in enumerate(wanted):
-                places = places_by_piece.get(first)
-                if places is None:
-                    continue
-                samples = piece[orders[rank][places] - first]
+        for piece in _cut(self._source.pieces()):
+            for rank, (order, by_sample) in enumerate(zip(orders, sorts, strict=True)):
+                bounds = np.searchsorted(order, (first, first + len(piece)), sorter=by_sample)
+                places = by_sample[slice(*bounds)]
+                samples = piece[order[places] - first]
                 if rank == self._communicator.rank:
                     yield places, samples
-                else:
+                elif len(places):
+                    self._communicator.send(np.array([len(places)]), rank)
                     self._communicator.send(samples, rank)
             first += len(piece)
 
     def _receive(self, order: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for _, places in _places(order):
-            shape = (len(places), *self._pool.input_shape)
-            yield places, self._communicator.receive(shape, np.dtype(self._pool.stored), 0)
+        by_sample, done = np.argsort(order, kind="stable"), 0
+        while done < len(order):
+            count = int(self._communicator.receive((1,), np.int64, 0)[0])
+            shape = (count, *self._pool.input_shape)
+            samples = self._communicator.receive(shape, np.dtype(self._pool.stored), 0)
+            yield by_sample[done : done + count], samples
+            done += count
 
 
-def _places(order: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """For each piece that matters: its first sample, and which of ``order`` it has."""
-    by_sample = np.argsort(order, kind="stable")
-    piece = order[by_sample] // PIECE
-    for places in np.split(by_sample, np.flatnonzero(np.diff(piece)) + 1):
-        if len(places):
-            yield int(order[places[0]]) // PIECE * PIECE, places
-
-
-def _regrouped(arrays: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """The rows of all arrays, ``PIECE`` at a time."""
-    waiting: list[np.ndarray] = []
-    held = 0
+def _cut(arrays: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
     for array in arrays:
-        waiting.append(array)
-        held += len(array)
-        if held >= PIECE:
-            rows = np.concatenate(waiting)
-            whole = held - held % PIECE
-            yield from np.split(rows[:whole], range(PIECE, whole, PIECE))
-            waiting, held = [rows[whole:]], held - whole
-    if held:
-        yield np.concatenate(waiting)
+        yield from np.split(array, range(PIECE, len(array), PIECE))
 
 
 def in_file_order(indices: list[np.ndarray], seed: int, test_fraction: float) -> Dealt:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -108,13 +108,13 @@ def source_of(name: str, columns: Columns, task: OwnTask, divisor: int | None = 
     ):
         if column is not None and column.shape[:1] != x.shape[:1]:
             raise InputError(f"x has {len(x)} samples, but {what} have the shape {column.shape}")
-    targets = read_targets(columns, task)
+    (found, values, n_classes, class_names), remarks = read_targets(columns, task)
     pool = Pool(
-        *(name, targets.values, targets.n_classes, x.shape[1:], x.dtype.name),
-        *(divisor or columns.divisor or 1, targets.task, targets.class_names),
+        *(name, values, n_classes, x.shape[1:], x.dtype.name, divisor or columns.divisor or 1),
+        *(found, class_names),
     )
     owner = None if columns.client is None else numbered(columns.client, "client")[1]
-    is_test, remarks = columns.is_test, targets.remarks
+    is_test = columns.is_test
     if is_test is not None:
         if is_test.ndim != 1 or not np.isin(is_test, (0, 1)).all():
             raise InputError("marks of test samples must be 0 or 1, one for each sample")
@@ -143,55 +143,40 @@ def _inputs(x: np.ndarray) -> np.ndarray:
     return x
 
 
-@dataclass(frozen=True)
-class Targets:
-    """Targets as ``Split.y`` holds them."""
-
-    task: Task
-    values: np.ndarray
-    n_classes: int
-    class_names: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
+# The task of targets, their values as ``Split.y`` holds them, how many classes, and their names.
+Targets = tuple[Task, np.ndarray, int, tuple[str, ...]]
 
 
-def read_targets(columns: Columns, task: OwnTask) -> Targets:
-    """Return checked targets, with a remark on what ``auto`` has guessed."""
+def read_targets(columns: Columns, task: OwnTask) -> tuple[Targets, tuple[str, ...]]:
+    """Return checked targets, and a remark on what ``auto`` has guessed."""
     if task != "auto":
-        return _of_task(columns, task)
-    guessed, reason = _guessed(columns.y)
-    found = _of_task(columns, guessed)
-    remark = f"data.task={guessed}, since {reason}"
-    if guessed == "classification":
-        remark += f": {found.n_classes} labels; data.task=regression predicts numbers"
-    return replace(found, remarks=(remark,))
+        return _of_task(columns, task), ()
+    found = _of_task(columns, _guessed(columns.y))
+    return found, (f"data.task={found[0]} is guessed from the targets, with {found[2]} classes",)
 
 
-def _guessed(y: np.ndarray | None) -> tuple[Task, str]:
-    """The task, and why."""
+def _guessed(y: np.ndarray | None) -> Task:
     if y is None:
-        return "unlabelled", "there are no targets"
+        return "unlabelled"
     if y.dtype.kind not in "biuf":
-        return "classification", "targets are texts"
+        return "classification"
     if y.ndim == 2 and y.shape[1] > 1:
         if not np.isin(y, (0, 1)).all():
-            return "regression", f"targets have {y.shape[1]} columns that are not all 0 or 1"
+            return "regression"
         if _is_one_hot(y):
             raise InputError(
                 f"targets are {y.shape[1]} columns with one 1 in each row: "
                 "data.task=classification reads them as labels, data.task=multi_label as tags"
             )
-        return "multi_label", f"targets are 0 or 1 in {y.shape[1]} columns"
-    if not _is_whole(y):
-        return "regression", "targets are not all whole numbers"
-    if len(np.unique(y)) > MOST_GUESSED:
-        return "regression", f"targets are more than {MOST_GUESSED} different whole numbers"
-    return "classification", "targets are whole numbers"
+        return "multi_label"
+    are_labels = _is_whole(y) and len(np.unique(y)) <= MOST_GUESSED
+    return "classification" if are_labels else "regression"
 
 
 def _of_task(columns: Columns, task: Task) -> Targets:
     x_shape, y, names = columns.x.shape, columns.y, columns.class_names
     if task == "unlabelled":
-        return Targets(task, np.zeros((x_shape[0], 0)), 0)
+        return task, np.zeros((x_shape[0], 0)), 0, ()
     if y is None:
         raise InputError(f"there are no targets, but data.task is '{task}'")
     if task == "classification":
@@ -215,8 +200,8 @@ def _of_task(columns: Columns, task: Task) -> Targets:
             f"for {'finite numbers' if allowed is None else '0 or 1'}, (samples, targets)"
         )
     if task == "multi_label":
-        return Targets(task, y.astype(np.uint8), y.shape[1], names)
-    return Targets(task, y.astype(np.float64), y.shape[1])
+        return task, y.astype(np.uint8), y.shape[1], names
+    return task, y.astype(np.float64), y.shape[1], ()
 
 
 def _labels(y: np.ndarray, names: tuple[str, ...]) -> Targets:
@@ -233,7 +218,7 @@ def _labels(y: np.ndarray, names: tuple[str, ...]) -> Targets:
 def _counted(task: Task, labels: np.ndarray, names: tuple[str, ...]) -> Targets:
     """Labels from 0 on, at least two."""
     n_classes = max(int(labels.max()) + 1, len(names), 2)
-    return Targets(task, labels, n_classes, names if len(names) == n_classes else ())
+    return task, labels, n_classes, names if len(names) == n_classes else ()
 
 
 def numbered(values: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:

@@ -8,10 +8,7 @@ from test_bad_input import refused
 
 T, WIDEST, BEYOND = 10**12, 2**63 - 1, 10**20
 
-MAPS = ["transport-fedmm-ot", "rounds=2", "clients=2", "data.samples=4"]
 TUNED = [*TINY, "algorithm=fedavg_ft"]
-
-DATA = [(MAPS, ["data.dimension=10000000"], "data.dimension is 10000000, which")]
 
 STEPS = [
     (TINY, [f"local.steps={T}"], "local.steps is 1000000000000, which needs"),
@@ -21,7 +18,7 @@ STEPS = [
 
 
 @pytest.mark.parametrize(
-    ("words", "changes", "expected"), [*DATA, *STEPS], ids=[" ".join(c[1]) for c in [*DATA, *STEPS]]
+    ("words", "changes", "expected"), STEPS, ids=[" ".join(case[1]) for case in STEPS]
 )
 def test_what_no_memory_holds_is_refused_with_its_field(words, changes, expected, tmp_path, capfd):
     outcome = call([*words, *changes, "--output", tmp_path / "run"], capfd)

@@ -23,26 +23,23 @@ SHAPE = (3, 32, 32)
 COMPRESSED = r"(?:\.gz|\.xz|\.bz2)?"
 
 
+# What files are called: of training and test pictures, and of the names of labels.
+TRAIN, TEST, META = r"data_batch_\d+|train", "test_batch|test", r"batches\.meta|meta"
+
+
 @dataclass(frozen=True)
 class Form:
-    """How one of the two data sets is laid out: patterns of names of files, and keys in them."""
+    """The keys that one of the two data sets has in its files."""
 
     name: str
-    train: str
-    test: str
-    meta: str
     labels: str
     names: str
     n_classes: int
     n_coarse: int = 0
 
 
-CIFAR_10 = Form(
-    *("cifar10", r"data_batch_\d+", "test_batch", r"batches\.meta", "labels", "label_names", 10)
-)
-CIFAR_100 = Form(
-    *("cifar100", "train", "test", "meta", "fine_labels", "fine_label_names", 100), n_coarse=20
-)
+CIFAR_10 = Form("cifar10", "labels", "label_names", 10)
+CIFAR_100 = Form("cifar100", "fine_labels", "fine_label_names", 100, n_coarse=20)
 
 
 class Cifar10(DealtDataset):
@@ -55,12 +52,7 @@ class Cifar10(DealtDataset):
         ... and ``test_batch``, plain or with .gz, .xz or .bz2. None is ``$MPIFED_DATA/cifar10``.
     """
 
-    def __init__(
-        self,
-        *run: Any,
-        raw: str | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, *run: Any, raw: str | None = None, **options: Any) -> None:
         super().__init__(lambda: read(raw, CIFAR_10), {}, *run, **options)
 
 
@@ -99,13 +91,12 @@ class Cifar100(DealtDataset):
 def read(raw: str | None, form: Form) -> Source:
     """Return the data set that ``raw`` names."""
     found = _files(raw, form)
-    trained = sorted(name for name in found if re.fullmatch(form.train, name))
-    tested = sorted(name for name in found if re.fullmatch(form.test, name))
+    trained = sorted(name for name in found if re.fullmatch(TRAIN, name))
+    tested = sorted(name for name in found if re.fullmatch(TEST, name))
     if not trained:
-        example = form.train.replace(r"\d+", "1")
         raise InputError(
-            f"data.raw is '{places(raw, form.name)[0]}', which has no file '{example}', plain or "
-            "with .gz, .xz or .bz2"
+            f"data.raw is '{places(raw, form.name)[0]}', which has no file 'data_batch_1' or "
+            "'train', plain or with .gz, .xz or .bz2"
         )
     pictures, labels, coarse = [], [], []
     for name in (*trained, *tested):
@@ -136,17 +127,12 @@ def read(raw: str | None, form: Form) -> Source:
 
 def _files(raw: str | None, form: Form) -> dict[str, tuple[Path, dict[str, Any]]]:
     """Where each file of ``form`` is and what it holds, by its name alone."""
-    pattern = re.compile(f"(?:.*/)?({form.train}|{form.test}|{form.meta}){COMPRESSED}")
+    pattern = re.compile(f"(?:.*/)?({TRAIN}|{TEST}|{META}){COMPRESSED}")
     found: dict[str, tuple[Path, dict[str, Any]]] = {}
-
-    def is_new(name: str) -> bool:
-        match = pattern.fullmatch(name)
-        return match is not None and match[1] not in found
-
     for place in places(raw, form.name):
-        for name, content in contents(place, is_new, HELD):
-            bare = pattern.sub(r"\1", name)
-            found[bare] = (place / name, unpickled(place / name, content))
+        for name, content in contents(place, lambda name: bool(pattern.fullmatch(name)), HELD):
+            path = place / name
+            found.setdefault(pattern.sub(r"\1", name), (path, unpickled(path, content)))
     return found
 
 

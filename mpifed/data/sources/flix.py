@@ -112,10 +112,6 @@ class Layout:
         """Samples that a source must have."""
         return self.n_train * self.workers + self.n_val + self.n_test
 
-    def source_of(self, client: int) -> int:
-        """Return the source to which ``client`` belongs, counted from 0."""
-        return client // self.workers
-
     def split(
         self, tags: np.ndarray, client: int, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -255,7 +251,7 @@ class Tags(GeneratedDataset):
         return int(rng.integers(len(self.language.topics)))
 
     def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
-        source = self.layout.source_of(client)
+        source = client // self.layout.workers
         words, tags = self.questions(source)
         rng = stream(self.seed, "tags/split", client=source)
         train, val, test = self.layout.split(tags, client, rng)
@@ -502,7 +498,7 @@ class TagsFile(PooledDataset):
         starts = np.cumsum([0, *map(len, rows)])
         parts = []
         for client in range(len(rows) * self.layout.workers):
-            source = self.layout.source_of(client)
+            source = client // self.layout.workers
             rng = stream(self.seed, "tags/split", client=source)
             own = tags[starts[source] : starts[source + 1]]
             train, val, test = (starts[source] + r for r in self.layout.split(own, client, rng))
@@ -531,12 +527,12 @@ def usable_rows(tagged: Tagged, layout: Layout) -> dict[int, np.ndarray]:
 def _listed(
     tagged: Tagged, rows: dict[int, np.ndarray], listed: list[int], n_sources: int
 ) -> np.ndarray:
-    if len(listed) != n_sources or len(set(listed)) != n_sources:
-        raise InputError(f"data.listed is {listed}; it must be {n_sources} different sources")
     positions = {int(name): position for position, name in enumerate(tagged.names)}
-    for name in listed:
-        if positions.get(name) not in rows:
-            raise InputError(f"data.listed names {name}, which is not a source with enough samples")
+    usable = [name for name in set(listed) if positions.get(name) in rows]
+    if not len(usable) == len(listed) == n_sources:
+        raise InputError(
+            f"data.listed is {listed}; it must be {n_sources} different sources with enough samples"
+        )
     return np.array([positions[name] for name in listed], np.int64)
 
 

@@ -68,12 +68,7 @@ class Femnist(GroupedDataset):
         files themselves, plain or with .gz, .xz or .bz2. None is ``$MPIFED_DATA/femnist``.
     """
 
-    def __init__(
-        self,
-        *run: Any,
-        raw: str | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, *run: Any, raw: str | None = None, **options: Any) -> None:
         super().__init__(lambda: _femnist(raw), *run, **options)
 
 
@@ -156,9 +151,8 @@ def _femnist(raw: str | None) -> Source:
     for shard in shards:
         if shard.is_text or shard.x.shape[1:] != (784,) or shard.y.max() >= 62:
             raise InputError(
-                f"data.name is 'femnist', but user '{shard.user}' has samples of shape "
-                f"{shard.x.shape[1:]} and labels up to {shard.y.max()}, not 784 pixels and labels "
-                "below 62; other data of LEAF are data.name=leaf"
+                f"data.name is 'femnist', but samples of user '{shard.user}' are not 784 pixels "
+                "with labels below 62; other data of LEAF are data.name=leaf"
             )
     return _source("femnist", shards, CHARACTERS["byclass"], (28, 28))
 

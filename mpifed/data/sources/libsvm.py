@@ -118,23 +118,10 @@ def parse(path: Path, features: int | None = None) -> tuple[csr_matrix, np.ndarr
     from sklearn.datasets import load_svmlight_file
 
     with opened(path, held=2) as stream:
-        # With features counted from 0, the parser leaves their numbers unchanged.
-        rows, labels = load_svmlight_file(stream, zero_based=True)
-        if len(labels) == 0:
-            raise ValueError("it holds no sample")
-        if not (np.isfinite(labels).all() and np.isfinite(rows.data).all()):
-            raise ValueError("it has a value that is not finite")
-        if rows.nnz and rows.indices.min() < 1:
-            raise ValueError("it has a feature 0; they count from 1")
-    largest = max(1, int(rows.indices.max())) if rows.nnz else 1
-    width = largest if features is None else features
-    if width < largest:
-        raise InputError(
-            f"data.features is {features}, but '{path}' has a feature {largest}; it must be at "
-            f"least {largest}"
-        )
-    # Column 0 of what was parsed is empty; the shape counts it.
-    return csr_matrix((rows.data, rows.indices - 1, rows.indptr), (len(labels), width)), labels
+        rows, labels = load_svmlight_file(stream, n_features=features, zero_based=False)
+        if not (len(labels) and np.isfinite(labels).all() and np.isfinite(rows.data).all()):
+            raise ValueError("it holds no sample, or a value that is not finite")
+    return rows, labels
 
 
 def binary_labels(path: Path, labels: np.ndarray, rule: Labels) -> np.ndarray:
@@ -143,9 +130,8 @@ def binary_labels(path: Path, labels: np.ndarray, rule: Labels) -> np.ndarray:
         return (labels != -1).astype(np.int64)
     found = np.unique(labels)
     if len(found) != 2:
-        shown = ", ".join(f"{value:g}" for value in found[:5])
         raise InputError(
-            f"data.path is '{path}', which has {len(found)} labels "
-            f"({shown}{', ...' if len(found) > 5 else ''}); data.labels=two_values asks for two"
+            f"data.path is '{path}', which has {len(found)} labels, as {found[:5].tolist()}; "
+            "data.labels=two_values asks for two"
         )
     return (labels == found[1]).astype(np.int64)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import string
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +24,6 @@ BRIGHTEST = 255
 
 # What the names of the two parts begin with: MNIST says t10k, EMNIST says test.
 PARTS = (("train",), ("t10k", "test"))
-COMPRESSIONS = ("", ".gz", ".xz")
 
 # Bytes that are read at once.
 STEP = 1 << 24
@@ -73,13 +73,7 @@ class Idx(DealtDataset):
         What the names of the files begin with, as ``emnist-byclass-``.
     """
 
-    def __init__(
-        self,
-        *run: Any,
-        raw: str | None = None,
-        prefix: str = "",
-        **options: Any,
-    ) -> None:
+    def __init__(self, *run: Any, raw: str | None = None, prefix: str = "", **options: Any) -> None:
         def find() -> Source:
             shape, labels, is_test, images = read(places(raw, "mnist"), prefix)
             name = prefix.strip("-_.") or "mnist"
@@ -103,11 +97,7 @@ class Emnist(DealtDataset):
     """
 
     def __init__(
-        self,
-        *run: Any,
-        raw: str | None = None,
-        variant: Variant = "byclass",
-        **options: Any,
+        self, *run: Any, raw: str | None = None, variant: Variant = "byclass", **options: Any
     ) -> None:
         def find() -> Source:
             among, characters = places(raw, "emnist"), CHARACTERS[variant]
@@ -160,20 +150,15 @@ File = tuple[Path, str]
 
 
 def _find(among: list[Path], prefix: str, part: tuple[str, ...], what: str, rank: int) -> File:
-    wanted = [
-        f"{prefix}{name}-{what}{joint}idx{rank}-ubyte{compression}"
-        for name in part
-        for joint in ("-", ".")
-        for compression in COMPRESSIONS
-    ]
+    of_part = f"(?:{'|'.join(part)})-{what}[-.]idx{rank}-ubyte"
+    pattern = re.compile(rf"(?:.*/)?{re.escape(prefix)}{of_part}(?:\.gz|\.xz)?")
     for place in among:
-        within = [each.name for each in place.iterdir()] if place.is_dir() else names(place)
-        found = {Path(name).name: name for name in within}
-        for name in wanted:
-            if name in found:
-                return place, found[name]
+        found = [name for name in names(place) if pattern.fullmatch(name)]
+        if found:
+            return place, found[0]
     raise InputError(
-        f"data.raw is '{among[0]}', which has no file '{wanted[0]}', plain or with .gz or .xz"
+        f"data.raw is '{among[0]}', which has no file '{prefix}{part[0]}-{what}-idx{rank}-ubyte', "
+        "plain or with .gz or .xz"
     )
 
 

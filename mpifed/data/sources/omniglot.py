@@ -91,4 +91,4 @@ def read(raw: str | None, drawer_of: DrawerOf = "set", size: int = SIDE) -> Sour
         class_names=tuple(class_names.tolist()),
     )
     owner = np.array([number_of[drawer] for drawer in whose], np.int64)
-    return Source(pool, lambda: (picture[None] for _, picture in drawings), owner)
+    return Source(pool, lambda: [np.stack([picture for _, picture in drawings])], owner)

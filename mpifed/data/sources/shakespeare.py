@@ -110,13 +110,7 @@ Vocabulary = Literal["printable", "leaf"]
 # 2021. ``leaf``: the 80 of LEAF's Shakespeare (Caldas et al. 2018) and of the paper.
 VOCABULARIES: dict[str, str] = {
     "printable": string.printable,
-    "leaf": "\n !\"&'(),-."
-    + string.digits
-    + ":;>?"
-    + string.ascii_uppercase
-    + "[]"
-    + string.ascii_lowercase
-    + "}",
+    "leaf": f"\n !\"&'(),-.{string.digits}:;>?{string.ascii_uppercase}[]{string.ascii_lowercase}}}",
 }
 
 # Marks a character that a vocabulary does not have.

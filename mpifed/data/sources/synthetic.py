@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -217,16 +216,6 @@ class Synthetic(GeneratedDataset):
         generator = stream(setting.seed, f"synthetic/{split}/labels", client=client)
         mixture = self.truth.mixture[client]
         return generator, generator.choice(setting.n_components, n, p=mixture)
-
-    def latent(self, client: int, split: Literal["train", "test"]) -> np.ndarray:
-        """Return the component z of each of a client's samples, int64 (n,); -1 for constant
-        labels.
-        """
-        if self.variant != "released":
-            n = self.truth.n_train[client] if split == "train" else self.setting.n_test
-            return self._labelling(client, split, int(n))[1]
-        drawn = next(itertools.islice(samples(self.setting), client, None))
-        return drawn[split == "test"][2]
 
 
 def truth(setting: Setting, mixtures: Mixtures = "dirichlet") -> Truth:

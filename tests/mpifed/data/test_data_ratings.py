@@ -186,7 +186,7 @@ def test_labels_become_what_they_mean(tmp_path: Path):
     assert train_of(make_of_libsvm(path, labels="published_code")).y.tolist() == [1, 1, 1]
     path.write_bytes(b"-1 1:1\n1 1:2\n0 1:3\n")
     assert train_of(make_of_libsvm(path, labels="published_code")).y.tolist() == [0, 1, 1]
-    with pytest.raises(InputError, match=r"3 labels \(-1, 0, 1\)"):
+    with pytest.raises(InputError, match=r"3 labels, as \[-1\.0, 0\.0, 1\.0\]"):
         make_of_libsvm(path)
 
 

@@ -46,7 +46,7 @@ def test_the_papers_layouts():
     assert np.array_equal(tags[parts[0]].any(axis=0), tags.any(axis=0))
     divided = layout("divided", 100, 2, None, None, 300)
     assert (divided.workers, divided.samples) == (50, 900)
-    assert [divided.source_of(client) for client in (0, 49, 50, 99)] == [0, 0, 1, 1]
+    assert [client // divided.workers for client in (0, 49, 50, 99)] == [0, 0, 1, 1]
     train, val, test = divided.split(tags, 52, np.random.default_rng(1))
     assert train.tolist() == list(range(20, 30))
     assert val.tolist() == list(range(500, 600)) and test.tolist() == list(range(600, 900))
@@ -234,7 +234,7 @@ def test_two_listed_sources_become_workers(tmp_path: Path):
     for listed in ([50], [50, 50], None):
         with pytest.raises(InputError, match="must be 2 different sources"):
             make(path, 4, listed=listed, **options)
-    with pytest.raises(InputError, match="names 55"):
+    with pytest.raises(InputError, match=r"\[50, 55\]; it must be 2 different sources"):
         make(path, 4, listed=[50, 55], **options)
 
 
