@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import re
@@ -31,13 +30,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     for variable in LAUNCHER_SIZES:
-        if os.environ.get(variable, "1") not in ("0", "1"):
+        tasks = os.environ.get(variable, "")
+        if tasks.isdigit() and int(tasks) > 1:
             raise InputError(
-                f"{variable} is {os.environ[variable]}, but one process writes a data file; start "
-                "python -m mpifed.data without mpirun or srun"
+                f"{variable} is {tasks}, but one process writes a data file; start python -m "
+                "mpifed.data without mpirun or srun"
             )
     if not words or words[0].startswith("-"):
-        _general_parser(words).parse_args(words)
+        _general_parser().parse_args(words)
         raise InputError(
             "the name of a data set must come first; --help shows how the command is used"
         )
@@ -93,16 +93,12 @@ def _made(name: str, words: list[str]) -> str:
     )
 
 
-def _general_parser(words: Sequence[str]) -> Parser:
-    # Summaries are in modules, all of which are imported for them.
-    told = DATASETS if {"-h", "--help"} & {*words} else ()
-    names = "\n".join(f"  {name:<16} {summary(find('data', name))}" for name in told)
+def _general_parser() -> Parser:
     return Parser(
         prog=program("data"),
         usage="%(prog)s NAME --output FILE.h5 --clients N [options of the data set]",
         description="Makes a federated HDF5 file that a run takes as data=FILE.h5.",
-        epilog=f"data sets (NAME --help shows the options of one):\n{names}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=f"Data sets (NAME --help shows the options of one): {', '.join(DATASETS)}",
     )
 
 

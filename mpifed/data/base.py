@@ -351,10 +351,7 @@ class Checked(DerivedDataset):
                     f"{tuple(asked.shape)}"
                 )
         if not np.array_equal(split.offsets, wanted.offsets):
-            raise InputError(
-                f"{said}: offsets of the split {name} do not begin each client's samples as its "
-                "description counts them"
-            )
+            raise InputError(f"{said}: offsets of the split {name} are not as it is described")
         bad = bad_row(split.x, split.y, about) if dtype.is_floating_point else None
         if bad is not None:
             client = client_ids[np.searchsorted(split.offsets, bad[0], side="right") - 1]

@@ -160,21 +160,13 @@ def _contents(file: h5py.File) -> Contents:
     for what, count in (("training", counts[0]), ("test", counts[2])):
         if count.min() < 1 and (what == "training" or count.any()):
             raise ValueError(f"client {count.argmin()} has no {what} sample")
-    n_train, n_val, n_test = counts
     about = Description(
-        _attribute(file, "source", str),
-        shape,
-        n_classes,
-        n_train,
-        n_val,
-        n_test,
-        cast(Task, task),
+        *(_attribute(file, "source", str), shape, n_classes, *counts, cast(Task, task)),
         class_names=_class_names(file, n_classes),
         label_counts=_label_counts(file, n_classes),
     )
-    return Contents(
-        about, _attribute(file, "partition", str), _attribute(file, "seed", int), stored, divisor
-    )
+    partition, seed = _attribute(file, "partition", str), _attribute(file, "seed", int)
+    return Contents(about, partition, seed, stored, divisor)
 
 
 def _class_names(file: h5py.File, n_classes: int) -> tuple[str, ...]:
@@ -222,13 +214,12 @@ def _counts(file: h5py.File, split: str, task: str, n_classes: int) -> np.ndarra
 
 def _form(x: h5py.Dataset) -> tuple[tuple[int, ...], str, int]:
     """Shape of a sample, type and divisor of x."""
-    if x.dtype.name not in STORED:
-        raise ValueError(f"{x.name} is {x.dtype}; allowed: {', '.join(STORED)}")
     divisor = _attribute(x, "divisor", int, 1)
-    if not 1 <= divisor <= LARGEST_DIVISOR:
-        raise ValueError(f"the divisor of {x.name} is {divisor}, not from 1 to {LARGEST_DIVISOR}")
-    if 0 in x.shape[1:]:
-        raise ValueError(f"{x.name} has the shape {x.shape}: a sample has no number")
+    if x.dtype.name not in STORED or 0 in x.shape[1:] or not 1 <= divisor <= LARGEST_DIVISOR:
+        raise ValueError(
+            f"{x.name} is {x.dtype} of shape {x.shape} over {divisor}; it must be {STORED}, with a "
+            f"number in each sample, over 1 to {LARGEST_DIVISOR}"
+        )
     return tuple(map(int, x.shape[1:])), x.dtype.name, divisor
 
 

@@ -183,9 +183,8 @@ def _held(digest: str, agrees: list[bool] | None) -> tuple[str, str, Columns]:
     columns = _HELD.get(digest)
     if columns is None:
         raise InputError(
-            f"data.name is 'arrays', but this process does not have those with the digest "
-            f"{digest[:12]}...; call data = mpifed.arrays(...) with the same arrays, keep data as "
-            "long as samples are needed, and pass data=data to mpifed.run"
+            f"data.name is 'arrays', but those with the digest {digest[:12]}... are not here; call "
+            "data = mpifed.arrays(...) with the same arrays, and keep data while the run lasts"
         )
     if agrees is not None and not all(agrees):
         raise InputError(f"{SAID} rank {agrees.index(False)} has other arrays than rank 0")

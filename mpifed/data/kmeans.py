@@ -210,8 +210,7 @@ def _by_package(points: np.ndarray, n_clusters: int, rng: np.random.Generator) -
         from k_means_constrained import KMeansConstrained
     except ImportError as error:
         raise InputError(
-            "data.kmeans_solver is 'package', but k-means-constrained cannot be imported "
-            f"({error}): pip install k-means-constrained; allowed without it: own"
+            f"data.kmeans_solver is 'package', but {error}: pip install k-means-constrained"
         ) from None
     smallest, larger = divmod(len(points), n_clusters)
     model: Any = KMeansConstrained(

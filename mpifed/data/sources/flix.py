@@ -472,12 +472,7 @@ class TagsFile(PooledDataset):
             else:
                 number = key(self.seed, "tags/kmeans") % 2**32
                 clusters = sources_by_kmeans(tagged, rows, kmeans_clusters, kmeans_starts, number)
-                if cluster >= len(clusters):
-                    raise InputError(
-                        f"data.cluster is {cluster}; it must be below {len(clusters)}, the "
-                        "number of clusters"
-                    )
-                chosen = clusters[cluster]
+                chosen = clusters[cluster] if cluster < len(clusters) else np.zeros(0, np.int64)
             if len(chosen) < n_sources:
                 raise InputError(
                     f"clients is {n_clients}, which asks for {n_sources} sources, but data.path "

@@ -166,8 +166,8 @@ def _source(
     for shard in shards:
         if shard.x.shape[1:] != first.x.shape[1:] or shard.is_text != first.is_text:
             raise InputError(
-                f"data.name is '{name}', but samples of user '{shard.user}' have the shape "
-                f"{shard.x.shape[1:]}, those of '{first.user}' {first.x.shape[1:]}"
+                f"samples of users '{first.user}' and '{shard.user}' of '{name}' have the shapes "
+                f"{first.x.shape[1:]} and {shard.x.shape[1:]}"
             )
     labels = np.concatenate([shard.y for shard in shards])
     whole = all(shard.x.dtype == np.uint8 for shard in shards)

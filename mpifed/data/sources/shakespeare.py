@@ -201,7 +201,8 @@ class Shakespeare(PooledDataset):
 
         def read() -> tuple[Source, Dealt, np.ndarray]:
             place = located(path, "shakespeare", raw)
-            found = speeches(_text(place), layout)
+            with opened(place, HELD) as file:
+                found = speeches(file.read().decode("utf-8-sig"), layout)
             tokens = _encoded(place, list(texts_of_roles(found).values()), characters)
             # Of each part of each role's text: its first character, and the samples that are used.
             parts = np.array([_parts(len(own), sequence_length, stride) for own in tokens])
@@ -255,11 +256,6 @@ def _at_every_position(split: Split) -> Split:
     """The character after each of an input's, int64 (samples, length)."""
     y = torch.cat([split.x[:, 1:].to(torch.int64), split.y[:, None]], dim=1)
     return replace(split, y=y)
-
-
-def _text(place: Path) -> str:
-    with opened(place, HELD) as file:
-        return file.read().decode("utf-8-sig")
 
 
 def _encoded(place: Path, texts: list[str], vocabulary: str) -> list[np.ndarray]:
