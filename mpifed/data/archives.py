@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import contextlib
+import functools
 import gzip
 import io
 import lzma
@@ -22,10 +23,7 @@ Stream = IO[bytes] | io.BufferedReader
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 TARS = (".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2")
 
-# By how much a compressed file may grow; published data grow less than a hundredfold.
-MOST_TIMES = 500
-
-# Bytes up to which it may grow by more, and after which memory is looked at again.
+# Bytes of an unpacked file after which memory is looked at again.
 UNCHECKED = 1 << 26
 
 
@@ -57,15 +55,14 @@ def _decompressed(path: Path, raw: IO[bytes], held: float) -> Iterator[Stream]:
         yield raw
         return
     with OPENERS[ending](raw, "rb") as inner:
-        yield io.BufferedReader(_Growing(path, raw, inner, held), 1 << 20)
+        yield io.BufferedReader(_Unpacked(path, inner, held), 1 << 20)
 
 
-class _Growing(io.RawIOBase):
-    """What ``inner`` makes of ``raw``, refused where it becomes too much."""
+class _Unpacked(io.RawIOBase):
+    """What ``inner`` unpacks, as long as there is memory for what comes."""
 
-    def __init__(self, path: Path, raw: IO[bytes], inner: IO[bytes], held: float) -> None:
-        self._path, self._raw, self._inner, self._held = path, raw, inner, held
-        self._made, self._unchecked = 0, 0
+    def __init__(self, path: Path, inner: IO[bytes], held: float) -> None:
+        self._path, self._inner, self._held, self._unchecked = path, inner, held, 0
 
     def readable(self) -> bool:
         return True
@@ -73,13 +70,9 @@ class _Growing(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         piece = self._inner.read(len(buffer))
         buffer[: len(piece)] = piece
-        self._made += len(piece)
         self._unchecked += len(piece)
         if self._unchecked > UNCHECKED:
             self._unchecked = 0
-            if self._made > MOST_TIMES * self._raw.tell():
-                raise ValueError(f"it grows by more than {MOST_TIMES} times when unpacked")
-            # What was read so far is held already.
             check_memory(self._held * UNCHECKED, f"'{self._path}' cannot be read: the rest of it")
         return len(piece)
 
@@ -120,22 +113,19 @@ def located(path: str | None, folder: str, raw: str | None = None) -> Path:
     """Return the file ``data.path``, there or in ``home``, or else the only file in ``home``."""
     if path is None:
         directory = home(raw, folder)
-        files = sorted(each for each in directory.iterdir() if each.is_file())
-        if len(files) != 1:
-            names = one_line(", ".join(each.name for each in files), 200)
-            raise InputError(
-                f"data.raw is '{directory}', which holds {len(files)} files ({names}); data.path "
-                "must name one of them"
-            )
-        return files[0]
+        files = [each for each in directory.iterdir() if each.is_file()]
+        if len(files) == 1:
+            return files[0]
+        raise InputError(
+            f"data.raw is '{directory}', which holds {len(files)} files; data.path must name one"
+        )
     looked_at = [Path(path).expanduser() if raw is None else home(raw, folder) / path]
     if raw is None and os.sep not in path and os.environ.get("MPIFED_DATA"):
         looked_at.append(Path(os.environ["MPIFED_DATA"]) / folder / path)
     for place in looked_at:
         for ending in ("", *OPENERS):
-            found = place.with_name(place.name + ending) if place.name else place
-            if os.path.isfile(found):
-                return found
+            if os.path.isfile(f"{place}{ending}"):
+                return Path(f"{place}{ending}")
     raise InputError(
         f"data.path is '{path}', but there is no such file, plain or with {', '.join(OPENERS)}, as "
         f"'{looked_at[-1]}'; MPIFED_DATA or data.raw may name its directory"
@@ -148,11 +138,43 @@ def streams(
     """Yield names and streams, decompressed, of files of a directory or archive."""
     with reading(place):
         if place.is_dir():
-            yield from _of_directory(place, wanted, held)
-        elif place.name.endswith(".zip"):
-            yield from _of_zip(place, wanted, held)
-        else:
-            yield from _of_tar(place, wanted, held)
+            for path in sorted(path for path in place.rglob("*") if path.is_file()):
+                name = path.relative_to(place).as_posix()
+                if wanted(name):
+                    with opened(path, held) as stream:
+                        yield name, stream
+            return
+        members = _of_zip(place) if place.name.endswith(".zip") else _of_tar(place)
+        for name, size, open_member in members:
+            if wanted(name):
+                check_memory(held * size, f"'{place / name}' cannot be read: it")
+                with open_member() as raw, _decompressed(place / name, raw, held) as stream:
+                    yield name, stream
+
+
+# The name of a file in an archive, its bytes, and what opens it.
+Member = tuple[str, int, Callable[[], IO[bytes]]]
+
+
+def _of_zip(place: Path) -> Iterator[Member]:
+    with zipfile.ZipFile(place) as archive:
+        for info in sorted(archive.infolist(), key=lambda each: each.filename):
+            if not info.is_dir():
+                yield info.filename, info.file_size, functools.partial(archive.open, info)
+
+
+def _of_tar(place: Path) -> Iterator[Member]:
+    # A compressed archive is read as a stream of blocks, so that it is never held whole.
+    with opened(place) as whole, tarfile.open(fileobj=whole, mode="r|") as archive:
+        for info in archive:
+            if info.isfile():
+                yield info.name, info.size, functools.partial(_extracted, archive, info)
+
+
+def _extracted(archive: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
+    found = archive.extractfile(info)
+    assert found is not None
+    return found
 
 
 def contents(
@@ -168,47 +190,5 @@ def contents(
 def names(place: Path) -> list[str]:
     """Return the names of all files of a directory or archive."""
     found: list[str] = []
-    for _ in streams(place, lambda name: bool(found.append(name))):  # type: ignore[func-returns-value]
-        pass
+    list(streams(place, lambda name: bool(found.append(name))))  # type: ignore[func-returns-value]
     return found
-
-
-def _of_directory(
-    place: Path, wanted: Callable[[str], bool], held: float
-) -> Iterator[tuple[str, Stream]]:
-    for path in sorted(Path(folder, name) for folder, _, files in os.walk(place) for name in files):
-        name = path.relative_to(place).as_posix()
-        if wanted(name):
-            with opened(path, held) as stream:
-                yield name, stream
-
-
-def _of_zip(
-    place: Path, wanted: Callable[[str], bool], held: float
-) -> Iterator[tuple[str, Stream]]:
-    with open_regular(place) as file, zipfile.ZipFile(file) as archive:
-        for info in sorted(archive.infolist(), key=lambda each: each.filename):
-            if info.is_dir() or not wanted(info.filename):
-                continue
-            path = place / info.filename
-            if info.file_size > max(MOST_TIMES * info.compress_size, UNCHECKED):
-                raise ValueError(f"{path} grows by more than {MOST_TIMES} times when unpacked")
-            check_memory(held * info.file_size, f"'{path}' cannot be read: it")
-            with archive.open(info) as raw, _decompressed(path, raw, held) as stream:
-                yield info.filename, stream
-
-
-def _of_tar(
-    place: Path, wanted: Callable[[str], bool], held: float
-) -> Iterator[tuple[str, Stream]]:
-    # A compressed archive is read as a stream of blocks, so that it cannot grow unseen.
-    with opened(place) as whole, tarfile.open(fileobj=whole, mode="r|") as archive:
-        for info in archive:
-            if not (info.isfile() and wanted(info.name)):
-                continue
-            path = place / info.name
-            check_memory(held * info.size, f"'{path}' cannot be read: it")
-            raw = archive.extractfile(info)
-            assert raw is not None
-            with _decompressed(path, raw, held) as stream:
-                yield info.name, stream

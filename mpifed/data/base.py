@@ -18,11 +18,9 @@ import torch
 from mpifed.components.base import Component
 from mpifed.errors import InputError, RunError
 from mpifed.mpi.communicator import Communicator
+from mpifed.random import stream
 
 T = TypeVar("T")
-
-# The value in place of a stored tag that is neither 0 nor 1.
-NO_TAG = 255
 
 Task = Literal["classification", "sequence", "multi_label", "regression", "unlabelled"]
 
@@ -291,58 +289,73 @@ class DerivedDataset(Dataset):
         return self._dataset.remarks()
 
 
+class HeldOut(DerivedDataset):
+    """A data set with a part of each client's training samples as its validation samples."""
+
+    made_of = {"val": "train"}  # noqa: RUF012
+
+    def __init__(self, dataset: Dataset, fraction: float, seed: int) -> None:
+        super().__init__(dataset)
+        about = dataset.description
+        said = f"evaluation.validation_fraction is {fraction:g}, but "
+        if about.task == "unlabelled":
+            raise InputError(f"{said}the samples of '{about.source}' have no labels to score")
+        n_val = count_held_out(about.n_train, fraction)
+        if not n_val.any():
+            raise InputError(f"{said}no client of '{about.source}' has two training samples")
+        self._fraction, self._seed = fraction, seed
+        self.description = replace(about, n_train=about.n_train - n_val, n_val=n_val)
+
+    def changed(
+        self, name: SplitName, split: Split, client_ids: np.ndarray, dtype: torch.dtype
+    ) -> Split:
+        """Return the training samples that are held out, or that are not; test samples stay."""
+        if name == "test":
+            return split
+        held = np.zeros(len(split.y), bool)
+        for client, n, start in zip(client_ids, split.counts, split.offsets[:-1], strict=True):
+            held[start + draw_held_out(self._seed, int(client), int(n), self._fraction)] = True
+        rows = np.flatnonzero(held if name == "val" else ~held)
+        chosen = torch.from_numpy(rows)
+        return Split(split.x[chosen], split.y[chosen], np.searchsorted(rows, split.offsets))
+
+
+def count_held_out(n_train: np.ndarray, fraction: float) -> np.ndarray:
+    """Return how many of ``n_train`` samples are held out, int64 of the same shape."""
+    wanted = np.maximum(1, np.floor(fraction * n_train + 0.5)).astype(np.int64)
+    return np.minimum(wanted, np.maximum(n_train - 1, 0))
+
+
+def draw_held_out(seed: int, client: int, n: int, fraction: float) -> np.ndarray:
+    """Return which of a client's ``n`` training samples are held out, int64 (k,)."""
+    count = int(count_held_out(np.array(n), fraction))
+    return stream(seed, "validation", client=client).permutation(n)[:count]
+
+
 class Checked(DerivedDataset):
     """A user's data set, whose splits are compared with its description."""
-
-    def __init__(self, dataset: Dataset) -> None:
-        super().__init__(dataset)
-        about = self.description
-        self._said = f"data set '{type(dataset).__name__}'"
-        shape = (len(about.n_train),)
-        for counts in (about.n_train, about.n_val, about.n_test):
-            if (
-                isinstance(counts, np.ndarray)
-                and counts.dtype.kind in "iu"
-                and counts.shape == shape
-            ):
-                continue
-            raise InputError(
-                f"{self._said}: n_train, n_val and n_test of its description must be integer "
-                "arrays of one length, the samples of each client"
-            )
 
     def changed(
         self, name: SplitName, split: Split, client_ids: np.ndarray, dtype: torch.dtype
     ) -> Split:
         """Return ``split``; ``InputError`` where it is not as described."""
-        about = self.description
-        counts = getattr(about, f"n_{name}")[client_ids]
-        rows = int(counts.sum())
-        for given, what, shape in (
-            (split.x, "x", (rows, *about.input_shape)),
-            (split.y, "y", (rows, *about.target_shape)),
-        ):
-            if tuple(given.shape) != shape:
+        about, said = self.description, f"data set '{type(self._dataset).__name__}'"
+        wanted = empty_split(about, name, client_ids, dtype)
+        for what in ("x", "y"):
+            given, asked = getattr(split, what), getattr(wanted, what)
+            alike = given.is_floating_point() == asked.is_floating_point() and what == "y"
+            if given.shape != asked.shape or not (given.dtype == asked.dtype or alike):
                 raise InputError(
-                    f"{self._said}: {what} of the split {name} has the shape {tuple(given.shape)}; "
-                    f"its description asks for {shape}"
+                    f"{said}: {what} of the split {name} is {given.dtype} of shape "
+                    f"{tuple(given.shape)}; its description asks for {asked.dtype} of shape "
+                    f"{tuple(asked.shape)}"
                 )
-        wanted, y = about.target_type(dtype), split.y
-        right = y.dtype == wanted or (y.is_floating_point() and wanted.is_floating_point)
-        if split.x.dtype != dtype or not right:
-            raise InputError(
-                f"{self._said}: x and y of the split {name} are {split.x.dtype} and {y.dtype}; "
-                f"they must be {dtype} and {wanted}"
-            )
-        if not np.array_equal(np.diff(split.offsets, prepend=0), [0, *counts]):
-            raise InputError(
-                f"{self._said}: offsets of the split {name} do not begin each client's samples as "
-                "its description counts them"
-            )
-        bad = bad_row(split.x, split.y, about) if rows and dtype.is_floating_point else None
+        if not np.array_equal(split.offsets, wanted.offsets):
+            raise InputError(f"{said}: offsets of the split {name} are not as it is described")
+        bad = bad_row(split.x, split.y, about) if dtype.is_floating_point else None
         if bad is not None:
             client = client_ids[np.searchsorted(split.offsets, bad[0], side="right") - 1]
-            raise InputError(f"{self._said}: the split {name} has {bad[1]} of client {client}")
+            raise InputError(f"{said}: the split {name} has {bad[1]} of client {client}")
         return split
 
 
@@ -353,8 +366,8 @@ def bad_row(x: torch.Tensor, y: torch.Tensor, about: Description) -> tuple[int, 
         if wrong.any():
             row, label = int(wrong.nonzero()[0][0]), int(y[wrong][0])
             return row, f"the label {label}, which is not among 0 .. {about.n_classes - 1},"
-    elif about.task == "multi_label" and (y == NO_TAG).any():
-        return int((y == NO_TAG).any(dim=1).nonzero()[0]), "a tag that is neither 0 nor 1"
+    elif about.task == "multi_label" and (wrong := (y != 0) & (y != 1)).any():
+        return int(wrong.any(dim=1).nonzero()[0]), "a tag that is neither 0 nor 1"
     for values, what in ((x, "a value"), (y, "a target")):
         if not values.is_floating_point():
             continue
@@ -390,9 +403,6 @@ def agreed(communicator: Communicator, make: Callable[[], T]) -> T:
             outcome = (make(), None)
         except (InputError, RunError) as error:
             outcome = (None, error)
-        except Exception as error:
-            communicator.broadcast_object((None, RunError(f"rank 0 failed: {error}")))
-            raise
     value, failure = communicator.broadcast_object(outcome)
     if failure is not None:
         raise failure

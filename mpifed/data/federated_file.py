@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import secrets
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -19,7 +17,6 @@ import torch
 
 from mpifed.data.archives import reading
 from mpifed.data.base import (
-    NO_TAG,
     SPLITS,
     Dataset,
     Description,
@@ -35,24 +32,16 @@ from mpifed.errors import InputError, RunError, closest, one_line
 from mpifed.io import hdf5
 from mpifed.io.atomic import replacing
 from mpifed.io.hdf5 import disk_reason
-from mpifed.io.memory import check_memory, enough_memory
-from mpifed.mpi.communicator import Alone, Communicator
+from mpifed.io.memory import check_memory
+from mpifed.mpi.communicator import Communicator
 
 VERSION = 1
 
-# Bytes of x that are read at once.
-PIECE = 8 << 20
+# Bytes of x that are held at once while a file is written, if no client has more.
+BLOCK = 256 << 20
 STORED = ("uint8", "float32", "float64")
 # Every whole number up to it is one of float64.
 LARGEST_DIVISOR = 2**53 - 1
-
-# What the root must have; docs/data.md says more.
-ATTRIBUTES = {
-    "n_classes": "a whole number, 0 for task 'unlabelled'",
-    "source": "a text, where the samples are from",
-    "partition": "a text, how they were dealt to clients",
-    "seed": "a whole number, of the partition",
-}
 
 
 @dataclass(frozen=True)
@@ -72,28 +61,16 @@ class Contents:
 
     @property
     def stored_targets(self) -> str:
-        """Type of y in files that mpifed writes, and in which y travels between ranks."""
+        """Type of y in files that mpifed writes."""
         task = self.description.task
         if task == "regression":
             return self.stored if self.stored != "uint8" else "float64"
         return "int64" if task in ("classification", "sequence") else "uint8"
 
-    def same_rows(self, other: Contents) -> bool:
-        """Return whether both hold rows of one form, for the same clients, in the same places."""
-        mine, others = self.description, other.description
-        return (
-            (self.stored, self.divisor, mine.input_shape, mine.n_classes, mine.source)
-            == (other.stored, other.divisor, others.input_shape, others.n_classes, others.source)
-            and (self.partition, self.seed, mine.task) == (other.partition, other.seed, others.task)
-            and all(np.array_equal(self.offsets(s), other.offsets(s)) for s in SPLITS)
-        )
-
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[h5py.File]:
     """Open ``path`` for reading; what is wrong with it becomes an ``InputError``."""
-    if not os.path.exists(path):
-        raise InputError(f"data.path is '{path}', but there is no such file")
     with reading(path), hdf5.opened(path) as file:
         yield file
 
@@ -130,55 +107,38 @@ class FederatedFile(Dataset):
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
         """Return the shards of ``client_ids``, which every rank reads itself."""
         with opened(self._path) as file:
-            if not _contents(file).same_rows(self.contents):
-                raise ValueError("it changed while it was in use")
             train, val, test = (self._read(file, n, client_ids, dtype) for n in SPLITS)
             return Shards(client_ids, train, val, test)
 
     def _read(
         self, file: h5py.File, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype
     ) -> Split:
-        about, divisor = self.description, self.divisor
+        about, offsets = self.description, self.contents.offsets(name)
         made, done = empty_split(about, name, client_ids, dtype), 0
-        x, y = file[f"{name}/x"], file[f"{name}/y"]
-        for start, stop in self._pieces(name, client_ids):
-            rows = slice(done, done + stop - start)
-            made.x[rows].copy_(torch.from_numpy(x[start:stop].astype(x.dtype.newbyteorder("="))))
-            if dtype.is_floating_point and divisor != 1:
-                made.x[rows].div_(divisor)
-            targets = y[start:stop]
-            if about.task == "multi_label":
-                # A value that is neither 0 nor 1 must not become one of them as a byte.
-                targets = np.where((targets == 0) | (targets == 1), targets, NO_TAG)
-            made.y[rows].copy_(torch.from_numpy(targets.astype(self.contents.stored_targets)))
-            bad = bad_row(made.x[rows], made.y[rows], about)
-            if bad is not None:
-                client = client_ids[np.searchsorted(made.offsets, done + bad[0], side="right") - 1]
-                raise ValueError(
-                    f"/{name} has {bad[1]} in row {start + bad[0]}, of client {client}"
-                )
-            done = rows.stop
-        return made
-
-    def _pieces(self, name: SplitName, client_ids: np.ndarray) -> Iterator[tuple[int, int]]:
-        """Rows of the clients, in their order, in pieces as long as runs and ``PIECE`` allow."""
-        offsets = self.contents.offsets(name)
-        row = math.prod(self.description.input_shape) * np.dtype(self.contents.stored).itemsize
-        step = max(1, PIECE // row)
+        are_labels = about.task in ("classification", "sequence")
+        # Clients whose rows follow each other are read at once.
         for run in np.split(client_ids, np.flatnonzero(np.diff(client_ids) != 1) + 1):
-            if len(run):
-                end = int(offsets[run[-1] + 1])
-                for start in range(int(offsets[run[0]]), end, step):
-                    yield start, min(start + step, end)
+            if not len(run) or offsets[run[0]] == offsets[run[-1] + 1]:
+                continue
+            stored = slice(offsets[run[0]], offsets[run[-1] + 1])
+            rows = slice(done, done + stored.stop - stored.start)
+            file[f"{name}/x"].read_direct(made.x.numpy(), stored, rows)
+            targets = file[f"{name}/y"][stored].astype(np.int64 if are_labels else np.float64)
+            made.y[rows].copy_(torch.from_numpy(targets))
+            done = rows.stop
+        if dtype.is_floating_point and self.divisor != 1:
+            made.x.div_(self.divisor)
+        bad = bad_row(made.x, made.y, about)
+        if bad is not None:
+            client = client_ids[np.searchsorted(made.offsets, bad[0], side="right") - 1]
+            raise ValueError(f"/{name} has {bad[1]} of client {client}")
+        return made
 
 
 def _contents(file: h5py.File) -> Contents:
     version = _attribute(file, "version", int, VERSION)
     if version != VERSION:
         raise ValueError(f"its version is {version}, and only {VERSION} is known here")
-    missing = [f"'{name}' ({ATTRIBUTES[name]})" for name in ATTRIBUTES if name not in file.attrs]
-    if missing:
-        raise ValueError(f"its root lacks attributes; add {', '.join(missing)} (docs/data.md)")
     task = _attribute(file, "task", str, "classification")
     if task not in get_args(Task):
         raise ValueError(f"its attribute 'task' is '{task}'; {closest(task, get_args(Task))}")
@@ -189,40 +149,30 @@ def _contents(file: h5py.File) -> Contents:
             "'unlabelled' and at least 1 for others"
         )
     counts = [_counts(file, split, task, n_classes) for split in SPLITS]
-    if len({len(count) for count in counts}) > 1:
-        raise ValueError("train, val and test are not for the same number of clients")
+    forms = {
+        (*_form(_dataset(file, f"{s}/x")), len(n)) for s, n in zip(SPLITS, counts, strict=True)
+    }
+    if len(forms) > 1:
+        raise ValueError(
+            "train, val and test differ in shape, type or divisor of x, or in the number of clients"
+        )
+    ((shape, stored, divisor, _),) = forms
     for what, count in (("training", counts[0]), ("test", counts[2])):
         if count.min() < 1 and (what == "training" or count.any()):
             raise ValueError(f"client {count.argmin()} has no {what} sample")
-    forms = {_form(_dataset(file, f"{split}/x")) for split in SPLITS}
-    if len(forms) > 1:
-        raise ValueError("x of train, val and test differ in shape, type or divisor")
-    ((shape, stored, divisor),) = forms
-    n_train, n_val, n_test = counts
     about = Description(
-        _attribute(file, "source", str),
-        shape,
-        n_classes,
-        n_train,
-        n_val,
-        n_test,
-        cast(Task, task),
+        *(_attribute(file, "source", str), shape, n_classes, *counts, cast(Task, task)),
         class_names=_class_names(file, n_classes),
         label_counts=_label_counts(file, n_classes),
     )
-    return Contents(
-        about, _attribute(file, "partition", str), _attribute(file, "seed", int), stored, divisor
-    )
+    partition, seed = _attribute(file, "partition", str), _attribute(file, "seed", int)
+    return Contents(about, partition, seed, stored, divisor)
 
 
 def _class_names(file: h5py.File, n_classes: int) -> tuple[str, ...]:
     if "class_names" not in file:
         return ()
-    stored = _dataset(file, "class_names")
-    names = None
-    if stored.dtype == np.uint8 and stored.ndim == 1:
-        with contextlib.suppress(ValueError, RecursionError):
-            names = json.loads(hdf5.whole(stored).tobytes())
+    names = json.loads(hdf5.whole(_dataset(file, "class_names")).tobytes())
     if not isinstance(names, list) or list(map(type, names)) != [str] * n_classes:
         raise ValueError(f"/class_names is not a list of {n_classes} texts in JSON, as bytes")
     return tuple(names)
@@ -231,12 +181,10 @@ def _class_names(file: h5py.File, n_classes: int) -> tuple[str, ...]:
 def _label_counts(file: h5py.File, n_classes: int) -> np.ndarray | None:
     if "label_counts" not in file:
         return None
-    stored = _dataset(file, "label_counts")
-    right = stored.dtype.kind in "iu" and stored.shape == (n_classes,)
-    found = hdf5.whole(stored).astype(np.int64) if right else np.array([-1])
-    if found.min(initial=0) < 0:
+    found = hdf5.whole(_dataset(file, "label_counts"))
+    if found.dtype.kind not in "iu" or found.shape != (n_classes,) or found.min(initial=0) < 0:
         raise ValueError(f"/label_counts is not {n_classes} whole numbers from 0 on")
-    return found
+    return found.astype(np.int64)
 
 
 def _counts(file: h5py.File, split: str, task: str, n_classes: int) -> np.ndarray:
@@ -266,13 +214,12 @@ def _counts(file: h5py.File, split: str, task: str, n_classes: int) -> np.ndarra
 
 def _form(x: h5py.Dataset) -> tuple[tuple[int, ...], str, int]:
     """Shape of a sample, type and divisor of x."""
-    if x.dtype.name not in STORED:
-        raise ValueError(f"{x.name} is {x.dtype}; allowed: {', '.join(STORED)}")
     divisor = _attribute(x, "divisor", int, 1)
-    if not 1 <= divisor <= LARGEST_DIVISOR:
-        raise ValueError(f"the divisor of {x.name} is {divisor}, not from 1 to {LARGEST_DIVISOR}")
-    if 0 in x.shape[1:]:
-        raise ValueError(f"{x.name} has the shape {x.shape}: a sample has no number")
+    if x.dtype.name not in STORED or 0 in x.shape[1:] or not 1 <= divisor <= LARGEST_DIVISOR:
+        raise ValueError(
+            f"{x.name} is {x.dtype} of shape {x.shape} over {divisor}; it must be {STORED}, with a "
+            f"number in each sample, over 1 to {LARGEST_DIVISOR}"
+        )
     return tuple(map(int, x.shape[1:])), x.dtype.name, divisor
 
 
@@ -294,7 +241,7 @@ def _attribute(owner: Any, name: str, kind: type, default: Any = None) -> Any:
 def write(
     path: Path, contents: Contents, blocks: Iterable[Shards], options: Mapping[str, Any]
 ) -> None:
-    """Write the shards of all clients to a federated file, which replaces one of the same name."""
+    """Write the shards of all clients, in their order, to a file, which replaces one there."""
     try:
         # Two jobs may make the same file at once. This format has checksums of all that HDF5
         # itself needs to find the rows.
@@ -303,12 +250,8 @@ def write(
             h5py.File(partial, "w", libver=("v108", "v108")) as file,
         ):
             _lay_out(file, contents, options)
-            done = 0
             for block in blocks:
-                _append(file, contents, block, done)
-                done += len(block.client_ids)
-            if done != contents.description.n_clients:
-                raise ValueError(f"expected {contents.description.n_clients} clients, got {done}")
+                _append(file, contents, block)
     except (OSError, RuntimeError) as error:
         if not (isinstance(error, OSError) or "errno" in str(error)):
             raise  # not of HDF5, but of what makes the blocks
@@ -345,75 +288,29 @@ def _set_text(file: h5py.File, name: str, text: str) -> None:
     file.attrs.create(name, text, dtype=form)
 
 
-def _append(file: h5py.File, contents: Contents, block: Shards, done: int) -> None:
-    clients = np.arange(done, done + len(block.client_ids))
-    if not np.array_equal(block.client_ids, clients):
-        raise ValueError(f"expected the clients from {done} on, got {block.client_ids}")
+def _append(file: h5py.File, contents: Contents, block: Shards) -> None:
+    first, last = block.client_ids[[0, -1]]
     for split in SPLITS:
-        rows = slice(*contents.offsets(split)[[done, done + len(clients)]])
+        rows = slice(*contents.offsets(split)[[first, last + 1]])
         shard = getattr(block, split)
         file[f"{split}/x"][rows] = shard.x.numpy()
         if shard.y.numel():
             file[f"{split}/y"][rows] = shard.y.numpy()
 
 
-# Bytes of x that are held at once, if no client has more.
-BLOCK = 256 << 20
-
-
-def make(
-    name: str,
-    component: Callable[..., Dataset],
-    n_clients: int,
-    seed: int,
-    values: Mapping[str, Any],
-    dtype: str,
-    output: Path,
-    say: Callable[[str], None],
-) -> str:
-    """Write the file."""
-    check_memory(8.0 * n_clients, f"--clients is {n_clients}, which")
-    with enough_memory(f"the data set {name} with such options"):
-        dataset = component(n_clients, seed, Alone(), **values)
-    for line in dataset.remarks():
-        say(line)
-    contents, stored = _to_store(dataset, values, seed, dtype)
-    blocks = _blocks(dataset, contents, stored, show=sys.stderr.isatty())
-    write(output, contents, blocks, {"dataset": name, **values})
-    about = contents.description
-    return (
-        f"{output}: {n_clients} clients of {one_line(about.source, 200)}, "
-        f"{about.n_train.sum()} training, {about.n_val.sum()} validation and "
-        f"{about.n_test.sum()} test samples, {output.stat().st_size / 1e6:.1f} MB"
-    )
-
-
-def _to_store(
-    dataset: Dataset, values: Mapping[str, Any], seed: int, dtype: str
-) -> tuple[Contents, torch.dtype]:
-    """What the file will hold, and the type in which x is loaded for it."""
+def make(dataset: Dataset, output: Path, options: Mapping[str, Any], seed: int, dtype: str) -> None:
+    """Write what ``dataset`` holds, made with ``options``, to a federated file."""
+    about = dataset.description
     stored = "uint8" if dataset.divisor > 1 or dataset.is_uint8 else dtype
-    partition = str(values.get("partition", "natural"))
+    partition = str(options.get("partition", "natural"))
     made_by = seed if dataset.seed is None else dataset.seed
-    contents = Contents(dataset.description, partition, made_by, stored, dataset.divisor)
-    return contents, getattr(torch, stored)
-
-
-def _blocks(
-    dataset: Dataset, contents: Contents, dtype: torch.dtype, show: bool
-) -> Iterator[Shards]:
-    about = contents.description
-    samples = about.n_train + about.n_val + about.n_test
-    largest = int(samples.argmax())
+    contents = Contents(about, partition, made_by, stored, dataset.divisor)
+    row = math.prod(about.input_shape) * np.dtype(stored).itemsize
+    sizes = (about.n_train + about.n_val + about.n_test) * row
     check_memory(
-        float(samples[largest]) * math.prod(about.input_shape) * dtype.itemsize,
-        f"client {largest} has {samples[largest]} samples of shape {about.input_shape}, which",
+        float(sizes.max()), f"client {sizes.argmax()}, of samples of shape {about.input_shape},"
     )
-    sizes = samples * math.prod(about.input_shape)
-    block = np.cumsum(sizes * dtype.itemsize) // BLOCK
-    for clients in np.split(np.arange(len(block)), np.flatnonzero(np.diff(block)) + 1):
-        if show:
-            print(f"\r{clients[0]} of {len(block)} clients", end="", file=sys.stderr, flush=True)
-        yield dataset.load(clients, dtype)
-    if show:
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
+    block = np.cumsum(sizes) // BLOCK
+    groups = np.split(np.arange(len(block)), np.flatnonzero(np.diff(block)) + 1)
+    shards = (dataset.load(clients, getattr(torch, stored)) for clients in groups)
+    write(output, contents, shards, options)

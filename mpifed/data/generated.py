@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
@@ -21,7 +20,6 @@ from mpifed.data.base import (
     same_for_all,
 )
 from mpifed.errors import InputError, RunError
-from mpifed.io.memory import check_memory
 from mpifed.watchdog import heartbeat
 
 # Batches after which samples of a kind are given up that has not turned up often enough.
@@ -76,12 +74,6 @@ def alike(
     task: Task,
 ) -> Description:
     """Return the description of clients that all have the same number of samples."""
-    most, name = max(zip(counts, ("n_train", "n_val", "n_test"), strict=True))
-    numbers = math.prod(input_shape) + (0 if task == "unlabelled" else n_classes)
-    check_memory(
-        4.0 * numbers * sum(counts),
-        f"data.{name} is {most}, which for one client, with samples of shape {input_shape},",
-    )
     n_train, n_val, n_test = (same_for_all(count, n_clients) for count in counts)
     return Description(source, input_shape, n_classes, n_train, n_val, n_test, task)
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import logging
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from mpifed.errors import InputError
-from mpifed.io.memory import check_memory
 
 # Passes over the clusters that bring prices close to those of an assignment, at most.
 MOST_SWEEPS = 20
@@ -153,12 +151,6 @@ STARTS = 4
 MOST_STEPS = 100
 
 
-# Points times squared clusters above which the log says what takes long.
-REPORTED = 1e8
-
-log = logging.getLogger("mpifed")
-
-
 @dataclass(frozen=True)
 class Clusters:
     """Points in clusters whose sizes differ by at most one."""
@@ -182,14 +174,8 @@ def equal_clusters(
             f"clients is {n_clusters}, but {len(points)} samples are enough for at most "
             f"{len(points)} clusters"
         )
-    check_memory(
-        16.0 * len(points) * n_clusters,
-        f"clients is {n_clusters}, which for k-means of {len(points)} samples",
-    )
     if solver == "package":
         return _by_package(points, n_clusters, rng)
-    if len(points) * n_clusters**2 > REPORTED:
-        log.info(f"k-means of {len(points)} samples into {n_clusters} clusters of equal size")
     found = [kmeans(points, n_clusters, rng) for _ in range(STARTS)]
     return min(found, key=lambda clusters: clusters.inertia)
 
@@ -224,8 +210,7 @@ def _by_package(points: np.ndarray, n_clusters: int, rng: np.random.Generator) -
         from k_means_constrained import KMeansConstrained
     except ImportError as error:
         raise InputError(
-            "data.kmeans_solver is 'package', but k-means-constrained cannot be imported "
-            f"({error}): pip install k-means-constrained; allowed without it: own"
+            f"data.kmeans_solver is 'package', but {error}: pip install k-means-constrained"
         ) from None
     smallest, larger = divmod(len(points), n_clusters)
     model: Any = KMeansConstrained(
@@ -287,10 +272,6 @@ def equal_parts(
     few = len(points) * n_clusters**2 <= LARGE or len(points) < n_clusters
     if solver == "package" or few:
         return equal_clusters(points, n_clusters, rng, solver).owner
-    log.info(
-        f"k-means of {len(points)} samples into {n_clusters} clusters of equal size, which are "
-        f"many: {BRANCHES} first, each of them into {BRANCHES} again, and so on"
-    )
     smallest, larger = divmod(len(points), n_clusters)
     owner = np.empty(len(points), np.int64)
     sizes = smallest + (np.arange(n_clusters) < larger)

@@ -22,15 +22,14 @@ from mpifed.data.partitions import (
     MinSamples,
     Spread,
     share_of,
-    split_60_20_20,
     split_in_order,
 )
 from mpifed.data.partitions import partition as deal_by
-from mpifed.errors import InputError, closest
+from mpifed.errors import InputError
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 
-# Samples that are sent at once.
+# Samples that are sent at once, at most.
 PIECE = 4096
 
 
@@ -67,23 +66,15 @@ class Source:
 
 Three = tuple[np.ndarray, np.ndarray, np.ndarray]
 
+# The numbers of each client's training, validation and test samples, in their order.
+Dealt = Sequence[Three | tuple[range, range, range]]
 
-@dataclass(frozen=True)
-class Dealt:
-    """The numbers of each client's training, validation and test samples, in their order."""
 
-    parts: Sequence[Three | tuple[range, range, range]]
-
-    def counts(self) -> Three:
-        """Return training, validation and test samples of each client, int64 (n_clients,) each."""
-        sizes = np.array([[len(rows) for rows in part] for part in self.parts], np.int64)
-        n_train, n_val, n_test = sizes.T.copy()
-        return n_train, n_val, n_test
-
-    def split(self, client: int) -> Three:
-        """Return the numbers of a client's samples, int64."""
-        train, val, test = map(np.asarray, self.parts[client])
-        return train, val, test
+def counts_of(dealt: Dealt) -> Three:
+    """Return training, validation and test samples of each client, int64 (n_clients,) each."""
+    sizes = np.array([[len(rows) for rows in parts] for parts in dealt], np.int64)
+    n_train, n_val, n_test = sizes.T.copy()
+    return n_train, n_val, n_test
 
 
 class PooledDataset(Dataset):
@@ -104,7 +95,7 @@ class PooledDataset(Dataset):
         self._pool, self._dealt, label_counts, self._remarks = agreed(communicator, found)
         pool = self._pool
         self.description = Description(
-            *(pool.source, pool.input_shape, pool.n_classes, *self._dealt.counts()),
+            *(pool.source, pool.input_shape, pool.n_classes, *counts_of(self._dealt)),
             task=pool.task,
             class_names=pool.class_names,
             label_counts=label_counts,
@@ -140,7 +131,7 @@ class PooledDataset(Dataset):
 
     def _order(self, client_ids: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
         """The clients' samples, all training, then validation, then test, and the offsets."""
-        parts = [self._dealt.split(int(client)) for client in client_ids]
+        parts = [tuple(map(np.asarray, self._dealt[client])) for client in client_ids]
         order, offsets = [np.zeros(0, np.int64)], []
         for which in range(3):
             order.extend(part[which] for part in parts)
@@ -151,49 +142,33 @@ class PooledDataset(Dataset):
     def _send(self, orders: list[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Send every rank its samples, piece by piece; yield this rank's and their places."""
         assert self._source is not None
-        wanted = [dict(_places(order)) for order in orders]
+        sorts = [np.argsort(order, kind="stable") for order in orders]
         first = 0
-        for piece in _regrouped(self._source.pieces()):
-            for rank, places_by_piece in enumerate(wanted):
-                places = places_by_piece.get(first)
-                if places is None:
-                    continue
-                samples = piece[orders[rank][places] - first]
+        for piece in _cut(self._source.pieces()):
+            for rank, (order, by_sample) in enumerate(zip(orders, sorts, strict=True)):
+                bounds = np.searchsorted(order, (first, first + len(piece)), sorter=by_sample)
+                places = by_sample[slice(*bounds)]
+                samples = piece[order[places] - first]
                 if rank == self._communicator.rank:
                     yield places, samples
-                else:
+                elif len(places):
+                    self._communicator.send(np.array([len(places)]), rank)
                     self._communicator.send(samples, rank)
             first += len(piece)
 
     def _receive(self, order: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for _, places in _places(order):
-            shape = (len(places), *self._pool.input_shape)
-            yield places, self._communicator.receive(shape, np.dtype(self._pool.stored), 0)
+        by_sample, done = np.argsort(order, kind="stable"), 0
+        while done < len(order):
+            count = int(self._communicator.receive((1,), np.int64, 0)[0])
+            shape = (count, *self._pool.input_shape)
+            samples = self._communicator.receive(shape, np.dtype(self._pool.stored), 0)
+            yield by_sample[done : done + count], samples
+            done += count
 
 
-def _places(order: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """For each piece that matters: its first sample, and which of ``order`` it has."""
-    by_sample = np.argsort(order, kind="stable")
-    piece = order[by_sample] // PIECE
-    for places in np.split(by_sample, np.flatnonzero(np.diff(piece)) + 1):
-        if len(places):
-            yield int(order[places[0]]) // PIECE * PIECE, places
-
-
-def _regrouped(arrays: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """The rows of all arrays, ``PIECE`` at a time."""
-    waiting: list[np.ndarray] = []
-    held = 0
+def _cut(arrays: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
     for array in arrays:
-        waiting.append(array)
-        held += len(array)
-        if held >= PIECE:
-            rows = np.concatenate(waiting)
-            whole = held - held % PIECE
-            yield from np.split(rows[:whole], range(PIECE, whole, PIECE))
-            waiting, held = [rows[whole:]], held - whole
-    if held:
-        yield np.concatenate(waiting)
+        yield from np.split(array, range(PIECE, len(array), PIECE))
 
 
 def in_file_order(indices: list[np.ndarray], seed: int, test_fraction: float) -> Dealt:
@@ -204,7 +179,7 @@ def in_file_order(indices: list[np.ndarray], seed: int, test_fraction: float) ->
         tested = np.zeros(len(own), bool)
         tested[stream(seed, "split", client=client).permutation(len(own))[:n_test]] = True
         parts.append((own[~tested], own[:0], own[tested]))
-    return Dealt(parts)
+    return parts
 
 
 Name = Literal["contiguous", "dirichlet", "iid", "pathological", "quantity_skew"]
@@ -290,11 +265,6 @@ class DealtDataset(PooledDataset):
 
         super().__init__(communicator, deal)
         self._angles = angles(n_clients, self.seed, rotations, rotation_spread)
-        if n_clients < len(rotations or ()):
-            self._remarks += (
-                f"data.rotations has {len(rotations or ())} angles, but there are {n_clients} "
-                "clients, so that some angles are not used",
-            )
         if self._angles is not None and len(self._pool.input_shape) < 2:
             raise InputError(
                 f"data.rotations and data.rotation_spread turn pictures, but a sample of "
@@ -327,21 +297,18 @@ class DealtDataset(PooledDataset):
 def _given(source: Source, name: str) -> np.ndarray:
     """What the partition ``name`` deals by."""
     pool = source.pool
-    labels = pool.labels if pool.task == "classification" else None
-    known = {
-        # These only count samples.
-        **dict.fromkeys(("contiguous", "iid", "quantity_skew"), pool.labels),
-        **dict.fromkeys(("dirichlet", "pathological"), labels),
-        "natural": source.owner,
-        "pachinko": None if source.coarse is None else np.stack([source.coarse, pool.labels], 1),
-    }
-    given = known.get(name)
+    given: np.ndarray | None = pool.labels  # of which contiguous, iid, quantity_skew only count
+    if name in ("dirichlet", "pathological") and pool.task != "classification":
+        given = None
+    elif name == "natural":
+        given = source.owner
+    elif name == "pachinko":
+        given = None if source.coarse is None else np.stack([source.coarse, pool.labels], 1)
     if given is None:
-        allowed = [each for each in known if known[each] is not None]
         lacks = {"natural": "sources", "pachinko": "coarse labels"}.get(name, "labels")
         raise InputError(
             f"data.partition is '{name}', but '{pool.source}' has no {lacks} to deal by; "
-            f"{closest(name, allowed)}"
+            "data.partition=iid deals at random"
         )
     return given
 
@@ -351,20 +318,16 @@ def _split(source: Source, indices: list[np.ndarray], seed: int, parts: Parts | 
     if parts is None:
         parts = "in_order" if source.is_text else "60_20_20"
     if parts == "60_20_20":
-        return Dealt(
-            [
-                split_60_20_20(own, stream(seed, "split", client=client))
-                for client, own in enumerate(indices)
-            ]
-        )
+        shuffled = (stream(seed, "split", client=c).permutation(o) for c, o in enumerate(indices))
+        return [split_in_order(own) for own in shuffled]
     if parts == "in_order":
-        return Dealt([split_in_order(own) for own in indices])
+        return [split_in_order(own) for own in indices]
     said = f"data.split is 'published', but '{source.pool.source}' has"
     if source.is_test is None:
         raise InputError(f"{said} no published test part; allowed: 60_20_20, in_order")
     tested = [source.is_test[own] for own in indices]
-    dealt = Dealt([(own[~t], own[:0], own[t]) for own, t in zip(indices, tested, strict=True)])
-    n_train, _, n_test = dealt.counts()
+    dealt = [(own[~t], own[:0], own[t]) for own, t in zip(indices, tested, strict=True)]
+    n_train, _, n_test = counts_of(dealt)
     for count, what in ((n_train, "training"), (n_test, "test")):
         if count.min() < 1:
             raise InputError(
@@ -378,7 +341,7 @@ def _label_counts(source: Source, dealt: Dealt) -> np.ndarray | None:
     """How often each character of a text is a training label; None for other data."""
     if not source.is_text:
         return None
-    trained = np.concatenate([train for train, *_ in dealt.parts])
+    trained = np.concatenate([train for train, *_ in dealt])
     return np.bincount(source.pool.labels[trained], minlength=source.pool.n_classes)
 
 

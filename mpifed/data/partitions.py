@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
+from numpy.random import Generator
 
 from mpifed.components.schema import options_of
 from mpifed.data.kmeans import Solver, equal_parts
@@ -46,22 +46,15 @@ def check_enough(n_samples: int, n_clients: int, min_samples: int) -> None:
 def fill_up(counts: np.ndarray, min_samples: int) -> None:
     """Move samples in ``counts`` (clients, labels) until no client is below ``min_samples``."""
     totals = counts.sum(axis=1)
-    donors = [(-int(total), client) for client, total in enumerate(totals) if total > min_samples]
-    heapq.heapify(donors)
     for client in np.flatnonzero(totals < min_samples):
         while totals[client] < min_samples:
-            _, donor = heapq.heappop(donors)
-            label = counts[donor].argmax()
-            counts[donor, label] -= 1
-            counts[client, label] += 1
-            totals[donor] -= 1
-            totals[client] += 1
-            if totals[donor] > min_samples:
-                heapq.heappush(donors, (-int(totals[donor]), donor))
+            donor = totals.argmax()
+            counts[[donor, client], counts[donor].argmax()] += (-1, 1)
+            totals[[donor, client]] += (-1, 1)
 
 
 def deal(
-    labels: np.ndarray, classes: np.ndarray, counts: np.ndarray, rng: np.random.Generator
+    labels: np.ndarray, classes: np.ndarray, counts: np.ndarray, rng: Generator
 ) -> list[np.ndarray]:
     """Give clients random samples of each label, as many as ``counts`` (clients, labels) says."""
     n_clients = len(counts)
@@ -84,7 +77,7 @@ Classes = Annotated[int, Ge(1)]
 def pathological(
     labels: np.ndarray,
     n_clients: int,
-    rng: np.random.Generator,
+    rng: Generator,
     *,
     min_samples: MinSamples = FEWEST,
     classes_per_client: Classes = 2,
@@ -104,41 +97,26 @@ def _shards_of(
     classes: np.ndarray, sizes: np.ndarray, n_clients: int, each: int, smallest: int
 ) -> np.ndarray:
     """Shards of each label: ``n_clients * each`` in all, none below ``smallest`` samples."""
-    if each > len(classes):
+    fewest = -(-len(classes) // n_clients)
+    if not fewest <= each <= len(classes):
         raise InputError(
-            f"data.classes_per_client is {each}, but the data have only {len(classes)} labels"
-        )
-    if n_clients * each < len(classes):
-        raise InputError(
-            f"data.classes_per_client is {each}, with which {n_clients} clients cannot hold all "
-            f"{len(classes)} labels; it must be at least {-(-len(classes) // n_clients)}"
+            f"data.classes_per_client is {each}; for {n_clients} clients to hold {len(classes)} "
+            f"labels it must be at least {fewest} and at most {len(classes)}"
         )
     most = np.minimum(sizes // smallest, n_clients)
-    if most.min() < 1:
-        short = most.argmin()
-        raise InputError(
-            f"data.partition is 'pathological', but label {classes[short]} has only {sizes[short]} "
-            f"samples; data.min_samples and data.classes_per_client ask for {smallest}"
-        )
-    if most.sum() < n_clients * each:
+    if most.min() < 1 or most.sum() < n_clients * each:
         raise InputError(
             f"clients is {n_clients}, but the data give at most {most.sum() // each} clients of "
-            f"{each} labels with {smallest} samples (data.classes_per_client, data.min_samples)"
+            f"{each} labels with {smallest} samples, and of each label at least "
+            f"{sizes.min() // smallest} (data.classes_per_client, data.min_samples)"
         )
     shards = np.ones(len(classes), np.int64)
-    queue = [(-size / 2, label) for label, size in enumerate(sizes) if most[label] > 1]
-    heapq.heapify(queue)
     for _ in range(n_clients * each - len(classes)):
-        _, label = heapq.heappop(queue)
-        shards[label] += 1
-        if shards[label] < most[label]:
-            heapq.heappush(queue, (-sizes[label] / (shards[label] + 1), label))
+        shards[np.where(shards < most, sizes / (shards + 1), -1).argmax()] += 1
     return shards
 
 
-def _hand_out(
-    shards: np.ndarray, n_clients: int, each: int, rng: np.random.Generator
-) -> np.ndarray:
+def _hand_out(shards: np.ndarray, n_clients: int, each: int, rng: Generator) -> np.ndarray:
     """Which client gets a shard of which label: bool (clients, labels), ``each`` True a row."""
     left = shards.copy()
     holds = np.zeros((n_clients, len(shards)), bool)
@@ -156,7 +134,7 @@ def _hand_out(
 def pachinko(
     pairs: np.ndarray,
     n_clients: int,
-    rng: np.random.Generator,
+    rng: Generator,
     *,
     min_samples: MinSamples = FEWEST,
     pachinko_alpha: Alpha = 0.4,
@@ -178,7 +156,7 @@ def pachinko(
     return deal(leaf_of.reshape(-1), np.arange(len(leaves)), counts, rng)
 
 
-def _log_gamma(size: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
+def _log_gamma(size: int, alpha: float, rng: Generator) -> np.ndarray:
     """Logarithms of Gamma(alpha, 1) draws, which normalised are ~ Dir(alpha); float64 (size,)."""
     larger = np.log(rng.standard_gamma(alpha + 1, size))
     return larger + np.log1p(-rng.random(size)) / alpha
@@ -190,7 +168,7 @@ def _draw(
     fine: np.ndarray,
     branch: np.ndarray,
     left: np.ndarray,
-    rng: np.random.Generator,
+    rng: Generator,
 ) -> np.ndarray:
     """How many samples of each leaf one client draws, of those ``left``; int64 (leaves,)."""
     taken = np.zeros(len(branch), np.int64)
@@ -234,7 +212,7 @@ Spread = Annotated[float, Ge(0), Le(20)]
 def quantity_skew(
     labels: np.ndarray,
     n_clients: int,
-    rng: np.random.Generator,
+    rng: Generator,
     *,
     min_samples: MinSamples = FEWEST,
     quantity_law: Law = "dirichlet",
@@ -271,25 +249,19 @@ Choose = Literal["random", "first", "largest"]
 def natural(
     owner: np.ndarray,
     n_clients: int,
-    rng: np.random.Generator,
+    rng: Generator,
     *,
     min_samples: MinSamples = FEWEST,
     choose: Choose = "random",
 ) -> list[np.ndarray]:
     """Give each client all samples of one source."""
     sources = chosen(np.bincount(owner), n_clients, rng, min_samples, choose)
-    by_source = np.argsort(owner, kind="stable")
-    starts = np.searchsorted(owner[by_source], sources)
-    ends = np.searchsorted(owner[by_source], sources, side="right")
-    return [by_source[start:end] for start, end in zip(starts, ends, strict=True)]
+    of_sources = grouped(owner, int(owner.max()) + 1)
+    return [of_sources[source] for source in sources]
 
 
 def chosen(
-    sizes: np.ndarray,
-    n_clients: int,
-    rng: np.random.Generator,
-    min_samples: int,
-    choose: Choose,
+    sizes: np.ndarray, n_clients: int, rng: Generator, min_samples: int, choose: Choose
 ) -> np.ndarray:
     """Return the sources that become clients, int64 (n_clients,), ascending."""
     enough = np.flatnonzero(sizes >= min_samples)
@@ -309,11 +281,7 @@ ContiguousRule = Literal["floor", "array_split"]
 
 
 def iid(
-    labels: np.ndarray,
-    n_clients: int,
-    rng: np.random.Generator,
-    *,
-    min_samples: MinSamples = FEWEST,
+    labels: np.ndarray, n_clients: int, rng: Generator, *, min_samples: MinSamples = FEWEST
 ) -> list[np.ndarray]:
     """Deal all samples in random order; sizes differ by at most one."""
     check_enough(len(labels), n_clients, min_samples)
@@ -325,7 +293,7 @@ def iid(
 def dirichlet(
     labels: np.ndarray,
     n_clients: int,
-    rng: np.random.Generator,
+    rng: Generator,
     *,
     min_samples: MinSamples = FEWEST,
     dirichlet_alpha: Alpha = 0.4,
@@ -342,7 +310,7 @@ def dirichlet(
 def contiguous(
     labels: np.ndarray,
     n_clients: int,
-    rng: np.random.Generator,
+    rng: Generator,
     *,
     min_samples: MinSamples = FEWEST,
     contiguous_rule: ContiguousRule = "floor",
@@ -360,7 +328,7 @@ def contiguous(
 def kmeans(
     points: np.ndarray,
     n_clients: int,
-    rng: np.random.Generator,
+    rng: Generator,
     *,
     min_samples: MinSamples = FEWEST,
     kmeans_solver: Solver = "own",
@@ -373,24 +341,12 @@ def kmeans(
     return grouped(equal_parts(points, n_clients, rng, kmeans_solver), n_clients)
 
 
-PARTITIONS: dict[str, Callable[..., list[np.ndarray]]] = {
-    "contiguous": contiguous,
-    "dirichlet": dirichlet,
-    "iid": iid,
-    "kmeans": kmeans,
-    "natural": natural,
-    "pachinko": pachinko,
-    "pathological": pathological,
-    "quantity_skew": quantity_skew,
-}
+ALL = contiguous, dirichlet, iid, kmeans, natural, pachinko, pathological, quantity_skew
+PARTITIONS: dict[str, Callable[..., list[np.ndarray]]] = {each.__name__: each for each in ALL}
 
 
 def partition(
-    name: str,
-    given: np.ndarray,
-    n_clients: int,
-    rng: np.random.Generator,
-    options: Mapping[str, Any],
+    name: str, given: np.ndarray, n_clients: int, rng: Generator, options: Mapping[str, Any]
 ) -> list[np.ndarray]:
     """Return each client's samples, ascending, by what the partition deals by (labels, points,
     sources, ...) and those of ``options`` that it takes.
@@ -400,22 +356,9 @@ def partition(
     return function(given, n_clients, rng, **taken)
 
 
-def counts_60_20_20(n_samples: int) -> tuple[int, int, int]:
-    """Return training, validation and test samples out of ``n_samples``, at least 2."""
-    fifth = (2 * n_samples + 5) // 10
-    n_test = max(fifth, 1)
-    return n_samples - fifth - n_test, fifth, n_test
-
-
 def split_in_order(own: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut one client's samples into training, validation and test samples."""
-    n_train, n_val, _ = counts_60_20_20(len(own))
-    train, val, test = np.split(own, [n_train, n_train + n_val])
+    """Cut one client's samples, at least 2, into 60 % training, 20 % validation and 20 % test."""
+    fifth = (2 * len(own) + 5) // 10
+    n_train = len(own) - fifth - max(fifth, 1)
+    train, val, test = np.split(own, [n_train, n_train + fifth])
     return train, val, test
-
-
-def split_60_20_20(
-    own: np.ndarray, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut one client's samples, in random order, as ``split_in_order`` does."""
-    return split_in_order(rng.permutation(own))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,9 +20,6 @@ MOST_GUESSED, MOST_LABELS = 1000, 1 << 20
 
 # Above it not all whole numbers are numbers of double precision.
 MOST_EXACT = 2.0**53
-
-# Labels that a line of the log shows.
-SHOWN = 5
 
 OwnTask = Literal["auto", "classification", "sequence", "multi_label", "regression", "unlabelled"]
 
@@ -73,14 +70,10 @@ class OwnDataset(GroupedDataset):
     ) -> None:
         def find() -> Source:
             said, name, columns = read()
-            if columns.client is None and partition == "natural":
-                raise InputError(
-                    "data.partition is 'natural', but no client of each sample is given "
-                    "(data.client)"
-                )
-            source = source_of(said, name, columns, task, divisor)
-            unread = tuple(_unread(columns, partition, split))
-            return replace(source, remarks=(*source.remarks, *unread))
+            try:
+                return source_of(name, columns, task, divisor)
+            except InputError as error:
+                raise InputError(f"{said} {error}") from None
 
         options["partition"], options["split"] = partition or "iid", split
         super().__init__(find, *run, **options)
@@ -95,20 +88,6 @@ class OwnDataset(GroupedDataset):
         return {**options, **{name: options.get(name) or own[name] for name in own}}
 
 
-def _unread(columns: Columns, partition: str | None, split: str | None) -> Iterator[str]:
-    """Lines for the log about columns that the options make no use of."""
-    if columns.client is not None and partition != "natural":
-        yield (
-            f"data.partition={partition} deals samples without regard to the clients that are "
-            "given; data.partition=natural deals by them"
-        )
-    if columns.is_test is not None and split != "published":
-        yield (
-            f"data.split={split} mixes samples marked for testing with the others; "
-            "data.split=published tests on them"
-        )
-
-
 def check_columns(path: Path, there: Iterable[str], wanted: Mapping[str, str | None]) -> None:
     """Raise ``InputError`` where an option names a column that a file does not have."""
     for option, name in wanted.items():
@@ -119,35 +98,26 @@ def check_columns(path: Path, there: Iterable[str], wanted: Mapping[str, str | N
             )
 
 
-def source_of(
-    said: str, name: str, columns: Columns, task: OwnTask, divisor: int | None = None
-) -> Source:
+def source_of(name: str, columns: Columns, task: OwnTask, divisor: int | None = None) -> Source:
     """Return checked columns as a source."""
-    x = _inputs(said, columns.x)
+    x = _inputs(columns.x)
     for column, what in (
         (columns.y, "targets"),
         (columns.client, "clients"),
         (columns.is_test, "marks of test samples"),
     ):
-        if column is not None and (column.ndim < 1 or len(column) != len(x)):
-            raise InputError(
-                f"{said} x has {len(x)} samples, but {what} have the shape {column.shape}"
-            )
-    targets = read_targets(said, columns, task)
+        if column is not None and column.shape[:1] != x.shape[:1]:
+            raise InputError(f"x has {len(x)} samples, but {what} have the shape {column.shape}")
+    (found, values, n_classes, class_names), remarks = read_targets(columns, task)
     pool = Pool(
-        *(name, targets.values, targets.n_classes, x.shape[1:], x.dtype.name),
-        *(divisor or columns.divisor or 1, targets.task, targets.class_names),
+        *(name, values, n_classes, x.shape[1:], x.dtype.name, divisor or columns.divisor or 1),
+        *(found, class_names),
     )
-    owner, is_test, remarks = None, columns.is_test, targets.remarks
-    if columns.client is not None:
-        owner = numbered(said, columns.client, "client")[1]
+    owner = None if columns.client is None else numbered(columns.client, "client")[1]
+    is_test = columns.is_test
     if is_test is not None:
-        if (
-            is_test.ndim != 1
-            or is_test.dtype.kind not in "biuf"
-            or not np.isin(is_test, (0, 1)).all()
-        ):
-            raise InputError(f"{said} marks of test samples must be 0 or 1, one for each sample")
+        if is_test.ndim != 1 or not np.isin(is_test, (0, 1)).all():
+            raise InputError("marks of test samples must be 0 or 1, one for each sample")
         is_test = is_test.astype(bool)
     if (divisor or columns.divisor) is None and x.dtype == np.uint8 and x.max() > 1:
         remarks += (
@@ -157,11 +127,11 @@ def source_of(
     return Source(pool, lambda: [x], owner, is_test=is_test, remarks=remarks)
 
 
-def _inputs(said: str, x: np.ndarray) -> np.ndarray:
+def _inputs(x: np.ndarray) -> np.ndarray:
     """x in a type that is stored: bytes, float32 or float64."""
     if x.dtype.kind not in "biuf" or x.ndim < 2 or x.size == 0:
         raise InputError(
-            f"{said} x is {one_line(str(x.dtype), 40)} of shape {x.shape}; it must hold numbers, "
+            f"x is {one_line(str(x.dtype), 40)} of shape {x.shape}; it must hold numbers, "
             "(samples, features) or (samples, ...), with a sample at least"
         )
     if x.dtype.kind != "f":
@@ -169,126 +139,94 @@ def _inputs(said: str, x: np.ndarray) -> np.ndarray:
     x = x.astype(np.float32 if x.dtype.itemsize <= 4 else np.float64, copy=False)
     finite = np.isfinite(x).reshape(len(x), -1).all(axis=1)
     if not finite.all():
-        raise InputError(f"{said} x of sample {finite.argmin()} has a value that is not finite")
+        raise InputError(f"x of sample {finite.argmin()} has a value that is not finite")
     return x
 
 
-@dataclass(frozen=True)
-class Targets:
-    """Targets as ``Split.y`` holds them."""
-
-    task: Task
-    values: np.ndarray
-    n_classes: int
-    class_names: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
+# The task of targets, their values as ``Split.y`` holds them, how many classes, and their names.
+Targets = tuple[Task, np.ndarray, int, tuple[str, ...]]
 
 
-def read_targets(said: str, columns: Columns, task: OwnTask) -> Targets:
-    """Return checked targets, with a remark on what ``auto`` has guessed."""
+def read_targets(columns: Columns, task: OwnTask) -> tuple[Targets, tuple[str, ...]]:
+    """Return checked targets, and a remark on what ``auto`` has guessed."""
     if task != "auto":
-        return _of_task(said, columns, task)
-    guessed, reason = _guessed(said, columns.y)
-    found = _of_task(said, columns, guessed)
-    remark = f"data.task={guessed}, since {reason}"
-    if guessed == "classification":
-        shown = ", ".join(one_line(name, 20) for name in found.class_names[:SHOWN])
-        shown += ", ..." * (found.n_classes > SHOWN)
-        remark += f": {found.n_classes} labels"
-        remark += f" in their order ({shown})" * bool(found.class_names)
-        remark += "; data.task=regression predicts numbers" * ("texts" not in reason)
-    return replace(found, remarks=(remark, *found.remarks))
+        return _of_task(columns, task), ()
+    found = _of_task(columns, _guessed(columns.y))
+    return found, (f"data.task={found[0]} is guessed from the targets, with {found[2]} classes",)
 
 
-def _guessed(said: str, y: np.ndarray | None) -> tuple[Task, str]:
-    """The task, and why."""
+def _guessed(y: np.ndarray | None) -> Task:
     if y is None:
-        return "unlabelled", "there are no targets"
+        return "unlabelled"
     if y.dtype.kind not in "biuf":
-        return "classification", "targets are texts"
+        return "classification"
     if y.ndim == 2 and y.shape[1] > 1:
         if not np.isin(y, (0, 1)).all():
-            return "regression", f"targets have {y.shape[1]} columns that are not all 0 or 1"
+            return "regression"
         if _is_one_hot(y):
             raise InputError(
-                f"{said} targets are {y.shape[1]} columns with one 1 in each row: "
+                f"targets are {y.shape[1]} columns with one 1 in each row: "
                 "data.task=classification reads them as labels, data.task=multi_label as tags"
             )
-        return "multi_label", f"targets are 0 or 1 in {y.shape[1]} columns"
-    if not _is_whole(y):
-        return "regression", "targets are not all whole numbers"
-    if len(np.unique(y)) > MOST_GUESSED:
-        return "regression", f"targets are more than {MOST_GUESSED} different whole numbers"
-    return "classification", "targets are whole numbers"
+        return "multi_label"
+    are_labels = _is_whole(y) and len(np.unique(y)) <= MOST_GUESSED
+    return "classification" if are_labels else "regression"
 
 
-def _of_task(said: str, columns: Columns, task: Task) -> Targets:
+def _of_task(columns: Columns, task: Task) -> Targets:
     x_shape, y, names = columns.x.shape, columns.y, columns.class_names
     if task == "unlabelled":
-        return Targets(task, np.zeros((x_shape[0], 0)), 0)
+        return task, np.zeros((x_shape[0], 0)), 0, ()
     if y is None:
-        raise InputError(f"{said} there are no targets, but data.task is '{task}'")
+        raise InputError(f"there are no targets, but data.task is '{task}'")
     if task == "classification":
-        return _labels(said, y, names)
+        return _labels(y, names)
     if task == "sequence":
         if y.dtype.kind not in "biu" or y.shape != x_shape[:2] or y.min() < 0:
             raise InputError(
-                f"{said} targets are {one_line(str(y.dtype), 40)} of shape {y.shape}; data.task "
+                f"targets are {one_line(str(y.dtype), 40)} of shape {y.shape}; data.task "
                 f"'sequence' asks for whole numbers from 0 on of shape {x_shape[:2]}"
             )
         return _counted(task, y.astype(np.int64), names)
     y = y.reshape(len(y), -1) if y.ndim == 1 else y
-    if y.dtype.kind not in "biuf" or y.ndim != 2 or y.shape[1] < 1:
+    allowed = (0, 1) if task == "multi_label" else None
+    if (
+        y.dtype.kind not in "biuf"
+        or (y.ndim != 2 or y.shape[1] < 1)
+        or not (np.isfinite(y) if allowed is None else np.isin(y, allowed)).all()
+    ):
         raise InputError(
-            f"{said} targets are {one_line(str(y.dtype), 40)} of shape {y.shape}, not numbers "
-            f"(samples, targets) as for data.task '{task}'"
+            f"targets are {one_line(str(y.dtype), 40)} of shape {y.shape}; data.task '{task}' asks "
+            f"for {'finite numbers' if allowed is None else '0 or 1'}, (samples, targets)"
         )
     if task == "multi_label":
-        if not np.isin(y, (0, 1)).all():
-            raise InputError(f"{said} a target is neither 0 nor 1, but data.task is 'multi_label'")
-        return Targets(task, y.astype(np.uint8), y.shape[1], names)
-    if not np.isfinite(y).all():
-        raise InputError(f"{said} a target is not finite")
-    return Targets(task, y.astype(np.float64), y.shape[1])
+        return task, y.astype(np.uint8), y.shape[1], names
+    return task, y.astype(np.float64), y.shape[1], ()
 
 
-def _labels(said: str, y: np.ndarray, names: tuple[str, ...]) -> Targets:
+def _labels(y: np.ndarray, names: tuple[str, ...]) -> Targets:
     """Whole numbers from 0 on stay; other numbers and texts become the place in their order."""
     y = y.reshape(-1) if y.shape == (len(y), 1) else y
     if y.ndim == 2 and y.dtype.kind in "biuf" and _is_one_hot(y):
         y = y.argmax(axis=1)
-    if y.ndim != 1:
-        raise InputError(
-            f"{said} labels have the shape {y.shape}, not (samples,), and are not one-hot"
-        )
-    if y.dtype.kind in "biuf" and _is_whole(y) and 0 <= y.min() <= y.max() < MOST_LABELS:
+    if y.ndim == 1 and _is_whole(y) and 0 <= y.min() <= y.max() < MOST_LABELS:
         return _counted("classification", y.astype(np.int64), names)
-    values, places = numbered(said, y, "label")
+    values, places = numbered(y, "label")
     return _counted("classification", places, tuple(map(str, values.tolist())))
 
 
 def _counted(task: Task, labels: np.ndarray, names: tuple[str, ...]) -> Targets:
-    """Labels from 0 on, with a remark on those that never occur."""
+    """Labels from 0 on, at least two."""
     n_classes = max(int(labels.max()) + 1, len(names), 2)
-    absent = np.flatnonzero(np.bincount(labels.reshape(-1), minlength=n_classes) == 0)
-    remarks: tuple[str, ...] = ()
-    if len(absent):
-        shown = ", ".join(map(str, absent[:SHOWN])) + ", ..." * (len(absent) > SHOWN)
-        verb = "never occurs" if len(absent) == 1 else "never occur"
-        remarks = (
-            f"{len(absent)} of the {n_classes} labels {verb} ({shown}), but models have an output "
-            "for each",
-        )
-    return Targets(task, labels, n_classes, names if len(names) == n_classes else (), remarks)
+    return task, labels, n_classes, names if len(names) == n_classes else ()
 
 
-def numbered(said: str, values: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
+def numbered(values: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the distinct values in their order, and the place of each among them, int64."""
-    if values.dtype.kind == "O" and all(isinstance(value, str) for value in values.tolist()):
-        values = values.astype(str)
-    if values.ndim != 1 or not (values.dtype.kind in "biuU" or _is_whole(values)):
+    texts = values.dtype.kind == "O" and all(isinstance(each, str) for each in values.tolist())
+    if values.ndim != 1 or not (texts or values.dtype.kind in "biuU" or _is_whole(values)):
         raise InputError(
-            f"{said} each {what} must be a whole number or a text, in one row; they are "
+            f"each {what} must be a whole number or a text, in one row; they are "
             f"{one_line(str(values.dtype), 40)} of shape {values.shape}"
         )
     distinct, places = np.unique(values, return_inverse=True)

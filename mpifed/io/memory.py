@@ -28,11 +28,9 @@ def enough_memory(what: str) -> Iterator[None]:
     """Turn a failed allocation within the block into an ``InputError``."""
     try:
         yield
-    except (MemoryError, RuntimeError, ValueError, OverflowError) as error:
-        words = str(error).lower()
-        if isinstance(error, InputError) or not (
-            isinstance(error, (MemoryError, OverflowError)) or any(w in words for w in TOO_LARGE)
-        ):
+    except (MemoryError, OverflowError, RuntimeError, ValueError) as error:
+        foreseen = isinstance(error, (MemoryError, OverflowError))
+        if not foreseen and not any(words in str(error).lower() for words in TOO_LARGE):
             raise
         raise InputError(
             f"there is not enough memory for {what}: {one_line(str(error), 200)}"

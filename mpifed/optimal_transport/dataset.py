@@ -12,7 +12,6 @@ from annotated_types import Ge
 from mpifed.data.base import Description, Shards, agreed
 from mpifed.data.generated import GeneratedDataset
 from mpifed.data.kmeans import Solver, equal_parts
-from mpifed.io.memory import check_memory
 from mpifed.mpi.communicator import Communicator
 from mpifed.optimal_transport.benchmarks import Name, Variance, automatic, find_benchmark
 from mpifed.random import stream
@@ -59,13 +58,6 @@ class Transport(GeneratedDataset):
         seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed: int = run_seed if seed is None else seed
-        # Covariances of three Gaussians, and a layer of the potentials, which is twice as wide.
-        check_memory(40.0 * dimension**2, f"data.dimension is {dimension}, which")
-        # The owner of each sample, and two of its float64 copies.
-        check_memory(
-            8.0 * n_clients * samples * (1 + 2 * dimension),
-            f"data.samples is {samples}, which for {n_clients} clients in {dimension} dimensions",
-        )
         found = find_benchmark(self.seed, benchmark=benchmark, dimension=dimension, raw=raw)
         self.benchmark = replace(found, variance=target_variance)
         self.n_clients, self.samples, self.partition = n_clients, samples, partition

@@ -8,49 +8,35 @@ import numpy as np
 import torch
 
 from mpifed.config.configuration import Configuration
-from mpifed.data.base import Dataset, Shards, Split, SplitName
+from mpifed.data.base import Dataset, DerivedDataset, Split, SplitName
 from mpifed.exchange.attacks import Attackers, attackers, check_labels
 from mpifed.exchange.base import Transform
 from mpifed.exchange.privacy import local_noise
 from mpifed.federation.clients import Federation
 
 
-class Poisoned(Dataset):
+class Poisoned(DerivedDataset):
     """A data set in which attackers train on other labels, and are scored on their own."""
 
     def __init__(self, dataset: Dataset, hostile: Attackers) -> None:
-        self._dataset, self._hostile = dataset, hostile
-        self.description = dataset.description
-        self.seed, self.fresh = dataset.seed, dataset.fresh
-        self.divisor, self.is_uint8 = dataset.divisor, dataset.is_uint8
-        self.make_split = None if dataset.make_split is None else self._made
+        super().__init__(dataset)
+        self._hostile = hostile
         # The true labels of attackers whose training samples have been loaded here.
         self._true: dict[int, torch.Tensor] = {}
 
-    def _made(self, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
-        assert self._dataset.make_split is not None
-        split = self._dataset.make_split(name, client_ids, dtype)
-        return self._changed(split, client_ids) if name == "train" else split
-
-    def _changed(self, train: Split, client_ids: np.ndarray) -> Split:
+    def changed(
+        self, name: SplitName, split: Split, client_ids: np.ndarray, dtype: torch.dtype
+    ) -> Split:
+        """Return the samples, those for training with the labels that attackers train on."""
         which = self._hostile.who[client_ids]
-        if not which.any():
-            return train
-        y = train.y.clone()
+        if name != "train" or not which.any():
+            return split
+        y = split.y.clone()
         for place in np.flatnonzero(which).tolist():
-            rows = train.rows_of(place)
-            self._true[int(client_ids[place])] = train.y[rows]
-            y[rows] = self._hostile.relabelled(train.y[rows], self.description.n_classes)
-        return replace(train, y=y)
-
-    def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
-        """Return the shards of ``client_ids``. Collective where the data set's own is."""
-        shards = self._dataset.load(client_ids, dtype)
-        return replace(shards, train=self._changed(shards.train, client_ids))
-
-    def remarks(self) -> list[str]:
-        """Return the remarks of the data set."""
-        return self._dataset.remarks()
+            rows = split.rows_of(place)
+            self._true[int(client_ids[place])] = split.y[rows]
+            y[rows] = self._hostile.relabelled(split.y[rows], self.description.n_classes)
+        return replace(split, y=y)
 
     def with_true_labels(self, train: Split, client_ids: np.ndarray) -> Split:
         """Return training samples as they are scored; some clients may have none."""

@@ -19,8 +19,7 @@ from mpifed.algorithms.base import Algorithm, algorithm_class, check_rows, check
 from mpifed.checkpoint.row_file import why_unusable
 from mpifed.components.registry import find
 from mpifed.config.configuration import Configuration
-from mpifed.data.base import Checked, Dataset, Description, Shards, Split
-from mpifed.data.held_out import HeldOut
+from mpifed.data.base import Checked, Dataset, Description, HeldOut, Shards, Split
 from mpifed.errors import InputError
 from mpifed.exchange.attacks import Attackers
 from mpifed.exchange.base import Channel, Exchange, exchange_class

@@ -147,7 +147,7 @@ def test_wrong_files_are_refused(case, tmp_path, capfd, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["nowhere.yaml"], "nowhere.yaml cannot be read: No such file"),
+        (["nowhere.yaml"], "nowhere.yaml' is missing"),
         (["synthetic-fedm"], "did you mean 'synthetic-fedem'?"),
         (["=3"], "neither an experiment nor an override"),
         (["--resume"], "--resume needs --output DIR"),

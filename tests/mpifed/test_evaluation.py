@@ -14,11 +14,10 @@ from commands import TINY, call, rows
 
 import mpifed
 from mpifed.algorithms.base import Predictor, check_predictor
-from mpifed.data.base import Description, Shards
+from mpifed.data.base import Description, HeldOut, Shards
 from mpifed.data.federated_file import Contents, write
-from mpifed.data.held_out import HeldOut
-from mpifed.data.sources.digits import Digits
-from mpifed.data.sources.tags import Tags
+from mpifed.data.sources.flix import Tags
+from mpifed.data.sources.mnist import Digits
 from mpifed.errors import InputError
 from mpifed.models.linear import linear
 from mpifed.mpi.communicator import Alone

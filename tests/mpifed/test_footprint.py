@@ -17,8 +17,6 @@ from on_ranks import SMALL, differences, folder_of, run
 from mpifed import state
 from mpifed.algorithms.global_model.scaffold import ScaffoldState
 from mpifed.checkpoint.row_file import RowFile
-from mpifed.data.sources.synthetic import ROWS_BLOCK as BLOCK
-from mpifed.data.sources.synthetic import DrawnRows
 from mpifed.errors import RunError
 from mpifed.federation.clients import contiguous_owners
 from mpifed.local.optimizers import RULES, SgdState, unwritten
@@ -194,27 +192,6 @@ def test_a_full_disk_is_said_before_a_row_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr("os.posix_fallocate", full)
     with pytest.raises(RunError, match=r"no room for .*; storage.directory names another place"):
         RowFile(tmp_path).hold(made(3, 2, 0), False)
-
-
-@given(
-    count=st.sampled_from([1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7]),
-    one_hot=st.booleans(),
-    seed=st.integers(0, 9),
-    data=st.data(),
-)
-@settings(max_examples=15)
-def test_rows_drawn_in_blocks_are_those_drawn_at_once(count, one_hot, seed, data):
-    def draw(rng: np.random.Generator, n: int) -> np.ndarray:
-        if one_hot:
-            return rng.integers(3, size=n)
-        return rng.dirichlet([0.4, 0.4, 0.4], n)
-
-    def philox() -> np.random.Generator:
-        return np.random.Generator(np.random.Philox(key=seed))
-
-    whole, drawn = draw(philox(), count), DrawnRows(philox(), draw, count)
-    for number in data.draw(st.lists(st.integers(0, count - 1), max_size=5)):
-        assert (drawn.row(number) == whole[number]).all()
 
 
 @given(

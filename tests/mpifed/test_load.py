@@ -322,7 +322,7 @@ def test_the_number_of_ranks_changes_nothing(name, tmp_path):
 
 
 OWN = """
-from mpifed.data.sources.digits import Digits
+from mpifed.data.sources.mnist import Digits
 class Own(Digits):
     pass
 """

@@ -56,7 +56,7 @@ class OtherLabels(Points):
 
 
 WRONG_DATA = {
-    WidePoints: "has the shape (160, 1); its description asks for (160, 2)",
+    WidePoints: "of shape (160, 1); its description asks for torch.float32 of shape (160, 2)",
     OtherLabels: "the label 7, which is not among 0 .. 1, of client 1",
 }
 

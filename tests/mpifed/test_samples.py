@@ -14,7 +14,7 @@ from on_ranks import SMALL, content, differences, folder_of, run
 
 from mpifed.components.registry import find
 from mpifed.config.configuration import resolve
-from mpifed.data.held_out import HeldOut
+from mpifed.data.base import HeldOut
 from mpifed.mpi.communicator import Alone, world
 from mpifed.results.results import read_summary
 from mpifed.training.build import make

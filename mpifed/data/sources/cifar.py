@@ -19,31 +19,27 @@ from mpifed.errors import InputError
 # Bytes of memory for each byte of a pickle: the pickle, its texts and the arrays made of them.
 HELD = 6.0
 BRIGHTEST = 255
-PUBLISHED = 60_000
 SHAPE = (3, 32, 32)
 COMPRESSED = r"(?:\.gz|\.xz|\.bz2)?"
 
 
+# What files are called: of training and test pictures, and of the names of labels.
+TRAIN, TEST, META = r"data_batch_\d+|train", "test_batch|test", r"batches\.meta|meta"
+
+
 @dataclass(frozen=True)
 class Form:
-    """How one of the two data sets is laid out: patterns of names of files, and keys in them."""
+    """The keys that one of the two data sets has in its files."""
 
     name: str
-    train: str
-    test: str
-    meta: str
     labels: str
     names: str
     n_classes: int
     n_coarse: int = 0
 
 
-CIFAR_10 = Form(
-    *("cifar10", r"data_batch_\d+", "test_batch", r"batches\.meta", "labels", "label_names", 10)
-)
-CIFAR_100 = Form(
-    *("cifar100", "train", "test", "meta", "fine_labels", "fine_label_names", 100), n_coarse=20
-)
+CIFAR_10 = Form("cifar10", "labels", "label_names", 10)
+CIFAR_100 = Form("cifar100", "fine_labels", "fine_label_names", 100, n_coarse=20)
 
 
 class Cifar10(DealtDataset):
@@ -56,12 +52,7 @@ class Cifar10(DealtDataset):
         ... and ``test_batch``, plain or with .gz, .xz or .bz2. None is ``$MPIFED_DATA/cifar10``.
     """
 
-    def __init__(
-        self,
-        *run: Any,
-        raw: str | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, *run: Any, raw: str | None = None, **options: Any) -> None:
         super().__init__(lambda: read(raw, CIFAR_10), {}, *run, **options)
 
 
@@ -100,78 +91,60 @@ class Cifar100(DealtDataset):
 def read(raw: str | None, form: Form) -> Source:
     """Return the data set that ``raw`` names."""
     found = _files(raw, form)
-    trained = sorted(name for name in found if re.fullmatch(form.train, name))
-    tested = sorted(name for name in found if re.fullmatch(form.test, name))
+    trained = sorted(name for name in found if re.fullmatch(TRAIN, name))
+    tested = sorted(name for name in found if re.fullmatch(TEST, name))
     if not trained:
-        example = form.train.replace(r"\d+", "1")
         raise InputError(
-            f"data.raw is '{places(raw, form.name)[0]}', which has no file '{example}', plain or "
-            "with .gz, .xz or .bz2"
+            f"data.raw is '{places(raw, form.name)[0]}', which has no file 'data_batch_1' or "
+            "'train', plain or with .gz, .xz or .bz2"
         )
     pictures, labels, coarse = [], [], []
     for name in (*trained, *tested):
         path, values = found[name]
         with reading(path):
-            x = values["data"]
-            if x.dtype != np.uint8 or x.shape[1:] != (np.prod(SHAPE),):
-                raise ValueError(f"its 'data' are {x.dtype} of shape {x.shape}")
-            pictures.append(x.reshape(-1, *SHAPE))
+            x = _pictures(values["data"])
+            pictures.append(x)
             labels.append(_labels(values[form.labels], len(x), form.n_classes))
             if form.n_coarse:
                 coarse.append(_labels(values["coarse_labels"], len(x), form.n_coarse))
+    class_names: tuple[str, ...] = ()
+    for name in found.keys() - {*trained, *tested}:
+        path, values = found[name]
+        with reading(path):
+            class_names = tuple(map(_text, values[form.names]))
     sizes = [len(own) for own in labels]
     pool = Pool(
         *(form.name, np.concatenate(labels), form.n_classes, SHAPE, "uint8", BRIGHTEST),
-        class_names=_class_names(found, form),
-    )
-    remark = (
-        f"{form.name} has {sum(sizes):,} pictures here, in {', '.join([*trained, *tested])}; as "
-        f"published it has {PUBLISHED:,}"
+        class_names=class_names if len(class_names) == form.n_classes else (),
     )
     return Source(
         pool,
         lambda: pictures,
         coarse=np.concatenate(coarse) if coarse else None,
         is_test=np.repeat(np.arange(len(sizes)) >= len(trained), sizes) if tested else None,
-        remarks=(remark,) if sum(sizes) != PUBLISHED else (),
     )
 
 
 def _files(raw: str | None, form: Form) -> dict[str, tuple[Path, dict[str, Any]]]:
     """Where each file of ``form`` is and what it holds, by its name alone."""
-    pattern = re.compile(f"(?:.*/)?({form.train}|{form.test}|{form.meta}){COMPRESSED}")
+    pattern = re.compile(f"(?:.*/)?({TRAIN}|{TEST}|{META}){COMPRESSED}")
     found: dict[str, tuple[Path, dict[str, Any]]] = {}
-
-    def is_new(name: str) -> bool:
-        match = pattern.fullmatch(name)
-        return match is not None and match[1] not in found
-
     for place in places(raw, form.name):
-        for name, content in contents(place, is_new, HELD):
-            bare = pattern.fullmatch(name)[1]  # type: ignore[index]
-            found[bare] = (place / name, unpickled(place / name, content))
+        for name, content in contents(place, lambda name: bool(pattern.fullmatch(name)), HELD):
+            path = place / name
+            found.setdefault(pattern.sub(r"\1", name), (path, unpickled(path, content)))
     return found
 
 
-def _labels(given: Any, count: int, below: int) -> np.ndarray:
+def _labels(given: list[int], count: int, below: int) -> np.ndarray:
     labels = np.array(given)
-    if labels.dtype.kind not in "iu" or labels.shape != (count,):
-        raise ValueError(f"its labels are not {count} whole numbers")
-    if count and not 0 <= labels.min() <= labels.max() < below:
-        raise ValueError(f"it has a label that is not among 0 .. {below - 1}")
+    if (
+        labels.dtype.kind not in "iu"
+        or labels.shape != (count,)
+        or not np.all((labels >= 0) & (labels < below))
+    ):
+        raise ValueError(f"its labels are not {count} whole numbers among 0 .. {below - 1}")
     return labels.astype(np.int64)
-
-
-def _class_names(found: dict[str, tuple[Path, dict[str, Any]]], form: Form) -> tuple[str, ...]:
-    """Names of the labels from the file ``meta``; empty where it is missing."""
-    for name, (path, values) in found.items():
-        if re.fullmatch(form.meta, name):
-            with reading(path):
-                names = tuple(map(_text, values[form.names]))
-                if len(names) != form.n_classes:
-                    raise ValueError(f"it has {len(names)} names of {form.n_classes} labels")
-            return names
-    return ()
 
 
 def _text(value: Any) -> str:
@@ -179,16 +152,22 @@ def _text(value: Any) -> str:
 
 
 def unpickled(path: Path, content: bytes) -> dict[str, Any]:
-    """Return the arrays, lists and texts of a pickled dictionary; nothing else is made or called.
-
-    The keys of Python 2 become texts.
-    """
+    """Return the arrays, lists and texts of a pickled dictionary, by texts as its keys."""
     with reading(path):
         found = _Unpickler(io.BytesIO(content), encoding="bytes").load()
         if not isinstance(found, dict):
             raise ValueError(f"it holds a {type(found).__name__}, not a dictionary of arrays")
-        values = {_text(key): value for key, value in found.items()}
-    return {k: v.values if isinstance(v, _Array) else v for k, v in values.items()}
+        return {_text(key): value for key, value in found.items()}
+
+
+class _Made:
+    """What a pickle makes of numpy's names: the arguments and the state, of which nothing runs."""
+
+    def __init__(self, *given: Any) -> None:
+        self.given, self.state = given, None
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
 
 
 class _Unpickler(pickle._Unpickler):
@@ -196,38 +175,17 @@ class _Unpickler(pickle._Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """Return the stand-in for what numpy's arrays are pickled with."""
-        known = {
-            "numpy.core.multiarray._reconstruct": _Array,
-            "numpy._core.multiarray._reconstruct": _Array,
-            "numpy.ndarray": _Array,
-            "numpy.dtype": _Type,
-            "_codecs.encode": lambda text, encoding: text.encode("latin1"),
-        }
-        if f"{module}.{name}" not in known:
-            raise ValueError(f"it asks for {module}.{name}, and only arrays of numbers are read")
-        return known[f"{module}.{name}"]
+        if f"{module}.{name}" == "_codecs.encode":
+            return lambda text, encoding: text.encode("latin1")
+        if module in ("numpy", "numpy.core.multiarray", "numpy._core.multiarray"):
+            return _Made
+        raise ValueError(f"it asks for {module}.{name}, and only arrays of numbers are read")
 
 
-class _Type:
-    """A type of numbers, of which the pickle sets the order of bytes."""
-
-    def __init__(self, name: Any, *_: Any) -> None:
-        if not re.fullmatch("b1|[ui][1248]|f[48]", _text(name)):
-            raise ValueError("it holds an array that is not of numbers")
-        self.found = np.dtype(_text(name))
-
-    def __setstate__(self, state: Any) -> None:
-        order: Any = _text(state[1])
-        self.found = self.found.newbyteorder(order)
-
-
-class _Array:
-    """An array, which the pickle makes empty and then fills."""
-
-    def __init__(self, *_: Any) -> None:
-        self.values = np.zeros(0, np.uint8)
-
-    def __setstate__(self, state: Any) -> None:
-        _, shape, kind, by_columns, content = state
-        values = np.frombuffer(content, kind.found)
-        self.values = values.reshape(shape, order="F" if by_columns else "C")
+def _pictures(made: Any) -> np.ndarray:
+    """The array that a pickle describes: bytes (pictures, 3072)."""
+    _, shape, kind, by_columns, content = made.state
+    if _text(kind.given[0]) != "u1" or len(shape) != 2:
+        raise ValueError(f"its 'data' are {kind.given[0]} of shape {shape}, not rows of bytes")
+    pixels = np.frombuffer(content, np.uint8).reshape(shape, order="F" if by_columns else "C")
+    return pixels.reshape(-1, *SHAPE)

@@ -14,8 +14,6 @@ from annotated_types import Ge, Gt, Le
 from mpifed.data.base import Description, Split, agreed
 from mpifed.data.generated import GeneratedDataset, alike, drawn_until
 from mpifed.data.kmeans import Clusters, Solver, equal_clusters
-from mpifed.errors import InputError
-from mpifed.io.memory import check_memory
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 
@@ -82,22 +80,12 @@ class Dictionary(Unlabelled):
     ) -> None:
         self.seed: int = run_seed if seed is None else seed
         total = SAMPLES[variant] if samples is None else samples
-        # A dictionary; samples, and while they are drawn, a code, a draw and a place for each atom.
-        check_memory(
-            8.0 * dim * atoms + total * (8.0 * dim + 24.0 * atoms),
-            f"data.samples is {total}, which with {atoms} atoms in {dim} dimensions",
-        )
         self.non_zeros = max(1, round(sparsity * atoms))
         self.theta = stream(self.seed, "dictionary/theta").normal(size=(dim, atoms))
         self.samples = self._draw(stream(self.seed, "dictionary/samples"), total)
         self.clusters: Clusters | None = None
         counts = np.full(n_clients, total)
         if variant == "heterogeneous":
-            if total < n_clients:
-                raise InputError(
-                    f"clients is {n_clients}, but data.samples {total} are enough for at most "
-                    f"{total} clients"
-                )
             self.clusters = agreed(
                 communicator,
                 lambda: equal_clusters(
@@ -182,16 +170,8 @@ class Poisson(Unlabelled):
 
     def _fresh(self, rng: np.random.Generator, client: int, count: int) -> np.ndarray:
         effects = rng.gamma(self.shape, 1 / self.rate, count)
-        with np.errstate(over="ignore", invalid="ignore"):
-            means = np.exp(self.thetas[client]) * effects
-        try:
-            return rng.poisson(means)[:, None].astype(np.float64)
-        except ValueError as error:
-            raise InputError(
-                "data.theta, data.spread, data.shape and data.rate give client "
-                f"{client} a Poisson mean of {means.max():g}, from which nothing can be drawn "
-                f"({error})"
-            ) from error
+        means = np.exp(self.thetas[client]) * effects
+        return rng.poisson(means)[:, None].astype(np.float64)
 
 
 # Points drawn at once while looking for those of a client.
@@ -234,16 +214,8 @@ class GaussianMixture(Unlabelled):
         seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed: int = run_seed if seed is None else seed
-        check_memory(
-            8.0 * n_components * dimension,
-            f"data.n_components is {n_components}, which in {dimension} dimensions",
-        )
         means = stream(self.seed, "gaussian_mixture/means")
-        with np.errstate(over="ignore"):
-            self.means = separation * means.normal(size=(n_components, dimension))
-            squares = np.square(self.means)
-        if not np.isfinite(squares).all():
-            raise InputError(f"data.separation is {separation:g}, which makes infinite squares")
+        self.means = separation * means.normal(size=(n_components, dimension))
         counts = (n_train, 0, n_test)
         self.description = alike(
             "gaussian_mixture", (dimension,), 0, n_clients, counts, "unlabelled"
@@ -251,12 +223,6 @@ class GaussianMixture(Unlabelled):
         self._sorted: np.ndarray | None = None
         self._ends = np.array([-np.inf, *[np.inf] * n_clients])
         if sharding == "sorted":
-            # All points, and the same in order.
-            check_memory(
-                16.0 * n_clients * n_train * dimension,
-                f"data.sharding is sorted, which for {n_clients} clients of {n_train} samples in "
-                f"{dimension} dimensions",
-            )
             whole = [self._draw(self._stream("train", c), n_train) for c in range(n_clients)]
             points = np.concatenate(whole)
             self._sorted = points[np.argsort(points[:, 0], kind="stable")]

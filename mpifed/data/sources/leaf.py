@@ -68,12 +68,7 @@ class Femnist(GroupedDataset):
         files themselves, plain or with .gz, .xz or .bz2. None is ``$MPIFED_DATA/femnist``.
     """
 
-    def __init__(
-        self,
-        *run: Any,
-        raw: str | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, *run: Any, raw: str | None = None, **options: Any) -> None:
         super().__init__(lambda: _femnist(raw), *run, **options)
 
 
@@ -117,21 +112,16 @@ def _chosen(found: list[str]) -> dict[str, bool]:
 def _of_file(path: Path, content: bytes, is_test: bool, vocabulary: str) -> Iterator[Shard]:
     with reading(path):
         values = json.loads(content)
-        data, counts = values["user_data"], values.get("num_samples")
-        users = dict(zip(values["users"], counts or [None] * len(data), strict=True))
-        if set(users) != set(data):
-            raise ValueError("'users' and 'user_data' differ")
-    for user, count in users.items():
+        users, data = values["users"], values["user_data"]
+    for user in users:
         with reading(path / f"user '{one_line(user, 40)}'"):
             x, y = data[user]["x"], data.pop(user)["y"]
-            if not (isinstance(x, list) and isinstance(y, list)):
-                raise ValueError("it has no lists 'x' and 'y'")
             if not x and not y:
                 continue
-            is_text = all(isinstance(each, str) for each in x)
+            is_text = isinstance(x[0], str)
             x, y = _texts(x, y, vocabulary) if is_text else _numbers(x, y)
-            if not len(x) == len(y) == (len(y) if count is None else count):
-                raise ValueError(f"it has {len(x)} 'x', {len(y)} 'y' and 'num_samples' {count}")
+            if len(x) != len(y):
+                raise ValueError(f"it has {len(x)} 'x' and {len(y)} 'y'")
         yield Shard(user, x, y, is_text, is_test)
 
 
@@ -161,9 +151,8 @@ def _femnist(raw: str | None) -> Source:
     for shard in shards:
         if shard.is_text or shard.x.shape[1:] != (784,) or shard.y.max() >= 62:
             raise InputError(
-                f"data.name is 'femnist', but user '{shard.user}' has samples of shape "
-                f"{shard.x.shape[1:]} and labels up to {shard.y.max()}, not 784 pixels and labels "
-                "below 62; other data of LEAF are data.name=leaf"
+                f"data.name is 'femnist', but samples of user '{shard.user}' are not 784 pixels "
+                "with labels below 62; other data of LEAF are data.name=leaf"
             )
     return _source("femnist", shards, CHARACTERS["byclass"], (28, 28))
 
@@ -177,8 +166,8 @@ def _source(
     for shard in shards:
         if shard.x.shape[1:] != first.x.shape[1:] or shard.is_text != first.is_text:
             raise InputError(
-                f"data.name is '{name}', but samples of user '{shard.user}' have the shape "
-                f"{shard.x.shape[1:]}, those of '{first.user}' {first.x.shape[1:]}"
+                f"samples of users '{first.user}' and '{shard.user}' of '{name}' have the shapes "
+                f"{first.x.shape[1:]} and {shard.x.shape[1:]}"
             )
     labels = np.concatenate([shard.y for shard in shards])
     whole = all(shard.x.dtype == np.uint8 for shard in shards)

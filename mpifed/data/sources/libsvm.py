@@ -16,7 +16,6 @@ from mpifed.data.partitioned import PIECE, Dealt, Pool, PooledDataset, Source, i
 from mpifed.data.partitions import Alpha, Classes, ContiguousRule
 from mpifed.data.partitions import partition as deal_by
 from mpifed.errors import InputError
-from mpifed.io.memory import check_memory
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 
@@ -95,7 +94,7 @@ class LibSvm(PooledDataset):
             place = located(path, "libsvm", raw)
             rows, found = parse(place, features)
             targets = binary_labels(place, found, labels)
-            given = _dense(rows) if partition == "kmeans" else targets
+            given = rows.toarray() if partition == "kmeans" else targets
             rng = stream(self.seed, "partition")
             indices = deal_by(partition, given, n_clients, rng, options)
             width = rows.shape[1] + intercept
@@ -104,12 +103,6 @@ class LibSvm(PooledDataset):
             return source, in_file_order(indices, self.seed, test_fraction), None
 
         super().__init__(communicator, read)
-
-
-def _dense(rows: csr_matrix) -> np.ndarray:
-    n, width = rows.shape
-    check_memory(8.0 * n * width, f"data.partition is kmeans, which of {n} samples of {width}")
-    return rows.toarray()
 
 
 def dense_rows(rows: csr_matrix, intercept: bool) -> Iterator[np.ndarray]:
@@ -125,23 +118,10 @@ def parse(path: Path, features: int | None = None) -> tuple[csr_matrix, np.ndarr
     from sklearn.datasets import load_svmlight_file
 
     with opened(path, held=2) as stream:
-        # With features counted from 0, the parser leaves their numbers unchanged.
-        rows, labels = load_svmlight_file(stream, zero_based=True)
-        if len(labels) == 0:
-            raise ValueError("it holds no sample")
-        if not (np.isfinite(labels).all() and np.isfinite(rows.data).all()):
-            raise ValueError("it has a value that is not finite")
-        if rows.nnz and rows.indices.min() < 1:
-            raise ValueError("it has a feature 0; they count from 1")
-    largest = max(1, int(rows.indices.max())) if rows.nnz else 1
-    width = largest if features is None else features
-    if width < largest:
-        raise InputError(
-            f"data.features is {features}, but '{path}' has a feature {largest}; it must be at "
-            f"least {largest}"
-        )
-    # Column 0 of what was parsed is empty; the shape counts it.
-    return csr_matrix((rows.data, rows.indices - 1, rows.indptr), (len(labels), width)), labels
+        rows, labels = load_svmlight_file(stream, n_features=features, zero_based=False)
+        if not (len(labels) and np.isfinite(labels).all() and np.isfinite(rows.data).all()):
+            raise ValueError("it holds no sample, or a value that is not finite")
+    return rows, labels
 
 
 def binary_labels(path: Path, labels: np.ndarray, rule: Labels) -> np.ndarray:
@@ -150,9 +130,8 @@ def binary_labels(path: Path, labels: np.ndarray, rule: Labels) -> np.ndarray:
         return (labels != -1).astype(np.int64)
     found = np.unique(labels)
     if len(found) != 2:
-        shown = ", ".join(f"{value:g}" for value in found[:5])
         raise InputError(
-            f"data.path is '{path}', which has {len(found)} labels "
-            f"({shown}{', ...' if len(found) > 5 else ''}); data.labels=two_values asks for two"
+            f"data.path is '{path}', which has {len(found)} labels, as {found[:5].tolist()}; "
+            "data.labels=two_values asks for two"
         )
     return (labels == found[1]).astype(np.int64)

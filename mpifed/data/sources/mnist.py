@@ -1,9 +1,12 @@
-"""Images in IDX files: MNIST, and EMNIST (Cohen et al. 2017) as NIST publishes it."""
+"""Handwritten digits and characters: scikit-learn's digits, and IDX files, of MNIST and of EMNIST
+(Cohen et al. 2017) as NIST publishes it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import re
 import string
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,11 +18,12 @@ from mpifed.data.archives import Stream, names, places, reading, streams
 from mpifed.data.partitioned import DealtDataset, Pool, Source
 from mpifed.errors import InputError
 
+# Pixels of scikit-learn's digits are 0 .. 16.
+LEVELS = 16
 BRIGHTEST = 255
 
 # What the names of the two parts begin with: MNIST says t10k, EMNIST says test.
 PARTS = (("train",), ("t10k", "test"))
-COMPRESSIONS = ("", ".gz", ".xz")
 
 # Bytes that are read at once.
 STEP = 1 << 24
@@ -40,6 +44,22 @@ CHARACTERS: dict[str, str] = {
 }
 
 
+class Digits(DealtDataset):
+    """scikit-learn's 1797 handwritten digits, 8 x 8 pixels in [0, 1], 10 labels."""
+
+    def __init__(self, *run: Any, **options: Any) -> None:
+        super().__init__(_digits, {}, *run, **options)
+
+
+def _digits() -> Source:
+    # scikit-learn takes seconds to import, which only one rank has to spend.
+    from sklearn.datasets import load_digits
+
+    bundle = load_digits()
+    pool = Pool("digits", bundle.target.astype(np.int64), 10, (8, 8), "uint8", LEVELS)
+    return Source(pool, lambda: [bundle.images.astype(np.uint8)])
+
+
 class Idx(DealtDataset):
     """MNIST and its like: IDX files of images and labels, pixels in [0, 1].
 
@@ -53,13 +73,7 @@ class Idx(DealtDataset):
         What the names of the files begin with, as ``emnist-byclass-``.
     """
 
-    def __init__(
-        self,
-        *run: Any,
-        raw: str | None = None,
-        prefix: str = "",
-        **options: Any,
-    ) -> None:
+    def __init__(self, *run: Any, raw: str | None = None, prefix: str = "", **options: Any) -> None:
         def find() -> Source:
             shape, labels, is_test, images = read(places(raw, "mnist"), prefix)
             name = prefix.strip("-_.") or "mnist"
@@ -83,11 +97,7 @@ class Emnist(DealtDataset):
     """
 
     def __init__(
-        self,
-        *run: Any,
-        raw: str | None = None,
-        variant: Variant = "byclass",
-        **options: Any,
+        self, *run: Any, raw: str | None = None, variant: Variant = "byclass", **options: Any
     ) -> None:
         def find() -> Source:
             among, characters = places(raw, "emnist"), CHARACTERS[variant]
@@ -114,69 +124,55 @@ def read(
     """Return the shape of an image, all labels, which are of the second part, and a function that
     reads the images.
     """
-    files, shapes, labels = [], [], []
+    files, shapes, labels = [], set(), []
     for part in PARTS:
         files.append(_find(among, prefix, part, "images", 3))
         with _opened(files[-1], 3) as (_, (count, *shape)):
-            shapes.append(tuple(shape))
+            shapes.add(tuple(shape))
         file = _find(among, prefix, part, "labels", 1)
         labels.append(np.concatenate([*_rows(file, 1)]).astype(np.int64))
-        if len(labels[-1]) != count:
-            raise InputError(f"'{_path(file)}' has {len(labels[-1])} labels for {count} images")
-    if shapes[0] != shapes[1]:
-        raise InputError(
-            f"data.raw is '{among[0]}', where images of {files[0][1]} are {shapes[0]}, but those "
-            f"of {files[1][1]} {shapes[1]}"
-        )
+        if len(labels[-1]) != count or len(shapes) > 1:
+            raise InputError(
+                f"'{file[0] / file[1]}' has {len(labels[-1])} labels for {count} images of the "
+                f"shapes {sorted(shapes)}"
+            )
     is_test = np.repeat([False, True], [len(own) for own in labels])
 
     def images() -> Iterator[np.ndarray]:
         for file in files:
             yield from _rows(file, 3)
 
-    return shapes[0], np.concatenate(labels), is_test, images
+    return shapes.pop(), np.concatenate(labels), is_test, images
 
 
 # A directory or an archive, and the name of a file in it.
 File = tuple[Path, str]
 
 
-def _path(file: File) -> Path:
-    return file[0] / file[1]
-
-
 def _find(among: list[Path], prefix: str, part: tuple[str, ...], what: str, rank: int) -> File:
-    wanted = [
-        f"{prefix}{name}-{what}{joint}idx{rank}-ubyte{compression}"
-        for name in part
-        for joint in ("-", ".")
-        for compression in COMPRESSIONS
-    ]
+    of_part = f"(?:{'|'.join(part)})-{what}[-.]idx{rank}-ubyte"
+    pattern = re.compile(rf"(?:.*/)?{re.escape(prefix)}{of_part}(?:\.gz|\.xz)?")
     for place in among:
-        within = [each.name for each in place.iterdir()] if place.is_dir() else names(place)
-        found = {Path(name).name: name for name in within}
-        for name in wanted:
-            if name in found:
-                return place, found[name]
+        found = [name for name in names(place) if pattern.fullmatch(name)]
+        if found:
+            return place, found[0]
     raise InputError(
-        f"data.raw is '{among[0]}', which has no file '{wanted[0]}', plain or with .gz or .xz"
+        f"data.raw is '{among[0]}', which has no file '{prefix}{part[0]}-{what}-idx{rank}-ubyte', "
+        "plain or with .gz or .xz"
     )
 
 
 @contextlib.contextmanager
 def _opened(file: File, rank: int) -> Iterator[tuple[Stream, list[int]]]:
     """Open an IDX file of bytes behind its head; yield its ``rank`` dimensions too."""
-    path = _path(file)
-    with reading(path):
-        for _, stream in streams(file[0], file[1].__eq__):
-            head = stream.read(4 + 4 * rank)
-            magic, *dimensions = np.frombuffer(head.ljust(4 + 4 * rank, b"\0"), ">u4").tolist()
-            if magic != 0x800 + rank:
-                raise ValueError(f"it is not an IDX file of {rank} dimensions")
-            if min(dimensions) < 1 or max(dimensions[1:], default=1) > 1 << 16:
-                raise ValueError(f"its dimensions are {dimensions}")
-            yield stream, dimensions
-            return
+    with reading(file[0] / file[1]):
+        found = streams(file[0], file[1].__eq__)
+        _, stream = next(found)
+        head = stream.read(4 + 4 * rank)
+        magic, *dimensions = np.frombuffer(head, ">u4").tolist() or [0]
+        if magic != 0x800 + rank or len(dimensions) != rank or min(dimensions) < 1:
+            raise ValueError(f"it is not an IDX file of {rank} dimensions")
+        yield stream, dimensions
 
 
 def _rows(file: File, rank: int) -> Iterator[np.ndarray]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from operator import itemgetter
 from typing import Annotated, Any, Literal
@@ -23,8 +22,6 @@ NAME = re.compile(
     r"(?:(?:.*/)?(?P<set>[^/]+)/)?"
     r"(?P<alphabet>[^/]+)/(?P<character>character\d+)/(?P<number>\d+)_(?P<drawer>\d+)\.png"
 )
-
-log = logging.getLogger(__name__)
 
 DrawerOf = Literal["set", "alphabet"]
 
@@ -60,18 +57,15 @@ def read(raw: str | None, drawer_of: DrawerOf = "set", size: int = SIDE) -> Sour
     among = places(raw, "omniglot")
     # Set, alphabet, character, number and drawer of each drawing, and its picture.
     drawings: list[tuple[tuple[str, str, str, str, int], np.ndarray]] = []
-    set_of: dict[tuple[str, ...], str] = {}
-    repeated = 0
+    known = set()
     for place in among:
         for name, content in contents(place, lambda name: NAME.fullmatch(name) is not None):
             match = NAME.fullmatch(name)
             assert match is not None
             within, drawn = match["set"] or "", match.group("alphabet", "character", "number")
-            first = set_of.setdefault((*drawn, match["drawer"]), within)
-            if len(set_of) == len(drawings):
-                # Of another set, or of an archive that is unpacked beside itself.
-                repeated += first != within
-                continue
+            if (*drawn, match["drawer"]) in known:
+                continue  # of another set, or of an archive that is unpacked beside itself
+            known.add((*drawn, match["drawer"]))
             with reading(place / name):
                 picture = decoded(content, "L")
                 if picture.shape != (SIDE, SIDE):
@@ -85,8 +79,6 @@ def read(raw: str | None, drawer_of: DrawerOf = "set", size: int = SIDE) -> Sour
             f"data.raw is '{among[0]}', which has no pictures as "
             "images_background/Greek/character01/0394_07.png, unpacked or in a zip archive"
         )
-    if repeated:
-        log.warning("%d drawings that two sets hold are taken once, in the first set", repeated)
     drawings.sort(key=itemgetter(0))
     words = [f"{alphabet}/{character}" for (_, alphabet, character, *_), _ in drawings]
     class_names, labels = np.unique(words, return_inverse=True)
@@ -99,4 +91,4 @@ def read(raw: str | None, drawer_of: DrawerOf = "set", size: int = SIDE) -> Sour
         class_names=tuple(class_names.tolist()),
     )
     owner = np.array([number_of[drawer] for drawer in whose], np.int64)
-    return Source(pool, lambda: (picture[None] for _, picture in drawings), owner)
+    return Source(pool, lambda: [np.stack([picture for _, picture in drawings])], owner)

@@ -17,7 +17,6 @@ from mpifed.data.partitions import ContiguousRule
 from mpifed.data.partitions import partition as deal_by
 from mpifed.data.sources.libsvm import Fraction
 from mpifed.errors import InputError
-from mpifed.io.memory import check_memory
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 
@@ -84,11 +83,8 @@ class Ratings(PooledDataset):
 
         def read() -> tuple[Source, Dealt, None]:
             table = parse(located(path, "movielens", raw))
-            if choose == "most_rated":
-                kept = most_rated(table, users, movies)
-            else:
-                kept = at_random(table, users, movies, stream(self.seed, "ratings/choice"))
-            rows = matrix(table, *kept)
+            rng = stream(self.seed, "ratings/choice") if choose == "random" else None
+            rows = matrix(table, *kept(table, users, movies, rng))
             rng = stream(self.seed, "partition")
             indices = deal_by(partition, rows, n_clients, rng, options)
             unlabelled = np.empty((users, 0))
@@ -117,12 +113,11 @@ def parse(path: Path) -> Table:
         numbers = np.loadtxt(text, comments=None, delimiter="\x1f", ndmin=2).reshape(-1, 4)
         users, movies, stars, _ = numbers.T
         whole = (numbers == np.floor(numbers)) & (numbers >= 1) & (numbers <= LARGEST)
-        right = whole[:, 0] & whole[:, 1] & (stars > 0) & (stars <= HIGHEST)
-        if not len(numbers) or not right.all():
-            wrong = f"it has {numbers[~right][0].tolist()}" if len(numbers) else "it has no line"
+        wrong = ~(whole[:, 0] & whole[:, 1] & (stars > 0) & (stars <= HIGHEST))
+        if wrong.any() or not len(numbers):
             raise ValueError(
-                f"{wrong}, not {FORM}; users and movies are numbers from 1 to {LARGEST}, stars at "
-                f"most {HIGHEST:g}"
+                f"it has {numbers[wrong][:1].tolist()}, not {FORM}; users and movies are numbers "
+                f"from 1 to {LARGEST}, stars at most {HIGHEST:g}"
             )
         twice = len(numbers) - len(np.unique(numbers[:, :2], axis=0))
         if twice:
@@ -130,31 +125,17 @@ def parse(path: Path) -> Table:
     return Table(path, users.astype(np.int64), movies.astype(np.int64), stars)
 
 
-def most_rated(table: Table, n_users: int, n_movies: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the users and movies that ``Ratings`` keeps by their number of ratings."""
-    movies = _top(table.movies, n_movies, "movies", table.path)
-    among = table.users[np.isin(table.movies, movies)]
-    return _top(among, n_users, "users", table.path), movies
-
-
-def at_random(
-    table: Table, n_users: int, n_movies: int, rng: np.random.Generator
+def kept(
+    table: Table, n_users: int, n_movies: int, rng: np.random.Generator | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the users and movies that ``Ratings`` draws."""
-    rated = np.unique(table.movies)
-    _check_enough(len(rated), n_movies, "movies", table.path)
-    movies = np.sort(rng.choice(rated, n_movies, replace=False))
-    rating = np.unique(table.users[np.isin(table.movies, movies)])
-    _check_enough(len(rating), n_users, "users", table.path)
-    return np.sort(rng.choice(rating, n_users, replace=False)), movies
+    """Return the users and movies that ``Ratings`` keeps: drawn, or those with most ratings."""
+    movies = _chosen(table.movies, n_movies, "movies", table.path, rng)
+    among = table.users[np.isin(table.movies, movies)]
+    return _chosen(among, n_users, "users", table.path, rng), movies
 
 
 def matrix(table: Table, users: np.ndarray, movies: np.ndarray) -> np.ndarray:
     """Return the stars of ``users`` for ``movies``, both ascending: float64 (users, movies)."""
-    check_memory(
-        8.0 * len(users) * len(movies),
-        f"data.users is {len(users)}, which with {len(movies)} movies",
-    )
     kept = np.isin(table.users, users) & np.isin(table.movies, movies)
     found = np.zeros((len(users), len(movies)))
     rows = np.searchsorted(users, table.users[kept])
@@ -162,13 +143,13 @@ def matrix(table: Table, users: np.ndarray, movies: np.ndarray) -> np.ndarray:
     return found
 
 
-def _top(numbers: np.ndarray, count: int, what: str, path: Path) -> np.ndarray:
-    """The ``count`` most frequent of ``numbers``, ascending; ties by the smaller number."""
+def _chosen(
+    numbers: np.ndarray, count: int, what: str, path: Path, rng: np.random.Generator | None
+) -> np.ndarray:
+    """``count`` of the ``numbers``, ascending: drawn, or most frequent, ties by the smaller one."""
     found, times = np.unique(numbers, return_counts=True)
-    _check_enough(len(found), count, what, path)
+    if len(found) < count:
+        raise InputError(f"data.{what} is {count}, but '{path}' has ratings of only {len(found)}")
+    if rng is not None:
+        return np.sort(rng.choice(found, count, replace=False))
     return np.sort(found[np.argsort(-times, kind="stable")[:count]])
-
-
-def _check_enough(found: int, wanted: int, what: str, path: Path) -> None:
-    if found < wanted:
-        raise InputError(f"data.{what} is {wanted}, but '{path}' has ratings of only {found}")

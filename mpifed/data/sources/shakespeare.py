@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import string
 from collections.abc import Iterable, Iterator, Sequence
@@ -111,13 +110,7 @@ Vocabulary = Literal["printable", "leaf"]
 # 2021. ``leaf``: the 80 of LEAF's Shakespeare (Caldas et al. 2018) and of the paper.
 VOCABULARIES: dict[str, str] = {
     "printable": string.printable,
-    "leaf": "\n !\"&'(),-."
-    + string.digits
-    + ":;>?"
-    + string.ascii_uppercase
-    + "[]"
-    + string.ascii_lowercase
-    + "}",
+    "leaf": f"\n !\"&'(),-.{string.digits}:;>?{string.ascii_uppercase}[]{string.ascii_lowercase}}}",
 }
 
 # Marks a character that a vocabulary does not have.
@@ -146,38 +139,6 @@ def windows_of(texts: Sequence[str], vocabulary: str) -> np.ndarray:
 
 # Bytes of memory for each byte of the text: its lines, speeches and roles.
 HELD = 24.0
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Windows:
-    """Samples cut out of one text."""
-
-    characters: np.ndarray
-    starts: np.ndarray
-    length: int
-
-    def targets(self) -> np.ndarray:
-        """Return the character after each input, uint8 (samples,)."""
-        return self.characters[self.starts + self.length]
-
-    def count_targets(self, trained: np.ndarray, every: bool, n_classes: int) -> np.ndarray:
-        """Return how often each character is a target of the samples ``trained``, int64."""
-        first = 1 if every else self.length
-        begins = self.starts[trained]
-        size = len(self.characters) + 1
-        times = np.bincount(begins + first, minlength=size)
-        times -= np.bincount(begins + self.length + 1, minlength=size)
-        covered = np.cumsum(times)[:-1]
-        counts = np.bincount(self.characters, covered, n_classes)
-        return counts.astype(np.int64)
-
-    def pieces(self) -> Iterator[np.ndarray]:
-        """Yield the inputs, ``PIECE`` at a time, uint8 (k, length)."""
-        within = np.arange(self.length)
-        for start in range(0, len(self.starts), PIECE):
-            yield self.characters[self.starts[start : start + PIECE, None] + within]
 
 
 class Shakespeare(PooledDataset):
@@ -240,28 +201,43 @@ class Shakespeare(PooledDataset):
 
         def read() -> tuple[Source, Dealt, np.ndarray]:
             place = located(path, "shakespeare", raw)
-            found = speeches(_text(place), layout)
+            with opened(place, HELD) as file:
+                found = speeches(file.read().decode("utf-8-sig"), layout)
             tokens = _encoded(place, list(texts_of_roles(found).values()), characters)
+            # Of each part of each role's text: its first character, and the samples that are used.
             parts = np.array([_parts(len(own), sequence_length, stride) for own in tokens])
             kept = _kept(parts[:, :, 1].reshape(-1), fraction, self.seed)
             sizes = np.array([len(own) for own in kept]).reshape(-1, 3)
-            usable = np.where(sizes.min(axis=1, initial=1 << 62) > 0, sizes.sum(axis=1), 0)
+            usable = np.where(sizes.min(axis=1) > 0, sizes.sum(axis=1), 0)
             rng = stream(self.seed, "partition")
             roles = chosen(usable, n_clients, rng, min_samples, choose)
-            texts_taken = [tokens[role] for role in roles]
-            places = [kept[3 * role + part] for role in roles for part in range(3)]
-            windows = _windows(texts_taken, parts[roles], places, sequence_length, stride)
+            text = np.concatenate([tokens[role] for role in roles])
+            ends = np.cumsum([len(tokens[role]) for role in roles])
+            starts = [
+                ends[client] - len(tokens[role]) + begin + stride * kept[3 * role + part]
+                for client, role in enumerate(roles)
+                for part, begin in enumerate(parts[role, :, 0])
+            ]
+            places = np.concatenate(starts)
             pool = Pool(
                 f"shakespeare-{bare_name(place).removesuffix('.txt')}",
-                *(windows.targets(), len(characters), (sequence_length,), "uint8"),
+                *(text[places + sequence_length], len(characters), (sequence_length,), "uint8"),
                 class_names=tuple(characters),
             )
-            taken = sizes[roles].reshape(-1)
-            ranges = [range(first, end) for first, end in pairwise(np.cumsum([0, *taken]))]
-            dealt = Dealt([*zip(ranges[::3], ranges[1::3], ranges[2::3], strict=True)])
-            trained = np.repeat(np.tile([True, False, False], n_clients), taken)
-            counts = windows.count_targets(trained, every, len(characters))
-            return Source(pool, windows.pieces), dealt, counts
+            bounds = pairwise(np.cumsum([0, *map(len, starts)]).tolist())
+            ranges = [range(first, end) for first, end in bounds]
+            dealt = [*zip(ranges[::3], ranges[1::3], ranges[2::3], strict=True)]
+            trained = np.concatenate(starts[::3])
+            counts = np.zeros(len(characters), np.int64)
+            for place_of_target in range(1 if every else sequence_length, sequence_length + 1):
+                counts += np.bincount(text[trained + place_of_target], minlength=len(counts))
+
+            def pieces() -> Iterator[np.ndarray]:
+                for first in range(0, len(places), PIECE):
+                    window = places[first : first + PIECE, None] + np.arange(sequence_length)
+                    yield text[window]
+
+            return Source(pool, pieces), dealt, counts
 
         super().__init__(communicator, read)
         if every:
@@ -282,11 +258,6 @@ def _at_every_position(split: Split) -> Split:
     return replace(split, y=y)
 
 
-def _text(place: Path) -> str:
-    with opened(place, HELD) as file:
-        return file.read().decode("utf-8-sig")
-
-
 def _encoded(place: Path, texts: list[str], vocabulary: str) -> list[np.ndarray]:
     """The characters of each role's text, uint8, without those that the vocabulary lacks."""
     if not texts:
@@ -294,11 +265,7 @@ def _encoded(place: Path, texts: list[str], vocabulary: str) -> list[np.ndarray]
             f"data.path is '{place}', in which no role speaks; speeches begin with 'ROLE:' on a "
             "line after an empty one, or with '  ROLE. ' after two spaces (data.layout)"
         )
-    tokens = [codes(text, vocabulary) for text in texts]
-    lacking = sum(int((own == UNKNOWN).sum()) for own in tokens)
-    if lacking:
-        log.warning("'%s': %d characters beyond the vocabulary are left out", place, lacking)
-    return [own[own != UNKNOWN] for own in tokens]
+    return [own[own != UNKNOWN] for own in (codes(text, vocabulary) for text in texts)]
 
 
 def _parts(n: int, length: int, stride: int) -> list[tuple[int, int]]:
@@ -315,12 +282,3 @@ def _kept(sizes: np.ndarray, fraction: float, seed: int) -> list[np.ndarray]:
     kept = share_of(int(sizes.sum()), fraction, seed)
     of_parts = np.split(kept, np.searchsorted(kept, ends[:-1]))
     return [own - first for own, first in zip(of_parts, ends - sizes, strict=True)]
-
-
-def _windows(
-    tokens: list[np.ndarray], parts: np.ndarray, kept: list[np.ndarray], length: int, stride: int
-) -> Windows:
-    """Samples of these texts, whose ``parts`` (texts, 3, 2) ``_parts`` gives, those ``kept``."""
-    first = np.repeat(np.cumsum([0, *map(len, tokens)])[:-1], 3) + parts[:, :, 0].reshape(-1)
-    starts = [begin + stride * own for begin, own in zip(first, kept, strict=True)]
-    return Windows(np.concatenate(tokens), np.concatenate(starts), length)

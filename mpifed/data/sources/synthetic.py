@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -14,43 +14,9 @@ from mpifed.data.base import SPLITS, Description, Shards, SplitName, empty_split
 from mpifed.data.generated import GeneratedDataset
 from mpifed.data.partitions import Alpha
 from mpifed.errors import InputError
-from mpifed.io.memory import check_memory
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 from mpifed.watchdog import heartbeat
-
-# Rows that are drawn together; the state of the generator is kept for each block.
-ROWS_BLOCK = 4096
-
-
-class DrawnRows:
-    """Rows 0 ... count - 1 of a stream, drawn again from the beginning of their block."""
-
-    def __init__(
-        self,
-        generator: np.random.Generator,
-        draw: Callable[[np.random.Generator, int], np.ndarray],
-        count: int,
-    ) -> None:
-        self._generator, self._draw, self._count = generator, draw, count
-        self._states: list[Any] = []
-        self._rows = np.empty(0)
-        self._drawn = -1
-        for number in range(-(-count // ROWS_BLOCK)):
-            self._states.append(generator.bit_generator.state)
-            self._rows, self._drawn = self._next(number), number
-
-    def row(self, number: int) -> np.ndarray:
-        """Return a row, (...)."""
-        block, place = divmod(number, ROWS_BLOCK)
-        if block != self._drawn:
-            self._generator.bit_generator.state = self._states[block]
-            self._rows, self._drawn = self._next(block), block
-        return np.asarray(self._rows[place])
-
-    def _next(self, block: int) -> np.ndarray:
-        return self._draw(self._generator, min(ROWS_BLOCK, self._count - block * ROWS_BLOCK))
-
 
 # Training samples of a client: at least the one, at most the other.
 SMALLEST, LARGEST = 50, 1000
@@ -73,43 +39,24 @@ class Setting:
 class Truth:
     """What a benchmark was made from."""
 
-    mixture_of: Callable[[int], np.ndarray]
+    mixture: np.ndarray
     components: np.ndarray
     n_train: np.ndarray
 
-    @property
-    def mixture(self) -> np.ndarray:
-        """pi of all clients, float64 (n_clients, n_components)."""
-        return np.stack([self.mixture_of(client) for client in range(len(self.n_train))])
 
-
-@dataclass(frozen=True)
-class Sample:
-    """A split of one client."""
-
-    x: np.ndarray
-    y: np.ndarray
-    latent: np.ndarray
+# x, y and the component of each sample of a split.
+Sample = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def begin(setting: Setting) -> tuple[np.random.RandomState, Truth]:
     """Return the stream at the point where the samples are to be drawn, and the truth."""
-    if setting.seed >= 2**32:
-        raise InputError(
-            f"data.seed is {setting.seed}; the published generator takes less than {2**32}"
-        )
     random = np.random.RandomState(setting.seed)
     drawn = random.lognormal(4, 2, setting.n_clients).astype(np.int64)
     n_train = np.minimum(drawn + SMALLEST, LARGEST)
     alpha = np.full(setting.n_components, setting.dirichlet_alpha)
     mixture = np.stack([random.dirichlet(alpha) for _ in range(setting.n_clients)])
-    if not np.isfinite(mixture).all():
-        raise InputError(
-            f"data.dirichlet_alpha is {setting.dirichlet_alpha:g}, for which the published "
-            "generator draws weights that are not finite; use a more moderate one"
-        )
     components = random.uniform(-1, 1, (setting.n_components, setting.dimension))
-    return random, Truth(mixture.__getitem__, components, n_train)
+    return random, Truth(mixture, components, n_train)
 
 
 def samples(setting: Setting) -> Iterator[tuple[Sample, Sample]]:
@@ -138,7 +85,7 @@ def _sample(
     # sklearn.utils.shuffle orders rows so, and takes nothing else from the stream.
     order = np.arange(n)
     random.shuffle(order)
-    return Sample(x[order], y[order], latent[order])
+    return x[order], y[order], latent[order]
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
@@ -158,10 +105,6 @@ Mixtures = Literal["dirichlet", "one_hot"]
 
 # The seed that the published generator takes by default.
 PUBLISHED_SEED = 12345
-
-# The splits that the published generator draws, and what comes of one: client, split, x and y.
-DRAWN: tuple[SplitName, ...] = ("train", "test")
-Arriving = tuple[int, SplitName, np.ndarray, np.ndarray]
 
 # Rows of x that are made at once, so that they are still in the cache when labelled.
 BLOCK = 1024
@@ -215,15 +158,6 @@ class Synthetic(GeneratedDataset):
             )
         if noise is None:
             noise = 1.0 if variant == "paper" else 0.1
-        check_memory(
-            8.0 * dimension * n_components + 4.0 * dimension * n_clients * SMALLEST,
-            f"data.dimension is {dimension}, which with {n_components} components and {n_clients} "
-            "clients",
-        )
-        check_memory(
-            4.0 * dimension * n_test,
-            f"data.n_test is {n_test}, which for one client in {dimension} dimensions",
-        )
         self.variant = variant
         self.seed: int = seed
         self.setting = Setting(
@@ -240,45 +174,21 @@ class Synthetic(GeneratedDataset):
             same_for_all(0, n_clients),
             same_for_all(n_test, n_clients),
         )
-        self._communicator = communicator
         if variant == "released":
             self.make_split = None  # type: ignore[method-assign,assignment]
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
-        """Return the shards of ``client_ids``. Collective for ``released``, which rank 0 draws."""
+        """Return the shards of ``client_ids``; of ``released``, those of all clients are drawn."""
         if self.variant != "released":
             return super().load(client_ids, dtype)
-        splits = {name: empty_split(self.description, name, client_ids, dtype) for name in SPLITS}
-        wishes = self._communicator.gather_object(client_ids)
-        arriving = self._received(client_ids) if wishes is None else self._drawn(wishes)
-        for client, name, x, y in arriving:
-            split = splits[name]
-            rows = split.rows_of(int(np.searchsorted(client_ids, client)))
-            split.x[rows].copy_(torch.from_numpy(x))
-            split.y[rows].copy_(torch.from_numpy(y))
-        return Shards(client_ids, splits["train"], splits["val"], splits["test"])
-
-    def _drawn(self, wishes: list[np.ndarray]) -> Iterator[Arriving]:
-        """Send every rank its clients' samples as they are drawn; yield those of this rank."""
-        for client, parts in enumerate(samples(self.setting)):
+        train, val, test = (empty_split(self.description, n, client_ids, dtype) for n in SPLITS)
+        for client, drawn in enumerate(samples(self.setting)):
             heartbeat.step()
-            for rank, client_ids in enumerate(wishes):
-                if client not in client_ids:
-                    continue
-                for name, part in zip(DRAWN, parts, strict=True):
-                    if rank == self._communicator.rank:
-                        yield client, name, part.x, part.y
-                    else:
-                        self._communicator.send(part.x, rank)
-                        self._communicator.send(part.y, rank)
-
-    def _received(self, client_ids: np.ndarray) -> Iterator[Arriving]:
-        receive = self._communicator.receive
-        for client in client_ids:
-            for name in DRAWN:
-                n = int(getattr(self.description, f"n_{name}")[client])
-                x = receive((n, self.setting.dimension), np.float64, 0)
-                yield client, name, x, receive((n,), np.int64, 0)
+            for place in np.flatnonzero(client_ids == client).tolist():
+                for split, (x, y, _) in zip((train, test), drawn, strict=True):
+                    split.x[split.rows_of(place)].copy_(torch.from_numpy(x))
+                    split.y[split.rows_of(place)].copy_(torch.from_numpy(y))
+        return Shards(client_ids, train, val, test)
 
     def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
         raise NotImplementedError  # ``_fill`` needs no copy
@@ -304,39 +214,25 @@ class Synthetic(GeneratedDataset):
         """The client's stream for labels, after the components of its ``n`` samples were drawn."""
         setting = self.setting
         generator = stream(setting.seed, f"synthetic/{split}/labels", client=client)
-        mixture = self.truth.mixture_of(client)
+        mixture = self.truth.mixture[client]
         return generator, generator.choice(setting.n_components, n, p=mixture)
-
-    def latent(self, client: int, split: Literal["train", "test"]) -> np.ndarray:
-        """Return the component z of each of a client's samples, int64 (n,); -1 for constant
-        labels.
-        """
-        if self.variant != "released":
-            n = self.truth.n_train[client] if split == "train" else self.setting.n_test
-            return self._labelling(client, split, int(n))[1]
-        for position, (train, test) in enumerate(samples(self.setting)):
-            if position == client:
-                return train.latent if split == "train" else test.latent
-        raise IndexError(f"client {client} of {self.setting.n_clients}")
 
 
 def truth(setting: Setting, mixtures: Mixtures = "dirichlet") -> Truth:
     """Return pi, theta and the n_t of ``paper`` and ``corrected``."""
     n_clients, n_components = setting.n_clients, setting.n_components
     sizes = stream(setting.seed, "synthetic/sizes").lognormal(4, 2, n_clients)
-    alpha = np.full(n_components, setting.dirichlet_alpha)
-
-    def weights(draw: np.random.Generator, count: int) -> np.ndarray:
-        if mixtures == "one_hot":
-            return np.eye(n_components)[draw.integers(n_components, size=count)]
-        return draw.dirichlet(alpha, count)
-
-    drawn = DrawnRows(stream(setting.seed, "synthetic/mixture"), weights, n_clients)
+    draw = stream(setting.seed, "synthetic/mixture")
+    if mixtures == "one_hot":
+        mixture = np.eye(n_components)[draw.integers(n_components, size=n_clients)]
+    else:
+        alpha = np.full(n_components, setting.dirichlet_alpha)
+        mixture = draw.dirichlet(alpha, n_clients)
     components = stream(setting.seed, "synthetic/components").uniform(
         -1, 1, (n_components, setting.dimension)
     )
     n_train = np.minimum(sizes.astype(np.int64) + SMALLEST, LARGEST)
-    return Truth(drawn.row, components, n_train)
+    return Truth(mixture, components, n_train)
 
 
 def _draw_box(bits: np.random.BitGenerator, x: np.ndarray) -> None:

@@ -354,7 +354,7 @@ def test_one_hot_mixtures_give_every_client_one_component():
     assert pi.shape == (40, 3) and set(np.unique(pi)) == {0.0, 1.0} and (pi.sum(1) == 1).all()
     assert (pi.sum(0) > 0).all()
     for client in (0, 7):
-        assert set(made.latent(client, "train")) == {int(pi[client].argmax())}
+        assert set(made._labelling(client, "train", 40)[1]) == {int(pi[client].argmax())}
     fewer = Synthetic(9, 3, Alone(), n_components=3, mixtures="one_hot", n_test=5, dimension=4)
     assert (fewer.truth.mixture == pi[:9]).all()
     with pytest.raises(InputError, match="published generator"):

@@ -10,14 +10,12 @@ import torch
 from mpifed.data import federated_file
 from mpifed.data.__main__ import main
 from mpifed.data.federated_file import FederatedFile
-from mpifed.data.sources.digits import Digits
 from mpifed.data.sources.fedmm import Dictionary, GaussianMixture, Poisson
+from mpifed.data.sources.flix import Sine, Tags
 from mpifed.data.sources.libsvm import LibSvm
-from mpifed.data.sources.mnist import Idx
+from mpifed.data.sources.mnist import Digits, Idx
 from mpifed.data.sources.ratings import Ratings
-from mpifed.data.sources.sine import Sine
 from mpifed.data.sources.synthetic import Synthetic
-from mpifed.data.sources.tags import Tags
 from mpifed.mpi.communicator import LAUNCHER_SIZES, Alone
 
 
@@ -157,8 +155,8 @@ BAD = {
     "digits --output OUT/nowhere/a.h5 --clients 3": "there is no directory",
     "mnist --output OUT --clients 3": "MPIFED_DATA is not set",
     "libsvm --output OUT --clients 3 --test-fraction 1": "--test-fraction is 1",
-    "dictionary --output OUT --clients 3 --samples 2": "--samples 2 are enough for at most 2",
-    "federated --output OUT --clients 3 --path nowhere.h5": "--path is 'nowhere.h5'",
+    "dictionary --output OUT --clients 3 --samples 2": "enough for at most 2 clusters",
+    "federated --output OUT --clients 3 --path nowhere.h5": "'nowhere.h5' cannot be read: No such",
 }
 
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2, kstest, nbinom
 
 from mpifed.data.sources.fedmm import Dictionary, GaussianMixture, Poisson
-from mpifed.data.sources.sine import Sine
-from mpifed.data.sources.tags import Tags
+from mpifed.data.sources.flix import Sine, Tags
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 

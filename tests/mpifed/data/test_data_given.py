@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from loading import all_rows
 from PIL import Image
 from scipy import sparse
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import mpifed
 from mpifed.components.registry import find
 from mpifed.data.from_python import Arrays, array_of
-from mpifed.data.sources.csv_file import Csv
-from mpifed.data.sources.npz import Npz
+from mpifed.data.sources.own_files import Csv, Npz
 from mpifed.errors import InputError
 from mpifed.launch import main
 from mpifed.mpi.communicator import Alone
@@ -27,11 +26,6 @@ RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(30, 4))
 Y = np.arange(30) % 3
 TENSORS = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter(TENSORS)
 
 
 class Samples(Dataset):
@@ -45,27 +39,26 @@ class Samples(Dataset):
         return self.sample(number)
 
 
-TWO = r"two arrays; pass them as two arguments: mpifed\.arrays\(x, y\)"
 REFUSED = {
-    "a pair": (lambda: mpifed.arrays((X, Y)), TWO),
+    "a pair": (lambda: mpifed.arrays((X, Y)), "x is no array of numbers or texts"),
     "how many clients": (
         lambda: mpifed.arrays(X, Y, clients=3),
-        "clients is 3; it must be an array or a list that says whose each sample is; how many",
+        r"x has 30 samples, but clients have the shape \(\)",
     ),
-    "a loader": (
-        lambda: mpifed.arrays(DataLoader(TENSORS)),
-        r"x is a DataLoader; pass its data set, mpifed\.arrays\(loader\.dataset\)",
+    "a loader": (lambda: mpifed.arrays(DataLoader(TENSORS)), "a DataLoader"),
+    "a name": (lambda: mpifed.arrays("digits", Y), "x is <U6 .* must hold numbers"),
+    "sparse rows": (lambda: mpifed.arrays(sparse.csr_matrix(X), Y), "a csr_matrix"),
+    "masked values": (
+        lambda: mpifed.arrays(np.ma.masked_less(X, 0), Y),
+        "x is no array of numbers or texts: it has masked values",
     ),
-    "a name": (lambda: mpifed.arrays("digits", Y), "x is 'digits'; it must be"),
-    "sparse rows": (lambda: mpifed.arrays(sparse.csr_matrix(X), Y), r"x is sparse.*x\.toarray\(\)"),
     "mixed": (
         lambda: mpifed.arrays(X, np.array([0, "a", None] * 10, object)),
-        "y holds objects of the types NoneType, int, str; it must hold numbers or texts",
+        "y is no array of numbers or texts",
     ),
-    "a wrong name": (lambda: mpifed.arrays(X, Y, client=Y), "'client'; did you mean 'clients'"),
     "samples that are mappings": (
         lambda: mpifed.arrays(Samples(lambda i: {"x": X[i], "y": 0})),
-        "sample 0 is a dict, not a pair",
+        "x is <U1 .* must hold numbers",
     ),
 }  # fmt: skip
 
@@ -158,8 +151,7 @@ def read(y: np.ndarray, **options) -> tuple[str, int, np.ndarray, str]:
 def test_whole_numbers_are_labels_of_whatever_type(kind: str):
     task, n_classes, found, said = read(Y_TARGETS.astype(kind))
     assert (task, n_classes) == ("classification", 3) and np.array_equal(found, Y_TARGETS)
-    assert "data.task=classification, since targets are whole numbers: 3 labels" in said
-    assert "data.task=regression" in said
+    assert said == "data.task=classification is guessed from the targets, with 3 classes"
     explicit = read(Y_TARGETS.astype(kind), task="classification")
     assert explicit[:2] == (task, n_classes) and not explicit[3]
     task, _, found, said = read(Y_TARGETS.astype(kind), task="regression")
@@ -169,28 +161,22 @@ def test_whole_numbers_are_labels_of_whatever_type(kind: str):
 def test_other_numbers_are_regressed_on():
     task, _, found, said = read(Y_TARGETS + 0.5)
     assert task == "regression" and np.array_equal(found.reshape(-1), Y_TARGETS + 0.5)
-    assert "data.task=regression, since targets are not all whole numbers" in said
+    assert "data.task=regression is guessed" in said
 
 
 @given(st.sets(st.integers(0, 40), min_size=1), st.booleans())
-def test_labels_stay_and_those_that_never_occur_are_said(labels: set[int], floating: bool):
+def test_labels_stay_what_they_are(labels: set[int], floating: bool):
     y = np.array(sorted(labels))[np.arange(60) % len(labels)]
-    _, n_classes, found, said = read(y.astype(float) if floating else y)
+    _, n_classes, found, _ = read(y.astype(float) if floating else y)
     assert n_classes == max(2, max(labels) + 1) and np.array_equal(found, y)
-    absent = sorted(set(range(n_classes)) - set(y.tolist()))
-    assert ("never occur" in said) == bool(absent)
-    if absent:
-        assert f"{len(absent)} of the {n_classes} labels never occur" in said
-        assert f"({absent[0]}" in said
 
 
 def test_negative_labels_and_texts_are_counted_in_their_order():
-    for values, names in (([-1, 1, 5], "-1, 1, 5"), (["b", "c", "a"], "a, b, c")):
+    for values in ([-1, 1, 5], ["b", "c", "a"]):
         y = np.array(values)[Y_TARGETS]
-        _, n_classes, found, said = read(y)
+        _, n_classes, found, _ = read(y)
         assert n_classes == 3
         assert np.array_equal(np.unique(np.array(values))[found], y)
-        assert f"in their order ({names})" in said and "never occur" not in said
 
 
 @pytest.mark.parametrize("kind", [bool, np.int64, np.uint8, np.float32])
@@ -211,7 +197,7 @@ def test_columns_of_0_and_1_are_tags(kind: type):
     tags = np.array([[0, 0, 1], [1, 0, 1], [0, 0, 0]])[Y_TARGETS]
     task, _, found, said = read(tags.astype(kind))
     assert task == "multi_label" and np.array_equal(found, tags)
-    assert "data.task=multi_label, since targets are 0 or 1 in 3 columns" in said
+    assert "data.task=multi_label is guessed" in said
 
 
 def test_large_whole_numbers_are_names_of_labels():
@@ -227,7 +213,6 @@ def test_marked_samples_test_unless_a_split_is_named(tmp_path: Path):
     assert not dataset.description.n_val.any()
     mixed = of_arrays(X_TARGETS, Y_TARGETS, clients=whose, is_test=MARKS, split="60_20_20")
     assert mixed.description.n_val.tolist() == [4, 4, 4]
-    assert "data.split=60_20_20 mixes samples marked for testing" in "\n".join(mixed.remarks())
     np.savez(tmp_path / "own.npz", x=X_TARGETS, y=Y_TARGETS, marks=MARKS)
     options = Npz.complete_options({"partition": None, "test": "marks"}, 3)
     dataset = Npz(3, 0, Alone(), path=str(tmp_path / "own.npz"), **options)

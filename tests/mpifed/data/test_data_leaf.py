@@ -158,11 +158,8 @@ def test_bytes_over_255_are_recognised_exactly(levels):
 
 BAD = {
     "no JSON": ("{", "cannot be read"),
-    "other users": (leaf_file({"a": ([[1.0]], [1])}).replace('["a"]', '["b"]'), "differ"),
-    "wrong count": (
-        leaf_file({"a": ([[1.0]], [1])}, num_samples=[2]),
-        "'num_samples' 2",
-    ),
+    "other users": (leaf_file({"a": ([[1.0]], [1])}).replace('["a"]', '["b"]'), "user 'b'"),
+    "few labels": (leaf_file({"a": ([[1.0], [2.0]], [1])}), "it has 2 'x' and 1 'y'"),
     "infinite": (leaf_file({"a": ([[1.0], [float("inf")]], [1, 1])}), "not finite"),
     "shapes": (leaf_file({"a": ([[1.0]], [1]), "b": ([[1.0, 2.0]], [1])}), "have the shape"),
     "unknown character": (leaf_file({"a": (["aé"], ["b"])}), "character 'é', which data.voc"),

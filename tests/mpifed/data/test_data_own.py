@@ -18,8 +18,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 import mpifed
 from mpifed.data.from_python import Arrays, digest_of
-from mpifed.data.sources.csv_file import Csv
-from mpifed.data.sources.npz import Npz
+from mpifed.data.sources.own_files import Csv, Npz
 from mpifed.data.tables import Columns
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
@@ -259,7 +258,7 @@ def test_numbers_come_back_bit_for_bit(tmp_path_factory, values):
 
 BAD_CSV = {
     "twice": ("a,a\n1,2\n", {}, "first line must name each column"),
-    "short": ("age,risk\n1,low\n2\n", {}, "line 3 has 1 columns, but the first 2"),
+    "short": ("age,risk\n1,low\n2\n", {}, "line 3: it has 1 columns, but the first 2"),
     "word": ("age,risk\n1,low\n\nold,low\n", {}, "line 4: .*'old'"),
     "label": (CSV, {"label": "rosk"}, "data.label is 'rosk', .* did you mean 'risk'"),
     "no labels to deal by": (CSV, {"label": "dose", "features": ["age"], "partition": "dirichlet"},

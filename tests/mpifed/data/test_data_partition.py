@@ -15,7 +15,6 @@ from mpifed.data.partitions import (
     _draw,
     apportioned,
     contiguous,
-    counts_60_20_20,
     dirichlet,
     iid,
     natural,
@@ -23,9 +22,9 @@ from mpifed.data.partitions import (
     partition,
     pathological,
     quantity_skew,
-    split_60_20_20,
+    split_in_order,
 )
-from mpifed.data.sources.digits import Digits
+from mpifed.data.sources.mnist import Digits
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 
@@ -123,24 +122,17 @@ def test_the_clients_that_would_be_empty_are_filled_from_the_largest():
     assert sum(sizes) == 1000
 
 
-@given(st.integers(2, 10**6))
+@given(st.integers(2, 10**5))
 def test_60_20_20_leaves_no_split_empty_that_can_be_filled(n):
-    n_train, n_val, n_test = counts_60_20_20(n)
-    assert n_train + n_val + n_test == n
+    parts = split_in_order(np.arange(n))
+    n_train, n_val, n_test = map(len, parts)
+    assert np.array_equal(np.concatenate(parts), np.arange(n))
     assert n_train >= 1 and n_test >= 1 and n_val >= (n >= 3)
     assert abs(n_train - 0.6 * n) <= 1 and abs(n_val - 0.2 * n) <= 0.5
 
 
 def test_60_20_20_of_five_is_three_one_one():
-    assert [int(count) for count in counts_60_20_20(5)] == [3, 1, 1]
-
-
-@given(st.integers(2, 300), st.integers(0, 2**32))
-def test_a_split_keeps_every_sample(n, seed):
-    indices = 10 + 3 * np.arange(n)
-    parts = split_60_20_20(indices, np.random.default_rng(seed))
-    assert [len(part) for part in parts] == [int(c) for c in counts_60_20_20(n)]
-    assert np.array_equal(np.sort(np.concatenate(parts)), indices)
+    assert [len(part) for part in split_in_order(np.arange(5))] == [3, 1, 1]
 
 
 def test_a_partition_takes_its_own_options_only():

@@ -13,7 +13,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 from loading import holds, labels_by_client
 from published import pickle_2, pickle_3, write_cifar_10, write_cifar_100
 
@@ -91,16 +90,13 @@ def test_cifar_100_has_coarse_labels_to_deal_by(tmp_path: Path):
     assert {len(labels) for labels in labels_by_client(dataset)} == {50}
 
 
-numbers = st.sampled_from(["u1", "i1", "<i4", ">i4", "<f4", ">f8", "?"]).map(np.dtype)
-
-
-@given(st.data(), numbers, st.sampled_from([2, 3, 4]))
-def test_plain_pickles_come_back_as_they_were(data, kind, protocol):
-    array = data.draw(arrays.arrays(kind, arrays.array_shapes(max_dims=3, max_side=4)))
-    value = {"a": array, "b": [1, -7, 2.5, None, True, "text"], "c": (b"bytes", [2**40])}
+@given(st.integers(1, 4), st.booleans(), st.sampled_from([2, 3, 4]))
+def test_plain_pickles_come_back_as_they_were(rows, by_columns, protocol):
+    array = np.random.default_rng(0).integers(0, 256, (rows, 3072), np.uint8)
+    array = np.asfortranarray(array) if by_columns else array
+    value = {"data": array, "b": [1, -7, 2.5, None, True, "text"], "c": (b"bytes", [2**40])}
     found = cifar.unpickled(Path("file"), pickle.dumps(value, protocol))
-    assert found["a"].dtype == array.dtype
-    assert np.array_equal(found["a"], array, equal_nan=kind.kind == "f")
+    assert np.array_equal(cifar._pictures(found["data"]).reshape(rows, 3072), array)
     assert found["b"] == value["b"] and found["c"] == value["c"]
 
 
@@ -115,10 +111,13 @@ class Call:
 HOSTILE = {
     "a command": (pickle.dumps(Call(os.system, "touch pwned")), "posix.system"),
     "builtins": (pickle.dumps(Call(eval, "1+1")), "builtins.eval"),
-    "objects in an array": (pickle.dumps(np.array([{}, 1], object)), "not of numbers"),
+    "objects in an array": (
+        pickle.dumps({"data": np.array([[{}, 1]], object), "labels": [1]}),
+        "not rows of bytes",
+    ),
     "a shape that lies": (
-        b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
-        b"(K\x01(J\xff\xff\xff\x7ftcnumpy\ndtype\nU\x02u1K\x00K\x01\x87R\x89U\x02abtb.",
+        b"\x80\x02}U\x04datacnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
+        b"(K\x01(J\xff\xff\xff\x7fK\x03tcnumpy\ndtype\nU\x02u1K\x00K\x01\x87R\x89U\x02abtbs.",
         "reshape",
     ),
     "cut": (pickle_2({"data": np.zeros((3, 4), np.uint8)})[:-30], "cannot be read"),

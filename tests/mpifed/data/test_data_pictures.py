@@ -20,7 +20,7 @@ from pyarrow import parquet
 
 from mpifed.data.images import smaller
 from mpifed.data.sources.omniglot import Omniglot
-from mpifed.data.sources.parquet import Parquet, read
+from mpifed.data.sources.own_files import Parquet, read_parquet
 from mpifed.data.sources.shakespeare import VOCABULARIES
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
@@ -205,7 +205,9 @@ def test_damaged_parquet_files_are_refused_or_read(tmp_path_factory, noise, at):
     at %= len(whole)
     path.write_bytes(whole[:at] + noise + whole[at + len(noise) :])
     try:
-        found = read(path.parent, {"features": "image", "label": "label", "client": None}, "abc")
+        found = read_parquet(
+            path.parent, {"features": "image", "label": "label", "client": None}, "abc"
+        )
     except InputError as refused:
         assert str(path.parent) in str(refused)
     else:

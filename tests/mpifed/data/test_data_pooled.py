@@ -15,8 +15,7 @@ from loading import holds
 from published import emnist_files
 
 from mpifed.data import partitioned
-from mpifed.data.sources.digits import Digits
-from mpifed.data.sources.mnist import CHARACTERS, Emnist, Idx
+from mpifed.data.sources.mnist import CHARACTERS, Digits, Emnist, Idx
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 
@@ -146,7 +145,7 @@ BAD = {
     "xz truncated": (change(TRAIN, lambda data: data[:-200]), "cannot be read"),
     "sides of 0": (
         change(TEST, lambda d: gzip.compress(gzip.decompress(d)[:8] + bytes(8))),
-        "dimensions are",
+        "not an IDX file of 3 dimensions",
     ),
 }
 

@@ -9,17 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from mpifed.data import federated_file
 from mpifed.data.base import Shards
 from mpifed.data.federated_file import Contents, FederatedFile, write
-from mpifed.data.sources.digits import Digits
 from mpifed.data.sources.fedmm import Dictionary, GaussianMixture, Poisson
+from mpifed.data.sources.flix import Sine, Tags, TagsFile
 from mpifed.data.sources.libsvm import LibSvm
-from mpifed.data.sources.mnist import Idx
+from mpifed.data.sources.mnist import Digits, Idx
 from mpifed.data.sources.ratings import Ratings
-from mpifed.data.sources.sine import Sine
 from mpifed.data.sources.synthetic import Synthetic
-from mpifed.data.sources.tags import Tags, TagsFile
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone, Communicator, world
 
@@ -178,7 +175,7 @@ def test_a_file_of_tags(mpi_tmp_path: Path, layout):
 
 
 @pytest.mark.parametrize("task", ["multi_label", "regression", "unlabelled"])
-def test_a_federated_file_of_any_task(mpi_tmp_path: Path, monkeypatch, task):
+def test_a_federated_file_of_any_task(mpi_tmp_path: Path, task):
     communicator = world()
     path = mpi_tmp_path / "file.h5"
     name = {"multi_label": "tags", "regression": "sine", "unlabelled": "mixture"}[task]
@@ -188,14 +185,13 @@ def test_a_federated_file_of_any_task(mpi_tmp_path: Path, monkeypatch, task):
         contents = Contents(made.description, "natural", 1, "float64")
         write(path, contents, [made.load(np.arange(N_CLIENTS), torch.float64)], {})
     communicator.barrier()
-    monkeypatch.setattr(federated_file, "PIECE", 5000)
     found = FederatedFile(N_CLIENTS, 0, communicator, path=str(path))
     assert found.description.task == task
     shards = found.load(hosted(communicator, N_CLIENTS), torch.float64)
     check(shards, made.load(np.arange(N_CLIENTS), torch.float64))
 
 
-def test_a_federated_file(mpi_tmp_path: Path, monkeypatch):
+def test_a_federated_file(mpi_tmp_path: Path):
     communicator = world()
     path = mpi_tmp_path / "digits.h5"
     digits = Digits(N_CLIENTS, 1, Alone(), partition="iid")
@@ -203,7 +199,6 @@ def test_a_federated_file(mpi_tmp_path: Path, monkeypatch):
         contents = Contents(digits.description, "iid", 1, "uint8", 16)
         write(path, contents, [digits.load(np.arange(N_CLIENTS), torch.uint8)], {})
     communicator.barrier()
-    monkeypatch.setattr(federated_file, "PIECE", 5000)
     found = FederatedFile(N_CLIENTS, 0, communicator, path=str(path))
     shards = found.load(hosted(communicator, N_CLIENTS), torch.float32)
     check(shards, digits.load(np.arange(N_CLIENTS), torch.float32))

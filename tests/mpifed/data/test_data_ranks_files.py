@@ -18,12 +18,10 @@ import mpifed
 from mpifed.api import Request, execute
 from mpifed.data.from_python import Arrays
 from mpifed.data.sources.cifar import Cifar10, Cifar100
-from mpifed.data.sources.csv_file import Csv
-from mpifed.data.sources.digits import Digits
 from mpifed.data.sources.leaf import Femnist
-from mpifed.data.sources.mnist import Emnist
-from mpifed.data.sources.npz import Npz
+from mpifed.data.sources.mnist import Digits, Emnist
 from mpifed.data.sources.omniglot import Omniglot
+from mpifed.data.sources.own_files import Csv, Npz
 from mpifed.data.sources.shakespeare import Shakespeare
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone, Communicator, world

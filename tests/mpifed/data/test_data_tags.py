@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from sklearn.feature_extraction.text import TfidfTransformer
 
-from mpifed.data.sources.tags import MOST_TAGS, Tags, TagsFile, covering_first, parse, tf_idf
-from mpifed.data.sources.tags import made_layout as layout
+from mpifed.data.sources.flix import MOST_TAGS, Tags, TagsFile, covering_first, parse, tf_idf
+from mpifed.data.sources.flix import made_layout as layout
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 
@@ -46,7 +46,7 @@ def test_the_papers_layouts():
     assert np.array_equal(tags[parts[0]].any(axis=0), tags.any(axis=0))
     divided = layout("divided", 100, 2, None, None, 300)
     assert (divided.workers, divided.samples) == (50, 900)
-    assert [divided.source_of(client) for client in (0, 49, 50, 99)] == [0, 0, 1, 1]
+    assert [client // divided.workers for client in (0, 49, 50, 99)] == [0, 0, 1, 1]
     train, val, test = divided.split(tags, 52, np.random.default_rng(1))
     assert train.tolist() == list(range(20, 30))
     assert val.tolist() == list(range(500, 600)) and test.tolist() == list(range(600, 900))
@@ -234,7 +234,7 @@ def test_two_listed_sources_become_workers(tmp_path: Path):
     for listed in ([50], [50, 50], None):
         with pytest.raises(InputError, match="must be 2 different sources"):
             make(path, 4, listed=listed, **options)
-    with pytest.raises(InputError, match="names 55"):
+    with pytest.raises(InputError, match=r"\[50, 55\]; it must be 2 different sources"):
         make(path, 4, listed=[50, 55], **options)
 
 
@@ -247,7 +247,7 @@ def put(name: str, values):
 
 
 BAD = {
-    "no clients": (without("client"), "no array 'client'"),
+    "no clients": (without("client"), "its array 'client' is"),
     "too few clients": (put("client", [0, 0, 1]), "3 samples in client, 72 in x"),
     "a tag too many": (put("y_tags", 5), "indices must be"),
     "falling rows": (put("y_indptr", [0, 2, 1]), "never fall"),

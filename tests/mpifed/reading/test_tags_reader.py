@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structures import EXAMPLES, a_sentence
 
-from mpifed.data.sources.tags import parse
+from mpifed.data.sources.flix import parse
 from mpifed.errors import InputError
 
 WIDE = [0, -1, 2, 10**12, 2**62, 2**63 - 1, -(2**63)]

@@ -62,7 +62,7 @@ def test_weights_are_loaded_into_another_floating_point_type(stored):
 
 def test_a_classifier_of_another_width_is_named_and_can_be_drawn_anew(stored):
     path, tensors = stored
-    with pytest.raises(InputError, match=r"a classifier of 10 outputs .* but the data need 62; .*"):
+    with pytest.raises(InputError, match=r"true .* mismatch for classifier\.1\.weight"):
         narrow(62, weights=str(path))
     torch.manual_seed(1)
     network = narrow(62, weights=str(path), new_classifier=True)
@@ -79,7 +79,7 @@ def test_a_classifier_of_another_width_is_named_and_can_be_drawn_anew(stored):
 def test_an_extra_linear_layer_lies_behind_a_loaded_classifier(tmp_path):
     path = tmp_path / "imagenet.pt"
     torch.save(narrow(1000).state_dict(), path)
-    with pytest.raises(InputError, match=r"no classifier classifier\.2\.weight; model\.new_class"):
+    with pytest.raises(InputError, match=r"true .* Missing .* .classifier\.2\.weight"):
         narrow(10, weights=str(path), extra_linear=True)
     network = narrow(10, weights=str(path), extra_linear=True, new_classifier=True)
     stored = torch.load(path, weights_only=True)
@@ -98,17 +98,17 @@ def changed(stored, tmp_path, change):
     [
         (
             lambda t: {k: v for k, v in t.items() if k != "features.3.conv.2.weight"},
-            r"lacks features\.3\.conv\.2\.weight",
+            r"Missing key.* .features\.3\.conv\.2\.weight",
         ),
         (
             lambda t: t.update({"features.0.1.bias": torch.zeros(9)}),
-            r"features\.0\.1\.bias has the shape \(9,\), the model needs \(8,\)",
+            r"mismatch for features\.0\.1\.bias: .*\[9\].*\[8\]",
         ),
         (
             lambda t: t.update({"features.0.1.bias": torch.full((8,), torch.nan)}),
             r"features\.0\.1\.bias holds infinite numbers or NaN",
         ),
-        (lambda t: {f"net.{k}": v for k, v in t.items()}, r"first tensor is 'net\.features"),
+        (lambda t: {f"net.{k}": v for k, v in t.items()}, r"Missing key.* .features"),
     ],
 )
 def test_what_does_not_fit_is_named(stored, tmp_path, change, words):
@@ -137,11 +137,11 @@ def test_a_whole_module_is_refused_with_the_line_that_saves_its_tensors(tmp_path
 
 def test_weights_of_another_model_and_of_other_inputs_are_refused(stored):
     path, _ = stored
-    with pytest.raises(InputError, match=r"lacks conv1\.weight"):
+    with pytest.raises(InputError, match=r"Missing key.* .conv1\.weight"):
         resnet18(data(), weights=str(path))
     with pytest.raises(
         InputError,
-        match=r"features\.0\.0\.weight has the shape \(8, 3, 3, 3\), the .* \(8, 1, 3, 3\)",
+        match=r"features\.0\.0\.weight: .*\[8, 3, 3, 3\].*\[8, 1, 3, 3\]",
     ):
         narrow(channels=1, weights=str(path))
 

@@ -1,8 +1,11 @@
-"""Tag prediction as on Stack Overflow (Gasanov et al. 2022, sec. 6.3), generated or from a file."""
+"""Data of Gasanov et al. 2022: sine curves (sec. 6.2), and tags as on Stack Overflow (sec. 6.3),
+generated or from a file.
+"""
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,17 +13,79 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt
-from scipy.sparse import csr_matrix, diags
+from scipy.sparse import csr_matrix, hstack
 
 from mpifed.data.archives import located
 from mpifed.data.generated import GeneratedDataset, alike
 from mpifed.data.partitioned import Dealt, Pool, PooledDataset, Source
+from mpifed.data.partitions import grouped
 from mpifed.data.sources.libsvm import dense_rows
-from mpifed.data.sources.npz import opened_npz
+from mpifed.data.sources.own_files import opened_npz
 from mpifed.errors import InputError
 from mpifed.io.memory import check_memory
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import key, stream
+
+SMALLEST_AMPLITUDE = 0.1
+# x is uniform in [-REACH, REACH].
+REACH = 5.0
+
+FAMILIES = 2
+
+
+class Sine(GeneratedDataset):
+    """Sine regression: clients of two families, y = a sin(x + b) (Gasanov et al. 2022).
+
+    Parameters
+    ----------
+    split : int, optional
+        Clients of the first family; the rest belong to the second. None is 30, or three tenths of
+        at most 30 clients.
+    amplitude_max : float
+        Largest amplitude: 5 in the published code and in Finn et al. 2017, 0.5 in the paper's text.
+    n_train : int
+        Training samples of each client.
+    n_val : int
+        Validation samples of each client.
+    n_test : int
+        Test samples of each client.
+    seed : int, optional
+        Seed of the data set. None is the run's.
+    """
+
+    def __init__(
+        self,
+        n_clients: int,
+        run_seed: int,
+        communicator: Communicator,
+        *,
+        split: Annotated[int, Ge(0)] | None = None,
+        amplitude_max: Annotated[float, Ge(SMALLEST_AMPLITUDE)] = 5.0,
+        n_train: Annotated[int, Ge(1)] = 50,
+        n_val: Annotated[int, Ge(0)] = 0,
+        n_test: Annotated[int, Ge(0)] = 2000,
+        seed: Annotated[int, Ge(0)] | None = None,
+    ) -> None:
+        if split is None:
+            split = 30 if n_clients > 30 else 3 * n_clients // 10
+        self.seed: int = run_seed if seed is None else seed
+        self.split = split
+        self.families = families(self.seed, amplitude_max)
+        counts = (n_train, n_val, n_test)
+        self.description = alike("sine", (1,), 1, n_clients, counts, "regression")
+
+    def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
+        amplitude, phase = self.families[int(client >= self.split)]
+        x = stream(self.seed, f"sine/{split}", client=client).uniform(-REACH, REACH, (n, 1))
+        return x, amplitude * np.sin(x + phase)
+
+
+def families(seed: int, amplitude_max: float) -> np.ndarray:
+    """Return amplitude and phase (columns) of the two families (rows), float64 (2, 2)."""
+    rng = stream(seed, "sine/families")
+    amplitudes = rng.uniform(SMALLEST_AMPLITUDE, amplitude_max, FAMILIES)
+    return np.column_stack([amplitudes, rng.uniform(0, 2 * math.pi, FAMILIES)])
+
 
 Name = Literal["natural", "divided"]
 Sources = Annotated[int, Ge(1)]
@@ -47,27 +112,17 @@ class Layout:
         """Samples that a source must have."""
         return self.n_train * self.workers + self.n_val + self.n_test
 
-    def source_of(self, client: int) -> int:
-        """Return the source to which ``client`` belongs, counted from 0."""
-        return client // self.workers
-
     def split(
         self, tags: np.ndarray, client: int, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return training, validation and test samples of ``client``."""
+        order = np.arange(self.samples)
         if self.name == "natural":
             order = covering_first(tags[: self.samples], self.n_train, rng)
-            return self._cut(order, order[: self.n_train], self.n_train)
         first = client % self.workers * self.n_train
-        every = np.arange(self.samples)
-        own = every[first : first + self.n_train]
-        return self._cut(every, own, self.n_train * self.workers)
-
-    def _cut(
-        self, order: np.ndarray, own: np.ndarray, start: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        middle = start + self.n_val
-        return own, order[start:middle], order[middle : middle + self.n_test]
+        start = self.workers * self.n_train
+        val, test = np.split(order[start:], [self.n_val])
+        return order[first : first + self.n_train], val, test[: self.n_test]
 
 
 def made_layout(
@@ -75,20 +130,13 @@ def made_layout(
 ) -> Layout:
     """Return the layout ``name`` for ``n_clients``."""
     train, validation = DEFAULTS[name]
-    workers = 1
-    if name == "divided":
-        if n_clients % sources:
-            raise InputError(
-                f"data.sources is {sources}, which does not divide clients, {n_clients}"
-            )
-        workers = n_clients // sources
-    return Layout(
-        name,
-        train if n_train is None else n_train,
-        validation if n_val is None else n_val,
-        n_test,
-        workers,
-    )
+    train = train if n_train is None else n_train
+    validation = validation if n_val is None else n_val
+    if name == "natural":
+        return Layout(name, train, validation, n_test, 1)
+    if n_clients % sources:
+        raise InputError(f"data.sources is {sources}, which does not divide clients, {n_clients}")
+    return Layout(name, train, validation, n_test, n_clients // sources)
 
 
 def covering_first(tags: np.ndarray, n_first: int, rng: np.random.Generator) -> np.ndarray:
@@ -134,14 +182,6 @@ class Language:
     any_words: np.ndarray
 
 
-@dataclass(frozen=True)
-class Questions:
-    """All samples of a source."""
-
-    words: csr_matrix
-    tags: np.ndarray
-
-
 class Tags(GeneratedDataset):
     """Generated questions with tags, of the shape of Stack Overflow's (Gasanov et al. 2022).
 
@@ -161,7 +201,7 @@ class Tags(GeneratedDataset):
         Whether a sample begins with a one.
     layout : {'natural', 'divided'}
         How samples lie over clients: each client a source, or ``sources`` sources cut into equal
-        clients who share validation samples; see ``tag_layout.py``.
+        clients who share validation samples.
     sources : int
         Number of sources, for ``layout: divided``.
     n_train : int, optional
@@ -195,7 +235,6 @@ class Tags(GeneratedDataset):
     ) -> None:
         self.seed: int = run_seed if seed is None else seed
         self.layout = made_layout(layout, n_clients, sources, n_train, n_val, n_test)
-        _check_sizes(vocabulary, tags, topics, words, self.layout.samples)
         self.language = make_language(self.seed, vocabulary, tags, topics)
         self._intercept, self._vocabulary = intercept, vocabulary
         self._words, self._concentration = words, concentration
@@ -212,15 +251,15 @@ class Tags(GeneratedDataset):
         return int(rng.integers(len(self.language.topics)))
 
     def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
-        source = self.layout.source_of(client)
-        questions = self.questions(source)
+        source = client // self.layout.workers
+        words, tags = self.questions(source)
         rng = stream(self.seed, "tags/split", client=source)
-        train, val, test = self.layout.split(questions.tags, client, rng)
+        train, val, test = self.layout.split(tags, client, rng)
         rows = {"train": train, "val": val, "test": test}[split]
-        return questions.words[rows].toarray(), questions.tags[rows].astype(np.float64)
+        return words[rows].toarray(), tags[rows].astype(np.float64)
 
-    def _questions(self, source: int) -> Questions:
-        """All samples of a source, in the order in which they were asked."""
+    def _questions(self, source: int) -> tuple[csr_matrix, np.ndarray]:
+        """Words and tags of all samples of a source, in the order in which they were asked."""
         rng = stream(self.seed, "tags/questions", client=source)
         n, language = self.layout.samples, self.language
         base = language.topics[self.topic(source)]
@@ -232,28 +271,9 @@ class Tags(GeneratedDataset):
         words = _draw_words(rng, language, tags, question)
         # Words beyond the vocabulary count in the length only.
         known = words < self._vocabulary
-        shares = (1 / lengths)[question[known]]
-        columns = words[known] + self._intercept
-        if self._intercept:
-            shares = np.concatenate([np.ones(n), shares])
-            columns = np.concatenate([np.zeros(n, np.int64), columns])
-            question = np.concatenate([np.arange(n), question[known]])
-        else:
-            question = question[known]
-        shape = (n, self._vocabulary + self._intercept)
-        return Questions(csr_matrix((shares, (question, columns)), shape), tags)
-
-
-def _check_sizes(vocabulary: int, tags: int, topics: int, words: float, samples: int) -> None:
-    """Refuse a language, or the questions of one source, that memory cannot hold."""
-    needed = {
-        f"data.vocabulary is {vocabulary}, which": 24.0 * vocabulary,
-        f"data.tags is {tags}, which with {topics} topics": 8.0 * tags * (topics + SIGNATURE),
-        f"data.tags is {tags}, which for {samples} samples of a source": 24.0 * tags * samples,
-        f"data.words is {words:g}, which for {samples} samples of a source": 48.0 * words * samples,
-    }
-    for what, size in needed.items():
-        check_memory(size, what)
+        rows, columns, shares = question[known], words[known], (1 / lengths)[question[known]]
+        counted = csr_matrix((shares, (rows, columns)), (n, self._vocabulary))
+        return hstack([np.ones((n, int(self._intercept))), counted], "csr"), tags
 
 
 def make_language(seed: int, vocabulary: int, n_tags: int, n_topics: int) -> Language:
@@ -319,29 +339,27 @@ class Tagged:
 def parse(path: Path) -> Tagged:
     """Return what is in the file ``path``; ``TagsFile`` describes the format."""
     with opened_npz(path) as arrays:
-        client = _array(arrays, "client", "biu", 1)
-        names, owner = np.unique(client.astype(np.int64), return_inverse=True)
+        names, owner = np.unique(_array(arrays, "client", "iu", 1), return_inverse=True)
+        tags = _rows(path, arrays, "y", None, "y_tags")
+        tags.data[:] = 1  # a tag that is listed twice is a tag
         if "x" in arrays:
             x = csr_matrix(_array(arrays, "x", "biuf", 2).astype(np.float64))
         else:
-            data = _array(arrays, "x_data", "biuf", 1).astype(np.float64)
-            x = _rows(path, arrays, "x", data, "x_features")
-        tags = _rows(path, arrays, "y", None, "y_tags")
-        tags.data[:] = 1  # a tag that is listed twice is a tag
-        held_out, embeddings = np.zeros(len(client), bool), None
+            x = _rows(path, arrays, "x", _array(arrays, "x_data", "biuf", 1), "x_features")
+        held_out, embeddings = np.zeros(len(owner), bool), None
         if "held_out" in arrays:
             held_out = _array(arrays, "held_out", "biu", 1).astype(bool)
         if "embeddings" in arrays:
             embeddings = _array(arrays, "embeddings", "biuf", 2).astype(np.float64)
             if len(embeddings) != len(names) or not np.isfinite(embeddings).all():
                 raise ValueError(f"embeddings are not {len(names)} rows of finite numbers")
-        if not 0 < len(client) == x.shape[0] == tags.shape[0] == len(held_out):
+        if not 0 < len(owner) == x.shape[0] == tags.shape[0] == len(held_out):
             raise ValueError(
-                f"it has {len(client)} samples in client, {x.shape[0]} in x, {tags.shape[0]} in y "
+                f"it has {len(owner)} samples in client, {x.shape[0]} in x, {tags.shape[0]} in y "
                 f"and {len(held_out)} in held_out"
             )
-        if client.max() > np.iinfo(np.int64).max or not np.isfinite(x.data).all():
-            raise ValueError("x has a value that is not finite, or client one beyond 64 bits")
+        if not np.isfinite(x.data).all():
+            raise ValueError("x has a value that is not finite")
     return Tagged(x, tags, owner.reshape(-1), names, held_out, embeddings)
 
 
@@ -355,40 +373,34 @@ def _rows(
     check_memory(
         COLUMN_BYTES * columns, f"data.path is '{path}', whose {width} is {columns}, which"
     )
-    values = np.ones(len(indices)) if data is None else data
-    if not len(indptr) or np.any(indptr[1:] < indptr[:-1]):
-        raise ValueError(f"{name}_indptr must begin with 0 and never fall")
+    values = np.ones(len(indices)) if data is None else data.astype(np.float64)
+    if not len(indptr) or np.any(np.diff(indptr) < 0) or indptr[-1] != len(indices) or columns < 1:
+        raise ValueError(f"{name}_indptr must begin with 0, never fall and end with all indices")
     rows = csr_matrix((values, indices, indptr), (len(indptr) - 1, columns))
     rows.check_format()
-    if not len(values) == len(indices) == indptr[-1] or columns < 1:
-        raise ValueError(f"{name} has {len(indices)} indices and {len(values)} values")
     rows.sum_duplicates()
     return rows
 
 
 def _array(arrays: Mapping[str, Any], name: str, kinds: str, dimensions: int) -> np.ndarray:
-    if name not in arrays:
-        raise ValueError(f"it has no array '{name}'")
-    array = arrays[name]
+    array = arrays[name] if name in arrays else np.empty(0, object)
     if array.dtype.kind not in kinds or array.ndim != dimensions or 0 in array.shape[1:]:
         words = "real" if "f" in kinds else "whole"
         raise ValueError(
-            f"{name} is {array.dtype} of shape {array.shape}, not {words} numbers in {dimensions} "
-            "dimensions"
+            f"its array '{name}' is {array.dtype} of shape {array.shape}, not {words} numbers in "
+            f"{dimensions} dimensions"
         )
     return np.asarray(array)
 
 
 def tf_idf(tagged: Tagged) -> csr_matrix:
     """Return the TF-IDF of each source: float64 (sources, features), rows of length 1."""
-    n = len(tagged.names)
+    from sklearn.feature_extraction.text import TfidfTransformer
+
     which = (np.ones(len(tagged.owner)), (tagged.owner, np.arange(len(tagged.owner))))
-    sums = csr_matrix(which, (n, len(tagged.owner))) @ tagged.x
+    sums = csr_matrix(which, (len(tagged.names), len(tagged.owner))) @ tagged.x
     sums.eliminate_zeros()
-    weights = np.log((1 + n) / (1 + np.bincount(sums.indices, minlength=sums.shape[1]))) + 1
-    weighted = sums @ diags(weights)
-    norms = np.sqrt(np.asarray(weighted.multiply(weighted).sum(axis=1)).reshape(-1))
-    return csr_matrix(diags(1 / np.where(norms > 0, norms, 1)) @ weighted)
+    return TfidfTransformer().fit_transform(sums)
 
 
 class TagsFile(PooledDataset):
@@ -412,7 +424,7 @@ class TagsFile(PooledDataset):
         Whether a column of ones comes before the others.
     layout : {'natural', 'divided'}
         How samples lie over clients: each client a source, or ``sources`` sources cut into equal
-        clients who share validation samples; see ``tag_layout.py``.
+        clients who share validation samples.
     sources : int
         Number of sources, for ``layout: divided``.
     n_train : int, optional
@@ -460,12 +472,7 @@ class TagsFile(PooledDataset):
             else:
                 number = key(self.seed, "tags/kmeans") % 2**32
                 clusters = sources_by_kmeans(tagged, rows, kmeans_clusters, kmeans_starts, number)
-                if cluster >= len(clusters):
-                    raise InputError(
-                        f"data.cluster is {cluster}; it must be below {len(clusters)}, the "
-                        "number of clusters"
-                    )
-                chosen = clusters[cluster]
+                chosen = clusters[cluster] if cluster < len(clusters) else np.zeros(0, np.int64)
             if len(chosen) < n_sources:
                 raise InputError(
                     f"clients is {n_clients}, which asks for {n_sources} sources, but data.path "
@@ -482,12 +489,11 @@ class TagsFile(PooledDataset):
         """Take the samples of the sources that were chosen, and deal them to the clients."""
         kept = np.concatenate(rows)
         n_tags = tagged.tags.shape[1]
-        check_memory(10.0 * len(kept) * n_tags, f"data.path: {len(kept)} samples of {n_tags} tags")
         x, tags = tagged.x[kept], tagged.tags[kept].toarray().astype(bool)
         starts = np.cumsum([0, *map(len, rows)])
         parts = []
         for client in range(len(rows) * self.layout.workers):
-            source = self.layout.source_of(client)
+            source = client // self.layout.workers
             rng = stream(self.seed, "tags/split", client=source)
             own = tags[starts[source] : starts[source + 1]]
             train, val, test = (starts[source] + r for r in self.layout.split(own, client, rng))
@@ -496,21 +502,18 @@ class TagsFile(PooledDataset):
             *("tags_file", tags.astype(np.uint8), n_tags, (x.shape[1] + intercept,), "float64"),
             task="multi_label",
         )
-        return Source(pool, lambda: dense_rows(x, intercept)), Dealt(parts), None
+        return Source(pool, lambda: dense_rows(x, intercept)), parts, None
 
 
 def usable_rows(tagged: Tagged, layout: Layout) -> dict[int, np.ndarray]:
     """Return the samples that ``layout`` takes of each source that has enough."""
-    order = np.argsort(tagged.owner, kind="stable")
-    starts = np.searchsorted(tagged.owner[order], np.arange(len(tagged.names) + 1))
     found = {}
-    for source in range(len(tagged.names)):
-        own = order[starts[source] : starts[source + 1]]
+    n_train = layout.n_train * layout.workers
+    for source, own in enumerate(grouped(tagged.owner, len(tagged.names))):
         if layout.name == "divided" and tagged.held_out.any():
             held = tagged.held_out[own]
-            n_train = layout.n_train * layout.workers
-            train, rest = own[~held][:n_train], own[held][: layout.samples - n_train]
-            own = np.concatenate([train, rest]) if len(train) == n_train else own[:0]
+            train = own[~held][:n_train]
+            own = np.concatenate([train, own[held]]) if len(train) == n_train else own[:0]
         if len(own) >= layout.samples:
             found[source] = own[: layout.samples]
     return found
@@ -519,12 +522,12 @@ def usable_rows(tagged: Tagged, layout: Layout) -> dict[int, np.ndarray]:
 def _listed(
     tagged: Tagged, rows: dict[int, np.ndarray], listed: list[int], n_sources: int
 ) -> np.ndarray:
-    if len(listed) != n_sources or len(set(listed)) != n_sources:
-        raise InputError(f"data.listed is {listed}; it must be {n_sources} different sources")
     positions = {int(name): position for position, name in enumerate(tagged.names)}
-    for name in listed:
-        if positions.get(name) not in rows:
-            raise InputError(f"data.listed names {name}, which is not a source with enough samples")
+    usable = [name for name in set(listed) if positions.get(name) in rows]
+    if not len(usable) == len(listed) == n_sources:
+        raise InputError(
+            f"data.listed is {listed}; it must be {n_sources} different sources with enough samples"
+        )
     return np.array([positions[name] for name in listed], np.int64)
 
 
