@@ -104,16 +104,10 @@ def options_of(component: Callable[..., Any]) -> dict[str, Parameter]:
     """Return the options of ``component``: its keyword-only parameters, in order."""
     # A function under a decorator has its own options.
     inner: Any = inspect.unwrap(component)
-    once = inspect.isclass(inner) or inspect.isfunction(inner)
-    return dict(_read_once(inner)) if once else _read(inner)
+    return dict(_read(inner))
 
 
-@functools.lru_cache(maxsize=512)
-def _read_once(component: Callable[..., Any]) -> dict[str, Parameter]:
-    """A command asks several times, and annotations written as text take long to evaluate."""
-    return _read(component)
-
-
+@functools.lru_cache(maxsize=512)  # a command asks several times, and annotations take long
 def _read(component: Callable[..., Any]) -> dict[str, Parameter]:
     annotated: Any = component
     if inspect.isclass(component) and not dataclasses.is_dataclass(component):
@@ -139,7 +133,6 @@ def check_options(
     given: Mapping[str, Any],
     path: str,
     *,
-    elsewhere: Callable[[str], str] = lambda option: "",
     error: type[ValueError] = TopologyError,
 ) -> dict[str, Any]:
     """Return all options of a component: the given ones checked, the others at their defaults."""
@@ -151,8 +144,6 @@ def check_options(
             allowed = closest(str(name), options) if options else f"{path} takes no options"
             if callable(component) and name in inspect.signature(component).parameters:
                 allowed = f"options are keyword-only parameters: def ...(..., *, {name})"
-            else:
-                allowed = elsewhere(str(name)) + allowed
             raise error(f"Unknown {what} {shown(f'{prefix}{name}')}; {allowed}")
     checked = {}
     for name, option in options.items():
@@ -178,8 +169,6 @@ def check_value(
         raise error(str(wrong)) from None
     except (TypeError, ValueError, OverflowError, RecursionError):
         message = f"{field} is {shown(value)}; it must be {describe(annotation)}"
-        if isinstance(value, (int, float)) and abs(value) > LARGEST and "whole" in message:
-            message += f", at most {LARGEST}"
         choices = get_args(annotation) if get_origin(annotation) is Literal else ()
         if isinstance(value, str) and choices:
             message = f"{field} is {shown(value)}; {closest(value, map(str, choices))}"
@@ -260,23 +249,15 @@ def has_tuple(annotation: Any) -> bool:
 
 def storable(value: Any) -> Any:
     """Return ``value`` if it reads back as stored; YAML also has dates, sets and bytes."""
-    if isinstance(value, str):
-        return _text(value)
-    if value is None or isinstance(value, (bool, int, float)):
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
         return value
     if isinstance(value, (list, tuple)):
         return [storable(item) for item in value]
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {key: storable(item) for key, item in value.items()}
     raise TypeError
-
-
-def _text(value: str) -> str:
-    """Return ``value`` if a file can hold it: UTF-8 has no lone surrogates."""
-    value.encode()
-    return value
 
 
 def plain_value(value: Any, kind: type) -> Any:
@@ -300,7 +281,7 @@ def plain_value(value: Any, kind: type) -> Any:
             raise OverflowError
         return int(value)
     if isinstance(value, kind):
-        return _text(value) if isinstance(value, str) else value
+        return value
     raise TypeError
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from topologies.graphs.families import FAMILIES, Family, count_nodes
+from topologies.graphs.families import FAMILIES, Family, check_count
 from topologies.inputs import TopologyError, node_count
 from topologies.schema import check_options, find, from_text, options_of, parse_spec, values_of
 
@@ -204,7 +204,7 @@ def _resolve(name: str, n: int | None, params: Mapping[str, Any]) -> tuple[Famil
     own = {key: value for key, value in params.items() if key not in DRAW}
     drawn = {key: value for key, value in params.items() if key in DRAW}
     values = {**family.complete(name, own), **check_options(Draw, drawn, name)}
-    count_nodes(name, family, n, values)
+    check_count(name, family, n, values)
     return family, values
 
 
