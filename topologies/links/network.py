@@ -116,12 +116,12 @@ def network_on(underlay: nx.Graph) -> Network:
     places = {node: _place(attributes) for node, attributes in made.nodes(data=True)}
     for i, j, link in made.edges(data=True):
         one, other = places[i], places[j]
-        latency = 0.0
+        seconds = 0.0
         if "distance" in link:
-            latency = latency_over(number_of(link, "distance", 0.0))
+            seconds = latency_over(number_of(link, "distance", 0.0))
         elif one is not None and other is not None:
-            latency = latency_over(great_circle(one, other))
-        link["latency"] = number_of(link, "latency", latency)
+            seconds = latency_over(great_circle(one, other))
+        link["latency"] = number_of(link, "latency", seconds)
         link["bandwidth"] = number_of(link, "bandwidth", np.inf)
     nodes = list(made)
     n = len(nodes)
