@@ -18,8 +18,6 @@ from topologies.inputs import number
 class Parser(inputs.Parser):
     """argparse, except that a wrong argument raises ``InputError``."""
 
-    failure = InputError
-
     def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> Any:
         """As argparse; all other parsing methods call this one."""
         words = list(sys.argv[1:] if args is None else args)

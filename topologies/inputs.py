@@ -18,8 +18,12 @@ from time import process_time
 from typing import IO, Any, NoReturn
 
 
-class TopologyError(ValueError):
-    """A graph, matrix or schedule that cannot be made as asked, in one sentence."""
+class InputError(ValueError):
+    """A wrong configuration or input: the field, the value given, and what is allowed."""
+
+
+# What the functions of this package raise where a graph, a matrix or a schedule cannot be made.
+TopologyError = InputError
 
 
 # Bytes that every process has: asking the system takes longer than using them.
@@ -147,9 +151,7 @@ def number(kind: type, allowed: str, holds: Callable[[Any], bool]) -> Callable[[
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, except that a wrong argument raises ``failure``."""
-
-    failure: type[ValueError] = TopologyError
+    """argparse, except that a wrong argument raises ``InputError``."""
 
     def error(self, message: str) -> NoReturn:
         """Raise the message of argparse, with what may be meant."""
@@ -158,13 +160,13 @@ class Parser(argparse.ArgumentParser):
         ):
             place, given, known = found.groups()
             names = [name.strip("'") for name in known.split(", ")]
-            raise self.failure(f"{place} is {given!r}; {closest(given, names)}")
+            raise InputError(f"{place} is {given!r}; {closest(given, names)}")
         if found := re.fullmatch(r"argument (.+?): (is .*)", message, re.DOTALL):
-            raise self.failure(f"{found[1]} {found[2]}")
+            raise InputError(f"{found[1]} {found[2]}")
         unknown = re.match(r"unrecognized arguments: (--[\w-]+)", message)
         near = nearest(unknown[1], self._option_string_actions) if unknown else None
         meant = f"did you mean {near}? " if near else ""
-        raise self.failure(f"{message}; {meant}--help shows how the command is used")
+        raise InputError(f"{message}; {meant}--help shows how the command is used")
 
 
 # What is imported when it is first used, so that a wrong word is refused without it.

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from topologies.inputs import TopologyError, closest
+from topologies.inputs import InputError, closest, nearest
 
 UNIONS = (typing.Union, types.UnionType)
 
@@ -132,8 +132,6 @@ def check_options(
     component: Callable[..., Any] | Mapping[str, Parameter],
     given: Mapping[str, Any],
     path: str,
-    *,
-    error: type[ValueError] = TopologyError,
 ) -> dict[str, Any]:
     """Return all options of a component: the given ones checked, the others at their defaults."""
     options = component if isinstance(component, Mapping) else options_of(component)
@@ -144,35 +142,31 @@ def check_options(
             allowed = closest(str(name), options) if options else f"{path} takes no options"
             if callable(component) and name in inspect.signature(component).parameters:
                 allowed = f"options are keyword-only parameters: def ...(..., *, {name})"
-            raise error(f"Unknown {what} {shown(f'{prefix}{name}')}; {allowed}")
+            raise InputError(f"Unknown {what} {shown(f'{prefix}{name}')}; {allowed}")
     checked = {}
     for name, option in options.items():
         if name in given:
-            checked[name] = check_value(
-                given[name], option.annotation, f"{prefix}{name}", error=error
-            )
+            checked[name] = check_value(given[name], option.annotation, f"{prefix}{name}")
         elif option.required:
-            raise error(f"{prefix}{name} is missing; it must be {option.allowed}")
+            raise InputError(f"{prefix}{name} is missing; it must be {option.allowed}")
         else:
             default, kept = option.default, has_tuple(option.annotation)
             checked[name] = list(default) if isinstance(default, tuple) and not kept else default
     return checked
 
 
-def check_value(
-    value: Any, annotation: Any, field: str, *, error: type[ValueError] = TopologyError
-) -> Any:
-    """Return ``value`` converted to ``annotation``; an ``error`` names ``field``."""
+def check_value(value: Any, annotation: Any, field: str) -> Any:
+    """Return ``value`` converted to ``annotation``; an ``InputError`` names ``field``."""
     try:
         return _convert(value, annotation, field)
-    except (TopologyError, error) as wrong:  # of an option of a dataclass, or of the dataclass
-        raise error(str(wrong)) from None
+    except InputError:  # of an option of a dataclass, or of the dataclass
+        raise
     except (TypeError, ValueError, OverflowError, RecursionError):
         message = f"{field} is {shown(value)}; it must be {describe(annotation)}"
         choices = get_args(annotation) if get_origin(annotation) is Literal else ()
         if isinstance(value, str) and choices:
             message = f"{field} is {shown(value)}; {closest(value, map(str, choices))}"
-        raise error(message) from None
+        raise InputError(message) from None
 
 
 def _convert(value: Any, annotation: Any, field: str) -> Any:
@@ -396,24 +390,33 @@ def find(table: Mapping[str, E], what: str, name: str) -> E:
         return table[name]
     if isinstance(name, str) and OWN.fullmatch(name):
         return type(next(iter(table.values())))(load_object(name), own=True)
-    raise TopologyError(f"Unknown {what} {shown(name)}; {closest(str(name), table)}")
+    raise InputError(f"Unknown {what} {shown(name)}; {closest(str(name), table)}")
 
 
 # How a user's own object is named.
 OWN = re.compile(r"[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*")
 
 
-def load_object(name: str) -> Callable[..., Any]:
+def load_object(name: str, owner: str = "") -> Callable[..., Any]:
     """Import ``package.module:object``; what the module raises is raised as it is."""
-    module, _, attribute = name.partition(":")
+    said = f"{owner} is {shown(name)}" if owner else shown(name)
+    if not OWN.fullmatch(name):
+        raise InputError(f"{said}; write package.module:object, the module without '.py' or '/'")
+    place, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute, None)
+        module = importlib.import_module(place)
     except ModuleNotFoundError as error:
-        if not f"{module}.".startswith(f"{error.name}."):
+        if not f"{place}.".startswith(f"{error.name}."):
             raise
-        raise TopologyError(f"{name!r}: there is no module {error.name!r}") from None
+        raise InputError(
+            f"{said}, but there is no module '{error.name}' in the working directory or in a "
+            "folder of PYTHONPATH"
+        ) from None
+    found = getattr(module, attribute, None)
     if not callable(found):
-        raise TopologyError(f"{name!r}: the module has no function {attribute!r}")
+        near = nearest(attribute, [each for each, value in vars(module).items() if callable(value)])
+        hint = f"; did you mean '{near}'?" if near else ""
+        raise InputError(f"{said}, but '{place}' has no callable '{attribute}'{hint}")
     return found
 
 
@@ -427,9 +430,9 @@ def parse_spec(text: str) -> tuple[str, dict[str, str]]:
     for part in filter(None, rest.split(",")):
         key, equals, value = part.partition("=")
         if not (equals and key and value):
-            raise TopologyError(f"{part!r} in {text!r} is not of the form key=value")
+            raise InputError(f"{part!r} in {text!r} is not of the form key=value")
         if key in values:
-            raise TopologyError(f"{key!r} is given twice in {text!r}")
+            raise InputError(f"{key!r} is given twice in {text!r}")
         values[key] = value
     return name, values
 
