@@ -19,7 +19,6 @@ from threadpoolctl import threadpool_limits
 
 from topologies.analysis.consensus import MESSAGE_BYTES, gossip, messages_received
 from topologies.analysis.measures import Plan, carry_out, plan
-from topologies.analysis.published import rates
 from topologies.analysis.ranking import BUDGETS, candidates, rank, read_budget
 from topologies.graphs.families import FAMILIES
 from topologies.inputs import Parser, TopologyError, cpu_seconds, number
@@ -143,12 +142,6 @@ def parser() -> argparse.ArgumentParser:
     option("--width", type=_count, default=16, help="entries of a vector")
     option("--csv", type=_file(), metavar="FILE", help="write the distance in each round")
     option("--plot", type=_picture, metavar="FILE", help="write a picture of it")
-
-    about = "consensus rates that papers state, beside measured ones"
-    option = add("rates", stated_rates, about, seeded, as_json)
-    option("--n", type=_several, default=64, help="number of nodes (default 64)")
-    option("--csv", type=_file(), metavar="FILE", help="write the table")
-    option("--markdown", action="store_true", help="print it as Markdown")
 
     about = "which topology and schedule for n nodes and a budget"
     option = add("rank", ranked, about, seeded, as_json)
@@ -394,13 +387,6 @@ def average_vectors(options: argparse.Namespace) -> Found:
     return {**summary, "distance": run.distance.tolist()}, fields(summary)
 
 
-def stated_rates(options: argparse.Namespace) -> Found:
-    """Return the consensus rates that papers state beside the measured ones."""
-    records = rates(options.n, options.seed)
-    write_table(records, options.csv)
-    return records, markdown(records) if options.markdown else table(records)
-
-
 def ranked(options: argparse.Namespace) -> Found:
     """Return the topologies and schedules that keep a budget, the best first."""
     n, budget = options.n, read_budget(options.budget)
@@ -479,18 +465,11 @@ def table(records: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> 
     return lines
 
 
-def markdown(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return records of equal keys as a Markdown table, numbers with four digits."""
-    rows = [list(records[0]), ["---"] * len(records[0])]
-    rows += [[in_text(cell, 4) for cell in record.values()] for record in records]
-    return [f"| {' | '.join(row)} |" for row in rows]
-
-
-def in_text(value: Any, digits: int = 6) -> str:
-    """Return a value as text: some digits of a float, a dash for None."""
+def in_text(value: Any) -> str:
+    """Return a value as text: six digits of a float, a dash for None."""
     if value is None:
         return "-"
-    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 if __name__ == "__main__":
