@@ -118,18 +118,6 @@ def build_graph(
     return graph
 
 
-def draw_graph(name: str, n: int, seed: int, **params: Any) -> nx.Graph:
-    """Return one draw of a random family, connected or not, with the metadata of
-    ``build_graph``.
-    """
-    family, values = _resolve(name, n, {**params, "seed": seed, "on_disconnected": "keep"})
-    del values["seed"], values["on_disconnected"]
-    graph = _draw(name, family, {**values, "n": n}, random.Random(seed))
-    graph.graph.clear()
-    graph.graph.update(family=name, params=values, seed=seed, tries=1, on_disconnected="keep")
-    return graph
-
-
 def check_graph_parameters(name: str, n: int | None, params: Mapping[str, Any]) -> dict[str, Any]:
     """Check the parameters of a graph without building it.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +15,7 @@ import networkx as nx
 import numpy as np
 from annotated_types import Ge
 
-from topologies.graphs.build import draw_graph
+from topologies.graphs.build import build_graph
 from topologies.graphs.files import plain, words_of
 from topologies.inputs import TopologyError, check_nodes
 from topologies.matrix import IMPORT_TOLERANCE, NEGATIVE, MixingMatrix
@@ -102,7 +103,10 @@ def restore_resampled(n: int, seed: int, arrays: Arrays) -> Drawn:
 def _resample(
     random: np.random.Generator, n: int, law: dict[str, Any], rule: str, options: dict[str, Any]
 ) -> MixingMatrix:
-    graph = draw_graph(law["family"], n, int(random.integers(2**63)), **law["params"])
+    seed = int(random.integers(2**63))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # each round may be disconnected
+        graph = build_graph(law["family"], n, seed, on_disconnected="keep", **law["params"])
     return mixing_matrix(graph, rule, **options)
 
 
