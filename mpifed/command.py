@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
 import io
 import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, InputError, RunError, closest, complain
-from topologies.inputs import choice_in, number, sentence
+from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, InputError, RunError, complain
+from topologies import inputs
+from topologies.inputs import number
 
 
-class Parser(argparse.ArgumentParser):
+class Parser(inputs.Parser):
     """argparse, except that a wrong argument raises ``InputError``."""
 
     def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> Any:
@@ -25,14 +25,6 @@ class Parser(argparse.ArgumentParser):
             if any("\ud800" <= letter <= "\udfff" for letter in word):
                 raise InputError(f"{word!a} is not text in UTF-8; rename what it names")
         return super().parse_known_args(words, namespace)
-
-    def error(self, message: str) -> NoReturn:
-        """Raise ``InputError`` with the message of argparse, and with what may be meant."""
-        choice = choice_in(message)
-        if choice is not None:
-            place, given, names = choice
-            raise InputError(f"{place} is {given!r}; {closest(given, names)}")
-        raise InputError(sentence(message, self._option_string_actions))
 
 
 def whole(least: int) -> Callable[[str], int]:

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Iterable
 
 from topologies import inputs
+from topologies.inputs import InputError as InputError
 
 EXIT_FINISHED = 0
 EXIT_FAILED = 1
@@ -42,10 +43,6 @@ def complain(command: str, message: str) -> None:
         return
     if error is not None:
         traceback.print_exception(error)
-
-
-class InputError(ValueError):
-    """A wrong configuration or input: the field, the value given, and what is allowed."""
 
 
 class AgreedInputError(InputError):

@@ -14,10 +14,10 @@ import sys
 from collections.abc import Callable
 
 from bench_figures import cpu_seconds, report, run
+from threadpoolctl import threadpool_limits
 
 import topologies
 from topologies.__main__ import main as command
-from topologies.inputs import one_thread
 
 SEED = 1234
 SWEEP = (
@@ -48,7 +48,7 @@ def fmmc(n: int, p: float, repeats: int) -> None:
     """Time the fastest mixing weights of a random graph to a certified gap of 1e-3."""
     graph = topologies.build_graph("erdos_renyi", n, SEED, p=p)
     results: list[topologies.FmmcResult] = []
-    with one_thread():
+    with threadpool_limits(1, user_api="blas"):
         seconds = cpu_seconds(
             lambda: results.append(topologies.fmmc(graph, 1e-3)), repeats, warm=False
         )
@@ -81,7 +81,7 @@ def sweep() -> None:
         with contextlib.redirect_stdout(io.StringIO()):
             command(["compare", *SWEEP, "--n", "64", "--weights", "fmmc", "--seed", str(SEED)])
 
-    with one_thread():
+    with threadpool_limits(1, user_api="blas"):
         seconds = cpu_seconds(compare, 3, warm=False)
     report(
         "compare_20_topologies_64",

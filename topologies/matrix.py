@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.inputs import MATRIX_NODE_BYTES, TopologyError, check_archive, check_memory
+
 if TYPE_CHECKING:
     from scipy import sparse
-import hashlib
-import json
-from collections.abc import Mapping
-from dataclasses import field
-from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from topologies.inputs import (
-    MATRIX_NODE_BYTES,
-    TopologyError,
-    check_archive,
-    check_memory,
-    replacing,
-)
 
 
 def node_sums(n: int, edges: NDArray[np.int64], values: NDArray[Any]) -> NDArray[np.float64]:
@@ -358,7 +350,7 @@ class MixingMatrix:
 
     def save(self, path: str | Path) -> None:
         """Write the matrix, exactly, as an ``.npz`` file, which replaces one that is there."""
-        with replacing(path) as file:
+        with Path(path).open("wb") as file:
             np.savez_compressed(
                 file,
                 n=np.int64(self.n),

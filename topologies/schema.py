@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from topologies.inputs import TopologyError, closest
+from topologies.inputs import InputError, closest, nearest
 
 UNIONS = (typing.Union, types.UnionType)
 
@@ -104,16 +104,10 @@ def options_of(component: Callable[..., Any]) -> dict[str, Parameter]:
     """Return the options of ``component``: its keyword-only parameters, in order."""
     # A function under a decorator has its own options.
     inner: Any = inspect.unwrap(component)
-    once = inspect.isclass(inner) or inspect.isfunction(inner)
-    return dict(_read_once(inner)) if once else _read(inner)
+    return dict(_read(inner))
 
 
-@functools.lru_cache(maxsize=512)
-def _read_once(component: Callable[..., Any]) -> dict[str, Parameter]:
-    """A command asks several times, and annotations written as text take long to evaluate."""
-    return _read(component)
-
-
+@functools.lru_cache(maxsize=512)  # a command asks several times, and annotations take long
 def _read(component: Callable[..., Any]) -> dict[str, Parameter]:
     annotated: Any = component
     if inspect.isclass(component) and not dataclasses.is_dataclass(component):
@@ -138,9 +132,6 @@ def check_options(
     component: Callable[..., Any] | Mapping[str, Parameter],
     given: Mapping[str, Any],
     path: str,
-    *,
-    elsewhere: Callable[[str], str] = lambda option: "",
-    error: type[ValueError] = TopologyError,
 ) -> dict[str, Any]:
     """Return all options of a component: the given ones checked, the others at their defaults."""
     options = component if isinstance(component, Mapping) else options_of(component)
@@ -151,39 +142,31 @@ def check_options(
             allowed = closest(str(name), options) if options else f"{path} takes no options"
             if callable(component) and name in inspect.signature(component).parameters:
                 allowed = f"options are keyword-only parameters: def ...(..., *, {name})"
-            else:
-                allowed = elsewhere(str(name)) + allowed
-            raise error(f"Unknown {what} {shown(f'{prefix}{name}')}; {allowed}")
+            raise InputError(f"Unknown {what} {shown(f'{prefix}{name}')}; {allowed}")
     checked = {}
     for name, option in options.items():
         if name in given:
-            checked[name] = check_value(
-                given[name], option.annotation, f"{prefix}{name}", error=error
-            )
+            checked[name] = check_value(given[name], option.annotation, f"{prefix}{name}")
         elif option.required:
-            raise error(f"{prefix}{name} is missing; it must be {option.allowed}")
+            raise InputError(f"{prefix}{name} is missing; it must be {option.allowed}")
         else:
             default, kept = option.default, has_tuple(option.annotation)
             checked[name] = list(default) if isinstance(default, tuple) and not kept else default
     return checked
 
 
-def check_value(
-    value: Any, annotation: Any, field: str, *, error: type[ValueError] = TopologyError
-) -> Any:
-    """Return ``value`` converted to ``annotation``; an ``error`` names ``field``."""
+def check_value(value: Any, annotation: Any, field: str) -> Any:
+    """Return ``value`` converted to ``annotation``; an ``InputError`` names ``field``."""
     try:
         return _convert(value, annotation, field)
-    except (TopologyError, error) as wrong:  # of an option of a dataclass, or of the dataclass
-        raise error(str(wrong)) from None
+    except InputError:  # of an option of a dataclass, or of the dataclass
+        raise
     except (TypeError, ValueError, OverflowError, RecursionError):
         message = f"{field} is {shown(value)}; it must be {describe(annotation)}"
-        if isinstance(value, (int, float)) and abs(value) > LARGEST and "whole" in message:
-            message += f", at most {LARGEST}"
         choices = get_args(annotation) if get_origin(annotation) is Literal else ()
         if isinstance(value, str) and choices:
             message = f"{field} is {shown(value)}; {closest(value, map(str, choices))}"
-        raise error(message) from None
+        raise InputError(message) from None
 
 
 def _convert(value: Any, annotation: Any, field: str) -> Any:
@@ -260,23 +243,15 @@ def has_tuple(annotation: Any) -> bool:
 
 def storable(value: Any) -> Any:
     """Return ``value`` if it reads back as stored; YAML also has dates, sets and bytes."""
-    if isinstance(value, str):
-        return _text(value)
-    if value is None or isinstance(value, (bool, int, float)):
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
         return value
     if isinstance(value, (list, tuple)):
         return [storable(item) for item in value]
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {key: storable(item) for key, item in value.items()}
     raise TypeError
-
-
-def _text(value: str) -> str:
-    """Return ``value`` if a file can hold it: UTF-8 has no lone surrogates."""
-    value.encode()
-    return value
 
 
 def plain_value(value: Any, kind: type) -> Any:
@@ -300,7 +275,7 @@ def plain_value(value: Any, kind: type) -> Any:
             raise OverflowError
         return int(value)
     if isinstance(value, kind):
-        return _text(value) if isinstance(value, str) else value
+        return value
     raise TypeError
 
 
@@ -415,24 +390,33 @@ def find(table: Mapping[str, E], what: str, name: str) -> E:
         return table[name]
     if isinstance(name, str) and OWN.fullmatch(name):
         return type(next(iter(table.values())))(load_object(name), own=True)
-    raise TopologyError(f"Unknown {what} {shown(name)}; {closest(str(name), table)}")
+    raise InputError(f"Unknown {what} {shown(name)}; {closest(str(name), table)}")
 
 
 # How a user's own object is named.
 OWN = re.compile(r"[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*")
 
 
-def load_object(name: str) -> Callable[..., Any]:
+def load_object(name: str, owner: str = "") -> Callable[..., Any]:
     """Import ``package.module:object``; what the module raises is raised as it is."""
-    module, _, attribute = name.partition(":")
+    said = f"{owner} is {shown(name)}" if owner else shown(name)
+    if not OWN.fullmatch(name):
+        raise InputError(f"{said}; write package.module:object, the module without '.py' or '/'")
+    place, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute, None)
+        module = importlib.import_module(place)
     except ModuleNotFoundError as error:
-        if not f"{module}.".startswith(f"{error.name}."):
+        if not f"{place}.".startswith(f"{error.name}."):
             raise
-        raise TopologyError(f"{name!r}: there is no module {error.name!r}") from None
+        raise InputError(
+            f"{said}, but there is no module '{error.name}' in the working directory or in a "
+            "folder of PYTHONPATH"
+        ) from None
+    found = getattr(module, attribute, None)
     if not callable(found):
-        raise TopologyError(f"{name!r}: the module has no function {attribute!r}")
+        near = nearest(attribute, [each for each, value in vars(module).items() if callable(value)])
+        hint = f"; did you mean '{near}'?" if near else ""
+        raise InputError(f"{said}, but '{place}' has no callable '{attribute}'{hint}")
     return found
 
 
@@ -446,9 +430,9 @@ def parse_spec(text: str) -> tuple[str, dict[str, str]]:
     for part in filter(None, rest.split(",")):
         key, equals, value = part.partition("=")
         if not (equals and key and value):
-            raise TopologyError(f"{part!r} in {text!r} is not of the form key=value")
+            raise InputError(f"{part!r} in {text!r} is not of the form key=value")
         if key in values:
-            raise TopologyError(f"{key!r} is given twice in {text!r}")
+            raise InputError(f"{key!r} is given twice in {text!r}")
         values[key] = value
     return name, values
 

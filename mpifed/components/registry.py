@@ -19,8 +19,7 @@ from mpifed.components.schema import ComponentOf, check_options, options_of, sho
 from mpifed.components.tables import BASES, MADE_BY_FUNCTIONS, TABLES
 from mpifed.errors import CodeError, InputError, closest, in_words
 from mpifed.io.yaml_files import parse_value
-from topologies.inputs import nearest
-from topologies.schema import SENTENCE
+from topologies.schema import SENTENCE, load_object, parse_spec
 from topologies.schema import summaries as summaries
 from topologies.schema import summary as summary
 
@@ -62,12 +61,9 @@ def with_options(name: str, path: str) -> tuple[str, dict[str, Any]]:
     """
     if SPELT.match(name) is None:
         return name, {}
-    from topologies.inputs import TopologyError
-    from topologies.schema import parse_spec
-
     try:
         spelt, values = parse_spec(name)
-    except TopologyError as error:
+    except InputError as error:
         raise InputError(f"{path}: {error}") from None
     return spelt, {key: parse_value(text, f"{path}.{key}") for key, text in values.items()}
 
@@ -249,29 +245,14 @@ def plain(value: Any) -> Any:
 
 def load(target: str, field: str) -> Callable[..., Any]:
     """Import the object that ``package.module:object`` names; ``field`` is for messages."""
-    module_name, _, attribute = target.partition(":")
-    said = f"{field} is {shown(target)}"
-    if not all(map(str.isidentifier, module_name.split("."))):
-        raise InputError(f"{said}; write package.module:object, the module without '.py' or '/'")
     try:
-        module = importlib.import_module(module_name)
+        return load_object(target, field)
     except (InputError, KeyboardInterrupt):
         raise
     except BaseException as error:
         # A user's own module may fail to import in any way.
-        absent = isinstance(error, ModuleNotFoundError) and error.name
-        if absent and f"{module_name}.".startswith(f"{absent}."):
-            raise InputError(
-                f"{said}, but there is no module '{absent}' in the working directory or in a "
-                "folder of PYTHONPATH"
-            ) from None
-        raise CodeError(f"{said}, which cannot be imported: {in_words(error)}") from error
-    found = getattr(module, attribute, None)
-    if not callable(found):
-        near = nearest(attribute, [each for each, value in vars(module).items() if callable(value)])
-        hint = f"; did you mean '{near}'?" if near else ""
-        raise InputError(f"{said}, but '{module_name}' has no callable '{attribute}'{hint}")
-    return found
+        said = f"{field} is {shown(target)}, which cannot be imported"
+        raise CodeError(f"{said}: {in_words(error)}") from error
 
 
 YEAR = re.compile(r"\b(19|20)\d\d\b")

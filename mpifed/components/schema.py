@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from mpifed.errors import InputError
-from topologies import schema
-from topologies.schema import LARGEST, ComponentOf, describe, options_of, plain_value, shown
+from topologies.schema import LARGEST as LARGEST
+from topologies.schema import ComponentOf as ComponentOf
 from topologies.schema import Parameter as Option
+from topologies.schema import check_options as check_options
+from topologies.schema import check_value as check_value
+from topologies.schema import describe as describe
+from topologies.schema import options_of as options_of
+from topologies.schema import shown as shown
 
-__all__ = [
-    "LARGEST",
-    "ComponentOf",
-    "Option",
-    "check_options",
-    "check_value",
-    "describe",
-    "options_of",
-    "plain_value",
-    "shown",
-]
-
-check_options = partial(schema.check_options, error=InputError)
-check_value = partial(schema.check_value, error=InputError)
+__all__ = ["Option"]

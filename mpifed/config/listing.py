@@ -6,27 +6,15 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from mpifed.components.registry import find, find_algorithm, load, source, summaries, summary
-from mpifed.components.schema import describe, options_of, shown
+from mpifed.components.registry import find, find_algorithm, load, source, summary
+from mpifed.components.schema import Option, options_of, shown
 from mpifed.components.tables import ALGORITHMS, EXCHANGES, LISTS, TABLES
 from mpifed.config.configuration import SECTIONS, Configuration
 from mpifed.config.experiments import DEFAULTS, experiment_names, read_experiment
 from mpifed.errors import InputError
 from mpifed.federation.participation import KINDS
 from topologies.inputs import nearest
-
-# How a configuration names one of a kind, where it is not ``kind=name``.
-USES: Mapping[str, str] = {
-    "surrogate": "algorithm.surrogate={}",
-    "participation": "participation={{name: {}}}",
-    "topology": "exchange.topology={}",
-    "weights": "exchange.weights={}",
-    "schedule": "exchange.schedule={}",
-    "correction": "exchange.correction={}",
-    "aggregator": "exchange.aggregator={}",
-    "section": "{}.KEY=VALUE",
-    "key": "{}=VALUE",
-}
+from topologies.schema import Entry
 
 
 def listing(word: str) -> str:
@@ -38,12 +26,9 @@ def listing(word: str) -> str:
         return _names_of(kinds[word])
     found = list(_sheets(word))
     if word in LISTS:
-        found.append(("kind", f"{LISTS[word]}\n{_names_of(word)}"))
+        found.append(f"{LISTS[word]}\n{_names_of(word)}")
     if found:
-        uses = [USES.get(kind, f"{kind}={{}}").format(word) for kind, _ in found]
-        named = [kind for kind, _ in found if kind not in ("key", "kind")]
-        several = f"{shown(word)} names {len(named)} things: {', '.join(uses)}"
-        return "\n\n".join([*([several] if len(named) > 1 else []), *(text for _, text in found)])
+        return "\n\n".join(found)
     near = nearest(
         word, [*kinds, *itertools.chain(*_tables().values()), *options_of(Configuration)]
     )
@@ -67,72 +52,59 @@ def _names_of(kind: str) -> str:
         return _experiments()
     if kind == "algorithm":
         return _algorithms()
-    table = _tables()[kind]
-    if kind in TABLES:
-        return _table([(name, summary(find(kind, name))) for name in table])
-    if kind == "participation":
-        return f"{_key(kind)}\n{_table([(name, summary(made)) for name, made in table.items()])}"
-    return _table([(name, entry.summary) for name, entry in table.items()])
+    rows = [(name, _summary(kind, name, made)) for name, made in _tables()[kind].items()]
+    return f"{_key(kind)}\n{_table(rows)}" if kind == "participation" else _table(rows)
 
 
-def _sheets(name: str) -> Iterator[tuple[str, str]]:
-    """Yield kind and options of everything called ``name``; several kinds may have one."""
+def _summary(kind: str, name: str, made: Any) -> str:
+    if isinstance(made, Entry):
+        return made.summary
+    return summary(find(kind, name) if kind in TABLES else made).replace("``", "'")
+
+
+def _sheets(name: str) -> Iterator[str]:
+    """Yield the options of everything called ``name``; several kinds may have one."""
     if ":" in name:
-        yield "component", _component_options("component", name, load(name, "--list"))
+        yield _of_component("component", name, load(name, "--list"))
     for kind, table in _tables().items():
         if name not in table:
             continue
-        if kind in TABLES:
-            yield kind, _component_options(kind, name, find(kind, name))
-        elif kind in ("participation", "section"):
-            yield kind, _component_options(kind, name, table[name])
+        made = table[name]
+        if isinstance(made, Entry):
+            yield _sheet(f"{kind} {name}: {made.summary}", made.parameters)
         else:
-            parameters = table[name].parameters or {}
-            rows = [
-                (key, p.allowed, ... if p.required else p.default, p.summary)
-                for key, p in parameters.items()
-            ]
-            yield kind, _sheet(f"{kind} {name}: {table[name].summary}", rows)
+            yield _of_component(kind, name, find(kind, name) if kind in TABLES else made)
     if name in options_of(Configuration) and name not in SECTIONS:
-        yield "key", _key(name)
+        yield _key(name)
 
 
 def _key(name: str) -> str:
     """Return what a key of a configuration may be, beside sections that have options."""
     option = options_of(Configuration)[name]
-    allowed, default = describe(option.annotation), _yaml(option.default)
+    allowed, default = option.allowed, _yaml(option.default)
     if name in LISTS:
-        allowed, default = (
-            f"a name or a mapping: see --list {LISTS[name]}",
-            DEFAULTS.get(name, default),
-        )
-    return f"key {name}: {summaries(Configuration)[name]}\n  {allowed} (default {default})"
+        allowed = f"a name or a mapping: see --list {LISTS[name]}"
+        default = DEFAULTS.get(name, default)
+    return f"key {name}: {option.summary}\n  {allowed} (default {default})"
 
 
-def _component_options(kind: str, name: str, component: Callable[..., Any]) -> str:
-    lines = summaries(component)
-    rows = [
-        (
-            option.name,
-            describe(option.annotation),
-            ... if option.required else option.default,
-            lines.get(option.name, ""),
-        )
-        for option in options_of(component).values()
-        if option.name != "name" or kind == "section"
-    ]
-    heading = summary(component).replace("``", "'")
-    paper = source(component)
-    return _sheet(f"{kind} {name}: {heading}" + (f"\n  {paper}" if paper else ""), rows)
+def _of_component(kind: str, name: str, component: Callable[..., Any]) -> str:
+    options = options_of(component)
+    if kind != "section":
+        options.pop("name", None)
+    heading, paper = _summary("", name, component), source(component)
+    return _sheet(f"{kind} {name}: {heading}" + (f"\n  {paper}" if paper else ""), options)
 
 
-def _sheet(heading: str, rows: Sequence[tuple[str, str, Any, str]]) -> str:
-    """Return options as text: name, type, default (... if required) and a line about each."""
+def _sheet(heading: str, options: Mapping[str, Option]) -> str:
+    """Return options as text: name, type, default and a line about each."""
     lines = [heading]
-    for name, allowed, default, about in rows:
-        given = "required" if default is ... else f"default {_yaml(default)}"
-        lines += [f"  {name}: {allowed} ({given})", *([f"      {about}"] if about else [])]
-    return "\n".join(lines if rows else [*lines, "  no options"])
+    for name, option in options.items():
+        given = "required" if option.required else f"default {_yaml(option.default)}"
+        lines.append(f"  {name}: {option.allowed} ({given})")
+        if option.summary:
+            lines.append(f"      {option.summary}")
+    return "\n".join(lines if options else [*lines, "  no options"])
 
 
 def _yaml(value: Any) -> str:

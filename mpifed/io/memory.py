@@ -6,21 +6,13 @@ import contextlib
 from collections.abc import Iterator
 
 from mpifed.errors import InputError, one_line
+from topologies.inputs import check_memory as check_memory
 
 # Parts of the messages with which torch and numpy refuse an array without a ``MemoryError``.
 TOO_LARGE = (
     *("can't allocate", "not enough memory", "storage size"),
     *("array is too big", "maximum allowed dimension"),
 )
-
-
-def check_memory(needed: float, what: str) -> None:
-    """Refuse data that do not fit into memory, before they are allocated."""
-    from topologies.inputs import beyond_memory
-
-    lacking = beyond_memory(needed)
-    if lacking is not None:
-        raise InputError(f"{what} {lacking}")
 
 
 @contextlib.contextmanager

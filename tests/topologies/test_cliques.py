@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from topologies import build_schedule
-from topologies.schedules.cliques import clique_graph, greedy_swap
+from topologies.graphs.families import joined_cliques
+from topologies.schedules.cliques import greedy_swap
 
 
 def skew(labels, cliques):
@@ -33,7 +34,7 @@ def test_swaps_never_raise_the_skew():
 @pytest.mark.parametrize(("between", "edges"), [("ring", 4), ("complete", 6)])
 def test_cliques_are_complete_and_connected_by_few_edges(between, edges):
     cliques = np.arange(20) % 4
-    graph = clique_graph(cliques, between)
+    graph = joined_cliques([np.flatnonzero(cliques == c).tolist() for c in range(4)], between)
     across = [(i, j) for i, j in graph.edges if cliques[i] != cliques[j]]
     assert len(across) == edges and graph.number_of_edges() == 4 * 10 + edges
     assert nx.is_connected(graph)

@@ -245,7 +245,6 @@ def test_the_description_is_complete():
     assert record["zero_self_weights"] == (mixing_matrix(graph).self_weights < 1e-7).sum()
 
 
-@pytest.mark.filterwarnings("ignore:fmmc on this bipartite graph")
 def test_two_sides_that_swap_never_mix():
     matrix = mixing_matrix(nx.cycle_graph(4), "fmmc", self_loops=False)
     assert mixing_time(matrix) == math.inf

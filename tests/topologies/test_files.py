@@ -1,13 +1,10 @@
-import os
-
 import networkx as nx
 import numpy as np
 import pytest
 
 from topologies import TopologyError, build_graph, mixing_matrix
-from topologies.__main__ import main, write_matrix
+from topologies.__main__ import write_matrix
 from topologies.graphs.files import read_matrix
-from topologies.inputs import replacing
 from topologies.schedules.circulants import one_peer_exponential
 
 
@@ -63,54 +60,7 @@ def test_weights_of_a_file(tmp_path):
     with pytest.raises(TopologyError, match="edge between 1 and 2 has none"):
         mixing_matrix(build_graph("edge_list", path=str(file)), "given")
     file.write_text("0 1 heavy\n")
-    with pytest.raises(TopologyError, match=r"line 1 .* has 'heavy'"):
+    with pytest.raises(TopologyError, match=r"line 1 .* is '0 1 heavy'"):
         build_graph("edge_list", path=str(file))
     with pytest.raises(TopologyError, match="weight on each edge"):
         mixing_matrix(nx.path_graph(3), "given")
-
-
-WRITTEN = [
-    ["export", "ring:n=4", "--output", "w.npz"],
-    ["compare", "ring:n=4", "--csv", "t.csv"],
-    ["gossip", "ring:n=4", "--rounds", "2", "--csv", "g.csv"],
-]
-
-
-@pytest.mark.parametrize("words", WRITTEN, ids=" ".join)
-def test_nothing_but_a_regular_file_is_replaced(words, tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
-    precious, target = tmp_path / "precious", tmp_path / words[-1]
-    precious.write_text("kept")
-    for plant in (
-        lambda: target.symlink_to(precious),
-        lambda: target.symlink_to("nowhere"),
-        lambda: os.mkfifo(target),
-        lambda: (target.mkdir(), (target / "file").touch()),
-    ):
-        plant()
-        assert main(words) == 2
-        (line,) = capfd.readouterr().err.splitlines()
-        assert target.name in line and line.startswith("topologies: ")
-        if target.is_dir():
-            (target / "file").unlink()
-            target.rmdir()
-        else:
-            target.unlink()
-    assert precious.read_text() == "kept"
-    # What was there, and what a killed process has left, is replaced; nothing else remains.
-    if target.suffix:
-        target.write_text("old")
-        (tmp_path / f".{target.name}.partial").symlink_to(precious)
-    assert main(words) == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["precious", target.name])
-    assert precious.read_text() == "kept" and not target.is_symlink()
-    assert target.is_dir() or target.read_bytes() != b"old"
-
-
-def test_a_file_that_cannot_be_written_whole_stays_as_it_was(tmp_path):
-    path = tmp_path / "w.npz"
-    path.write_text("old")
-    with pytest.raises(KeyError), replacing(path) as file:
-        file.write(b"half of the n")
-        raise KeyError
-    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]

@@ -176,7 +176,7 @@ def test_graphml_files(tmp_path):
     with pytest.raises(TopologyError, match="directed"):
         build_graph("graphml", path=str(file))
     file.write_text("no xml")
-    with pytest.raises(TopologyError, match="is not a GraphML file"):
+    with pytest.raises(TopologyError, match="is not a graphml file"):
         build_graph("graphml", path=str(file))
 
 

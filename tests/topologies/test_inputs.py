@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from topologies.graphs.build import build_graph, parse_graph
-from topologies.graphs.families import FAMILIES, edge_list
+from topologies.graphs.build import parse_graph
+from topologies.graphs.families import edge_list
 from topologies.inputs import (
     TopologyError,
     open_regular,
@@ -29,8 +29,8 @@ EXAMPLES = settings(
 def test_only_regular_files_are_opened(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("/dev/zero")
-    for name, reason in (("pipe", "named pipe"), ("link", "device"), (".", "directory")):
-        with pytest.raises(OSError, match=reason):
+    for name in ("pipe", "link", "."):
+        with pytest.raises(OSError, match="not a regular file"):
             open_regular(tmp_path / name)
     with pytest.raises(OSError, match="null"):
         read_bytes("a\0b")
@@ -51,23 +51,14 @@ def test_a_file_larger_than_memory_is_refused_unread(tmp_path):
     "graph",
     [
         "ring:n=1000000000000",
-        "complete:n=1000000",
         "torus:rows=10000000,cols=10000000",
-        "erdos_renyi:n=10000000,p=0.5",
+        "erdos_renyi:n=1000000000000,p=0.5",
     ],
 )
 def test_graphs_larger_than_memory_are_refused_by_name(graph):
     name = graph.split(":")[0]
     with pytest.raises(TopologyError, match=rf"{name}.*(TB|PB|EB) of memory"):
         parse_graph(graph)
-
-
-@pytest.mark.parametrize("name", ["ring", "complete", "exponential", "erdos_renyi", "small_world"])
-def test_the_edges_that_are_reckoned_with_are_about_those_that_come(name):
-    family = FAMILIES[name]
-    values = {key: parameter.default for key, parameter in family.parameters.items()}
-    edges = build_graph(name, 64, seed=1).number_of_edges()
-    assert edges / 2 <= family.edges(64, values) <= 2 * edges
 
 
 def test_numbers_that_only_python_reads_are_refused():

@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from topologies.analysis.measures import carry_out, plan
 from topologies.analysis.ranking import candidates, measure, rank, read_budget, seconds_of
 from topologies.links.network import one_site
 
-DOCS = Path(__file__).parents[2] / "docs"
 LINKS = one_site(12, latency=0.25, bandwidth=8e6)
 
 
@@ -73,17 +71,3 @@ def test_the_command_ranks_given_candidates(tmp_path, capsys):
 def test_read_budget_takes_each_key_once():
     with pytest.raises(TopologyError, match="given twice"):
         read_budget(["degree=3", "degree=4"])
-
-
-def test_stated_rates_are_printed(capsys):
-    assert main(["rates", "--n", "8", "--json"]) == 0
-    records = json.loads(capsys.readouterr().out)
-    labels = [record["label"] for record in records]
-    assert "hypercube:n=8 · metropolis_hastings" in labels
-
-
-def test_the_table_of_rates_in_the_documentation_is_the_commands(capsys):
-    text = (DOCS / "topologies.md").read_text()
-    table = text.partition("<!-- rates -->\n")[2].partition("\n<!-- /rates -->")[0]
-    assert main(["rates", "--n", "64", "--markdown"]) == 0
-    assert capsys.readouterr().out == table + "\n"

@@ -27,7 +27,6 @@ from topologies import (
     prepare_schedule,
     restore_schedule,
 )
-from topologies.analysis.published import rates
 from topologies.schedules.circulants import (
     _pairs,
     base_k,
@@ -440,10 +439,3 @@ def test_od_equidyn_of_many_shifts_has_the_rate_of_all():
     both = build_schedule("u_equistatic", 12, seed=3, shifts=5).matrix(1)
     assert np.abs((static + static.T) / 2 - both.to_dense()).max() < 1e-15
     assert both.symmetric
-
-
-@pytest.mark.parametrize("n", [16, 25, 30])
-def test_measured_rates_are_what_papers_state(n):
-    found = rates(n)
-    assert {record["holds"] for record in found} <= {True, None}
-    assert len(found) > 15

@@ -123,20 +123,6 @@ def test_p_one_averages_at_once(rule, n):
     assert slem(matrix) == 0
 
 
-def test_two_sides_that_only_swap_are_warned_of():
-    for family, n in (("path", 2), ("ring", 6), ("hypercube", 8)):
-        with pytest.warns(UserWarning, match="two sides swap values for ever"):
-            matrix = mixing_matrix(build_graph(family, n), "fmmc", self_loops=False)
-        assert slem(matrix) == pytest.approx(1, abs=1e-9)
-
-
-def test_what_mixes_is_not_warned_of(recwarn):
-    mixing_matrix(build_graph("ring", 5), "fmmc", self_loops=False)
-    mixing_matrix(build_graph("path", 4))
-    mixing_matrix(nx.empty_graph(1))
-    assert not recwarn.list
-
-
 def halved(graph, *, share=0.5):
     """A rule that returns an array: half of a maximum-degree matrix."""
     adjacency = nx.to_numpy_array(graph, range(len(graph)))

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Gt
 
 from topologies.analysis.consensus import communication, consensus_rate
 from topologies.analysis.measures import Case, Plan, carry_out, plan
@@ -20,7 +21,7 @@ from topologies.links.network import Links, after_gossip
 from topologies.matrix import ACTIVE, MixingMatrix
 from topologies.schedules.circulants import prime_factors
 from topologies.schedules.sequences import Schedule
-from topologies.schema import parse_spec
+from topologies.schema import check_value, parse_spec
 
 # What a budget may limit; all but the degree may also order the candidates.
 BUDGETS: dict[str, str] = {
@@ -44,13 +45,7 @@ def read_budget(words: Sequence[str]) -> dict[str, float]:
     for key, text in parse_spec("budget:" + ",".join(words))[1].items():
         if key not in BUDGETS:
             raise TopologyError(f"Unknown budget {key!r}; {closest(key, BUDGETS)}")
-        try:
-            number = float(text) if text.isascii() and "_" not in text else math.nan
-        except ValueError:
-            number = math.nan
-        if not 0 < number < math.inf:
-            raise TopologyError(f"the budget {key} is {text!r}; it must be a number above 0")
-        found[key] = number
+        found[key] = check_value(text, Annotated[float, Gt(0)], f"the budget {key}")
     return found
 
 

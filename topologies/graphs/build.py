@@ -14,7 +14,7 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from topologies.graphs.families import FAMILIES, Family, count_nodes
+from topologies.graphs.families import FAMILIES, Family, check_count
 from topologies.inputs import TopologyError, node_count
 from topologies.schema import check_options, find, from_text, options_of, parse_spec, values_of
 
@@ -118,18 +118,6 @@ def build_graph(
     return graph
 
 
-def draw_graph(name: str, n: int, seed: int, **params: Any) -> nx.Graph:
-    """Return one draw of a random family, connected or not, with the metadata of
-    ``build_graph``.
-    """
-    family, values = _resolve(name, n, {**params, "seed": seed, "on_disconnected": "keep"})
-    del values["seed"], values["on_disconnected"]
-    graph = _draw(name, family, {**values, "n": n}, random.Random(seed))
-    graph.graph.clear()
-    graph.graph.update(family=name, params=values, seed=seed, tries=1, on_disconnected="keep")
-    return graph
-
-
 def check_graph_parameters(name: str, n: int | None, params: Mapping[str, Any]) -> dict[str, Any]:
     """Check the parameters of a graph without building it.
 
@@ -204,7 +192,7 @@ def _resolve(name: str, n: int | None, params: Mapping[str, Any]) -> tuple[Famil
     own = {key: value for key, value in params.items() if key not in DRAW}
     drawn = {key: value for key, value in params.items() if key in DRAW}
     values = {**family.complete(name, own), **check_options(Draw, drawn, name)}
-    count_nodes(name, family, n, values)
+    check_count(name, family, n, values)
     return family, values
 
 

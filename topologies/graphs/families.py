@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 import random
 from collections.abc import Callable, Mapping
@@ -14,12 +15,9 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from topologies.graphs.files import edge_list, edges, graphml, matrix, plain
-from topologies.inputs import TopologyError, check_memory, check_nodes, node_count
+from topologies.inputs import TopologyError, check_nodes, node_count
 from topologies.links.overlays import delta_mbst_graph, mst_graph
 from topologies.schema import Entry
-
-# Bytes that networkx and the lists made of it take for a node and for an edge, about.
-NODE_BYTES, EDGE_BYTES = 400, 300
 
 Seed = int | random.Random | None
 Count = Annotated[int, Ge(1)]
@@ -29,12 +27,9 @@ Between = Literal["ring", "complete"]
 
 @dataclass(frozen=True)
 class Family(Entry):
-    """A graph family: ``count`` gives its nodes where that takes more than n, ``edges`` about how
-    many edges it has.
-    """
+    """A graph family; ``count`` gives its nodes where that takes more than n."""
 
     count: Callable[[Any, Mapping[str, Any]], int] | None = None
-    edges: Callable[[int, Mapping[str, Any]], float] = lambda n, options: n
 
     @property
     def random(self) -> bool:
@@ -48,18 +43,14 @@ class Family(Entry):
         return n is not None and n.default is n.empty
 
 
-def count_nodes(name: str, family: Family, n: int | None, options: Mapping[str, Any]) -> int | None:
-    """Return the number of nodes that a graph of the family has, without building it."""
+def check_count(name: str, family: Family, n: int | None, options: Mapping[str, Any]) -> None:
+    """Check the number of nodes that a graph of the family has, without building it."""
     if n is None and family.needs_n:
         raise TopologyError(f"{name} needs n, the number of nodes, an integer of at least 1")
     if n is not None:
         n = node_count(name, n)
-    found = n if family.count is None else family.count(n, options)
-    if found is not None and not family.own:
-        check_nodes(name, n, found, "the graph")
-        needed = NODE_BYTES * found + EDGE_BYTES * family.edges(found, options)
-        check_memory(needed, f"{name} with {found} nodes")
-    return found
+    if family.count is not None:
+        check_nodes(name, n, node_count(name, family.count(n, options)), "the graph")
 
 
 def erdos_renyi(n: int, seed: Seed = None, *, p: Probability = 0.5) -> nx.Graph:
@@ -185,12 +176,12 @@ def hypercube(
     dimension
         log2 of the number of nodes.
     """
-    dimension = _hypercube_dimension(n, dimension)
+    dimension = _dimension(n, dimension)
     # networkx has no node at all in dimension 0, where the cube is a point.
     return plain(nx.hypercube_graph(dimension)) if dimension else nx.empty_graph(1)
 
 
-def _hypercube_dimension(n: int | None, dimension: int | None) -> int:
+def _dimension(n: int | None, dimension: int | None) -> int:
     if dimension is not None:
         return dimension
     if n is None:
@@ -270,19 +261,20 @@ def cliques(n: int, *, size: Count = 10, between: Between = "ring") -> nx.Graph:
         How cliques are joined.
     """
     groups = np.array_split(np.arange(n), -(-n // size))
-    return _joined([group.tolist() for group in groups], n, between)
+    return joined_cliques([group.tolist() for group in groups], between)
 
 
-def _joined(groups: list[list[int]], n: int, between: Between) -> nx.Graph:
-    graph = nx.empty_graph(n)
+def joined_cliques(groups: list[list[int]], between: Between) -> nx.Graph:
+    """Return cliques with an edge between each two (``complete``), or each and the next."""
+    graph = nx.empty_graph(sum(map(len, groups)))
     for group in groups:
-        graph.add_edges_from((i, j) for i in group for j in group if i < j)
-    links = nx.cycle_graph(len(groups)) if between == "ring" else nx.complete_graph(len(groups))
-    outside = np.zeros(n, dtype=int)
-    for a, b in sorted((min(link), max(link)) for link in links.edges if link[0] != link[1]):
-        i, j = (min(groups[k], key=lambda node: (outside[node], node)) for k in (a, b))
-        outside[[i, j]] += 1
-        graph.add_edge(i, j)
+        graph.add_edges_from(itertools.combinations(group, 2))
+    outside = np.zeros(len(graph), dtype=int)
+    for a, b in itertools.combinations(range(len(groups)), 2):
+        if between == "complete" or b - a in (1, len(groups) - 1):
+            i, j = (min(groups[k], key=lambda node: (outside[node], node)) for k in (a, b))
+            outside[[i, j]] += 1
+            graph.add_edge(i, j)
     return graph
 
 
@@ -316,51 +308,26 @@ def _count_barbell(n: int, options: Mapping[str, Any]) -> int:
 
 
 FAMILIES: dict[str, Family] = {
-    "erdos_renyi": Family(erdos_renyi, edges=lambda n, options: options["p"] * n * (n - 1) / 2),
+    "erdos_renyi": Family(erdos_renyi),
     "ring": Family(ring),
     "path": Family(path),
-    "complete": Family(complete, edges=lambda n, options: n * (n - 1) / 2),
+    "complete": Family(complete),
     "star": Family(star),
-    "torus": Family(
-        torus,
-        count=lambda n, options: math.prod(torus_shape(n, options["rows"], options["cols"])),
-    ),
-    "hypercube": Family(
-        hypercube,
-        count=lambda n, options: 1 << _hypercube_dimension(n, options["dimension"]),
-        edges=lambda n, options: n * n.bit_length() / 2,
-    ),
-    "random_regular": Family(
-        random_regular,
-        count=_count_random_regular,
-        edges=lambda n, options: n * options["degree"] / 2,
-    ),
-    "small_world": Family(
-        small_world,
-        count=_count_small_world,
-        edges=lambda n, options: n * options["neighbours"] / 2,
-    ),
-    "barbell": Family(
-        barbell,
-        count=_count_barbell,
-        edges=lambda n, options: (n - (options["bridge"] or 0)) ** 2 / 4 + n,
-    ),
-    "exponential": Family(exponential, edges=lambda n, options: n * n.bit_length()),
+    "torus": Family(torus, lambda n, o: math.prod(torus_shape(n, o["rows"], o["cols"]))),
+    "hypercube": Family(hypercube, lambda n, o: 1 << _dimension(n, o["dimension"])),
+    "random_regular": Family(random_regular, _count_random_regular),
+    "small_world": Family(small_world, _count_small_world),
+    "barbell": Family(barbell, _count_barbell),
+    "exponential": Family(exponential),
     "tree": Family(tree),
-    "geometric": Family(
-        geometric,
-        edges=lambda n, options: n * n / 2 * min(1.0, 3.2 * (options["radius"] or 0.1) ** 2),
-    ),
-    "cliques": Family(
-        cliques,
-        edges=lambda n, options: n * options["size"] / 2 + (n / options["size"]) ** 2,
-    ),
-    "karate": Family(karate, count=lambda n, options: 34),
-    "davis": Family(davis, count=lambda n, options: 32),
-    "florentine": Family(florentine, count=lambda n, options: 15),
+    "geometric": Family(geometric),
+    "cliques": Family(cliques),
+    "karate": Family(karate, lambda n, options: 34),
+    "davis": Family(davis, lambda n, options: 32),
+    "florentine": Family(florentine, lambda n, options: 15),
     "mst": Family(mst_graph),
     "delta_mbst": Family(delta_mbst_graph),
-    "edges": Family(edges, count=lambda n, options: int(options["nodes"])),
+    "edges": Family(edges, lambda n, options: int(options["nodes"])),
     "edge_list": Family(edge_list),
     "graphml": Family(graphml),
     "matrix": Family(matrix),

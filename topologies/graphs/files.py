@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,14 +53,15 @@ def edge_list(n: int | None = None, *, path: str) -> nx.Graph:
         words = line.split("#")[0].replace(",", " ").split()
         if len(words) == 1 and WHOLE.fullmatch(words[0]) and not graph:
             n = n or int(words[0])
-        elif len(words) == 1:
-            raise TopologyError(
-                f"edge_list: line {number} of {path} is {line.strip()!r}, but must be an edge 'i j'"
-            )
         elif words:
-            graph.add_edge(words[0], words[1])
-            if len(words) > 2:
-                graph.edges[words[0], words[1]]["weight"] = _weight(words[2], number, path)
+            try:
+                weight = {"weight": float(words[2])} if len(words) > 2 else {}
+                graph.add_edge(words[0], words[1], **weight)
+            except (IndexError, ValueError):
+                raise TopologyError(
+                    f"edge_list: line {number} of {path} is {line.strip()!r}, but must be an edge "
+                    "'i j' or 'i j weight'"
+                ) from None
     return _relabelled(graph, n, f"edge_list {path}")
 
 
@@ -72,21 +73,30 @@ def graphml(n: int | None = None, *, path: str) -> nx.Graph:
     path
         The file to read.
     """
-    graph = read_graphml(path, "graph file")
+    graph = read_graph(path, "graph file")
     if graph.is_directed():
         raise TopologyError(
             f"graphml: {path} holds a directed graph, but must hold an undirected one"
         )
-    return _relabelled(nx.Graph(graph), n, f"graphml {path}")
+    return _relabelled(graph, n, f"graphml {path}")
 
 
-def read_graphml(path: str | Path, what: str) -> nx.Graph:
-    """Return the graph of a GraphML file, with its labels and attributes."""
-    text = read_text(path, what)
+# Maps often name several places alike, so that only numbers tell the nodes of GML apart.
+PARSERS: dict[str, Callable[[str], nx.Graph]] = {
+    ".graphml": lambda text: nx.read_graphml(io.BytesIO(text.encode())),
+    ".gml": lambda text: nx.parse_gml(text, label="id"),
+}
+
+
+def read_graph(path: str | Path, what: str) -> nx.Graph:
+    """Return the simple graph of a GraphML or GML file, with its labels and attributes."""
+    text, suffix = read_text(path, what), Path(path).suffix
+    parse = PARSERS.get(suffix, PARSERS[".graphml"])
     try:
-        return nx.read_graphml(io.BytesIO(text.encode()))
+        graph = parse(text)
     except Exception as error:  # the XML parser's and networkx's errors have no common base
-        raise TopologyError(f"{str(path)!r} is not a GraphML file: {error}") from error
+        raise TopologyError(f"{str(path)!r} is not a {suffix[1:]} file: {error}") from error
+    return nx.DiGraph(graph) if graph.is_directed() else nx.Graph(graph)
 
 
 def matrix(n: int | None = None, *, path: str) -> nx.Graph:
@@ -107,18 +117,6 @@ def matrix(n: int | None = None, *, path: str) -> nx.Graph:
     for (i, j), weight in zip(found.edges.tolist(), found.weights.tolist(), strict=True):
         graph.add_edge(i, j, weight=weight)
     return graph
-
-
-def _weight(text: str, number: int, path: str) -> float:
-    try:
-        weight = float(text) if text.isascii() and "_" not in text else math.nan
-    except ValueError:
-        weight = math.nan
-    if not math.isfinite(weight):
-        raise TopologyError(
-            f"edge_list: line {number} of {path} has {text!r} where the weight must be a number"
-        )
-    return weight
 
 
 def plain(graph: nx.Graph) -> nx.Graph:
@@ -160,7 +158,8 @@ def read_text(path: str | Path, what: str) -> str:
         raise TopologyError(f"cannot read the {what} {str(path)!r}: {reason}") from error
 
 
-WORD = re.compile(r"([0-9]{1,9})([->])([0-9]{1,9})(?::([-+.0-9eE]{1,30}))?")
+NUMBER = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+WORD = re.compile(rf"([0-9]{{1,9}})([->])([0-9]{{1,9}})(?::({NUMBER}))?")
 
 
 def edges(n: int | None = None, *, nodes: Annotated[int, Ge(1)], edges: str = "") -> nx.Graph:
@@ -186,10 +185,6 @@ def words_of(text: str, n: int, owner: str) -> list[tuple[int, str, int, float |
     found = []
     for word in text.split():
         match = WORD.fullmatch(word)
-        try:
-            weight = None if match is None or match[4] is None else float(match[4])
-        except ValueError:
-            match = None
         if match is None:
             raise TopologyError(
                 f"{owner}: {word[:40]!r} is not of the form 0-1, 0-1:0.5 or 0>1:0.5"
@@ -197,7 +192,7 @@ def words_of(text: str, n: int, owner: str) -> list[tuple[int, str, int, float |
         i, j = int(match[1]), int(match[3])
         if max(i, j) >= n or i == j:
             raise TopologyError(f"{owner}: {word!r} must join two different nodes of 0 .. {n - 1}")
-        found.append((i, match[2], j, weight))
+        found.append((i, match[2], j, None if match[4] is None else float(match[4])))
     return found
 
 

@@ -17,7 +17,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.graphs.files import read_graphml, read_numbers, read_text
+from topologies.graphs.files import PARSERS, read_graph, read_numbers
 from topologies.inputs import TopologyError
 
 # The mean radius of the earth in kilometres.
@@ -41,42 +41,27 @@ def great_circle(one: tuple[float, float], other: tuple[float, float]) -> float:
     return 2 * EARTH * math.asin(math.sqrt(min(1.0, share)))
 
 
-def with_latencies(underlay: nx.Graph) -> nx.Graph:
-    """Return a copy of an underlay in which links that have a length have a latency too."""
-    made = underlay.copy()
-    places = {node: _place(node, attributes) for node, attributes in made.nodes(data=True)}
-    for i, j, link in made.edges(data=True):
-        if "latency" in link:
-            continue
-        one, other = places[i], places[j]
-        if "distance" in link:
-            link["latency"] = latency_over(_within(link["distance"], "distance", 0, math.inf))
-        elif one is not None and other is not None:
-            link["latency"] = latency_over(great_circle(one, other))
-    return made
-
-
-def _place(node: Any, attributes: Mapping[str, Any]) -> tuple[float, float] | None:
-    low = {str(name).lower(): value for name, value in attributes.items()}
-    if "latitude" not in low or "longitude" not in low:
-        return None
-    return (
-        _within(low["latitude"], f"latitude of {node!r}", -90, 90),
-        _within(low["longitude"], f"longitude of {node!r}", -180, 180),
-    )
-
-
-def _within(value: Any, what: str, low: float, high: float) -> float:
+def number_of(
+    attributes: Mapping[str, Any], name: str, default: float, low: float = 0.0, high: float = np.inf
+) -> float:
+    """Return an attribute of a node or a link of a file, a number from low to high."""
     try:
-        number = float(value)
+        number = float(attributes.get(name, default))
     except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if not low <= number <= high or not math.isfinite(number):
-        wanted = f"from {low:g} to {high:g}" if math.isfinite(high) else f"of at least {low:g}"
+    if not low <= number <= high:
         raise TopologyError(
-            f"the network has the {what} {value!r}, which must be a number {wanted}"
+            f"the network has the {name} {attributes[name]!r}, which must be a number from {low:g} "
+            f"to {high:g}"
         )
     return number
+
+
+def _place(attributes: Mapping[str, Any]) -> tuple[float, float] | None:
+    low = {str(name).lower(): value for name, value in attributes.items()}
+    if not {"latitude", "longitude"} <= low.keys():
+        return None
+    return number_of(low, "latitude", 0, -90, 90), number_of(low, "longitude", 0, -180, 180)
 
 
 Array = NDArray[np.float64]
@@ -103,24 +88,20 @@ def read_network(path: str | Path) -> Network:
     path = Path(path)
     if path.suffix == ".csv":
         network = _unlimited(read_numbers(path))
-    elif path.suffix in (".graphml", ".gml"):
-        read = read_graphml if path.suffix == ".graphml" else read_gml
-        network = network_on(read(path, "network"))
+    elif path.suffix in PARSERS:
+        network = network_on(read_graph(path, "network"))
     else:
-        raise TopologyError(f"{str(path)!r} must end in .csv, .graphml or .gml")
-    _check(network, str(path))
+        raise TopologyError(f"{str(path)!r} must end in .csv, {' or '.join(PARSERS)}")
+    n = network.n
+    if network.latency.shape != (n, n):
+        raise TopologyError(f"{path}: latencies have shape {network.latency.shape}, not n x n")
+    for name, values in vars(network).items():
+        is_rate = name in ("bandwidth", "upload", "download")
+        wrong = ~(values > 0) if is_rate else ~((values >= 0) & np.isfinite(values))
+        if wrong.any():
+            allowed = "above 0" if is_rate else "finite and at least 0"
+            raise TopologyError(f"{path}: a value of {name} is {values[wrong][0]}, not {allowed}")
     return network
-
-
-def read_gml(path: str | Path, what: str) -> nx.Graph:
-    """Return the graph of a GML file, with its numbers as labels and its attributes."""
-    text = read_text(path, what)
-    try:
-        # Maps often name several places alike, so that only numbers tell nodes apart.
-        graph = nx.parse_gml(text, label="id")
-    except Exception as error:  # networkx raises its own errors and those of conversions
-        raise TopologyError(f"{str(path)!r} is not a GML file: {error}") from error
-    return nx.DiGraph(graph) if graph.is_directed() else nx.Graph(graph)
 
 
 def _unlimited(latency: Array) -> Network:
@@ -130,66 +111,35 @@ def _unlimited(latency: Array) -> Network:
 
 
 def network_on(underlay: nx.Graph) -> Network:
-    """Return the network among all nodes of an underlay."""
-    underlay = with_latencies(underlay)
-    _check_attributes(underlay)
-    nodes = list(underlay)
+    """Return the network among all nodes of an underlay, along the paths of least latency."""
+    made = underlay.copy()
+    places = {node: _place(attributes) for node, attributes in made.nodes(data=True)}
+    for i, j, link in made.edges(data=True):
+        one, other = places[i], places[j]
+        seconds = 0.0
+        if "distance" in link:
+            seconds = latency_over(number_of(link, "distance", 0.0))
+        elif one is not None and other is not None:
+            seconds = latency_over(great_circle(one, other))
+        link["latency"] = number_of(link, "latency", seconds)
+        link["bandwidth"] = number_of(link, "bandwidth", np.inf)
+    nodes = list(made)
     n = len(nodes)
-    if n == 0:
-        raise TopologyError("the network has no node")
     latency, bandwidth = np.zeros((n, n)), np.full((n, n), np.inf)
     for i, source in enumerate(nodes):
-        routes = nx.single_source_dijkstra_path(
-            underlay, source, weight=lambda u, v, link: float(link.get("latency", 0.0))
-        )
+        routes = nx.single_source_dijkstra_path(made, source, weight="latency")
         if len(routes) < n:
             raise TopologyError(f"the network is not connected: {source!r} cannot reach every node")
         for j, target in enumerate(nodes):
-            links = [underlay.edges[hop] for hop in itertools.pairwise(routes[target])]
-            latency[i, j] = sum(float(link.get("latency", 0.0)) for link in links)
-            spare = (float(link.get("bandwidth", np.inf)) for link in links)
-            bandwidth[i, j] = min(spare, default=np.inf)
+            links = [made.edges[hop] for hop in itertools.pairwise(routes[target])]
+            latency[i, j] = sum(link["latency"] for link in links)
+            bandwidth[i, j] = min((link["bandwidth"] for link in links), default=np.inf)
 
     def of_nodes(name: str, default: float) -> Array:
-        return np.array([float(underlay.nodes[node].get(name, default)) for node in nodes])
+        return np.array([number_of(made.nodes[node], name, default) for node in nodes])
 
-    return Network(
-        latency,
-        bandwidth,
-        of_nodes("upload", np.inf),
-        of_nodes("download", np.inf),
-        of_nodes("compute", 0.0),
-    )
-
-
-def _check_attributes(underlay: nx.Graph) -> None:
-    """Refuse attributes that are not numbers, and times below 0, which no path is least with."""
-    links = [attributes for _, _, attributes in underlay.edges(data=True)]
-    nodes = [attributes for _, attributes in underlay.nodes(data=True)]
-    known = {"latency": links, "bandwidth": links}
-    known.update(dict.fromkeys(("upload", "download", "compute"), nodes))
-    for name, owners in known.items():
-        for value in (attributes.get(name, 1.0) for attributes in owners):
-            try:
-                number = float(value)
-            except (TypeError, ValueError, OverflowError):
-                number = np.nan
-            if np.isnan(number) or number < 0:
-                raise TopologyError(
-                    f"the network has the {name} {value!r}, which must be a number of at least 0"
-                )
-
-
-def _check(network: Network, source: str) -> None:
-    if network.latency.ndim != 2 or network.latency.shape != (network.n, network.n):
-        raise TopologyError(f"{source}: latencies have shape {network.latency.shape}, not n x n")
-    for name in ("latency", "bandwidth", "upload", "download", "compute"):
-        values = getattr(network, name)
-        limit = name in ("bandwidth", "upload", "download")
-        wrong = ~(values > 0) if limit else ~((values >= 0) & np.isfinite(values))
-        if wrong.any():
-            allowed = "above 0" if limit else "finite and at least 0"
-            raise TopologyError(f"{source}: a value of {name} is {values[wrong][0]}, not {allowed}")
+    access = of_nodes("upload", np.inf), of_nodes("download", np.inf)
+    return Network(latency, bandwidth, *access, of_nodes("compute", 0.0))
 
 
 Nodes = NDArray[np.int64]

@@ -8,17 +8,17 @@ of all nodes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
-import networkx as nx
 import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
+from topologies.graphs.families import Between, joined_cliques
 from topologies.graphs.files import read_numbers
 from topologies.inputs import TopologyError, check_memory, check_nodes
 from topologies.matrix import MixingMatrix
-from topologies.schedules.sequences import Arrays, Static
+from topologies.schedules.sequences import Arrays, Periodic, Static
 from topologies.weights.rules import metropolis_hastings
 
 Array = NDArray[np.float64]
@@ -91,11 +91,8 @@ def restore_stl_fw(n: int, arrays: Arrays, *, labels: str) -> Static:
     return Static(MixingMatrix(n, arrays["edges"], arrays["weights"], symmetric=False))
 
 
-Between = Literal["ring", "complete"]
-
-
 @dataclass(frozen=True)
-class Cliques(Static):
+class Cliques(Periodic):
     """A static matrix over cliques."""
 
     cliques: NDArray[np.int64]
@@ -132,25 +129,6 @@ def greedy_swap(labels: Array, size: int, swaps: int, seed: int) -> NDArray[np.i
     return found
 
 
-def clique_graph(cliques: NDArray[np.int64], between: Between) -> nx.Graph:
-    """Return the cliques with an edge between each two (``complete``), or each and the next."""
-    graph = nx.empty_graph(len(cliques))
-    members = [np.flatnonzero(cliques == c).tolist() for c in range(cliques.max() + 1)]
-    for part in members:
-        graph.add_edges_from((i, j) for i in part for j in part if i < j)
-    count = len(members)
-    pairs = [(a, b) for a in range(count) for b in range(a + 1, count)]
-    if between == "ring":
-        pairs = [(a, b) for a, b in pairs if b - a in (1, count - 1)]
-    for a, b in pairs:
-        ends = [
-            min(members[c], key=lambda i: (graph.degree(i) - len(members[cliques[i]]), i))
-            for c in (a, b)
-        ]
-        graph.add_edge(*ends)
-    return graph
-
-
 def prepare_d_cliques(
     *,
     labels: str,
@@ -175,11 +153,13 @@ def prepare_d_cliques(
         Seed of the search.
     """
     cliques = greedy_swap(shares(labels), size, swaps, draw)
-    made = metropolis_hastings(clique_graph(cliques, between))
+    members = [np.flatnonzero(cliques == c).tolist() for c in range(cliques.max() + 1)]
+    made = metropolis_hastings(joined_cliques(members, between))
     return {"edges": made.edges, "weights": made.weights, "cliques": cliques}
 
 
 def restore_d_cliques(n: int, arrays: Arrays, *, labels: str) -> Cliques:
     """Cliques that together have the labels of all, and few edges between (D-Cliques)."""
     check_nodes("d_cliques", n, len(arrays["cliques"]), labels)
-    return Cliques(MixingMatrix(n, arrays["edges"], arrays["weights"]), arrays["cliques"])
+    made = MixingMatrix(n, arrays["edges"], arrays["weights"])
+    return Cliques((made,), arrays["cliques"])

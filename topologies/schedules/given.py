@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,17 +15,14 @@ import networkx as nx
 import numpy as np
 from annotated_types import Ge
 
-from topologies.graphs.build import draw_graph
+from topologies.graphs.build import build_graph
 from topologies.graphs.files import plain, words_of
 from topologies.inputs import TopologyError, check_nodes
 from topologies.matrix import IMPORT_TOLERANCE, NEGATIVE, MixingMatrix
-from topologies.schedules.sequences import Arrays, Drawn, Periodic, Static, check_round
+from topologies.schedules.sequences import Arrays, Drawn, Periodic, Schedule, Static, check_round
 from topologies.weights.rules import metropolis_hastings, mixing_matrix
 
 Rule = tuple[str, Mapping[str, Any]]
-
-# What a schedule must have; see ``topologies.Schedule``.
-ATTRIBUTES = ("n", "period", "tau", "symmetric", "doubly_stochastic", "matrix")
 
 
 def prepare_static(graph: nx.Graph, rule: Rule) -> Arrays:
@@ -105,7 +103,10 @@ def restore_resampled(n: int, seed: int, arrays: Arrays) -> Drawn:
 def _resample(
     random: np.random.Generator, n: int, law: dict[str, Any], rule: str, options: dict[str, Any]
 ) -> MixingMatrix:
-    graph = draw_graph(law["family"], n, int(random.integers(2**63)), **law["params"])
+    seed = int(random.integers(2**63))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # each round may be disconnected
+        graph = build_graph(law["family"], n, seed, on_disconnected="keep", **law["params"])
     return mixing_matrix(graph, rule, **options)
 
 
@@ -131,18 +132,18 @@ def restore_matrices(n: int, *, nodes: int, rounds: str) -> Periodic:
 
 def _round(text: str, n: int) -> MixingMatrix:
     words = words_of(text, n, "matrices")
-    missing = next((f"{i}{sign}{j}" for i, sign, j, weight in words if weight is None), None)
-    if missing is not None:
-        raise TopologyError(f"matrices: {missing!r} has no weight, as in {missing}:0.5")
     symmetric = all(sign == "-" for _, sign, _, _ in words)
-    pairs = [(i, j) if sign == "-" else (j, i) for i, sign, j, _ in words]
-    if not symmetric:
-        backs = [(j, i) for i, sign, j, _ in words if sign == "-"]
-        pairs += backs
-    weights = [weight for _, _, _, weight in words]
-    weights += [weight for _, sign, _, weight in words if sign == "-" and not symmetric]
-    edges = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    matrix = MixingMatrix(n, edges, np.array(weights, dtype=np.float64), symmetric=symmetric)
+    arcs = []  # (receiver, sender, weight)
+    for i, sign, j, weight in words:
+        if weight is None:
+            raise TopologyError(f"matrices: '{i}{sign}{j}' has no weight, as in {i}{sign}{j}:0.5")
+        if sign == "-":
+            arcs.append((i, j, weight))
+        if not symmetric:
+            arcs.append((j, i, weight))
+    edges = np.array([arc[:2] for arc in arcs], dtype=np.int64).reshape(-1, 2)
+    weights = np.array([weight for _, _, weight in arcs], dtype=np.float64)
+    matrix = MixingMatrix(n, edges, weights, symmetric=symmetric)
     report = matrix.validate(IMPORT_TOLERANCE)
     if not report.ok:
         raise TopologyError(f"matrices: a round is not a mixing matrix: {report}")
@@ -206,10 +207,9 @@ def own_schedule(
     if "round" in inspect.signature(function).parameters:
         return OfRounds(n, function, options, name)
     found = function(n, **options)
-    missing = [each for each in ATTRIBUTES if not hasattr(found, each)]
-    if missing:
+    if not isinstance(found, Schedule):
         raise TopologyError(
-            f"{name} returned {found!r}, which lacks {', '.join(missing)} of a schedule; "
+            f"{name} returned {found!r}, which lacks what a topologies.Schedule has; "
             "write def function(n, round) for one that returns the matrix of a round"
         )
     check_nodes(name, n, found.n, "the schedule")

@@ -13,9 +13,9 @@ import networkx as nx
 import numpy as np
 from annotated_types import Gt, Le
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from topologies.graphs.build import edge_array
-from topologies.inputs import one_thread
 from topologies.matrix import MixingMatrix
 from topologies.schedules.sequences import Arrays, Drawn, Periodic, identity
 from topologies.weights.formulas import laplacian
@@ -232,7 +232,7 @@ def prepare_matcha(graph: nx.Graph, *, budget: Annotated[float, Gt(0), Le(1)] = 
         Mean share of the matchings.
     """
     n, edges, colours = len(graph), edge_array(graph), edge_colours(graph)
-    with one_thread():
+    with threadpool_limits(1, user_api="blas"):
         p = activation_probabilities(n, edges, colours, budget)
         alpha = best_alpha(n, edges, colours, p)
     return {"edges": edges, "colours": colours, "probabilities": p, "alpha": np.array(alpha)}

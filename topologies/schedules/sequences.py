@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -21,6 +21,7 @@ Arrays = Mapping[str, NDArray[Any]]
 Probability = Annotated[float, Ge(0), Le(1)]
 
 
+@runtime_checkable
 class Schedule(Protocol):
     """Mixing matrices W^1, W^2, ...
 
@@ -78,41 +79,6 @@ def check_round(k: int) -> int:
 
 
 @dataclass(frozen=True)
-class Static:
-    """The same matrix in every round.
-
-    Attributes
-    ----------
-    mixing : MixingMatrix
-        The matrix.
-    """
-
-    mixing: MixingMatrix
-    period = 1
-    tau = 1
-
-    @property
-    def n(self) -> int:
-        """The number of nodes."""
-        return self.mixing.n
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether the matrix is symmetric."""
-        return self.mixing.symmetric
-
-    @property
-    def doubly_stochastic(self) -> bool:
-        """Whether the matrix is doubly stochastic."""
-        return self.mixing.doubly_stochastic
-
-    def matrix(self, k: int) -> MixingMatrix:
-        """Return the matrix, for any round k >= 1."""
-        check_round(k)
-        return self.mixing
-
-
-@dataclass(frozen=True)
 class Periodic:
     """The given matrices in turn, repeated.
 
@@ -164,6 +130,19 @@ class Periodic:
     def matrix(self, k: int) -> MixingMatrix:
         """Return W^k for the round k >= 1."""
         return self.matrices[(check_round(k) - 1) % len(self.matrices)]
+
+
+class Static(Periodic):
+    """The same matrix in every round.
+
+    Attributes
+    ----------
+    matrices : tuple[MixingMatrix, ...]
+        The matrix alone.
+    """
+
+    def __init__(self, mixing: MixingMatrix) -> None:
+        super().__init__((mixing,))
 
 
 @dataclass(frozen=True)
@@ -239,16 +218,20 @@ def uniforms(seed: int, purpose: str, k: int, items: NDArray[np.int64]) -> NDArr
 
 
 @dataclass(frozen=True)
-class Partial:
-    """Base class of ``inner`` with some edges removed in each round."""
+class Around:
+    """Base class of schedules that change the matrices of ``inner``, and nothing else."""
 
     inner: Schedule
-    period = None
 
     @property
     def n(self) -> int:
         """The number of nodes."""
         return self.inner.n
+
+    @property
+    def period(self) -> int | None:
+        """That of ``inner``."""
+        return self.inner.period
 
     @property
     def tau(self) -> int:
@@ -259,6 +242,18 @@ class Partial:
     def symmetric(self) -> bool:
         """Whether every matrix is symmetric."""
         return self.inner.symmetric
+
+    @property
+    def doubly_stochastic(self) -> bool:
+        """Whether every matrix is doubly stochastic."""
+        return self.inner.doubly_stochastic
+
+
+@dataclass(frozen=True)
+class Partial(Around):
+    """Base class of ``inner`` with some edges removed in each round."""
+
+    period = None
 
     @property
     def doubly_stochastic(self) -> bool:
@@ -343,7 +338,7 @@ class BurstyEdges(Partial):
 
 
 @dataclass(frozen=True)
-class LocalRounds:
+class LocalRounds(Around):
     """``inner`` with local rounds: only every ``every``-th round communicates.
 
     Attributes
@@ -354,13 +349,7 @@ class LocalRounds:
         The number of rounds from one to the next.
     """
 
-    inner: Schedule
     every: int
-
-    @property
-    def n(self) -> int:
-        """The number of nodes."""
-        return self.inner.n
 
     @property
     def period(self) -> int | None:
@@ -371,16 +360,6 @@ class LocalRounds:
     def tau(self) -> int:
         """``every`` times that of ``inner``."""
         return self.every * self.inner.tau
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether every matrix is symmetric."""
-        return self.inner.symmetric
-
-    @property
-    def doubly_stochastic(self) -> bool:
-        """Whether every matrix is doubly stochastic."""
-        return self.inner.doubly_stochastic
 
     def matrix(self, k: int) -> MixingMatrix:
         """Return W^k for the round k >= 1: the identity in local rounds."""

@@ -10,47 +10,8 @@ from typing import Any
 import networkx as nx
 
 from topologies.inputs import TopologyError, node_count
-from topologies.links.overlays import prepare_tour, restore_tour
-from topologies.schedules.circulants import (
-    base_k,
-    d_equistatic,
-    equitopo,
-    hyper_hypercube,
-    k_peer_exponential,
-    null_cascade,
-    od_equidyn,
-    one_peer_exponential,
-    ou_equidyn,
-    simple_base_k,
-    static_exponential,
-    u_equistatic,
-)
-from topologies.schedules.cliques import (
-    prepare_d_cliques,
-    prepare_stl_fw,
-    restore_d_cliques,
-    restore_stl_fw,
-)
-from topologies.schedules.given import (
-    own_schedule,
-    prepare_matrices,
-    prepare_periodic,
-    prepare_resampled,
-    prepare_static,
-    restore_matrices,
-    restore_periodic,
-    restore_resampled,
-    restore_static,
-)
-from topologies.schedules.matchings import (
-    prepare_matcha,
-    prepare_matchings,
-    prepare_random_matching,
-    restore_matcha,
-    restore_matchings,
-    restore_random_matching,
-)
-from topologies.schedules.moving import epidemic, restore_random_walk, teleport
+from topologies.links import overlays
+from topologies.schedules import circulants, cliques, given, matchings, moving
 from topologies.schedules.sequences import Arrays, Schedule, thinned
 from topologies.schema import (
     Entry,
@@ -91,31 +52,33 @@ def _called(function: Callable[..., Any], **available: Any) -> Any:
 
 
 SCHEDULES: dict[str, ScheduleEntry] = {
-    "static": ScheduleEntry(restore_static, prepare_static),
-    "periodic": ScheduleEntry(restore_periodic, prepare_periodic),
-    "one_peer_exponential": ScheduleEntry(one_peer_exponential),
-    "static_exponential": ScheduleEntry(static_exponential),
-    "base_k": ScheduleEntry(base_k),
-    "simple_base_k": ScheduleEntry(simple_base_k),
-    "hyper_hypercube": ScheduleEntry(hyper_hypercube),
-    "k_peer_exponential": ScheduleEntry(k_peer_exponential),
-    "null_cascade": ScheduleEntry(null_cascade),
-    "equitopo": ScheduleEntry(equitopo),
-    "d_equistatic": ScheduleEntry(d_equistatic),
-    "u_equistatic": ScheduleEntry(u_equistatic),
-    "od_equidyn": ScheduleEntry(od_equidyn),
-    "ou_equidyn": ScheduleEntry(ou_equidyn),
-    "epidemic": ScheduleEntry(epidemic),
-    "teleport": ScheduleEntry(teleport),
-    "random_walk": ScheduleEntry(restore_random_walk, prepare_static),
-    "tour": ScheduleEntry(restore_tour, prepare_tour),
-    "matrices": ScheduleEntry(restore_matrices, prepare_matrices),
-    "stl_fw": ScheduleEntry(restore_stl_fw, prepare_stl_fw),
-    "d_cliques": ScheduleEntry(restore_d_cliques, prepare_d_cliques),
-    "matchings": ScheduleEntry(restore_matchings, prepare_matchings),
-    "random_matching": ScheduleEntry(restore_random_matching, prepare_random_matching),
-    "matcha": ScheduleEntry(restore_matcha, prepare_matcha),
-    "resampled": ScheduleEntry(restore_resampled, prepare_resampled, in_rounds=True),
+    "static": ScheduleEntry(given.restore_static, given.prepare_static),
+    "periodic": ScheduleEntry(given.restore_periodic, given.prepare_periodic),
+    "one_peer_exponential": ScheduleEntry(circulants.one_peer_exponential),
+    "static_exponential": ScheduleEntry(circulants.static_exponential),
+    "base_k": ScheduleEntry(circulants.base_k),
+    "simple_base_k": ScheduleEntry(circulants.simple_base_k),
+    "hyper_hypercube": ScheduleEntry(circulants.hyper_hypercube),
+    "k_peer_exponential": ScheduleEntry(circulants.k_peer_exponential),
+    "null_cascade": ScheduleEntry(circulants.null_cascade),
+    "equitopo": ScheduleEntry(circulants.equitopo),
+    "d_equistatic": ScheduleEntry(circulants.d_equistatic),
+    "u_equistatic": ScheduleEntry(circulants.u_equistatic),
+    "od_equidyn": ScheduleEntry(circulants.od_equidyn),
+    "ou_equidyn": ScheduleEntry(circulants.ou_equidyn),
+    "epidemic": ScheduleEntry(moving.epidemic),
+    "teleport": ScheduleEntry(moving.teleport),
+    "random_walk": ScheduleEntry(moving.restore_random_walk, given.prepare_static),
+    "tour": ScheduleEntry(overlays.restore_tour, overlays.prepare_tour),
+    "matrices": ScheduleEntry(given.restore_matrices, given.prepare_matrices),
+    "stl_fw": ScheduleEntry(cliques.restore_stl_fw, cliques.prepare_stl_fw),
+    "d_cliques": ScheduleEntry(cliques.restore_d_cliques, cliques.prepare_d_cliques),
+    "matchings": ScheduleEntry(matchings.restore_matchings, matchings.prepare_matchings),
+    "random_matching": ScheduleEntry(
+        matchings.restore_random_matching, matchings.prepare_random_matching
+    ),
+    "matcha": ScheduleEntry(matchings.restore_matcha, matchings.prepare_matcha),
+    "resampled": ScheduleEntry(given.restore_resampled, given.prepare_resampled, in_rounds=True),
 }
 
 
@@ -251,7 +214,7 @@ def restore_schedule(
     own, around = _split(name, entry, params)
     n = node_count(name, n)
     if entry.own:
-        schedule: Schedule = own_schedule(name, entry.build, n, own)
+        schedule: Schedule = given.own_schedule(name, entry.build, n, own)
     else:
         schedule = _called(entry.build, n=n, seed=seed, arrays=arrays, **own)
     return thinned(schedule, seed, **around)

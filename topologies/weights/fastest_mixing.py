@@ -6,23 +6,19 @@ graph, and has rows that sum to one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
-from collections.abc import Iterator
-from itertools import islice
-
-import networkx as nx
+from threadpoolctl import threadpool_limits
 
 from topologies.graphs.build import edge_array
-from topologies.inputs import TopologyError, cpu_seconds, one_thread
+from topologies.inputs import TopologyError, cpu_seconds
 from topologies.matrix import at_most_one
 from topologies.weights.formulas import (
     best_constant_weights,
@@ -30,6 +26,9 @@ from topologies.weights.formulas import (
     max_degree_weights,
     metropolis_hastings_weights,
 )
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Array = NDArray[np.float64]
 
@@ -169,13 +168,11 @@ def project_nuclear(
     sizes = np.abs(values)
     order = np.argsort(-sizes)
     descending = sizes[order]
-    excess = np.cumsum(descending) - radius
-    if excess[-1] <= 0:
+    if np.cumsum(descending)[-1] - radius <= 0:
         if warm is not None:
             return project_nuclear(matrix, radius)
         return matrix, Threshold(0.0, len(matrix), vectors)
-    count = int(np.count_nonzero(descending * np.arange(1, len(sizes) + 1) > excess))
-    level = float(excess[count - 1] / count)
+    count, level = _threshold(descending, radius)
     kept = vectors[:, order[: count + count // 4 + 8]]
     active, top = kept[:, :count], values[order[:count]]
     shrunk = top - np.copysign(level, top)
@@ -562,9 +559,9 @@ def _outside(basis: Array, block: Array) -> Array:
     return block
 
 
-def _threshold(descending: Array) -> tuple[int, float]:
-    """Return how many values exceed the level above which they sum to one, and the level."""
-    excess = np.cumsum(descending) - 1
+def _threshold(descending: Array, total: float = 1.0) -> tuple[int, float]:
+    """Return how many values exceed the level above which they sum to the total, and the level."""
+    excess = np.cumsum(descending) - total
     ranks = np.arange(1, len(descending) + 1)
     count = int(np.count_nonzero(descending * ranks > excess))
     return count, max(0.0, float(excess[count - 1] / count))
@@ -618,7 +615,7 @@ IMBALANCE = 1.5
 # worth its eigenvalues: iterations cost more than they do.
 NEARLY, LARGE = 5.0, 500
 
-# From how many nodes on, and up to which share of all pairs as edges, sparse_mixing.py is used.
+# From how many nodes on, and up to which share of all pairs as edges, the method is primal-dual.
 SPARSE_NODES, SPARSE_DENSITY = 500, 0.05
 
 # How many tolerances an estimated gap may be for a certificate to be tried, and how many times the
@@ -709,7 +706,7 @@ def fmmc(
         nodes = np.array(sorted(component))
         inside = np.isin(edges[:, 0], nodes)
         within = np.searchsorted(nodes, edges[inside])
-        with one_thread():
+        with threadpool_limits(1, user_api="blas"):
             part = _fastest_mixing_solve(
                 Pattern(len(nodes), within, self_loops), tolerance, max_iterations
             )
@@ -731,24 +728,17 @@ def fmmc(
     )
 
 
-@dataclass(frozen=True)
-class _Part:
-    weights: Array
-    slem: float
-    bound: float
-    iterations: int
-    status: str
-
-
 @dataclass
 class _Certified:
     """The best weights that were tried, and the largest lower bound of the SLEM of any."""
 
     pattern: Pattern
-    rules: list[tuple[float, Array]]
     weights: Array
+    rules: list[tuple[float, Array]]
     slem: float = np.inf
     bound: float = 0.0
+    iterations: int = 0
+    status: str = "max_iterations"
 
     def improve(self, weights: Array, y: Array, z: Array) -> None:
         """Try weights, and a dual point of the bound."""
@@ -768,30 +758,30 @@ class _Certified:
         """Return the gap at which to stop."""
         return max(GAP_FLOOR, target * min(self.slem, 10 * (1 - self.bound)))
 
-    def part(self, iterations: int, tolerance: float) -> _Part:
+    def ended(self, iterations: int, tolerance: float) -> _Certified:
         """Return what was found, where the gap is small enough."""
-        status = "converged" if self.gap <= tolerance * self.slem else "rounding"
-        return _Part(self.weights, self.slem, self.bound, iterations, status)
-
-    def unfinished(self, iterations: int) -> _Part:
-        return _Part(self.weights, self.slem, self.bound, iterations, "max_iterations")
+        self.iterations = iterations
+        self.status = "converged" if self.gap <= tolerance * self.slem else "rounding"
+        return self
 
 
-def _fastest_mixing_solve(pattern: Pattern, tolerance: float, max_iterations: int) -> _Part:
+def _fastest_mixing_solve(pattern: Pattern, tolerance: float, max_iterations: int) -> _Certified:
     if pattern.self_loops:
         found = symmetric_solution(pattern)
         if found is not None:
-            weights, y, z = found
-            weights = at_most_one(pattern.n, pattern.edges, weights)
-            slem = slem_of(pattern, weights)
-            bound = min(feasible_bound(pattern, y, z), slem)
-            if _relative(slem, bound) < 1e-9:
-                return _Part(weights, slem, bound, 0, "closed_form")
+            best = _Certified(pattern, found[0], [], status="closed_form")
+            best.improve(*found)
+            if _relative(best.slem, best.bound) < 1e-9:
+                return best
+        rules = formula_rules(pattern)
         if pattern.n >= SPARSE_NODES and 2 * len(pattern.i) <= SPARSE_DENSITY * pattern.n**2:
-            return _sparse(pattern, tolerance, max_iterations)
+            best = _Certified(pattern, np.zeros(len(pattern.edges)), rules)
+            return _sparse(best, tolerance, max_iterations)
     else:
+        rules = []
         _check_zero_diagonal(pattern)
-    return _alternate(pattern, tolerance, max_iterations)
+    weights = metropolis_hastings_weights(pattern.n, pattern.edges)
+    return _alternate(_Certified(pattern, weights, rules), tolerance, max_iterations)
 
 
 def _check_zero_diagonal(pattern: Pattern) -> None:
@@ -808,12 +798,9 @@ def _check_zero_diagonal(pattern: Pattern) -> None:
         )
 
 
-def _alternate(pattern: Pattern, tolerance: float, max_iterations: int) -> _Part:
+def _alternate(best: _Certified, tolerance: float, max_iterations: int) -> _Certified:
+    pattern, weights, close = best.pattern, best.weights, False
     n = pattern.n
-    weights = metropolis_hastings_weights(n, pattern.edges)
-    rules = formula_rules(pattern) if pattern.self_loops else []
-    best, close = _Certified(pattern, rules, weights), False
-
     z = pattern.dense(weights, 1 - pattern.node_sums(weights)) - 1 / n
     u = np.zeros((n, n))
     multipliers, threshold = Multipliers(np.zeros(n)), None
@@ -830,7 +817,7 @@ def _alternate(pattern: Pattern, tolerance: float, max_iterations: int) -> _Part
             wanted = best.wanted(tolerance / 10 if iteration < FIRST_ITERATIONS else tolerance)
             close = best.gap <= NEARLY * wanted
             if best.gap <= wanted:
-                return best.part(iteration, tolerance)
+                return best.ended(iteration, tolerance)
         if iteration in (3, 5, 10, 20):
             # At the solution of every graph tried, this balances the two residuals.
             factor = 1 / (threshold.count * threshold.level or 1) / penalty
@@ -841,24 +828,25 @@ def _alternate(pattern: Pattern, tolerance: float, max_iterations: int) -> _Part
         penalty *= factor
         u /= factor
         multipliers = multipliers.scaled(1 / factor)
-    return best.unfinished(max_iterations)
+    best.iterations = max_iterations
+    return best
 
 
-def _sparse(pattern: Pattern, tolerance: float, max_iterations: int) -> _Part:
-    best = _Certified(pattern, formula_rules(pattern), np.zeros(len(pattern.edges)))
+def _sparse(best: _Certified, tolerance: float, max_iterations: int) -> _Certified:
     due, likely = 0, LIKELY * tolerance
-    for iteration, found in enumerate(islice(sparse_iterates(pattern), max_iterations), 1):
+    for iteration, found in enumerate(islice(sparse_iterates(best.pattern), max_iterations), 1):
         late = iteration == max_iterations or 0 < 2 * due <= iteration
         # A certificate costs as much as a hundred iterations, so that few are tried.
         if late or (iteration >= due and found.estimate <= likely):
             best.improve(found.weights, (found.vectors * found.values) @ found.vectors.T, found.z)
             wanted = best.wanted(tolerance)
             if best.gap <= wanted:
-                return best.part(iteration, tolerance)
+                return best.ended(iteration, tolerance)
             due = iteration + max(20, iteration // PATIENCE)
             # The estimate falls with the gap, so that the next try waits for as much less of it.
             likely = found.estimate * wanted / best.gap
-    return best.unfinished(max_iterations)
+    best.iterations = max_iterations
+    return best
 
 
 def _is_check(iteration: int) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -12,7 +11,7 @@ from annotated_types import Ge, Gt, Le
 
 from topologies.graphs.build import edge_array
 from topologies.inputs import TopologyError, cpu_seconds
-from topologies.matrix import ACTIVE, IMPORT_TOLERANCE, MixingMatrix, at_most_one
+from topologies.matrix import IMPORT_TOLERANCE, MixingMatrix, at_most_one
 from topologies.schema import Entry, find
 from topologies.weights.fastest_mixing import fmmc
 from topologies.weights.formulas import (
@@ -192,9 +191,6 @@ def _own_matrix(name: str, found: Any, graph: nx.Graph) -> MixingMatrix:
 def mixing_matrix(graph: nx.Graph, weights: str = "fmmc", **options: Any) -> MixingMatrix:
     """Return the mixing matrix of a graph under the named rule.
 
-    A matrix whose values alternate for ever between two sides, because no node has a self-weight
-    and the graph is bipartite, is returned with a warning.
-
     Parameters
     ----------
     graph : networkx.Graph
@@ -232,12 +228,6 @@ def mixing_matrix(graph: nx.Graph, weights: str = "fmmc", **options: Any) -> Mix
     matrix = rule.build(graph, **options)
     if rule.own:
         matrix = _own_matrix(weights, matrix, graph)
-    if _swaps_sides(matrix):
-        warnings.warn(
-            f"{weights} on this bipartite graph leaves no node a part of its own value: the two "
-            "sides swap values for ever, and gossip does not converge",
-            stacklevel=2,
-        )
     info = dict(graph.graph, weights=weights, weight_options=options, seconds=cpu_seconds() - start)
     return MixingMatrix(
         matrix.n, matrix.edges, matrix.weights, matrix.symmetric, {**info, **matrix.info}
@@ -265,12 +255,3 @@ def check_weights(weights: str, options: Mapping[str, Any]) -> dict[str, Any]:
         For an unknown rule or option, or a value out of range.
     """
     return find(WEIGHTS, "weight rule", weights).complete(weights, options)
-
-
-def _swaps_sides(matrix: MixingMatrix) -> bool:
-    """Return whether every step crosses between the sides of the graph: -1 is an eigenvalue."""
-    if matrix.n == 1 or np.abs(matrix.self_weights).max() > ACTIVE:
-        return False
-    used = nx.empty_graph(matrix.n)
-    used.add_edges_from(matrix.pruned().edges.tolist())
-    return bool(nx.is_bipartite(used))

@@ -32,32 +32,17 @@ from torch import Tensor
 
 import topologies
 from mpifed.exchange.corrections.base import Correction, Neighbours, halves
+from topologies.schedules.sequences import Around
 
 
 @dataclass(frozen=True)
-class EqualReceipts:
+class EqualReceipts(Around):
     """The edges of ``inner`` with weights 1 / (1 + number of senders), which sums are made
     from.
     """
 
-    inner: topologies.Schedule
     symmetric = False
     doubly_stochastic = False
-
-    @property
-    def n(self) -> int:
-        """The number of nodes."""
-        return self.inner.n
-
-    @property
-    def period(self) -> int | None:
-        """That of ``inner``."""
-        return self.inner.period
-
-    @property
-    def tau(self) -> int:
-        """That of ``inner``."""
-        return self.inner.tau
 
     def matrix(self, k: int) -> topologies.MixingMatrix:
         """Return W^k for the round k >= 1."""

@@ -110,12 +110,12 @@ def test_pipes_and_devices_are_not_read(tmp_path):
     os.mkfifo(tmp_path / "pipe.yaml")
     (tmp_path / "zero.yaml").symlink_to("/dev/zero")
     for read in (read_yaml, read_stored, read_json, read_metrics, read_clients, integrity.verify):
-        for name, reason in (("pipe.yaml", "named pipe"), ("zero.yaml", "device")):
-            with pytest.raises(InputError, match=reason):
+        for name in ("pipe.yaml", "zero.yaml"):
+            with pytest.raises(InputError, match="not a regular file"):
                 read(tmp_path / name)
-    with pytest.raises(InputError, match="named pipe"):
+    with pytest.raises(InputError, match="not a regular file"):
         read_experiment(str(tmp_path / "pipe.yaml"))
-    with pytest.raises(InputError, match="named pipe"):
+    with pytest.raises(InputError, match="not a regular file"):
         read_contents(tmp_path / "pipe.yaml")
 
 

@@ -1,13 +1,15 @@
-"""Consensus rates that papers state, beside those that are measured."""
+"""Consensus rates that papers state are those that are measured; docs/topologies.md has a table."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from topologies.analysis.consensus import SAMPLES, ConsensusRate, consensus_rate
 from topologies.analysis.measures import carry_out, plan
@@ -202,3 +204,25 @@ def _measured(schedule: Schedule) -> ConsensusRate:
         left.append(moved.var() / x.var())
     error = float(np.std(left, ddof=1) / math.sqrt(SAMPLES))
     return ConsensusRate(1 - float(np.mean(left)), 1, error)
+
+
+@pytest.mark.parametrize("n", [16, 25, 30])
+def test_measured_rates_are_what_papers_state(n):
+    found = rates(n)
+    assert {record["holds"] for record in found} <= {True, None}
+    assert len(found) > 15
+
+
+def test_the_table_in_the_documentation_holds():
+    text = (Path(__file__).parents[2] / "docs" / "topologies.md").read_text(encoding="utf-8")
+    table = text.partition("<!-- rates -->\n")[2].partition("\n<!-- /rates -->")[0]
+    records = rates(64)
+    rows = [list(records[0]), ["---"] * len(records[0])]
+    rows += [[written(cell) for cell in record.values()] for record in records]
+    assert table == "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def written(cell):
+    if cell is None:
+        return "-"
+    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
