@@ -416,7 +416,7 @@ def test_a_disk_that_gets_full(size, left, tmp_path, capfd):
     [
         "negative rounds",
         "graph that never connects",
-        "module that fails",
+        "module missing",
         "other ranks",
         "resume from nowhere",
         "unknown list",
