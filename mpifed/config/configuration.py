@@ -21,14 +21,11 @@ from mpifed.components.registry import (
     with_defaults,
 )
 from mpifed.components.schema import LARGEST, check_options, check_value, options_of, shown
-from mpifed.config.experiments import (
-    DEFAULTS,
-    apply_overrides,
-    as_data_file,
-    experiment_names,
-    parse_overrides,
-    read_experiment,
-)
+from mpifed.config.experiments import DEFAULTS, as_data_file
+from mpifed.config.experiments import apply_overrides as apply_overrides
+from mpifed.config.experiments import experiment_names as experiment_names
+from mpifed.config.experiments import parse_overrides as parse_overrides
+from mpifed.config.experiments import read_experiment as read_experiment
 from mpifed.config.requirements import check_together
 from mpifed.errors import InputError, closest
 from mpifed.federation import participation
@@ -143,25 +140,6 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any], path: str = ""
             found.append(f"{where}: {shown(a)} in the run, {shown(b)} now")
     return found
 
-
-__all__ = [
-    "SECTIONS",
-    "CheckpointOptions",
-    "ClientWeights",
-    "Configuration",
-    "EvaluationOptions",
-    "apply_overrides",
-    "check_names",
-    "completed",
-    "decided",
-    "experiment_names",
-    "parse_overrides",
-    "read_experiment",
-    "resolve",
-    "to_mapping",
-    "to_yaml",
-    "with_name",
-]
 
 T = TypeVar("T")
 

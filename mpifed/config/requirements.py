@@ -16,6 +16,7 @@ from mpifed.components.tables import ALGORITHMS
 from mpifed.errors import InputError
 from mpifed.federation import participation
 from mpifed.federation.options import ComputeOptions
+from mpifed.io.yaml_files import as_text
 from mpifed.local.options import LocalOptions
 
 
@@ -28,17 +29,16 @@ class Not:
 
 # Options of schedules with which every neighbour receives every message.
 STILL = {
-    f"exchange.schedule.{option}": value
-    for option, value in (
-        ("drop_nodes", 0),
-        ("drop_edges", 0),
-        ("edge_failure", 0),
-        ("local_rounds", 1),
-    )
+    "exchange.schedule.drop_nodes": 0,
+    "exchange.schedule.drop_edges": 0,
+    "exchange.schedule.edge_failure": 0,
+    "exchange.schedule.local_rounds": 1,
 }
-
-PRIVATE = {"privacy.noise_multiplier": Not(None)}
-COMPRESSED_GOSSIP = {"exchange": "gossip", "compression": Not("none")}
+# A mean of those who take part, and what stands in for a mean of updates.
+PARTICIPANTS = {"exchange.average_over": "participants", "participation.weights": "renormalised"}
+SENDS = {"algorithm:communicates": True}
+UPDATES = {**SENDS, "algorithm:aggregates": ("mean", "means")}
+MEAN = {**UPDATES, "compression:unbiased": True}
 ASYNCHRONOUS = {"exchange.asynchrony": ("wait_free", "pairwise")}
 FLIX = {"algorithm": ("flix", "dcgd", "diana")}
 
@@ -79,21 +79,17 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         "which computes on the CPU",
     ),
     (
-        {"algorithm:communicates": True},
+        SENDS,
         {"exchange": lambda asked: find_algorithm(asked.algorithm.name).exchanges or Not(None)},
         "which does not support it",
     ),
     (
-        {"algorithm:communicates": True, "algorithm:compressors": "none"},
+        {**SENDS, "algorithm:compressors": "none"},
         {"compression": "none"},
         "which sends its messages whole",
     ),
     (
-        {
-            "algorithm:communicates": True,
-            "algorithm:compressors": "unbiased",
-            "exchange": Not("gossip"),
-        },
+        {**SENDS, "algorithm:compressors": "unbiased", "exchange": Not("gossip")},
         {"compression:unbiased": True},
         "which needs E C(v) = v of messages C(v): see --list compressors",
     ),
@@ -108,22 +104,11 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         {"participation.weights": "renormalised"},
         "which weighs participants itself",
     ),
-    *(
-        (
-            {option: Not(None)},
-            {
-                "algorithm:communicates": True,
-                "algorithm:aggregates": ("mean", "means"),
-                "compression:unbiased": True,
-            },
-            "which stands in for a mean of updates alone",
-        )
-        for option in ("exchange.aggregator", "exchange.clip")
-    ),
+    ({"exchange.clip": Not(None)}, MEAN, "which clips what enters a mean of updates"),
     (
         {"exchange.aggregator": Not(None)},
-        {"exchange.average_over": "participants", "participation.weights": "renormalised"},
-        "which counts participants alike",
+        {**MEAN, **PARTICIPANTS},
+        "which stands in for a mean of updates and counts participants alike",
     ),
     (
         {"exchange.aggregator:needs_fixed_number": True},
@@ -132,19 +117,20 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
     ),
     # Differential privacy.
     (
-        PRIVATE,
-        {"exchange": "server", "algorithm:communicates": True, "algorithm:aggregates": "mean"},
-        "which is for a server that takes one mean of updates",
+        {"privacy.noise_multiplier": Not(None)},
+        {
+            "exchange": "server",
+            **SENDS,
+            "algorithm:aggregates": "mean",
+            "algorithm.restarts": 1,
+            "on_divergence": "stop",
+            "privacy.delta": lambda asked: Lt(1 / asked.n_training),
+        },
+        "which is for one mean of updates at a server, without rounds before round 1, without "
+        "clients that their data leave out, and with a delta that does not publish a client",
     ),
-    (PRIVATE, {"algorithm.restarts": 1}, "which does not cover rounds before round 1"),
-    (PRIVATE, {"on_divergence": "stop"}, "so that no client may be left out by its data"),
     (
-        PRIVATE,
-        {"privacy.delta": lambda asked: Lt(1 / asked.n_training)},
-        "where a larger delta allows to publish a client's data",
-    ),
-    (
-        {**PRIVATE, "privacy.where": "central"},
+        {"privacy.noise_multiplier": Not(None), "privacy.where": "central"},
         {
             "exchange.aggregator": "mean",
             "exchange.clip": None,
@@ -154,14 +140,10 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         "whose noise is made for the plain mean of clipped updates of participants",
     ),
     # Attacks.
-    (
-        {"attack:changes_updates": True},
-        {"algorithm:communicates": True},
-        "which changes what clients send",
-    ),
+    ({"attack:changes_updates": True}, SENDS, "which changes what clients send"),
     (
         {"attack:changes_updates": True, "exchange": "gossip"},
-        {"algorithm:aggregates": ("mean", "means")},
+        UPDATES,
         "which changes the update of a model alone",
     ),
     # Gossip.
@@ -181,16 +163,19 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         {"participation": 1.0},
         "so that every message of every round is needed",
     ),
-    (ASYNCHRONOUS, {"exchange.correction": None}, "where messages of a round come in others"),
-    (ASYNCHRONOUS, {"compression": "none"}, "where replicas would miss messages"),
-    (ASYNCHRONOUS, {"on_divergence": "stop"}, "where no round can be run again"),
-    (ASYNCHRONOUS, {"participation.late": "miss"}, "where a computation takes all its steps"),
     (
         ASYNCHRONOUS,
-        {"compute.name": Not("measured")},
-        "whose events must not differ from run to run",
+        {
+            "exchange.correction": None,
+            "compression": "none",
+            "on_divergence": "stop",
+            "participation.late": "miss",
+            "compute.name": Not("measured"),
+            "compute.seconds": _seconds,
+        },
+        "where computations of all their steps and whole messages follow from the clock, alike in "
+        "every run",
     ),
-    (ASYNCHRONOUS, {"compute.seconds": _seconds}, "whose events follow from the clock"),
     (
         {"exchange.asynchrony": "pairwise"},
         {"exchange.schedule": "static", **STILL},
@@ -202,7 +187,7 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         "whose models few clients have, and would be lost",
     ),
     (
-        COMPRESSED_GOSSIP,
+        {"exchange": "gossip", "compression": Not("none")},
         {"exchange.schedule": "static", **STILL, "participation": 1.0},
         "where neighbours keep replicas, which need every message of every round",
     ),
@@ -219,7 +204,7 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
     ),
     (
         {"algorithm": ("scaffnew", "ifca", "clustered")},
-        {"exchange.average_over": "participants", "participation.weights": "renormalised"},
+        PARTICIPANTS,
         "whose means are of those who take part",
     ),
     ({"algorithm": "clustered"}, {"participation:inclusion": 1.0}, "which needs all clients"),
@@ -249,11 +234,7 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         "which takes no local steps that could be cut short",
     ),
     (
-        {
-            "algorithm": ("fedmm", "fedmm_theta"),
-            "algorithm:communicates": True,
-            "exchange": "gossip",
-        },
+        {"algorithm": ("fedmm", "fedmm_theta"), **SENDS, "exchange": "gossip"},
         {"exchange.asynchrony": ("none", "wait_free"), "algorithm.control_variate_rate": 0},
         "where values are projected and no server has control variates",
     ),
@@ -387,6 +368,4 @@ def _words(allowed: Any) -> str:
         return "a value" if allowed.value is None else f"all but {allowed.value}"
     if isinstance(allowed, (Gt, Lt)):
         return f"above {allowed.gt}" if isinstance(allowed, Gt) else f"below {allowed.lt:g}"
-    if allowed is None or isinstance(allowed, bool):
-        return "null" if allowed is None else str(allowed).lower()
-    return str(allowed)
+    return str(as_text(allowed))

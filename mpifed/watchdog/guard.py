@@ -42,7 +42,6 @@ LAUNCHERS = (
 )
 
 # What else must be equal for ranks to be forked from one process, in ``/proc/self``.
-FILES = ("cgroup", "limits", "oom_score_adj")
 LINKS = ("root", "cwd", "ns/ipc", "ns/mnt", "ns/net", "ns/pid", "ns/user", "ns/uts")
 
 
@@ -113,9 +112,8 @@ def _name(launch: Launch) -> bytes:
         alike.append(stat_of(launch.process)[19])  # when it was started
     alike += [sys.executable, sys.orig_argv, sys.path]
     alike += [item for item in sorted(os.environ.items()) if not item[0].startswith(LAUNCHERS)]
-    for name in FILES:
-        with contextlib.suppress(OSError):
-            alike.append(Path("/proc/self", name).read_text(errors="replace"))
+    with contextlib.suppress(OSError):
+        alike.append(Path("/proc/self/cgroup").read_text(errors="replace"))
     alike += [os.readlink(f"/proc/self/{name}") for name in LINKS]
     alike.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
     return b"\0mpifed-" + hashlib.blake2b(repr(alike).encode(), digest_size=16).hexdigest().encode()

@@ -13,7 +13,7 @@ import socket
 import struct
 import sys
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, InputError
 
@@ -113,11 +113,11 @@ def _pmi_process() -> int | None:
     return None
 
 
-def watch_process(process: int) -> int | None:
-    """Open a file descriptor that becomes readable when a process ends."""
+def watch_process(process: int) -> Any:
+    """Open a file that becomes readable when a process ends; None where the system has none."""
     if hasattr(os, "pidfd_open"):
         with contextlib.suppress(OSError):
-            return os.pidfd_open(process)
+            return os.fdopen(os.pidfd_open(process), "rb", buffering=0)
     return None
 
 
