@@ -72,18 +72,6 @@ class EvaluationOptions:
     client_weights: ClientWeights = "scored"
     sample: Annotated[float, Gt(0), Le(1)] = 1.0
 
-    def __post_init__(self) -> None:
-        if self.unseen_shares and not self.unseen_fraction:
-            raise InputError(
-                "evaluation.unseen_shares is given, but evaluation.unseen_fraction is 0, so that "
-                "no client is unseen; allowed: a fraction above 0"
-            )
-        if self.validation_fraction and self.validation_split:
-            raise InputError(
-                "evaluation.validation_split is true, but evaluation.validation_fraction is "
-                f"{self.validation_fraction:g}; at most one of them may be set"
-            )
-
     @property
     def validates(self) -> bool:
         """Whether validation samples are scored."""

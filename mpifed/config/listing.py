@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from mpifed.components.registry import find, find_algorithm, load, source, summaries, summary
@@ -15,19 +15,6 @@ from mpifed.errors import InputError
 from mpifed.federation.participation import KINDS
 from topologies.inputs import nearest
 
-# How a configuration names one of a kind, where it is not ``kind=name``.
-USES: Mapping[str, str] = {
-    "surrogate": "algorithm.surrogate={}",
-    "participation": "participation={{name: {}}}",
-    "topology": "exchange.topology={}",
-    "weights": "exchange.weights={}",
-    "schedule": "exchange.schedule={}",
-    "correction": "exchange.correction={}",
-    "aggregator": "exchange.aggregator={}",
-    "section": "{}.KEY=VALUE",
-    "key": "{}=VALUE",
-}
-
 
 def listing(word: str) -> str:
     """Return the names of one kind of component, of all kinds, or the options of one component."""
@@ -38,18 +25,14 @@ def listing(word: str) -> str:
         return _names_of(kinds[word])
     found = list(_sheets(word))
     if word in LISTS:
-        found.append(("kind", f"{LISTS[word]}\n{_names_of(word)}"))
-    if found:
-        uses = [USES.get(kind, f"{kind}={{}}").format(word) for kind, _ in found]
-        named = [kind for kind, _ in found if kind not in ("key", "kind")]
-        several = f"{shown(word)} names {len(named)} things: {', '.join(uses)}"
-        return "\n\n".join([*([several] if len(named) > 1 else []), *(text for _, text in found)])
-    near = nearest(
-        word, [*kinds, *itertools.chain(*_tables().values()), *options_of(Configuration)]
-    )
-    offer = f"did you mean '{near}'? " if near else ""
-    allowed = f"allowed: {', '.join(kinds)}, the name of a component, or a key"
-    raise InputError(f"--list is {shown(word)}; {offer}{allowed}")
+        found.append(f"{LISTS[word]}\n{_names_of(word)}")
+    if not found:
+        components = itertools.chain(*_tables().values())
+        near = nearest(word, [*kinds, *components, *options_of(Configuration)])
+        offer = f"did you mean '{near}'? " if near else ""
+        allowed = f"allowed: {', '.join(kinds)}, the name of a component, or a key"
+        raise InputError(f"--list is {shown(word)}; {offer}{allowed}")
+    return "\n\n".join(found)
 
 
 def _tables() -> dict[str, Mapping[str, Any]]:
@@ -64,37 +47,38 @@ def _tables() -> dict[str, Mapping[str, Any]]:
 def _names_of(kind: str) -> str:
     """Return the names of a kind, with a line about each."""
     if kind == "experiment":
-        return _experiments()
+        experiments = {name: read_experiment(name) for name in experiment_names()}
+        return _table(
+            (name, f"{found['algorithm']['name']} on {found['data']['name']}")
+            for name, found in experiments.items()
+        )
     if kind == "algorithm":
         return _algorithms()
     table = _tables()[kind]
     if kind in TABLES:
-        return _table([(name, summary(find(kind, name))) for name in table])
+        return _table((name, summary(find(kind, name))) for name in table)
     if kind == "participation":
-        return f"{_key(kind)}\n{_table([(name, summary(made)) for name, made in table.items()])}"
-    return _table([(name, entry.summary) for name, entry in table.items()])
+        return f"{_key(kind)}\n{_table((name, summary(made)) for name, made in table.items())}"
+    return _table((name, entry.summary) for name, entry in table.items())
 
 
-def _sheets(name: str) -> Iterator[tuple[str, str]]:
-    """Yield kind and options of everything called ``name``; several kinds may have one."""
+def _sheets(name: str) -> Iterator[str]:
+    """Yield the options of everything called ``name``; several kinds may have one."""
     if ":" in name:
-        yield "component", _component_options("component", name, load(name, "--list"))
+        yield _component_options("component", name, load(name, "--list"))
     for kind, table in _tables().items():
         if name not in table:
             continue
         if kind in TABLES:
-            yield kind, _component_options(kind, name, find(kind, name))
+            yield _component_options(kind, name, find(kind, name))
         elif kind in ("participation", "section"):
-            yield kind, _component_options(kind, name, table[name])
+            yield _component_options(kind, name, table[name])
         else:
-            parameters = table[name].parameters or {}
-            rows = [
-                (key, p.allowed, ... if p.required else p.default, p.summary)
-                for key, p in parameters.items()
-            ]
-            yield kind, _sheet(f"{kind} {name}: {table[name].summary}", rows)
+            parameters = (table[name].parameters or {}).items()
+            rows = ((key, each.allowed, each, each.summary) for key, each in parameters)
+            yield _sheet(f"{kind} {name}: {table[name].summary}", rows)
     if name in options_of(Configuration) and name not in SECTIONS:
-        yield "key", _key(name)
+        yield _key(name)
 
 
 def _key(name: str) -> str:
@@ -102,37 +86,30 @@ def _key(name: str) -> str:
     option = options_of(Configuration)[name]
     allowed, default = describe(option.annotation), _yaml(option.default)
     if name in LISTS:
-        allowed, default = (
-            f"a name or a mapping: see --list {LISTS[name]}",
-            DEFAULTS.get(name, default),
-        )
+        allowed = f"a name or a mapping: see --list {LISTS[name]}"
+        default = DEFAULTS.get(name, default)
     return f"key {name}: {summaries(Configuration)[name]}\n  {allowed} (default {default})"
 
 
 def _component_options(kind: str, name: str, component: Callable[..., Any]) -> str:
-    lines = summaries(component)
-    rows = [
-        (
-            option.name,
-            describe(option.annotation),
-            ... if option.required else option.default,
-            lines.get(option.name, ""),
-        )
-        for option in options_of(component).values()
+    lines, options = summaries(component), options_of(component).values()
+    rows = (
+        (option.name, describe(option.annotation), option, lines.get(option.name, ""))
+        for option in options
         if option.name != "name" or kind == "section"
-    ]
+    )
     heading = summary(component).replace("``", "'")
     paper = source(component)
     return _sheet(f"{kind} {name}: {heading}" + (f"\n  {paper}" if paper else ""), rows)
 
 
-def _sheet(heading: str, rows: Sequence[tuple[str, str, Any, str]]) -> str:
-    """Return options as text: name, type, default (... if required) and a line about each."""
-    lines = [heading]
-    for name, allowed, default, about in rows:
-        given = "required" if default is ... else f"default {_yaml(default)}"
+def _sheet(heading: str, rows: Iterable[tuple[str, str, Any, str]]) -> str:
+    """Return options as text: name, type, default and a line about each."""
+    lines = []
+    for name, allowed, option, about in rows:
+        given = "required" if option.required else f"default {_yaml(option.default)}"
         lines += [f"  {name}: {allowed} ({given})", *([f"      {about}"] if about else [])]
-    return "\n".join(lines if rows else [*lines, "  no options"])
+    return "\n".join([heading, *(lines or ["  no options"])])
 
 
 def _yaml(value: Any) -> str:
@@ -140,18 +117,11 @@ def _yaml(value: Any) -> str:
     return words[value] if value is None or isinstance(value, bool) else str(value)
 
 
-def _table(rows: Sequence[tuple[str, ...]]) -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join("  " + line.rstrip() for line in lines)
-
-
-def _experiments() -> str:
-    rows = []
-    for name in experiment_names():
-        mapping = read_experiment(name)
-        rows.append((name, f"{mapping['algorithm']['name']} on {mapping['data']['name']}"))
-    return _table(rows)
+def _table(lines: Iterable[tuple[str, ...]]) -> str:
+    rows = list(lines)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = ("  ".join(map(str.ljust, row, widths)) for row in rows)
+    return "\n".join("  " + line.rstrip() for line in padded)
 
 
 def _algorithms() -> str:

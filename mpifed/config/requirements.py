@@ -34,12 +34,18 @@ STILL = {
     "exchange.schedule.edge_failure": 0,
     "exchange.schedule.local_rounds": 1,
 }
-# A mean of those who take part, and what stands in for a mean of updates.
-PARTICIPANTS = {"exchange.average_over": "participants", "participation.weights": "renormalised"}
+STATIC = {"exchange.schedule": "static", **STILL}
+EVERYBODY = {"participation": 1.0}
+RENORMALISED = {"participation.weights": "renormalised"}
+PARTICIPANTS = {"exchange.average_over": "participants", **RENORMALISED}
+GOSSIP = {"exchange": "gossip"}
+WHOLE = {"compression": "none"}
+PUNCTUAL = {"participation.late": "miss"}
 SENDS = {"algorithm:communicates": True}
 UPDATES = {**SENDS, "algorithm:aggregates": ("mean", "means")}
 MEAN = {**UPDATES, "compression:unbiased": True}
 ASYNCHRONOUS = {"exchange.asynchrony": ("wait_free", "pairwise")}
+NEWTON = {"algorithm.local_solver": "newton"}
 FLIX = {"algorithm": ("flix", "dcgd", "diana")}
 
 
@@ -65,7 +71,17 @@ def _seconds(configuration: Any) -> Any:
 # ``Gt(0)``, or a function of the configuration that returns one of these. A key that the
 # configuration does not have, or leaves empty, is never in the way.
 REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
-    # Local steps.
+    # Evaluation and local steps.
+    (
+        {"evaluation.unseen_shares": Not(None)},
+        {"evaluation.unseen_fraction": Gt(0)},
+        "which is of unseen clients",
+    ),
+    (
+        {"evaluation.validation_split": True},
+        {"evaluation.validation_fraction": 0.0},
+        "which takes the validation samples of the data",
+    ),
     (
         {"local.optimizer": "sgd"},
         {"local.beta1": 0.9, "local.beta2": 0.999, "local.epsilon": 1e-8},
@@ -83,33 +99,17 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         {"exchange": lambda asked: find_algorithm(asked.algorithm.name).exchanges or Not(None)},
         "which does not support it",
     ),
-    (
-        {**SENDS, "algorithm:compressors": "none"},
-        {"compression": "none"},
-        "which sends its messages whole",
-    ),
+    ({**SENDS, "algorithm:compressors": "none"}, WHOLE, "which sends its messages whole"),
     (
         {**SENDS, "algorithm:compressors": "unbiased", "exchange": Not("gossip")},
         {"compression:unbiased": True},
         "which needs E C(v) = v of messages C(v): see --list compressors",
     ),
-    (
-        {"participation.late": "partial"},
-        {"algorithm:steps_locally": True},
-        "which cuts local steps short",
-    ),
+    ({"participation.late": "partial"}, {"algorithm:steps_locally": True}, "which cuts the steps"),
     # A server.
-    (
-        {"exchange.average_over": "all"},
-        {"participation.weights": "renormalised"},
-        "which weighs participants itself",
-    ),
+    ({"exchange.average_over": "all"}, RENORMALISED, "which weighs participants itself"),
     ({"exchange.clip": Not(None)}, MEAN, "which clips what enters a mean of updates"),
-    (
-        {"exchange.aggregator": Not(None)},
-        {**MEAN, **PARTICIPANTS},
-        "which stands in for a mean of updates and counts participants alike",
-    ),
+    ({"exchange.aggregator": Not(None)}, {**MEAN, **PARTICIPANTS}, "which counts updates alike"),
     (
         {"exchange.aggregator:needs_fixed_number": True},
         {"participation:fraction": Not(None), "algorithm:aggregates": Not("means")},
@@ -135,62 +135,42 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
             "exchange.aggregator": "mean",
             "exchange.clip": None,
             "exchange.average_over": "participants",
-            "compression": "none",
+            **WHOLE,
         },
         "whose noise is made for the plain mean of clipped updates of participants",
     ),
     # Attacks.
     ({"attack:changes_updates": True}, SENDS, "which changes what clients send"),
-    (
-        {"attack:changes_updates": True, "exchange": "gossip"},
-        UPDATES,
-        "which changes the update of a model alone",
-    ),
+    ({"attack:changes_updates": True, **GOSSIP}, UPDATES, "which changes the update of a model"),
     # Gossip.
+    (GOSSIP, RENORMALISED, "where the weights of absent clients' edges return to both ends"),
     (
-        {"exchange": "gossip"},
-        {"participation.weights": "renormalised"},
-        "where the weights of absent clients' edges return to both ends",
-    ),
-    (
-        {"algorithm": ("l2gd", "apfl", "pfedme"), "exchange": "gossip"},
+        {"algorithm": ("l2gd", "apfl", "pfedme"), **GOSSIP},
         {"algorithm.client_weights": "uniform"},
         "where the mixing matrix has the weights",
     ),
-    ({"exchange.correction": Not(None)}, {"compression": "none"}, "whose messages are sent whole"),
-    (
-        {"exchange.correction:needs": ("static", "tree")},
-        {"participation": 1.0},
-        "so that every message of every round is needed",
-    ),
+    ({"exchange.correction": Not(None)}, WHOLE, "whose messages are sent whole"),
+    ({"exchange.correction:needs": ("static", "tree")}, EVERYBODY, "which needs every message"),
     (
         ASYNCHRONOUS,
         {
             "exchange.correction": None,
-            "compression": "none",
             "on_divergence": "stop",
-            "participation.late": "miss",
+            **WHOLE,
+            **PUNCTUAL,
             "compute.name": Not("measured"),
             "compute.seconds": _seconds,
         },
         "where computations of all their steps and whole messages follow from the clock, alike in "
         "every run",
     ),
-    (
-        {"exchange.asynchrony": "pairwise"},
-        {"exchange.schedule": "static", **STILL},
-        "which draws a neighbour for each computation itself",
-    ),
+    ({"exchange.asynchrony": "pairwise"}, STATIC, "which draws neighbours itself"),
     (
         {"exchange.schedule": ("teleport", "random_walk")},
-        {"participation": 1.0, "exchange.asynchrony": "none", **STILL},
+        {**EVERYBODY, "exchange.asynchrony": "none", **STILL},
         "whose models few clients have, and would be lost",
     ),
-    (
-        {"exchange": "gossip", "compression": Not("none")},
-        {"exchange.schedule": "static", **STILL, "participation": 1.0},
-        "where neighbours keep replicas, which need every message of every round",
-    ),
+    ({**GOSSIP, "compression": Not("none")}, {**STATIC, **EVERYBODY}, "which needs every message"),
     # Methods.
     (
         {"algorithm": ("scaffold", "kgt", "scaffnew")},
@@ -202,17 +182,9 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         {"exchange.asynchrony": "none", "exchange.correction": None},
         "which corrects gossip itself, in rounds",
     ),
-    (
-        {"algorithm": ("scaffnew", "ifca", "clustered")},
-        PARTICIPANTS,
-        "whose means are of those who take part",
-    ),
+    ({"algorithm": ("scaffnew", "ifca", "clustered")}, PARTICIPANTS, "which averages participants"),
     ({"algorithm": "clustered"}, {"participation:inclusion": 1.0}, "which needs all clients"),
-    (
-        {"algorithm": "fedgmm"},
-        {"participation.weights": "renormalised"},
-        "which takes means and covariances from averages of moments",
-    ),
+    ({"algorithm": "fedgmm"}, RENORMALISED, "which takes covariances from averages of moments"),
     (
         {"exchange": "server"},
         {"algorithm.model_init": "shared", "algorithm.component_init": "shared"},
@@ -223,31 +195,15 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         {"compression": ("none", "identity"), "exchange.correction": None},
         "whose trials send whole messages and remember none",
     ),
+    ({**NEWTON, **GOSSIP}, {"algorithm.gossip_step_scale": "none"}, "which has no rate to scale"),
+    ({**NEWTON, "algorithm": "fedem"}, PUNCTUAL, "which takes no steps that could be cut"),
     (
-        {"algorithm.local_solver": "newton", "exchange": "gossip"},
-        {"algorithm.gossip_step_scale": "none"},
-        "which has no learning rate to scale",
-    ),
-    (
-        {"algorithm": "fedem", "algorithm.local_solver": "newton"},
-        {"participation.late": "miss"},
-        "which takes no local steps that could be cut short",
-    ),
-    (
-        {"algorithm": ("fedmm", "fedmm_theta"), **SENDS, "exchange": "gossip"},
+        {"algorithm": ("fedmm", "fedmm_theta"), **SENDS, **GOSSIP},
         {"exchange.asynchrony": ("none", "wait_free"), "algorithm.control_variate_rate": 0},
         "where values are projected and no server has control variates",
     ),
-    (
-        {"algorithm": "fedmgs"},
-        {"participation": 1.0},
-        "in which all clients compute (algorithm.senders says how many send)",
-    ),
-    (
-        {"algorithm": "sa_ssmm"},
-        {"clients": 1, "participation": 1.0, "compression": "none"},
-        "which is centralised and sends nothing (fedmm is its federated form)",
-    ),
+    ({"algorithm": "fedmgs"}, EVERYBODY, "where algorithm.senders of all clients send"),
+    ({"algorithm": "sa_ssmm"}, {"clients": 1, **EVERYBODY, **WHOLE}, "which sends nothing"),
     (
         {"algorithm": "fedmm_ot"},
         {"data": "transport", "model": "icnn", **_unread("lr", "batch_size", "steps")},
@@ -256,7 +212,7 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
     ({"algorithm": "fedadam", "model": "icnn"}, {"data": "transport"}, "a transport map"),
     (
         {"algorithm": "fedadam", "data": "transport"},
-        {"model": "icnn", **_unread("batch_size"), "participation.late": "miss"},
+        {"model": "icnn", **_unread("batch_size"), **PUNCTUAL},
         "where clients take one gradient step on batch_size samples",
     ),
     (
@@ -264,16 +220,8 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         {"algorithm.regulariser": "l2", "algorithm.l2": Gt(0)},
         "which nothing else makes the risks",
     ),
-    (
-        {**FLIX, "exchange": "gossip"},
-        {"algorithm.start": ("zeros", "ones", "random")},
-        "where no server takes an average",
-    ),
-    (
-        {**FLIX, "algorithm.start": "average"},
-        {"algorithm.start_from": None},
-        "a first round that forgets x",
-    ),
+    ({**FLIX, **GOSSIP}, {"algorithm.start": ("zeros", "ones", "random")}, "without a server"),
+    ({**FLIX, "algorithm.start": "average"}, {"algorithm.start_from": None}, "which forgets x"),
     *(
         (
             {**FLIX, **asked},

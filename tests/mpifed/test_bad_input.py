@@ -61,7 +61,7 @@ WRONG_WORDS = {
     ),
     "two kinds of validation samples": (
         ["evaluation.validation_split=true", "evaluation.validation_fraction=0.2"],
-        "evaluation.validation_fraction is 0.2; at most one of them may be set",
+        "validation_fraction is 0.2, but evaluation.validation_split is True, which",
     ),
     "per client under a server": (
         ["algorithm.component_init=per_client"],

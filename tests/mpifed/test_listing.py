@@ -84,12 +84,9 @@ def test_the_parameters_of_graphs_are_listed(table):
 
 
 def test_names_of_several_kinds_and_of_users_are_listed():
-    first, *parts = listing("poisson").split("\n\n")
-    assert first == "'poisson' names 2 things: data=poisson, algorithm.surrogate=poisson"
-    assert [part.split()[0] for part in parts] == ["data", "surrogate"]
-    assert listing("local").startswith(
-        "'local' names 2 things: algorithm=local, local.KEY=VALUE\n\nalgorithm local: "
-    )
+    assert [part.split()[0] for part in listing("poisson").split("\n\n")] == ["data", "surrogate"]
+    assert listing("local").startswith("algorithm local: ")
+    assert "\n\nsection local: " in listing("local")
     own = listing("user_components:Fails")
     assert own.startswith("component user_components:Fails: FedAvg that fails as")
     assert "  model_init: one of shared, per_client (default shared)" in own
