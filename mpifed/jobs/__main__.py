@@ -75,8 +75,6 @@ def parser(description: str | None) -> Parser:
         action="store_true",
         help="submit without looking whether data and programs are on this machine too",
     )
-    made.add_argument("--file", type=Path, metavar="FILE", help="where render writes the script")
-    made.add_argument("--report", action="store_true", help="render the report of a sweep")
     made.add_argument("--json", action="store_true", help="status as JSON")
     return made
 
@@ -92,18 +90,9 @@ def _plan(options: Any) -> Any:
 
 
 def _render(options: Any) -> None:
-    from mpifed.jobs import record, render
+    from mpifed.jobs.render import script
 
-    job = _plan(options)
-    if options.report and not job.sweep:
-        raise InputError("--report is for a sweep; the job is one run")
-    text = render.report_script(job) if options.report else render.script(job)
-    if options.file is None:
-        say(text.removesuffix("\n"))
-        return
-    record.replace_text(options.file, text)
-    folder, file = shlex.quote(f"{job.output}/job"), shlex.quote(str(options.file))
-    say(f"to submit it: (umask 077 && mkdir -p {folder} && sbatch {file})")
+    say(script(_plan(options)).removesuffix("\n"))
 
 
 def _check(options: Any) -> None:
@@ -255,7 +244,7 @@ def _resume(options: Any) -> None:
 
 # What each action does, and the options that go with it.
 ACTIONS: dict[str, tuple[Callable[[Any], None], tuple[str, ...]]] = {
-    "render": (_render, ("output", "site", "smoke", "file", "report")),
+    "render": (_render, ("output", "site", "smoke")),
     "check": (_check, ("output", "site", "smoke")),
     "submit": (_submit, ("output", "site", "smoke", "dry_run", "unchecked")),
     "status": (_status, ("json",)),

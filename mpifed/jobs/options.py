@@ -30,7 +30,6 @@ class JobOptions:
     """The options of a job; None leaves the choice to SLURM or to mpifed."""
 
     name: Text | None = None
-    template: str | None = None
     ranks: Count | None = None
     nodes: Count | str | None = None
     ranks_per_node: Count | None = None

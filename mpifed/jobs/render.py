@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mpifed.errors import InputError, closest
+from mpifed.errors import InputError
 from mpifed.io.yaml_files import as_text
 from mpifed.jobs.options import FILES, JobOptions
 from mpifed.jobs.plan import Job
@@ -35,9 +35,6 @@ EXPERIMENT = """file=$run_dir/job/experiment.yaml
 printf '%s' "$experiment" >"$file" || finish 2 "$file cannot be written"
 words=("$file" "${words[@]}")"""
 
-# Options of a job that sbatch has too, in any job and in that of a report.
-OF_SBATCH = ("mem", "mem_per_cpu", "partition", "account", "qos", "constraint")
-
 
 def script(job: Job, tasks: Sequence[int] | None = None) -> str:
     """Return the script of a job."""
@@ -48,54 +45,39 @@ def script(job: Job, tasks: Sequence[int] | None = None) -> str:
     if options.gpus_per_node:
         launcher.append('note "GPUs of this node: ${CUDA_VISIBLE_DEVICES:-none}"')
     blocks = {
-        "directives": _directives(job, range(len(job.runs)) if tasks is None else tasks),
+        "directives": _asked(job, range(len(job.runs)) if tasks is None else tasks),
         "settings": _settings(job),
         "prologue": _prologue(options),
         "experiment": EXPERIMENT if job.text is not None else "",
         "launcher": "\n".join(launcher),
     }
-    return _fill(Path(options.template or FILES / "job.sbatch"), blocks)
+    template = (FILES / "job.sbatch").read_text(encoding="utf-8")
+    text = MARK.sub(lambda found: blocks[found[1]].rstrip(), template)
+    return re.sub(r"\n{3,}", "\n\n", text)
 
 
 def report_script(job: Job) -> str:
     """Return the script that makes the report of a sweep."""
     options = job.options
-    asked = {
-        "ntasks": 1,
-        "time": REPORT_MINUTES,
-        **{name: getattr(options, name) for name in OF_SBATCH},
-    }
-    settings = [
-        _assign("python", _python(options)),
-        _array("container", _container(options)),
-        _assign("run_dir", str(job.output)),
+    asked = {"ntasks": 1, "time": REPORT_MINUTES} | _same_as_sbatch(options)
+    place = str(job.output)
+    words = [*_container(options), _python(options), "-m", "mpifed.report", place]
+    lines = [
+        "#!/bin/bash",
+        _directives(job, f"{job.name}-report", "%j", asked),
+        "umask 077",
+        'finish() { code=$1; echo "$2" >&2; exit "$code"; }',
+        _prologue(options),
+        f"exec {shlex.join([*words, '--output', f'{place}/report'])}",
     ]
-    blocks = {
-        "directives": _lines(job, f"{job.name}-report", "%j", asked),
-        "settings": "\n".join(settings),
-        "prologue": _prologue(options),
-    }
-    return _fill(FILES / "report.sbatch", blocks)
-
-
-def _fill(template: Path, blocks: dict[str, str]) -> str:
-    def block(found: re.Match[str]) -> str:
-        name = found[1]
-        if name not in blocks:
-            raise InputError(f"{template} has the mark '#@ {name}'; {closest(name, blocks)}")
-        return blocks[name].rstrip()
-
-    try:
-        text = MARK.sub(block, template.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"job.template: {template} cannot be read: {error}") from None
-    return re.sub(r"\n{3,}", "\n\n", text)
+    return "\n".join(lines) + "\n"
 
 
 # Directives: what SLURM is asked for.
 
 
-def _directives(job: Job, tasks: Sequence[int]) -> str:
+def _asked(job: Job, tasks: Sequence[int]) -> str:
+    """Return the directives of a job."""
     options, layout = job.options, job.layout
     asked = {
         "open_mode": "append",
@@ -106,28 +88,32 @@ def _directives(job: Job, tasks: Sequence[int]) -> str:
         "gres": f"gpu:{options.gpus_per_node}" if options.gpus_per_node else None,
         "exclusive": options.exclusive,
         "time": options.time,
-        **{name: getattr(options, name) for name in OF_SBATCH},
+        **_same_as_sbatch(options),
         "signal": f"B:USR1@{options.warn_seconds}",  # to the batch script, before the limit
         "requeue" if options.max_restarts else "no_requeue": True,
     }
     if job.sweep:
         limit = f"%{options.array_limit}" if options.array_limit else ""
         asked["array"] = ",".join(map(str, tasks)) + limit
-    return _lines(job, job.name, "%A_%a" if job.sweep else "%j", asked)
+    return _directives(job, job.name, "%A_%a" if job.sweep else "%j", asked)
 
 
-def _lines(job: Job, name: str, number: str, asked: Mapping[str, Any]) -> str:
-    """Return directives of sbatch, from options of its long names; True is one without a value."""
+def _same_as_sbatch(options: JobOptions) -> dict[str, Any]:
+    names = ("mem", "mem_per_cpu", "partition", "account", "qos", "constraint")
+    return {name: getattr(options, name) for name in names}
+
+
+def _directives(job: Job, name: str, number: str, asked: Mapping[str, Any]) -> str:
+    """Return options of sbatch as directives; True is an option without a value."""
     # Only in the last part of the path are the patterns of SLURM patterns.
     output = f"{job.output}/job/".replace("%", "%%") + f"slurm-{number}.out"
     asked = {"job_name": name, "chdir": Path.cwd(), "output": output, **asked}
-    lines = [
-        f"#SBATCH --{key.replace('_', '-')}"
-        + ("" if value is True else f"={_for_sbatch(str(value))}")
-        for key, value in asked.items()
-        if value is not None and value is not False
-    ]
-    return "\n".join([*lines, *(f"#SBATCH {text}" for text in job.options.extra_directives or ())])
+    lines = list(job.options.extra_directives or ())  # of two, the last counts
+    for key, value in reversed(asked.items()):
+        if value is not None and value is not False:
+            given = "" if value is True else f"={_for_sbatch(str(value))}"
+            lines.insert(0, f"--{key.replace('_', '-')}{given}")
+    return "\n".join(f"#SBATCH {line}" for line in lines)
 
 
 def _for_sbatch(text: str) -> str:

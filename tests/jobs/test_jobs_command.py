@@ -64,10 +64,6 @@ def test_rendering_needs_no_slurm(tmp_path: Path, monkeypatch, capfd) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     out = call(capfd, "render", *TINY, "--output", tmp_path / "run")
     assert out.startswith("#!/bin/bash\n")
-    file = tmp_path / "job.sbatch"
-    assert "sbatch" in call(capfd, "render", *TINY, "--output", "x", "--file", file)
-    assert file.read_text().startswith("#!/bin/bash\n")
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600  # it holds the user's environment
     message = call(capfd, "submit", UNCHECKED, *TINY, "--output", tmp_path / "run", code=2)
     assert "there is no sbatch on the PATH" in message
     assert not (tmp_path / "run").exists()
@@ -80,7 +76,7 @@ def test_rendering_needs_no_slurm(tmp_path: Path, monkeypatch, capfd) -> None:
         (["rendr"], "did you mean 'render'"),
         (["status", "/nowhere"], "holds no job"),
         (["resume", "/nowhere", "--smoke"], "--smoke does not go with resume"),
-        (["submit", *TINY, "--file", "x"], "--file does not go with submit, which takes --output"),
+        (["submit", *TINY, "--json"], "--json does not go with submit, which takes --output"),
     ],
 )
 def test_bad_words_are_one_sentence(words: list[str], part: str, slurm, capfd) -> None:

@@ -78,8 +78,9 @@ def test_a_script_is_short() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_shellcheck_finds_nothing_in_rendered_scripts(name: str) -> None:
-    command = [shellcheck(), "--severity=warning", "-"]
-    subprocess.run(command, input=render.script(planned(name)), text=True, check=True, timeout=60)
+    command, job = [shellcheck(), "--severity=warning", "-"], planned(name)
+    for script in (render.script(job), render.report_script(job)):
+        subprocess.run(command, input=script, text=True, check=True, timeout=60)
 
 
 @pytest.mark.parametrize("path", sorted((FILES / "examples").glob("*.yaml")), ids=lambda p: p.stem)
@@ -123,18 +124,6 @@ def test_the_command_line_goes_before_the_experiment_and_that_before_the_site(
 def test_directives_can_be_added() -> None:
     words = ["job.ranks=2", "job.extra_directives=['--reservation=a b']"]
     assert "#SBATCH --reservation=a b\n" in render.script(plan(words, None, Path("/x"), False))
-
-
-def test_a_template_of_the_users_own(tmp_path: Path) -> None:
-    own = tmp_path / "own.sbatch"
-    own.write_text("#!/bin/bash\n#@ directives\n# mine\n#@ settings\n")
-    job = plan(["job.ranks=2", f"job.template={own}"], None, tmp_path / "out", False)
-    assert "# mine\npython=" in render.script(job)
-    own.write_text("#@ derectives\n")
-    with pytest.raises(InputError, match="did you mean 'directives'"):
-        render.script(job)
-    with pytest.raises(InputError, match="cannot be read"):
-        render.script(plan(["job.ranks=2", "job.template=mpirun"], None, tmp_path, False))
 
 
 def test_smoke_is_one_round_on_two_ranks(tmp_path: Path) -> None:
