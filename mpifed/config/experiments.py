@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -65,19 +64,13 @@ def read_experiment(name: str | None) -> dict[str, Any]:
     """Read a shipped experiment, by default ``DEFAULT_EXPERIMENT``, or a YAML file."""
     name = DEFAULT_EXPERIMENT if name is None else name
     if name in experiment_names():
-        return copy.deepcopy(_shipped(EXPERIMENTS / f"{name}.yaml"))
+        return _mapping_in(EXPERIMENTS / f"{name}.yaml")
     path = Path(name)
     if path.suffix not in YAML_FILES:
         raise InputError(
             f"Unknown experiment {shown(name)}; {closest(name, experiment_names())}, "
             "or the path of a .yaml file"
         )
-    return _mapping_in(path)
-
-
-@functools.cache
-def _shipped(path: Path) -> dict[str, Any]:
-    """A command reads its experiment several times, and one that is shipped stays the same."""
     return _mapping_in(path)
 
 

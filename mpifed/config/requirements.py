@@ -38,6 +38,7 @@ STATIC = {"exchange.schedule": "static", **STILL}
 EVERYBODY = {"participation": 1.0}
 RENORMALISED = {"participation.weights": "renormalised"}
 PARTICIPANTS = {"exchange.average_over": "participants", **RENORMALISED}
+SGD = {"local.optimizer": "sgd"}
 GOSSIP = {"exchange": "gossip"}
 WHOLE = {"compression": "none"}
 PUNCTUAL = {"participation.late": "miss"}
@@ -82,11 +83,7 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         {"evaluation.validation_fraction": 0.0},
         "which takes the validation samples of the data",
     ),
-    (
-        {"local.optimizer": "sgd"},
-        {"local.beta1": 0.9, "local.beta2": 0.999, "local.epsilon": 1e-8},
-        "which does not read it",
-    ),
+    (SGD, {"local.beta1": 0.9, "local.beta2": 0.999, "local.epsilon": 1e-8}, "which reads none"),
     ({"local.optimizer": Not("sgd")}, {"local.momentum": 0.0}, "which does not read it"),
     # What a method declares.
     (
@@ -174,7 +171,7 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
     # Methods.
     (
         {"algorithm": ("scaffold", "kgt", "scaffnew")},
-        {"local.optimizer": "sgd", "local.momentum": 0.0},
+        {**SGD, "local.momentum": 0.0},
         "which corrects steps of plain SGD",
     ),
     (

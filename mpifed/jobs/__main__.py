@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.command import Parser, carried_out, program, say
-from mpifed.errors import EXIT_FINISHED, InputError, RunError, complain
+from mpifed.errors import EXIT_FINISHED, InputError, RunError, complain, one_line
 from mpifed.watchdog.launcher import check_one_process
 
 SITE_VARIABLE = "MPIFED_SITE"
@@ -68,14 +68,13 @@ def parser(description: str | None) -> Parser:
         metavar="NAME | FILE",
         help=f"a site file, shipped or your own; without it, that of ${SITE_VARIABLE}",
     )
-    made.add_argument("--smoke", action="store_true", help="one round on two ranks, to try it")
-    made.add_argument("--dry-run", action="store_true", help="show what would be done")
-    made.add_argument(
-        "--unchecked",
-        action="store_true",
-        help="submit without looking whether data and programs are on this machine too",
-    )
-    made.add_argument("--json", action="store_true", help="status as JSON")
+    for name, help in (
+        ("--smoke", "one round on two ranks, to try it"),
+        ("--dry-run", "show what would be done"),
+        ("--unchecked", "submit without looking for data and programs on this machine"),
+        ("--json", "status as JSON"),
+    ):
+        made.add_argument(name, action="store_true", help=help)
     return made
 
 
@@ -105,15 +104,10 @@ def _check(options: Any) -> None:
     for line in plan.check_here(job):
         say(line)
     script = render.script(job)
-    for tool in (["bash", "-n"], ["shellcheck", "--severity=warning", "-"]):
-        if not shutil.which(tool[0]):
-            say(f"there is no {tool[0]} here: left out")
-            continue
-        answer = subprocess.run(tool, input=script, capture_output=True, text=True, check=False)
-        if answer.returncode:
-            said = (answer.stdout + answer.stderr).strip()
-            raise InputError(f"{tool[0]} finds a fault in the script: {said}")
-        say(f"{tool[0]} finds no fault in the script")
+    read = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
+    if read.returncode:
+        raise InputError(f"bash finds a fault in the script: {one_line(read.stderr.strip())}")
+    say("bash reads the script")
     say(slurm.test_only(script) if shutil.which("sbatch") else "there is no SLURM here: left out")
 
 
@@ -207,7 +201,7 @@ def _cancel(options: Any) -> None:
 
 
 def _end(options: Any, action: str, ways: Sequence[list[str]]) -> None:
-    from mpifed.jobs import record, slurm
+    from mpifed.jobs import slurm
 
     for known, tasks in _chosen(options.words):
         place, jobs = known.place(tasks), [known.name(task) for task in tasks]
@@ -221,7 +215,7 @@ def _end(options: Any, action: str, ways: Sequence[list[str]]) -> None:
             for way in ways:
                 say(shlex.join(["scancel", *way, *alive]))
             continue
-        record.ask_to_stop(place)
+        (place / "job" / "stop").touch(mode=0o600)  # the job is not queued again
         for way in ways:
             slurm.cancel(alive, way)
         say(f"{'cancelled' if action == 'cancel' else 'asked to stop'}: {place}")

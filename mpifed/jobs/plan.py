@@ -1,32 +1,174 @@
-"""A job: its runs, their directories and its options, from the arguments of the command."""
+"""A job: its options, its runs and their directories, from the arguments of the command."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import yaml
+from annotated_types import Ge
 
 from mpifed.components.registry import plain
+from mpifed.components.schema import check_options, shown
 from mpifed.config import configuration as config
-from mpifed.config.experiments import DEFAULT_EXPERIMENT, safe, split_words
-from mpifed.errors import InputError
-from mpifed.io.yaml_files import as_text
-from mpifed.jobs import options as job_options
-from mpifed.jobs.options import JobOptions, Layout
+from mpifed.config.experiments import DEFAULT_EXPERIMENT, YAML_FILES, safe, split_words
+from mpifed.errors import InputError, closest
+from mpifed.io.yaml_files import as_text, parse_value, read_yaml
 from mpifed.results.run_directories import check_output as check_place
 from mpifed.results.run_directories import holds_run
 from mpifed.sweep import plan as sweep
 from mpifed.sweep.plan import Planned
 from mpifed.training import request
+
+# The templates of scripts, sites and examples: a link to the folder jobs of the repository.
+FILES = Path(__file__).parent / "files"
+
+Count = Annotated[int, Ge(1)]
+# A text which YAML takes for a number if it looks like one: an account, a size of memory.
+Text = int | str
+
+RANGE = re.compile(r"(\d+)-\d+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """The options of a job; None leaves the choice to SLURM or to mpifed."""
+
+    name: Text | None = None
+    ranks: Count | None = None
+    nodes: Count | str | None = None
+    ranks_per_node: Count | None = None
+    cpus_per_task: Count = 1
+    mem: Text | None = None
+    mem_per_cpu: Text | None = None
+    time: Text = "01:00:00"
+    warn_seconds: Count = 60
+    max_restarts: Annotated[int, Ge(0)] = 100
+    partition: Text | None = None
+    account: Text | None = None
+    qos: Text | None = None
+    constraint: Text | None = None
+    exclusive: bool = False
+    gpus_per_node: Text = 0
+    array_limit: Count | None = None
+    launcher: Literal["mpirun", "srun"] = "mpirun"
+    mpi: str = "auto"
+    mpirun: str | None = None
+    launcher_options: list[Text] | None = None
+    python: str | None = None
+    image: str | None = None
+    container: str = "apptainer"
+    container_options: list[Text] | None = None
+    modules: list[Text] | None = None
+    prologue: list[str] | None = None
+    environment: dict[str, Text] | None = None
+    extra_directives: list[str] | None = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Ranks and nodes."""
+
+    ranks: int
+    nodes: str | None
+    ranks_per_node: int | None
+
+    @property
+    def elastic(self) -> bool:
+        """Whether SLURM chooses the number of ranks."""
+        return self.nodes is not None and "-" in self.nodes
+
+
+def check(given: Mapping[str, Any]) -> JobOptions:
+    """Validate options and complete them by their defaults; what SLURM knows better, it says."""
+    options = JobOptions(**check_options(JobOptions, given, "job"))
+    for name, value in vars(options).items():
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and (not text.strip() or not text.isprintable()):
+                raise InputError(f"job.{name} is {shown(text)}; it must be one line of text")
+    layout(options)
+    return options
+
+
+def layout(options: JobOptions) -> Layout:
+    """Return ranks and nodes, the ones from the others; raise ``InputError`` where they differ."""
+    ranks, nodes, each = options.ranks, options.nodes, options.ranks_per_node
+    if isinstance(nodes, str):
+        found = RANGE.fullmatch(nodes)
+        if found is None or each is None or ranks is not None:
+            raise InputError(
+                f"job.nodes is {shown(nodes)}; it must be a whole number, at least 1, or two as in "
+                "2-4 with job.ranks_per_node and without job.ranks"
+            )
+        return Layout(int(found[1]) * each, nodes, each)
+    if ranks is None and (nodes is None or each is None):
+        raise InputError(
+            "job.ranks is missing; it must be a whole number, at least 1, unless job.nodes and "
+            "job.ranks_per_node are given"
+        )
+    if nodes is None and each is None:
+        return Layout(ranks or 0, None, None)
+    nodes = nodes or (ranks or 0) // (each or 1)
+    each = each or (ranks or 0) // nodes
+    if ranks not in (None, nodes * each):
+        raise InputError(
+            f"job.ranks is {ranks}, which is not job.nodes x job.ranks_per_node, {nodes} x {each}; "
+            "every node has the same number of ranks"
+        )
+    return Layout(nodes * each, str(nodes), each)
+
+
+def read_site(name: str) -> dict[str, Any]:
+    """Return the options in a site file."""
+    shipped = {file.stem: file for file in (FILES / "sites").glob("*.yaml")}
+    path = shipped.get(name, Path(name))
+    if path.suffix not in YAML_FILES:
+        raise InputError(
+            f"--site is {shown(name)}; {closest(name, shipped)}, or the path of a .yaml file"
+        )
+    return _mapping(read_yaml(path), str(path))
+
+
+def read_words(words: Sequence[str]) -> dict[str, Any]:
+    """Return ``job.key=value`` arguments as options; a variable of the environment is a text."""
+    options: dict[str, Any] = {}
+    for word in words:
+        key, _, text = word.removeprefix("job.").partition("=")
+        if key.startswith("environment."):
+            variable = key.removeprefix("environment.")
+            options = merged(options, {"environment": {variable: text}})
+        else:
+            options[key] = parse_value(text, f"job.{key}")
+    return options
+
+
+def merged(*sources: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge options, the later over the earlier; variables of ``environment`` add up."""
+    options: dict[str, Any] = {}
+    for source in sources:
+        before, more = options.get("environment"), source.get("environment")
+        options |= source
+        if isinstance(before, Mapping) and isinstance(more, Mapping):
+            options["environment"] = {**before, **more}
+    return options
+
+
+def _mapping(value: Any, where: str) -> dict[str, Any]:
+    """Return a mapping of keys to values that a file holds; empty where there is none."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise InputError(f"{where} does not hold a mapping of keys to values")
+    return dict(value)
 
 
 @dataclass(frozen=True)
@@ -43,12 +185,12 @@ class Job:
     @property
     def options(self) -> JobOptions:
         """The complete, validated options; raises ``InputError``."""
-        return job_options.check(self.given)
+        return check(self.given)
 
     @property
     def layout(self) -> Layout:
         """Ranks and nodes."""
-        return job_options.layout(self.options)
+        return layout(self.options)
 
     @property
     def name(self) -> str:
@@ -62,11 +204,10 @@ def plan(words: Sequence[str], site: str | None, output: Path | None, smoke: boo
     experiment = experiment or DEFAULT_EXPERIMENT
     mapping = config.read_experiment(experiment)
     section, axes = (
-        job_options.mapping(mapping.pop(key, None), f"{key} in {experiment}")
-        for key in ("job", "sweep")
+        _mapping(mapping.pop(key, None), f"{key} in {experiment}") for key in ("job", "sweep")
     )
     mine, others = _divided(overrides)
-    given = job_options.merged(job_options.read_site(site) if site else {}, section, mine)
+    given = merged(read_site(site) if site else {}, section, mine)
     overrides = [*(f"{key}={as_text(values)}" for key, values in axes.items()), *others]
     if smoke:
         given, overrides = _smoke(given), [*overrides, "rounds=1"]
@@ -79,7 +220,7 @@ def plan(words: Sequence[str], site: str | None, output: Path | None, smoke: boo
     place = (output or Path("runs") / f"{name}{'-sweep' * swept}-{now}").absolute()
     if smoke:
         place = place.with_name(f"{place.name}-smoke")
-    ranks = job_options.layout(job_options.check(given)).ranks
+    ranks = layout(check(given)).ranks
     with experiment_file(experiment, text) as source:
         runs = sweep.plan(source, overrides, place, ranks)
     if any(run.linked for run in runs):
@@ -105,12 +246,12 @@ def check_output(job: Job) -> None:
 def continued(job: Job, tasks: Sequence[int], words: Sequence[str]) -> tuple[Job, list[int]]:
     """Return a job with other options and overrides, and which of its runs are not finished."""
     mine, others = _divided(words)
-    given = job_options.merged(job.given, mine)
+    given = merged(job.given, mine)
     if "ranks" in mine:  # goes before a layout that was given for another number
         for key in {"nodes", "ranks_per_node"} - set(mine):
             given.pop(key, None)
     more = config.parse_overrides(others)
-    ranks = job_options.layout(job_options.check(given)).ranks
+    ranks = layout(check(given)).ranks
     with experiment_file(job.experiment, job.text) as source:
         mapping = config.read_experiment(source)
     runs, left = list(job.runs), []
@@ -164,12 +305,11 @@ def experiment_file(experiment: str, text: str | None) -> Iterator[str]:
 def _divided(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """Divide overrides into options of the job and those of its runs."""
     mine = [word for word in words if word.startswith("job.")]
-    return job_options.read_words(mine), [word for word in words if word not in mine]
+    return read_words(mine), [word for word in words if word not in mine]
 
 
 def _smoke(given: dict[str, Any]) -> dict[str, Any]:
     """The options of a job of one round on two ranks, on two nodes if the job itself has more."""
-    layout = job_options.layout(job_options.check(given))
-    nodes = 2 if layout.nodes not in (None, "1") else 1
+    nodes = 2 if layout(check(given)).nodes not in (None, "1") else 1
     change = {"ranks": 2, "nodes": nodes, "ranks_per_node": 2 // nodes, "time": 10}
     return {**given, **change, "max_restarts": 0, "warn_seconds": 30}

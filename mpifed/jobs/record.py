@@ -111,11 +111,6 @@ def read(directory: Path) -> tuple[Record, list[int]]:
     return Record(job, history), tasks
 
 
-def ask_to_stop(directory: Path) -> None:
-    """Make the jobs of this directory end instead of being queued again."""
-    (directory / "job" / "stop").touch(mode=0o600)
-
-
 def replace_text(path: Path, text: str) -> None:
     """Write a file atomically and private to the user; raises ``OSError``."""
     with replacing(path, mode=0o600) as partial:

@@ -11,8 +11,7 @@ from typing import Any
 
 from mpifed.errors import InputError
 from mpifed.io.yaml_files import as_text
-from mpifed.jobs.options import FILES, JobOptions
-from mpifed.jobs.plan import Job
+from mpifed.jobs.plan import FILES, Job, JobOptions
 from mpifed.sweep.plan import Planned
 
 MARK = re.compile(r"^#@ (\w+)$", re.MULTILINE)

@@ -14,7 +14,6 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -182,15 +181,9 @@ def _finish() -> None:
 
 def _flush_files() -> None:
     """Flush the files of Python that are still open; HDF5 flushes its own."""
-    # type(found), since a proxy's __class__ may import the object behind it.
     base: Any = io.IOBase.__base__
-    files: list[Any] = [found for found in gc.get_objects() if issubclass(type(found), base)]
-    kept = [stream.flush for stream in (*files, sys.stdout, sys.stderr) if stream is not None]
-    for flush in kept:
-        try:
-            flush()
-        except ValueError:
-            pass  # closed before
-        except Exception:
-            with contextlib.suppress(OSError, ValueError):
-                traceback.print_exc()
+    for found in gc.get_objects():
+        # type(found), since a proxy's __class__ may import the object behind it.
+        if issubclass(type(found), base):
+            with contextlib.suppress(Exception):  # as Python itself ignores it at the exit
+                found.flush()

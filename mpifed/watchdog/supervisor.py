@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gc
 import json
 import os
@@ -11,7 +10,6 @@ import resource
 import selectors
 import signal
 import socket
-import struct
 import sys
 import threading
 import time
@@ -29,6 +27,7 @@ from mpifed.watchdog.launcher import (
     die_with_parent,
     hold_signals,
     name_process,
+    peer_of,
     watch_process,
 )
 from mpifed.watchdog.shared_memory import remove_abandoned, remove_segments, segments_of
@@ -64,8 +63,6 @@ LONGEST, DESCRIPTORS = 1 << 20, 4
 
 # What is said of a rank whose process was killed that the launcher had started.
 KILLED = "the process was killed"
-
-_CREDENTIALS = struct.Struct("3i")
 
 
 @dataclass
@@ -106,10 +103,16 @@ class _Fault:
     """What is reported unless a better explanation comes before its time."""
 
     due: float
-    rank: int
+    host: Host
     what: str
-    code: int = EXIT_FAILED
-    host: Host | None = None
+    code: int
+
+
+def _import(preload: Callable[[], object] | None) -> None:
+    """Import for all ranks; what fails is raised again in each of them."""
+    with contextlib.suppress(BaseException):
+        if preload is not None:
+            preload()
 
 
 def supervise(
@@ -117,13 +120,12 @@ def supervise(
 ) -> None:
     """Supervise the ranks of this node; returns in ranks alone."""
     try:
-        supervisor = Supervisor(launch, listening)
-        is_rank = supervisor.serve(preload)
+        if Supervisor(launch, listening).serve(preload):
+            return
     except BaseException as error:
         complain("mpifed", f"the supervisor of the ranks on {socket.gethostname()}: {error!r}")
         os._exit(EXIT_FAILED)
-    if not is_rank:
-        os._exit(0)
+    os._exit(0)
 
 
 class Supervisor:
@@ -143,7 +145,7 @@ class Supervisor:
     def serve(self, preload: Callable[[], object] | None) -> bool:
         """Fork and watch ranks until all have ended; returns True in a rank."""
         self._prepare()
-        importing = threading.Thread(target=_call, args=(preload,), daemon=True)
+        importing = threading.Thread(target=_import, args=(preload,), daemon=True)
         importing.start()
         supervisor, last, idle = os.getpid(), time.monotonic(), 0.0
         while not self.ended:
@@ -198,8 +200,7 @@ class Supervisor:
     def _admit(self) -> None:
         with contextlib.suppress(OSError):
             connection, _ = self.listening.accept()
-            made = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            if _CREDENTIALS.unpack(made)[1] != os.getuid():
+            if peer_of(connection)[1] != os.getuid():
                 connection.close()
                 return
             connection.setblocking(False)
@@ -340,24 +341,28 @@ class Supervisor:
             elif (what := rank.fault(page, passed)) is not None:
                 self._suspect(BY_SIGNAL, rank.number, what)
         if running and not self._all_are_here:
-            self.hosts.look(self._as_host(running[0]), running[0].page.text("leader"), passed)
+            self.hosts.look(
+                self._as_host(running[0].number), running[0].page.text("leader"), passed
+            )
             if self.hosts.ended:
                 self._end(EXIT_FAILED)
             for host in self.hosts.lost():
                 what = f"nothing was heard of this host for {host.silent:.0f} s"
-                self._suspect(BY_SIGNAL, host.rank, what, host=host)
+                self._suspect(BY_SIGNAL, host, what)
 
-    def _as_host(self, rank: _Rank) -> Host:
-        """Describe this host by one of its ranks."""
-        clients, round = rank.page.text("clients"), rank.page.round
-        return Host(rank.number, socket.gethostname(), clients, round)
+    def _as_host(self, number: int) -> Host:
+        """Describe this host by one of its ranks, which may not have come yet."""
+        rank = self.ranks.get(number)
+        clients, round = (rank.page.text("clients"), rank.page.round) if rank else ("", -1)
+        return Host(number, socket.gethostname(), clients, round)
 
     # Ends.
 
     def _suspect(
-        self, patience: float, rank: int, what: str, code: int = EXIT_FAILED, **more: Host
+        self, patience: float, who: int | Host, what: str, code: int = EXIT_FAILED
     ) -> None:
-        self.faults.append(_Fault(time.monotonic() + patience, rank, what, code, **more))
+        host = self._as_host(who) if isinstance(who, int) else who
+        self.faults.append(_Fault(time.monotonic() + patience, host, what, code))
 
     def _report_what_is_due(self) -> None:
         if not self.faults or self.ended:
@@ -369,22 +374,17 @@ class Supervisor:
         if reported or not fault.what:
             self._end(reported[0].code if reported else fault.code)
             return
+        host = fault.host
         if fault.what == KILLED and self.launch.on_one_host and not self._begun:
             # The launcher has killed the others, perhaps because of one that has not come here.
             absent = {*range(self.launch.size)} - {*self.ranks}
-            fault = dataclasses.replace(fault, rank=min(absent, default=fault.rank))
-        host = fault.host or self._host_of(fault.rank)
+            host = self._as_host(min(absent, default=host.rank))
         round = max([host.round, *(one.page.round for one in self.ranks.values())])
         when = f"round {round}" if round >= 0 else "before the first round"
         clients = f" ({host.clients})" if host.clients else ""
         with contextlib.suppress(OSError):  # whoever read it may have gone with the launcher
-            complain("mpifed", f"rank {fault.rank} on {host.name}{clients}: {when}: {fault.what}")
+            complain("mpifed", f"rank {host.rank} on {host.name}{clients}: {when}: {fault.what}")
         self._end(fault.code)
-
-    def _host_of(self, rank: int) -> Host:
-        if rank in self.ranks:
-            return self._as_host(self.ranks[rank])
-        return Host(rank, socket.gethostname(), "", -1)
 
     def _kill(self, rank: _Rank) -> None:
         rank.killed = True
@@ -410,10 +410,3 @@ class Supervisor:
                 break
         for rank in self.ranks.values():
             self._answer(rank, bytes([code]) if self._begun or self._all_are_here else END_JOB)
-
-
-def _call(preload: Callable[[], object] | None) -> None:
-    """Import for all ranks; what fails is raised again in each of them."""
-    if preload is not None:
-        with contextlib.suppress(BaseException):
-            preload()

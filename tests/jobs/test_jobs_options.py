@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mpifed.errors import InputError
-from mpifed.jobs.options import FILES, check, layout, read_site, read_words
+from mpifed.jobs.plan import FILES, check, layout, read_site, read_words
 
 
 def test_every_shipped_site_is_valid() -> None:

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from mpifed.errors import InputError
 from mpifed.jobs import render
-from mpifed.jobs.options import FILES
-from mpifed.jobs.plan import Job, continued, plan
+from mpifed.jobs.plan import FILES, Job, continued, plan
 from mpifed.sweep.plan import Planned
 
 COMMON = ["clients=4", "rounds=6", "job.python=/opt/venv/bin/python", "job.mpirun=/opt/bin/mpirun"]

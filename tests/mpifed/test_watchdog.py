@@ -546,15 +546,6 @@ def as_a_launcher_sets(variables: dict[str, str], monkeypatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-@pytest.mark.parametrize(
-    ("node", "tasks", "expected"), [("0", "4", 4), ("1", "4(x2)", 4), ("2", "4(x2),3", 3)]
-)
-def test_slurm_says_how_many_tasks_a_node_has(node, tasks, expected, monkeypatch):
-    variables = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "99", "SLURM_NODEID": node}
-    as_a_launcher_sets({**variables, "SLURM_STEP_TASKS_PER_NODE": tasks}, monkeypatch)
-    assert launched().together == expected
-
-
 @pytest.mark.parametrize(("place", "spared"), [("PMI_FD", True), ("OMPI_ANY", False)])
 def test_ucx_sets_aside_less_where_hydra_started_all_ranks_on_one_host(place, spared, monkeypatch):
     variables = {"PMI_RANK": "0", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "4", place: "no number"}
