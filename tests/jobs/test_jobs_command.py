@@ -10,7 +10,6 @@ import pytest
 from fake_slurm import FakeSlurm, fake_slurm
 
 from mpifed.config import configuration as config
-from mpifed.jobs import slurm as commands
 from mpifed.jobs.__main__ import main
 
 TINY = ["clients=4", "rounds=6", "data.n_test=20", "job.ranks=2"]
@@ -331,10 +330,3 @@ def test_numbers_of_jobs_are_numbers(slurm: FakeSlurm, tmp_path: Path, capfd) ->
     place.write_text(place.read_text().replace('"job": 7', '"job": "--user=root"'))
     assert "damaged" in call(capfd, "cancel", output, code=2)
     assert slurm.calls("scancel") == []
-
-
-def test_foreign_variables_are_left_behind() -> None:
-    found = commands.clean_environment(
-        {"SLURM_NTASKS": "4", "SLURM_CONF": "c", "OMPI_COMM_WORLD_RANK": "0", "OMPI_MCA_a": "b"}
-    )
-    assert found == {"SLURM_CONF": "c", "OMPI_MCA_a": "b"}

@@ -35,7 +35,7 @@ from commands import (
 
 from mpifed.mpi.communicator import spare_memory
 from mpifed.watchdog import heartbeat
-from mpifed.watchdog.heartbeat import STALL_LIMIT, Page, describe_clients, new_pages
+from mpifed.watchdog.heartbeat import STALL_LIMIT, Page, new_pages
 from mpifed.watchdog.hosts import LATER, SILENCE, Host, Hosts
 from mpifed.watchdog.launcher import Launch, launched
 from mpifed.watchdog.shared_memory import (
@@ -228,7 +228,8 @@ def test_a_page_shows_what_a_rank_does(monkeypatch):
     heartbeat.at_round(3)
     heartbeat.set_waiting(True)
     heartbeat.set_stall_limit(None)
-    heartbeat.set_hosted_clients([1, 5, 9, 10, 11])
+    for clients in ([], [4], [4, 5, 6], [1, 5, 9, 10, 11]):
+        heartbeat.set_hosted_clients(clients)
     heartbeat.set_failure("é" * 5000)
     heartbeat.failure_reported(75)
     assert (page.steps, page.round, page.waiting, page.reported, page.code) == (2, 3, 1, 1, 75)
@@ -257,19 +258,6 @@ def test_the_end_of_a_rank_has_a_limit_of_its_own():
     assert "stall_limit" in rank.fault(page, 1.0)
     page.limit = math.inf
     assert rank.fault(page, 1e9) is None
-
-
-@pytest.mark.parametrize(
-    ("clients", "words"),
-    [
-        ([], "no clients"),
-        ([4], "client 4"),
-        ([4, 5, 6], "clients 4 to 6"),
-        ([1, 5], "clients 1, 5"),
-    ],
-)
-def test_clients_in_words(clients, words):
-    assert describe_clients(clients) == words
 
 
 # Several hosts.

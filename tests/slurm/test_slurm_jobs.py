@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from local_slurm import (
     LocalSlurm,
-    events,
     mpirun,
     newest_job,
     rows,
@@ -102,32 +101,6 @@ def test_the_processors_of_a_node_are_shared_by_its_ranks(
     masks = [int(path.read_text().split()[1], 16) for path in sorted(tmp_path.glob("rank-[01]"))]
     assert [mask.bit_count() for mask in masks] == [each, each]
     assert (masks[0] | masks[1]).bit_count() == 2
-
-
-def test_ranks_see_the_gpus_of_the_job(slurm: LocalSlurm, tmp_path: Path) -> None:
-    """Device files stand in for GPUs, so what is seen is the variable alone."""
-    bound = "job.launcher_options=[--gpus-per-task=1]"
-    for mode, seen in (("all_visible", {"0,1"}), ("per_task", {"0", "1"})):
-        output, python = tmp_path / mode, tmp_path / f"{mode}.sh"
-        python.write_text(
-            "#!/bin/bash\n"
-            f'echo "$CUDA_VISIBLE_DEVICES" >"{output}-${{SLURM_PROCID:-batch}}"\n'
-            f'exec "{sys.executable}" "$@"\n'
-        )
-        python.chmod(0o700)
-        gpus = [
-            "job.gpus_per_node=fake:2",
-            *([bound] if mode == "per_task" else []),
-            "job.launcher=srun",
-            "device=cpu",
-        ]
-        mine = [*gpus, f"job.python={python}", "job.nodes=1", "job.ranks_per_node=2"]
-        job = slurm.submit(output, *mine, rounds=1, pause=0)
-        slurm.wait(job, "COMPLETED", "FAILED")
-        assert (output / "DONE").exists(), told(output)
-        found = {path.read_text().strip() for path in tmp_path.glob(f"{mode}-[01]")}
-        assert found == seen
-        assert "GPUs of this node: 0,1" in events(output)
 
 
 def test_ranks_run_inside_a_container(slurm: LocalSlurm, whole: Path, tmp_path: Path) -> None:
