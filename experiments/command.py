@@ -102,7 +102,7 @@ def _validate(options: argparse.Namespace, chosen: Mapping[str, Study]) -> None:
                 )
     check_output(options.output)
     if options.slurm:
-        from mpifed.jobs.options import read_site
+        from mpifed.jobs.plan import read_site
 
         read_site(options.slurm)
 

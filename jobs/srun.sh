@@ -1,5 +1,5 @@
 # The plugin of srun that speaks the language of the MPI library that mpi4py uses.
-library=$("${once[@]}" "${container[@]}" "$python" -c '
+library=$("${container[@]}" "$python" -c '
 import mpi4py
 mpi4py.rc.initialize = False
 from mpi4py import MPI

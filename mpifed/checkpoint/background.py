@@ -22,51 +22,8 @@ from mpifed.state import host_memory
 NICE = 5
 
 
-def give_way() -> None:
-    """Lower the priority of the calling thread by ``NICE``, where the system supports it."""
-    with contextlib.suppress(OSError, AttributeError):
-        own = os.getpriority(os.PRIO_PROCESS, os.getpid())
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(own + NICE, 19))
-
-
 # Seconds that a failed run waits for a checkpoint being written.
 SETTLING = 20.0
-
-
-class Staging:
-    """Memory for one copy of a state."""
-
-    def __init__(self) -> None:
-        self._buffers: dict[str, Tensor] = {}
-
-    def copy(self, state: Any, shared_is_rows: bool, server: bool) -> list[Part]:
-        """Copy the tensors of a state."""
-        made = []
-        for name, tensor, is_rows in states.tensors(state, shared_is_rows):
-            if is_rows or server:
-                buffer = self._buffer(name, tensor)
-                buffer.copy_(tensor.detach())
-                made.append(Part(name, buffer.numpy(), is_rows))
-        return made
-
-    def _buffer(self, name: str, tensor: Tensor) -> Tensor:
-        kept = self._buffers.get(name)
-        if kept is None or kept.shape != tensor.shape or kept.dtype != tensor.dtype:
-            kept = host_memory(tensor)
-            self._buffers[name] = kept
-        return kept
-
-
-def in_thread(action: Callable[[], None], name: str) -> threading.Thread:
-    """Start a thread of lower priority than those that compute."""
-
-    def run() -> None:
-        give_way()
-        action()
-
-    thread = threading.Thread(target=run, name=name, daemon=True)
-    thread.start()
-    return thread
 
 
 class Writer:
@@ -76,7 +33,7 @@ class Writer:
         """Derive a communicator for the thread; collective."""
         self._federation = federation
         self._communicator = federation.communicator.for_second_thread()
-        self._staging = Staging()
+        self._buffers: dict[str, Tensor] = {}
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
         if self._communicator is None:
@@ -107,26 +64,33 @@ class Writer:
             taken = parts(state, shared_is_rows, release)
             write(path, meta, taken, arrays, federation, federation.communicator, keep)
             return
-        first = federation.communicator.rank == 0
-        copied = self._staging.copy(state, shared_is_rows, server=first)
-        self._thread = in_thread(self._writing(path, meta, copied, arrays, keep), "checkpoint")
+        copied = self._copied(state, shared_is_rows)
+        arguments = (path, meta, copied, arrays, federation, self._communicator, keep)
+        self._thread = threading.Thread(
+            target=self._write, args=arguments, name="checkpoint", daemon=True
+        )
+        self._thread.start()
 
-    def _writing(
-        self,
-        path: Path,
-        meta: Meta,
-        copied: list[Part],
-        arrays: Mapping[str, np.ndarray],
-        keep: int,
-    ) -> Callable[[], None]:
-        def run() -> None:
-            assert self._communicator is not None
-            try:
-                write(path, meta, copied, arrays, self._federation, self._communicator, keep)
-            except BaseException as error:
-                self._failure = error
+    def _copied(self, state: Any, shared_is_rows: bool) -> list[Part]:
+        """Copy what this rank writes of a state, into the memory of the copy before."""
+        made = []
+        for name, tensor, is_rows in states.tensors(state, shared_is_rows):
+            if is_rows or self._federation.communicator.rank == 0:
+                kept = self._buffers.get(name)
+                if kept is None or kept.shape != tensor.shape or kept.dtype != tensor.dtype:
+                    kept = self._buffers[name] = host_memory(tensor)
+                kept.copy_(tensor.detach())
+                made.append(Part(name, kept.numpy(), is_rows))
+        return made
 
-        return run
+    def _write(self, *arguments: Any) -> None:
+        with contextlib.suppress(OSError, AttributeError):  # where the system has no such priority
+            own = os.getpriority(os.PRIO_PROCESS, os.getpid())
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(own + NICE, 19))
+        try:
+            write(*arguments)
+        except BaseException as error:
+            self._failure = error
 
     def finish(self) -> None:
         """Wait until the checkpoint being written is complete; raise what it failed with."""
@@ -136,7 +100,8 @@ class Writer:
             self._thread.join()
             self._communicator.set_polling(False)
             self._thread = None
-            self._count_bytes()
+            self._federation.communicator.bytes_sent += self._communicator.bytes_sent
+            self._communicator.bytes_sent = 0
         if self._failure is not None:
             raise self._failure
 
@@ -144,8 +109,3 @@ class Writer:
         """Wait up to ``SETTLING`` seconds for the checkpoint being written, after a failure."""
         if self._thread is not None:
             self._thread.join(SETTLING)
-
-    def _count_bytes(self) -> None:
-        if self._communicator is not None:
-            self._federation.communicator.bytes_sent += self._communicator.bytes_sent
-            self._communicator.bytes_sent = 0

@@ -6,7 +6,7 @@ import contextlib
 import io
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,30 +16,16 @@ import numpy as np
 import torch
 
 from mpifed import state as states
-from mpifed.checkpoint.format import LIBRARY, Meta, description, read_description
-from mpifed.checkpoint.integrity import Damaged, seal, verify, verify_on_disk
+from mpifed.checkpoint.format import LIBRARY, description, read_description
+from mpifed.checkpoint.format import Meta as Meta
+from mpifed.checkpoint.integrity import Damaged as Damaged
+from mpifed.checkpoint.integrity import seal, verify, verify_on_disk
 from mpifed.errors import PeerFailure, RunError
 from mpifed.federation.clients import Federation
 from mpifed.io.atomic import partial_of, replacing
 from mpifed.io.hdf5 import disk_reason, opened, whole
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import on_host
-
-__all__ = [
-    "Damaged",
-    "Meta",
-    "listed",
-    "newest",
-    "path_of",
-    "prune",
-    "read_arrays",
-    "read_meta",
-    "read_state",
-    "round_of",
-    "what_is_left",
-    "write",
-    "writes_together",
-]
 
 NAME = re.compile(r"round-([0-9]{6,18})\.h5")
 
@@ -156,23 +142,22 @@ def _write_first(
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as partial:
             offsets = _lay_out(partial, description(meta, arrays), parts, federation.n_clients)
-            announced = True
-            communicator.broadcast_object(list(offsets))
+            announced = communicator.broadcast_object(True)
             if writes_together(communicator):
                 _write_together(partial, parts, federation, communicator)
-                communicator.barrier()
             else:
                 with partial.open("r+b", buffering=0) as file:
-                    for part in _in_order(parts, offsets):
-                        file.seek(offsets[part.name])
-                        for rows in _rows_of(part, federation, communicator):
-                            _write_all(file, rows)
-                            part.release()
+                    for part in parts:
+                        if part.name in offsets:
+                            file.seek(offsets[part.name])
+                            for rows in _rows_of(part, federation, communicator):
+                                _write_all(file, rows)
+                                part.release()
             seal(partial)
             verify_on_disk(partial)
     except (OSError, RuntimeError):
         if not announced:
-            communicator.broadcast_object(None)
+            communicator.broadcast_object(False)
         raise
 
 
@@ -199,11 +184,6 @@ def _lay_out(path: Path, content: bytes, parts: Sequence[Part], n_clients: int) 
             if made.size:
                 offsets[part.name] = int(made.id.get_offset())
     return offsets
-
-
-def _in_order(parts: Sequence[Part], names: Iterable[str]) -> list[Part]:
-    by_name = {part.name: part for part in parts}
-    return [by_name[name] for name in names if name in by_name]
 
 
 def _rows_of(
@@ -246,15 +226,13 @@ def _write_part(
     partial: Path, parts: Sequence[Part], federation: Federation, communicator: Communicator
 ) -> None:
     """Add the rows of another rank than 0; its part of a collective call."""
-    order = communicator.broadcast_object(None)
-    if order is None:
+    if not communicator.broadcast_object(None):
         return
     if writes_together(communicator):
         _write_together(partial, parts, federation, communicator)
-        communicator.barrier()
         return
-    for part in _in_order(parts, order):
-        if not part.is_rows:
+    for part in parts:
+        if not part.is_rows or not part.row_bytes:
             continue
         step = max(1, PIECE // part.row_bytes)
         for first in range(0, federation.n_clients, step):
@@ -295,6 +273,7 @@ def _write_together(
             elif part.values.ndim and not part.is_rows and communicator.rank == 0:
                 file["server"][part.name][...] = part.values
         file.flush()
+    communicator.barrier()
 
 
 def newest(directory: Path) -> tuple[tuple[Path, Meta] | None, list[str]]:

@@ -6,7 +6,6 @@ import errno
 import mmap
 import os
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,20 +26,12 @@ BLOCK = 1 << 24
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-@dataclass(frozen=True)
-class Mapped:
-    """One tensor in the file."""
-
-    tensor: Tensor
-    pages: mmap.mmap
-
-
 class RowFile:
     """Rows of a state in a file of this rank."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._mapped: dict[str, Mapped] = {}
+        self._mapped: dict[str, tuple[Tensor, mmap.mmap]] = {}
 
     def hold(self, state: State, shared_is_rows: bool) -> State:
         """Return ``state`` with its rows in the file. What was there before is overwritten."""
@@ -48,23 +39,23 @@ class RowFile:
         for name, tensor, is_rows in states.tensors(state, shared_is_rows):
             if not is_rows or not tensor.numel():
                 continue
-            kept = self._mapped.get(name)
-            if kept is None or kept.tensor.shape != tensor.shape:
-                kept = self._mapped[name] = self._room(tensor)
-            if kept.tensor is not tensor:
+            if name not in self._mapped or self._mapped[name][0].shape != tensor.shape:
+                self._mapped[name] = self._room(tensor)
+            kept, _ = self._mapped[name]
+            if kept is not tensor:
                 step = max(1, BLOCK * len(tensor) // tensor.nbytes)
                 for first in range(0, len(tensor), step):
-                    kept.tensor[first : first + step] = tensor[first : first + step]
+                    kept[first : first + step] = tensor[first : first + step]
                     self.release()
-            values[name] = kept.tensor
+            values[name] = kept
         return states.replace_tensors(state, values)
 
     def release(self) -> None:
         """Give back the memory of pages that were read or written; their content stays."""
-        for kept in self._mapped.values():
-            kept.pages.madvise(mmap.MADV_DONTNEED)
+        for _, pages in self._mapped.values():
+            pages.madvise(mmap.MADV_DONTNEED)
 
-    def _room(self, tensor: Tensor) -> Mapped:
+    def _room(self, tensor: Tensor) -> tuple[Tensor, mmap.mmap]:
         place = self._directory.absolute()
         while not place.is_dir():
             place = place.parent
@@ -79,8 +70,7 @@ class RowFile:
         # Rows are visited in no order.
         pages.madvise(mmap.MADV_RANDOM)
         flat = np.frombuffer(pages, np.uint8, tensor.nbytes)
-        mapped = torch.from_numpy(flat).view(tensor.dtype).view(tensor.shape)
-        return Mapped(mapped, pages)
+        return torch.from_numpy(flat).view(tensor.dtype).view(tensor.shape), pages
 
 
 def why_unusable(place: Path) -> str | None:
@@ -93,23 +83,8 @@ def why_unusable(place: Path) -> str | None:
 
 
 def _pages(place: Path, size: int) -> mmap.mmap:
-    """Return ``size`` bytes of a new file in ``place``, mapped into memory."""
-    descriptor = _unnamed(place)
-    try:
+    """Return ``size`` bytes of a new file without a name in ``place``, mapped into memory."""
+    with tempfile.TemporaryFile(prefix=".mpifed-rows-", dir=place) as file:
         # A disk that becomes full while a page is written would kill the process.
-        os.posix_fallocate(descriptor, 0, size)
-        return mmap.mmap(descriptor, size)
-    finally:
-        os.close(descriptor)
-
-
-def _unnamed(place: Path) -> int:
-    """Return a descriptor of a new file in ``place`` that has no name."""
-    try:
-        return os.open(place, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL):
-            raise
-    descriptor, name = tempfile.mkstemp(prefix=".mpifed-rows-", dir=place)
-    os.unlink(name)
-    return descriptor
+        os.posix_fallocate(file.fileno(), 0, size)
+        return mmap.mmap(file.fileno(), size)

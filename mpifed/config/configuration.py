@@ -14,13 +14,12 @@ from mpifed.components.registry import (
     Section,
     check_declared,
     complete,
-    find,
     find_algorithm,
     named,
     plain,
     with_defaults,
 )
-from mpifed.components.schema import LARGEST, check_options, check_value, options_of, shown
+from mpifed.components.schema import LARGEST, check_options, check_value, shown
 from mpifed.config.experiments import DEFAULTS, as_data_file
 from mpifed.config.experiments import apply_overrides as apply_overrides
 from mpifed.config.experiments import experiment_names as experiment_names
@@ -71,18 +70,6 @@ class EvaluationOptions:
     validation_split: bool = False
     client_weights: ClientWeights = "scored"
     sample: Annotated[float, Gt(0), Le(1)] = 1.0
-
-    def __post_init__(self) -> None:
-        if self.unseen_shares and not self.unseen_fraction:
-            raise InputError(
-                "evaluation.unseen_shares is given, but evaluation.unseen_fraction is 0, so that "
-                "no client is unseen; allowed: a fraction above 0"
-            )
-        if self.validation_fraction and self.validation_split:
-            raise InputError(
-                "evaluation.validation_split is true, but evaluation.validation_fraction is "
-                f"{self.validation_fraction:g}; at most one of them may be set"
-            )
 
     @property
     def validates(self) -> bool:
@@ -321,20 +308,11 @@ def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decided(mapping: Mapping[str, Any], configuration: Configuration) -> list[str]:
-    """Return log lines about options left at ``auto`` and a model that is not used."""
-    lines = []
+    """Return a log line about a model that is named and not used."""
     model, _ = named(mapping.get("model", "none"), "model", DEFAULTS["model"])
-    if model != "none" and configuration.model.name == "none":
-        name = configuration.algorithm.name
-        lines.append(f"model={model} changes nothing: {name} trains no predictor")
-    for section, default in DEFAULTS.items():
-        found = getattr(configuration, section)
-        _, asked = named(mapping.get(section, default), section, default)
-        for key, option in options_of(find(section, found.name)).items():
-            settled = found.options.get(key)
-            if asked.get(key, option.default) == "auto" and settled not in (None, "auto"):
-                lines.append(f"{section}.{key} is auto, which is {settled} here")
-    return lines
+    if model == "none" or configuration.model.name != "none":
+        return []
+    return [f"model={model} changes nothing: {configuration.algorithm.name} trains no predictor"]
 
 
 def _participation(value: Any) -> Participation:

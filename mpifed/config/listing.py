@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from mpifed.components.registry import find, find_algorithm, load, source, summary
@@ -49,7 +49,11 @@ def _tables() -> dict[str, Mapping[str, Any]]:
 def _names_of(kind: str) -> str:
     """Return the names of a kind, with a line about each."""
     if kind == "experiment":
-        return _experiments()
+        experiments = {name: read_experiment(name) for name in experiment_names()}
+        return _table(
+            (name, f"{found['algorithm']['name']} on {found['data']['name']}")
+            for name, found in experiments.items()
+        )
     if kind == "algorithm":
         return _algorithms()
     rows = [(name, _summary(kind, name, made)) for name, made in _tables()[kind].items()]
@@ -112,18 +116,11 @@ def _yaml(value: Any) -> str:
     return words[value] if value is None or isinstance(value, bool) else str(value)
 
 
-def _table(rows: Sequence[tuple[str, ...]]) -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join("  " + line.rstrip() for line in lines)
-
-
-def _experiments() -> str:
-    rows = []
-    for name in experiment_names():
-        mapping = read_experiment(name)
-        rows.append((name, f"{mapping['algorithm']['name']} on {mapping['data']['name']}"))
-    return _table(rows)
+def _table(lines: Iterable[tuple[str, ...]]) -> str:
+    rows = list(lines)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = ("  ".join(map(str.ljust, row, widths)) for row in rows)
+    return "\n".join("  " + line.rstrip() for line in padded)
 
 
 def _algorithms() -> str:

@@ -16,6 +16,7 @@ from mpifed.components.tables import ALGORITHMS
 from mpifed.errors import InputError
 from mpifed.federation import participation
 from mpifed.federation.options import ComputeOptions
+from mpifed.io.yaml_files import as_text
 from mpifed.local.options import LocalOptions
 
 
@@ -28,18 +29,24 @@ class Not:
 
 # Options of schedules with which every neighbour receives every message.
 STILL = {
-    f"exchange.schedule.{option}": value
-    for option, value in (
-        ("drop_nodes", 0),
-        ("drop_edges", 0),
-        ("edge_failure", 0),
-        ("local_rounds", 1),
-    )
+    "exchange.schedule.drop_nodes": 0,
+    "exchange.schedule.drop_edges": 0,
+    "exchange.schedule.edge_failure": 0,
+    "exchange.schedule.local_rounds": 1,
 }
-
-PRIVATE = {"privacy.noise_multiplier": Not(None)}
-COMPRESSED_GOSSIP = {"exchange": "gossip", "compression": Not("none")}
+STATIC = {"exchange.schedule": "static", **STILL}
+EVERYBODY = {"participation": 1.0}
+RENORMALISED = {"participation.weights": "renormalised"}
+PARTICIPANTS = {"exchange.average_over": "participants", **RENORMALISED}
+SGD = {"local.optimizer": "sgd"}
+GOSSIP = {"exchange": "gossip"}
+WHOLE = {"compression": "none"}
+PUNCTUAL = {"participation.late": "miss"}
+SENDS = {"algorithm:communicates": True}
+UPDATES = {**SENDS, "algorithm:aggregates": ("mean", "means")}
+MEAN = {**UPDATES, "compression:unbiased": True}
 ASYNCHRONOUS = {"exchange.asynchrony": ("wait_free", "pairwise")}
+NEWTON = {"algorithm.local_solver": "newton"}
 FLIX = {"algorithm": ("flix", "dcgd", "diana")}
 
 
@@ -65,12 +72,18 @@ def _seconds(configuration: Any) -> Any:
 # ``Gt(0)``, or a function of the configuration that returns one of these. A key that the
 # configuration does not have, or leaves empty, is never in the way.
 REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
-    # Local steps.
+    # Evaluation and local steps.
     (
-        {"local.optimizer": "sgd"},
-        {"local.beta1": 0.9, "local.beta2": 0.999, "local.epsilon": 1e-8},
-        "which does not read it",
+        {"evaluation.unseen_shares": Not(None)},
+        {"evaluation.unseen_fraction": Gt(0)},
+        "which is of unseen clients",
     ),
+    (
+        {"evaluation.validation_split": True},
+        {"evaluation.validation_fraction": 0.0},
+        "which takes the validation samples of the data",
+    ),
+    (SGD, {"local.beta1": 0.9, "local.beta2": 0.999, "local.epsilon": 1e-8}, "which reads none"),
     ({"local.optimizer": Not("sgd")}, {"local.momentum": 0.0}, "which does not read it"),
     # What a method declares.
     (
@@ -79,52 +92,21 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         "which computes on the CPU",
     ),
     (
-        {"algorithm:communicates": True},
+        SENDS,
         {"exchange": lambda asked: find_algorithm(asked.algorithm.name).exchanges or Not(None)},
         "which does not support it",
     ),
+    ({**SENDS, "algorithm:compressors": "none"}, WHOLE, "which sends its messages whole"),
     (
-        {"algorithm:communicates": True, "algorithm:compressors": "none"},
-        {"compression": "none"},
-        "which sends its messages whole",
-    ),
-    (
-        {
-            "algorithm:communicates": True,
-            "algorithm:compressors": "unbiased",
-            "exchange": Not("gossip"),
-        },
+        {**SENDS, "algorithm:compressors": "unbiased", "exchange": Not("gossip")},
         {"compression:unbiased": True},
         "which needs E C(v) = v of messages C(v): see --list compressors",
     ),
-    (
-        {"participation.late": "partial"},
-        {"algorithm:steps_locally": True},
-        "which cuts local steps short",
-    ),
+    ({"participation.late": "partial"}, {"algorithm:steps_locally": True}, "which cuts the steps"),
     # A server.
-    (
-        {"exchange.average_over": "all"},
-        {"participation.weights": "renormalised"},
-        "which weighs participants itself",
-    ),
-    *(
-        (
-            {option: Not(None)},
-            {
-                "algorithm:communicates": True,
-                "algorithm:aggregates": ("mean", "means"),
-                "compression:unbiased": True,
-            },
-            "which stands in for a mean of updates alone",
-        )
-        for option in ("exchange.aggregator", "exchange.clip")
-    ),
-    (
-        {"exchange.aggregator": Not(None)},
-        {"exchange.average_over": "participants", "participation.weights": "renormalised"},
-        "which counts participants alike",
-    ),
+    ({"exchange.average_over": "all"}, RENORMALISED, "which weighs participants itself"),
+    ({"exchange.clip": Not(None)}, MEAN, "which clips what enters a mean of updates"),
+    ({"exchange.aggregator": Not(None)}, {**MEAN, **PARTICIPANTS}, "which counts updates alike"),
     (
         {"exchange.aggregator:needs_fixed_number": True},
         {"participation:fraction": Not(None), "algorithm:aggregates": Not("means")},
@@ -132,84 +114,64 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
     ),
     # Differential privacy.
     (
-        PRIVATE,
-        {"exchange": "server", "algorithm:communicates": True, "algorithm:aggregates": "mean"},
-        "which is for a server that takes one mean of updates",
+        {"privacy.noise_multiplier": Not(None)},
+        {
+            "exchange": "server",
+            **SENDS,
+            "algorithm:aggregates": "mean",
+            "algorithm.restarts": 1,
+            "on_divergence": "stop",
+            "privacy.delta": lambda asked: Lt(1 / asked.n_training),
+        },
+        "which is for one mean of updates at a server, without rounds before round 1, without "
+        "clients that their data leave out, and with a delta that does not publish a client",
     ),
-    (PRIVATE, {"algorithm.restarts": 1}, "which does not cover rounds before round 1"),
-    (PRIVATE, {"on_divergence": "stop"}, "so that no client may be left out by its data"),
     (
-        PRIVATE,
-        {"privacy.delta": lambda asked: Lt(1 / asked.n_training)},
-        "where a larger delta allows to publish a client's data",
-    ),
-    (
-        {**PRIVATE, "privacy.where": "central"},
+        {"privacy.noise_multiplier": Not(None), "privacy.where": "central"},
         {
             "exchange.aggregator": "mean",
             "exchange.clip": None,
             "exchange.average_over": "participants",
-            "compression": "none",
+            **WHOLE,
         },
         "whose noise is made for the plain mean of clipped updates of participants",
     ),
     # Attacks.
-    (
-        {"attack:changes_updates": True},
-        {"algorithm:communicates": True},
-        "which changes what clients send",
-    ),
-    (
-        {"attack:changes_updates": True, "exchange": "gossip"},
-        {"algorithm:aggregates": ("mean", "means")},
-        "which changes the update of a model alone",
-    ),
+    ({"attack:changes_updates": True}, SENDS, "which changes what clients send"),
+    ({"attack:changes_updates": True, **GOSSIP}, UPDATES, "which changes the update of a model"),
     # Gossip.
+    (GOSSIP, RENORMALISED, "where the weights of absent clients' edges return to both ends"),
     (
-        {"exchange": "gossip"},
-        {"participation.weights": "renormalised"},
-        "where the weights of absent clients' edges return to both ends",
-    ),
-    (
-        {"algorithm": ("l2gd", "apfl", "pfedme"), "exchange": "gossip"},
+        {"algorithm": ("l2gd", "apfl", "pfedme"), **GOSSIP},
         {"algorithm.client_weights": "uniform"},
         "where the mixing matrix has the weights",
     ),
-    ({"exchange.correction": Not(None)}, {"compression": "none"}, "whose messages are sent whole"),
-    (
-        {"exchange.correction:needs": ("static", "tree")},
-        {"participation": 1.0},
-        "so that every message of every round is needed",
-    ),
-    (ASYNCHRONOUS, {"exchange.correction": None}, "where messages of a round come in others"),
-    (ASYNCHRONOUS, {"compression": "none"}, "where replicas would miss messages"),
-    (ASYNCHRONOUS, {"on_divergence": "stop"}, "where no round can be run again"),
-    (ASYNCHRONOUS, {"participation.late": "miss"}, "where a computation takes all its steps"),
+    ({"exchange.correction": Not(None)}, WHOLE, "whose messages are sent whole"),
+    ({"exchange.correction:needs": ("static", "tree")}, EVERYBODY, "which needs every message"),
     (
         ASYNCHRONOUS,
-        {"compute.name": Not("measured")},
-        "whose events must not differ from run to run",
+        {
+            "exchange.correction": None,
+            "on_divergence": "stop",
+            **WHOLE,
+            **PUNCTUAL,
+            "compute.name": Not("measured"),
+            "compute.seconds": _seconds,
+        },
+        "where computations of all their steps and whole messages follow from the clock, alike in "
+        "every run",
     ),
-    (ASYNCHRONOUS, {"compute.seconds": _seconds}, "whose events follow from the clock"),
-    (
-        {"exchange.asynchrony": "pairwise"},
-        {"exchange.schedule": "static", **STILL},
-        "which draws a neighbour for each computation itself",
-    ),
+    ({"exchange.asynchrony": "pairwise"}, STATIC, "which draws neighbours itself"),
     (
         {"exchange.schedule": ("teleport", "random_walk")},
-        {"participation": 1.0, "exchange.asynchrony": "none", **STILL},
+        {**EVERYBODY, "exchange.asynchrony": "none", **STILL},
         "whose models few clients have, and would be lost",
     ),
-    (
-        COMPRESSED_GOSSIP,
-        {"exchange.schedule": "static", **STILL, "participation": 1.0},
-        "where neighbours keep replicas, which need every message of every round",
-    ),
+    ({**GOSSIP, "compression": Not("none")}, {**STATIC, **EVERYBODY}, "which needs every message"),
     # Methods.
     (
         {"algorithm": ("scaffold", "kgt", "scaffnew")},
-        {"local.optimizer": "sgd", "local.momentum": 0.0},
+        {**SGD, "local.momentum": 0.0},
         "which corrects steps of plain SGD",
     ),
     (
@@ -217,17 +179,9 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         {"exchange.asynchrony": "none", "exchange.correction": None},
         "which corrects gossip itself, in rounds",
     ),
-    (
-        {"algorithm": ("scaffnew", "ifca", "clustered")},
-        {"exchange.average_over": "participants", "participation.weights": "renormalised"},
-        "whose means are of those who take part",
-    ),
+    ({"algorithm": ("scaffnew", "ifca", "clustered")}, PARTICIPANTS, "which averages participants"),
     ({"algorithm": "clustered"}, {"participation:inclusion": 1.0}, "which needs all clients"),
-    (
-        {"algorithm": "fedgmm"},
-        {"participation.weights": "renormalised"},
-        "which takes means and covariances from averages of moments",
-    ),
+    ({"algorithm": "fedgmm"}, RENORMALISED, "which takes covariances from averages of moments"),
     (
         {"exchange": "server"},
         {"algorithm.model_init": "shared", "algorithm.component_init": "shared"},
@@ -238,35 +192,15 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         {"compression": ("none", "identity"), "exchange.correction": None},
         "whose trials send whole messages and remember none",
     ),
+    ({**NEWTON, **GOSSIP}, {"algorithm.gossip_step_scale": "none"}, "which has no rate to scale"),
+    ({**NEWTON, "algorithm": "fedem"}, PUNCTUAL, "which takes no steps that could be cut"),
     (
-        {"algorithm.local_solver": "newton", "exchange": "gossip"},
-        {"algorithm.gossip_step_scale": "none"},
-        "which has no learning rate to scale",
-    ),
-    (
-        {"algorithm": "fedem", "algorithm.local_solver": "newton"},
-        {"participation.late": "miss"},
-        "which takes no local steps that could be cut short",
-    ),
-    (
-        {
-            "algorithm": ("fedmm", "fedmm_theta"),
-            "algorithm:communicates": True,
-            "exchange": "gossip",
-        },
+        {"algorithm": ("fedmm", "fedmm_theta"), **SENDS, **GOSSIP},
         {"exchange.asynchrony": ("none", "wait_free"), "algorithm.control_variate_rate": 0},
         "where values are projected and no server has control variates",
     ),
-    (
-        {"algorithm": "fedmgs"},
-        {"participation": 1.0},
-        "in which all clients compute (algorithm.senders says how many send)",
-    ),
-    (
-        {"algorithm": "sa_ssmm"},
-        {"clients": 1, "participation": 1.0, "compression": "none"},
-        "which is centralised and sends nothing (fedmm is its federated form)",
-    ),
+    ({"algorithm": "fedmgs"}, EVERYBODY, "where algorithm.senders of all clients send"),
+    ({"algorithm": "sa_ssmm"}, {"clients": 1, **EVERYBODY, **WHOLE}, "which sends nothing"),
     (
         {"algorithm": "fedmm_ot"},
         {"data": "transport", "model": "icnn", **_unread("lr", "batch_size", "steps")},
@@ -275,7 +209,7 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
     ({"algorithm": "fedadam", "model": "icnn"}, {"data": "transport"}, "a transport map"),
     (
         {"algorithm": "fedadam", "data": "transport"},
-        {"model": "icnn", **_unread("batch_size"), "participation.late": "miss"},
+        {"model": "icnn", **_unread("batch_size"), **PUNCTUAL},
         "where clients take one gradient step on batch_size samples",
     ),
     (
@@ -283,16 +217,8 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         {"algorithm.regulariser": "l2", "algorithm.l2": Gt(0)},
         "which nothing else makes the risks",
     ),
-    (
-        {**FLIX, "exchange": "gossip"},
-        {"algorithm.start": ("zeros", "ones", "random")},
-        "where no server takes an average",
-    ),
-    (
-        {**FLIX, "algorithm.start": "average"},
-        {"algorithm.start_from": None},
-        "a first round that forgets x",
-    ),
+    ({**FLIX, **GOSSIP}, {"algorithm.start": ("zeros", "ones", "random")}, "without a server"),
+    ({**FLIX, "algorithm.start": "average"}, {"algorithm.start_from": None}, "which forgets x"),
     *(
         (
             {**FLIX, **asked},
@@ -387,6 +313,4 @@ def _words(allowed: Any) -> str:
         return "a value" if allowed.value is None else f"all but {allowed.value}"
     if isinstance(allowed, (Gt, Lt)):
         return f"above {allowed.gt}" if isinstance(allowed, Gt) else f"below {allowed.lt:g}"
-    if allowed is None or isinstance(allowed, bool):
-        return "null" if allowed is None else str(allowed).lower()
-    return str(allowed)
+    return str(as_text(allowed))

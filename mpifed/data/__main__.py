@@ -17,7 +17,6 @@ from mpifed.components.tables import DATASETS
 from mpifed.errors import EXIT_FINISHED, InputError, closest, one_line
 from mpifed.io.yaml_files import parse_value
 from mpifed.mpi.communicator import LAUNCHER_SIZES, Alone
-from topologies.inputs import check_replaceable
 
 OWN_FLAGS = {"--help", "--output", "--clients", "--seed", "--force", "--dtype"}
 
@@ -143,10 +142,10 @@ def _value(text: str, option: Option) -> Any:
 
 def _writable(given: dict[str, Any]) -> Path:
     output = Path(given["output"]).expanduser()
-    try:
-        check_replaceable(output)
-    except OSError as error:
-        raise InputError(f"--output is '{output}', but {error.strerror}") from None
+    if output.is_symlink() or (output.exists() and not output.is_file()):
+        raise InputError(f"--output is '{output}', which is not a regular file")
+    if not os.access(output.parent, os.W_OK | os.X_OK):
+        raise InputError(f"--output is '{output}', whose directory is not writable")
     if output.exists() and not given["force"]:
         raise InputError(f"--output is '{output}', which exists; --force replaces it")
     return output

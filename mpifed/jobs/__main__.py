@@ -5,80 +5,41 @@ to jobs.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import shlex
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from mpifed.command import Parser, carried_out, program, say
-from mpifed.errors import (
-    EXIT_BAD_INPUT,
-    EXIT_FAILED,
-    EXIT_FINISHED,
-    InputError,
-    RunError,
-    closest,
-    complain,
-)
+from mpifed.errors import EXIT_FINISHED, InputError, RunError, complain, one_line
 from mpifed.watchdog.launcher import check_one_process
 
 SITE_VARIABLE = "MPIFED_SITE"
-# The options that go with an action.
-TAKES = {
-    "render": ("output", "site", "smoke", "file", "report"),
-    "check": ("output", "site", "smoke"),
-    "submit": ("output", "site", "smoke", "dry_run", "unchecked"),
-    "status": ("json",),
-    "stop": ("dry_run",),
-    "cancel": ("dry_run",),
-    "resume": ("dry_run", "unchecked"),
-}
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command."""
-    try:
-        check_one_process("leave the launcher out, a job starts its own")
-        options = parser(__doc__).parse_intermixed_args(words)
-        actions: dict[str, Callable[[Any], None]] = {
-            "render": _render,
-            "check": _check,
-            "submit": _submit,
-            "status": _status,
-            "stop": _stop,
-            "cancel": _cancel,
-            "resume": _resume,
-        }
-        if options.action not in actions:
-            raise InputError(
-                f"unknown action '{options.action}'; {closest(options.action, actions)}"
-            )
-        _validate_options(options)
-        actions[options.action](options)
-    except InputError as error:
-        complain("mpifed.jobs", str(error))
-        return EXIT_BAD_INPUT
-    except (RunError, OSError) as error:
-        complain("mpifed.jobs", str(error))
-        return EXIT_FAILED
-    return EXIT_FINISHED
+    return carried_out("mpifed.jobs", lambda: _run(words))
 
 
-def _validate_options(options: Any) -> None:
-    """Validate that the action uses the options given."""
-    taken = TAKES[options.action]
+def _run(words: Sequence[str] | None) -> int:
+    check_one_process("leave the launcher out, a job starts its own")
+    options = parser(__doc__).parse_intermixed_args(words)
+    action, taken = ACTIONS[options.action]
     for name, value in vars(options).items():
-        if name not in ("action", "words", *taken) and value not in (None, False):
+        if value and name not in ("action", "words", *taken):
             allowed = ", ".join(f"--{other.replace('_', '-')}" for other in taken)
-            more = "; the job keeps its options, and job.key=value changes one"
             raise InputError(
                 f"--{name.replace('_', '-')} does not go with {options.action}, which takes "
-                f"{allowed}{more if options.action == 'resume' else ''}"
+                f"{allowed}"
             )
+    action(options)
+    return EXIT_FINISHED
 
 
 def parser(description: str | None) -> Parser:
@@ -90,7 +51,10 @@ def parser(description: str | None) -> Parser:
         allow_abbrev=False,
     )
     made.add_argument(
-        "action", help="render, check or submit a job; status, stop, cancel or resume one"
+        "action",
+        choices=ACTIONS,
+        metavar="ACTION",
+        help="render, check or submit a job; status, stop, cancel or resume one",
     )
     made.add_argument(
         "words",
@@ -104,16 +68,13 @@ def parser(description: str | None) -> Parser:
         metavar="NAME | FILE",
         help=f"a site file, shipped or your own; without it, that of ${SITE_VARIABLE}",
     )
-    made.add_argument("--smoke", action="store_true", help="one round on two ranks, to try it")
-    made.add_argument("--dry-run", action="store_true", help="show what would be done")
-    made.add_argument(
-        "--unchecked",
-        action="store_true",
-        help="submit without looking whether data and programs are on this machine too",
-    )
-    made.add_argument("--file", type=Path, metavar="FILE", help="where render writes the script")
-    made.add_argument("--report", action="store_true", help="render the report of a sweep")
-    made.add_argument("--json", action="store_true", help="status as JSON")
+    for name, help in (
+        ("--smoke", "one round on two ranks, to try it"),
+        ("--dry-run", "show what would be done"),
+        ("--unchecked", "submit without looking for data and programs on this machine"),
+        ("--json", "status as JSON"),
+    ):
+        made.add_argument(name, action="store_true", help=help)
     return made
 
 
@@ -128,31 +89,26 @@ def _plan(options: Any) -> Any:
 
 
 def _render(options: Any) -> None:
-    from mpifed.jobs import record, render
+    from mpifed.jobs.render import script
 
-    job = _plan(options)
-    if options.report and not job.sweep:
-        raise InputError("--report is for a sweep; the job is one run")
-    text = render.report_script(job) if options.report else render.script(job)
-    if options.file is None:
-        say(text.removesuffix("\n"))
-        return
-    try:
-        record.replace_text(options.file, text)
-    except OSError as error:
-        raise InputError(f"--file {options.file} cannot be written: {error.strerror}") from None
-    folder, file = shlex.quote(f"{job.output}/job"), shlex.quote(str(options.file))
-    say(f"to submit it: (umask 077 && mkdir -p {folder} && sbatch {file})")
+    say(script(_plan(options)).removesuffix("\n"))
 
 
 def _check(options: Any) -> None:
-    from mpifed.jobs import plan, render
-    from mpifed.jobs.check import checks
+    from mpifed.jobs import plan, render, slurm
 
     job = _plan(options)
     plan.check_output(job)
-    for line in checks(job, render.script(job)):
+    nodes = f" on {job.layout.nodes} nodes" if job.layout.nodes else ""
+    say(f"{_runs(job.runs)} of {job.layout.ranks} ranks{nodes}")
+    for line in plan.check_here(job):
         say(line)
+    script = render.script(job)
+    read = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
+    if read.returncode:
+        raise InputError(f"bash finds a fault in the script: {one_line(read.stderr.strip())}")
+    say("bash reads the script")
+    say(slurm.test_only(script) if shutil.which("sbatch") else "there is no SLURM here: left out")
 
 
 def _submit(options: Any) -> None:
@@ -160,42 +116,47 @@ def _submit(options: Any) -> None:
 
     job = _plan(options)
     plan.check_output(job)
-    tasks = list(range(len(job.runs)))
-    if _submitted(job, tasks, [], options):
-        say(f"status: python -m mpifed.jobs status {shlex.quote(str(job.output))}")
+    _submitted(job, list(range(len(job.runs))), [], options)
 
 
-def _submitted(job: Any, tasks: list[int], history: list[Any], options: Any) -> bool:
+def _submitted(job: Any, tasks: list[int], history: list[Any], options: Any) -> None:
     """Submit these runs of ``job`` and record them; checks come before anything is written."""
-    from mpifed.jobs import record, render, slurm
-    from mpifed.jobs.check import found_here
+    from mpifed.jobs import plan, record, render, slurm
 
-    script = render.script(job, tasks)
+    scripts = [render.script(job, tasks), *([render.report_script(job)] if job.sweep else [])]
     if not options.unchecked:
-        for _ in found_here(job):
-            pass
+        list(plan.check_here(job))
     if options.dry_run:
-        say(f"sbatch --parsable <<'SCRIPT'\n{script}SCRIPT")
-        if job.sweep:
-            say("sbatch --parsable --dependency=afterany:... <<'SCRIPT'")
-            say(f"{render.report_script(job)}SCRIPT")
-        return False
-    collect = render.report_script(job) if job.sweep else None
-    slurm.test_only(script)
-    if collect is not None:
-        slurm.test_only(collect)
+        for script, later in zip(scripts, ("", " --dependency=afterany:..."), strict=False):
+            say(f"sbatch --parsable{later} <<'SCRIPT'\n{script}SCRIPT")
+        return
+    for script in scripts:
+        slurm.test_only(script)
     record.prepare(job)
-    with record.marks_removed(job, tasks):
-        number, report = slurm.submit(script), None
+    # Marks that the runs are finished or to stop, by which the job would end at once.
+    runs = [job.runs[task].directory for task in tasks]
+    marks = [run / name for run in runs for name in ("job/stop", "DONE")]
+    marks = [mark for mark in {*marks, job.output / "job" / "stop"} if mark.exists()]
+    for mark in marks:
+        mark.unlink()
+    try:
+        number, report = slurm.submit(scripts[0]), None
+    except BaseException:
+        for mark in marks:
+            mark.touch(mode=0o600)
+        raise
     # Recorded first: a job that nobody knows of cannot be stopped.
-    record.write(job, [*history, record.entry(number, tasks, report)], script)
-    if collect is not None:
-        report = slurm.submit(collect, [f"--dependency=afterany:{number}"])
-        record.write(job, [*history, record.entry(number, tasks, report)], script)
-    runs = f"{len(tasks)} run{'s' * (len(tasks) > 1)}"
-    summary = f"{runs}, report by job {report}" if report else runs
+    record.write(job, [*history, record.entry(number, tasks, report)], scripts[0])
+    if job.sweep:
+        report = slurm.submit(scripts[1], [f"--dependency=afterany:{number}"])
+        record.write(job, [*history, record.entry(number, tasks, report)], scripts[0])
+    summary = f"{_runs(tasks)}, report by job {report}" if report else _runs(tasks)
     say(f"job {number}: {summary}, {job.output}")
-    return True
+    say(f"status: python -m mpifed.jobs status {shlex.quote(str(job.output))}")
+
+
+def _runs(runs: Sequence[Any]) -> str:
+    return f"{len(runs)} run{'s' * (len(runs) > 1)}"
 
 
 # A job that was submitted.
@@ -207,104 +168,85 @@ def _chosen(words: Sequence[str]) -> list[tuple[Any, list[int]]]:
 
     if not words:
         raise InputError("a run directory is missing; give the --output of what was submitted")
-    found = []
-    for word in words:
-        known, task = record.read(Path(word))
-        found.append((known, list(range(len(known.job.runs))) if task is None else [task]))
-    return found
+    return [record.read(Path(word)) for word in words]
 
 
 def _status(options: Any) -> None:
-    from mpifed.jobs import slurm, status
+    from mpifed.jobs import record, slurm
 
-    rows = []
-    for known, tasks in _chosen(options.words):
-        try:
-            queued = slurm.queue(list(known.parts(tasks)))
-        except RunError as error:
-            # What the runs tell themselves needs no SLURM.
-            complain("mpifed.jobs", str(error))
-            queued = None
-        rows += status.statuses(known, tasks, queued)
+    chosen = _chosen(options.words)
+    try:
+        queued = slurm.queue()
+    except (InputError, RunError) as error:
+        # What the runs tell themselves needs no SLURM.
+        complain("mpifed.jobs", str(error))
+        queued = None
+    rows = [record.status(known, task, queued) for known, tasks in chosen for task in tasks]
     if options.json:
-        say(json.dumps([dataclasses.asdict(row) for row in rows], indent=2, default=str))
+        say(json.dumps(rows, indent=2, default=str))
         return
     for row in rows:
-        say(status.in_words(row))
+        say(record.in_words(row))
 
 
 def _stop(options: Any) -> None:
     """Make each job write a checkpoint and end; what only waits is taken from the queue."""
-    from mpifed.jobs import record, slurm, status
-
-    for known, tasks in _chosen(options.words):
-        jobs = _names(known, tasks)
-        if not status.alive(known, tasks, slurm.queue(list(known.parts(tasks)))):
-            raise InputError(f"{_place(known, tasks)} has no job in the queue; nothing is to stop")
-        if options.dry_run:
-            say(f"scancel --signal=USR1 --batch {' '.join(jobs)}")
-            continue
-        record.ask_to_stop(_place(known, tasks))
-        slurm.cancel(jobs, ["--state=PENDING"])
-        slurm.cancel(jobs, ["--signal=USR1", "--batch", "--state=RUNNING"])
-        say(f"asked to stop: {_place(known, tasks)}")
+    waiting, running = ["--state=PENDING"], ["--signal=USR1", "--batch", "--state=RUNNING"]
+    _end(options, "stop", (waiting, running))
 
 
 def _cancel(options: Any) -> None:
     """End jobs at once; they stay cancelled, and their results are kept."""
-    from mpifed.jobs import record, slurm, status
+    _end(options, "cancel", ([],))
+
+
+def _end(options: Any, action: str, ways: Sequence[list[str]]) -> None:
+    from mpifed.jobs import slurm
 
     for known, tasks in _chosen(options.words):
-        jobs = _names(known, tasks)
-        reports = known.reports() if len(tasks) == len(known.job.runs) else []
-        queued = slurm.queue([*known.parts(tasks), *reports])
-        waits = any(entry.alive and entry.job in reports for entry in queued)
-        if not waits and not status.alive(known, tasks, queued):
-            raise InputError(
-                f"{_place(known, tasks)} has no job in the queue; nothing is to cancel"
-            )
-        jobs += reports
+        place, jobs = known.place(tasks), [known.name(task) for task in tasks]
+        if action == "cancel" and len(tasks) == len(known.job.runs):
+            jobs += known.reports()
+        queued = slurm.queue()
+        alive = [job for job in jobs if job in queued and queued[job].alive]
+        if not alive:
+            raise InputError(f"{place} has no job in the queue; nothing is to {action}")
         if options.dry_run:
-            say(f"scancel {' '.join(jobs)}")
+            for way in ways:
+                say(shlex.join(["scancel", *way, *alive]))
             continue
-        record.ask_to_stop(_place(known, tasks))
-        slurm.cancel(jobs)
-        say(f"cancelled: {_place(known, tasks)}")
+        (place / "job" / "stop").touch(mode=0o600)  # the job is not queued again
+        for way in ways:
+            slurm.cancel(alive, way)
+        say(f"{'cancelled' if action == 'cancel' else 'asked to stop'}: {place}")
 
 
 def _resume(options: Any) -> None:
     """Submit what is not finished again, with the options and overrides that are given."""
-    from mpifed.jobs import plan, slurm, status
+    from mpifed.jobs import plan, slurm
 
     known, tasks = _chosen(options.words[:1])[0]
-    jobs = list(known.parts(tasks))
-    if status.alive(known, tasks, slurm.queue(jobs)):
-        raise InputError(
-            f"{_place(known, tasks)} has a job in the queue, {' or '.join(jobs)}; stop or cancel "
-            "it first"
-        )
-    job = plan.with_changes(known.job, options.words[1:])
-    todo = plan.unfinished(job, tasks)
+    place, queued = known.place(tasks), slurm.queue()
+    alive = [job for job in map(known.name, tasks) if job in queued and queued[job].alive]
+    if alive:
+        raise InputError(f"{place} has a job in the queue, {alive[0]}; stop or cancel it first")
+    job, todo = plan.continued(known.job, tasks, options.words[1:])
     if not todo:
-        raise InputError(f"{_place(known, tasks)} is finished; a larger rounds=N would continue it")
+        raise InputError(f"{place} is finished; a larger rounds=N would continue it")
     _submitted(job, todo, list(known.history), options)
 
 
-def _names(known: Any, tasks: Sequence[int]) -> list[str]:
-    """The jobs of these runs as SLURM's commands take them."""
-    names = []
-    everything = known.parts(range(len(known.job.runs)))
-    for job, part in known.parts(tasks).items():
-        names += [job] if part == everything[job] else [f"{job}_{task}" for task in part]
-    return names
-
-
-def _place(known: Any, tasks: Sequence[int]) -> Path:
-    """The directory of a whole job, or of the one run of it that is meant."""
-    if len(tasks) == len(known.job.runs):
-        return Path(known.job.output)
-    return Path(known.job.runs[tasks[0]].directory)
+# What each action does, and the options that go with it.
+ACTIONS: dict[str, tuple[Callable[[Any], None], tuple[str, ...]]] = {
+    "render": (_render, ("output", "site", "smoke")),
+    "check": (_check, ("output", "site", "smoke")),
+    "submit": (_submit, ("output", "site", "smoke", "dry_run", "unchecked")),
+    "status": (_status, ("json",)),
+    "stop": (_stop, ("dry_run",)),
+    "cancel": (_cancel, ("dry_run",)),
+    "resume": (_resume, ("dry_run", "unchecked")),
+}
 
 
 if __name__ == "__main__":
-    sys.exit(carried_out("mpifed.jobs", main))
+    sys.exit(main())

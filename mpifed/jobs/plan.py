@@ -1,40 +1,179 @@
-"""A job: its runs, their directories and its options, from the arguments of the command."""
+"""A job: its options, its runs and their directories, from the arguments of the command."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
+import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Annotated, Any, Literal
 
 import yaml
+from annotated_types import Ge
 
-from mpifed.components.registry import find, plain
-from mpifed.components.schema import check_value, options_of
+from mpifed.components.registry import plain
+from mpifed.components.schema import check_options, shown
 from mpifed.config import configuration as config
-from mpifed.config.configuration import Configuration
-from mpifed.config.experiments import DEFAULT_EXPERIMENT, DEFAULTS, safe, split_words
-from mpifed.errors import InputError
-from mpifed.federation.participation import Bernoulli
-from mpifed.io.yaml_files import as_text
-from mpifed.jobs import options as job_options
-from mpifed.jobs.options import JobOptions, Layout
+from mpifed.config.experiments import DEFAULT_EXPERIMENT, YAML_FILES, safe, split_words
+from mpifed.errors import InputError, closest
+from mpifed.io.yaml_files import as_text, parse_value, read_yaml
 from mpifed.results.run_directories import check_output as check_place
 from mpifed.results.run_directories import holds_run
 from mpifed.sweep import plan as sweep
-from mpifed.sweep.plan import Planned, split_linked
+from mpifed.sweep.plan import Planned
 from mpifed.training import request
 
-SECTIONS = {**config.SECTIONS, "participation": Bernoulli}
+# The templates of scripts, sites and examples: a link to the folder jobs of the repository.
+FILES = Path(__file__).parent / "files"
+
+Count = Annotated[int, Ge(1)]
+# A text which YAML takes for a number if it looks like one: an account, a size of memory.
+Text = int | str
+
+RANGE = re.compile(r"(\d+)-\d+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """The options of a job; None leaves the choice to SLURM or to mpifed."""
+
+    name: Text | None = None
+    ranks: Count | None = None
+    nodes: Count | str | None = None
+    ranks_per_node: Count | None = None
+    cpus_per_task: Count = 1
+    mem: Text | None = None
+    mem_per_cpu: Text | None = None
+    time: Text = "01:00:00"
+    warn_seconds: Count = 60
+    max_restarts: Annotated[int, Ge(0)] = 100
+    partition: Text | None = None
+    account: Text | None = None
+    qos: Text | None = None
+    constraint: Text | None = None
+    exclusive: bool = False
+    gpus_per_node: Text = 0
+    array_limit: Count | None = None
+    launcher: Literal["mpirun", "srun"] = "mpirun"
+    mpi: str = "auto"
+    mpirun: str | None = None
+    launcher_options: list[Text] | None = None
+    python: str | None = None
+    image: str | None = None
+    container: str = "apptainer"
+    container_options: list[Text] | None = None
+    modules: list[Text] | None = None
+    prologue: list[str] | None = None
+    environment: dict[str, Text] | None = None
+    extra_directives: list[str] | None = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Ranks and nodes."""
+
+    ranks: int
+    nodes: str | None
+    ranks_per_node: int | None
+
+    @property
+    def elastic(self) -> bool:
+        """Whether SLURM chooses the number of ranks."""
+        return self.nodes is not None and "-" in self.nodes
+
+
+def check(given: Mapping[str, Any]) -> JobOptions:
+    """Validate options and complete them by their defaults; what SLURM knows better, it says."""
+    options = JobOptions(**check_options(JobOptions, given, "job"))
+    for name, value in vars(options).items():
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and (not text.strip() or not text.isprintable()):
+                raise InputError(f"job.{name} is {shown(text)}; it must be one line of text")
+    layout(options)
+    return options
+
+
+def layout(options: JobOptions) -> Layout:
+    """Return ranks and nodes, the ones from the others; raise ``InputError`` where they differ."""
+    ranks, nodes, each = options.ranks, options.nodes, options.ranks_per_node
+    if isinstance(nodes, str):
+        found = RANGE.fullmatch(nodes)
+        if found is None or each is None or ranks is not None:
+            raise InputError(
+                f"job.nodes is {shown(nodes)}; it must be a whole number, at least 1, or two as in "
+                "2-4 with job.ranks_per_node and without job.ranks"
+            )
+        return Layout(int(found[1]) * each, nodes, each)
+    if ranks is None and (nodes is None or each is None):
+        raise InputError(
+            "job.ranks is missing; it must be a whole number, at least 1, unless job.nodes and "
+            "job.ranks_per_node are given"
+        )
+    if nodes is None and each is None:
+        return Layout(ranks or 0, None, None)
+    nodes = nodes or (ranks or 0) // (each or 1)
+    each = each or (ranks or 0) // nodes
+    if ranks not in (None, nodes * each):
+        raise InputError(
+            f"job.ranks is {ranks}, which is not job.nodes x job.ranks_per_node, {nodes} x {each}; "
+            "every node has the same number of ranks"
+        )
+    return Layout(nodes * each, str(nodes), each)
+
+
+def read_site(name: str) -> dict[str, Any]:
+    """Return the options in a site file."""
+    shipped = {file.stem: file for file in (FILES / "sites").glob("*.yaml")}
+    path = shipped.get(name, Path(name))
+    if path.suffix not in YAML_FILES:
+        raise InputError(
+            f"--site is {shown(name)}; {closest(name, shipped)}, or the path of a .yaml file"
+        )
+    return _mapping(read_yaml(path), str(path))
+
+
+def read_words(words: Sequence[str]) -> dict[str, Any]:
+    """Return ``job.key=value`` arguments as options; a variable of the environment is a text."""
+    options: dict[str, Any] = {}
+    for word in words:
+        key, _, text = word.removeprefix("job.").partition("=")
+        if key.startswith("environment."):
+            variable = key.removeprefix("environment.")
+            options = merged(options, {"environment": {variable: text}})
+        else:
+            options[key] = parse_value(text, f"job.{key}")
+    return options
+
+
+def merged(*sources: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge options, the later over the earlier; variables of ``environment`` add up."""
+    options: dict[str, Any] = {}
+    for source in sources:
+        before, more = options.get("environment"), source.get("environment")
+        options |= source
+        if isinstance(before, Mapping) and isinstance(more, Mapping):
+            options["environment"] = {**before, **more}
+    return options
+
+
+def _mapping(value: Any, where: str) -> dict[str, Any]:
+    """Return a mapping of keys to values that a file holds; empty where there is none."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise InputError(f"{where} does not hold a mapping of keys to values")
+    return dict(value)
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be submitted."""
+    """What is to be submitted; ``text`` is an experiment of the user's, as YAML."""
 
     experiment: str
     text: str | None
@@ -46,12 +185,12 @@ class Job:
     @property
     def options(self) -> JobOptions:
         """The complete, validated options; raises ``InputError``."""
-        return job_options.check(self.given)
+        return check(self.given)
 
     @property
     def layout(self) -> Layout:
         """Ranks and nodes."""
-        return job_options.layout(self.options)
+        return layout(self.options)
 
     @property
     def name(self) -> str:
@@ -64,83 +203,91 @@ def plan(words: Sequence[str], site: str | None, output: Path | None, smoke: boo
     experiment, overrides = split_words(words)
     experiment = experiment or DEFAULT_EXPERIMENT
     mapping = config.read_experiment(experiment)
-    is_file = experiment not in config.experiment_names()
-    given = job_options.merged(
-        job_options.read_site(site) if site else {},
-        job_options.read_section(Path(experiment)) if is_file else {},
-        job_options.read_words([word for word in overrides if word.startswith("job.")]),
+    section, axes = (
+        _mapping(mapping.pop(key, None), f"{key} in {experiment}") for key in ("job", "sweep")
     )
-    overrides = [word for word in overrides if not word.startswith("job.")]
-    _, links = split_linked(overrides)
-    if links:
+    mine, others = _divided(overrides)
+    given = merged(read_site(site) if site else {}, section, mine)
+    overrides = [*(f"{key}={as_text(values)}" for key, values in axes.items()), *others]
+    if sweep.split_linked(overrides)[1]:
         raise InputError(
-            f"{next(iter(links))} names another run of the sweep, but the tasks of a job array run "
-            "side by side; "
-            "python -m mpifed.sweep takes one after the other"
+            "{previous} and {first} are other runs of the sweep, but the tasks of a job array run "
+            "side by side; python -m mpifed.sweep takes one after the other"
         )
-    if is_file:
-        mapping = {key: value for key, value in mapping.items() if key != "job"}
-        overrides = [*_axes_as_words(mapping, overrides), *overrides]
     if smoke:
         given, overrides = _smoke(given), [*overrides, "rounds=1"]
-    text = yaml.safe_dump(mapping, sort_keys=False, default_flow_style=None) if is_file else None
-    name = safe(str(mapping["experiment"]))
-    parsed = config.parse_overrides(overrides)
-    swept = bool(sweep.split_axes(parsed)[0])
-    place = (output or _default_output(name, swept)).absolute()
+    swept = bool(sweep.split_axes(config.parse_overrides(overrides))[0])
+    name, text = experiment, None
+    if experiment not in config.experiment_names():
+        name = safe(str(mapping["experiment"]))
+        text = yaml.safe_dump(mapping, sort_keys=False, default_flow_style=None)
+    now = f"{datetime.now():%Y%m%d-%H%M%S}"
+    place = (output or Path("runs") / f"{name}{'-sweep' * swept}-{now}").absolute()
     if smoke:
         place = place.with_name(f"{place.name}-smoke")
-    ranks = job_options.layout(job_options.check(given)).ranks
+    ranks = layout(check(given)).ranks
     with experiment_file(experiment, text) as source:
         runs = sweep.plan(source, overrides, place, ranks)
     if smoke or not swept:
         runs, swept = [dataclasses.replace(runs[0], directory=place)], False
-    return Job(experiment if text is None else name, text, place, swept, tuple(runs), given)
+    return Job(name, text, place, swept, tuple(runs), given)
 
 
 def check_output(job: Job) -> None:
     """Raise ``InputError`` if the output directory of ``job`` holds something already."""
-    output = job.output
-    if "\\" in str(output) or not str(output).isprintable():
-        raise InputError(f"--output is {str(output)!r}; SLURM takes no such characters in a path")
-    check_place(output)
-    if (output / "job" / "job.json").exists() or holds_run(output):
+    check_place(job.output)
+    if (job.output / "job" / "job.json").exists() or holds_run(job.output):
         raise InputError(
-            f"--output {output} already holds a run; continue it with python -m mpifed.jobs "
+            f"--output {job.output} already holds a run; continue it with python -m mpifed.jobs "
             "resume, or choose another directory"
         )
 
 
-def with_changes(job: Job, words: Sequence[str]) -> Job:
-    """Return a job with other options and overrides, to continue its unfinished runs."""
-    mine = job_options.read_words([word for word in words if word.startswith("job.")])
-    before = dict(job.given)
-    if "ranks" in mine:
-        # The number of ranks given anew goes before a layout that was given for another.
-        each = before.get("ranks_per_node")
-        fits = isinstance(each, int) and isinstance(mine["ranks"], int) and not mine["ranks"] % each
-        if "nodes" in mine or not fits:
-            before.pop("ranks_per_node", None)
-        before.pop("nodes", None)
-    given = job_options.merged(before, mine)
-    wrong = next((word for word in words if "=" not in word), None)
-    if wrong is not None:
-        raise InputError(f"'{wrong}' is not an override of the form key=value")
-    more = config.parse_overrides([word for word in words if not word.startswith("job.")])
-    runs = tuple(dataclasses.replace(run, overrides=run.overrides | more) for run in job.runs)
-    changed = dataclasses.replace(job, given=given, runs=runs)
-    complete = zip(runs, _configurations(changed, range(len(runs))), strict=True)
-    found = tuple(dataclasses.replace(run, data=plain(whole.data)) for run, whole in complete)
-    return dataclasses.replace(changed, runs=found)
-
-
-def _configurations(job: Job, tasks: Sequence[int]) -> Iterator[Configuration]:
-    """Yield the complete configurations of these runs; raises ``InputError``."""
+def continued(job: Job, tasks: Sequence[int], words: Sequence[str]) -> tuple[Job, list[int]]:
+    """Return a job with other options and overrides, and which of its runs are not finished."""
+    mine, others = _divided(words)
+    given = merged(job.given, mine)
+    if "ranks" in mine:  # goes before a layout that was given for another number
+        for key in {"nodes", "ranks_per_node"} - set(mine):
+            given.pop(key, None)
+    more = config.parse_overrides(others)
+    ranks = layout(check(given)).ranks
     with experiment_file(job.experiment, job.text) as source:
         mapping = config.read_experiment(source)
-    ranks = job.layout.ranks
+    runs, left = list(job.runs), []
     for task in tasks:
-        yield config.resolve(config.apply_overrides(mapping, job.runs[task].overrides), ranks)
+        directory, overrides = runs[task].directory, runs[task].overrides | more
+        asked = config.resolve(config.apply_overrides(mapping, overrides), ranks)
+        runs[task] = dataclasses.replace(runs[task], overrides=overrides, data=plain(asked.data))
+        done = request.finished_after(directory)
+        if done is not None and done >= asked.rounds:
+            continue
+        stored = request.stored_configuration(directory)
+        if stored is not None:
+            request.refuse_changes(stored, asked, directory, request.stored_horizon(stored))
+        left.append(task)
+    return dataclasses.replace(job, given=given, runs=tuple(runs)), left
+
+
+def check_here(job: Job) -> Iterator[str]:
+    """Look for the programs and data that a job needs, on this machine; yield what is there."""
+    options = job.options
+    brought = options.modules or options.prologue
+    python, mpirun = options.python or sys.executable, options.mpirun
+    if options.image is not None and not Path(options.image).exists():
+        raise InputError(f"job.image is '{options.image}'; there is no such file here")
+    for name, program in (("python", python), ("mpirun", mpirun)):
+        if options.image is not None or program is None:
+            continue
+        if "/" not in program and brought:
+            yield f"job.{name} is left to the job, whose modules or prologue may bring {program}"
+        elif shutil.which(program):
+            yield f"job.{name} is {program}"
+        else:
+            raise InputError(f"job.{name} is '{program}'; there is no such program here")
+    with experiment_file(job.experiment, job.text) as source:
+        sweep.check_data(source, job.runs)
+    yield "the data can be read here"
 
 
 @contextmanager
@@ -155,94 +302,14 @@ def experiment_file(experiment: str, text: str | None) -> Iterator[str]:
         yield str(path)
 
 
-def _default_output(name: str, swept: bool) -> Path:
-    return Path("runs") / f"{name}{'-sweep' * swept}-{datetime.now():%Y%m%d-%H%M%S}"
+def _divided(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Divide overrides into options of the job and those of its runs."""
+    mine = [word for word in words if word.startswith("job.")]
+    return read_words(mine), [word for word in words if word not in mine]
 
 
-def _smoke(given: Mapping[str, Any]) -> dict[str, Any]:
+def _smoke(given: dict[str, Any]) -> dict[str, Any]:
     """The options of a job of one round on two ranks, on two nodes if the job itself has more."""
-    layout = job_options.layout(job_options.check(given))
-    nodes = 2 if layout.nodes not in (None, "1") else 1
+    nodes = 2 if layout(check(given)).nodes not in (None, "1") else 1
     change = {"ranks": 2, "nodes": nodes, "ranks_per_node": 2 // nodes, "time": 10}
     return {**given, **change, "max_restarts": 0, "warn_seconds": 30}
-
-
-def _axes_as_words(mapping: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
-    """The lists in an experiment that are swept over, as overrides; those of ``overrides`` go
-    before them.
-    """
-    replaced = [word.partition("=")[0].removesuffix(".name") for word in overrides]
-    axes = _axes(mapping)
-    kept = {
-        key: values
-        for key, values in axes.items()
-        if not any(key == other or key.startswith(f"{other}.") for other in replaced)
-    }
-    return [f"{key}={as_text(values)}" for key, values in kept.items()]
-
-
-def _axes(mapping: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Dotted keys and lists: every list except those that an option takes as its value."""
-    hints = get_type_hints(Configuration, include_extras=True)
-    found: dict[str, list[Any]] = {}
-    for key, value in mapping.items():
-        if isinstance(value, Mapping):
-            found |= _axes_within(value, key, _annotations(key, value))
-        elif isinstance(value, list) and not _takes(hints.get(key, Any), value):
-            found[key] = value
-    return found
-
-
-def _axes_within(
-    section: Mapping[str, Any], path: str, annotations: Mapping[str, Any]
-) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
-    for key, value in section.items():
-        where = f"{path}.{key}"
-        if isinstance(value, Mapping):
-            found |= _axes_within(value, where, {})
-        elif isinstance(value, list) and not _takes(annotations.get(key, Any), value):
-            if key == "name" and len(section) > 1:
-                raise InputError(
-                    f"{where} is a list beside other options, which do not go with every name; "
-                    f"write {path}: [{{name: {value[0] if value else '...'}, ...}}, ...]"
-                )
-            found[path if key == "name" else where] = value
-    return found
-
-
-def _annotations(section: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the options of a section are annotated with; nothing where its name is not known yet."""
-    component: Any = SECTIONS.get(section)
-    name = given.get("name", DEFAULTS.get(section))
-    if section in DEFAULTS and isinstance(name, str):
-        component = find(section, name)
-    if component is None:
-        return {}
-    return {key: option.annotation for key, option in options_of(component).items()}
-
-
-def _takes(annotation: Any, value: list[Any]) -> bool:
-    """Whether an option takes ``value`` as a whole."""
-    if annotation is Any:
-        return False
-    try:
-        check_value(value, annotation, "")
-    except InputError:
-        return False
-    return True
-
-
-def unfinished(job: Job, tasks: Sequence[int]) -> list[int]:
-    """Return which runs have not reached their number of rounds."""
-    left = []
-    for task, complete in zip(tasks, _configurations(job, tasks), strict=True):
-        directory = job.runs[task].directory
-        done = request.finished_after(directory)
-        if done is not None and done >= complete.rounds:
-            continue
-        stored = request.stored_configuration(directory)
-        if stored is not None:
-            request.refuse_changes(stored, complete, directory, request.stored_horizon(stored))
-        left.append(task)
-    return left

@@ -1,170 +1,197 @@
-"""The record of a job in its run directory: ``job/job.json``, the script, and requests to stop."""
+"""Jobs that were submitted: their record ``job/job.json``, and how far their runs have come."""
 
 from __future__ import annotations
 
-import contextlib
 import json
+import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from mpifed.errors import InputError
+from mpifed.errors import InputError, one_line
 from mpifed.io.atomic import replacing
-from mpifed.io.text import MissingFile, damaged, read_json
+from mpifed.io.text import MissingFile, damaged, read_json, read_text
 from mpifed.jobs.plan import Job
+from mpifed.jobs.slurm import Queued
+from mpifed.results.results import read_metrics
 from mpifed.sweep.plan import Planned
 
 VERSION = 1
-
-NUMBER = re.compile("[0-9]{1,18}")
+PLACE = Path("job", "job.json")
 
 
 @dataclass(frozen=True)
 class Record:
-    """A job that was submitted."""
+    """A job that was submitted, with an entry for each of its submissions."""
 
     job: Job
     history: tuple[dict[str, Any], ...]
 
-    def job_of(self, task: int) -> str:
-        """Return the number of the newest job that has the run ``task``."""
-        return next(str(item["job"]) for item in reversed(self.history) if task in item["tasks"])
-
-    def parts(self, tasks: Iterable[int]) -> dict[str, list[int]]:
-        """Return the numbers of these runs by the newest job that has each."""
-        found: dict[str, list[int]] = {}
-        for task in tasks:
-            found.setdefault(self.job_of(task), []).append(task)
-        return found
+    def name(self, task: int) -> str:
+        """Return the newest job that has a run, as SLURM's commands take it."""
+        newest = [entry["job"] for entry in self.history if task in entry["tasks"]][-1]
+        return f"{newest}_{task}" if self.job.sweep else str(newest)
 
     def reports(self) -> list[str]:
-        """Return the jobs that are to report on any of the runs."""
-        living = self.parts(range(len(self.job.runs)))
-        return [
-            str(item["report"])
-            for item in self.history
-            if item["report"] and str(item["job"]) in living
-        ]
+        """Return the jobs that report on the runs."""
+        return [str(entry["report"]) for entry in self.history if entry["report"]]
+
+    def place(self, tasks: Sequence[int]) -> Path:
+        """Return the directory of all runs, or of the one that is meant."""
+        whole = len(tasks) == len(self.job.runs)
+        return self.job.output if whole else self.job.runs[tasks[0]].directory
 
 
 def prepare(job: Job) -> None:
-    """Make the directories of ``job``, private to the user; may raise ``InputError``."""
-    for directory in dict.fromkeys([job.output, *(run.directory for run in job.runs)]):
-        try:
-            directory.parent.mkdir(parents=True, exist_ok=True)
-            directory.mkdir(mode=0o700, exist_ok=True)
-            (directory / "job").mkdir(mode=0o700, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"'{directory}' cannot be made: {error.strerror}") from None
-
-
-@contextlib.contextmanager
-def marks_removed(job: Job, tasks: Sequence[int]) -> Iterator[None]:
-    """Remove the marks that runs are finished or to stop; restore them if the block fails."""
-    runs = [job.runs[task].directory for task in tasks]
-    places = [job.output / "job" / "stop"]
-    places += [run / name for run in runs for name in ("job/stop", "DONE")]
-    marks = [place for place in dict.fromkeys(places) if place.exists()]
-    for place in marks:
-        place.unlink()
-    try:
-        yield
-    except BaseException:
-        for place in marks:
-            place.touch(mode=0o600)
-        raise
+    """Make the directories of ``job``, private to the user."""
+    for directory in (job.output, *(run.directory for run in job.runs)):
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (directory / "job").mkdir(mode=0o700, exist_ok=True)
 
 
 def write(job: Job, history: Sequence[dict[str, Any]], script: str) -> None:
     """Record a job that was submitted."""
+    places = (str(run.directory.relative_to(job.output)) for run in job.runs)
     known = {
         "version": VERSION,
         "experiment": job.experiment,
         "text": job.text,
-        "output": str(job.output),
         "sweep": job.sweep,
         "job": job.given,
-        "runs": [{"directory": str(run.directory), "overrides": run.overrides} for run in job.runs],
+        "runs": [
+            {"directory": place, "overrides": run.overrides}
+            for place, run in zip(places, job.runs, strict=True)
+        ],
         "history": list(history),
     }
     replace_text(job.output / "job" / "job.sbatch", script)
-    replace_text(_path_of(job.output), json.dumps(known, indent=2) + "\n")
-    if job.sweep:
-        for number, run in enumerate(job.runs):
-            part = {"version": VERSION, "part_of": str(job.output), "task": number}
-            replace_text(_path_of(run.directory), json.dumps(part, indent=2) + "\n")
+    replace_text(job.output / PLACE, json.dumps(known, indent=2) + "\n")
 
 
-def entry(number: str, tasks: Sequence[int], report: str | None) -> dict[str, Any]:
+def entry(number: int, tasks: Sequence[int], report: int | None) -> dict[str, Any]:
     """Return an entry of the history, submitted now."""
     now = datetime.now().astimezone().isoformat(timespec="seconds")
     return {"job": number, "tasks": list(tasks), "report": report, "submitted": now}
 
 
-def read(directory: Path) -> tuple[Record, int | None]:
-    """Read the record of a run directory, and the number of the run if it is one of a sweep."""
-    found = _load(directory)
-    if "part_of" not in found:
-        return _record(directory, found), None
-    above = Path(str(found["part_of"]))
-    record, task = _record(above, _load(above)), found.get("task")
-    if not isinstance(task, int) or not 0 <= task < len(record.job.runs):
-        raise damaged(_path_of(directory), "task is the number of no run")
-    return record, task
-
-
-def _record(directory: Path, found: dict[str, Any]) -> Record:
-    """Return the record of a whole job; the directory may have been moved since."""
+def read(directory: Path) -> tuple[Record, list[int]]:
+    """Read the record of a job, or of the sweep with this run, and which runs are meant."""
+    here = directory.absolute()
+    place = here if (here / PLACE).exists() else here.parent
     try:
-        before, here = Path(found["output"]), directory.absolute()
-        places = [Path(run["directory"]).relative_to(before) for run in found["runs"]]
-        if any(".." in place.parts for place in places):
-            raise ValueError("a run is not in output")
-        runs = tuple(
-            Planned(here / place, dict(run["overrides"]), {})
-            for place, run in zip(places, found["runs"], strict=True)
-        )
-        history = tuple(dict(item) for item in found["history"])
-        # Numbers of jobs are arguments of SLURM's commands.
-        numbers = [str(item["job"]) for item in history]
-        numbers += [str(item["report"]) for item in history if item["report"]]
-        tasks = {task for item in history for task in item["tasks"]}
-        if not all(map(NUMBER.fullmatch, numbers)) or tasks != set(range(len(runs))):
-            raise ValueError("history does not have a job for every run")
-        given = dict(found["job"])
-        job = Job(found["experiment"], found["text"], here, bool(found["sweep"]), runs, given)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise damaged(_path_of(directory), f"{type(error).__name__}: {error}") from None
-    return Record(job, history)
-
-
-def ask_to_stop(directory: Path) -> None:
-    """Make the jobs of this directory end instead of being queued again."""
-    (directory / "job" / "stop").touch(mode=0o600)
-
-
-def _path_of(directory: Path) -> Path:
-    return directory / "job" / "job.json"
-
-
-def _load(directory: Path) -> dict[str, Any]:
-    path = _path_of(directory)
-    try:
-        found = read_json(path)
+        found = read_json(place / PLACE)
     except MissingFile:
         raise InputError(
-            f"'{directory}' holds no job: there is no job/job.json in it; python -m mpifed.jobs "
-            "submit makes one"
+            f"'{directory}' holds no job: there is no {PLACE} in it; python -m mpifed.jobs submit "
+            "makes one"
         ) from None
-    if not isinstance(found, dict) or found.get("version") != VERSION:
-        raise InputError(f"'{path}' is not a record of a job that this mpifed can read")
-    return found
+    try:
+        if found["version"] != VERSION:
+            raise ValueError(
+                f"it is of version {found['version']}, and this mpifed reads {VERSION}"
+            )
+        runs = tuple(
+            Planned(place / run["directory"], dict(run["overrides"]), {}) for run in found["runs"]
+        )
+        history = tuple(
+            # Numbers, since SLURM's commands get them as words.
+            {**each, "job": int(each["job"]), "report": int(each["report"] or 0) or None}
+            for each in found["history"]
+        )
+        given = dict(found["job"])
+        job = Job(found["experiment"], found["text"], place, found["sweep"], runs, given)
+    except (KeyError, TypeError, ValueError) as error:
+        raise damaged(place / PLACE, f"{type(error).__name__}: {error}") from None
+    tasks = [task for task, run in enumerate(runs) if here in (place, run.directory)]
+    if not tasks:
+        raise InputError(f"'{directory}' is no run of the job in {place}")
+    return Record(job, history), tasks
 
 
 def replace_text(path: Path, text: str) -> None:
     """Write a file atomically and private to the user; raises ``OSError``."""
     with replacing(path, mode=0o600) as partial:
         partial.write_text(text, encoding="utf-8")
+
+
+def status(record: Record, task: int, queued: Mapping[str, Queued] | None) -> dict[str, Any]:
+    """Return the status of a run; ``queued`` is None where SLURM does not answer."""
+    directory, name = record.job.runs[task].directory, record.name(task)
+    known = progress(directory)
+    again = re.search(r" job \S+ restart (\d+): ", known["event"] or "")
+    printed = record.job.output / "job" / f"slurm-{name}.out"
+    return {
+        "directory": directory,
+        "job": name,
+        "state": _state(record, directory, known["finished"], name, queued),
+        "restarts": int(again[1]) if again else None,
+        "progress": known,
+        "printed": printed if printed.exists() else None,
+    }
+
+
+def _state(
+    record: Record, directory: Path, finished: bool, name: str, queued: Mapping[str, Queued] | None
+) -> str:
+    if finished:
+        return "finished"
+    if queued is None:
+        return "SLURM does not answer"
+    asked = any((place / "job" / "stop").exists() for place in (directory, record.job.output))
+    entry = queued.get(name)
+    if entry is None or (asked and not entry.alive):
+        return "stopped" if asked else "not in the queue"
+    state = entry.state.lower()
+    if state == "pending" and entry.reason != "None":
+        state = f"pending ({entry.reason})"
+    return f"stopping ({state})" if asked else state
+
+
+def progress(directory: Path) -> dict[str, Any]:
+    """Read how far a run has come."""
+    number = accuracy = None
+    if (directory / "metrics.csv").exists():
+        metrics = read_metrics(directory / "metrics.csv", growing=True)
+        if metrics.rows:
+            number = int(metrics.numbers("round")[-1])
+            accuracy = float(metrics.numbers("test_accuracy")[-1])
+    checkpoints = sorted((directory / "checkpoints").glob("round-*.h5"))
+    rounds = re.search(r"^rounds: (\d{1,18})$", _text(directory / "config.yaml"), re.MULTILINE)
+    events = _text(directory / "job" / "events.txt").splitlines()
+    return {
+        "finished": (directory / "DONE").exists(),
+        "round": number,
+        "rounds": int(rounds[1]) if rounds else None,
+        "test_accuracy": None if accuracy is None or math.isnan(accuracy) else accuracy,
+        "checkpoint": checkpoints[-1].name if checkpoints else None,
+        "event": one_line(events[-1]) if events else None,
+    }
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_text(path)
+    except MissingFile:
+        return ""
+
+
+def in_words(row: Mapping[str, Any]) -> str:
+    """Return a status as the action ``status`` prints it, one or more lines."""
+    known = row["progress"]
+    parts = [f"job {row['job']}", row["state"]]
+    if row["restarts"]:
+        parts.append(f"restarted {row['restarts']}x")
+    if known["round"] is not None:
+        parts.append(f"round {known['round']} of {known['rounds'] or '?'}")
+    if known["test_accuracy"] is not None:
+        parts.append(f"test accuracy {known['test_accuracy']:.4f}")
+    if known["checkpoint"] and not known["finished"]:
+        parts.append(f"checkpoint {known['checkpoint']}")
+    lines = [f"{row['directory']}: {', '.join(parts)}"]
+    if not known["finished"]:
+        lines += [f"  {known['event']}"] if known["event"] else []
+        lines += [f"  its output: {row['printed']}"] if row["printed"] else []
+    return "\n".join(lines)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from mpifed.errors import InputError, closest
+from mpifed.errors import InputError
 from mpifed.io.yaml_files import as_text
-from mpifed.jobs.options import FILES, JobOptions
-from mpifed.jobs.plan import Job
+from mpifed.jobs.plan import FILES, Job, JobOptions
 from mpifed.sweep.plan import Planned
 
 MARK = re.compile(r"^#@ (\w+)$", re.MULTILINE)
 PLAIN = re.compile(r"[A-Za-z0-9_./,:=@%+-]+")
-BARE = re.compile(r"[A-Za-z0-9_./:=@%+-]+")
 REPORT_MINUTES = 30
 
 # A line that fails within a file that it reads is not the user's.
@@ -27,144 +26,93 @@ trap - ERR"""
 
 # An mpirun starts a daemon a node by an srun of its own, which these would bind to one processor.
 MPIRUN = """launcher=(env -u SRUN_CPUS_PER_TASK -u SLURM_CPUS_PER_TASK -u SLURM_TRES_PER_TASK)
-launcher+=("$mpirun" -n "$ranks")
-launcher+=("${launcher_options[@]}")"""
+launcher+=("$mpirun" -n "$ranks" "${launcher_options[@]}")"""
 SRUN = """export SRUN_CPUS_PER_TASK=$threads # which srun does not take from the job since 22.05
 launcher=(srun --mpi="$mpi" --ntasks="$ranks" --cpus-per-task="$threads" --kill-on-bad-exit=1)
 launcher+=("${launcher_options[@]}")"""
 EXPERIMENT = """file=$run_dir/job/experiment.yaml
 printf '%s' "$experiment" >"$file" || finish 2 "$file cannot be written"
 words=("$file" "${words[@]}")"""
-UNSTAGE = 'on_every_node rm -rf "$staged" || note "$staged was not removed on every node"'
-
-Asked = list[tuple[str, str | None]]
 
 
 def script(job: Job, tasks: Sequence[int] | None = None) -> str:
     """Return the script of a job."""
     options = job.options
-    chosen = list(range(len(job.runs))) if tasks is None else list(tasks)
-    launcher = [(FILES / "srun.sh").read_text(encoding="utf-8")] if _asks_for_mpi(options) else []
-    launcher.append(SRUN if options.launcher == "srun" else MPIRUN)
+    launcher = [SRUN if options.launcher == "srun" else MPIRUN]
+    if _asks_for_mpi(options):
+        launcher.insert(0, (FILES / "srun.sh").read_text(encoding="utf-8"))
     if options.gpus_per_node:
         launcher.append('note "GPUs of this node: ${CUDA_VISIBLE_DEVICES:-none}"')
     blocks = {
-        "directives": _directives(job, _resources(job) + _life(job, chosen)),
+        "directives": _asked(job, range(len(job.runs)) if tasks is None else tasks),
         "settings": _settings(job),
         "prologue": _prologue(options),
         "experiment": EXPERIMENT if job.text is not None else "",
-        "stage": (FILES / "stage.sh").read_text(encoding="utf-8") if options.stage else "",
         "launcher": "\n".join(launcher),
-        "unstage": UNSTAGE if options.stage else "",
     }
-    own = options.template
-    if own is not None and not Path(own).is_file():
-        raise InputError(f"job.template is '{own}'; there is no such file")
-    return _fill(Path(own) if own else FILES / "job.sbatch", blocks, options.login_shell)
+    template = (FILES / "job.sbatch").read_text(encoding="utf-8")
+    text = MARK.sub(lambda found: blocks[found[1]].rstrip(), template)
+    return re.sub(r"\n{3,}", "\n\n", text)
 
 
 def report_script(job: Job) -> str:
     """Return the script that makes the report of a sweep."""
     options = job.options
-    asked: Asked = [
-        ("--job-name", f"{job.name}-report"),
-        ("--chdir", str(Path.cwd())),
-        ("--output", _percent(f"{job.output}/job/slurm-%j.out")),
-        ("--ntasks", "1"),
-        *_given(options, ("mem", "mem_per_cpu")),
-        ("--time", str(REPORT_MINUTES)),
-        *_given(options, ("partition", "account", "qos", "constraint")),
+    asked = {"ntasks": 1, "time": REPORT_MINUTES} | _same_as_sbatch(options)
+    place = str(job.output)
+    words = [*_container(options), _python(options), "-m", "mpifed.report", place]
+    lines = [
+        "#!/bin/bash",
+        _directives(job, f"{job.name}-report", "%j", asked),
+        "umask 077",
+        'finish() { code=$1; echo "$2" >&2; exit "$code"; }',
+        _prologue(options),
+        f"exec {shlex.join([*words, '--output', f'{place}/report'])}",
     ]
-    once = ["srun", "--ntasks=1"] if options.pyxis else []
-    settings = [
-        _assign("python", _python(options)),
-        _array("container", once + options.container_words),
-        _assign("run_dir", str(job.output)),
-    ]
-    blocks = {
-        "directives": _directives(job, asked),
-        "settings": "\n".join(settings),
-        "prologue": _prologue(options),
-    }
-    return _fill(FILES / "report.sbatch", blocks, options.login_shell)
-
-
-def _fill(template: Path, blocks: dict[str, str], login_shell: bool) -> str:
-    def block(found: re.Match[str]) -> str:
-        name = found[1]
-        if name not in blocks:
-            raise InputError(f"{template} has the mark '#@ {name}'; {closest(name, blocks)}")
-        return blocks[name].rstrip()
-
-    try:
-        text = MARK.sub(block, template.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{template} cannot be read: {error}") from None
-    if login_shell:
-        text = text.replace("#!/bin/bash\n", "#!/bin/bash -l\n", 1)
-    return re.sub(r"\n{3,}", "\n\n", text)
+    return "\n".join(lines) + "\n"
 
 
 # Directives: what SLURM is asked for.
 
 
-def _resources(job: Job) -> Asked:
+def _asked(job: Job, tasks: Sequence[int]) -> str:
+    """Return the directives of a job."""
     options, layout = job.options, job.layout
-    asked: Asked = [
-        ("--job-name", job.name),
-        ("--chdir", str(Path.cwd())),
-        ("--output", _percent(f"{job.output}/job/slurm-{'%A_%a' if job.sweep else '%j'}.out")),
-        ("--open-mode", "append"),
-    ]
-    if layout.nodes is not None:
-        asked += [("--nodes", layout.nodes), ("--ntasks-per-node", str(layout.ranks_per_node))]
-    asked += [("--ntasks", str(layout.ranks)), ("--cpus-per-task", str(options.cpus_per_task))]
-    asked += _given(options, ("mem", "mem_per_cpu"))
-    if options.gpus_per_node:
-        kind = f"{options.gpu_type}:" if options.gpu_type else ""
-        asked.append(("--gres", f"gpu:{kind}{options.gpus_per_node}"))
-    if options.exclusive:
-        asked.append(("--exclusive", None))
-    asked.append(("--time", str(options.time)))
-    return asked + _given(options, ("partition", "account", "qos", "constraint"))
-
-
-def _given(options: JobOptions, names: Sequence[str]) -> Asked:
-    values = {name: getattr(options, name) for name in names}
-    return [
-        (f"--{name.replace('_', '-')}", str(value))
-        for name, value in values.items()
-        if value is not None
-    ]
-
-
-def _life(job: Job, tasks: Sequence[int]) -> Asked:
-    """Return how the job is warned, queued again, and split into tasks."""
-    options = job.options
-    asked: Asked = [
-        ("--signal", f"B:USR1@{options.warn_seconds}"),
-        ("--requeue" if options.max_restarts else "--no-requeue", None),
-    ]
+    asked = {
+        "open_mode": "append",
+        "nodes": layout.nodes,
+        "ntasks_per_node": layout.ranks_per_node,
+        "ntasks": layout.ranks,
+        "cpus_per_task": options.cpus_per_task,
+        "gres": f"gpu:{options.gpus_per_node}" if options.gpus_per_node else None,
+        "exclusive": options.exclusive,
+        "time": options.time,
+        **_same_as_sbatch(options),
+        "signal": f"B:USR1@{options.warn_seconds}",  # to the batch script, before the limit
+        "requeue" if options.max_restarts else "no_requeue": True,
+    }
     if job.sweep:
         limit = f"%{options.array_limit}" if options.array_limit else ""
-        asked.append(("--array", ",".join(map(str, tasks)) + limit))
-    return asked
+        asked["array"] = ",".join(map(str, tasks)) + limit
+    return _directives(job, job.name, "%A_%a" if job.sweep else "%j", asked)
 
 
-def _directives(job: Job, asked: Asked) -> str:
-    options = job.options
-    known = {name.removeprefix("--") for name, _ in _resources(job) + _life(job, [0])}
-    known |= {"mem", "mem-per-cpu", "gres", "nodes", "ntasks", "array"}
-    skipped = [name.lstrip("-").replace("_", "-") for name in options.skip_directives or ()]
-    for name in skipped:
-        if name not in known:
-            raise InputError(f"job.skip_directives has '{name}'; {closest(name, known)}")
-    lines = [
-        f"#SBATCH {name}" + (f"={_for_sbatch(value)}" if value is not None else "")
-        for name, value in asked
-        if name.removeprefix("--") not in skipped
-    ]
-    return "\n".join([*lines, *(f"#SBATCH {text}" for text in options.extra_directives or ())])
+def _same_as_sbatch(options: JobOptions) -> dict[str, Any]:
+    names = ("mem", "mem_per_cpu", "partition", "account", "qos", "constraint")
+    return {name: getattr(options, name) for name in names}
+
+
+def _directives(job: Job, name: str, number: str, asked: Mapping[str, Any]) -> str:
+    """Return options of sbatch as directives; True is an option without a value."""
+    # Only in the last part of the path are the patterns of SLURM patterns.
+    output = f"{job.output}/job/".replace("%", "%%") + f"slurm-{number}.out"
+    asked = {"job_name": name, "chdir": Path.cwd(), "output": output, **asked}
+    lines = list(job.options.extra_directives or ())  # of two, the last counts
+    for key, value in reversed(asked.items()):
+        if value is not None and value is not False:
+            given = "" if value is True else f"={_for_sbatch(str(value))}"
+            lines.insert(0, f"--{key.replace('_', '-')}{given}")
+    return "\n".join(f"#SBATCH {line}" for line in lines)
 
 
 def _for_sbatch(text: str) -> str:
@@ -175,12 +123,6 @@ def _for_sbatch(text: str) -> str:
         return text
     escaped = re.sub(r'(["\\])', r"\\\1", text)
     return f'"{escaped}"'
-
-
-def _percent(path: str) -> str:
-    """Return a path in which only the patterns of its last part are patterns of SLURM."""
-    folders, _, name = path.rpartition("/")
-    return f"{folders.replace('%', '%%')}/{name}"
 
 
 # What the rest of the script reads.
@@ -196,28 +138,19 @@ def _prologue(options: JobOptions) -> str:
 
 def _settings(job: Job) -> str:
     options = job.options
-    words = [str(word) for word in options.launcher_options or ()]
-    if options.gpu_mode == "per_task" and options.gpus_per_node:
-        words.insert(0, "--gpus-per-task=1")
-    if options.pyxis:
-        words = options.container_words + words
     lines = [
         _assign("python", _python(options)),
-        _array("container", [] if options.pyxis else options.container_words),
-        _array("launcher_options", words),
+        _array("container", _container(options)),
+        _array("launcher_options", map(str, options.launcher_options or ())),
         _assign("least_ranks", str(job.layout.ranks) if job.layout.elastic else ""),
         _assign("max_restarts", str(options.max_restarts)),
     ]
-    if options.launcher == "mpirun" or options.stage:
-        lines.append(_assign("mpirun", _mpirun(options)))
-    if _asks_for_mpi(options):
-        once = ["srun", "--mpi=none", "--ntasks=1", "--nodes=1", *options.container_words]
-        lines.append(_array("once", once if options.pyxis else []))
-    elif options.launcher == "srun":
+    if options.launcher == "mpirun":
+        beside = Path(_python(options)).with_name("mpirun")
+        found = str(beside) if beside.exists() else "mpirun"
+        lines.append(_assign("mpirun", options.mpirun or found))
+    elif not _asks_for_mpi(options):
         lines.append(_assign("mpi", options.mpi))
-    if options.stage:
-        lines.append(_assign("stage", str(Path(options.stage).absolute())))
-        lines.append(_assign("scratch", options.scratch))
     if job.text is not None:
         lines.append(_assign("experiment", job.text))
     if not job.sweep:
@@ -237,7 +170,7 @@ def _run_settings(job: Job, run: Planned) -> list[str]:
     return [
         _assign("run_dir", str(run.directory)),
         _array("words", words),
-        _array("stop_files", list(stops)),
+        _array("stop_files", stops),
     ]
 
 
@@ -249,20 +182,20 @@ def _python(options: JobOptions) -> str:
     return options.python or ("python3" if options.image is not None else sys.executable)
 
 
-def _mpirun(options: JobOptions) -> str:
-    """Return the mpirun beside the interpreter, else that of the PATH."""
-    beside = Path(_python(options)).parent / "mpirun"
-    return options.mpirun or (str(beside) if beside.exists() else "mpirun")
+def _container(options: JobOptions) -> list[str]:
+    """Return the words before the interpreter."""
+    if options.image is None:
+        return []
+    devices = ["--nv"] if options.gpus_per_node else []
+    more = map(str, options.container_options or ())
+    return [options.container, "exec", *devices, *more, options.image]
 
 
 def _assign(name: str, value: str) -> str:
     return f"{name}={shlex.quote(value)}"
 
 
-def _array(name: str, values: Sequence[str]) -> str:
-    # shlex leaves commas bare, which shellcheck takes for a slip
-    quoted = (
-        value if BARE.fullmatch(value) else "'" + value.replace("'", "'\"'\"'") + "'"
-        for value in values
-    )
+def _array(name: str, values: Iterable[str]) -> str:
+    # All in quotes: shellcheck takes a bare comma for a slip.
+    quoted = ("'" + value.replace("'", "'\"'\"'") + "'" for value in values)
     return f"{name}=({' '.join(quoted)})"

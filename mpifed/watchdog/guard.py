@@ -14,7 +14,6 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,6 @@ LAUNCHERS = (
 )
 
 # What else must be equal for ranks to be forked from one process, in ``/proc/self``.
-FILES = ("cgroup", "limits", "oom_score_adj")
 LINKS = ("root", "cwd", "ns/ipc", "ns/mnt", "ns/net", "ns/pid", "ns/user", "ns/uts")
 
 
@@ -113,9 +111,8 @@ def _name(launch: Launch) -> bytes:
         alike.append(stat_of(launch.process)[19])  # when it was started
     alike += [sys.executable, sys.orig_argv, sys.path]
     alike += [item for item in sorted(os.environ.items()) if not item[0].startswith(LAUNCHERS)]
-    for name in FILES:
-        with contextlib.suppress(OSError):
-            alike.append(Path("/proc/self", name).read_text(errors="replace"))
+    with contextlib.suppress(OSError):
+        alike.append(Path("/proc/self/cgroup").read_text(errors="replace"))
     alike += [os.readlink(f"/proc/self/{name}") for name in LINKS]
     alike.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
     return b"\0mpifed-" + hashlib.blake2b(repr(alike).encode(), digest_size=16).hexdigest().encode()
@@ -184,15 +181,9 @@ def _finish() -> None:
 
 def _flush_files() -> None:
     """Flush the files of Python that are still open; HDF5 flushes its own."""
-    # type(found), since a proxy's __class__ may import the object behind it.
     base: Any = io.IOBase.__base__
-    files: list[Any] = [found for found in gc.get_objects() if issubclass(type(found), base)]
-    kept = [stream.flush for stream in (*files, sys.stdout, sys.stderr) if stream is not None]
-    for flush in kept:
-        try:
-            flush()
-        except ValueError:
-            pass  # closed before
-        except Exception:
-            with contextlib.suppress(OSError, ValueError):
-                traceback.print_exc()
+    for found in gc.get_objects():
+        # type(found), since a proxy's __class__ may import the object behind it.
+        if issubclass(type(found), base):
+            with contextlib.suppress(Exception):  # as Python itself ignores it at the exit
+                found.flush()

@@ -3,96 +3,56 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 import mmap
-import struct
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from mpifed.watchdog.launcher import started_at
 
 # Seconds that a rank may take no step, unless the configuration says otherwise.
 STALL_LIMIT = 3600.0
 
-# Bytes of the page of a rank.
-PAGE = mmap.PAGESIZE
-
-_FIELDS = ("steps", "round", "waiting", "begun", "ending", "reported", "code")
-_NUMBER, _LIMIT = struct.Struct("=q"), struct.Struct("=d")
-_AT = {name: 8 * place for place, name in enumerate(_FIELDS)}
-_LIMIT_AT = 8 * len(_FIELDS)
-
-# Where texts begin and end, two bytes of length first.
-_TEXTS = {"clients": (128, 384), "leader": (384, 768), "failure": (768, 4096)}
+NUMBERS = ("steps", "round", "waiting", "begun", "ending", "reported", "code")
+TEXTS = {"clients": 256, "leader": 384, "failure": 3392}
 
 
-class Signs(NamedTuple):
+class Page(ctypes.Structure):
     """What a rank shows; ``reported`` once it has reported its failure, with its exit code."""
 
-    steps: int
-    round: int
-    waiting: int
-    begun: int
-    ending: int
-    reported: int
-    code: int
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in NUMBERS),
+        ("limit", ctypes.c_double),
+        *((name, ctypes.c_char * size) for name, size in TEXTS.items()),
+    )
 
-
-class Page:
-    """The page of one rank in the memory of its node."""
-
-    def __init__(self, memory: mmap.mmap, place: int = 0) -> None:
-        self._memory, self._at = memory, place * PAGE
-
-    def write(self, name: str, number: int) -> None:
-        """Set a number."""
-        _NUMBER.pack_into(self._memory, self._at + _AT[name], number)
-
-    def read(self) -> Signs:
-        """Return all numbers."""
-        return Signs(*(_NUMBER.unpack_from(self._memory, self._at + at)[0] for at in _AT.values()))
-
-    def set_limit(self, limit: float | None) -> None:
-        """Set the stall limit; None for no limit."""
-        value = math.inf if limit is None else limit
-        _LIMIT.pack_into(self._memory, self._at + _LIMIT_AT, value)
-
-    @property
-    def limit(self) -> float:
-        """The stall limit in seconds."""
-        return float(_LIMIT.unpack_from(self._memory, self._at + _LIMIT_AT)[0])
-
-    def write_text(self, name: str, text: str) -> None:
+    def set_text(self, name: str, text: str) -> None:
         """Set a text, cut to the room it has."""
-        begin, end = (self._at + at for at in _TEXTS[name])
-        data = text.encode(errors="replace")[: end - begin - 2]
-        self._memory[begin + 2 : begin + 2 + len(data)] = data
-        self._memory[begin : begin + 2] = len(data).to_bytes(2, "little")
+        setattr(self, name, text.encode(errors="replace")[: TEXTS[name]])
 
     def text(self, name: str) -> str:
         """Return a text; empty before it is set."""
-        begin = self._at + _TEXTS[name][0]
-        length = int.from_bytes(self._memory[begin : begin + 2], "little")
-        return bytes(self._memory[begin + 2 : begin + 2 + length]).decode(errors="ignore")
+        return str(getattr(self, name).decode(errors="ignore"))
 
 
-def new_pages(count: int) -> mmap.mmap:
-    """Allocate memory that a process shares with its later children."""
-    memory = mmap.mmap(-1, PAGE * count)
-    for page in (Page(memory, place) for place in range(count)):
-        page.write("round", -1)
-        page.set_limit(STALL_LIMIT)
-    return memory
+def new_pages(count: int) -> list[Page]:
+    """Allocate pages that a process shares with its later children."""
+    memory = mmap.mmap(-1, ctypes.sizeof(Page) * count)
+    pages = [Page.from_buffer(memory, ctypes.sizeof(Page) * place) for place in range(count)]
+    for page in pages:
+        page.round, page.limit = -1, STALL_LIMIT
+    return pages
 
 
 class _Own:
-    """The page of this process, if it has a supervisor."""
+    """The page of this process, which none but itself sees where it has no supervisor."""
 
-    page: Page | None = None
+    page = Page(round=-1)
+    watched = False
     began = -1.0
-    steps = 0
     hosted_clients = ""
 
 
@@ -106,32 +66,30 @@ class _ImportsAreSteps:
 
 def begin(page: Page, began: float = -1.0) -> None:
     """Show progress on this page from now on."""
-    _Own.page, _Own.began, _Own.steps = page, began, 0
+    _Own.page, _Own.began, _Own.watched = page, began, True
     if _ImportsAreSteps not in sys.meta_path:
         sys.meta_path.insert(0, _ImportsAreSteps)
 
 
 def watched() -> bool:
     """Whether this process has a supervisor."""
-    return _Own.page is not None
+    return _Own.watched
 
 
 def step() -> None:
     """Show that this rank has made progress."""
-    if _Own.page is not None:
-        _Own.steps += 1
-        _Own.page.write("steps", _Own.steps)
+    _Own.page.steps += 1
 
 
 def at_round(number: int) -> None:
     """Show that this rank has begun round ``number``."""
-    _write("round", number)
+    _Own.page.round = number
     step()
 
 
 def set_waiting(yes: bool) -> None:
     """Show whether this rank waits for messages of others."""
-    _write("waiting", yes)
+    _Own.page.waiting = yes
     step()
 
 
@@ -147,42 +105,34 @@ def waiting() -> Iterator[None]:
 
 def set_stall_limit(limit: float | None) -> None:
     """Set the seconds that this rank may take no step; None for no limit."""
-    if _Own.page is not None:
-        _Own.page.set_limit(limit)
+    _Own.page.limit = math.inf if limit is None else limit
 
 
 def leader() -> str:
     """Return where rank 0's supervisor listens, if this is rank 0 and it does."""
-    return _Own.page.text("leader") if _Own.page is not None else ""
+    return _Own.page.text("leader")
 
 
 def mpi_has_begun(leader: str) -> None:
     """Show that MPI has begun, and where rank 0's supervisor listens."""
-    if _Own.page is not None:
-        _Own.page.write_text("leader", leader)
-    _write("begun", True)
+    _Own.page.set_text("leader", leader)
+    _Own.page.begun = True
 
 
 def set_failure(message: str) -> None:
     """Have the supervisor report a failure before MPI has begun, unless rank 0 does."""
-    if _Own.page is not None:
-        _Own.page.write_text("failure", message)
+    _Own.page.set_text("failure", message)
 
 
 def failure_reported(code: int) -> None:
     """Show that this rank has reported its failure and ends the job with this exit code."""
-    _write("code", code)
-    _write("reported", True)
+    _Own.page.code = code
+    _Own.page.reported = True
 
 
 def announce_orderly_end() -> None:
     """Show that this rank now ends in order, which needs no report."""
-    _write("ending", True)
-
-
-def _write(name: str, number: int) -> None:
-    if _Own.page is not None:
-        _Own.page.write(name, number)
+    _Own.page.ending = True
 
 
 def since_start() -> float:
@@ -209,8 +159,7 @@ def set_hosted_clients(clients: Sequence[int]) -> None:
     """Remember which clients this rank hosts, for reports of its failure."""
     place = describe_clients(clients)
     _Own.hosted_clients = f" ({place})"
-    if _Own.page is not None:
-        _Own.page.write_text("clients", place)
+    _Own.page.set_text("clients", place)
 
 
 def hosted_clients() -> str:

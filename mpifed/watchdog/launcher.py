@@ -7,13 +7,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import re
 import signal
 import socket
 import struct
 import sys
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, InputError
 
@@ -48,7 +47,11 @@ class Launch(NamedTuple):
     here: int | None
     job: str
     process: int
-    together: int = 1
+
+    @property
+    def together(self) -> int:
+        """How many ranks may be on this host: all, where the launcher does not say."""
+        return self.here or self.size
 
     @property
     def on_one_host(self) -> bool:
@@ -83,17 +86,7 @@ def launched() -> Launch | None:
         job = f"pmi {process}"
     elif job is None and "SLURM_STEP_ID" in os.environ:
         job = f"step {os.environ.get('SLURM_JOB_ID')}.{os.environ['SLURM_STEP_ID']}"
-    supervisor, together = process or os.getppid(), here or _tasks_of_node() or 1
-    return Launch(rank, size, here, job or f"parent {os.getppid()}", supervisor, together)
-
-
-def _tasks_of_node() -> int | None:
-    """How many tasks of a SLURM step are on this node, where SLURM says so."""
-    node, counts = _number(("SLURM_NODEID",)), os.environ.get("SLURM_STEP_TASKS_PER_NODE", "")
-    for tasks, times in re.findall(r"(\d{1,9})(?:\(x(\d{1,9})\))?(?:,|$)", counts, re.ASCII):
-        if node is not None and (node := node - int(times or 1)) < 0:
-            return int(tasks)
-    return None
+    return Launch(rank, size, here, job or f"parent {os.getppid()}", process or os.getppid())
 
 
 def _number(names: tuple[str, ...]) -> int | None:
@@ -107,17 +100,22 @@ def _pmi_process() -> int | None:
     if number is None or sys.platform != "linux":
         return None
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
-        form = struct.Struct("3i")
-        made = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, form.size)
-        return form.unpack(made)[0] or None  # zero: from another space of process numbers
+        return peer_of(connection)[0] or None  # zero: from another space of process numbers
     return None
 
 
-def watch_process(process: int) -> int | None:
-    """Open a file descriptor that becomes readable when a process ends."""
+def peer_of(connection: socket.socket) -> tuple[int, ...]:
+    """Return the process and the user at the other end of a connection on this host."""
+    form = struct.Struct("3i")
+    made = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, form.size)
+    return form.unpack(made)[:2]
+
+
+def watch_process(process: int) -> Any:
+    """Open a file that becomes readable when a process ends; None where the system has none."""
     if hasattr(os, "pidfd_open"):
         with contextlib.suppress(OSError):
-            return os.pidfd_open(process)
+            return os.fdopen(os.pidfd_open(process), "rb", buffering=0)
     return None
 
 

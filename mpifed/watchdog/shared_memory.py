@@ -12,9 +12,6 @@ PLACE = "/dev/shm/"
 # How the files of MPICH and of Open MPI begin.
 NAMES = ("mpich_shm_", "mpich_shar_tmp", "sm_segment.")
 
-# What reading of a process raises where it has ended or is another user's.
-UNSEEN = (PermissionError, FileNotFoundError, ProcessLookupError)
-
 # Seconds after which every rank of a job has opened the files of its node.
 SETTLED = 60.0
 
@@ -28,18 +25,14 @@ def room() -> int:
     return about.f_bavail * about.f_frsize
 
 
-def segments_of(process: int) -> tuple[str, ...]:
-    """List the files of shared memory that a process has mapped."""
+def segments_of(process: int | str) -> set[str]:
+    """Return the files of shared memory that a process of this user has mapped, if it lives."""
     try:
-        return _mapped(process)
-    except OSError:
-        return ()
-
-
-def _mapped(process: int) -> tuple[str, ...]:
-    maps = Path(f"/proc/{process}/maps").read_text(encoding="utf-8", errors="replace")
+        maps = Path(f"/proc/{process}/maps").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return set()
     paths = {line.split(maxsplit=5)[-1] for line in maps.splitlines() if PLACE in line}
-    return tuple(sorted(path for path in paths if _is_segment(path)))
+    return set(filter(_is_segment, paths))
 
 
 def _is_segment(path: str) -> bool:
@@ -53,30 +46,16 @@ def remove_segments(paths: Iterable[str]) -> None:
             os.unlink(path)
 
 
-def remove_abandoned(now: float | None = None) -> None:
+def remove_abandoned() -> None:
     """Remove files of this user that no process uses: their job was killed with all its guards."""
-    latest = (time.time() if now is None else now) - SETTLED
-    # Nothing is removed where this process may not look, or may open no more files.
+    latest = time.time() - SETTLED
+    left = set()
+    # Nothing is removed where, say, this process may open no more files.
     with contextlib.suppress(OSError):
-        left = {path for path in map(PLACE.__add__, os.listdir(PLACE)) if _is_segment(path)}
-        left = {path for path in left if _is_older(path, latest)}
+        for path in filter(_is_segment, map(PLACE.__add__, os.listdir(PLACE))):
+            about = os.stat(path)
+            if about.st_uid == os.getuid() and about.st_mtime < latest:
+                left.add(path)
         if left:
-            remove_segments(left - set(_in_use()))
-
-
-def _is_older(path: str, latest: float) -> bool:
-    with contextlib.suppress(OSError):
-        about = os.stat(path)
-        return about.st_uid == os.getuid() and about.st_mtime < latest
-    return False
-
-
-def _in_use() -> Iterable[str]:
-    """Yield the files that any process has opened or mapped."""
-    for process in filter(str.isdecimal, os.listdir("/proc")):
-        with contextlib.suppress(*UNSEEN):
-            for file in os.listdir(f"/proc/{process}/fd"):
-                with contextlib.suppress(*UNSEEN):
-                    yield os.readlink(f"/proc/{process}/fd/{file}")
-        with contextlib.suppress(*UNSEEN):
-            yield from _mapped(int(process))
+            processes = filter(str.isdecimal, os.listdir("/proc"))
+            remove_segments(left.difference(*map(segments_of, processes)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gc
 import json
 import os
@@ -11,7 +10,6 @@ import resource
 import selectors
 import signal
 import socket
-import struct
 import sys
 import threading
 import time
@@ -21,7 +19,7 @@ from typing import Any
 
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, complain
 from mpifed.watchdog import heartbeat
-from mpifed.watchdog.heartbeat import Page, Signs
+from mpifed.watchdog.heartbeat import Page
 from mpifed.watchdog.hosts import Host, Hosts
 from mpifed.watchdog.launcher import (
     END_JOB,
@@ -29,12 +27,14 @@ from mpifed.watchdog.launcher import (
     die_with_parent,
     hold_signals,
     name_process,
+    peer_of,
     watch_process,
 )
 from mpifed.watchdog.shared_memory import remove_abandoned, remove_segments, segments_of
 
-# Seconds between two looks at the ranks. Their ends are noticed at once.
-TICK = 0.2
+# Seconds between two looks at the ranks, and that count as passed at most: a supervisor that was
+# itself stopped has seen nothing meanwhile.
+TICK, LONGEST_TICK = 0.1, 0.4
 
 # Seconds that a rank may be stopped (SIGSTOP) while its supervisor is not.
 STOPPED = 5.0
@@ -64,8 +64,6 @@ LONGEST, DESCRIPTORS = 1 << 20, 4
 # What is said of a rank whose process was killed that the launcher had started.
 KILLED = "the process was killed"
 
-_CREDENTIALS = struct.Struct("3i")
-
 
 @dataclass
 class _Rank:
@@ -84,18 +82,18 @@ class _Rank:
     stopped_for = still_for = 0.0
     seen: tuple[int, ...] = ()
 
-    def fault(self, signs: Signs, limit: float, passed: float) -> str | None:
+    def fault(self, page: Page, passed: float) -> str | None:
         """Add the time that has passed; return what is wrong if nothing moves for too long."""
         self.stopped_for = self.stopped_for + passed if self.stopped else 0.0
         if self.stopped_for > STOPPED:
             return f"the process has been stopped for {STOPPED:.0f} s"
-        seen = (signs.steps, signs.waiting, signs.ending)
+        seen = (page.steps, page.waiting, page.ending)
         self.still_for = self.still_for + passed if seen == self.seen else passed
         self.seen = seen
-        limit = max(limit, ENDING) if signs.ending else limit
-        if signs.waiting and self.still_for > limit + WAITING:
+        limit = max(page.limit, ENDING) if page.ending else page.limit
+        if page.waiting and self.still_for > limit + WAITING:
             return f"no other rank answered for {self.still_for:.0f} s"
-        if not signs.waiting and self.still_for > limit:
+        if not page.waiting and self.still_for > limit:
             return f"no step forward for {self.still_for:.0f} s (stall_limit)"
         return None
 
@@ -105,10 +103,16 @@ class _Fault:
     """What is reported unless a better explanation comes before its time."""
 
     due: float
-    rank: int
+    host: Host
     what: str
-    code: int = EXIT_FAILED
-    host: Host | None = None
+    code: int
+
+
+def _import(preload: Callable[[], object] | None) -> None:
+    """Import for all ranks; what fails is raised again in each of them."""
+    with contextlib.suppress(BaseException):
+        if preload is not None:
+            preload()
 
 
 def supervise(
@@ -116,13 +120,12 @@ def supervise(
 ) -> None:
     """Supervise the ranks of this node; returns in ranks alone."""
     try:
-        supervisor = Supervisor(launch, listening)
-        is_rank = supervisor.serve(preload)
+        if Supervisor(launch, listening).serve(preload):
+            return
     except BaseException as error:
         complain("mpifed", f"the supervisor of the ranks on {socket.gethostname()}: {error!r}")
         os._exit(EXIT_FAILED)
-    if not is_rank:
-        os._exit(0)
+    os._exit(0)
 
 
 class Supervisor:
@@ -142,7 +145,7 @@ class Supervisor:
     def serve(self, preload: Callable[[], object] | None) -> bool:
         """Fork and watch ranks until all have ended; returns True in a rank."""
         self._prepare()
-        importing = threading.Thread(target=_call, args=(preload,), daemon=True)
+        importing = threading.Thread(target=_import, args=(preload,), daemon=True)
         importing.start()
         supervisor, last, idle = os.getpid(), time.monotonic(), 0.0
         while not self.ended:
@@ -163,8 +166,7 @@ class Supervisor:
                             os.close(number)
                         self._deliver(rank)
             now = time.monotonic()
-            # A supervisor that was itself stopped has seen nothing meanwhile.
-            passed, last = min(now - last, 2 * TICK), now
+            passed, last = min(now - last, LONGEST_TICK), now
             self._reap()
             self._look(passed)
             self._report_what_is_due()
@@ -182,18 +184,12 @@ class Supervisor:
         if "PMI_FD" in os.environ:
             os.close(int(os.environ["PMI_FD"]))
         resource.setrlimit(resource.RLIMIT_NOFILE, (self._limits[1], self._limits[1]))
-        heartbeat.begin(Page(self.pages))  # imports are steps of the first rank
-        reading, writing = socket.socketpair()
-        for made in (reading, writing, self.listening):
-            made.setblocking(False)
-        self._wake = (reading, writing)
-        signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        self._register(reading, lambda wake: wake.recv(1 << 12))
+        heartbeat.begin(self.pages[0])  # imports are steps of the first rank
+        self.listening.setblocking(False)
         self._register(self.listening, lambda listening: self._admit())
-        self._launcher = watch_process(self.launch.process)
-        if self._launcher is not None:
-            self._register(self._launcher, self._launcher_ended)
+        launcher = watch_process(self.launch.process)
+        if launcher is not None:
+            self._register(launcher, self._launcher_ended)
         remove_abandoned()
 
     def _register(self, what: Any, handle: Callable[[Any], object]) -> None:
@@ -204,8 +200,7 @@ class Supervisor:
     def _admit(self) -> None:
         with contextlib.suppress(OSError):
             connection, _ = self.listening.accept()
-            made = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            if _CREDENTIALS.unpack(made)[1] != os.getuid():
+            if peer_of(connection)[1] != os.getuid():
                 connection.close()
                 return
             connection.setblocking(False)
@@ -222,9 +217,9 @@ class Supervisor:
             if place == self.launch.together or about["rank"] in self.ranks:
                 self._forget(connection)
                 return
-            rank = _Rank(about["rank"], Page(self.pages, place), about, list(descriptors))
+            rank = _Rank(about["rank"], self.pages[place], about, list(descriptors))
             if rank.number == 0:
-                rank.page.write_text("leader", self.hosts.listen(self._register))
+                rank.page.set_text("leader", self.hosts.listen(self._register))
             self.connections[connection] = self.ranks[rank.number] = rank
         elif data and rank is not None:
             rank.signals.append(data[0])
@@ -254,7 +249,7 @@ class Supervisor:
                     connection.send(data)
                 self._forget(connection)
 
-    def _launcher_ended(self, launcher: int) -> None:
+    def _launcher_ended(self, launcher: Any) -> None:
         self._selector.unregister(launcher)
         what = "the launcher has ended before its ranks"
         self._suspect(BY_LAUNCHER, min(self.ranks, default=self.launch.rank), what)
@@ -264,18 +259,14 @@ class Supervisor:
     def _become(self, rank: _Rank, supervisor: int) -> None:
         """Make this process, which was just forked, the rank."""
         die_with_parent(supervisor)
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for one in self.ranks.values():
             if one.process is None and one is not rank:
                 for number in one.descriptors:
                     os.close(number)
+        for key in list(self._selector.get_map().values()):
+            key.fileobj.close()
         self._selector.close()
-        for opened in (*self._wake, *self.connections, self.listening):
-            opened.close()
         self.hosts.close()
-        if self._launcher is not None:
-            os.close(self._launcher)
         sys.stdout.flush()
         for stream, number in enumerate(rank.descriptors[:3]):
             os.dup2(number, stream, inheritable=True)
@@ -308,20 +299,20 @@ class Supervisor:
 
     def _note_end(self, rank: _Rank, code: int) -> None:
         rank.code = code
-        signs = rank.page.read()
+        page = rank.page
         if rank.killed:
             return
-        if signs.reported:
-            self._end(signs.code)
+        if page.reported:
+            self._end(page.code)
         elif code < 0:
             how = f"the process was killed by {signal.Signals(-code).name}"
             how += " (out of memory?)" if code == -signal.SIGKILL else ""
             self._suspect(BY_SIGNAL, rank.number, how)
-        elif not signs.ending:
+        elif not page.ending:
             self._suspect(BY_CODE, rank.number, f"the process left with code {code}")
-        elif signs.begun and code == EXIT_FAILED:
+        elif page.begun and code == EXIT_FAILED:
             self._end(code)
-        elif signs.begun or not code or (code == EXIT_BAD_INPUT and not self._all_are_here):
+        elif page.begun or not code or (code == EXIT_BAD_INPUT and not self._all_are_here):
             self._answer(rank, bytes([code]))
         elif rank.number == 0:  # it has reported that
             self._end(code)
@@ -331,7 +322,7 @@ class Supervisor:
 
     @property
     def _begun(self) -> bool:
-        return any(rank.page.read().begun for rank in self.ranks.values())
+        return any(rank.page.begun for rank in self.ranks.values())
 
     @property
     def _all_are_here(self) -> bool:
@@ -343,33 +334,35 @@ class Supervisor:
         for rank in running:
             # Imports before it is forked are steps of the first.
             page = rank.page if rank.process else next(iter(self.ranks.values())).page
-            signs = page.read()
-            if signs.reported:
+            if page.reported:
                 self.hosts.end()
                 if not any(fault.what == "" for fault in self.faults):
-                    self._suspect(ABORTING, rank.number, "", signs.code)
-            elif (what := rank.fault(signs, page.limit, passed)) is not None:
+                    self._suspect(ABORTING, rank.number, "", page.code)
+            elif (what := rank.fault(page, passed)) is not None:
                 self._suspect(BY_SIGNAL, rank.number, what)
         if running and not self._all_are_here:
-            self.hosts.look(self._as_host(running[0]), running[0].page.text("leader"), passed)
+            self.hosts.look(
+                self._as_host(running[0].number), running[0].page.text("leader"), passed
+            )
             if self.hosts.ended:
                 self._end(EXIT_FAILED)
             for host in self.hosts.lost():
                 what = f"nothing was heard of this host for {host.silent:.0f} s"
-                self._suspect(BY_SIGNAL, host.rank, what, host=host)
+                self._suspect(BY_SIGNAL, host, what)
 
-    def _as_host(self, rank: _Rank) -> Host:
-        """Describe this host by one of its ranks."""
-        return Host(
-            rank.number, socket.gethostname(), rank.page.text("clients"), rank.page.read().round
-        )
+    def _as_host(self, number: int) -> Host:
+        """Describe this host by one of its ranks, which may not have come yet."""
+        rank = self.ranks.get(number)
+        clients, round = (rank.page.text("clients"), rank.page.round) if rank else ("", -1)
+        return Host(number, socket.gethostname(), clients, round)
 
     # Ends.
 
     def _suspect(
-        self, patience: float, rank: int, what: str, code: int = EXIT_FAILED, **more: Host
+        self, patience: float, who: int | Host, what: str, code: int = EXIT_FAILED
     ) -> None:
-        self.faults.append(_Fault(time.monotonic() + patience, rank, what, code, **more))
+        host = self._as_host(who) if isinstance(who, int) else who
+        self.faults.append(_Fault(time.monotonic() + patience, host, what, code))
 
     def _report_what_is_due(self) -> None:
         if not self.faults or self.ended:
@@ -377,26 +370,21 @@ class Supervisor:
         fault = min(self.faults, key=lambda fault: fault.due)
         if time.monotonic() < fault.due:
             return
-        reported = [signs for rank in self.ranks.values() if (signs := rank.page.read()).reported]
+        reported = [rank.page for rank in self.ranks.values() if rank.page.reported]
         if reported or not fault.what:
             self._end(reported[0].code if reported else fault.code)
             return
+        host = fault.host
         if fault.what == KILLED and self.launch.on_one_host and not self._begun:
             # The launcher has killed the others, perhaps because of one that has not come here.
             absent = {*range(self.launch.size)} - {*self.ranks}
-            fault = dataclasses.replace(fault, rank=min(absent, default=fault.rank))
-        host = fault.host or self._host_of(fault.rank)
-        round = max([host.round, *(one.page.read().round for one in self.ranks.values())])
+            host = self._as_host(min(absent, default=host.rank))
+        round = max([host.round, *(one.page.round for one in self.ranks.values())])
         when = f"round {round}" if round >= 0 else "before the first round"
         clients = f" ({host.clients})" if host.clients else ""
         with contextlib.suppress(OSError):  # whoever read it may have gone with the launcher
-            complain("mpifed", f"rank {fault.rank} on {host.name}{clients}: {when}: {fault.what}")
+            complain("mpifed", f"rank {host.rank} on {host.name}{clients}: {when}: {fault.what}")
         self._end(fault.code)
-
-    def _host_of(self, rank: int) -> Host:
-        if rank in self.ranks:
-            return self._as_host(self.ranks[rank])
-        return Host(rank, socket.gethostname(), "", -1)
 
     def _kill(self, rank: _Rank) -> None:
         rank.killed = True
@@ -422,10 +410,3 @@ class Supervisor:
                 break
         for rank in self.ranks.values():
             self._answer(rank, bytes([code]) if self._begun or self._all_are_here else END_JOB)
-
-
-def _call(preload: Callable[[], object] | None) -> None:
-    """Import for all ranks; what fails is raised again in each of them."""
-    if preload is not None:
-        with contextlib.suppress(BaseException):
-            preload()

@@ -35,24 +35,16 @@ WRONG_WORDS = {
         ["no-such"],
         "'synthetic-fedem' and 'no-such'; name one",
     ),
-    "two experiments": (["digits-fedem"], "Two experiments are named"),
     "unknown key": (["round=3"], "Unknown configuration key 'round'; did you mean 'rounds'?"),
-    "unknown section option": (["local.learning_rate=3"], "Unknown option 'local.learning_rate'; "),
     "unknown algorithm": (["algorithm=fedeem"], "did you mean 'fedem'?"),
     "unknown device": (["device=tpu"], "device is 'tpu'; "),
     "topology under a server": (
         ["exchange.topology=ring"],
         "Unknown option 'exchange.topology'; set exchange=gossip, which has it; allowed: ",
     ),
-    "option of another component": (
-        ["algorithm.n_components=2", "algorithm.name=fedavg"],
-        "Unknown option 'algorithm.n_components'; ",
-    ),
     "text for a number": (["rounds=many"], "rounds is 'many'; it must be a whole number"),
     "negative rounds": (["rounds=-1"], "rounds is -1; it must be a whole number, at least 1"),
     "more threads than can start": (["threads=1000000"], "threads is 1000000"),
-    "negative rate": (["local.lr=-0.1"], "local.lr is -0.1; it must be a number, above 0"),
-    "not a number": (["local.lr=.nan"], "local.lr is nan"),
     "nobody takes part": (["participation=0"], "participation is 0; it must be a number, above 0"),
     "bernoulli without p": (["participation=bernoulli"], "participation.p is missing"),
     "no validation samples": (
@@ -61,11 +53,7 @@ WRONG_WORDS = {
     ),
     "two kinds of validation samples": (
         ["evaluation.validation_split=true", "evaluation.validation_fraction=0.2"],
-        "evaluation.validation_fraction is 0.2; at most one of them may be set",
-    ),
-    "per client under a server": (
-        ["algorithm.component_init=per_client"],
-        "algorithm.component_init is 'per_client'",
+        "validation_fraction is 0.2, but evaluation.validation_split is True, which",
     ),
     "unseen with local": (
         ["algorithm=local", "evaluation.unseen_fraction=0.5"],
@@ -83,11 +71,6 @@ WRONG_WORDS = {
     "value that is no YAML": (["rounds=[1"], "'[1' is not a valid YAML value"),
     "value that runs code": (["rounds=!!python/object/apply:os.getcwd []"], "not a valid YAML"),
     "module missing": (["algorithm=no_such_module:x"], "there is no module 'no_such_module'"),
-    "object of another kind": (["algorithm=builtins:dict"], "is not derived from mpifed"),
-    "unknown option of a user's own": (
-        ["algorithm=user_components:Fails", "algorithm.why=so"],
-        "Unknown option 'algorithm.why'; ",
-    ),
     "other ranks": (["--expect-ranks", "77"], "--expect-ranks says 77, but MPI started"),
     "unknown list": (["--list", "algoritms"], "did you mean 'algorithms'?"),
     "resume from nowhere": (["--resume", "no/such/file.h5"], "there is no such file"),
@@ -338,20 +321,15 @@ def test_checkpoints_that_cannot_be_gone_on_from(tmp_path, capfd):
     future = whole.replace(b"mpifed checkpoint 1\n", b"mpifed checkpoint 9\n", 1)
     for content, expected in (
         (whole[:-1], "is damaged"),
-        (whole[:100], "is damaged"),
         (whole + b"\0", "is damaged"),
         (flipped, "is damaged"),
         (future, "has checkpoint format 9; this mpifed reads 1"),
-        (b"", "is not an mpifed checkpoint"),
         (b"mpifed", "is not an mpifed checkpoint"),
         (whole[512:], "is not an mpifed checkpoint"),
     ):
         wrong.write_bytes(content)
         words = [*TINY, "--resume", wrong, "--output", target]
         refused(call(words, capfd), expected, target)
-    with h5py.File(wrong, "w") as file:
-        file["x"] = 3
-    refused(call([*TINY, "--resume", wrong, "--output", target], capfd), "is not an mpifed", target)
     (tmp_path / "empty").mkdir()
     words = ["--resume", tmp_path / "empty", "--output", target]
     refused(call(words, capfd), "the directory holds no intact checkpoint", target)
@@ -416,6 +394,7 @@ def test_a_disk_that_gets_full(size, left, tmp_path, capfd):
     [
         "negative rounds",
         "graph that never connects",
+        "module missing",
         "other ranks",
         "resume from nowhere",
         "unknown list",

@@ -181,14 +181,6 @@ def test_every_flipped_bit_is_recognised(written, tmp_path, data):
         checkpoint.read_meta(flipped)
 
 
-def test_every_bit_of_the_seal_counts(written, tmp_path):
-    whole, flipped = written.read_bytes(), tmp_path / "round-000003.h5"
-    for place in range(512):
-        flipped.write_bytes(whole[:place] + bytes([whole[place] ^ 128]) + whole[place + 1 :])
-        with pytest.raises(Damaged):
-            seal.verify(flipped)
-
-
 def test_a_state_of_another_form_is_not_read(written):
     rows = torch.zeros(3, 4)
     empty = Inner(torch.zeros(3, 0, dtype=torch.int64), torch.zeros(3, 0, dtype=torch.int64))

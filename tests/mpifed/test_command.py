@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import re
@@ -138,32 +137,16 @@ def test_a_mapping_without_a_name_sets_options_of_what_is_there():
             ["exchange={name: gossip, topology: {name: erdos_renyi, p: 0.25}}"],
             ["exchange=gossip", "exchange.topology={p: 0.25}"],
         ),
+        (
+            ["exchange=gossip", "exchange.topology=torus:rows=4,cols=5"],
+            ["exchange=gossip", "exchange.topology={name: torus, rows: 4, cols: 5}"],
+        ),
     ):
         one, other = (
             to_mapping(resolve(apply_overrides(digits, parse_overrides(words))))
             for words in (whole, dotted)
         )
         assert one == other
-
-
-@pytest.mark.parametrize(
-    ("text", "mapping"),
-    [
-        ("topology=torus:rows=4,cols=5", "topology={name: torus, rows: 4, cols: 5}"),
-        ("schedule=matcha:budget=0.25", "schedule={name: matcha, budget: 0.25}"),
-    ],
-)
-def test_graphs_are_written_as_for_the_topologies_command(text, mapping):
-    written = read_experiment("digits-fedem")
-    one, other = (
-        to_mapping(
-            resolve(
-                apply_overrides(written, parse_overrides(["exchange=gossip", f"exchange.{word}"]))
-            )
-        )
-        for word in (text, mapping)
-    )
-    assert one == other
 
 
 @pytest.mark.parametrize(
@@ -205,23 +188,6 @@ def test_a_data_file_can_be_named_in_short(tmp_path, capfd):
         resolved(f"data.path={file}", "data.seed=5")
 
 
-@pytest.mark.parametrize(
-    ("file", "name"),
-    [
-        ("own.csv.xz", "csv"),
-        ("own.hdf5", "federated"),
-    ],
-)
-def test_the_ending_of_a_file_names_its_reader(file, name):
-    expected = resolved(f"data.name={name}", f"data.path={file}")["data"]
-    assert expected["name"] == name and expected["path"] == file
-    assert resolved(f"data={file}")["data"] == expected
-    assert resolved("data=digits", f"data.path={file}")["data"] == expected
-    if name != "federated":
-        labelled = resolved(f"data={file}", "data.label=risk")["data"]
-        assert labelled == {**expected, "label": "risk"}
-
-
 @pytest.mark.parametrize("name", experiment_names())
 def test_the_resolved_configuration_resolves_to_itself(name):
     configuration = resolve(read_experiment(name))
@@ -261,9 +227,6 @@ def test_a_user_may_plug_in_a_component(tmp_path, capfd, monkeypatch):
     assert call([*words, own, "algorithm=user_components:Fails"], capfd).code == 0
     assert call([*words, shipped, "algorithm=fedavg"], capfd).code == 0
     assert rows(own) == rows(shipped)
-
-
-# What a finished run leaves.
 
 
 # From Python.
@@ -312,9 +275,6 @@ def test_the_function_is_there_whatever_was_imported():
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-# Without MPI, and with more ranks than there is a need for.
-
-
 # Base classes of components: what a user's own class must be.
 
 
@@ -327,23 +287,16 @@ def number(data):
     return 3
 
 
-def incomplete(data):
-    """A class that is not derived from Model, though it has its methods."""
-    return dataclasses.make_dataclass("Own", [("n_parameters", int)])(2)
-
-
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ("number", "gives a int, but"),
-        ("incomplete", "gives a Own, but"),
+        (f"{__name__}:number", "gives a int, but"),
         ("mpifed.models.base:none", "gives a NoModel, but algorithm 'fedavg' needs a Model"),
     ],
 )
 def test_a_model_must_be_one_that_the_algorithm_trains(model, words):
-    name = model if ":" in model else f"{__name__}:{model}"
     with pytest.raises(InputError, match=words):
-        run_of(model=name, algorithm="fedavg")
+        run_of(model=model, algorithm="fedavg")
 
 
 def module(data):

@@ -90,10 +90,6 @@ def same_run(one: Path, other: Path) -> None:
             "(clients 2 to 3): algorithm 'user_components:Fails', round 3: ValueError: ",
         ),
         ("diverge:1:3", "round 3: client 3 has a value in its update that is not finite"),
-        pytest.param(
-            *("vanish:1:3", "(clients 2 to 3): round 3: the process left with code 0"),
-            marks=pytest.mark.slow,
-        ),
     ],
 )
 def test_a_failing_rank_ends_the_job_and_is_named(fail, expected, tmp_path, capfd):
@@ -113,9 +109,8 @@ def test_a_failing_rank_ends_the_job_and_is_named(fail, expected, tmp_path, capf
         assert summary_of(target)["status"] == "diverged"
     else:
         assert not (target / "summary.json").exists()
-    # The checkpoint that was being written was given the time, unless the process was gone.
-    if "vanish" not in fail:
-        assert checkpoints(target) == ["round-000002.h5"]
+    # The checkpoint that was being written was given the time.
+    assert checkpoints(target) == ["round-000002.h5"]
     # On another number of ranks, and without the failure, the run goes on.
     whole = tmp_path / "whole"
     assert call([*OURS, "--resume", "--output", target], capfd).code == 0
@@ -261,15 +256,12 @@ def trained(words, horizon: int) -> str:
 )
 def test_more_rounds_keep_the_horizon_of_schedules_unless_told_otherwise(schedule, tmp_path, capfd):
     words = [*TINY, f"local.lr_schedule={schedule}"]
-    kept, again, changed = (tmp_path / name for name in ("kept", "again", "changed"))
+    kept, changed = tmp_path / "kept", tmp_path / "changed"
     for target in (kept, changed):
         assert call([*words, "--quiet", "--output", target], capfd).code == 0
     more = [*words, "rounds=7"]
     assert call(["rounds=7", "--quiet", "--resume", "--output", kept], capfd).code == 0
     assert summary_of(kept)["state_digest"] == trained(more, 4)
-    # What stands in config.yaml is enough to repeat the whole.
-    assert call([kept / "config.yaml", "--quiet", "--output", again], capfd).code == 0
-    same_run(kept, again)
     # A later resume keeps it too; one that is told otherwise does not, and only that one.
     assert call([*words, "rounds=8", "--quiet", "--resume", "--output", kept], capfd).code == 0
     assert summary_of(kept)["state_digest"] == trained([*words, "rounds=8"], 4)

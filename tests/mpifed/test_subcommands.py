@@ -25,25 +25,6 @@ def test_without_arguments_the_subcommands_are_listed(capfd):
     assert all(len(line) == 2 for line in lines)
     assert main(["--help"]) == 0
     assert capfd.readouterr().out == listed.out
-    done = subprocess.run(
-        [sys.executable, "-m", "mpifed"], capture_output=True, text=True, timeout=60
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[1:-1] == listed.out.splitlines()[1:-1]
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("started", ["/somewhere/bin/mpifed", "/there/mpifed/__main__.py"])
-def test_each_calls_itself_what_was_typed(name, started, capfd, monkeypatch):
-    monkeypatch.setattr(sys, "argv", [started, name])
-    monkeypatch.delenv("PMI_RANK", raising=False)
-    with pytest.raises(SystemExit) as ended:
-        main([name, "--help"])
-    assert ended.value.code == 0
-    typed = "mpifed" if started.endswith("bin/mpifed") else "python -m mpifed"
-    if (name, typed) == ("topologies", "python -m mpifed"):
-        typed = "python -m"  # of the package beside mpifed
-    assert capfd.readouterr().out.startswith(f"usage: {typed} {name} ")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import mmap
 import os
 import signal
 import socket
@@ -34,7 +35,7 @@ from commands import (
 
 from mpifed.mpi.communicator import spare_memory
 from mpifed.watchdog import heartbeat
-from mpifed.watchdog.heartbeat import STALL_LIMIT, Page, Signs, describe_clients, new_pages
+from mpifed.watchdog.heartbeat import STALL_LIMIT, Page, new_pages
 from mpifed.watchdog.hosts import LATER, SILENCE, Host, Hosts
 from mpifed.watchdog.launcher import Launch, launched
 from mpifed.watchdog.shared_memory import (
@@ -218,59 +219,45 @@ def test_jobs_of_one_launcher_at_the_same_time_do_not_meet(tmp_path):
 
 
 def test_a_page_shows_what_a_rank_does(monkeypatch):
-    memory = new_pages(2)
-    page, other = Page(memory, 1), Page(memory, 0)
-    assert page.read() == Signs(0, -1, 0, 0, 0, 0, 0)
-    assert page.limit == STALL_LIMIT
+    other, page = new_pages(2)
+    assert (page.steps, page.round, page.limit) == (0, -1, STALL_LIMIT)
     monkeypatch.setattr(heartbeat._Own, "page", None)
+    monkeypatch.setattr(heartbeat._Own, "watched", False)
     heartbeat.begin(page)
     sys.meta_path.remove(heartbeat._ImportsAreSteps)  # not only this test imports
     heartbeat.at_round(3)
     heartbeat.set_waiting(True)
     heartbeat.set_stall_limit(None)
-    heartbeat.set_hosted_clients([1, 5, 9, 10, 11])
+    for clients in ([], [4], [4, 5, 6], [1, 5, 9, 10, 11]):
+        heartbeat.set_hosted_clients(clients)
     heartbeat.set_failure("é" * 5000)
     heartbeat.failure_reported(75)
-    assert page.read() == Signs(2, 3, 1, 0, 0, 1, 75)
+    assert (page.steps, page.round, page.waiting, page.reported, page.code) == (2, 3, 1, 1, 75)
     assert page.text("clients") == "clients 1, 5, 9 and 2 more"
-    assert page.text("failure") == "é" * ((4096 - 768 - 2) // 2)
+    assert page.text("failure") == "é" * (heartbeat.TEXTS["failure"] // 2)
     assert page.limit == float("inf")
-    assert (other.read(), other.text("leader")) == (Signs(0, -1, 0, 0, 0, 0, 0), "")
-
-
-def shown(steps: int, waiting: bool = False, ending: bool = False) -> Signs:
-    return Signs(steps, -1, int(waiting), 1, int(ending), 0, 0)
+    assert (other.steps, other.text("clients")) == (0, "")
 
 
 def test_a_rank_that_computes_is_blamed_before_one_that_waits():
-    busy, waits = (_Rank(0, Page(new_pages(1)), {}, []) for _ in range(2))
+    busy, waits = (_Rank(0, page, {}, []) for page in new_pages(2))
+    one, other = Page(steps=1, limit=4.0), Page(steps=1, limit=4.0, waiting=1)
     for _ in range(8):
-        assert busy.fault(shown(1), 4.0, 0.5) is None
-        assert waits.fault(shown(1, waiting=True), 4.0, 0.5) is None
-    assert busy.fault(shown(1), 4.0, 0.5) == "no step forward for 4 s (stall_limit)"
-    assert busy.fault(shown(2), 4.0, 0.5) is None
-    assert waits.fault(shown(1, waiting=True), 4.0, WAITING - 1) is None
-    assert waits.fault(shown(1, waiting=True), 4.0, 2.0) == "no other rank answered for 65 s"
+        assert busy.fault(one, 0.5) is None
+        assert waits.fault(other, 0.5) is None
+    assert busy.fault(one, 0.5) == "no step forward for 4 s (stall_limit)"
+    one.steps = 2
+    assert busy.fault(one, 0.5) is None
+    assert waits.fault(other, WAITING - 1) is None
+    assert waits.fault(other, 2.0) == "no other rank answered for 65 s"
 
 
 def test_the_end_of_a_rank_has_a_limit_of_its_own():
-    rank = _Rank(0, Page(new_pages(1)), {}, [])
-    assert rank.fault(shown(5, ending=True), 1.0, ENDING) is None
-    assert "stall_limit" in rank.fault(shown(5, ending=True), 1.0, 1.0)
-    assert rank.fault(shown(5, ending=True), math.inf, 1e9) is None
-
-
-@pytest.mark.parametrize(
-    ("clients", "words"),
-    [
-        ([], "no clients"),
-        ([4], "client 4"),
-        ([4, 5, 6], "clients 4 to 6"),
-        ([1, 5], "clients 1, 5"),
-    ],
-)
-def test_clients_in_words(clients, words):
-    assert describe_clients(clients) == words
+    rank, page = _Rank(0, Page(), {}, []), Page(steps=5, ending=1, limit=1.0)
+    assert rank.fault(page, ENDING) is None
+    assert "stall_limit" in rank.fault(page, 1.0)
+    page.limit = math.inf
+    assert rank.fault(page, 1e9) is None
 
 
 # Several hosts.
@@ -392,11 +379,10 @@ def test_the_stall_limit_holds_before_round_1(tmp_path):
 
 
 def test_what_lasts_before_round_1_shows_steps(tmp_path, monkeypatch):
-    page = Page(new_pages(1))
+    page = Page()
     monkeypatch.setattr(heartbeat._Own, "page", page)
-    before = page.read().steps
     raise_if_stop_requested()
-    assert page.read().steps > before
+    assert page.steps > 0
 
 
 ENDLESS = (*TINY, "rounds=1000000", "evaluation.every=1000", "--quiet", "--output")
@@ -502,9 +488,9 @@ def file():
 
 
 def test_shared_memory_of_nobody_is_removed_and_what_is_in_use_stays(file):
-    with file.open() as opened:
+    with file.open() as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ):
         remove_abandoned()
-        assert file.read_bytes() == opened.read().encode()
+        assert file.exists()
     remove_abandoned()
     assert not file.exists()
 
@@ -546,15 +532,6 @@ def as_a_launcher_sets(variables: dict[str, str], monkeypatch) -> None:
             monkeypatch.delenv(name)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-
-
-@pytest.mark.parametrize(
-    ("node", "tasks", "expected"), [("0", "4", 4), ("1", "4(x2)", 4), ("2", "4(x2),3", 3)]
-)
-def test_slurm_says_how_many_tasks_a_node_has(node, tasks, expected, monkeypatch):
-    variables = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "99", "SLURM_NODEID": node}
-    as_a_launcher_sets({**variables, "SLURM_STEP_TASKS_PER_NODE": tasks}, monkeypatch)
-    assert launched().together == expected
 
 
 @pytest.mark.parametrize(("place", "spared"), [("PMI_FD", True), ("OMPI_ANY", False)])

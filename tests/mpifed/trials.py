@@ -1,17 +1,14 @@
-"""Trials of robustness: runs that are killed at random moments and go on, files that are damaged.
+"""Trials of robustness: runs that are killed at random moments and go on.
 
-    python tests/mpifed/trials.py kills 200      one process, SIGKILL at a random moment, resumed
-    python tests/mpifed/trials.py ranks 200      mpirun -n 2: a rank is killed, or all of the job
-    python tests/mpifed/trials.py damage 200     a checkpoint cut, or one bit of it turned
+    python tests/mpifed/trials.py 200      mpirun -n 2: a rank is killed, or all of the job
 
-The first two print a line for every kill, and each prints one JSON object at its end.
+It prints a line for every kill, and one JSON object at its end.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import random
 import shutil
@@ -126,31 +123,6 @@ def to_its_end(*words) -> int:
     return in_child(lambda: run_of(words), seconds=600)
 
 
-def trained_for(most: float, words: tuple[str, ...], output: Path) -> tuple[float, bool]:
-    """Runs the command in a child that is killed ``most`` seconds after it began to write there.
-
-    Returns the seconds from that moment to its end, and whether it was killed.
-    """
-    child = os.fork()
-    if not child:
-        code = 70
-        try:
-            code = run_of([*words, output])
-        finally:
-            os._exit(code)
-    began = None
-    while not os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-        if began is None and (output / "log.txt").exists():
-            began = time.monotonic()
-        if began is not None and time.monotonic() - began >= most:
-            os.kill(child, signal.SIGKILL)
-            break
-        time.sleep(0.001)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert began is not None and code in (0, -signal.SIGKILL), code
-    return time.monotonic() - began, code != 0
-
-
 @contextlib.contextmanager
 def folder() -> Iterator[Path]:
     """A place for the runs; kept where one of them is needed to find out what went wrong."""
@@ -163,25 +135,8 @@ def folder() -> Iterator[Path]:
         path.rmdir()
 
 
-def kills(count: int, seed: int = 0) -> dict[str, float]:
-    """``count`` runs that are killed once each and resumed, beside one that is not."""
-    draw = random.Random(seed)
-    with folder() as place:
-        tally = Tally(place / "whole", WORDS)
-        length, killed = trained_for(math.inf, WORDS, tally.whole)
-        assert not killed
-        while tally.found["killed"] < count:
-            cut = place / f"cut-{tally.found['killed'] + 1}"
-            seconds = draw.uniform(0, length)
-            if trained_for(seconds, WORDS, cut)[1]:
-                tally.add(cut, f"killed {seconds:.3f} s after its beginning")
-            else:
-                shutil.rmtree(cut)
-    return {**tally.found, "seconds_of_a_run": round(length, 2)}
-
-
 def ranks(count: int, seed: int = 0) -> dict[str, float]:
-    """As ``kills``, on two ranks; one of them is killed, or the launcher and all it has started."""
+    """``count`` runs of which one of two ranks is killed, or the launcher with all it started."""
     draw = random.Random(seed)
     words = (*WORDS[:2], "rounds=12", *WORDS[3:])
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
@@ -220,39 +175,8 @@ def ranks(count: int, seed: int = 0) -> dict[str, float]:
     return {**tally.found, **more, "seconds_of_a_run": round(length, 2)}
 
 
-def damage(count: int, seed: int = 0) -> dict:
-    """A run's checkpoint cut at ``count`` places, and with one bit turned at ``count`` others."""
-    draw = random.Random(seed)
-    with folder() as place:
-        assert to_its_end(*WORDS, place / "whole") == 0
-        source = checkpoint.listed(place / "whole" / "checkpoints")[0]
-        intact, victim = source.read_bytes(), place / source.name
-        found = {"bytes": len(intact), "cut": 0, "turned": 0}
-        for _ in range(count):
-            victim.write_bytes(intact[: draw.randrange(len(intact))])
-            found["cut"] += recognised(victim)
-            place, changed = draw.randrange(len(intact)), bytearray(intact)
-            changed[place] ^= 1 << draw.randrange(8)
-            victim.write_bytes(changed)
-            found["turned"] += recognised(victim)
-        victim.write_bytes(intact)
-        assert not recognised(victim)
-        victim.unlink()
-    return found
-
-
-def recognised(path: Path) -> bool:
-    try:
-        checkpoint.read_meta(path)
-    except seal.Damaged as error:
-        return str(path) in str(error)
-    return False
-
-
 if __name__ == "__main__":
     import torch
 
     torch.set_num_threads(1)
-    kind, number = sys.argv[1], int(sys.argv[2])
-    answer = {"kills": kills, "ranks": ranks, "damage": damage}[kind](number)
-    print(json.dumps({"trial": kind, "count": number, **answer}))
+    print(json.dumps(ranks(int(sys.argv[1]))))

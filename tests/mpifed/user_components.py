@@ -12,23 +12,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from mpifed.algorithms.base import Predictor
 from mpifed.algorithms.flix.flix import Flix
 from mpifed.algorithms.global_model.fedavg import FedAvg, FedAvgState
-from mpifed.algorithms.global_model.local import Local
 from mpifed.data.sources.synthetic import Synthetic
 from mpifed.errors import InputError
 from mpifed.local import optima
 from mpifed.mpi.communicator import world
 
 NOT_CALLABLE = 3
-
-
-class Mute(BaseException):
-    """An exception that is none of Python's usual ones, and has no text."""
-
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
 
 
 class Fails(FedAvg):
@@ -48,14 +39,8 @@ class Fails(FedAvg):
     def mistake(self, state):
         raise ValueError("the user's mistake")
 
-    def say_nothing(self, state):
-        raise Mute
-
     def leave(self, state):
         sys.exit(0)
-
-    def vanish(self, state):
-        os._exit(0)
 
     def die(self, state):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -74,10 +59,6 @@ class Fails(FedAvg):
 
     def hear_term(self, state):
         os.kill(os.getpid(), signal.SIGTERM)
-        return state
-
-    def hear_int(self, state):
-        os.kill(os.getpid(), signal.SIGINT)
         return state
 
     def diverge(self, state):
@@ -142,16 +123,6 @@ class Stepless(FedAvg):
     steps_locally = False
 
 
-class DeploysRows(Local):
-    """Local training that deploys a row for each client, not a model of its own."""
-
-    def __init__(self, model, local) -> None:
-        super().__init__(model, local)
-
-    def deploy(self, state, clients, draws):
-        return Predictor(state.models[:, 0])
-
-
 class FailingData(Synthetic):
     """Synthetic data that rank 1 cannot make."""
 
@@ -169,15 +140,6 @@ class LonelyRefusal(Synthetic):
             raise InputError("data.n_test is not to the taste of rank 1")
         super().__init__(n_clients, run_seed, communicator, n_test=n_test)
         communicator.barrier()
-
-
-class HangingData(Synthetic):
-    """Synthetic data that rank 1 never has."""
-
-    def load(self, client_ids, dtype):
-        if world().rank == 1:
-            time.sleep(600)
-        return super().load(client_ids, dtype)
 
 
 class HangsEarly(FedAvg):

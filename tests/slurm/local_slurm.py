@@ -135,13 +135,6 @@ def mpirun() -> str:
     return launch_words(1)[0]
 
 
-def plugin() -> str:
-    """Return srun's ``--mpi`` for that library, as ``job.mpi=auto`` finds it in a job."""
-    from mpi4py import MPI
-
-    return "pmix" if "Open MPI" in MPI.Get_library_version() else "pmi2"
-
-
 def newest_job(output: Path) -> str:
     known = json.loads((output / "job" / "job.json").read_text())
     return str(known["history"][-1]["job"])

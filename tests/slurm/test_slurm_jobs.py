@@ -1,17 +1,14 @@
-"""Real jobs: launchers, sweeps, staging, and words that a shell would take for something else."""
+"""Real jobs: launchers, sweeps, and words that a shell would take for something else."""
 
 from __future__ import annotations
 
 import stat
-import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
 from local_slurm import (
     LocalSlurm,
-    events,
     mpirun,
     newest_job,
     rows,
@@ -40,8 +37,7 @@ def test_a_sweep_is_an_array_with_a_report(slurm: LocalSlurm, tmp_path: Path) ->
     experiment, output = tmp_path / "two seeds.yaml", tmp_path / "sweep"
     experiment.write_text(
         "job: {ranks: 2, array_limit: 2, time: 0:10:00}\n"
-        "seed: [0, 1]\n"
-        "algorithm: [patient:Patient]\n"
+        "sweep: {seed: [0, 1], algorithm: [patient:Patient]}\n"
         "rounds: 20\nclients: 4\ndata: {name: synthetic, n_test: 20, dimension: 20}\n"
         "evaluation: {every: 2}\n"
     )
@@ -85,29 +81,6 @@ def test_words_reach_the_run_as_they_were_given(slurm: LocalSlurm, tmp_path: Pat
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
 
 
-def test_the_environment_is_staged_to_every_node(slurm: LocalSlurm, tmp_path: Path) -> None:
-    """A small environment that reaches the packages of this one."""
-    thin, archive, output = tmp_path / "thin", tmp_path / "thin.tar", tmp_path / "run"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", thin], check=True, timeout=60)
-    (site,) = thin.glob("lib/python*/site-packages")
-    source = Path(sysconfig.get_paths()["purelib"])
-    seen = f"__import__('builtins').open({str(output / 'seen')!r}, 'a').write(sys.prefix)"
-    (site / "whole.pth").write_text(
-        f"import site; site.addsitedir({str(source)!r})\nimport sys; {seen}\n"
-    )
-    subprocess.run(["tar", "-C", thin, "-cf", archive, "."], check=True, timeout=60)
-    local = Path(slurm.variables["SLURM_CONF"]).parent / "local"
-    mine = [f"job.stage={archive}", f"job.scratch={local}", "job.nodes=2", "job.ranks_per_node=1"]
-    libraries = f"job.environment.LD_LIBRARY_PATH={Path(sys.prefix) / 'lib'}"
-    job = slurm.submit(output, *mine, f"job.mpirun={mpirun()}", libraries, rounds=2)
-    slurm.wait(job, "COMPLETED", "FAILED")
-    assert (output / "DONE").exists(), told(output)
-    assert f"in {local}/mpifed-{job}-" in events(output)
-    assert f"{local}/mpifed-{job}-" in (output / "seen").read_text()
-    left = slurm.call("srun", "--nodes=2", "--ntasks-per-node=1", "ls", local)
-    assert "mpifed-" not in left
-
-
 @pytest.mark.parametrize(("launcher", "each"), [("mpirun", 2), ("srun", 1)])
 def test_the_processors_of_a_node_are_shared_by_its_ranks(
     launcher: str, each: int, binding_slurm: LocalSlurm, tmp_path: Path
@@ -128,32 +101,6 @@ def test_the_processors_of_a_node_are_shared_by_its_ranks(
     masks = [int(path.read_text().split()[1], 16) for path in sorted(tmp_path.glob("rank-[01]"))]
     assert [mask.bit_count() for mask in masks] == [each, each]
     assert (masks[0] | masks[1]).bit_count() == 2
-
-
-def test_ranks_see_the_gpus_of_the_job(slurm: LocalSlurm, tmp_path: Path) -> None:
-    """Device files stand in for GPUs, so what is seen is the variable alone."""
-    for mode, seen in (("all_visible", {"0,1"}), ("per_task", {"0", "1"})):
-        output, python = tmp_path / mode, tmp_path / f"{mode}.sh"
-        python.write_text(
-            "#!/bin/bash\n"
-            f'echo "$CUDA_VISIBLE_DEVICES" >"{output}-${{SLURM_PROCID:-batch}}"\n'
-            f'exec "{sys.executable}" "$@"\n'
-        )
-        python.chmod(0o700)
-        gpus = [
-            "job.gpus_per_node=2",
-            "job.gpu_type=fake",
-            f"job.gpu_mode={mode}",
-            "job.launcher=srun",
-            "device=cpu",
-        ]
-        mine = [*gpus, f"job.python={python}", "job.nodes=1", "job.ranks_per_node=2"]
-        job = slurm.submit(output, *mine, rounds=1, pause=0)
-        slurm.wait(job, "COMPLETED", "FAILED")
-        assert (output / "DONE").exists(), told(output)
-        found = {path.read_text().strip() for path in tmp_path.glob(f"{mode}-[01]")}
-        assert found == seen
-        assert "GPUs of this node: 0,1" in events(output)
 
 
 def test_ranks_run_inside_a_container(slurm: LocalSlurm, whole: Path, tmp_path: Path) -> None:

@@ -34,15 +34,6 @@ def die_in_a_moment():
     signal.setitimer(signal.ITIMER_REAL, 1.0)
 
 
-def lose_the_guard():
-    os.kill(os.getppid(), signal.SIGKILL)
-    time.sleep(600)
-
-
-def hang():
-    time.sleep(600)
-
-
 def be_late():
     time.sleep(4)
 
