@@ -6,7 +6,6 @@ import contextlib
 import copy
 import dataclasses
 import datetime
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,6 @@ from mpifed.checkpoint import files as checkpoint
 from mpifed.config.configuration import Configuration, completed, differences, to_mapping
 from mpifed.config.experiments import apply_overrides, read_experiment
 from mpifed.errors import InputError
-from mpifed.io.text import read_text
 from mpifed.results.configurations import read_stored
 from mpifed.results.results import read_summary
 from mpifed.results.run_directories import (
@@ -27,17 +25,11 @@ from mpifed.results.run_directories import (
     holds_run,
 )
 
-RESUMED = re.compile(r"^resumed from .* after round ([0-9]{1,18})$", re.MULTILINE)
-
 # Keys that may change on a resume, in addition to ``evaluation.every``.
 MAY_CHANGE = (
     *("rounds", "checkpoint", "threads", "hosts", "reschedule", "stall_limit", "experiment"),
     "storage",
 )
-
-
-# Number of differences that a message shows with both values.
-MOST_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -133,16 +125,9 @@ def refuse_changes(
     found = differences(fixed(stored), fixed(to_mapping(configuration)))
     if found:
         raise InputError(
-            f"{where} has another configuration: {_listed(found)}. Resuming may change rounds, "
+            f"{where} has another configuration: {'; '.join(found)}. Resuming may change rounds, "
             "evaluation.every, checkpoint, storage, threads, hosts and the number of ranks"
         )
-
-
-def _listed(differences: list[str]) -> str:
-    """Return lines of ``differences``, names of components first, ``MOST_SHOWN`` in full."""
-    lines = sorted(differences, key=lambda line: not line.partition(":")[0].endswith(".name"))
-    rest = [line.partition(":")[0] for line in lines[MOST_SHOWN:]]
-    return "; ".join(lines[:MOST_SHOWN]) + (f"; and {', '.join(rest)}" if rest else "")
 
 
 def kept_rows(
@@ -162,20 +147,6 @@ def only_as_last(meta: checkpoint.Meta, round: int) -> bool:
     """Return whether a round was evaluated for no other reason than that the run ended with it."""
     last, every = meta.configuration["rounds"], meta.configuration["evaluation"]["every"]
     return bool(round == last and round % every)
-
-
-def line_of_resume(point: ResumePoint) -> str:
-    """Return the line of log.txt that says where a run was resumed."""
-    return f"resumed from {point.path.name} after round {point.meta.round}"
-
-
-def resumed_after(log: Path) -> int:
-    """Return the round after which a run was resumed last; 0 where it was not, or none is told."""
-    try:
-        found = RESUMED.findall(read_text(log))
-    except InputError:
-        return 0
-    return int(found[-1]) if found else 0
 
 
 @dataclass(frozen=True)

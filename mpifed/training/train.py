@@ -44,16 +44,17 @@ from mpifed.training.engine import Clock, Engine, advice
 from mpifed.training.evaluation import VALIDATION_COLUMNS, columns_of, count_scored
 from mpifed.training.model import described
 from mpifed.training.progress import Progress
-from mpifed.training.request import Request, Task, line_of_resume
+from mpifed.training.request import Request, Task
 from mpifed.training.run_directory import REPLACED, Recorder
 from mpifed.training.samples import Samples, samples_of
 from mpifed.training.simulated_time import COLUMN, describe_clock, taking_part
 from mpifed.watchdog.stop_requests import stop_requests_from
 
-# Keys that tell of the computer and of the ranks; all others follow from the configuration.
-MEASURED = frozenset(
-    ("ranks", "seconds", "peak_memory_bytes", "imbalance", "mpi_bytes_sent", "versions")
-)
+# Keys of summary.json that tell of the computer and of the ranks, or that only a retimed run has.
+MEASURED = {
+    *("ranks", "seconds", "peak_memory_bytes", "imbalance", "mpi_bytes_sent", "versions"),
+    "retimed",
+}
 
 
 def of_diverged(setup: Setup, engine: Engine) -> dict[str, Any]:
@@ -297,7 +298,7 @@ def _opening(setup: Setup, task: Task) -> list[str]:
         lines.append(f"{idle} of {size} ranks have no client and idle")
     lines += task.remarks
     if task.point is not None:
-        lines.append(line_of_resume(task.point))
+        lines.append(f"resumed from {task.point.path.name} after round {task.point.meta.round}")
     return lines
 
 
