@@ -6,8 +6,9 @@ import argparse
 import errno
 import io
 import os
+import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -38,6 +39,32 @@ class Parser(argparse.ArgumentParser):
 def whole(least: int) -> Callable[[str], int]:
     """Return the ``type`` of an argument that is a whole number."""
     return number(int, f"a whole number, at least {least}", lambda value: bool(value >= least))
+
+
+def launch_words(ranks: int | None) -> list[str]:
+    """Return ``mpirun -n RANKS``, that of this Python's environment or of the PATH."""
+    if ranks is None:
+        return []
+    beside = Path(sys.executable).parent / "mpirun"
+    mpirun = str(beside) if beside.exists() else shutil.which("mpirun")
+    if mpirun is None:
+        raise InputError("--ranks needs an mpirun, and there is none on the PATH; install an MPI")
+    return [mpirun, "-n", str(ranks)]
+
+
+def under_mpirun(ranks: int, module: str, words: Sequence[str]) -> list[str]:
+    """Return the command that starts a module's command on several ranks of this computer."""
+    return [*launch_words(ranks), sys.executable, "-m", module, *words]
+
+
+def without_ranks(words: Sequence[str]) -> list[str]:
+    """Return the words of a command without the option ``--ranks``."""
+    kept, skip = [], False
+    for word in words:
+        if not skip and word != "--ranks" and not word.startswith("--ranks="):
+            kept.append(word)
+        skip = word == "--ranks"
+    return kept
 
 
 def started_as() -> str:

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from mpifed.command import Parser, carried_out, program, whole
+from mpifed.command import Parser, carried_out, launch_words, program, whole
 from mpifed.config.experiments import DEFAULT_EXPERIMENT, split_words
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, InputError, complain
 from mpifed.results.run_directories import check_output
 from mpifed.sweep.execution import execute
-from mpifed.sweep.plan import Planned, check_data, launch_words, plan, run_words, write_index
+from mpifed.sweep.plan import Planned, check_data, plan, run_words, write_index
 from mpifed.watchdog.launcher import check_one_process
 
 

@@ -59,6 +59,6 @@ def test_it_is_the_run_of_one_rank(tmp_path: Path, capfd, monkeypatch) -> None:
 def test_a_failure_on_a_rank_is_raised(tmp_path: Path, monkeypatch) -> None:
     for name, value in (LAUNCHER | {"FAIL": "mistake:1:2"}).items():
         monkeypatch.setenv(name, value)
-    said = r"^rank 1 on .*: round 2: .* raised ValueError: the user's mistake"
+    said = r"^rank 1 on .*: algorithm '.*:Fails', round 2: ValueError: the user's mistake"
     with pytest.raises(RunError, match=said):
         mpifed.run(**TINY, algorithm=user_components.Fails, output=tmp_path / "x", ranks=2)
