@@ -37,7 +37,6 @@ from mpifed.training.request import (
     keep_stepping,
     understand,
 )
-from mpifed.training.spare import beside_spare, hosting_ranks, remarks_on_cores
 from mpifed.training.train import listening, plan_lines, remarks, train
 from mpifed.training.trained import Trained, check_path, load
 from mpifed.watchdog import heartbeat
@@ -214,15 +213,8 @@ def execute(
         torch.set_num_threads(configuration.threads)
         limits = threadpool_limits(configuration.threads)
     with limits, _failures_named(configuration):
-        with clock.measure("startup"):
-            hosting = hosting_ranks(configuration, communicator)
-            task.remarks.extend(remarks_on_cores(configuration, communicator))
-
-        def run(hosts: Communicator, asked_to_stop: Callable[[], bool]) -> Result:
-            about = configuration, horizon, hosts
-            return _carry_out(request, task, *about, clock, asked_to_stop)
-
-        return beside_spare(communicator, hosting, run, stop_requested)
+        about = configuration, horizon, communicator
+        return _carry_out(request, task, *about, clock, stop_requested)
 
 
 @contextmanager
@@ -259,7 +251,7 @@ def _carry_out(
     clock: Clock,
     stop_requested: Callable[[], bool],
 ) -> Result:
-    """Carry out the task on the ranks that host clients; collective among them."""
+    """Carry out the task; collective."""
     first = communicator.rank == 0
     with clock.measure("startup"):
         stored = checkpoint.read_arrays(task.point.path) if task.point is not None else None

@@ -306,6 +306,7 @@ def partitioned_owners(
     work: np.ndarray,
     unseen: np.ndarray,
     links: scipy.sparse.csr_array,
+    n_ranks: int,
     communicator: Communicator,
 ) -> np.ndarray:
     """Assign clients to ranks so that few edges of the graph cross between ranks. Collective."""
@@ -313,8 +314,8 @@ def partitioned_owners(
         training = np.flatnonzero(~unseen)
         line = np.concatenate([training[spectral_order(links)], np.flatnonzero(unseen)])
         by_line = np.empty(len(work), np.int32)
-        by_line[line] = contiguous_owners(work[line], communicator.size)
-        by_number = contiguous_owners(work, communicator.size)
+        by_line[line] = contiguous_owners(work[line], n_ranks)
+        by_number = contiguous_owners(work, n_ranks)
         crossing = [rows_sent(links, owner[training]) for owner in (by_line, by_number)]
         chosen = by_line if crossing[0] < crossing[1] else by_number
     return communicator.broadcast(chosen if communicator.rank == 0 else None)
@@ -330,10 +331,10 @@ def balanced_owners(work: np.ndarray, n_ranks: int) -> np.ndarray:
     return owner
 
 
-def imbalance(work: np.ndarray, owner: np.ndarray, n_ranks: int) -> float:
-    """Return the largest work of a rank over the mean of all ranks, at least 1."""
-    loads = np.bincount(owner, work, minlength=n_ranks)
-    return float(loads.max() / loads.mean())
+def imbalance(work: np.ndarray, owner: np.ndarray) -> float:
+    """Return the largest work of a rank over the mean of all that host clients, at least 1."""
+    loads = np.bincount(owner, work)
+    return float(loads.max() / loads[loads > 0].mean())
 
 
 def spectral_order(links: scipy.sparse.csr_array) -> np.ndarray:

@@ -31,7 +31,6 @@ NO_DIFFERENCE = (
     "evaluation.validation_split",
     "hosts",
     "placement",
-    "placement_costs",
     "exchange.transport",
     "exchange.reduction",
     "experiment",

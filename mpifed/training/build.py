@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import os
 import socket
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +34,6 @@ from mpifed.federation.clients import (
     partitioned_owners,
 )
 from mpifed.io.memory import check_memory, enough_memory
-from mpifed.io.text import read_text
 from mpifed.local.minibatches import work_of
 from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
@@ -126,10 +123,6 @@ def compute_reproducibly() -> None:
     torch.backends.cudnn.allow_tf32 = False
 
 
-TIMING = "timing.csv"
-HEAD = "client,seconds"
-
-
 def samples_of_steps(configuration: Configuration, description: Description) -> np.ndarray:
     """Return the samples that each client visits in a round, scoring included: float64
     (clients,).
@@ -141,52 +134,28 @@ def samples_of_steps(configuration: Configuration, description: Description) -> 
     return work.steps * mean + scored / configuration.evaluation.every + 1e-9
 
 
-def work_for_balance(configuration: Configuration, description: Description) -> np.ndarray:
-    """Return the work of each client that ``placement=balanced`` evens out, float64 (clients,)."""
-    if configuration.placement_costs is None:
-        return samples_of_steps(configuration, description)
-    return read_costs(Path(configuration.placement_costs), description.n_clients)
+def hosting_ranks(configuration: Configuration, communicator: Communicator) -> np.ndarray:
+    """Return the ranks that may host clients, ascending, int32. Collective."""
+    ranks = np.arange(communicator.size, dtype=np.int32)
+    if configuration.hosts == "ranks" or communicator.size == 1:
+        return ranks
+    every = communicator.broadcast_object(communicator.gather_object(cores_of_this_process()))
+    return first_per_core(communicator.nodes(), every, configuration.threads)
 
 
-def read_costs(path: Path, n_clients: int) -> np.ndarray:
-    """Return the seconds of each client in a file that a run wrote, float64 (n_clients,)."""
-    path = path / TIMING if path.is_dir() else path
-    try:
-        first, *rows = csv.reader(io.StringIO(read_text(path)))
-        seconds = [float(row[1]) for row in rows]
-        known = ",".join(first) == HEAD and [row[0] for row in rows] == [
-            *map(str, range(len(rows)))
-        ]
-    except (ValueError, IndexError, csv.Error):
-        known, seconds = False, []
-    if not known or not all(math.isfinite(value) and value >= 0 for value in seconds):
-        raise InputError(
-            f"placement_costs: {path} is not the {TIMING} of a run, whose lines are a client and "
-            "its seconds"
-        )
-    if len(seconds) != n_clients:
-        raise InputError(
-            f"placement_costs: {path} has {len(seconds)} clients, but the run has {n_clients}"
-        )
-    return np.array(seconds) + 1e-12
+def first_per_core(nodes: np.ndarray, cores: Sequence[frozenset[int]], threads: int) -> np.ndarray:
+    """Return the first ranks of every node, as many as it has cores for."""
+    found = []
+    for node in np.unique(nodes):
+        ranks = np.flatnonzero(nodes == node)
+        usable = frozenset.union(*(cores[rank] for rank in ranks))
+        found.append(ranks[: max(1, len(usable) // threads)])
+    return np.sort(np.concatenate(found)).astype(np.int32)
 
 
-def seconds_of_clients(
-    configuration: Configuration, description: Description, federation: Federation, seconds: float
-) -> str | None:
-    """Return the content of ``timing.csv`` on rank 0; None elsewhere. Collective."""
-    every = federation.communicator.gather_object(seconds)
-    if every is None:
-        return None
-    work, owner = samples_of_steps(configuration, description), federation.owner
-    by_rank = np.bincount(owner, work, minlength=len(every))
-    return as_text(np.array(every)[owner] * work / by_rank[owner])
-
-
-def as_text(seconds: np.ndarray) -> str:
-    r"""Return the content of the file of these seconds."""
-    lines = [f"{client},{value:.6g}" for client, value in enumerate(seconds.tolist())]
-    return "\n".join([HEAD, *lines]) + "\n"
+def cores_of_this_process() -> frozenset[int]:
+    """Return the cores on which this process may run."""
+    return frozenset(os.sched_getaffinity(0))
 
 
 # Least number of bytes that a rank needs for each client of the run, hosted here or not.
@@ -294,14 +263,16 @@ def make(
     begins = stored is None
     if stored is None:
         stored = exchanging.prepare(communicator, n_training, configuration.seed, options)
+    hosting = hosting_ranks(configuration, communicator)
     if configuration.placement == "balanced":
-        owner = balanced_owners(work_for_balance(configuration, description), communicator.size)
+        owner = balanced_owners(samples_of_steps(configuration, description), len(hosting))
     else:
-        owner = contiguous_owners(work, communicator.size)
+        owner = contiguous_owners(work, len(hosting))
     if configuration.placement == "partitioned":
         links = exchanging.links(n_training, configuration.seed, options, stored)
         if links is not None:
-            owner = partitioned_owners(work, unseen, links, communicator)
+            owner = partitioned_owners(work, unseen, links, len(hosting), communicator)
+    owner = hosting[owner]
     if renumber is not None:
         owner = renumber(owner, np.where(unseen, 0, description.n_train))
     federation = Federation(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.checkpoint import files as checkpoint
-from mpifed.config.configuration import Configuration, completed, differences, to_mapping
+from mpifed.config.configuration import RETIRED, Configuration, completed, differences, to_mapping
 from mpifed.config.experiments import apply_overrides, read_experiment
 from mpifed.errors import InputError
 from mpifed.results.configurations import read_stored
@@ -28,7 +28,7 @@ from mpifed.results.run_directories import (
 # Keys that may change on a resume, in addition to ``evaluation.every``.
 MAY_CHANGE = (
     *("rounds", "checkpoint", "threads", "hosts", "reschedule", "stall_limit", "experiment"),
-    "storage",
+    *("storage", *RETIRED),
 )
 
 

@@ -31,7 +31,7 @@ PATIENCE = 5.0
 
 # What a run leaves in its directory that another one would replace.
 REPLACED = (
-    *("config.yaml", "metrics.csv", "clients.h5", "summary.json", "timing.csv", "DONE"),
+    *("config.yaml", "metrics.csv", "clients.h5", "summary.json", "DONE"),
     *("tracking.json", "checkpoints"),
 )
 
@@ -150,10 +150,6 @@ class Recorder:
             for name, values in results_of(results, learnt).items():
                 file[name] = values
         replace_bytes(self.directory / "clients.h5", content.getvalue())
-
-    def timing(self, text: str) -> None:
-        """Replace timing.csv, the seconds that each client's local steps took a round."""
-        self._guard(replace_bytes, self.directory / "timing.csv", text.encode())
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json, then DONE if the run is finished."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import os
 import resource
 import warnings
 from collections.abc import Callable, Iterator
@@ -35,9 +36,8 @@ from mpifed.training import request as resume
 from mpifed.training.build import (
     Setup,
     sample_bytes,
-    seconds_of_clients,
+    samples_of_steps,
     sum_on_host,
-    work_for_balance,
 )
 from mpifed.training.callbacks import listeners_of
 from mpifed.training.engine import Clock, Engine, advice
@@ -65,7 +65,7 @@ def of_diverged(setup: Setup, engine: Engine) -> dict[str, Any]:
         "experiment": configuration.experiment,
         "algorithm": configuration.algorithm.name,
         "rounds": engine.round,
-        "ranks": setup.federation.communicator.job_size,
+        "ranks": setup.federation.communicator.size,
         "clients": configuration.clients,
     }
 
@@ -77,7 +77,8 @@ def summary_of(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
     seconds["total"] = seconds["startup"] + seconds["data"] + engine.elapsed
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     slowest = communicator.max(np.array([*seconds.values(), float(peak)]))
-    local = communicator.gather_object(seconds["local"]) or [0.0]
+    every = communicator.gather_object(seconds["local"])
+    local = [every[rank] for rank in np.unique(setup.federation.owner)] if every else [0.0]
     sent = int(communicator.sum(np.array([communicator.bytes_sent], np.int64))[0])
     digest, scores, ledger = engine.digest(), engine.scores, setup.exchange.ledger
     return {
@@ -85,7 +86,7 @@ def summary_of(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
         "experiment": configuration.experiment,
         "algorithm": configuration.algorithm.name,
         "rounds": engine.round,
-        "ranks": communicator.job_size,
+        "ranks": communicator.size,
         "clients": configuration.clients,
         "test_accuracy": scores.get("test_accuracy"),
         "test_accuracy_p10": scores.get("test_accuracy_p10"),
@@ -189,18 +190,14 @@ def train(
         summary = summary_of(setup, engine, status)
         listeners.close(status)  # whose time is not the run's, and whose warnings are in the log
         every = communicator.gather_object(heard)
-        whose = setup.configuration, setup.dataset.description, setup.federation
-        costs = seconds_of_clients(*whose, engine.clock.seconds["local"] / max(1, engine.round))
         if recorder is not None and progress is not None and every is not None:
             said = [
                 f"warning on rank {rank}: {line}"
-                for rank, lines in zip(communicator.numbers, every, strict=True)
+                for rank, lines in enumerate(every)
                 for line in dict.fromkeys(lines)
             ]
             for line in said:
                 recorder.log(line)
-            if costs is not None:
-                recorder.timing(costs)
             if communicator.size > 1:
                 progress.say(f"local seconds, largest over mean: {summary['imbalance']}")
             recorder.finish({**summary, "versions": describe_versions()})
@@ -288,7 +285,7 @@ def _evaluate_again(engine: Engine, recorder: Recorder | None, progress: Progres
 
 def _opening(setup: Setup, task: Task) -> list[str]:
     configuration, federation = setup.configuration, setup.federation
-    size, name = federation.communicator.job_size, configuration.algorithm.name
+    size, name = federation.communicator.size, configuration.algorithm.name
     lines = [
         f"{configuration.experiment}: {name}, {federation.n_clients} clients on {size} "
         f"rank{'s' if size > 1 else ''}, {configuration.rounds} rounds"
@@ -315,7 +312,7 @@ def plan_lines(setup: Setup) -> list[str]:
     (bytes_of_node,) = federation.communicator.max(np.array([bytes_here]))
     payload = setup.algorithm.payload() * itemsize
     participants = len(federation.training)
-    idle = federation.communicator.job_size - int(np.count_nonzero(counts))
+    idle = federation.communicator.size - int(np.count_nonzero(counts))
     spare = f"; {idle} rank{'s' * (idle > 1)} without clients" if idle else ""
     validation = ""
     if setup.configuration.evaluation.validates:
@@ -341,8 +338,8 @@ def _balance(setup: Setup) -> list[str]:
     federation, ranks = setup.federation, setup.federation.communicator.size
     if ranks == 1:
         return []
-    work = work_for_balance(setup.configuration, setup.dataset.description)
-    most = imbalance(work, federation.owner, ranks)
+    work = samples_of_steps(setup.configuration, setup.dataset.description)
+    most = imbalance(work, federation.owner)
     return [f"work        the busiest rank has {most:.3f} times the mean of all ranks"]
 
 
@@ -350,7 +347,22 @@ def remarks(setup: Setup) -> list[str]:
     """Return lines for the log about data, model, weights and exchange, the same on every rank."""
     payload = setup.algorithm.payload()
     own = setup.exchange.remarks(payload, setup.configuration.rounds) if payload else []
-    return [*setup.dataset.remarks(), *_of_weights(setup), *own]
+    return [*_of_cores(setup), *setup.dataset.remarks(), *_of_weights(setup), *own]
+
+
+# Ranks that share a core from which on a run is told of ``hosts=cores``.
+MANY = 4
+
+
+def _of_cores(setup: Setup) -> list[str]:
+    """Return a line where many ranks share the cores of a node."""
+    ranks, cores = setup.federation.communicator.local_size(), os.cpu_count() or 1
+    if setup.configuration.hosts == "cores" or ranks <= MANY * cores:
+        return []
+    return [
+        f"{ranks} ranks share {cores} core{'s' * (cores > 1)}: with hosts=cores the first ones "
+        "would host all clients, which takes less time and memory and changes no number"
+    ]
 
 
 def _of_weights(setup: Setup) -> list[str]:
