@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,7 +45,7 @@ from mpifed.training.model import described
 from mpifed.training.progress import Progress
 from mpifed.training.request import Request, Task
 from mpifed.training.run_directory import REPLACED, Recorder
-from mpifed.training.samples import Samples, samples_of
+from mpifed.training.samples import samples_of
 from mpifed.training.simulated_time import COLUMN, describe_clock, taking_part
 from mpifed.watchdog.stop_requests import stop_requests_from
 
@@ -57,11 +56,11 @@ MEASURED = {
 }
 
 
-def of_diverged(setup: Setup, engine: Engine) -> dict[str, Any]:
-    """Return the content of summary.json of a run that diverged; not collective."""
+def began_as(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
+    """Return how summary.json begins, all that it has where a run diverged; not collective."""
     configuration = setup.configuration
     return {
-        "status": "diverged",
+        "status": status,
         "experiment": configuration.experiment,
         "algorithm": configuration.algorithm.name,
         "rounds": engine.round,
@@ -82,12 +81,7 @@ def summary_of(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
     sent = int(communicator.sum(np.array([communicator.bytes_sent], np.int64))[0])
     digest, scores, ledger = engine.digest(), engine.scores, setup.exchange.ledger
     return {
-        "status": status,
-        "experiment": configuration.experiment,
-        "algorithm": configuration.algorithm.name,
-        "rounds": engine.round,
-        "ranks": communicator.size,
-        "clients": configuration.clients,
+        **began_as(setup, engine, status),
         "test_accuracy": scores.get("test_accuracy"),
         "test_accuracy_p10": scores.get("test_accuracy_p10"),
         "test_loss": scores.get("test_loss"),
@@ -143,8 +137,10 @@ def train(
     say = partial(print, flush=True) if communicator.rank == 0 and not quiet else None
     with listening(say) as heard, ExitStack() as at_the_end:
         with clock.measure("data"):
-            samples = agree(communicator, partial(_load, setup))
-        engine = agree(communicator, partial(_engine, setup, samples, clock, task.output))
+            loading = enough_memory("the samples of the clients hosted here")
+            samples = agree(communicator, loading(partial(samples_of, setup)))
+        making = enough_memory("the state of the clients hosted here")
+        engine = agree(communicator, making(partial(Engine, setup, samples, clock, task.output)))
         if task.point is not None:
             engine.restore(task.point.path, task.point.meta)
             _check_digest(engine, task.point)
@@ -169,20 +165,21 @@ def train(
         engine.report = listeners = listeners_of(setup, task, request, engine.round)
         at_the_end.callback(listeners.close, "failed")
         try:
-            if engine.round == setup.configuration.rounds:
-                _evaluate_again(engine, recorder, progress)
+            if engine.round == setup.configuration.rounds:  # resumed at its end
+                engine.active = int(taking_part(setup, engine.round).sum())
+                engine.evaluate(recorder, progress)
             status = engine.run(task.output, recorder, progress, stop_requested)
         except (InputError, RunError) as error:
             more = ""
             if isinstance(error, Diverged):
                 more = f"; {advice(setup.algorithm)}"
                 if recorder is not None:
-                    recorder.finish(of_diverged(setup, engine))
+                    recorder.finish(began_as(setup, engine, "diverged"))
             kind = InputError if isinstance(error, InputError) else RunError
             raise kind(f"round {engine.round}: {error}{more}") from error
         except (PeerFailure, BrokenPipeError, KeyboardInterrupt) as error:
             if recorder is not None and isinstance(error, PeerDiverged):
-                recorder.finish(of_diverged(setup, engine))
+                recorder.finish(began_as(setup, engine, "diverged"))
             raise
         except BaseException as error:  # a user's component may raise anything
             note(error, f"round {engine.round}")
@@ -205,16 +202,6 @@ def train(
             progress.say(f"{status}: {task.output}{count}")
         communicator.barrier()
     return status
-
-
-def _load(setup: Setup) -> Samples:
-    with enough_memory("the samples of the clients hosted here"):
-        return samples_of(setup)
-
-
-def _engine(setup: Setup, samples: Samples, clock: Clock, output: Path) -> Engine:
-    with enough_memory("the state of the clients hosted here"):
-        return Engine(setup, samples, clock, output)
 
 
 class _Listener(logging.Handler):
@@ -275,12 +262,6 @@ def _recorder(setup: Setup, task: Task, settle: Callable[[], None]) -> Recorder 
         every, intact = checkpoint.listed(point.path.parent), point.meta.round
         aside = [f"checkpoints/{path.name}" for path in every if checkpoint.round_of(path) > intact]
     return Recorder(task.output, columns, rows, configuration, settle, is_new, aside)
-
-
-def _evaluate_again(engine: Engine, recorder: Recorder | None, progress: Progress | None) -> None:
-    """Evaluate the last round of a run that is resumed at its end; collective."""
-    engine.active = int(taking_part(engine.setup, engine.round).sum())
-    engine.evaluate(recorder, progress)
 
 
 def _opening(setup: Setup, task: Task) -> list[str]:
@@ -372,18 +353,10 @@ def _of_weights(setup: Setup) -> list[str]:
     is_server = configuration.exchange.name == "server" and algorithm.communicates
     if not is_server or federation.inclusion == 1:
         return []
-    by, over = algorithm.averages_by, configuration.exchange.options["average_over"]
-    if by is None:
-        if over == "participants":
-            return []
-        name = configuration.algorithm.name
-        return [
-            f"exchange.average_over={over} changes nothing: {name} adds the participants' "
-            "messages with weights 1 / p, p being the probability to take part"
-        ]
     n_train = federation.n_train[federation.training]
+    over = configuration.exchange.options["average_over"]
     plain = over == "participants" and not federation.is_unbiased
-    if not plain or by != "samples" or n_train.min() == n_train.max():
+    if not plain or algorithm.averages_by != "samples" or n_train.min() == n_train.max():
         return []
     return [
         f"clients have {_range(n_train)} training samples and take part with probability "
