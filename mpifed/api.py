@@ -22,19 +22,17 @@ from mpifed.errors import CodeError, InputError, PeerFailure, RunError, StopRequ
 from mpifed.exchange.mixing import mixing_overrides
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Alone, Communicator, world
-from mpifed.results.results import Result, read
+from mpifed.results.results import Result, read, read_summary
 from mpifed.tracking import check_tracker
-from mpifed.training import request as resume
-from mpifed.training.build import check_round, make
+from mpifed.training.build import make
 from mpifed.training.callbacks import Callback, RecordedRound, callback
 from mpifed.training.engine import Clock
 from mpifed.training.on_ranks import run_on_ranks
 from mpifed.training.request import (
     Request,
     Task,
+    as_begun,
     check_resume,
-    keep_horizon,
-    keep_stepping,
     understand,
 )
 from mpifed.training.train import listening, plan_lines, remarks, train
@@ -208,8 +206,7 @@ def execute(
             if first and not request.quiet:
                 print(f"finished before: {task.output}", flush=True)
             return Result(task.output, "finished")
-        configuration, horizon = keep_horizon(configuration, task)
-        configuration = keep_stepping(configuration, task)
+        configuration, horizon = as_begun(configuration, task)
         torch.set_num_threads(configuration.threads)
         limits = threadpool_limits(configuration.threads)
     with limits, _failures_named(configuration):
@@ -262,7 +259,6 @@ def _carry_out(
                 communicator,
                 lambda: make(configuration, communicator, horizon, stored),
             )
-            agree(communicator, lambda: check_round(setup))
         task.remarks.extend(f"warning: {line}" for line in dict.fromkeys(heard))
         task.remarks.extend(agree(communicator, lambda: remarks(setup)))
     if request.dry_run:
@@ -294,4 +290,5 @@ def _nothing_left(request: Request, task: Task, rounds: int) -> bool:
         return False
     if isinstance(request.resume, Path) and task.point and task.point.meta.round != rounds:
         return False
-    return resume.finished_after(task.output) == rounds
+    done = (task.output / "DONE").exists()
+    return done and read_summary(task.output / "summary.json")["rounds"] == rounds

@@ -145,11 +145,6 @@ def _fail(command: str, communicator: Any, message: str, code: int) -> int:
     return code
 
 
-# Options that have ended, with what takes their place.
-RETIRED = {
-    "--plan": "use --dry-run for bytes and memory; docs/slurm.md says how to learn a job's size"
-}
-
 KINDS = ("experiments", *LISTS.values())
 
 
@@ -225,14 +220,8 @@ def _prepared(arguments: list[str], stop_requested: Callable[[], bool]) -> Calla
 
         text = listing(words.options.list)
         return lambda: _show(text)
-    # A mismatch is found without torch; ranks that a launcher has started import it side by side,
-    # before one of them waits for another.
-    expected = words.options.expect_ranks
-    is_first = expected is not None and launched_rank() is None
-    communicator = world_of_ranks(expected) if is_first else None
+    communicator = world_of_ranks(words.options.expect_ranks)
     request = _request(words)
-    if communicator is None:
-        communicator = world_of_ranks(expected)
     return lambda: _run(request, communicator, stop_requested)
 
 
@@ -278,9 +267,6 @@ _known: dict[tuple[str, ...], Words] = {}
 
 def read_words(arguments: list[str]) -> Words:
     """Read the words of a command, and check all names in them, without torch and MPI."""
-    for word, instead in RETIRED.items():
-        if word in arguments:
-            raise InputError(f"{word} has ended; {instead}")
     options = parser().parse_intermixed_args(arguments)
     if options.list is not None:
         return Words(options)
@@ -377,11 +363,8 @@ def _end_children_by_signals() -> None:
         for number in REQUESTS:
             if signal.getsignal(number) is _note:
                 signal.signal(number, signal.SIG_DFL)
-        release()
 
-    hold = functools.partial(signal.pthread_sigmask, signal.SIG_BLOCK, REQUESTS)
-    release = functools.partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, REQUESTS)
-    os.register_at_fork(before=hold, after_in_parent=release, after_in_child=default)
+    os.register_at_fork(after_in_child=default)
 
 
 def _interrupt(number: int, frame: Any) -> None:

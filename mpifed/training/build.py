@@ -242,7 +242,6 @@ def make(
     horizon: int,
     stored: dict[str, np.ndarray] | None = None,
     dataset: Dataset | None = None,
-    renumber: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
 ) -> Setup:
     """Make the objects of a run; collective. Raises ``InputError`` for wrong data."""
     n_clients = configuration.clients
@@ -273,8 +272,6 @@ def make(
         if links is not None:
             owner = partitioned_owners(work, unseen, links, len(hosting), communicator)
     owner = hosting[owner]
-    if renumber is not None:
-        owner = renumber(owner, np.where(unseen, 0, description.n_train))
     federation = Federation(
         communicator, owner, unseen, description.n_train, configuration.participation
     )
@@ -291,7 +288,11 @@ def make(
     )
     validate_exact(configuration, model, method)
     algorithm = make_algorithm(configuration, description, model, horizon, device)
-    _check_task(configuration, description, algorithm)
+    if description.task not in algorithm.tasks:
+        raise InputError(
+            f"data.name is '{configuration.data.name}', whose task is {description.task}, but "
+            f"algorithm '{configuration.algorithm.name}' learns from: {', '.join(algorithm.tasks)}"
+        )
     validate_exact(configuration, model, algorithm)
     validate_buffers(configuration, model, federation.is_unbiased)
     if algorithm.online and dataset.fresh is None:
@@ -307,18 +308,13 @@ def make(
             f"algorithm '{configuration.algorithm.name}' cannot serve unseen clients"
         )
     exchange = make_exchange(configuration, federation, stored, algorithm)
-    if options.get("asynchrony") == "pairwise" and isinstance(model, Model) and model.n_buffers:
+    sums_updates = [options.get("correction")]
+    sums_updates += ["pairwise"] if options.get("asynchrony") == "pairwise" else []
+    if any(sums_updates) and isinstance(model, Model) and model.n_buffers:
         raise InputError(
-            f"exchange.asynchrony is 'pairwise', but the model {configuration.model.name} has "
-            "running statistics, which are not the sum of updates; allowed: "
-            "exchange.asynchrony=wait_free, or a model without batch normalisation"
-        )
-    corrects = options.get("correction")
-    if corrects is not None and isinstance(model, Model) and model.n_buffers:
-        raise InputError(
-            f"exchange.correction is '{corrects.name}', but the model {configuration.model.name} "
-            "has running statistics, which are not the sum of updates; allowed: "
-            "exchange.correction=none, or a model without batch normalisation"
+            f"the model {configuration.model.name} has running statistics, which are not the sum "
+            "of updates; allowed: exchange.correction=none and exchange.asynchrony=wait_free, or a "
+            "model without batch normalisation"
         )
     return Setup(
         configuration, dataset, federation, exchange, model, algorithm, horizon, device, hostile
@@ -390,31 +386,3 @@ def sample_bytes(configuration: Configuration, description: Description) -> int:
 
 def _dtype(configuration: Configuration) -> torch.dtype:
     return torch.float64 if configuration.dtype == "float64" else torch.float32
-
-
-def _check_task(
-    configuration: Configuration, description: Description, algorithm: Algorithm
-) -> None:
-    """Refuse an algorithm that cannot learn from data of this task."""
-    name, task = configuration.algorithm.name, description.task
-    if task not in algorithm.tasks:
-        raise InputError(
-            f"data.name is '{configuration.data.name}', whose task is {task}, but algorithm "
-            f"'{name}' learns from: {', '.join(algorithm.tasks)}"
-        )
-
-
-def check_round(setup: Setup) -> None:
-    """Refuse messages that do not fit into the memory of the hosts; collective."""
-    federation, communicator = setup.federation, setup.federation.communicator
-    trained = np.bincount(federation.owner[federation.training], minlength=communicator.size)
-    host, found = sum_on_host(communicator, trained)
-    here = int(found)
-    rows = int(federation.inclusion * here) + (here if setup.exchange.shared_is_rows else 1)
-    rows += setup.exchange.values_kept * here
-    numbers = setup.algorithm.payload()
-    check_memory(
-        float(rows) * numbers * setup.dtype.itemsize,
-        f"algorithm {setup.configuration.algorithm.name} has {numbers} numbers in a client's "
-        f"message and {here} clients in training on {host}, which",
-    )

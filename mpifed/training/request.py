@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import datetime
@@ -16,7 +15,6 @@ from mpifed.config.configuration import RETIRED, Configuration, completed, diffe
 from mpifed.config.experiments import apply_overrides, read_experiment
 from mpifed.errors import InputError
 from mpifed.results.configurations import read_stored
-from mpifed.results.results import read_summary
 from mpifed.results.run_directories import (
     check_free,
     check_output,
@@ -45,15 +43,6 @@ class ResumePoint:
         """The run directory that holds the checkpoint; None if it is elsewhere."""
         folder = self.path.resolve().parent
         return folder.parent if folder.name == "checkpoints" else None
-
-
-def finished_after(directory: Path) -> int | None:
-    """Return the number of rounds of a finished run; None where ``directory`` has none."""
-    if not (directory / "DONE").exists():
-        return None
-    with contextlib.suppress(InputError):
-        return int(read_summary(directory / "summary.json")["rounds"])
-    return None
 
 
 def newest(directory: Path) -> ResumePoint | None:
@@ -258,26 +247,19 @@ def check_resume(configuration: Configuration, task: Task) -> None:
         refuse_changes(task.stored, configuration, task.output, horizon)
 
 
-def keep_horizon(configuration: Configuration, task: Task) -> tuple[Configuration, int]:
-    """Return the configuration to train under, and R of its learning-rate schedules."""
-    horizon = configuration.rounds
+def as_begun(configuration: Configuration, task: Task) -> tuple[Configuration, int]:
+    """Return the configuration to train under, with the ``local.stepping`` with which the run
+    began, and R of its learning-rate schedules.
+    """
+    horizon, local = configuration.rounds, configuration.local
+    stored = task.stored if task.point is None else task.point.meta.configuration
     if task.point is not None and not configuration.reschedule:
         horizon = task.point.meta.horizon
-    elif task.stored is not None and not configuration.reschedule:
-        horizon = stored_horizon(task.stored) or horizon
-    if horizon != configuration.rounds and configuration.local.lr_horizon is None:
-        local = dataclasses.replace(configuration.local, lr_horizon=horizon)
-        configuration = dataclasses.replace(configuration, local=local)
-    return configuration, horizon
-
-
-def keep_stepping(configuration: Configuration, task: Task) -> Configuration:
-    """Return the configuration with the ``local.stepping`` with which the run began."""
-    stored = task.stored if task.point is None else task.point.meta.configuration
-    local = stored.get("local") if stored is not None else None
-    if configuration.local.stepping != "auto" or not isinstance(local, Mapping):
-        return configuration
-    chosen = local.get("stepping", "auto")
-    return dataclasses.replace(
-        configuration, local=dataclasses.replace(configuration.local, stepping=chosen)
-    )
+    elif stored is not None and not configuration.reschedule:
+        horizon = stored_horizon(stored) or horizon
+    if horizon != configuration.rounds and local.lr_horizon is None:
+        local = dataclasses.replace(local, lr_horizon=horizon)
+    section = stored.get("local") if stored is not None else None
+    if local.stepping == "auto" and isinstance(section, Mapping):
+        local = dataclasses.replace(local, stepping=section.get("stepping", "auto"))
+    return dataclasses.replace(configuration, local=local), horizon
