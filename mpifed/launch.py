@@ -73,57 +73,48 @@ def started(prepare: Callable[[], Callable[[], int]], command: str = NAME) -> in
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         action = prepare()
-    except InputError as error:
-        return _fail_early(command, str(error), EXIT_BAD_INPUT)
     except SystemExit:
         raise  # after --help or --version
-    except KeyboardInterrupt:
-        return _fail_early(command, "interrupted", EXIT_FAILED)
     except BaseException as error:
-        return _fail_early(command, in_words(error), EXIT_FAILED)
+        message, code = _told(error)
+        if launched_rank() in (None, 0):
+            complain(command, message)
+        else:  # before ranks can communicate: through this rank's guard
+            set_failure(message)
+        return code
     return action()
+
+
+def _told(error: BaseException) -> tuple[str, int]:
+    """Return the message and the exit code of a failure."""
+    if isinstance(error, InputError):
+        return str(error), EXIT_BAD_INPUT
+    if isinstance(error, StopRequested):
+        return str(error), EXIT_STOPPED
+    if isinstance(error, RunError):
+        return str(error), EXIT_FAILED
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", EXIT_FAILED
+    if isinstance(error, PeerFailure):
+        return "another rank failed and did not say why", EXIT_FAILED
+    return in_words(error), EXIT_FAILED
 
 
 def reporting(communicator: Any, action: Callable[[], int], command: str = NAME) -> int:
     """Return the exit code of ``action``; a failure ends the whole job with one message."""
-
-    def fail(message: str, code: int) -> int:
-        return _fail(command, communicator, message, code)
-
     try:
         return action()
     except AgreedInputError as error:
         if communicator.rank == 0:
             complain(command, str(error))
         return EXIT_BAD_INPUT
-    except InputError as error:
-        return fail(str(error), EXIT_BAD_INPUT)
-    except RunError as error:
-        return fail(str(error), EXIT_FAILED)
-    except StopRequested as error:
-        # Of this rank alone; the others still wait for it.
-        return fail(str(error), EXIT_STOPPED)
-    except KeyboardInterrupt:
-        return fail("interrupted", EXIT_FAILED)
-    except BrokenPipeError:
-        discard_output()
-        return fail("standard output was closed", EXIT_FAILED)
-    except PeerFailure:
-        # The rank that failed reports it, and its abort ends this wait.
-        time.sleep(PATIENCE)
-        return fail("another rank failed and did not say why", EXIT_FAILED)
-    except BaseException as error:
-        # A user's component may raise anything, SystemExit included.
-        return fail(in_words(error), EXIT_FAILED)
-
-
-def _fail_early(command: str, message: str, code: int) -> int:
-    """Report a failure before ranks can communicate: on rank 0, or through this rank's guard."""
-    if launched_rank() in (None, 0):
-        complain(command, message)
-    else:
-        set_failure(message)
-    return code
+    except BaseException as error:  # a user's component may raise anything, SystemExit included
+        if isinstance(error, PeerFailure):
+            # The rank that failed reports it, and its abort ends this wait.
+            time.sleep(PATIENCE)
+        if isinstance(error, BrokenPipeError):
+            discard_output()
+        return _fail(command, communicator, *_told(error))
 
 
 def _fail(command: str, communicator: Any, message: str, code: int) -> int:

@@ -33,9 +33,6 @@ from mpifed.federation.participation import (
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import client_keys, stream
 
-WINDOW = 1024
-"""Clients whose work is added up at once, at first."""
-
 
 @dataclass(frozen=True)
 class Federation:
@@ -135,13 +132,11 @@ def contiguous_owners(work: np.ndarray, n_ranks: int) -> np.ndarray:
     # Blocks to spare: cut the longest so that no rank is left without a client.
     while len(starts) < n_blocks:
         ends = [*starts[1:], n_clients]
-        lengths = np.subtract(ends, starts)
         weights = [
             work[a:b].sum() if b - a > 1 else -1.0 for a, b in zip(starts, ends, strict=True)
         ]
         block = int(np.argmax(weights))
         starts = sorted([*starts, starts[block] + _half(work[starts[block] : ends[block]])])
-        assert lengths[block] > 1
     owner = np.zeros(n_clients, np.int32)
     owner[starts[1:]] = 1
     return np.cumsum(owner, out=owner)
@@ -149,19 +144,11 @@ def contiguous_owners(work: np.ndarray, n_ranks: int) -> np.ndarray:
 
 def _fill(work: np.ndarray, limit: float) -> list[int]:
     """The first clients of the blocks that are filled one after the other up to ``limit``."""
-    starts, begin = [0], 0
+    starts, begin, ends = [], 0, np.cumsum(work, dtype=np.float64)
     while begin < len(work):
-        window = WINDOW
-        while True:
-            # From the block's first client on: as if work were added one by one.
-            load = np.cumsum(work[begin : begin + window], dtype=np.float64)
-            fitting = int(np.searchsorted(load, limit, side="right"))
-            if fitting < len(load) or begin + window >= len(work):
-                break
-            window *= 2
-        begin += max(1, fitting)
-        if begin < len(work):
-            starts.append(begin)
+        starts.append(begin)
+        before = ends[begin - 1] if begin else 0.0
+        begin = max(begin + 1, int(np.searchsorted(ends, before + limit, side="right")))
     return starts
 
 
@@ -329,12 +316,6 @@ def balanced_owners(work: np.ndarray, n_ranks: int) -> np.ndarray:
         owner[client] = rank
         heapq.heapreplace(loads, (load + float(work[client]), rank))
     return owner
-
-
-def imbalance(work: np.ndarray, owner: np.ndarray) -> float:
-    """Return the largest work of a rank over the mean of all that host clients, at least 1."""
-    loads = np.bincount(owner, work)
-    return float(loads.max() / loads[loads > 0].mean())
 
 
 def spectral_order(links: scipy.sparse.csr_array) -> np.ndarray:

@@ -1,4 +1,6 @@
-"""Makes a run's objects from its configuration: data, federation, exchange, model, algorithm."""
+"""Makes a run's objects from its configuration: data, attackers, federation, exchange, model,
+algorithm.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,12 +19,13 @@ from mpifed.algorithms.base import Algorithm, algorithm_class, check_rows, check
 from mpifed.checkpoint.row_file import why_unusable
 from mpifed.components.registry import find
 from mpifed.config.configuration import Configuration
-from mpifed.data.base import Checked, Dataset, Description, Shards, Split
+from mpifed.data.base import Checked, Dataset, Description, Shards, Split, SplitName
 from mpifed.data.held_out import HeldOut
 from mpifed.errors import InputError
-from mpifed.exchange.attacks import Attackers
-from mpifed.exchange.base import Channel, Exchange, exchange_class
+from mpifed.exchange.attacks import Attackers, attackers, check_labels
+from mpifed.exchange.base import Channel, Exchange, Transform, exchange_class
 from mpifed.exchange.compression import build
+from mpifed.exchange.privacy import local_noise
 from mpifed.exchange.server import Silent
 from mpifed.federation.clients import (
     Clients,
@@ -36,16 +39,11 @@ from mpifed.federation.clients import (
 from mpifed.io.memory import check_memory, enough_memory
 from mpifed.local.minibatches import work_of
 from mpifed.local.solver import LocalSolver
-from mpifed.models.base import Model
+from mpifed.models.base import Model, Parametrised
+from mpifed.models.losses import loss_for
+from mpifed.models.modules import complete, module_model, seeded
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import RunState, shared_tensors
-from mpifed.training.attacked import attacked, transforms_of
-from mpifed.training.model import (
-    make_model,
-    validate_buffers,
-    validate_exact,
-    with_stepping,
-)
 
 
 def make_algorithm(
@@ -156,6 +154,198 @@ def first_per_core(nodes: np.ndarray, cores: Sequence[frozenset[int]], threads: 
 def cores_of_this_process() -> frozenset[int]:
     """Return the cores on which this process may run."""
     return frozenset(os.sched_getaffinity(0))
+
+
+class Poisoned(Dataset):
+    """A data set in which attackers train on other labels, and are scored on their own."""
+
+    def __init__(self, dataset: Dataset, hostile: Attackers) -> None:
+        self._dataset, self._hostile = dataset, hostile
+        self.description = dataset.description
+        self.seed, self.fresh = dataset.seed, dataset.fresh
+        self.divisor, self.is_uint8 = dataset.divisor, dataset.is_uint8
+        self.make_split = None if dataset.make_split is None else self._made
+        # The true labels of attackers whose training samples have been loaded here.
+        self._true: dict[int, torch.Tensor] = {}
+
+    def _made(self, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
+        assert self._dataset.make_split is not None
+        split = self._dataset.make_split(name, client_ids, dtype)
+        return self._changed(split, client_ids) if name == "train" else split
+
+    def _changed(self, train: Split, client_ids: np.ndarray) -> Split:
+        which = self._hostile.who[client_ids]
+        if not which.any():
+            return train
+        y = train.y.clone()
+        for place in np.flatnonzero(which).tolist():
+            rows = train.rows_of(place)
+            self._true[int(client_ids[place])] = train.y[rows]
+            y[rows] = self._hostile.relabelled(train.y[rows], self.description.n_classes)
+        return replace(train, y=y)
+
+    def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
+        """Return the shards of ``client_ids``. Collective where the data set's own is."""
+        shards = self._dataset.load(client_ids, dtype)
+        return replace(shards, train=self._changed(shards.train, client_ids))
+
+    def remarks(self) -> list[str]:
+        """Return the remarks of the data set."""
+        return self._dataset.remarks()
+
+    def with_true_labels(self, train: Split, client_ids: np.ndarray) -> Split:
+        """Return training samples as they are scored; some clients may have none."""
+        y = train.y
+        for place in np.flatnonzero(self._hostile.who[client_ids] & (train.counts > 0)).tolist():
+            y = y.clone() if y is train.y else y
+            rows = train.rows_of(place)
+            true = self._true[int(client_ids[place])][: rows.stop - rows.start]
+            y[rows] = true.to(y.device)
+        return replace(train, y=y)
+
+
+def scored_split(dataset: Dataset, train: Split, client_ids: np.ndarray) -> Split:
+    """Return the training samples of clients with their true labels."""
+    if not isinstance(dataset, Poisoned):
+        return train
+    return dataset.with_true_labels(train, client_ids)
+
+
+def attacked(
+    configuration: Configuration, federation: Federation, dataset: Dataset
+) -> tuple[Attackers | None, Dataset]:
+    """Return the attackers of a run, and the data set with the labels that they train on."""
+    found = attackers(configuration.attack, federation, configuration.seed)
+    if found is None or not found.attack.changes_labels:
+        return found, dataset
+    about = dataset.description
+    check_labels(found.attack, found.name, about.task, about.n_classes)
+    return found, Poisoned(dataset, found)
+
+
+def transforms_of(configuration: Configuration, hostile: Attackers | None) -> list[Transform]:
+    """Return what clients do to their updates before they send them, in turn."""
+    found, options = [], configuration.privacy
+    if options.is_asked_for and options.where == "local":
+        found.append(local_noise(options, configuration.clients))
+    if hostile is not None and hostile.attack.changes_updates:
+        found.append(hostile.transform)
+    return found
+
+
+def make_model(
+    configuration: Configuration, description: Description, method: type[Algorithm]
+) -> Model:
+    """Return the model of a run."""
+    name = configuration.model.name
+    function = find("model", name)
+
+    def build() -> Any:
+        return function(description, **configuration.model.options)
+
+    if configuration.local.autocast and configuration.dtype == "float64":
+        raise InputError(
+            f"local.autocast is '{configuration.local.autocast}', which torch does not apply to "
+            "dtype 'float64'; allowed: float32"
+        )
+
+    def first() -> Any:
+        made = build()
+        shape = description.input_shape
+        return complete(made, shape) if isinstance(made, torch.nn.Module) else made
+
+    built = seeded(first, configuration.seed)
+    if isinstance(built, torch.nn.Module):
+        built = module_model(
+            build,
+            description.input_shape,
+            description.output_shape,
+            loss_for(description.task),
+            seed=configuration.seed,
+            autocast=torch.bfloat16 if configuration.local.autocast else None,
+            dtype=torch.float64 if configuration.dtype == "float64" else torch.float32,
+            network=built,
+        )
+    elif configuration.local.autocast:
+        raise InputError(
+            f"local.autocast is '{configuration.local.autocast}', but model '{name}' is computed "
+            "by formulas of its own; allowed with networks (torch modules)"
+        )
+    wanted = method.model_type if isinstance(built, Parametrised) else (Model, torch.nn.Module)
+    if not isinstance(built, wanted):
+        kinds = wanted if isinstance(wanted, tuple) else (wanted,)
+        raise InputError(
+            f"model.name is '{name}', which gives a {type(built).__name__}, but algorithm "
+            f"'{configuration.algorithm.name}' needs a "
+            f"{' or '.join(kind.__name__ for kind in kinds)}"
+        )
+    # A model that does not predict reaches only methods that ask for it by ``model_type``.
+    return cast(Model, built)
+
+
+def with_stepping(
+    configuration: Configuration, model: Model, device: torch.device
+) -> Configuration:
+    """Return the configuration with ``local.stepping`` as it is used, where digests depend
+    on it.
+    """
+    asked = configuration.local.stepping
+    if asked != "auto" and asked not in model.steppings:
+        raise InputError(
+            f"local.stepping is '{asked}', but the model {_unstackable(configuration, model)}, so "
+            "that its rows cannot be stacked; allowed: auto, one_by_one"
+        )
+    on_cpu, predicts = device.type == "cpu", isinstance(model, Model)
+    if asked != "auto" or not predicts or (on_cpu and model.same_bits):
+        return configuration
+    chosen = model.stepping if on_cpu else model.stepping_on_gpu
+    return replace(configuration, local=replace(configuration.local, stepping=chosen))
+
+
+def _unstackable(configuration: Configuration, model: Model) -> str:
+    """Say what keeps rows of a model from being stacked."""
+    if not model.deterministic:
+        return "has dropout, batch normalisation or buffers that change"
+    if configuration.local.autocast:
+        return f"computes in {configuration.local.autocast} (local.autocast)"
+    return "has layers, branches or changes in place that torch.func.vmap does not take"
+
+
+def validate_exact(
+    configuration: Configuration, model: Model, method: Algorithm | type[Algorithm]
+) -> None:
+    """Refuse a model whose risk is random in a method that needs whole risks."""
+    if not method.uses_model or method.local_options is None:
+        return
+    if not model.deterministic:
+        raise InputError(
+            f"model.name is '{configuration.model.name}', whose outputs in training depend on "
+            "random numbers or on other samples (dropout, batch normalisation), but "
+            f"algorithm '{configuration.algorithm.name}' computes gradients of whole risks; "
+            "use a network without them, such as one with GroupNorm"
+        )
+
+
+def validate_buffers(configuration: Configuration, model: Model, unbiased: bool) -> None:
+    """Refuse running statistics in exchanges that do not average: a variance could be negative."""
+    name = configuration.compression.name
+    if not model.n_buffers or (name in ("none", "identity") and not unbiased):
+        return
+    kept = configuration.local.buffers == "local"
+    if kept and not configuration.evaluation.unseen_fraction:
+        return
+    cause = "participation.weights is 'unbiased'" if unbiased else f"compression.name is '{name}'"
+    raise InputError(
+        f"{cause}, but model '{configuration.model.name}' has running statistics, whose variances "
+        "could become negative; allowed with local.buffers=local and without unseen clients, or use"
+        " GroupNorm"
+    )
+
+
+def described(model: Model) -> str:
+    """Return the size of a model and how it is stepped, for the plan of a run."""
+    buffers = f" and {model.n_buffers:,} running statistics" if model.n_buffers else ""
+    return f"{model.n_parameters - model.n_buffers:,} parameters{buffers}"
 
 
 # Least number of bytes that a rank needs for each client of the run, hosted here or not.
@@ -286,7 +476,6 @@ def make(
         COPIES * model.n_parameters * _dtype(configuration).itemsize,
         f"the model {configuration.model.name} has {model.n_parameters} parameters, which",
     )
-    validate_exact(configuration, model, method)
     algorithm = make_algorithm(configuration, description, model, horizon, device)
     if description.task not in algorithm.tasks:
         raise InputError(
@@ -352,10 +541,6 @@ def _check_storage(configuration: Configuration, device: torch.device) -> None:
     place = options.directory
     if place is None:
         return
-    if not (os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK)):
-        raise InputError(
-            f"storage.directory is '{place}'; it must be a directory that can be written to"
-        )
     why = why_unusable(Path(place))
     if why is not None:
         raise InputError(

@@ -387,10 +387,6 @@ class Engine:
         """Return the digest of the state on rank 0, None elsewhere."""
         return digest(self.setup, self.state, self.rows.release)
 
-    def remarks(self) -> list[str]:
-        """Return lines for the log, before the rounds begin."""
-        return evaluations.remarks(self.setup, self.state, self.samples)
-
     def evaluate(self, recorder: Recorder | None, progress: Progress | None) -> None:
         """Score clients and record a row of metrics.csv and clients.h5."""
         with self.clock.measure("evaluation"):

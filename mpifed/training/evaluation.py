@@ -25,8 +25,7 @@ from mpifed.local.scoring import client_scores
 from mpifed.models.base import Model
 from mpifed.models.losses import likelihood_differs
 from mpifed.theory.accounting import EPSILON, accountant_of
-from mpifed.training.attacked import scored_split
-from mpifed.training.build import Setup
+from mpifed.training.build import Setup, scored_split
 from mpifed.training.samples import Samples
 from mpifed.training.simulated_time import COLUMN, STALENESS, is_simulated, waits
 
@@ -183,11 +182,9 @@ def warn_of_losses(results: ClientResults, round: int, advice: str) -> bool:
     bad = np.flatnonzero(~np.isfinite(loss) & (results.n_train > 0) & ~results.unseen)
     if not scored or not len(bad):
         return False
-    others = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
-    first = results.client_ids[bad[0]]
     logging.getLogger("mpifed").warning(
-        f"after round {round} the training loss of client {first}{others} is not finite: numbers "
-        f"have grown too large, and {advice}"
+        f"after round {round} the training loss of client {results.client_ids[bad[0]]} is not "
+        f"finite: numbers have grown too large, and {advice}"
     )
     return True
 
@@ -336,12 +333,6 @@ def training_of(setup: Setup, samples: Samples) -> Clients:
     """Return the clients hosted here that take part in training."""
     federation = setup.federation
     return samples.among_hosted(np.flatnonzero(~federation.unseen[federation.hosted]))
-
-
-def unseen_of(setup: Setup, samples: Samples) -> Clients:
-    """Return the clients hosted here that take no part in training."""
-    federation = setup.federation
-    return samples.among_hosted(np.flatnonzero(federation.unseen[federation.hosted]))
 
 
 def remarks(setup: Setup, state: states.RunState, samples: Samples) -> list[str]:

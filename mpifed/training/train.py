@@ -27,26 +27,25 @@ from mpifed.errors import (
     note,
     one_line,
 )
-from mpifed.federation.clients import imbalance
 from mpifed.io.memory import enough_memory
 from mpifed.mpi.agreement import agree
 from mpifed.theory.accounting import EPSILON
+from mpifed.training import evaluation
 from mpifed.training import request as resume
 from mpifed.training.build import (
     Setup,
+    described,
     sample_bytes,
-    samples_of_steps,
     sum_on_host,
 )
 from mpifed.training.callbacks import listeners_of
 from mpifed.training.engine import Clock, Engine, advice
 from mpifed.training.evaluation import VALIDATION_COLUMNS, columns_of, count_scored
-from mpifed.training.model import described
 from mpifed.training.progress import Progress
 from mpifed.training.request import Request, Task
 from mpifed.training.run_directory import REPLACED, Recorder
 from mpifed.training.samples import samples_of
-from mpifed.training.simulated_time import COLUMN, describe_clock, taking_part
+from mpifed.training.simulated_time import COLUMN, taking_part
 from mpifed.watchdog.stop_requests import stop_requests_from
 
 # Keys of summary.json that tell of the computer and of the ranks, or that only a retimed run has.
@@ -152,7 +151,8 @@ def train(
                 if say is not None:
                     say(str(stopped))
                 return "stopped"
-        remarks = agree(communicator, engine.remarks)
+        told = partial(evaluation.remarks, setup, engine.state, samples)
+        remarks = agree(communicator, told)
         recorder = agree(communicator, lambda: _recorder(setup, task, engine.writer.settle))
         progress = None
         if recorder is not None:
@@ -305,23 +305,11 @@ def plan_lines(setup: Setup) -> list[str]:
         f"{description.n_classes} classes",
         f"clients     {participants} in training, {int(federation.unseen.sum())} unseen; "
         f"per rank: {_range(counts)}{spare}",
-        *_balance(setup),
         f"memory      {_range(bytes_of_rank)} bytes of samples per rank, up to "
         f"{int(bytes_of_node):,} on a node",
         f"model       {described(setup.model)}; a message has {payload:,} bytes",
         *setup.exchange.describe(payload, itemsize),
-        *describe_clock(setup),
     ]
-
-
-def _balance(setup: Setup) -> list[str]:
-    """Return how equal the work of ranks is, where there are several."""
-    federation, ranks = setup.federation, setup.federation.communicator.size
-    if ranks == 1:
-        return []
-    work = samples_of_steps(setup.configuration, setup.dataset.description)
-    most = imbalance(work, federation.owner)
-    return [f"work        the busiest rank has {most:.3f} times the mean of all ranks"]
 
 
 def remarks(setup: Setup) -> list[str]:

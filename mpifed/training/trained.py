@@ -465,9 +465,6 @@ def without_files(configuration: Configuration) -> Configuration:
 
 def _checkpoint(directory: Path, round: int | None) -> tuple[Path, checkpoint.Meta]:
     """Return the checkpoint of a round, or the newest intact one."""
-    if not directory.is_dir():
-        what = "a file" if directory.exists() else "missing"
-        raise InputError(f"run is '{directory}', which is {what}; it must be a run directory")
     paths = checkpoint.listed(directory / "checkpoints")
     if not paths:
         raise InputError(f"run is '{directory}', which holds no checkpoint of a run")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from commands import call, in_child, rows
+from commands import in_child, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from on_ranks import SMALL, differences, folder_of, run
@@ -20,7 +20,6 @@ from mpifed.checkpoint.row_file import RowFile
 from mpifed.data.sources.synthetic import ROWS_BLOCK as BLOCK
 from mpifed.data.sources.synthetic import DrawnRows
 from mpifed.errors import RunError
-from mpifed.federation.clients import contiguous_owners
 from mpifed.local.optimizers import RULES, SgdState, unwritten
 from mpifed.local.options import LocalOptions
 from mpifed.mpi.communicator import Alone, world
@@ -53,25 +52,6 @@ def test_unwritten_zeros_are_zeros(dtype):
     found = unwritten(torch.ones(0, dtype=dtype), 3, 0, 5)
     assert (found.shape, found.dtype) == ((3, 0, 5), dtype)
     assert np.array_equal(unwritten(torch.ones(0, dtype=dtype), 2, 3), np.zeros((2, 3)))
-
-
-@pytest.mark.parametrize("exchange", ["server", "gossip"])
-def test_messages_that_cannot_be_held_are_refused_by_both_in_the_same_words(
-    exchange, tmp_path, capfd
-):
-    words = [
-        "clients=10",
-        f"exchange={exchange}",
-        "algorithm.n_components=1000000000",
-        "--output",
-        tmp_path / "run",
-    ]
-    dry, wet = call([*words, "--dry-run"], capfd), call(words, capfd)
-    (line,) = dry.err.splitlines()
-    assert line == wet.err.strip()
-    assert "algorithm fedem has 151000000000 numbers in a client's message and 10 clients" in line
-    assert (dry.code, wet.code) == (2, 2)
-    assert not (tmp_path / "run").exists()
 
 
 # States of clients on disk: the same run, bit for bit, also after a kill.
@@ -215,19 +195,3 @@ def test_rows_drawn_in_blocks_are_those_drawn_at_once(count, one_hot, seed, data
     whole, drawn = draw(philox(), count), DrawnRows(philox(), draw, count)
     for number in data.draw(st.lists(st.integers(0, count - 1), max_size=5)):
         assert (drawn.row(number) == whole[number]).all()
-
-
-@given(
-    work=st.lists(st.floats(0.5, 1e4), min_size=1, max_size=60),
-    ranks=st.integers(1, 9),
-    window=st.sampled_from([1, 2, 7, 1000]),
-)
-def test_owners_do_not_depend_on_how_work_is_added_up(work, ranks, window):
-    from mpifed.federation import clients
-
-    expected = contiguous_owners(np.array(work), ranks)
-    before, clients.WINDOW = clients.WINDOW, window
-    try:
-        assert (contiguous_owners(np.array(work), ranks) == expected).all()
-    finally:
-        clients.WINDOW = before

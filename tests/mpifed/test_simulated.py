@@ -13,7 +13,6 @@ from on_ranks import run as run_on
 import mpifed
 from mpifed.config.configuration import resolve
 from mpifed.errors import InputError
-from mpifed.federation.links import read_links, step_seconds
 from mpifed.federation.options import ComputeOptions, NetworkOptions
 from mpifed.mpi.communicator import Alone, world
 from mpifed.report.figure import Wanted, series
@@ -21,6 +20,7 @@ from mpifed.report.groups import group_runs
 from mpifed.report.runs import find_runs
 from mpifed.retime import main
 from mpifed.training.retiming import is_retimed, retime, write
+from mpifed.training.simulated_time import read_links, step_seconds
 from mpifed.training.verification import verify
 from topologies.links.network import read_network
 from topologies.links.overlays import cycle_time, design
