@@ -52,6 +52,31 @@ def launch_words(ranks: int | None) -> list[str]:
     return [mpirun, "-n", str(ranks)]
 
 
+# The type of a number of ranks that are started on one computer.
+RANKS = number(int, "a whole number from 1 to 1024", lambda value: 1 <= value <= 1024)
+
+
+def ranks_or_auto(text: str) -> int | str:
+    """Return the value of ``--ranks``, which may be ``auto``."""
+    return text if text == "auto" else int(RANKS(text))
+
+
+def physical_cores() -> int:
+    """Return the number of physical cores on which this process may run."""
+    cores = set()
+    for core in os.sched_getaffinity(0):
+        siblings = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
+        cores.add(siblings.read_text() if siblings.exists() else str(core))
+    return len(cores)
+
+
+def become(command: Sequence[str]) -> NoReturn:
+    """Replace this process by another program, which then gets its signals."""
+    sys.stdout.flush()
+    # Not what an MPI that began in this process has set since, which would mislead mpirun.
+    os.execve(command[0], command, dict(os.environ))
+
+
 def under_mpirun(ranks: int, module: str, words: Sequence[str]) -> list[str]:
     """Return the command that starts a module's command on several ranks of this computer."""
     return [*launch_words(ranks), sys.executable, "-m", module, *words]

@@ -18,7 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from mpifed import __version__
-from mpifed.command import Parser, discard_output, program, say, whole
+from mpifed.command import (
+    Parser,
+    become,
+    discard_output,
+    physical_cores,
+    program,
+    ranks_or_auto,
+    say,
+    under_mpirun,
+    whole,
+    without_ranks,
+)
 from mpifed.components.tables import LISTS, TABLES
 from mpifed.errors import (
     EXIT_BAD_INPUT,
@@ -179,6 +190,13 @@ def parser() -> Parser:
         help=f"what can be named ({', '.join(KINDS)}), or the options of one component or section",
     )
     made.add_argument(
+        "--ranks",
+        type=ranks_or_auto,
+        metavar="N | auto",
+        help="start mpirun -n N; auto is as many ranks as this computer has cores, at most one a "
+        "client; digests do not change",
+    )
+    made.add_argument(
         "--expect-ranks", type=whole(1), metavar="N", help="stop unless MPI started exactly N ranks"
     )
     made.add_argument("--quiet", action="store_true", help="print nothing but errors")
@@ -211,9 +229,36 @@ def _prepared(arguments: list[str], stop_requested: Callable[[], bool]) -> Calla
 
         text = listing(words.options.list)
         return lambda: _show(text)
+    ranks = _ranks_to_start(words)
+    if ranks is not None:
+        more = ["--expect-ranks", str(ranks)]
+        command = under_mpirun(ranks, "mpifed.run", [*without_ranks(arguments), *more])
+        return lambda: become(command)
     communicator = world_of_ranks(words.options.expect_ranks)
     request = _request(words)
     return lambda: _run(request, communicator, stop_requested)
+
+
+def _ranks_to_start(words: Words) -> int | None:
+    """Return on how many ranks a launcher is to start the run; None where this process runs it."""
+    asked = words.options.ranks
+    if asked is None or (asked == "auto" and launched_rank() is not None):
+        return None
+    if launched_rank() is not None:
+        raise InputError(
+            f"--ranks is {asked}, but this process is itself a rank of a job; leave --ranks out"
+        )
+    if asked != "auto":
+        return int(asked)
+    known: Mapping[str, Any] = words.mapping or words.overrides
+    stored = Path(words.options.output or "", "config.yaml")
+    if "clients" not in known and words.resume is not None and stored.is_file():
+        from mpifed.results.configurations import read_stored
+
+        known = read_stored(stored)
+    clients, cores = known.get("clients"), physical_cores()
+    ranks = min(cores, clients) if isinstance(clients, int) else cores
+    return ranks if ranks > 1 else None
 
 
 def _run(request: Any, communicator: Any, stop_requested: Callable[[], bool]) -> int:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mpifed.command import Parser, carried_out, program, under_mpirun, whole, without_ranks
+from mpifed.command import (
+    RANKS,
+    Parser,
+    become,
+    carried_out,
+    program,
+    under_mpirun,
+    whole,
+    without_ranks,
+)
 from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, InputError
-from topologies.inputs import number
-
-# The type of a number of ranks that are started on one computer.
-RANKS = number(int, "a whole number from 1 to 1024", lambda value: 1 <= value <= 1024)
 
 RANGE = re.compile(r"([0-9]{1,18}):([0-9]{1,18})")
 
@@ -48,9 +51,7 @@ def verified(words: list[str]) -> int:
             chosen_rounds(rounds, int(read_stored(directory / "config.yaml")["rounds"]))
         if options.ranks is not None:
             command = under_mpirun(options.ranks, "mpifed.verify", without_ranks(words))
-            # Not what an MPI that began in this process has set since, which would mislead mpirun.
-            own = dict(os.environ)
-            return lambda: subprocess.run(command, env=own, check=False).returncode
+            return lambda: become(command)
         communicator = launch.world_of_ranks()
         action = _action(directory, rounds, communicator, options.quiet)
         return lambda: launch.reporting(communicator, action, "mpifed.verify")

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from mpifed.checkpoint import files as checkpoint
+from mpifed.command import physical_cores
 from mpifed.config.configuration import to_yaml
 from mpifed.errors import (
     AgreedStop,
@@ -46,6 +47,7 @@ from mpifed.training.request import Request, Task
 from mpifed.training.run_directory import REPLACED, Recorder
 from mpifed.training.samples import samples_of
 from mpifed.training.simulated_time import COLUMN, taking_part
+from mpifed.watchdog.launcher import launched_rank
 from mpifed.watchdog.stop_requests import stop_requests_from
 
 # Keys of summary.json that tell of the computer and of the ranks, or that only a retimed run has.
@@ -324,14 +326,22 @@ MANY = 4
 
 
 def _of_cores(setup: Setup) -> list[str]:
-    """Return a line where many ranks share the cores of a node."""
-    ranks, cores = setup.federation.communicator.local_size(), os.cpu_count() or 1
-    if setup.configuration.hosts == "cores" or ranks <= MANY * cores:
-        return []
-    return [
-        f"{ranks} ranks share {cores} core{'s' * (cores > 1)}: with hosts=cores the first ones "
-        "would host all clients, which takes less time and memory and changes no number"
-    ]
+    """Return a line where cores of this computer lie idle, or many ranks share them."""
+    communicator, configuration = setup.federation.communicator, setup.configuration
+    ranks, cores = communicator.local_size(), os.cpu_count() or 1
+    if configuration.hosts != "cores" and ranks > MANY * cores:
+        return [
+            f"{ranks} ranks share {cores} core{'s' * (cores > 1)}: with hosts=cores the first ones "
+            "would host all clients, which takes less time and memory and changes no number"
+        ]
+    idle = physical_cores() - configuration.threads
+    is_alone = communicator.size == 1 and launched_rank() is None and setup.device.type == "cpu"
+    if is_alone and idle > 0 and configuration.clients > 1:
+        return [
+            f"{idle} core{'s lie' if idle > 1 else ' lies'} idle: --ranks auto uses all (from "
+            f"Python, ranks={physical_cores()}), and changes no number"
+        ]
+    return []
 
 
 def _of_weights(setup: Setup) -> list[str]:
