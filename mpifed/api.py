@@ -22,22 +22,19 @@ from mpifed.errors import CodeError, InputError, PeerFailure, RunError, StopRequ
 from mpifed.exchange.mixing import mixing_overrides
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Alone, Communicator, world
-from mpifed.results.results import Result, read
+from mpifed.results.results import Result, read, read_summary
 from mpifed.tracking import check_tracker
-from mpifed.training import request as resume
-from mpifed.training.build import check_round, make
+from mpifed.training.build import make
 from mpifed.training.callbacks import Callback, RecordedRound, callback
 from mpifed.training.engine import Clock
 from mpifed.training.on_ranks import run_on_ranks
 from mpifed.training.request import (
     Request,
     Task,
+    as_begun,
     check_resume,
-    keep_horizon,
-    keep_stepping,
     understand,
 )
-from mpifed.training.spare import beside_spare, hosting_ranks, remarks_on_cores
 from mpifed.training.train import listening, plan_lines, remarks, train
 from mpifed.training.trained import Trained, check_path, load
 from mpifed.watchdog import heartbeat
@@ -209,20 +206,12 @@ def execute(
             if first and not request.quiet:
                 print(f"finished before: {task.output}", flush=True)
             return Result(task.output, "finished")
-        configuration, horizon = keep_horizon(configuration, task)
-        configuration = keep_stepping(configuration, task)
+        configuration, horizon = as_begun(configuration, task)
         torch.set_num_threads(configuration.threads)
         limits = threadpool_limits(configuration.threads)
     with limits, _failures_named(configuration):
-        with clock.measure("startup"):
-            hosting = hosting_ranks(configuration, communicator)
-            task.remarks.extend(remarks_on_cores(configuration, communicator))
-
-        def run(hosts: Communicator, asked_to_stop: Callable[[], bool]) -> Result:
-            about = configuration, horizon, hosts
-            return _carry_out(request, task, *about, clock, asked_to_stop)
-
-        return beside_spare(communicator, hosting, run, stop_requested)
+        about = configuration, horizon, communicator
+        return _carry_out(request, task, *about, clock, stop_requested)
 
 
 @contextmanager
@@ -259,7 +248,7 @@ def _carry_out(
     clock: Clock,
     stop_requested: Callable[[], bool],
 ) -> Result:
-    """Carry out the task on the ranks that host clients; collective among them."""
+    """Carry out the task; collective."""
     first = communicator.rank == 0
     with clock.measure("startup"):
         stored = checkpoint.read_arrays(task.point.path) if task.point is not None else None
@@ -270,7 +259,6 @@ def _carry_out(
                 communicator,
                 lambda: make(configuration, communicator, horizon, stored),
             )
-            agree(communicator, lambda: check_round(setup))
         task.remarks.extend(f"warning: {line}" for line in dict.fromkeys(heard))
         task.remarks.extend(agree(communicator, lambda: remarks(setup)))
     if request.dry_run:
@@ -302,4 +290,5 @@ def _nothing_left(request: Request, task: Task, rounds: int) -> bool:
         return False
     if isinstance(request.resume, Path) and task.point and task.point.meta.round != rounds:
         return False
-    return resume.finished_after(task.output) == rounds
+    done = (task.output / "DONE").exists()
+    return done and read_summary(task.output / "summary.json")["rounds"] == rounds

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,57 @@ class Parser(inputs.Parser):
 def whole(least: int) -> Callable[[str], int]:
     """Return the ``type`` of an argument that is a whole number."""
     return number(int, f"a whole number, at least {least}", lambda value: bool(value >= least))
+
+
+def launch_words(ranks: int | None) -> list[str]:
+    """Return ``mpirun -n RANKS``, that of this Python's environment or of the PATH."""
+    if ranks is None:
+        return []
+    beside = Path(sys.executable).parent / "mpirun"
+    mpirun = str(beside) if beside.exists() else shutil.which("mpirun")
+    if mpirun is None:
+        raise InputError("--ranks needs an mpirun, and there is none on the PATH; install an MPI")
+    return [mpirun, "-n", str(ranks)]
+
+
+# The type of a number of ranks that are started on one computer.
+RANKS = number(int, "a whole number from 1 to 1024", lambda value: 1 <= value <= 1024)
+
+
+def ranks_or_auto(text: str) -> int | str:
+    """Return the value of ``--ranks``, which may be ``auto``."""
+    return text if text == "auto" else int(RANKS(text))
+
+
+def physical_cores() -> int:
+    """Return the number of physical cores on which this process may run."""
+    cores = set()
+    for core in os.sched_getaffinity(0):
+        siblings = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
+        cores.add(siblings.read_text() if siblings.exists() else str(core))
+    return len(cores)
+
+
+def become(command: Sequence[str]) -> NoReturn:
+    """Replace this process by another program, which then gets its signals."""
+    sys.stdout.flush()
+    # Not what an MPI that began in this process has set since, which would mislead mpirun.
+    os.execve(command[0], command, dict(os.environ))
+
+
+def under_mpirun(ranks: int, module: str, words: Sequence[str]) -> list[str]:
+    """Return the command that starts a module's command on several ranks of this computer."""
+    return [*launch_words(ranks), sys.executable, "-m", module, *words]
+
+
+def without_ranks(words: Sequence[str]) -> list[str]:
+    """Return the words of a command without the option ``--ranks``."""
+    kept, skip = [], False
+    for word in words:
+        if not skip and word != "--ranks" and not word.startswith("--ranks="):
+            kept.append(word)
+        skip = word == "--ranks"
+    return kept
 
 
 def started_as() -> str:

@@ -18,7 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from mpifed import __version__
-from mpifed.command import Parser, discard_output, program, say, whole
+from mpifed.command import (
+    Parser,
+    become,
+    discard_output,
+    physical_cores,
+    program,
+    ranks_or_auto,
+    say,
+    under_mpirun,
+    whole,
+    without_ranks,
+)
 from mpifed.components.tables import LISTS, TABLES
 from mpifed.errors import (
     EXIT_BAD_INPUT,
@@ -73,57 +84,48 @@ def started(prepare: Callable[[], Callable[[], int]], command: str = NAME) -> in
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         action = prepare()
-    except InputError as error:
-        return _fail_early(command, str(error), EXIT_BAD_INPUT)
     except SystemExit:
         raise  # after --help or --version
-    except KeyboardInterrupt:
-        return _fail_early(command, "interrupted", EXIT_FAILED)
     except BaseException as error:
-        return _fail_early(command, in_words(error), EXIT_FAILED)
+        message, code = _told(error)
+        if launched_rank() in (None, 0):
+            complain(command, message)
+        else:  # before ranks can communicate: through this rank's guard
+            set_failure(message)
+        return code
     return action()
+
+
+def _told(error: BaseException) -> tuple[str, int]:
+    """Return the message and the exit code of a failure."""
+    if isinstance(error, InputError):
+        return str(error), EXIT_BAD_INPUT
+    if isinstance(error, StopRequested):
+        return str(error), EXIT_STOPPED
+    if isinstance(error, RunError):
+        return str(error), EXIT_FAILED
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", EXIT_FAILED
+    if isinstance(error, PeerFailure):
+        return "another rank failed and did not say why", EXIT_FAILED
+    return in_words(error), EXIT_FAILED
 
 
 def reporting(communicator: Any, action: Callable[[], int], command: str = NAME) -> int:
     """Return the exit code of ``action``; a failure ends the whole job with one message."""
-
-    def fail(message: str, code: int) -> int:
-        return _fail(command, communicator, message, code)
-
     try:
         return action()
     except AgreedInputError as error:
         if communicator.rank == 0:
             complain(command, str(error))
         return EXIT_BAD_INPUT
-    except InputError as error:
-        return fail(str(error), EXIT_BAD_INPUT)
-    except RunError as error:
-        return fail(str(error), EXIT_FAILED)
-    except StopRequested as error:
-        # Of this rank alone; the others still wait for it.
-        return fail(str(error), EXIT_STOPPED)
-    except KeyboardInterrupt:
-        return fail("interrupted", EXIT_FAILED)
-    except BrokenPipeError:
-        discard_output()
-        return fail("standard output was closed", EXIT_FAILED)
-    except PeerFailure:
-        # The rank that failed reports it, and its abort ends this wait.
-        time.sleep(PATIENCE)
-        return fail("another rank failed and did not say why", EXIT_FAILED)
-    except BaseException as error:
-        # A user's component may raise anything, SystemExit included.
-        return fail(in_words(error), EXIT_FAILED)
-
-
-def _fail_early(command: str, message: str, code: int) -> int:
-    """Report a failure before ranks can communicate: on rank 0, or through this rank's guard."""
-    if launched_rank() in (None, 0):
-        complain(command, message)
-    else:
-        set_failure(message)
-    return code
+    except BaseException as error:  # a user's component may raise anything, SystemExit included
+        if isinstance(error, PeerFailure):
+            # The rank that failed reports it, and its abort ends this wait.
+            time.sleep(PATIENCE)
+        if isinstance(error, BrokenPipeError):
+            discard_output()
+        return _fail(command, communicator, *_told(error))
 
 
 def _fail(command: str, communicator: Any, message: str, code: int) -> int:
@@ -144,11 +146,6 @@ def _fail(command: str, communicator: Any, message: str, code: int) -> int:
     communicator.abort(code)
     return code
 
-
-# Options that have ended, with what takes their place.
-RETIRED = {
-    "--plan": "use --dry-run for bytes and memory; docs/slurm.md says how to learn a job's size"
-}
 
 KINDS = ("experiments", *LISTS.values())
 
@@ -193,6 +190,13 @@ def parser() -> Parser:
         help=f"what can be named ({', '.join(KINDS)}), or the options of one component or section",
     )
     made.add_argument(
+        "--ranks",
+        type=ranks_or_auto,
+        metavar="N | auto",
+        help="start mpirun -n N; auto is as many ranks as this computer has cores, at most one a "
+        "client; digests do not change",
+    )
+    made.add_argument(
         "--expect-ranks", type=whole(1), metavar="N", help="stop unless MPI started exactly N ranks"
     )
     made.add_argument("--quiet", action="store_true", help="print nothing but errors")
@@ -225,15 +229,36 @@ def _prepared(arguments: list[str], stop_requested: Callable[[], bool]) -> Calla
 
         text = listing(words.options.list)
         return lambda: _show(text)
-    # A mismatch is found without torch; ranks that a launcher has started import it side by side,
-    # before one of them waits for another.
-    expected = words.options.expect_ranks
-    is_first = expected is not None and launched_rank() is None
-    communicator = world_of_ranks(expected) if is_first else None
+    ranks = _ranks_to_start(words)
+    if ranks is not None:
+        more = ["--expect-ranks", str(ranks)]
+        command = under_mpirun(ranks, "mpifed.run", [*without_ranks(arguments), *more])
+        return lambda: become(command)
+    communicator = world_of_ranks(words.options.expect_ranks)
     request = _request(words)
-    if communicator is None:
-        communicator = world_of_ranks(expected)
     return lambda: _run(request, communicator, stop_requested)
+
+
+def _ranks_to_start(words: Words) -> int | None:
+    """Return on how many ranks a launcher is to start the run; None where this process runs it."""
+    asked = words.options.ranks
+    if asked is None or (asked == "auto" and launched_rank() is not None):
+        return None
+    if launched_rank() is not None:
+        raise InputError(
+            f"--ranks is {asked}, but this process is itself a rank of a job; leave --ranks out"
+        )
+    if asked != "auto":
+        return int(asked)
+    known: Mapping[str, Any] = words.mapping or words.overrides
+    stored = Path(words.options.output or "", "config.yaml")
+    if "clients" not in known and words.resume is not None and stored.is_file():
+        from mpifed.results.configurations import read_stored
+
+        known = read_stored(stored)
+    clients, cores = known.get("clients"), physical_cores()
+    ranks = min(cores, clients) if isinstance(clients, int) else cores
+    return ranks if ranks > 1 else None
 
 
 def _run(request: Any, communicator: Any, stop_requested: Callable[[], bool]) -> int:
@@ -278,9 +303,6 @@ _known: dict[tuple[str, ...], Words] = {}
 
 def read_words(arguments: list[str]) -> Words:
     """Read the words of a command, and check all names in them, without torch and MPI."""
-    for word, instead in RETIRED.items():
-        if word in arguments:
-            raise InputError(f"{word} has ended; {instead}")
     options = parser().parse_intermixed_args(arguments)
     if options.list is not None:
         return Words(options)
@@ -377,11 +399,8 @@ def _end_children_by_signals() -> None:
         for number in REQUESTS:
             if signal.getsignal(number) is _note:
                 signal.signal(number, signal.SIG_DFL)
-        release()
 
-    hold = functools.partial(signal.pthread_sigmask, signal.SIG_BLOCK, REQUESTS)
-    release = functools.partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, REQUESTS)
-    os.register_at_fork(before=hold, after_in_parent=release, after_in_child=default)
+    os.register_at_fork(after_in_child=default)
 
 
 def _interrupt(number: int, frame: Any) -> None:

@@ -167,9 +167,7 @@ def check_tracker(name: str | None) -> None:
     for module in TRACKERS[name][1]:
         try:
             importlib.import_module(module)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # a package may fail to import in any way
+        except Exception as error:  # a package may fail to import in any way
             raise InputError(
                 f"track is '{name}', which cannot be imported: {in_words(error)}; install it with "
                 f"python -m pip install 'mpifed[{name}]', or leave track out"
@@ -185,9 +183,6 @@ def flat(configuration: Mapping[str, Any], front: str = "") -> Iterator[tuple[st
             yield f"{front}{key}", str(value)
 
 
-# Rows that may wait.
-MOST_WAITING = 1000
-
 # Seconds that a tracker has after the last round, and where a run stops or fails.
 PATIENCE, HURRY = 30.0, 5.0
 
@@ -198,20 +193,17 @@ EVERY = 5.0
 class Sending:
     """Rows on their way to a tracker, in a thread that can neither stop a run nor hold it up."""
 
-    def __init__(self, name: str, open: Callable[[], Tracker], most: int = MOST_WAITING) -> None:
-        self._name, self._open, self._most = name, open, most
+    def __init__(self, name: str, open: Callable[[], Tracker]) -> None:
+        self._name, self._open, self._status = name, open, ""
         self._waiting: deque[tuple[int, Mapping[str, float]]] = deque()
-        self._status = ""
-        self._end, self._dropped = threading.Event(), threading.Event()
+        self._end = threading.Event()
         # A daemon, for which the interpreter does not wait.
         self._thread = threading.Thread(target=self._work, name=f"to {name}", daemon=True)
         self._thread.start()
 
     def row(self, round: int, values: Mapping[str, float]) -> None:
         """Send a row; returns at once."""
-        if len(self._waiting) == self._most:
-            self._drop(f"{self._most} rows wait for it, so it is too slow or does not answer")
-        if not self._dropped.is_set():
+        if self._thread.is_alive():
             known = {name: value for name, value in values.items() if not math.isnan(value)}
             self._waiting.append((round, known))
 
@@ -223,29 +215,24 @@ class Sending:
         self._end.set()
         if patience is None:
             patience = PATIENCE if status == "finished" else HURRY
-        if self._dropped.is_set():
-            return
         with waiting():
             self._thread.join(patience)
         if self._thread.is_alive():
-            self._drop(f"it has not taken everything {patience:g} s after the last round")
+            self._warn(f"it has not taken everything {patience:g} s after the last round")
 
     def _work(self) -> None:
         try:
             tracker = self._open()
-            while not self._dropped.is_set():
+            ended = False
+            while not ended:
                 ended = self._end.wait(EVERY)
                 rows = [self._waiting.popleft() for _ in range(len(self._waiting))]
                 if rows:
                     tracker.send(rows)
-                if ended:
-                    tracker.close(self._status)
-                    return
+            tracker.close(self._status)
         except BaseException as error:  # a tracker may raise anything
-            self._drop(in_words(error))
+            self._warn(in_words(error))
 
-    def _drop(self, why: str) -> None:
-        if not self._dropped.is_set():
-            self._dropped.set()
-            text = f"{self._name} is not told of the run any more: {why}"
-            logging.getLogger("mpifed").warning(text)
+    def _warn(self, why: str) -> None:
+        text = f"{self._name} is not told of the run any more: {why}"
+        logging.getLogger("mpifed").warning(text)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mpifed.command import Parser, carried_out, program, whole
+from mpifed.command import (
+    RANKS,
+    Parser,
+    become,
+    carried_out,
+    program,
+    under_mpirun,
+    whole,
+    without_ranks,
+)
 from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, InputError
-from topologies.inputs import number
-
-# The type of a number of ranks that are started on one computer.
-RANKS = number(int, "a whole number from 1 to 1024", lambda value: 1 <= value <= 1024)
 
 RANGE = re.compile(r"([0-9]{1,18}):([0-9]{1,18})")
 
@@ -47,10 +50,8 @@ def verified(words: list[str]) -> int:
             check_finished(directory)
             chosen_rounds(rounds, int(read_stored(directory / "config.yaml")["rounds"]))
         if options.ranks is not None:
-            command = _under_mpirun(options.ranks, words)
-            # Not what an MPI that began in this process has set since, which would mislead mpirun.
-            own = dict(os.environ)
-            return lambda: subprocess.run(command, env=own, check=False).returncode
+            command = under_mpirun(options.ranks, "mpifed.verify", without_ranks(words))
+            return lambda: become(command)
         communicator = launch.world_of_ranks()
         action = _action(directory, rounds, communicator, options.quiet)
         return lambda: launch.reporting(communicator, action, "mpifed.verify")
@@ -111,19 +112,6 @@ def _rounds(options: argparse.Namespace) -> tuple[int, int] | int | None:
     if found is None:
         raise InputError(f"--rounds is {options.rounds!r}; it must be A:B, two whole numbers")
     return int(found[1]), int(found[2])
-
-
-def _under_mpirun(ranks: int, words: list[str]) -> list[str]:
-    """The command line that starts this command with so many ranks."""
-    from mpifed.sweep.plan import launch_words
-
-    rest = list(words)
-    for place, word in enumerate(words):
-        if word == "--ranks":
-            rest = [*words[:place], *words[place + 2 :]]
-        elif word.startswith("--ranks="):
-            rest = [*words[:place], *words[place + 1 :]]
-    return [*launch_words(ranks), sys.executable, "-m", "mpifed.verify", *rest]
 
 
 def parser() -> Parser:

@@ -22,14 +22,12 @@ from rich.table import Table
 from rich.text import Text
 
 from mpifed.command import Parser, carried_out, program
-from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, InputError, complain, one_line
+from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, InputError, one_line
 from mpifed.report.names import data_title, in_words, method_title
 from mpifed.report.runs import MEASURES, Run, read_run
 from topologies.inputs import number
 
-GOING, UNKNOWN, ENDED = "going on", "unknown", "not going on"
-# Seconds without a written line after which a run whose lock cannot be read counts as ended.
-SILENCE = 3600.0
+GOING, ENDED = "going on", "not going on"
 
 BAR, CURVE = 40, 32  # letters of the bar and of a curve
 LOG_LINES, LOG_BYTES = 6, 1 << 16
@@ -58,7 +56,7 @@ class View:
     @property
     def going(self) -> bool:
         """Whether the run may write more."""
-        return self.state in (GOING, UNKNOWN)
+        return self.state == GOING
 
 
 def view(path: Path) -> View:
@@ -144,9 +142,6 @@ def _state(path: Path) -> str:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return GOING
-    except OSError:  # a disk without locks
-        silent = time.time() - os.fstat(descriptor).st_mtime
-        return UNKNOWN if silent < SILENCE else ENDED
     finally:
         os.close(descriptor)  # and with it the lock
     return ENDED
@@ -163,45 +158,32 @@ def _end_of_log(path: Path) -> list[str]:
 
 # Type of the time between two looks.
 SECONDS = number(float, "from 0.1 to 3600 seconds", lambda value: 0.1 <= value <= 3600)
-# Looks in a row that may find files in the middle of a change.
-PATIENCE = 3
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run ``python -m mpifed.watch``."""
+    return carried_out("mpifed.watch", lambda: _run(words))
+
+
+def _run(words: Sequence[str] | None) -> int:
+    options = parser().parse_args(words)
+    if not os.path.isfile(options.run_dir / "config.yaml"):
+        raise InputError(f"'{options.run_dir}' holds no run: there is no config.yaml in it")
     try:
-        options = parser().parse_args(words)
-        if not os.path.isfile(options.run_dir / "config.yaml"):
-            raise InputError(
-                f"'{options.run_dir}' holds no run: there is no config.yaml in it; name the "
-                "directory that --output names"
-            )
         last = _in_terminal(options) if sys.stdout.isatty() else _line_by_line(options)
-        print(f"{options.run_dir}: {last.state}", flush=True)
-    except InputError as error:
-        complain("mpifed.watch", str(error))
-        return EXIT_BAD_INPUT
     except KeyboardInterrupt:
         return EXIT_FINISHED
+    print(f"{options.run_dir}: {last.state}", flush=True)
     return EXIT_FINISHED if last.going or last.run.finished else EXIT_FAILED
 
 
 def follow(path: Path, every: float, once: bool, show: Callable[[View], None]) -> View:
     """Show a run until it ends."""
-    failed = 0
     while True:
-        try:
-            now = view(path)
-        except InputError:
-            # A run that begins or ends replaces its files one after the other.
-            failed += 1
-            if once or failed == PATIENCE:
-                raise
-        else:
-            failed = 0
-            show(now)
-            if once or not now.going:
-                return now
+        now = view(path)
+        show(now)
+        if once or not now.going:
+            return now
         time.sleep(every)
 
 
@@ -248,4 +230,4 @@ def parser() -> Parser:
 
 
 if __name__ == "__main__":
-    sys.exit(carried_out("mpifed.watch", main))
+    sys.exit(main())

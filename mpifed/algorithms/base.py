@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 
 import numpy as np
@@ -122,8 +121,6 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel]):
         The option to make smaller where numbers grow too large; error messages name it.
     local_options : tuple of str or None (instance)
         Options of the section ``local`` that it reads; None for all of them.
-    unread_options : mapping of str to str (instance)
-        Its own options that others of them make moot, each with what would read it.
     averages_by : {"samples", "clients"} or None (instance)
         Weights of a server's average, by samples or all alike; None where the method adds messages
         itself, with weights 1 / p for participation with probability p.
@@ -141,7 +138,6 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel]):
     columns: tuple[str, ...] = ()
     step_option: str = "local.lr"
     local_options: tuple[str, ...] | None = None
-    unread_options: Mapping[str, str] = MappingProxyType({})
     averages_by: Weighting = "samples"
     deploys_mixtures: bool = False
     model_type: ClassVar[type | tuple[type, ...]] = Model

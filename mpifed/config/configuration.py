@@ -162,11 +162,9 @@ class Configuration:
     threads : int
         Threads of each rank.
     hosts : {'ranks', 'cores'}
-        Which ranks host clients: all, or of each node as many as it has cores; the others sleep.
+        Which ranks host clients: all, or of each node as many as it has cores.
     placement : {'contiguous', 'partitioned', 'balanced'}
         Which clients share a rank: consecutive, exchanging most, or of equal work.
-    placement_costs : str, optional
-        A run directory, whose timing.csv is clients' work; None is the samples of their steps.
     on_divergence : {'stop', 'drop'}
         What happens where a client's numbers are not finite: the run stops, or the round is
         repeated without it.
@@ -212,7 +210,6 @@ class Configuration:
     threads: Annotated[int, Ge(1), Le(MOST_THREADS)] = 1
     hosts: Literal["ranks", "cores"] = "ranks"
     placement: Literal["contiguous", "partitioned", "balanced"] = "contiguous"
-    placement_costs: str | None = None
     on_divergence: Literal["stop", "drop"] = "stop"
     stall_limit: Annotated[float, Gt(0)] | None = STALL_LIMIT
     data: Section = Section(DEFAULTS["data"])
@@ -244,6 +241,10 @@ SECTIONS: Mapping[str, type] = {
 }
 
 
+# Keys of earlier versions that changed no number, and are ignored.
+RETIRED = ("placement_costs",)
+
+
 def resolve(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
     """Return the checked, complete configuration of a mapping."""
     settled = check_names(mapping, ranks)
@@ -263,7 +264,7 @@ def check_names(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
     given = {
         key: value
         for key, value in mapping.items()
-        if key not in DEFAULTS and not (value is None and key in SECTIONS)
+        if key not in (*DEFAULTS, *RETIRED) and not (value is None and key in SECTIONS)
     }
     if given.get("clients") == "ranks":
         given["clients"] = ranks

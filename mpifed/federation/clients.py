@@ -33,9 +33,6 @@ from mpifed.federation.participation import (
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import client_keys, stream
 
-WINDOW = 1024
-"""Clients whose work is added up at once, at first."""
-
 
 @dataclass(frozen=True)
 class Federation:
@@ -135,13 +132,11 @@ def contiguous_owners(work: np.ndarray, n_ranks: int) -> np.ndarray:
     # Blocks to spare: cut the longest so that no rank is left without a client.
     while len(starts) < n_blocks:
         ends = [*starts[1:], n_clients]
-        lengths = np.subtract(ends, starts)
         weights = [
             work[a:b].sum() if b - a > 1 else -1.0 for a, b in zip(starts, ends, strict=True)
         ]
         block = int(np.argmax(weights))
         starts = sorted([*starts, starts[block] + _half(work[starts[block] : ends[block]])])
-        assert lengths[block] > 1
     owner = np.zeros(n_clients, np.int32)
     owner[starts[1:]] = 1
     return np.cumsum(owner, out=owner)
@@ -149,19 +144,11 @@ def contiguous_owners(work: np.ndarray, n_ranks: int) -> np.ndarray:
 
 def _fill(work: np.ndarray, limit: float) -> list[int]:
     """The first clients of the blocks that are filled one after the other up to ``limit``."""
-    starts, begin = [0], 0
+    starts, begin, ends = [], 0, np.cumsum(work, dtype=np.float64)
     while begin < len(work):
-        window = WINDOW
-        while True:
-            # From the block's first client on: as if work were added one by one.
-            load = np.cumsum(work[begin : begin + window], dtype=np.float64)
-            fitting = int(np.searchsorted(load, limit, side="right"))
-            if fitting < len(load) or begin + window >= len(work):
-                break
-            window *= 2
-        begin += max(1, fitting)
-        if begin < len(work):
-            starts.append(begin)
+        starts.append(begin)
+        before = ends[begin - 1] if begin else 0.0
+        begin = max(begin + 1, int(np.searchsorted(ends, before + limit, side="right")))
     return starts
 
 
@@ -306,6 +293,7 @@ def partitioned_owners(
     work: np.ndarray,
     unseen: np.ndarray,
     links: scipy.sparse.csr_array,
+    n_ranks: int,
     communicator: Communicator,
 ) -> np.ndarray:
     """Assign clients to ranks so that few edges of the graph cross between ranks. Collective."""
@@ -313,8 +301,8 @@ def partitioned_owners(
         training = np.flatnonzero(~unseen)
         line = np.concatenate([training[spectral_order(links)], np.flatnonzero(unseen)])
         by_line = np.empty(len(work), np.int32)
-        by_line[line] = contiguous_owners(work[line], communicator.size)
-        by_number = contiguous_owners(work, communicator.size)
+        by_line[line] = contiguous_owners(work[line], n_ranks)
+        by_number = contiguous_owners(work, n_ranks)
         crossing = [rows_sent(links, owner[training]) for owner in (by_line, by_number)]
         chosen = by_line if crossing[0] < crossing[1] else by_number
     return communicator.broadcast(chosen if communicator.rank == 0 else None)
@@ -328,12 +316,6 @@ def balanced_owners(work: np.ndarray, n_ranks: int) -> np.ndarray:
         owner[client] = rank
         heapq.heapreplace(loads, (load + float(work[client]), rank))
     return owner
-
-
-def imbalance(work: np.ndarray, owner: np.ndarray, n_ranks: int) -> float:
-    """Return the largest work of a rank over the mean of all ranks, at least 1."""
-    loads = np.bincount(owner, work, minlength=n_ranks)
-    return float(loads.max() / loads.mean())
 
 
 def spectral_order(links: scipy.sparse.csr_array) -> np.ndarray:

@@ -88,16 +88,6 @@ class ComputeOptions:
                 "compute.name is 'lognormal', which needs compute.seconds above 0 and "
                 "compute.client_sigma or compute.round_sigma above 0"
             )
-        if self.name != "lognormal" and spread:
-            raise InputError(
-                f"compute.client_sigma and compute.round_sigma are for 'lognormal', but "
-                f"compute.name is '{self.name}'"
-            )
-        if self.name in ("trace", "measured") and self.seconds:
-            raise InputError(
-                f"compute.seconds is {self.seconds:g}, but compute.name '{self.name}' finds the "
-                "seconds itself; allowed: 0"
-            )
         if (self.name == "trace") != (self.path is not None):
             raise InputError(
                 f"compute.name is '{self.name}' and compute.path is "

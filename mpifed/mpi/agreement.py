@@ -40,10 +40,10 @@ def agree(communicator: Communicator, action: Callable[[], T]) -> T:
 
 
 def _first(every: list[str | None], numbers: Sequence[int]) -> str | None:
-    """The first of the messages, one per rank, with its rank if some ranks have none."""
+    """The first of the messages, one per rank; rank 0 speaks for all, as it reads for all."""
     for rank, message in zip(numbers, every, strict=True):
         if message is not None:
-            return message if None not in every else f"rank {rank}: {message}"
+            return f"rank {rank}: {message}" if rank and None in every else message
     return None
 
 

@@ -28,7 +28,7 @@ GRAPH = "exchange.topology"
 DATA_KEYS = ("data.", "clients")
 # These change no number of a run, or (seed) are what a group averages over.
 NO_DIFFERENCE = (
-    "seed", "experiment", "threads", "device", "hosts", "placement", "placement_costs",
+    "seed", "experiment", "threads", "device", "hosts", "placement",
     "checkpoint.", "storage.", "evaluation.every", "evaluation.validation_split",
     "exchange.transport", "exchange.reduction", "algorithm.optima_from",
 )  # fmt: skip

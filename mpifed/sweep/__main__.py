@@ -17,12 +17,12 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from types import FrameType
 
-from mpifed.command import Parser, carried_out, program, whole
+from mpifed.command import Parser, carried_out, launch_words, program, whole
 from mpifed.config.experiments import DEFAULT_EXPERIMENT, split_words
 from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED, InputError
 from mpifed.results.results import read_summary
 from mpifed.results.run_directories import check_output
-from mpifed.sweep.plan import Planned, check_data, launch_words, plan, run_words, write_index
+from mpifed.sweep.plan import Planned, check_data, plan, run_words, write_index
 from mpifed.watchdog.launcher import check_one_process
 
 # Seconds between two looks at the runs in progress.

@@ -12,7 +12,6 @@ import dataclasses
 import itertools
 import math
 import re
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -224,17 +223,6 @@ def split_axes(overrides: dict[str, Any]) -> tuple[dict[str, list[Any]], dict[st
         if repeated is not None:
             raise InputError(f"{key} has {repeated} more than once; each value must be another")
     return axes, {key: value for key, value in overrides.items() if key not in axes}
-
-
-def launch_words(ranks: int | None) -> list[str]:
-    """Return ``mpirun -n RANKS``, that of this Python's environment or of the PATH."""
-    if ranks is None:
-        return []
-    beside = Path(sys.executable).parent / "mpirun"
-    mpirun = str(beside) if beside.exists() else shutil.which("mpirun")
-    if mpirun is None:
-        raise InputError("--ranks needs an mpirun, and there is none on the PATH; install an MPI")
-    return [mpirun, "-n", str(ranks)]
 
 
 def run_words(experiment: str, run: Planned, ranks: int | None) -> list[str]:

@@ -1,16 +1,16 @@
-"""Makes a run's objects from its configuration: data, federation, exchange, model, algorithm."""
+"""Makes a run's objects from its configuration: data, attackers, federation, exchange, model,
+algorithm.
+"""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import os
 import socket
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,11 +19,21 @@ from mpifed.algorithms.base import Algorithm, algorithm_class, check_rows, check
 from mpifed.checkpoint.row_file import why_unusable
 from mpifed.components.registry import find
 from mpifed.config.configuration import Configuration
-from mpifed.data.base import Checked, Dataset, Description, HeldOut, Shards, Split
+from mpifed.data.base import (
+    Checked,
+    Dataset,
+    DerivedDataset,
+    Description,
+    HeldOut,
+    Shards,
+    Split,
+    SplitName,
+)
 from mpifed.errors import InputError
-from mpifed.exchange.attacks import Attackers
-from mpifed.exchange.base import Channel, Exchange, exchange_class
+from mpifed.exchange.attacks import Attackers, attackers, check_labels
+from mpifed.exchange.base import Channel, Exchange, Transform, exchange_class
 from mpifed.exchange.compression import build
+from mpifed.exchange.privacy import local_noise
 from mpifed.exchange.server import Silent
 from mpifed.federation.clients import (
     Clients,
@@ -35,19 +45,13 @@ from mpifed.federation.clients import (
     partitioned_owners,
 )
 from mpifed.io.memory import check_memory, enough_memory
-from mpifed.io.text import read_text
 from mpifed.local.minibatches import work_of
 from mpifed.local.solver import LocalSolver
-from mpifed.models.base import Model
+from mpifed.models.base import Model, Parametrised
+from mpifed.models.losses import loss_for
+from mpifed.models.modules import complete, module_model, seeded
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import RunState, shared_tensors
-from mpifed.training.attacked import attacked, transforms_of
-from mpifed.training.model import (
-    make_model,
-    validate_buffers,
-    validate_exact,
-    with_stepping,
-)
 
 
 def make_algorithm(
@@ -125,10 +129,6 @@ def compute_reproducibly() -> None:
     torch.backends.cudnn.allow_tf32 = False
 
 
-TIMING = "timing.csv"
-HEAD = "client,seconds"
-
-
 def samples_of_steps(configuration: Configuration, description: Description) -> np.ndarray:
     """Return the samples that each client visits in a round, scoring included: float64
     (clients,).
@@ -140,52 +140,206 @@ def samples_of_steps(configuration: Configuration, description: Description) -> 
     return work.steps * mean + scored / configuration.evaluation.every + 1e-9
 
 
-def work_for_balance(configuration: Configuration, description: Description) -> np.ndarray:
-    """Return the work of each client that ``placement=balanced`` evens out, float64 (clients,)."""
-    if configuration.placement_costs is None:
-        return samples_of_steps(configuration, description)
-    return read_costs(Path(configuration.placement_costs), description.n_clients)
+def hosting_ranks(configuration: Configuration, communicator: Communicator) -> np.ndarray:
+    """Return the ranks that may host clients, ascending, int32. Collective."""
+    ranks = np.arange(communicator.size, dtype=np.int32)
+    if configuration.hosts == "ranks" or communicator.size == 1:
+        return ranks
+    every = communicator.broadcast_object(communicator.gather_object(cores_of_this_process()))
+    return first_per_core(communicator.nodes(), every, configuration.threads)
 
 
-def read_costs(path: Path, n_clients: int) -> np.ndarray:
-    """Return the seconds of each client in a file that a run wrote, float64 (n_clients,)."""
-    path = path / TIMING if path.is_dir() else path
-    try:
-        first, *rows = csv.reader(io.StringIO(read_text(path)))
-        seconds = [float(row[1]) for row in rows]
-        known = ",".join(first) == HEAD and [row[0] for row in rows] == [
-            *map(str, range(len(rows)))
-        ]
-    except (ValueError, IndexError, csv.Error):
-        known, seconds = False, []
-    if not known or not all(math.isfinite(value) and value >= 0 for value in seconds):
+def first_per_core(nodes: np.ndarray, cores: Sequence[frozenset[int]], threads: int) -> np.ndarray:
+    """Return the first ranks of every node, as many as it has cores for."""
+    found = []
+    for node in np.unique(nodes):
+        ranks = np.flatnonzero(nodes == node)
+        usable = frozenset.union(*(cores[rank] for rank in ranks))
+        found.append(ranks[: max(1, len(usable) // threads)])
+    return np.sort(np.concatenate(found)).astype(np.int32)
+
+
+def cores_of_this_process() -> frozenset[int]:
+    """Return the cores on which this process may run."""
+    return frozenset(os.sched_getaffinity(0))
+
+
+class Poisoned(DerivedDataset):
+    """A data set in which attackers train on other labels, and are scored on their own."""
+
+    def __init__(self, dataset: Dataset, hostile: Attackers) -> None:
+        super().__init__(dataset)
+        self._hostile = hostile
+        # The true labels of attackers whose training samples have been loaded here.
+        self._true: dict[int, torch.Tensor] = {}
+
+    def changed(
+        self, name: SplitName, split: Split, client_ids: np.ndarray, dtype: torch.dtype
+    ) -> Split:
+        """Return the samples, those for training with the labels that attackers train on."""
+        which = self._hostile.who[client_ids]
+        if name != "train" or not which.any():
+            return split
+        y = split.y.clone()
+        for place in np.flatnonzero(which).tolist():
+            rows = split.rows_of(place)
+            self._true[int(client_ids[place])] = split.y[rows]
+            y[rows] = self._hostile.relabelled(split.y[rows], self.description.n_classes)
+        return replace(split, y=y)
+
+    def with_true_labels(self, train: Split, client_ids: np.ndarray) -> Split:
+        """Return training samples as they are scored; some clients may have none."""
+        y = train.y
+        for place in np.flatnonzero(self._hostile.who[client_ids] & (train.counts > 0)).tolist():
+            y = y.clone() if y is train.y else y
+            rows = train.rows_of(place)
+            true = self._true[int(client_ids[place])][: rows.stop - rows.start]
+            y[rows] = true.to(y.device)
+        return replace(train, y=y)
+
+
+def scored_split(dataset: Dataset, train: Split, client_ids: np.ndarray) -> Split:
+    """Return the training samples of clients with their true labels."""
+    if not isinstance(dataset, Poisoned):
+        return train
+    return dataset.with_true_labels(train, client_ids)
+
+
+def attacked(
+    configuration: Configuration, federation: Federation, dataset: Dataset
+) -> tuple[Attackers | None, Dataset]:
+    """Return the attackers of a run, and the data set with the labels that they train on."""
+    found = attackers(configuration.attack, federation, configuration.seed)
+    if found is None or not found.attack.changes_labels:
+        return found, dataset
+    about = dataset.description
+    check_labels(found.attack, found.name, about.task, about.n_classes)
+    return found, Poisoned(dataset, found)
+
+
+def transforms_of(configuration: Configuration, hostile: Attackers | None) -> list[Transform]:
+    """Return what clients do to their updates before they send them, in turn."""
+    found, options = [], configuration.privacy
+    if options.is_asked_for and options.where == "local":
+        found.append(local_noise(options, configuration.clients))
+    if hostile is not None and hostile.attack.changes_updates:
+        found.append(hostile.transform)
+    return found
+
+
+def make_model(
+    configuration: Configuration, description: Description, method: type[Algorithm]
+) -> Model:
+    """Return the model of a run."""
+    name = configuration.model.name
+    function = find("model", name)
+
+    def build() -> Any:
+        return function(description, **configuration.model.options)
+
+    if configuration.local.autocast and configuration.dtype == "float64":
         raise InputError(
-            f"placement_costs: {path} is not the {TIMING} of a run, whose lines are a client and "
-            "its seconds"
+            f"local.autocast is '{configuration.local.autocast}', which torch does not apply to "
+            "dtype 'float64'; allowed: float32"
         )
-    if len(seconds) != n_clients:
+
+    def first() -> Any:
+        made = build()
+        shape = description.input_shape
+        return complete(made, shape) if isinstance(made, torch.nn.Module) else made
+
+    built = seeded(first, configuration.seed)
+    if isinstance(built, torch.nn.Module):
+        built = module_model(
+            build,
+            description.input_shape,
+            description.output_shape,
+            loss_for(description.task),
+            seed=configuration.seed,
+            autocast=torch.bfloat16 if configuration.local.autocast else None,
+            dtype=torch.float64 if configuration.dtype == "float64" else torch.float32,
+            network=built,
+        )
+    elif configuration.local.autocast:
         raise InputError(
-            f"placement_costs: {path} has {len(seconds)} clients, but the run has {n_clients}"
+            f"local.autocast is '{configuration.local.autocast}', but model '{name}' is computed "
+            "by formulas of its own; allowed with networks (torch modules)"
         )
-    return np.array(seconds) + 1e-12
+    wanted = method.model_type if isinstance(built, Parametrised) else (Model, torch.nn.Module)
+    if not isinstance(built, wanted):
+        kinds = wanted if isinstance(wanted, tuple) else (wanted,)
+        raise InputError(
+            f"model.name is '{name}', which gives a {type(built).__name__}, but algorithm "
+            f"'{configuration.algorithm.name}' needs a "
+            f"{' or '.join(kind.__name__ for kind in kinds)}"
+        )
+    # A model that does not predict reaches only methods that ask for it by ``model_type``.
+    return cast(Model, built)
 
 
-def seconds_of_clients(
-    configuration: Configuration, description: Description, federation: Federation, seconds: float
-) -> str | None:
-    """Return the content of ``timing.csv`` on rank 0; None elsewhere. Collective."""
-    every = federation.communicator.gather_object(seconds)
-    if every is None:
-        return None
-    work, owner = samples_of_steps(configuration, description), federation.owner
-    by_rank = np.bincount(owner, work, minlength=len(every))
-    return as_text(np.array(every)[owner] * work / by_rank[owner])
+def with_stepping(
+    configuration: Configuration, model: Model, device: torch.device
+) -> Configuration:
+    """Return the configuration with ``local.stepping`` as it is used, where digests depend
+    on it.
+    """
+    asked = configuration.local.stepping
+    if asked != "auto" and asked not in model.steppings:
+        raise InputError(
+            f"local.stepping is '{asked}', but the model {_unstackable(configuration, model)}, so "
+            "that its rows cannot be stacked; allowed: auto, one_by_one"
+        )
+    on_cpu, predicts = device.type == "cpu", isinstance(model, Model)
+    if asked != "auto" or not predicts or (on_cpu and model.same_bits):
+        return configuration
+    chosen = model.stepping if on_cpu else model.stepping_on_gpu
+    return replace(configuration, local=replace(configuration.local, stepping=chosen))
 
 
-def as_text(seconds: np.ndarray) -> str:
-    r"""Return the content of the file of these seconds."""
-    lines = [f"{client},{value:.6g}" for client, value in enumerate(seconds.tolist())]
-    return "\n".join([HEAD, *lines]) + "\n"
+def _unstackable(configuration: Configuration, model: Model) -> str:
+    """Say what keeps rows of a model from being stacked."""
+    if not model.deterministic:
+        return "has dropout, batch normalisation or buffers that change"
+    if configuration.local.autocast:
+        return f"computes in {configuration.local.autocast} (local.autocast)"
+    return "has layers, branches or changes in place that torch.func.vmap does not take"
+
+
+def validate_exact(
+    configuration: Configuration, model: Model, method: Algorithm | type[Algorithm]
+) -> None:
+    """Refuse a model whose risk is random in a method that needs whole risks."""
+    if not method.uses_model or method.local_options is None:
+        return
+    if not model.deterministic:
+        raise InputError(
+            f"model.name is '{configuration.model.name}', whose outputs in training depend on "
+            "random numbers or on other samples (dropout, batch normalisation), but "
+            f"algorithm '{configuration.algorithm.name}' computes gradients of whole risks; "
+            "use a network without them, such as one with GroupNorm"
+        )
+
+
+def validate_buffers(configuration: Configuration, model: Model, unbiased: bool) -> None:
+    """Refuse running statistics in exchanges that do not average: a variance could be negative."""
+    name = configuration.compression.name
+    if not model.n_buffers or (name in ("none", "identity") and not unbiased):
+        return
+    kept = configuration.local.buffers == "local"
+    if kept and not configuration.evaluation.unseen_fraction:
+        return
+    cause = "participation.weights is 'unbiased'" if unbiased else f"compression.name is '{name}'"
+    raise InputError(
+        f"{cause}, but model '{configuration.model.name}' has running statistics, whose variances "
+        "could become negative; allowed with local.buffers=local and without unseen clients, or use"
+        " GroupNorm"
+    )
+
+
+def described(model: Model) -> str:
+    """Return the size of a model and how it is stepped, for the plan of a run."""
+    buffers = f" and {model.n_buffers:,} running statistics" if model.n_buffers else ""
+    return f"{model.n_parameters - model.n_buffers:,} parameters{buffers}"
 
 
 # Least number of bytes that a rank needs for each client of the run, hosted here or not.
@@ -272,7 +426,6 @@ def make(
     horizon: int,
     stored: dict[str, np.ndarray] | None = None,
     dataset: Dataset | None = None,
-    renumber: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
 ) -> Setup:
     """Make the objects of a run; collective. Raises ``InputError`` for wrong data."""
     n_clients = configuration.clients
@@ -293,16 +446,16 @@ def make(
     begins = stored is None
     if stored is None:
         stored = exchanging.prepare(communicator, n_training, configuration.seed, options)
+    hosting = hosting_ranks(configuration, communicator)
     if configuration.placement == "balanced":
-        owner = balanced_owners(work_for_balance(configuration, description), communicator.size)
+        owner = balanced_owners(samples_of_steps(configuration, description), len(hosting))
     else:
-        owner = contiguous_owners(work, communicator.size)
+        owner = contiguous_owners(work, len(hosting))
     if configuration.placement == "partitioned":
         links = exchanging.links(n_training, configuration.seed, options, stored)
         if links is not None:
-            owner = partitioned_owners(work, unseen, links, communicator)
-    if renumber is not None:
-        owner = renumber(owner, np.where(unseen, 0, description.n_train))
+            owner = partitioned_owners(work, unseen, links, len(hosting), communicator)
+    owner = hosting[owner]
     federation = Federation(
         communicator, owner, unseen, description.n_train, configuration.participation
     )
@@ -317,9 +470,12 @@ def make(
         COPIES * model.n_parameters * _dtype(configuration).itemsize,
         f"the model {configuration.model.name} has {model.n_parameters} parameters, which",
     )
-    validate_exact(configuration, model, method)
     algorithm = make_algorithm(configuration, description, model, horizon, device)
-    _check_task(configuration, description, algorithm)
+    if description.task not in algorithm.tasks:
+        raise InputError(
+            f"data.name is '{configuration.data.name}', whose task is {description.task}, but "
+            f"algorithm '{configuration.algorithm.name}' learns from: {', '.join(algorithm.tasks)}"
+        )
     validate_exact(configuration, model, algorithm)
     validate_buffers(configuration, model, federation.is_unbiased)
     if algorithm.online and dataset.fresh is None:
@@ -335,18 +491,13 @@ def make(
             f"algorithm '{configuration.algorithm.name}' cannot serve unseen clients"
         )
     exchange = make_exchange(configuration, federation, stored, algorithm)
-    if options.get("asynchrony") == "pairwise" and isinstance(model, Model) and model.n_buffers:
+    sums_updates = [options.get("correction")]
+    sums_updates += ["pairwise"] if options.get("asynchrony") == "pairwise" else []
+    if any(sums_updates) and isinstance(model, Model) and model.n_buffers:
         raise InputError(
-            f"exchange.asynchrony is 'pairwise', but the model {configuration.model.name} has "
-            "running statistics, which are not the sum of updates; allowed: "
-            "exchange.asynchrony=wait_free, or a model without batch normalisation"
-        )
-    corrects = options.get("correction")
-    if corrects is not None and isinstance(model, Model) and model.n_buffers:
-        raise InputError(
-            f"exchange.correction is '{corrects.name}', but the model {configuration.model.name} "
-            "has running statistics, which are not the sum of updates; allowed: "
-            "exchange.correction=none, or a model without batch normalisation"
+            f"the model {configuration.model.name} has running statistics, which are not the sum "
+            "of updates; allowed: exchange.correction=none and exchange.asynchrony=wait_free, or a "
+            "model without batch normalisation"
         )
     return Setup(
         configuration, dataset, federation, exchange, model, algorithm, horizon, device, hostile
@@ -384,10 +535,6 @@ def _check_storage(configuration: Configuration, device: torch.device) -> None:
     place = options.directory
     if place is None:
         return
-    if not (os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK)):
-        raise InputError(
-            f"storage.directory is '{place}'; it must be a directory that can be written to"
-        )
     why = why_unusable(Path(place))
     if why is not None:
         raise InputError(
@@ -418,31 +565,3 @@ def sample_bytes(configuration: Configuration, description: Description) -> int:
 
 def _dtype(configuration: Configuration) -> torch.dtype:
     return torch.float64 if configuration.dtype == "float64" else torch.float32
-
-
-def _check_task(
-    configuration: Configuration, description: Description, algorithm: Algorithm
-) -> None:
-    """Refuse an algorithm that cannot learn from data of this task."""
-    name, task = configuration.algorithm.name, description.task
-    if task not in algorithm.tasks:
-        raise InputError(
-            f"data.name is '{configuration.data.name}', whose task is {task}, but algorithm "
-            f"'{name}' learns from: {', '.join(algorithm.tasks)}"
-        )
-
-
-def check_round(setup: Setup) -> None:
-    """Refuse messages that do not fit into the memory of the hosts; collective."""
-    federation, communicator = setup.federation, setup.federation.communicator
-    trained = np.bincount(federation.owner[federation.training], minlength=communicator.size)
-    host, found = sum_on_host(communicator, trained)
-    here = int(found)
-    rows = int(federation.inclusion * here) + (here if setup.exchange.shared_is_rows else 1)
-    rows += setup.exchange.values_kept * here
-    numbers = setup.algorithm.payload()
-    check_memory(
-        float(rows) * numbers * setup.dtype.itemsize,
-        f"algorithm {setup.configuration.algorithm.name} has {numbers} numbers in a client's "
-        f"message and {here} clients in training on {host}, which",
-    )

@@ -44,10 +44,12 @@ class Rows:
 
     state: RunState
 
-    def __init__(self, setup: Setup, file: RowFile | None) -> None:
+    def __init__(self, setup: Setup, directory: Path | None) -> None:
         self._is_rows, self._hosted = setup.exchange.shared_is_rows, setup.federation.hosted
         self._keeps_values = setup.exchange.values_kept > 0
-        self._file = file
+        options, self._file = setup.configuration.storage, None
+        if options.state == "disk":
+            self._file = RowFile(Path(options.directory or directory or "."))
         self._own: list[torch.Tensor] = []
         """Tensors of the state that have no other owner."""
         self._changed: tuple[RunState, np.ndarray] | None = None
@@ -82,27 +84,23 @@ class Rows:
         """Return the state of some hosted clients, or the state itself where these are all."""
         if len(here) == len(self._hosted):
             return self.state
-        if self._keeps_values:
-            rows = torch.from_numpy(here)
-            part = states.select(self.state.algorithm, rows, self._is_rows)
-            return RunState(part, self.state.memory)
-        return states.select(self.state, torch.from_numpy(here), self._is_rows)
+        rows, memory = torch.from_numpy(here), self.state.memory
+        whole = RunState(self.state.algorithm) if self._keeps_values else self.state
+        part = states.select(whole, rows, self._is_rows)
+        return RunState(part.algorithm, memory) if self._keeps_values else part
 
     def merge(self, moved: RunState, here: np.ndarray) -> None:
         """Replace the rows of some hosted clients, and all that has no client axis."""
-        if len(here) == len(self._hosted):
-            self.take(moved)
-        elif self._keeps_values:
-            rows, before = torch.from_numpy(here), self.state
-            after = states.merge(before.algorithm, moved.algorithm, rows, self._is_rows, self._own)
-            self.state = RunState(after, before.memory)
-            self._claim(self.state)
-        else:
-            rows = torch.from_numpy(here)
-            self.state = states.merge(self.state, moved, rows, self._is_rows, self._own)
-            self._claim(self.state)
         # What is kept of rows has been checked before it was.
         checked = RunState(moved.algorithm) if self._keeps_values else moved
+        if len(here) == len(self._hosted):
+            self.take(moved)
+        else:
+            rows, memory = torch.from_numpy(here), self.state.memory
+            before = RunState(self.state.algorithm) if self._keeps_values else self.state
+            after = states.merge(before, checked, rows, self._is_rows, self._own)
+            self.state = RunState(after.algorithm, memory) if self._keeps_values else after
+            self._claim(self.state)
         self._changed = checked, self._hosted[here]
         self.release()
 
@@ -116,14 +114,6 @@ class Rows:
     def _claim(self, state: RunState) -> None:
         found = states.tensors(state, self._is_rows)
         self._own = [tensor for _, tensor, is_rows in found if is_rows]
-
-
-def rows_of(setup: Setup, directory: Path | None) -> Rows:
-    """Return the place for the rows of the clients hosted here."""
-    options = setup.configuration.storage
-    if options.state == "memory":
-        return Rows(setup, None)
-    return Rows(setup, RowFile(Path(options.directory or directory or ".")))
 
 
 # Clients whose digests are gathered at once.
@@ -188,34 +178,9 @@ def all_diverged(communicator: Communicator, error: Diverged | PeerDiverged) -> 
     return list(communicator.broadcast_object(union))
 
 
-def of_the_server(round: int) -> Diverged:
-    """Return the failure of a run whose shared state is not finite, though all updates were."""
-    return Diverged(
-        f"the server's state after round {round} is not finite: the training diverged", []
-    )
-
-
 def advice(algorithm: Algorithm) -> str:
     """Return what may help against divergence, for a message."""
     return f"a smaller {algorithm.step_option} may help"
-
-
-def report(clients: list[int], round: int) -> None:
-    """Log that clients were left out of a round (``on_divergence: drop``)."""
-    listing = ", ".join(map(str, clients))
-    many = "clients" if len(clients) > 1 else "client"
-    logging.getLogger("mpifed").warning(
-        f"round {round} was run without {many} {listing}, whose numbers were not finite"
-    )
-
-
-def of_all(error: Diverged) -> Diverged:
-    """Return the failure of a round in which all participants diverged."""
-    return Diverged(
-        f"{error} (nor have the others that take part finite numbers, so on_divergence=drop leaves "
-        "no client to continue with)",
-        error.clients,
-    )
 
 
 PHASES = ("startup", "data", "local", "exchange", "evaluation", "checkpoint", "total")
@@ -246,7 +211,7 @@ class Engine:
         self.setup, self.samples, self.clock = setup, samples, clock
         self.seed = setup.configuration.seed
         self.simulated = clock_of(setup)
-        self.rows = rows_of(setup, directory)
+        self.rows = Rows(setup, directory)
         self.rows.take(setup.first_state(self.everyone))
         self.round = 0
         self.active: int | None = None
@@ -362,13 +327,15 @@ class Engine:
             except (Diverged, PeerDiverged) as error:
                 bad = all_diverged(communicator, error) if drops else []
                 if not active[bad].any() or not active.sum() > active[bad].sum():
-                    if bad and isinstance(error, Diverged):
-                        raise of_all(error) from error
                     raise
                 exchange.ledger = Ledger(**booked)
                 active[bad] = False
                 if communicator.rank == 0:
-                    report(bad, self.round)
+                    logging.getLogger("mpifed").warning(
+                        f"round {self.round} was run without client"
+                        f"{'s' * (len(bad) > 1)} {', '.join(map(str, bad))}, whose numbers were "
+                        "not finite"
+                    )
         with self.clock.measure("local"):
             self.rows.merge(moved, here)
         if self.simulated is not None:
@@ -407,7 +374,10 @@ class Engine:
         answer = self.setup.federation.communicator.max(flags)
         raise_first_diverged(-answer[1], own, f"state after round {self.round}")
         if server_diverged(self.state, is_rows):
-            raise of_the_server(self.round)
+            raise Diverged(
+                f"the server's state after round {self.round} is not finite: the training diverged",
+                [],
+            )
         if answer[2]:
             self.writer.finish()
             raise PeerFailure
@@ -416,10 +386,6 @@ class Engine:
     def digest(self) -> str | None:
         """Return the digest of the state on rank 0, None elsewhere."""
         return digest(self.setup, self.state, self.rows.release)
-
-    def remarks(self) -> list[str]:
-        """Return lines for the log, before the rounds begin."""
-        return evaluations.remarks(self.setup, self.state, self.samples)
 
     def evaluate(self, recorder: Recorder | None, progress: Progress | None) -> None:
         """Score clients and record a row of metrics.csv and clients.h5."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -14,26 +13,19 @@ import torch
 
 from mpifed import state as states
 from mpifed.algorithms import base
-from mpifed.algorithms.base import Predictor, StepScale
+from mpifed.algorithms.base import Predictor
 from mpifed.config.configuration import ClientWeights
 from mpifed.data.base import Shards, Split
 from mpifed.errors import InputError
-from mpifed.exchange.corrections.base import largest_step, least_eigenvalue
-from mpifed.exchange.gossip import Gossip
 from mpifed.federation.clients import Clients, Draws, Federation
 from mpifed.federation.participation import count_participants
-from mpifed.io.yaml_files import as_text
-from mpifed.local.linear_objective import smoothness
 from mpifed.local.minibatches import chosen
-from mpifed.local.objective import Regulariser
 from mpifed.local.options import unread
 from mpifed.local.scoring import client_scores
 from mpifed.models.base import Model
-from mpifed.models.linear import Linear
 from mpifed.models.losses import likelihood_differs
 from mpifed.theory.accounting import EPSILON, accountant_of
-from mpifed.training.attacked import scored_split
-from mpifed.training.build import Setup
+from mpifed.training.build import Setup, scored_split
 from mpifed.training.samples import Samples
 from mpifed.training.simulated_time import COLUMN, STALENESS, is_simulated, waits
 
@@ -190,11 +182,9 @@ def warn_of_losses(results: ClientResults, round: int, advice: str) -> bool:
     bad = np.flatnonzero(~np.isfinite(loss) & (results.n_train > 0) & ~results.unseen)
     if not scored or not len(bad):
         return False
-    others = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
-    first = results.client_ids[bad[0]]
     logging.getLogger("mpifed").warning(
-        f"after round {round} the training loss of client {first}{others} is not finite: numbers "
-        f"have grown too large, and {advice}"
+        f"after round {round} the training loss of client {results.client_ids[bad[0]]} is not "
+        f"finite: numbers have grown too large, and {advice}"
     )
     return True
 
@@ -291,46 +281,6 @@ def with_growth(
     return replace(predictor, results={**predictor.results, NAME: torch.from_numpy(found)})
 
 
-LINEAR = ("doubly_stochastic", "symmetric")
-
-
-def step_warnings(setup: Setup, training: Clients) -> list[str]:
-    """Return a line where steps exceed what the correction bears on quadratics. Collective."""
-    exchange, local = setup.exchange, setup.configuration.local
-    if not isinstance(exchange, Gossip) or exchange.correction is None:
-        return []
-    correction = exchange.correction
-    if correction.needs not in LINEAR or not exchange.schedule.symmetric:
-        return []
-    if not (isinstance(setup.model, Linear) and setup.algorithm.steps_locally):
-        return []
-    found = smoothness(setup.model, training, Regulariser("l2", local.weight_decay)).numpy()
-    communicator = setup.federation.communicator
-    scaled = local.lr * found * _scales(setup, training)
-    step = float(communicator.max(np.array([scaled.max(initial=0.0)]))[0])
-    bound = None
-    if communicator.rank == 0:
-        bound = largest_step(correction, least_eigenvalue(exchange.schedule))
-    bound = float(communicator.broadcast_object(bound))
-    if step < bound:
-        return []
-    name = setup.configuration.exchange.options["correction"].name
-    return [
-        f"warning: a local step times the smoothness of a client's risk is up to {step:.3g}, but "
-        f"exchange.correction '{name}' diverges on quadratics above {bound:.3g} with these mixing "
-        "matrices; a smaller local.lr may be needed"
-    ]
-
-
-def _scales(setup: Setup, training: Clients) -> np.ndarray:
-    """Factors of the learning rate, float64 (clients,); see ``algorithms.base.step_scale``."""
-    rule: StepScale = getattr(setup.algorithm, "gossip_step_scale", "none")
-    if rule == "none":
-        return np.ones(len(training))
-    count = len(setup.federation.training) if rule == "normalised" else 1
-    return np.asarray(count * training.weights.numpy())
-
-
 def columns_of(setup: Setup) -> list[str]:
     """Return the columns of this run's metrics.csv, in order."""
     unseen = UNSEEN_COLUMNS if setup.federation.unseen.any() else []
@@ -385,19 +335,12 @@ def training_of(setup: Setup, samples: Samples) -> Clients:
     return samples.among_hosted(np.flatnonzero(~federation.unseen[federation.hosted]))
 
 
-def unseen_of(setup: Setup, samples: Samples) -> Clients:
-    """Return the clients hosted here that take no part in training."""
-    federation = setup.federation
-    return samples.among_hosted(np.flatnonzero(federation.unseen[federation.hosted]))
-
-
 def remarks(setup: Setup, state: states.RunState, samples: Samples) -> list[str]:
     """Return lines for the log: the algorithm's own, and options of ``local`` that it ignores."""
     algorithm = setup.algorithm
     training = training_of(setup, samples)
     own = algorithm.remarks(state.algorithm, training, setup.exchange)
-    ours = [*_unread(setup), *_unread_own(setup), *_of_sample(setup), *_of_attacks(setup)]
-    return [*ours, *own, *step_warnings(setup, training)]
+    return [*_unread(setup), *_of_sample(setup), *_of_attacks(setup), *own]
 
 
 def _of_attacks(setup: Setup) -> list[str]:
@@ -436,18 +379,6 @@ def _unread(setup: Setup) -> list[str]:
     return [
         f"local.{key}={value} changes nothing: of the section local, {name} reads {what}"
         for key, value in unread(setup.configuration.local, read).items()
-    ]
-
-
-def _unread_own(setup: Setup) -> list[str]:
-    """Return a line for each option of the algorithm that is set but made moot by others."""
-    chosen, name = setup.configuration.algorithm.options, setup.configuration.algorithm.name
-    defaults = inspect.signature(type(setup.algorithm).__init__).parameters
-    return [
-        f"algorithm.{key}={as_text(chosen[key])} changes nothing: {name} reads it with "
-        f"algorithm.{reader}"
-        for key, reader in setup.algorithm.unread_options.items()
-        if key in chosen and chosen[key] != defaults[key].default
     ]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import re
 import subprocess
 import sys
 from collections import deque
@@ -13,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mpifed.command import under_mpirun
+from mpifed.components.registry import name_of
 from mpifed.config.configuration import resolve
 from mpifed.errors import (
     EXIT_BAD_INPUT,
@@ -22,10 +23,7 @@ from mpifed.errors import (
     RunError,
 )
 from mpifed.io.yaml_files import as_text
-from mpifed.sweep.plan import launch_words
 from mpifed.tracking import check_tracker
-from mpifed.training.callbacks import importable_name
-from mpifed.training.progress import OutputLine
 from mpifed.training.request import Request, understand
 from mpifed.watchdog.launcher import launched_rank
 
@@ -35,11 +33,8 @@ PATIENCE = 30.0
 # Lines of a launcher that are repeated where no rank says why the job failed.
 LAST = 8
 
-# How a line begins that shows a recorded round.
-ROUND = re.compile(r"round +[0-9]+/")
-
-# How a line begins that reports a failure.
-SAYS = "mpifed: "
+# How lines begin that show a recorded round, and that report a failure.
+ROUND, SAYS = "round ", "mpifed: "
 
 
 def run_on_ranks(request: Request, ranks: int) -> tuple[Path, str]:
@@ -53,9 +48,9 @@ def run_on_ranks(request: Request, ranks: int) -> tuple[Path, str]:
         )
     task = understand(request)
     check_tracker(request.track)
-    if request.on_round is not None:
-        request = dataclasses.replace(request, on_round=importable_name(request.on_round))
-    refuse_own(request.overrides or {})
+    if request.on_round is not None and not isinstance(request.on_round, str):
+        request = dataclasses.replace(request, on_round=name_of(request.on_round, "on_round"))
+    refuse_own({**(request.overrides or {}), "on_round": request.on_round})
     resolve(task.mapping, ranks)
     code, said = _finished(_command(request, ranks, task.output), request)
     if code in (EXIT_FINISHED, EXIT_STOPPED):
@@ -83,38 +78,32 @@ def refuse_own(overrides: Mapping[str, Any]) -> None:
 
 
 def _command(request: Request, ranks: int, output: Path) -> list[str]:
-    words = [*launch_words(ranks), sys.executable, "-m", "mpifed.run"]
-    if request.experiment is not None:
-        words.append(request.experiment)
+    words = [request.experiment] if request.experiment is not None else []
     words += [f"{key}={as_text(value)}" for key, value in (request.overrides or {}).items()]
     words += ["--output", str(output), "--expect-ranks", str(ranks)]
     if request.resume:
-        words.append("--resume")
-        if isinstance(request.resume, Path):
-            words.append(str(request.resume))
+        words += ["--resume", str(request.resume)][: 2 if isinstance(request.resume, Path) else 1]
     if request.restart:
         words.append("--restart")
     if isinstance(request.on_round, str):
         words += ["--on-round", request.on_round]
     if request.track is not None:
         words += ["--track", request.track]
-    return [*words, "--quiet"] if request.quiet and not request.progress else words
+    if request.quiet and not request.progress:
+        words.append("--quiet")
+    return under_mpirun(ranks, "mpifed.run", words)
 
 
-def _shown(request: Request, line: OutputLine, text: str) -> None:
-    """Show a line that a run has printed, as far as the request wants it."""
-    if not request.quiet:
-        print(text, end="", flush=True)  # also where a notebook shows what is printed
-    elif request.progress:
-        if ROUND.match(text):
-            line.show(text.rstrip(), keep=True)
-    elif request.on_round is not None and not text.startswith(SAYS):
-        print(text, end="", flush=True)  # what the user's function prints
+def _is_shown(request: Request, line: str) -> bool:
+    """Return whether a line that the ranks print is one that the request wants."""
+    if request.progress and request.quiet:
+        return line.startswith(ROUND)
+    has_own = request.on_round is not None and not line.startswith(SAYS)
+    return not request.quiet or has_own  # what the user's function prints
 
 
 def _finished(command: list[str], request: Request) -> tuple[int, str]:
     """Return the exit code of a command, and what it said of a failure."""
-    shown = OutputLine()
     paths = [path for path in sys.path if path]
     process = subprocess.Popen(
         command,
@@ -123,28 +112,22 @@ def _finished(command: list[str], request: Request) -> tuple[int, str]:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        # Not what an MPI that began in this process has set since, which would mislead mpirun.
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
     )
-    failures: deque[str] = deque(maxlen=1)
-    last: deque[str] = deque(maxlen=LAST)
+    failure, last = "", deque[str](maxlen=LAST)
     try:
         for line in process.stdout or ():
             if line.startswith(SAYS):
-                failures.append(line.removeprefix(SAYS).strip())
+                failure = line.removeprefix(SAYS).strip()
             if line.strip(" -\n"):
                 last.append(" ".join(line.split()))
-            _shown(request, shown, line)
+            if _is_shown(request, line):
+                print(line, end="", flush=True)  # also where a notebook shows what is printed
         code = process.wait()
-        said = " ".join(last) or "nothing"
-        return code, failures[
-            -1
-        ] if failures else f"mpirun ended with exit code {code}; it said: {said}"
     except BaseException:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(PATIENCE)
         process.kill()
         raise
-    finally:
-        shown.close()
+    return code, failure or f"mpirun ended with exit code {code}; it said: {' '.join(last)}"

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import datetime
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mpifed.checkpoint import files as checkpoint
-from mpifed.config.configuration import Configuration, completed, differences, to_mapping
+from mpifed.config.configuration import RETIRED, Configuration, completed, differences, to_mapping
 from mpifed.config.experiments import apply_overrides, read_experiment
 from mpifed.errors import InputError
-from mpifed.io.text import read_text
 from mpifed.results.configurations import read_stored
-from mpifed.results.results import read_summary
 from mpifed.results.run_directories import (
     check_free,
     check_output,
@@ -27,17 +23,11 @@ from mpifed.results.run_directories import (
     holds_run,
 )
 
-RESUMED = re.compile(r"^resumed from .* after round ([0-9]{1,18})$", re.MULTILINE)
-
 # Keys that may change on a resume, in addition to ``evaluation.every``.
 MAY_CHANGE = (
     *("rounds", "checkpoint", "threads", "hosts", "reschedule", "stall_limit", "experiment"),
-    "storage",
+    *("storage", *RETIRED),
 )
-
-
-# Number of differences that a message shows with both values.
-MOST_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -53,15 +43,6 @@ class ResumePoint:
         """The run directory that holds the checkpoint; None if it is elsewhere."""
         folder = self.path.resolve().parent
         return folder.parent if folder.name == "checkpoints" else None
-
-
-def finished_after(directory: Path) -> int | None:
-    """Return the number of rounds of a finished run; None where ``directory`` has none."""
-    if not (directory / "DONE").exists():
-        return None
-    with contextlib.suppress(InputError):
-        return int(read_summary(directory / "summary.json")["rounds"])
-    return None
 
 
 def newest(directory: Path) -> ResumePoint | None:
@@ -133,16 +114,9 @@ def refuse_changes(
     found = differences(fixed(stored), fixed(to_mapping(configuration)))
     if found:
         raise InputError(
-            f"{where} has another configuration: {_listed(found)}. Resuming may change rounds, "
+            f"{where} has another configuration: {'; '.join(found)}. Resuming may change rounds, "
             "evaluation.every, checkpoint, storage, threads, hosts and the number of ranks"
         )
-
-
-def _listed(differences: list[str]) -> str:
-    """Return lines of ``differences``, names of components first, ``MOST_SHOWN`` in full."""
-    lines = sorted(differences, key=lambda line: not line.partition(":")[0].endswith(".name"))
-    rest = [line.partition(":")[0] for line in lines[MOST_SHOWN:]]
-    return "; ".join(lines[:MOST_SHOWN]) + (f"; and {', '.join(rest)}" if rest else "")
 
 
 def kept_rows(
@@ -162,20 +136,6 @@ def only_as_last(meta: checkpoint.Meta, round: int) -> bool:
     """Return whether a round was evaluated for no other reason than that the run ended with it."""
     last, every = meta.configuration["rounds"], meta.configuration["evaluation"]["every"]
     return bool(round == last and round % every)
-
-
-def line_of_resume(point: ResumePoint) -> str:
-    """Return the line of log.txt that says where a run was resumed."""
-    return f"resumed from {point.path.name} after round {point.meta.round}"
-
-
-def resumed_after(log: Path) -> int:
-    """Return the round after which a run was resumed last; 0 where it was not, or none is told."""
-    try:
-        found = RESUMED.findall(read_text(log))
-    except InputError:
-        return 0
-    return int(found[-1]) if found else 0
 
 
 @dataclass(frozen=True)
@@ -287,26 +247,19 @@ def check_resume(configuration: Configuration, task: Task) -> None:
         refuse_changes(task.stored, configuration, task.output, horizon)
 
 
-def keep_horizon(configuration: Configuration, task: Task) -> tuple[Configuration, int]:
-    """Return the configuration to train under, and R of its learning-rate schedules."""
-    horizon = configuration.rounds
+def as_begun(configuration: Configuration, task: Task) -> tuple[Configuration, int]:
+    """Return the configuration to train under, with the ``local.stepping`` with which the run
+    began, and R of its learning-rate schedules.
+    """
+    horizon, local = configuration.rounds, configuration.local
+    stored = task.stored if task.point is None else task.point.meta.configuration
     if task.point is not None and not configuration.reschedule:
         horizon = task.point.meta.horizon
-    elif task.stored is not None and not configuration.reschedule:
-        horizon = stored_horizon(task.stored) or horizon
-    if horizon != configuration.rounds and configuration.local.lr_horizon is None:
-        local = dataclasses.replace(configuration.local, lr_horizon=horizon)
-        configuration = dataclasses.replace(configuration, local=local)
-    return configuration, horizon
-
-
-def keep_stepping(configuration: Configuration, task: Task) -> Configuration:
-    """Return the configuration with the ``local.stepping`` with which the run began."""
-    stored = task.stored if task.point is None else task.point.meta.configuration
-    local = stored.get("local") if stored is not None else None
-    if configuration.local.stepping != "auto" or not isinstance(local, Mapping):
-        return configuration
-    chosen = local.get("stepping", "auto")
-    return dataclasses.replace(
-        configuration, local=dataclasses.replace(configuration.local, stepping=chosen)
-    )
+    elif stored is not None and not configuration.reschedule:
+        horizon = stored_horizon(stored) or horizon
+    if horizon != configuration.rounds and local.lr_horizon is None:
+        local = dataclasses.replace(local, lr_horizon=horizon)
+    section = stored.get("local") if stored is not None else None
+    if local.stepping == "auto" and isinstance(section, Mapping):
+        local = dataclasses.replace(local, stepping=section.get("stepping", "auto"))
+    return dataclasses.replace(configuration, local=local), horizon

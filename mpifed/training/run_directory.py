@@ -9,7 +9,6 @@ import io
 import itertools
 import json
 import os
-import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -31,7 +30,7 @@ PATIENCE = 5.0
 
 # What a run leaves in its directory that another one would replace.
 REPLACED = (
-    *("config.yaml", "metrics.csv", "clients.h5", "summary.json", "timing.csv", "DONE"),
+    *("config.yaml", "metrics.csv", "clients.h5", "summary.json", "DONE"),
     *("tracking.json", "checkpoints"),
 )
 
@@ -151,10 +150,6 @@ class Recorder:
                 file[name] = values
         replace_bytes(self.directory / "clients.h5", content.getvalue())
 
-    def timing(self, text: str) -> None:
-        """Replace timing.csv, the seconds that each client's local steps took a round."""
-        self._guard(replace_bytes, self.directory / "timing.csv", text.encode())
-
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json, then DONE if the run is finished."""
         text = json.dumps(summary, indent=2) + "\n"
@@ -185,25 +180,9 @@ def line_of(row: list[str]) -> str:
 
 
 def _appending(path: Path, more: int = 0) -> io.FileIO:
-    """Open ``path`` to append to it; raise ``InputError`` for a link or a pipe."""
+    """Open ``path`` to append to it; ``OSError`` for a link, or a pipe that nobody reads."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | more
-    try:
-        descriptor = os.open(path, flags, 0o666)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):
-            raise _refused(path) from None
-        raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise _refused(path)
-    return io.FileIO(descriptor, "a")
-
-
-def _refused(path: Path) -> InputError:
-    return InputError(
-        f"--output {path.parent} has a link or a pipe named {path.name}, which is not written to; "
-        "remove it, or choose another directory"
-    )
+    return io.FileIO(os.open(path, flags, 0o666), "a")
 
 
 def _append(file: io.FileIO, text: str) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 import torch
 
-from mpifed.data.base import Shards, Split, SplitName, allocated
+from mpifed.data.base import Fresh, Shards, Split, SplitName, allocated
 from mpifed.federation.clients import Clients, Federation
 from mpifed.training.build import Setup, kept_bytes, sample_bytes
 
@@ -64,12 +64,19 @@ class Made:
 
     def clients(self, rows: np.ndarray, effort: np.ndarray | None = None) -> Clients:
         """Return some of the hosted clients; their ``rows`` count from 0."""
-        shards = _Later(self, self.federation.hosted[rows])
+        ids = self.federation.hosted[rows]
+        shards = LaterShards(self._setup, ids, lambda name: self.split(name, ids))
         return Clients(self.federation, shards, np.arange(len(rows)), effort)
 
     def among_hosted(self, rows: np.ndarray) -> Clients:
         """Return some of the hosted clients; all others have no sample."""
-        return Clients(self.federation, _Spread(self, self.federation.hosted, rows), rows)
+        hosted = self.federation.hosted
+        shards = LaterShards(
+            self._setup,
+            hosted,
+            lambda name: spread(self.split(name, hosted[rows]), rows, len(hosted)),
+        )
+        return Clients(self.federation, shards, rows)
 
     def blocks(self, rows: np.ndarray) -> Iterator[slice]:
         """Yield consecutive parts of ``rows`` whose samples have at most ``BLOCK`` bytes."""
@@ -143,17 +150,15 @@ class Made:
 Samples = Held | Made
 
 
-class _Later(Shards):
+class LaterShards(Shards):
     """Shards whose splits are made at their first use."""
 
-    def __init__(self, made: Made, ids: np.ndarray) -> None:
+    def __init__(self, setup: Setup, ids: np.ndarray, split: Callable[[SplitName], Split]) -> None:
         # The base class is frozen.
-        vars(self).update(client_ids=ids, _made=made, fresh=made._setup.dataset.fresh)
+        vars(self).update(client_ids=ids, _setup=setup, _split=split)
 
-    _made: Made
-
-    def _split(self, name: SplitName) -> Split:
-        return self._made.split(name, self.client_ids)
+    _setup: Setup
+    _split: Callable[[SplitName], Split]
 
     @cached_property
     def train(self) -> Split:
@@ -173,26 +178,21 @@ class _Later(Shards):
     @property
     def device(self) -> torch.device:
         """Where the samples will be."""
-        return self._made._setup.device
+        return self._setup.device
+
+    @property
+    def fresh(self) -> Fresh | None:
+        """Draws new samples where the source can."""
+        return self._setup.dataset.fresh
 
 
-class _Spread(_Later):
-    """Shards of all ``ids`` in which those at the positions ``rows`` alone have samples."""
-
-    def __init__(self, made: Made, ids: np.ndarray, rows: np.ndarray) -> None:
-        super().__init__(made, ids)
-        vars(self).update(_rows=rows)
-
-    _rows: np.ndarray
-
-    def _split(self, name: SplitName) -> Split:
-        found = self._made.split(name, self.client_ids[self._rows])
-        if len(self._rows) == len(self.client_ids):
-            return found
-        counts = np.zeros(len(self.client_ids), np.int64)
-        counts[self._rows] = found.counts
-        offsets = np.concatenate([[0], np.cumsum(counts)])
-        return replace(found, offsets=offsets)
+def spread(found: Split, rows: np.ndarray, n_clients: int) -> Split:
+    """Return a split of ``n_clients`` of whom those at the positions ``rows`` have samples."""
+    if len(rows) == n_clients:
+        return found
+    counts = np.zeros(n_clients, np.int64)
+    counts[rows] = found.counts
+    return replace(found, offsets=np.concatenate([[0], np.cumsum(counts)]))
 
 
 def samples_of(setup: Setup) -> Samples:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import os
 import resource
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mpifed.checkpoint import files as checkpoint
+from mpifed.command import physical_cores
 from mpifed.config.configuration import to_yaml
 from mpifed.errors import (
     AgreedStop,
@@ -27,44 +28,44 @@ from mpifed.errors import (
     note,
     one_line,
 )
-from mpifed.federation.clients import imbalance
 from mpifed.io.memory import enough_memory
 from mpifed.mpi.agreement import agree
 from mpifed.theory.accounting import EPSILON
+from mpifed.training import evaluation
 from mpifed.training import request as resume
 from mpifed.training.build import (
     Setup,
+    described,
     sample_bytes,
-    seconds_of_clients,
     sum_on_host,
-    work_for_balance,
 )
 from mpifed.training.callbacks import listeners_of
 from mpifed.training.engine import Clock, Engine, advice
 from mpifed.training.evaluation import VALIDATION_COLUMNS, columns_of, count_scored
-from mpifed.training.model import described
 from mpifed.training.progress import Progress
-from mpifed.training.request import Request, Task, line_of_resume
+from mpifed.training.request import Request, Task
 from mpifed.training.run_directory import REPLACED, Recorder
-from mpifed.training.samples import Samples, samples_of
-from mpifed.training.simulated_time import COLUMN, describe_clock, taking_part
+from mpifed.training.samples import samples_of
+from mpifed.training.simulated_time import COLUMN, taking_part
+from mpifed.watchdog.launcher import launched_rank
 from mpifed.watchdog.stop_requests import stop_requests_from
 
-# Keys that tell of the computer and of the ranks; all others follow from the configuration.
-MEASURED = frozenset(
-    ("ranks", "seconds", "peak_memory_bytes", "imbalance", "mpi_bytes_sent", "versions")
-)
+# Keys of summary.json that tell of the computer and of the ranks, or that only a retimed run has.
+MEASURED = {
+    *("ranks", "seconds", "peak_memory_bytes", "imbalance", "mpi_bytes_sent", "versions"),
+    "retimed",
+}
 
 
-def of_diverged(setup: Setup, engine: Engine) -> dict[str, Any]:
-    """Return the content of summary.json of a run that diverged; not collective."""
+def began_as(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
+    """Return how summary.json begins, all that it has where a run diverged; not collective."""
     configuration = setup.configuration
     return {
-        "status": "diverged",
+        "status": status,
         "experiment": configuration.experiment,
         "algorithm": configuration.algorithm.name,
         "rounds": engine.round,
-        "ranks": setup.federation.communicator.job_size,
+        "ranks": setup.federation.communicator.size,
         "clients": configuration.clients,
     }
 
@@ -76,16 +77,12 @@ def summary_of(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
     seconds["total"] = seconds["startup"] + seconds["data"] + engine.elapsed
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     slowest = communicator.max(np.array([*seconds.values(), float(peak)]))
-    local = communicator.gather_object(seconds["local"]) or [0.0]
+    every = communicator.gather_object(seconds["local"])
+    local = [every[rank] for rank in np.unique(setup.federation.owner)] if every else [0.0]
     sent = int(communicator.sum(np.array([communicator.bytes_sent], np.int64))[0])
     digest, scores, ledger = engine.digest(), engine.scores, setup.exchange.ledger
     return {
-        "status": status,
-        "experiment": configuration.experiment,
-        "algorithm": configuration.algorithm.name,
-        "rounds": engine.round,
-        "ranks": communicator.job_size,
-        "clients": configuration.clients,
+        **began_as(setup, engine, status),
         "test_accuracy": scores.get("test_accuracy"),
         "test_accuracy_p10": scores.get("test_accuracy_p10"),
         "test_loss": scores.get("test_loss"),
@@ -141,8 +138,10 @@ def train(
     say = partial(print, flush=True) if communicator.rank == 0 and not quiet else None
     with listening(say) as heard, ExitStack() as at_the_end:
         with clock.measure("data"):
-            samples = agree(communicator, partial(_load, setup))
-        engine = agree(communicator, partial(_engine, setup, samples, clock, task.output))
+            loading = enough_memory("the samples of the clients hosted here")
+            samples = agree(communicator, loading(partial(samples_of, setup)))
+        making = enough_memory("the state of the clients hosted here")
+        engine = agree(communicator, making(partial(Engine, setup, samples, clock, task.output)))
         if task.point is not None:
             engine.restore(task.point.path, task.point.meta)
             _check_digest(engine, task.point)
@@ -154,7 +153,8 @@ def train(
                 if say is not None:
                     say(str(stopped))
                 return "stopped"
-        remarks = agree(communicator, engine.remarks)
+        told = partial(evaluation.remarks, setup, engine.state, samples)
+        remarks = agree(communicator, told)
         recorder = agree(communicator, lambda: _recorder(setup, task, engine.writer.settle))
         progress = None
         if recorder is not None:
@@ -167,20 +167,21 @@ def train(
         engine.report = listeners = listeners_of(setup, task, request, engine.round)
         at_the_end.callback(listeners.close, "failed")
         try:
-            if engine.round == setup.configuration.rounds:
-                _evaluate_again(engine, recorder, progress)
+            if engine.round == setup.configuration.rounds:  # resumed at its end
+                engine.active = int(taking_part(setup, engine.round).sum())
+                engine.evaluate(recorder, progress)
             status = engine.run(task.output, recorder, progress, stop_requested)
         except (InputError, RunError) as error:
             more = ""
             if isinstance(error, Diverged):
                 more = f"; {advice(setup.algorithm)}"
                 if recorder is not None:
-                    recorder.finish(of_diverged(setup, engine))
+                    recorder.finish(began_as(setup, engine, "diverged"))
             kind = InputError if isinstance(error, InputError) else RunError
             raise kind(f"round {engine.round}: {error}{more}") from error
         except (PeerFailure, BrokenPipeError, KeyboardInterrupt) as error:
             if recorder is not None and isinstance(error, PeerDiverged):
-                recorder.finish(of_diverged(setup, engine))
+                recorder.finish(began_as(setup, engine, "diverged"))
             raise
         except BaseException as error:  # a user's component may raise anything
             note(error, f"round {engine.round}")
@@ -188,18 +189,14 @@ def train(
         summary = summary_of(setup, engine, status)
         listeners.close(status)  # whose time is not the run's, and whose warnings are in the log
         every = communicator.gather_object(heard)
-        whose = setup.configuration, setup.dataset.description, setup.federation
-        costs = seconds_of_clients(*whose, engine.clock.seconds["local"] / max(1, engine.round))
         if recorder is not None and progress is not None and every is not None:
             said = [
                 f"warning on rank {rank}: {line}"
-                for rank, lines in zip(communicator.numbers, every, strict=True)
+                for rank, lines in enumerate(every)
                 for line in dict.fromkeys(lines)
             ]
             for line in said:
                 recorder.log(line)
-            if costs is not None:
-                recorder.timing(costs)
             if communicator.size > 1:
                 progress.say(f"local seconds, largest over mean: {summary['imbalance']}")
             recorder.finish({**summary, "versions": describe_versions()})
@@ -207,16 +204,6 @@ def train(
             progress.say(f"{status}: {task.output}{count}")
         communicator.barrier()
     return status
-
-
-def _load(setup: Setup) -> Samples:
-    with enough_memory("the samples of the clients hosted here"):
-        return samples_of(setup)
-
-
-def _engine(setup: Setup, samples: Samples, clock: Clock, output: Path) -> Engine:
-    with enough_memory("the state of the clients hosted here"):
-        return Engine(setup, samples, clock, output)
 
 
 class _Listener(logging.Handler):
@@ -279,15 +266,9 @@ def _recorder(setup: Setup, task: Task, settle: Callable[[], None]) -> Recorder 
     return Recorder(task.output, columns, rows, configuration, settle, is_new, aside)
 
 
-def _evaluate_again(engine: Engine, recorder: Recorder | None, progress: Progress | None) -> None:
-    """Evaluate the last round of a run that is resumed at its end; collective."""
-    engine.active = int(taking_part(engine.setup, engine.round).sum())
-    engine.evaluate(recorder, progress)
-
-
 def _opening(setup: Setup, task: Task) -> list[str]:
     configuration, federation = setup.configuration, setup.federation
-    size, name = federation.communicator.job_size, configuration.algorithm.name
+    size, name = federation.communicator.size, configuration.algorithm.name
     lines = [
         f"{configuration.experiment}: {name}, {federation.n_clients} clients on {size} "
         f"rank{'s' if size > 1 else ''}, {configuration.rounds} rounds"
@@ -297,7 +278,7 @@ def _opening(setup: Setup, task: Task) -> list[str]:
         lines.append(f"{idle} of {size} ranks have no client and idle")
     lines += task.remarks
     if task.point is not None:
-        lines.append(line_of_resume(task.point))
+        lines.append(f"resumed from {task.point.path.name} after round {task.point.meta.round}")
     return lines
 
 
@@ -314,7 +295,7 @@ def plan_lines(setup: Setup) -> list[str]:
     (bytes_of_node,) = federation.communicator.max(np.array([bytes_here]))
     payload = setup.algorithm.payload() * itemsize
     participants = len(federation.training)
-    idle = federation.communicator.job_size - int(np.count_nonzero(counts))
+    idle = federation.communicator.size - int(np.count_nonzero(counts))
     spare = f"; {idle} rank{'s' * (idle > 1)} without clients" if idle else ""
     validation = ""
     if setup.configuration.evaluation.validates:
@@ -326,30 +307,41 @@ def plan_lines(setup: Setup) -> list[str]:
         f"{description.n_classes} classes",
         f"clients     {participants} in training, {int(federation.unseen.sum())} unseen; "
         f"per rank: {_range(counts)}{spare}",
-        *_balance(setup),
         f"memory      {_range(bytes_of_rank)} bytes of samples per rank, up to "
         f"{int(bytes_of_node):,} on a node",
         f"model       {described(setup.model)}; a message has {payload:,} bytes",
         *setup.exchange.describe(payload, itemsize),
-        *describe_clock(setup),
     ]
-
-
-def _balance(setup: Setup) -> list[str]:
-    """Return how equal the work of ranks is, where there are several."""
-    federation, ranks = setup.federation, setup.federation.communicator.size
-    if ranks == 1:
-        return []
-    work = work_for_balance(setup.configuration, setup.dataset.description)
-    most = imbalance(work, federation.owner, ranks)
-    return [f"work        the busiest rank has {most:.3f} times the mean of all ranks"]
 
 
 def remarks(setup: Setup) -> list[str]:
     """Return lines for the log about data, model, weights and exchange, the same on every rank."""
     payload = setup.algorithm.payload()
     own = setup.exchange.remarks(payload, setup.configuration.rounds) if payload else []
-    return [*setup.dataset.remarks(), *_of_weights(setup), *own]
+    return [*_of_cores(setup), *setup.dataset.remarks(), *_of_weights(setup), *own]
+
+
+# Ranks that share a core from which on a run is told of ``hosts=cores``.
+MANY = 4
+
+
+def _of_cores(setup: Setup) -> list[str]:
+    """Return a line where cores of this computer lie idle, or many ranks share them."""
+    communicator, configuration = setup.federation.communicator, setup.configuration
+    ranks, cores = communicator.local_size(), os.cpu_count() or 1
+    if configuration.hosts != "cores" and ranks > MANY * cores:
+        return [
+            f"{ranks} ranks share {cores} core{'s' * (cores > 1)}: with hosts=cores the first ones "
+            "would host all clients, which takes less time and memory and changes no number"
+        ]
+    idle = physical_cores() - configuration.threads
+    is_alone = communicator.size == 1 and launched_rank() is None and setup.device.type == "cpu"
+    if is_alone and idle > 0 and configuration.clients > 1:
+        return [
+            f"{idle} core{'s lie' if idle > 1 else ' lies'} idle: --ranks auto uses all (from "
+            f"Python, ranks={physical_cores()}), and changes no number"
+        ]
+    return []
 
 
 def _of_weights(setup: Setup) -> list[str]:
@@ -359,18 +351,10 @@ def _of_weights(setup: Setup) -> list[str]:
     is_server = configuration.exchange.name == "server" and algorithm.communicates
     if not is_server or federation.inclusion == 1:
         return []
-    by, over = algorithm.averages_by, configuration.exchange.options["average_over"]
-    if by is None:
-        if over == "participants":
-            return []
-        name = configuration.algorithm.name
-        return [
-            f"exchange.average_over={over} changes nothing: {name} adds the participants' "
-            "messages with weights 1 / p, p being the probability to take part"
-        ]
     n_train = federation.n_train[federation.training]
+    over = configuration.exchange.options["average_over"]
     plain = over == "participants" and not federation.is_unbiased
-    if not plain or by != "samples" or n_train.min() == n_train.max():
+    if not plain or algorithm.averages_by != "samples" or n_train.min() == n_train.max():
         return []
     return [
         f"clients have {_range(n_train)} training samples and take part with probability "

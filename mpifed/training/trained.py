@@ -8,8 +8,9 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from mpifed.components.registry import Section, named
 from mpifed.components.schema import shown
 from mpifed.components.tables import MODELS
 from mpifed.config.configuration import Configuration, resolve
-from mpifed.data.base import Dataset, Description, Fresh, Shards, Split
+from mpifed.data.base import Dataset, Description, Fresh, Shards, Split, SplitName
 from mpifed.errors import InputError
 from mpifed.federation.clients import Clients, Draws
 from mpifed.io.atomic import replace_bytes
@@ -32,46 +33,7 @@ from mpifed.models.losses import Loss
 from mpifed.mpi.communicator import Alone
 from mpifed.state import RunState
 from mpifed.training.build import Setup, make, make_dataset
-
-
-class OnDemand(Shards):
-    """The shards of the clients hosted here, loaded at the first use of a split."""
-
-    _setup: Setup
-
-    def __init__(self, setup: Setup) -> None:
-        # The base class is frozen.
-        vars(self).update(client_ids=setup.federation.hosted, _setup=setup)
-
-    @cached_property
-    def _loaded(self) -> Shards:
-        with enough_memory("the samples of all clients"):
-            return self._setup.load()
-
-    @property
-    def train(self) -> Split:
-        """Training samples."""
-        return self._loaded.train
-
-    @property
-    def val(self) -> Split:
-        """Validation samples."""
-        return self._loaded.val
-
-    @property
-    def test(self) -> Split:
-        """Test samples."""
-        return self._loaded.test
-
-    @property
-    def device(self) -> torch.device:
-        """Where the samples will be."""
-        return self._setup.device
-
-    @property
-    def fresh(self) -> Fresh | None:
-        """Draws new samples where the source can."""
-        return self._setup.dataset.fresh
+from mpifed.training.samples import LaterShards
 
 
 def of_client(shards: Shards, row: int) -> Shards:
@@ -410,12 +372,23 @@ def load(run: str | Path, round: int | None = None) -> Trained:
         raise InputError(f"run is '{directory}', which cannot be loaded: {error}") from None
     if not isinstance(setup.model, Model):
         raise InputError(without_predictor(directory, configuration))
-    shards = OnDemand(setup)
+    shards = LaterShards(setup, setup.federation.hosted, _loaded_once(setup))
     with enough_memory("the state of all clients"), torch.no_grad():
         hosted = setup.federation.hosted
         first = setup.first_state(Clients(setup.federation, shards, np.arange(len(hosted))))
         state = checkpoint.read_state(path, first, setup.exchange.shared_is_rows, hosted)
     return Trained(directory, meta.round, setup, state, shards)
+
+
+def _loaded_once(setup: Setup) -> Callable[[SplitName], Split]:
+    """Return what loads the samples of all clients at its first call."""
+
+    @cache
+    def loaded() -> Shards:
+        with enough_memory("the samples of all clients"):
+            return setup.load()
+
+    return lambda name: cast(Split, getattr(loaded(), name))
 
 
 def described(meta: checkpoint.Meta, directory: Path) -> tuple[Configuration, Dataset | None]:
@@ -492,9 +465,6 @@ def without_files(configuration: Configuration) -> Configuration:
 
 def _checkpoint(directory: Path, round: int | None) -> tuple[Path, checkpoint.Meta]:
     """Return the checkpoint of a round, or the newest intact one."""
-    if not directory.is_dir():
-        what = "a file" if directory.exists() else "missing"
-        raise InputError(f"run is '{directory}', which is {what}; it must be a run directory")
     paths = checkpoint.listed(directory / "checkpoints")
     if not paths:
         raise InputError(f"run is '{directory}', which holds no checkpoint of a run")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,14 +27,10 @@ from mpifed.training import request
 from mpifed.training.build import make
 from mpifed.training.engine import Clock, Engine, digest
 from mpifed.training.evaluation import columns_of
-from mpifed.training.request import only_as_last, resumed_after
 from mpifed.training.run_directory import field_of, results_of
 from mpifed.training.samples import samples_of
 from mpifed.training.simulated_time import COLUMN, taking_part
 from mpifed.training.train import MEASURED, describe_versions, summary_of
-
-# The key of summary.json that a retimed run has and no other.
-RETIMED = "retimed"
 
 
 @dataclass(frozen=True)
@@ -45,7 +41,6 @@ class Recorded:
     mapping: dict[str, Any]
     metrics: Metrics
     checkpoints: dict[int, tuple[Path, checkpoint.Meta]]
-    damaged: dict[int, str]
     lacking: list[str]
 
     @property
@@ -71,76 +66,21 @@ class Recorded:
 def read_run(directory: Path) -> Recorded:
     """Return what a finished run has recorded."""
     check_finished(directory)
-    intact, damaged = {}, {}
+    intact, lacking = {}, []
     for path in checkpoint.listed(directory / "checkpoints"):
         try:
             intact[checkpoint.round_of(path)] = path, checkpoint.read_meta(path)
         except checkpoint.Damaged as error:
-            damaged[checkpoint.round_of(path)] = str(error)
+            lacking.append(f"round {checkpoint.round_of(path)}: {error}")
     mapping = read_stored(directory / "config.yaml")
     metrics = read_metrics(directory / "metrics.csv")
-    lacking = [
-        *_rows_lacking(directory, mapping, metrics, intact),
-        *_checkpoint_lacking(directory, mapping, {*intact, *damaged}),
-    ]
-    return Recorded(directory, mapping, metrics, intact, damaged, lacking)
-
-
-def _rows_lacking(
-    directory: Path,
-    mapping: Mapping[str, Any],
-    metrics: Metrics,
-    checkpoints: Mapping[int, tuple[Path, checkpoint.Meta]],
-) -> list[str]:
-    """Return a line for each row that metrics.csv lacks, or has of a later round than the last."""
-    last, there = int(mapping["rounds"]), {int(text) for text in metrics.texts("round")}
-    metas = [meta for number, (_, meta) in checkpoints.items() if number <= last]
-    due = rounds_due(mapping, metas, resumed_after(directory / "log.txt"))
-    return [
-        *(f"round {number}: metrics.csv has no row of it" for number in sorted(due - there)),
-        *(
-            f"round {number}: metrics.csv has a row of it, but rounds is {last}"
-            for number in sorted(there)
-            if number > last
-        ),
-    ]
-
-
-def rounds_due(
-    mapping: Mapping[str, Any], metas: Iterable[checkpoint.Meta], resumed: int
-) -> set[int]:
-    """Return the rounds of which metrics.csv must have a row."""
-    last, every = int(mapping["rounds"]), int(mapping["evaluation"]["every"])
-    due = {0, last, *range((resumed // every + 1) * every, last, every)}
-    for meta in metas:
-        # The last checkpoint holds all rows, unless an earlier part of the run wrote it.
-        whole = meta.round == last > resumed
-        place = meta.columns.index("round") if meta.rows else 0
-        recorded = {int(row[place]) for row in meta.rows}
-        due |= {
-            number
-            for number in recorded
-            if (whole or number <= min(resumed, last)) and not only_as_last(meta, number)
-        }
-    return due
-
-
-def _checkpoint_lacking(
-    directory: Path, mapping: Mapping[str, Any], checkpoints: set[int]
-) -> list[str]:
-    """Return a line if there is no checkpoint of the last round, in a list."""
-    last = int(mapping["rounds"])
-    # A run that is resumed at its end from a checkpoint elsewhere writes none.
-    if last in checkpoints or resumed_after(directory / "log.txt") >= last or _retimed(directory):
-        return []
-    return [f"round {last}: checkpoints/{checkpoint.path_of(Path(), last)} is missing"]
-
-
-def _retimed(directory: Path) -> bool:
-    try:
-        return RETIMED in read_summary(directory / "summary.json")
-    except InputError:  # which is reported where the last round is repeated
-        return False
+    due = {0, int(mapping["rounds"])}
+    if int(mapping["rounds"]) in intact:  # a checkpoint holds all rows up to its round
+        _, meta = intact[int(mapping["rounds"])]
+        due |= {int(row[meta.columns.index("round")]) for row in meta.rows}
+    missing = due - set(map(int, metrics.texts("round")))
+    lacking += [f"round {number}: metrics.csv has no row of it" for number in sorted(missing)]
+    return Recorded(directory, mapping, metrics, intact, lacking)
 
 
 def differing_clients(path: Path, made: Mapping[str, np.ndarray]) -> list[str]:
@@ -150,55 +90,46 @@ def differing_clients(path: Path, made: Mapping[str, np.ndarray]) -> list[str]:
     except InputError as error:
         return [str(error)]
     there = {**stored.results, **{f"learnt/{k}": part for k, part in stored.learnt.items()}}
-    found = [f"clients.h5 has no {name}" for name in made if name not in there]
-    found += [f"clients.h5 has {name}, which the run does not make" for name in there.keys() - made]
-    for name in made.keys() & there.keys():
-        one, other = np.asarray(made[name]), there[name]
-        if one.shape != other.shape or one.tobytes() != other.tobytes():
-            found.append(f"clients.h5 has another {name}")
-    return found
+    differing = []
+    for name in sorted({*there, *made}):
+        one, other = made.get(name), there.get(name)
+        if one is None or other is None or not _same(np.asarray(one), other):
+            differing.append(f"clients.h5 has another {name}")
+    return differing
 
 
-def differing_summary(path: Path, made: Mapping[str, Any], passed_over: Set[str]) -> list[str]:
+def _same(one: np.ndarray, other: np.ndarray) -> bool:
+    return one.shape == other.shape and one.tobytes() == other.tobytes()
+
+
+def differing_summary(path: Path, made: Mapping[str, Any], measured: set[str]) -> list[str]:
     """Return how a summary.json differs from that of the repeated run."""
     try:
         summary = read_summary(path)
     except InputError as error:
         return [str(error)]
-    found = []
-    for name in [*made, *sorted(summary.keys() - made)]:
+    differing = []
+    for name in sorted({*made, *summary} - measured):
         # As in the file: 1, 1.0 and true differ, and NaN equals itself.
-        there, here = (
-            json.dumps(values[name], sort_keys=True) if name in values else None
-            for values in (summary, made)
-        )
-        if name in passed_over or there == here:
-            continue
-        if there is None:
-            found.append(f"summary.json has no {name}")
-        elif here is None:
-            found.append(f"summary.json has {one_line(name, 60)}, which the run does not make")
-        else:
-            found.append(f"summary.json has {name} {one_line(there, 80)}, not {here}")
-    return found
+        there, here = (json.dumps(values.get(name), sort_keys=True) for values in (summary, made))
+        if there != here:
+            differing.append(f"summary.json has {name} {one_line(there, 80)}, not {here}")
+    return differing
 
 
 def other_versions(directory: Path) -> list[str]:
     """Return which packages have other versions here than where the run was made."""
     try:
-        then = read_summary(directory / "summary.json").get("versions")
+        known = read_summary(directory / "summary.json").get("versions")
     except InputError:  # which is a difference in itself, and was reported
+        known = None
+    if not isinstance(known, dict):
         return []
-    now, known = describe_versions(), then if isinstance(then, dict) else {}
     return [
-        f"{name} {known[name]} there, {now[name]} here"
-        for name in now
-        if name in known and known[name] != now[name]
+        f"{name} {known[name]} there, {here} here"
+        for name, here in describe_versions().items()
+        if known.get(name, here) != here
     ]
-
-
-# The column that differs from run to run.
-NOT_COMPARED = "seconds"
 
 
 @dataclass
@@ -222,43 +153,27 @@ def verify(
     read = agree(communicator, lambda: read_run(directory) if first else None)
     recorded: Recorded = communicator.broadcast_object(read)
     begin, end = agree(communicator, lambda: chosen_rounds(rounds, recorded.rounds))
+    start = max((number for number in recorded.checkpoints if number < begin), default=0)
+    if (begin, end) == (1, recorded.rounds):
+        start = 0
+    # The state of a round of which nothing is recorded shows in the next one.
+    last = min(number for number in recorded.known if number >= end)
+    verdict = Verdict(start + 1, last, differences=list(recorded.lacking))
     configuration = agree(communicator, lambda: resolve(recorded.mapping, communicator.size))
     configuration = communicator.broadcast_object(configuration)
     torch.set_num_threads(configuration.threads)
     with threadpool_limits(configuration.threads), torch.no_grad():
-        return _verify(recorded, configuration, (begin, end), communicator, say)
-
-
-def _verify(
-    recorded: Recorded,
-    configuration: Configuration,
-    rounds: tuple[int, int],
-    communicator: Communicator,
-    say: Callable[[str], None],
-) -> Verdict:
-    before = [number for number in recorded.checkpoints if number < rounds[0]]
-    start = max(before, default=0)
-    if rounds == (1, recorded.rounds):
-        start = 0
-    engine = _engine(recorded, configuration, start, communicator)
-    # The state of a round of which nothing is recorded shows in the next one.
-    verdict = Verdict(start + 1, min(number for number in recorded.known if number >= rounds[1]))
-    say(
-        f"repeating rounds {start + 1} to {verdict.last} from "
-        + (recorded.checkpoints[start][0].name if start else "the first state")
-    )
-    for number, reason in sorted(recorded.damaged.items()):
-        verdict.differences.append(f"round {number}: {reason}")
-    verdict.differences += recorded.lacking
-    columns = columns_of(engine.setup)
-    if columns != recorded.metrics.columns:
-        verdict.differences.append("metrics.csv has other columns than such a run")
-        return verdict
-    same = _compare(engine, recorded, verdict, say)
-    while same and engine.round < verdict.last:
-        engine.advance()
-        engine.agree(False)
+        engine = _engine(recorded, configuration, start, communicator)
+        origin = recorded.checkpoints[start][0].name if start else "the first state"
+        say(f"repeating rounds {verdict.first} to {last} from {origin}")
+        if columns_of(engine.setup) != recorded.metrics.columns:
+            verdict.differences.append("metrics.csv has other columns than such a run")
+            return verdict
         same = _compare(engine, recorded, verdict, say)
+        while same and engine.round < last:
+            engine.advance()
+            engine.agree(False)
+            same = _compare(engine, recorded, verdict, say)
     return verdict
 
 
@@ -289,91 +204,45 @@ def _compare(
     engine: Engine, recorded: Recorded, verdict: Verdict, say: Callable[[str], None]
 ) -> bool:
     """Compare the state after ``engine.round`` with what is recorded of it; collective."""
-    number, found, same = engine.round, list[str](), True
+    number, found, same, setup = engine.round, list[str](), True, engine.setup
     row, kept = recorded.row(number), recorded.checkpoints.get(number)
     at_the_end = number == recorded.rounds
     if row is None and kept is None and not at_the_end:
         return True
-    first = engine.setup.federation.communicator.rank == 0
     own = engine.digest()
     if kept is not None:
-        stored = _digest_of(engine, kept[0])
+        path, meta = kept
+        is_rows, hosted = setup.exchange.shared_is_rows, setup.federation.hosted
+        stored = digest(setup, checkpoint.read_state(path, engine.state, is_rows, hosted))
         if stored != own:
             same = False
-            found.append(f"{kept[0].name} holds the state {stored}, not {own}")
+            found.append(f"{path.name} holds the state {stored}, not {own}")
+        if dict(meta.ledger) != dict(vars(setup.exchange.ledger)):
+            found.append(f"{path.name} counts other bits that were sent")
     if row is not None or at_the_end:
         made = engine.evaluated()
         # summary_of asks all ranks, and reads the scores on the first.
         engine.scores = made[0] if made is not None else {}
-        summary = summary_of(engine.setup, engine, "finished") if at_the_end else None
+        summary = summary_of(setup, engine, "finished") if at_the_end else None
+        is_measured = setup.configuration.compute.name == "measured"
+        measured = {"seconds", COLUMN} if is_measured else {"seconds"}
         if made is not None and row is not None:
             same = same and row["state_digest"] == own
-            found += _of_row(engine, recorded, row)
+            texts = {name: field_of(made[0].get(name)) for name in row}
+            found += [
+                f"metrics.csv has {name} {row[name] or 'empty'}, not {text or 'empty'}"
+                for name, text in texts.items()
+                if name not in measured and row[name] != text
+            ]
         if made is not None and summary is not None:
-            found += _of_results(engine, recorded, results_of(*made[1:]), summary)
-    if first and kept is not None:
-        found += _of_meta(engine, recorded, kept[1], kept[0].name)
-    found, same = engine.setup.federation.communicator.broadcast_object((found, same))
+            path = recorded.directory
+            found += differing_clients(path / "clients.h5", results_of(*made[1:]))
+            found += differing_summary(path / "summary.json", summary, MEASURED | measured)
+    found, same = setup.federation.communicator.broadcast_object((found, same))
     verdict.compared += row is not None or kept is not None
     verdict.differences += [f"round {number}: {line}" for line in found]
     say(f"round {number}: {'differs' if found else 'the same'}")
     return same
-
-
-def _of_row(engine: Engine, recorded: Recorded, row: Mapping[str, str]) -> list[str]:
-    """Return how a row of metrics.csv differs from the evaluation of this round."""
-    skipped = _measured_columns(engine)
-    texts = {name: field_of(engine.scores.get(name)) for name in recorded.metrics.columns}
-    return [
-        f"metrics.csv has {name} {row[name] or 'empty'}, not {texts[name] or 'empty'}"
-        for name in recorded.metrics.columns
-        if name not in skipped and row[name] != texts[name]
-    ]
-
-
-def _of_results(
-    engine: Engine,
-    recorded: Recorded,
-    made: Mapping[str, np.ndarray],
-    summary: Mapping[str, Any],
-) -> list[str]:
-    """Return how clients.h5 and summary.json differ from the evaluation of the last round."""
-    passed_over = MEASURED | {RETIMED} | _measured_columns(engine)
-    return [
-        *differing_clients(recorded.directory / "clients.h5", made),
-        *differing_summary(recorded.directory / "summary.json", summary, passed_over),
-    ]
-
-
-def _measured_columns(engine: Engine) -> set[str]:
-    """Return the columns that a repetition measures anew."""
-    measured = engine.setup.configuration.compute.name == "measured"
-    return {NOT_COMPARED, COLUMN} if measured else {NOT_COMPARED}
-
-
-def _digest_of(engine: Engine, path: Path) -> str | None:
-    """Return the digest of the state in a checkpoint, on rank 0; collective."""
-    setup = engine.setup
-    is_rows, hosted = setup.exchange.shared_is_rows, setup.federation.hosted
-    return digest(setup, checkpoint.read_state(path, engine.state, is_rows, hosted))
-
-
-def _of_meta(engine: Engine, recorded: Recorded, meta: checkpoint.Meta, name: str) -> list[str]:
-    """Return what a checkpoint records otherwise than metrics.csv and the ledger say."""
-    found = []
-    known = {row[0]: row for row in recorded.metrics.rows}
-    place = recorded.metrics.columns.index(NOT_COMPARED)
-    for row in meta.rows:
-        other = known.get(row[0])
-        if other is not None and _without(row, place) != _without(other, place):
-            found.append(f"{name} has another row of round {row[0]} than metrics.csv")
-    if dict(meta.ledger) != dict(vars(engine.setup.exchange.ledger)):
-        found.append(f"{name} counts other bits that were sent")
-    return found
-
-
-def _without(row: list[str], place: int) -> list[str]:
-    return [*row[:place], *row[place + 1 :]]
 
 
 def advice_on_kernels() -> str | None:

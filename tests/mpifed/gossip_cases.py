@@ -144,7 +144,7 @@ def owners(case: Case, stored: dict[str, np.ndarray], communicator: Communicator
     generator = np.random.default_rng(100 * size + case.n)
     if case.placement == "partitioned":
         links = Gossip.links(case.n - len(case.unseen), SEED, case.exchange_options(), stored)
-        return partitioned_owners(np.ones(case.n), unseen, links, communicator)
+        return partitioned_owners(np.ones(case.n), unseen, links, communicator.size, communicator)
     dealt = generator.integers(size, size=case.n)
     return dealt if case.placement == "random" else np.sort(dealt)
 

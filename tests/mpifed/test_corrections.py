@@ -14,8 +14,6 @@ import torch
 
 import topologies
 from mpifed.errors import InputError
-from mpifed.exchange.corrections import build
-from mpifed.exchange.corrections.base import largest_step
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.mixing import complete
 from mpifed.federation.clients import Federation
@@ -416,32 +414,20 @@ def test_matrices_that_do_not_fit_are_refused_in_a_sentence(correction, options,
     assert re.search("allowed|must be|it needs", str(error.value))
 
 
-LARGEST = [
-    ("extra", lambda least: (5 + 3 * least) / 4),
-    ("exact_diffusion", lambda least: 2),
-    ("d2", lambda least: 2),
-    ("tracking", lambda least: min(2, (1 - least**2) / max(-least, 1e-9))),
-    (BEFORE, lambda least: (1 + least) ** 2 / 2),
-    (QUASI, lambda least: 2 + 2 * 0.5 * (1 - 0.7) / (1 + 0.7)),
-]
-
-
-@pytest.mark.parametrize(("correction", "closed_form"), LARGEST)
-@pytest.mark.parametrize("least", [-0.3, 0.0, 0.2])
-def test_the_largest_stable_step_has_its_closed_form(correction, closed_form, least):
-    assert largest_step(build(correction), least) == pytest.approx(closed_form(least), rel=1e-4)
-
-
-def test_d2_bears_no_step_where_eigenvalues_are_below_a_third():
-    assert largest_step(build("d2"), -0.36) == pytest.approx(0, abs=1e-6)
+# The least upper bound of eta L by the least eigenvalue of W.
+LARGEST = {
+    "extra": lambda least: (5 + 3 * least) / 4,
+    "exact_diffusion": lambda least: 2,
+    "tracking": lambda least: min(2, (1 - least**2) / max(-least, 1e-9)),
+}
 
 
 @pytest.mark.parametrize(("share", "settles"), [(0.97, True), (1.03, False)])
-@pytest.mark.parametrize("correction", ["extra", "exact_diffusion", "tracking"])
+@pytest.mark.parametrize("correction", LARGEST)
 def test_above_the_largest_stable_step_it_diverges(correction, share, settles):
     exchange = exchange_of(correction)
     least = np.linalg.eigvalsh(matrix_of(exchange))[0]
-    eta = share * largest_step(build(correction), least) / L
+    eta = share * LARGEST[correction](least) / L
     run = Descent(exchange, eta, lambda x: L * (x - CENTRES))
     error = np.abs(run.go(700) - CENTRES.mean(0)).max()
     assert error < 1e-6 if settles else error > 1e3

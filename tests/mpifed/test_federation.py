@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ import torch
 from commands import TINY, call, rows, summary_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from on_ranks import SMALL, run, unlike_one_rank
+from on_ranks import SMALL, unlike_one_rank
 
 from mpifed import random
 from mpifed.algorithms.global_model.local import LocalState
@@ -19,7 +18,6 @@ from mpifed.components.registry import plain
 from mpifed.config.configuration import resolve
 from mpifed.config.experiments import parse_overrides
 from mpifed.data.base import Description
-from mpifed.errors import InputError
 from mpifed.federation.clients import (
     Federation,
     balanced_owners,
@@ -40,7 +38,7 @@ from mpifed.local.minibatches import work_of
 from mpifed.local.optimizers import SgdState
 from mpifed.mpi.communicator import Alone
 from mpifed.state import merge
-from mpifed.training.build import HEAD, read_costs, samples_of_steps
+from mpifed.training.build import samples_of_steps
 
 
 def least_largest(work, blocks):
@@ -129,29 +127,6 @@ def test_work_is_the_samples_that_steps_and_scoring_visit():
     assert np.allclose(of(epochs=2), [20 + 2, 50, 0])
     # Three minibatches of a client with 25 samples have 25 samples in all.
     assert np.allclose(of(steps=6), [60 + 2, 50, 0])
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("client,seconds\n0,1\n1,2\n", "has 2 clients, but the run has 3"),
-        ("client,seconds\n0,1\n1,-2\n2,3\n", "is not the timing.csv of a run"),
-        ("client,seconds\n0,1\n1\n2,3\n", "is not the timing.csv of a run"),
-    ],
-)
-def test_costs_of_other_clients_are_refused(text, message, tmp_path):
-    path = tmp_path / "timing.csv"
-    path.write_text(text)
-    with pytest.raises(InputError, match=message):
-        read_costs(tmp_path, 3)
-
-
-def test_a_run_writes_what_its_clients_cost(tmp_path):
-    run("synthetic-fedem", {**SMALL, "rounds": 1}, tmp_path / "first", Alone())
-    assert (tmp_path / "first" / "timing.csv").read_text().startswith(HEAD)
-    costs = read_costs(tmp_path / "first", 7)
-    assert (costs > 0).all()
-    assert json.loads((tmp_path / "first" / "summary.json").read_text())["imbalance"] == 1.0
 
 
 @pytest.mark.mpi

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from commands import call, in_child, rows
+from commands import in_child, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from on_ranks import SMALL, differences, folder_of, run
@@ -18,7 +18,6 @@ from mpifed import state
 from mpifed.algorithms.global_model.scaffold import ScaffoldState
 from mpifed.checkpoint.row_file import RowFile
 from mpifed.errors import RunError
-from mpifed.federation.clients import contiguous_owners
 from mpifed.local.optimizers import RULES, SgdState, unwritten
 from mpifed.local.options import LocalOptions
 from mpifed.mpi.communicator import Alone, world
@@ -51,25 +50,6 @@ def test_unwritten_zeros_are_zeros(dtype):
     found = unwritten(torch.ones(0, dtype=dtype), 3, 0, 5)
     assert (found.shape, found.dtype) == ((3, 0, 5), dtype)
     assert np.array_equal(unwritten(torch.ones(0, dtype=dtype), 2, 3), np.zeros((2, 3)))
-
-
-@pytest.mark.parametrize("exchange", ["server", "gossip"])
-def test_messages_that_cannot_be_held_are_refused_by_both_in_the_same_words(
-    exchange, tmp_path, capfd
-):
-    words = [
-        "clients=10",
-        f"exchange={exchange}",
-        "algorithm.n_components=1000000000",
-        "--output",
-        tmp_path / "run",
-    ]
-    dry, wet = call([*words, "--dry-run"], capfd), call(words, capfd)
-    (line,) = dry.err.splitlines()
-    assert line == wet.err.strip()
-    assert "algorithm fedem has 151000000000 numbers in a client's message and 10 clients" in line
-    assert (dry.code, wet.code) == (2, 2)
-    assert not (tmp_path / "run").exists()
 
 
 # States of clients on disk: the same run, bit for bit, also after a kill.
@@ -192,19 +172,3 @@ def test_a_full_disk_is_said_before_a_row_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr("os.posix_fallocate", full)
     with pytest.raises(RunError, match=r"no room for .*; storage.directory names another place"):
         RowFile(tmp_path).hold(made(3, 2, 0), False)
-
-
-@given(
-    work=st.lists(st.floats(0.5, 1e4), min_size=1, max_size=60),
-    ranks=st.integers(1, 9),
-    window=st.sampled_from([1, 2, 7, 1000]),
-)
-def test_owners_do_not_depend_on_how_work_is_added_up(work, ranks, window):
-    from mpifed.federation import clients
-
-    expected = contiguous_owners(np.array(work), ranks)
-    before, clients.WINDOW = clients.WINDOW, window
-    try:
-        assert (contiguous_owners(np.array(work), ranks) == expected).all()
-    finally:
-        clients.WINDOW = before

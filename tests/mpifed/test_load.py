@@ -26,7 +26,8 @@ from mpifed.models.linear import Linear
 from mpifed.models.losses import CROSS_ENTROPY, MULTI_LABEL, SEQUENCE, SQUARED, score
 from mpifed.models.mlp import Mlp
 from mpifed.mpi.communicator import Alone, world
-from mpifed.training.trained import Mixture, OnDemand
+from mpifed.training.build import Setup
+from mpifed.training.trained import Mixture
 
 SHORT = {
     **{"rounds": 3, "checkpoint.every": 1, "evaluation.every": 1, "dtype": "float64"},
@@ -170,12 +171,13 @@ def test_components_are_what_clients_share(case):
 def test_samples_are_loaded_only_where_a_predictor_is_fitted_to_them(case, monkeypatch):
     name, result, _ = case
     unseen, loads = result.clients["unseen"], []
-    monkeypatch.setattr(OnDemand, "_loaded", property(lambda self: loads.append(1)))
+    monkeypatch.setattr(Setup, "load", lambda self: loads.append(1))
     trained = mpifed.load(result.directory)
     assert trained.components or COMPONENTS[name.partition(",")[0]] == 0
     assert not loads
     for client in range(len(unseen)):
         loads.clear()
+        trained = mpifed.load(result.directory)
         fitted = name.startswith(FITTED) or (unseen[client] and name.startswith(FITTED_IF_UNSEEN))
         with pytest.raises(AttributeError) if fitted else nullcontext():
             trained.client(client)

@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import user_components
-from commands import environment
+from commands import call, environment, launch, summary_of
 
 import mpifed
+from mpifed import launch as launching
 from mpifed.errors import InputError, RunError
+from mpifed.training import train
 
 LAUNCHER = {
     name: value for name, value in environment().items() if name.startswith(("OMPI", "PRTE"))
@@ -59,6 +61,66 @@ def test_it_is_the_run_of_one_rank(tmp_path: Path, capfd, monkeypatch) -> None:
 def test_a_failure_on_a_rank_is_raised(tmp_path: Path, monkeypatch) -> None:
     for name, value in (LAUNCHER | {"FAIL": "mistake:1:2"}).items():
         monkeypatch.setenv(name, value)
-    said = r"^rank 1 on .*: round 2: .* raised ValueError: the user's mistake"
+    said = r"^rank 1 on .*: algorithm '.*:Fails', round 2: ValueError: the user's mistake"
     with pytest.raises(RunError, match=said):
         mpifed.run(**TINY, algorithm=user_components.Fails, output=tmp_path / "x", ranks=2)
+
+
+WORDS = ["synthetic-fedem", *(f"{key}={value}" for key, value in TINY.items())]
+
+
+def test_the_command_starts_a_launcher_where_it_is_asked_to(tmp_path, monkeypatch, capfd) -> None:
+    begun = []
+    monkeypatch.setattr(launching, "become", lambda command: begun.append(command) or 0)
+    monkeypatch.setattr(launching, "physical_cores", lambda: 8)
+    stored = tmp_path / "one"
+    mpifed.run(**{**TINY, "clients": 3}, output=stored)
+    for words, ranks in (
+        (["--ranks", "2"], 2),
+        (["--ranks=auto"], 4),  # of four clients
+        (["clients=20", "--ranks", "auto"], 8),
+        (["--ranks", "auto", "--output", str(stored), "--resume"], 3),
+    ):
+        given = words if "--resume" in words else [*WORDS, *words]
+        assert call(given, capfd).code == 0
+        _, *rest = begun.pop()
+        assert rest[:2] == ["-n", str(ranks)]
+        assert rest[-2:] == ["--expect-ranks", str(ranks)]
+        assert "auto" not in rest and not any("--ranks" in word[:7] for word in rest)
+    refused = call([*WORDS, "roundz=1", "--ranks", "2"], capfd)
+    assert refused.code == 2 and "did you mean 'rounds'" in refused.err
+    monkeypatch.setattr(launching, "physical_cores", lambda: 1)
+    alone = call([*WORDS, "--ranks", "auto", "--output", str(tmp_path / "alone")], capfd)
+    assert alone.code == 0 and summary_of(tmp_path / "alone")["ranks"] == 1 and not begun
+
+
+def test_a_rank_starts_no_launcher(monkeypatch) -> None:
+    monkeypatch.setenv("PMI_RANK", "0")
+    for words, said in (("auto", None), ("2", "itself a rank of a job")):
+        known = launching.read_words([*WORDS, "--ranks", words])
+        if said is None:
+            assert launching._ranks_to_start(known) is None
+        else:
+            with pytest.raises(InputError, match=said):
+                launching._ranks_to_start(known)
+
+
+@pytest.mark.parametrize(("cores", "said"), [(1, False), (2, True), (16, True)])
+def test_a_run_of_one_process_says_how_many_cores_lie_idle(cores, said, tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "physical_cores", lambda: cores)
+    mpifed.run(**TINY, output=tmp_path / "run")
+    mpifed.run(**{**TINY, "clients": 1}, output=tmp_path / "one")
+    logs = [(tmp_path / name / "log.txt").read_text().splitlines() for name in ("run", "one")]
+    assert ("idle: --ranks auto uses all" in logs[0][1]) == said
+    assert not any("idle" in line for line in logs[1])
+
+
+@pytest.mark.slow
+def test_ranks_that_the_command_starts_give_the_same_numbers_and_codes(tmp_path: Path) -> None:
+    for name, words in (("one", []), ("two", ["--ranks", "2"])):
+        done = launch(0, *WORDS, *words, "--output", tmp_path / name, seconds=120)
+        assert done.code == 0, done.err
+    one, two = (summary_of(tmp_path / name) for name in ("one", "two"))
+    assert one["state_digest"] == two["state_digest"] and two["ranks"] == 2
+    again = launch(0, *WORDS, "--ranks", "2", "--output", tmp_path / "two", seconds=120)
+    assert again.code == 2 and len(again.messages) == 1

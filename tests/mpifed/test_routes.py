@@ -114,7 +114,7 @@ def test_partitioned_placement_cuts_fewer_edges():
     grid = nx.convert_node_labels_to_integers(nx.grid_2d_graph(8, 8))
     shuffled = nx.relabel_nodes(grid, dict(enumerate(np.random.default_rng(0).permutation(64))))
     links = nx.to_scipy_sparse_array(shuffled, nodelist=range(64), format="csr")
-    owner = partitioned_owners(np.ones(64), np.zeros(64, bool), links, Rank(0, 4))
+    owner = partitioned_owners(np.ones(64), np.zeros(64, bool), links, 4, Rank(0, 4))
     assert np.bincount(owner).tolist() == [16] * 4
     contiguous = np.arange(64) // 16
     assert rows_sent(links, owner) < 0.6 * rows_sent(links, contiguous)
@@ -122,7 +122,7 @@ def test_partitioned_placement_cuts_fewer_edges():
 
 def test_placement_keeps_the_order_of_clients_where_that_is_better():
     links = nx.to_scipy_sparse_array(nx.path_graph(12), format="csr")
-    owner = partitioned_owners(np.ones(12), np.zeros(12, bool), links, Rank(0, 3))
+    owner = partitioned_owners(np.ones(12), np.zeros(12, bool), links, 3, Rank(0, 3))
     assert owner.tolist() == sorted(owner.tolist())
 
 

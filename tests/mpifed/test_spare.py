@@ -1,4 +1,4 @@
-"""Ranks without clients sleep until the others have ended, and change nothing."""
+"""Ranks without clients take part in what is collective, and change nothing."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 
+import numpy as np
 import pytest
 from commands import (
     TINY,
@@ -22,10 +23,10 @@ from commands import (
 from on_ranks import SMALL, folder_of, run, same_after_a_resume, unlike_one_rank
 
 from mpifed.api import Request, execute
-from mpifed.errors import AgreedInputError, InputError, PeerFailure
+from mpifed.errors import AgreedInputError, InputError
 from mpifed.mpi.communicator import Alone, world
-from mpifed.training import spare
-from mpifed.training.spare import beside_spare, first_per_core, hosting_ranks
+from mpifed.training import build
+from mpifed.training.build import first_per_core
 
 CORES = frozenset({0, 1})
 
@@ -41,11 +42,11 @@ CORES = frozenset({0, 1})
     ],
 )
 def test_a_node_has_as_many_hosting_ranks_as_cores(nodes, cores, threads, found):
-    assert first_per_core(nodes, cores, threads) == found
+    assert first_per_core(np.array(nodes), cores, threads).tolist() == found
 
 
 def two_cores(monkeypatch) -> None:
-    monkeypatch.setattr(spare, "_cores_of_this_process", lambda: CORES)
+    monkeypatch.setattr(build, "cores_of_this_process", lambda: CORES)
 
 
 @pytest.mark.mpi
@@ -111,35 +112,6 @@ def test_a_spare_rank_that_is_asked_to_stop_stops_the_run(tmp_path, monkeypatch)
     assert execute(again, communicator, lambda: False).status == "finished"
 
 
-@pytest.mark.mpi
-def test_a_failure_of_rank_0_reaches_the_spare_ranks():
-    communicator = world()
-
-    def fails(part, stop_requested):
-        if part.rank == 0:
-            raise RuntimeError("no more")
-
-    expected = RuntimeError if communicator.rank == 0 else PeerFailure
-    with pytest.raises(expected):
-        beside_spare(communicator, [0], fails, lambda: False)
-
-
-@pytest.mark.mpi
-def test_ranks_without_clients_are_those_above_the_number_of_clients():
-    class Two:
-        clients, hosts, threads = 2, "ranks", 1
-
-    assert hosting_ranks(Two, world()) == list(range(min(2, world().size)))
-
-
-def test_a_single_process_hosts_everything():
-    alone = Alone()
-    assert beside_spare(alone, [0], lambda part, stop: (part, stop()), lambda: True) == (
-        alone,
-        True,
-    )
-
-
 @pytest.mark.parametrize("hosts", ["ranks", "cores"])
 def test_many_ranks_on_few_cores_are_told_of_it(hosts, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
@@ -147,7 +119,9 @@ def test_many_ranks_on_few_cores_are_told_of_it(hosts, tmp_path, monkeypatch):
         monkeypatch.setattr(Alone, "local_size", lambda self, ranks=ranks: ranks)
         run("synthetic-fedem", {**SMALL, "hosts": hosts}, tmp_path / f"{ranks}", Alone())
         log = (tmp_path / f"{ranks}" / "log.txt").read_text()
-        told = "9 ranks share 2 cores: with hosts=cores 2 of them would host all clients" in log
+        told = (
+            "9 ranks share 2 cores: with hosts=cores the first ones would host all clients" in log
+        )
         assert told == (hosts == "ranks" and ranks == 9)
 
 

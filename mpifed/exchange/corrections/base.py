@@ -18,7 +18,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
@@ -301,35 +300,3 @@ def is_tree(matrix: topologies.MixingMatrix) -> bool:
     if np.count_nonzero(matrix.weights) != matrix.n - 1:
         return False
     return int(connected_components(matrix.to_sparse(), directed=False)[0]) == 1
-
-
-# Steps between which eta L is looked for, how many lambda, how often the interval is halved.
-SMALL, MOST, EIGENVALUES, HALVINGS = 1e-3, 8.0, 17, 40
-
-
-def largest_step(correction: Correction, least: float) -> float:
-    """Return the least upper bound of eta L with which rounds are stable, 0 if there is none."""
-    eigenvalues = np.linspace(least, 1, EIGENVALUES)
-    if not all(_stable(correction, each, SMALL) for each in eigenvalues):
-        return 0.0
-    low, high = SMALL, MOST
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        stable = all(_stable(correction, each, middle) for each in eigenvalues)
-        low, high = (middle, high) if stable else (low, middle)
-    return low
-
-
-def _stable(correction: Correction, eigenvalue: float, step: float) -> bool:
-    columns = torch.eye(1 + correction.width(1), dtype=torch.float64)
-    x, kept = columns[:, :1], columns[:, 1:]
-    one = np.arange(len(columns))
-    scaled = partial(_scaled, eigenvalue)
-    neighbours = Neighbours(scaled, scaled, scipy.sparse.eye_array(len(one)), one)
-    moved = torch.cat(correction.step(x, (1 - step) * x, kept, neighbours), 1).T
-    # What rounds conserve has the eigenvalue 1.
-    return float(np.abs(np.linalg.eigvals(moved.numpy())).max()) <= 1 + 1e-6
-
-
-def _scaled(factor: float, rows: Tensor) -> Tensor:
-    return factor * rows
