@@ -115,6 +115,14 @@ AGGREGATORS = {
     "krum": "mpifed.exchange.aggregation:Krum",
     "geometric_median": "mpifed.exchange.aggregation:GeometricMedian",
 }
+SERVER_OPTIMIZERS = {
+    "sgd": "mpifed.exchange.server_optimizers:Sgd",
+    "momentum": "mpifed.exchange.server_optimizers:Momentum",
+    "nesterov": "mpifed.exchange.server_optimizers:Nesterov",
+    "adagrad": "mpifed.exchange.server_optimizers:Adagrad",
+    "yogi": "mpifed.exchange.server_optimizers:Yogi",
+    "adam": "mpifed.exchange.server_optimizers:Adam",
+}
 ATTACKS = {
     "none": "mpifed.exchange.attacks:NoAttack",
     "label_flip": "mpifed.exchange.attacks:LabelFlip",
@@ -137,6 +145,7 @@ TABLES = {
     "compression": COMPRESSORS,
     "correction": CORRECTIONS,
     "aggregator": AGGREGATORS,
+    "server_optimizer": SERVER_OPTIMIZERS,
     "attack": ATTACKS,
     "surrogate": SURROGATES,
 }
@@ -152,6 +161,7 @@ BASES = {
         "mpifed.exchange.aggregation:ByCoordinates",
         "mpifed.exchange.aggregation:ByProducts",
     ),
+    "server_optimizer": ("mpifed.exchange.server_optimizers:ServerOptimizer",),
     "attack": ("mpifed.exchange.attacks:Attack",),
     "surrogate": ("mpifed.surrogates.base:Surrogate",),
 }
@@ -172,6 +182,7 @@ LISTS = {
     "correction": "corrections",
     "compression": "compressors",
     "aggregator": "aggregators",
+    "server_optimizer": "server_optimizers",
     "attack": "attacks",
     "surrogate": "surrogates",
 }

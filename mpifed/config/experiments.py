@@ -35,6 +35,7 @@ DEFAULTS = {
     "algorithm": "fedem",
     "exchange": "server",
     "compression": "none",
+    "server_optimizer": "sgd",
     "attack": "none",
 }
 

@@ -104,7 +104,7 @@ def test_what_cannot_be_listed_is_refused(word, offer):
         listing(word)
     kinds = (
         "experiments, algorithms, datasets, models, exchanges, participation, topologies, weights, "
-        "schedules, corrections, compressors, aggregators, attacks, surrogates"
+        "schedules, corrections, compressors, aggregators, server_optimizers, attacks, surrogates"
     )
     expected = f"--list is '{word}'; {offer}allowed: {kinds}, the name of a component, or a key"
     assert str(refused.value) == expected

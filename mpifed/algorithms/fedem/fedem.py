@@ -415,6 +415,7 @@ class Mixtures(Algorithm[Channel]):
         Whether the run continues the best trial, or begins again from its first components.
     """
 
+    server_steps = True
     steps_locally = True
 
     def __init__(

@@ -45,6 +45,7 @@ class FedAvg(GlobalModel[Channel]):
 
     learns = "one model"
     sends = "its model"
+    server_steps = True
     steps_locally = True
 
     def __init__(

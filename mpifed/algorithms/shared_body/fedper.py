@@ -52,6 +52,7 @@ class Parts(Algorithm[Channel]):
         As for FedAvg.
     """
 
+    server_steps = True
     steps_locally = True
 
     def __init__(
@@ -101,6 +102,12 @@ class Parts(Algorithm[Channel]):
     def deploy(self, state: PartsState, clients: Clients, draws: Draws) -> Predictor:
         """The body with each client's head."""
         return Predictor(self.local.own(self.joined(state.body, state.heads), state.optimizer))
+
+    @property
+    def shared_buffers(self) -> slice:
+        """Those of the body."""
+        size, n = self.payload(), self.model.n_buffers
+        return slice(size - int(self.body[len(self.body) - n :].sum()), size)
 
     def payload(self) -> int:
         return int(self.body.sum())
