@@ -7,84 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.components.registry import without_module
+from mpifed.components.tables import METHODS
 
-# Algorithms as the papers print them; a user's keeps its name.
-TITLES = {
-    "agnostic": "AFL",
-    "apfl": "APFL",
-    "clustered": "Clustered FL",
-    "dcgd": "DCGD",
-    "diana": "DIANA",
-    "ditto": "Ditto",
-    "fedadam": "FedAdam",
-    "fedavg": "FedAvg",
-    "fedala": "FedALA",
-    "fedavg_ft": "FedAvg+",
-    "fedbabu": "FedBABU",
-    "fedbn": "FedBN",
-    "fedem": "FedEM",
-    "fedgmm": "FedGMM",
-    "fedmgs": "FedMGS",
-    "fedmm": "FedMM",
-    "fedmm_ot": "FedMM-OT",
-    "fedmm_theta": "FedMM-Θ",
-    "d_admm": "ADMM",
-    "fedper": "FedPer",
-    "fedprox": "FedProx",
-    "fedrep": "FedRep",
-    "fedrod": "FedRoD",
-    "fedrod_hyper": "FedRoD (hyper)",
-    "flix": "FLIX",
-    "fomaml": "FO-MAML",
-    "ifca": "IFCA",
-    "kgt": "K-GT",
-    "knn_per": "kNN-Per",
-    "l2gd": "L2GD",
-    "l2sgd": "L2SGD+",
-    "local": "Local",
-    "maml": "MAML",
-    "mocha": "MOCHA",
-    "pfedme": "pFedMe",
-    "qffl": "q-FFL",
-    "reptile": "Reptile",
-    "sa_ssmm": "SA-SSMM",
-    "scaffnew": "Scaffnew",
-    "scaffold": "SCAFFOLD",
-}
-
-# Colours of algorithms, modulo the number of colours there are: methods that papers compare have
-# different ones, and of two with one colour the one with the lower number has it.
-PLACES = {
-    "fedem": 0,
-    "fedavg": 1,
-    "local": 2,
-    "fedprox": 3,
-    "fedavg_ft": 4,
-    "clustered": 5,
-    "pfedme": 6,
-    "scaffold": 7,
-    "ditto": 8,
-    "apfl": 9,
-    "mocha": 11,
-    "fedper": 13,
-    "fedrep": 14,
-    "fedgmm": 16,
-    "ifca": 17,
-    "flix": 18,
-    "dcgd": 19,
-    "diana": 20,
-    "fomaml": 21,
-    "reptile": 22,
-    "scaffnew": 23,
-    "fedmm": 27,
-    "fedmm_theta": 28,
-    "sa_ssmm": 29,
-    "fedmgs": 30,
-    "fedmm_ot": 36,
-    "fedadam": 40,
-    "kgt": 47,
-    "d_admm": 48,
-}
+TITLES = {name: title for name, (_, title, _) in METHODS.items()}
+PLACES = {name: place for name, (*_, place) in METHODS.items() if place is not None}
 
 # Components whose names are more than their words.
 NAMES = {
@@ -143,7 +69,7 @@ KEYS = {
 
 
 def title_of(name: str) -> str:
-    """Return the title of an algorithm."""
+    """Return the title of an algorithm; a user's keeps its name."""
     return TITLES.get(name, without_module(name))
 
 

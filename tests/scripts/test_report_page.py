@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from pages import assert_alone, parsed
 from run_directories import fill_columns, write_run
 
-from mpifed.components.tables import ALGORITHMS, TABLES
+from mpifed.components.tables import TABLES
 from mpifed.report.__main__ import charts_by_data, main
 from mpifed.report.charts import LINES, Chart, Line, around, thinned
 from mpifed.report.groups import group_runs
 from mpifed.report.intervals import estimate
 from mpifed.report.looks import COLOURS, DASHES, looks
-from mpifed.report.names import PLACES, TITLES, in_words
+from mpifed.report.names import TITLES, in_words
 from mpifed.report.page import page
 from mpifed.report.runs import find_runs
 from topologies import FAMILIES, SCHEDULES
@@ -200,8 +200,3 @@ def test_every_component_is_called_by_words() -> None:
     assert [name for name in names if "_" in in_words(f"FedAvg, {name}")] == []
     assert in_words("FedAvg, sign_flip") == "FedAvg, sign flipping"
     assert in_words("FedAvg, rand_k k=3") == "FedAvg, random k, k = 3"
-
-
-def test_every_method_has_a_name_in_the_letters_of_its_paper() -> None:
-    assert set(ALGORITHMS) <= set(TITLES)
-    assert set(PLACES) <= set(TITLES)
