@@ -111,6 +111,9 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel]):
         True if clients take local steps that can be cut short (``participation.late=partial``).
     steps_without_clients : bool
         True if the server moves even in a round in which no client takes part.
+    server_steps : bool
+        True if its server moves what is shared along a mean of updates, once in a round, by any
+        ``server_optimizer``: by ``channel.average``, or by ``channel.along`` of a ``mean``.
     online : bool (instance)
         True if it draws fresh samples by ``Shards.fresh``.
     tasks : tuple of str (instance)
@@ -227,6 +230,12 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel]):
     def learnt(self, state: Any, exchange: Exchange) -> dict[str, Tensor]:
         """Return what was learnt and belongs to no client, by name (``learnt`` in clients.h5)."""
         return {}
+
+    @property
+    def shared_buffers(self) -> slice:
+        """Where the running statistics are among the numbers that a server averages."""
+        size = self.model.n_parameters
+        return slice(size - self.model.n_buffers, size)
 
     def payload(self) -> int:
         """Return how many numbers a client sends in one round; by default those of one model."""

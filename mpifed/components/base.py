@@ -37,6 +37,7 @@ class DeclaredAlgorithm(Component):
     uses_model: ClassVar[bool] = True
     steps_locally: ClassVar[bool] = False
     steps_without_clients: ClassVar[bool] = False
+    server_steps: ClassVar[bool] = False
 
     @classmethod
     def serves_unseen_clients(cls) -> bool:

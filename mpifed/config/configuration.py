@@ -139,6 +139,10 @@ def _where_given(default: T) -> T:
     return dataclasses.field(default=default, metadata={"spelled_out": False})
 
 
+# With it the server takes the mean of updates as it is.
+PLAIN_MEAN = Section(DEFAULTS["server_optimizer"], {"lr": 1.0})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Configuration:
     """A complete, checked configuration.
@@ -182,6 +186,8 @@ class Configuration:
         How clients communicate.
     compression : str or mapping
         What messages go through.
+    server_optimizer : str or mapping
+        How a server moves along the mean of updates.
     attack : str or mapping
         What malicious clients do.
     privacy : mapping
@@ -218,6 +224,7 @@ class Configuration:
     local: LocalOptions = LocalOptions()
     exchange: Section = Section(DEFAULTS["exchange"])
     compression: Section = Section(DEFAULTS["compression"])
+    server_optimizer: Section = _where_given(PLAIN_MEAN)
     attack: Section = _where_given(Section(DEFAULTS["attack"]))
     privacy: PrivacyOptions = _where_given(PrivacyOptions())
     evaluation: EvaluationOptions = EvaluationOptions()

@@ -34,6 +34,7 @@ DEFAULTS = {
     "algorithm": "fedem",
     "exchange": "server",
     "compression": "none",
+    "server_optimizer": "sgd",
     "attack": "none",
 }
 

@@ -112,6 +112,17 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         {"participation:fraction": Not(None), "algorithm:aggregates": Not("means")},
         "so that it needs a fixed number of updates",
     ),
+    *(
+        (
+            asked,
+            {"exchange": "server", "algorithm:server_steps": True},
+            "which is for servers that move a model along a mean of updates",
+        )
+        for asked in (
+            {"server_optimizer": Not("sgd")},
+            {"server_optimizer.lr": Not(1.0), "server_optimizer": "sgd"},
+        )
+    ),
     # Differential privacy.
     (
         {"privacy.noise_multiplier": Not(None)},
@@ -189,7 +200,12 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
     ),
     (
         {"algorithm.restarts": Gt(1)},
-        {"compression": ("none", "identity"), "exchange.correction": None},
+        {
+            "compression": ("none", "identity"),
+            "exchange.correction": None,
+            "server_optimizer": "sgd",
+            "server_optimizer.lr": 1.0,
+        },
         "whose trials send whole messages and remember none",
     ),
     ({**NEWTON, **GOSSIP}, {"algorithm.gossip_step_scale": "none"}, "which has no rate to scale"),

@@ -297,6 +297,13 @@ class ServerChannel(Channel):
         """
 
     @abstractmethod
+    def along(self, mean: Tensor) -> Tensor:
+        """Return by how much the server moves along the mean of the updates of a round.
+
+        It is the mean, or what ``server_optimizer`` makes of it; ``average`` has taken that step.
+        """
+
+    @abstractmethod
     def scatter(self, rows: Tensor) -> Tensor:
         """Return rows that the server sends, one to each participant."""
 

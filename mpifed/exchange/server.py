@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -31,6 +32,7 @@ from mpifed.exchange.reduction import (
     sum_and_mass,
     weighted_sum,
 )
+from mpifed.exchange.server_optimizers import ServerMemory, ServerOptimizer
 from mpifed.federation.clients import Draws, Federation
 from mpifed.state import Nothing, on_host
 
@@ -75,6 +77,9 @@ class Server(Exchange):
         self.average_over = average_over
         self.grouping = Grouping(federation.communicator, reduction)
         self.aggregator, self.clip = build(aggregator), clip
+        self.optimizer: ServerOptimizer | None = None
+        # Where the averaged numbers are running statistics, along which no optimizer moves.
+        self.shared_buffers = slice(0, 0)
 
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
@@ -90,10 +95,14 @@ class Server(Exchange):
         return ServerRound(self, Round(self.federation, self.seed, round, active), memory)
 
     def remember(self, shared: list[Tensor], n_hosted: int, dtype: torch.dtype) -> Any:
-        if self.compressor is None or self.compressor.unbiased or not shared:
-            return Nothing()
+        feedback: Any = Nothing()
         numbers = sum(tensor.numel() for tensor in shared)
-        return ErrorFeedback(shared[0].new_zeros(n_hosted, numbers, dtype=dtype))
+        if self.compressor is not None and not self.compressor.unbiased and shared:
+            feedback = ErrorFeedback(shared[0].new_zeros(n_hosted, numbers, dtype=dtype))
+        moments: Any = Nothing()
+        if self.optimizer is not None and shared:
+            moments = self.optimizer.init(shared[0].new_zeros(numbers))
+        return ServerMemory(feedback, moments)
 
     @property
     def adds_noise(self) -> bool:
@@ -146,6 +155,9 @@ class ServerRound(ServerChannel):
         if not self.round.count:
             return before
         self._count_update()
+        if self.exchange.optimizer is not None:
+            mean = self._mean(self._fed_back(rows - before), weights, whole)
+            return before + self.along(mean.to(before))
         if not self.exchange.averages:
             mean = self._mean(self._sent(rows - before), weights, whole)
             return (before.double() + mean).to(before)
@@ -161,6 +173,16 @@ class ServerRound(ServerChannel):
     def mean(self, rows: Tensor, weights: Tensor, whole: float = 1.0) -> Tensor:
         self.check_rows(rows, weights)
         return self._mean(rows, weights, whole)
+
+    def along(self, mean: Tensor) -> Tensor:
+        optimizer, kept = self.exchange.optimizer, self.exchange.shared_buffers
+        if optimizer is None:
+            return mean
+        step, moments = optimizer.step(mean.flatten(), self.memory.moments)
+        self.memory = replace(self.memory, moments=moments)
+        step = step.view_as(mean)
+        step[..., kept] = mean[..., kept]
+        return step
 
     def _mean(self, rows: Tensor, weights: Tensor, whole: float) -> Tensor:
         """What the server makes of updates that were sent, float64."""
@@ -267,15 +289,14 @@ class ServerRound(ServerChannel):
         """``_sent``; what a biased compressor loses is added to the next round's update (Seide et
         al. 2014; Stich et al. 2018).
         """
-        assert self.compressor is not None
-        if self.compressor.unbiased:
+        if self.compressor is None or self.compressor.unbiased:
             return self._sent(update)
         part = self._next_part(math.prod(update.shape[1:]))
-        wanted = update.flatten(1) + self.memory.residual[:, part]
+        residual = self.memory.feedback.residual.clone()
+        wanted = update.flatten(1) + residual[:, part]
         arrived = self._sent(wanted)
-        residual = self.memory.residual.clone()
         residual[:, part] = wanted - arrived
-        self.memory = ErrorFeedback(residual)
+        self.memory = replace(self.memory, feedback=ErrorFeedback(residual))
         return arrived.view(update.shape)
 
     def _book_compressed(self, size: int, dtype: torch.dtype) -> None:

@@ -93,19 +93,6 @@ class Objective:
     cycle: Cycle = "fwd"
 
 
-def client_loss(objective: Objective, omega: Tensor, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Return W_i(omega, theta)."""
-    model = objective.model
-    mapped = model.push(theta, y)
-    point = model.at(omega, mapped)
-    loss = model.value(omega, x).mean() + (mapped * y).sum(1).mean() - point.value().mean()
-    loss += objective.lambda_cycle * _mean_square(point.push() - y)
-    if objective.cycle == "both":
-        back = model.push(theta, model.push(omega, x))
-        loss += objective.lambda_cycle * _mean_square(back - x)
-    return loss
-
-
 def omega_gradient(
     objective: Objective, omega: Tensor, theta: Tensor, x: Tensor, y: Tensor
 ) -> Tensor:
@@ -124,18 +111,8 @@ def target_gradient(objective: Objective, omega: Tensor, theta: Tensor, y: Tenso
     return _target(objective, omega, objective.model.at(theta, y))[0]
 
 
-def theta_loss(objective: Objective, omega: Tensor, theta: Tensor, y: Tensor) -> Tensor:
-    """Return what the server minimises over theta."""
-    mapped = objective.model.push(theta, y)
-    point = objective.model.at(omega, mapped)
-    loss = objective.lambda_cycle * _mean_square(point.push() - y)
-    if objective.theta_objective == "mmv2":
-        loss += point.value().mean() - (mapped * y).sum(1).mean()
-    return loss
-
-
 def theta_gradient(objective: Objective, omega: Tensor, theta: Tensor, y: Tensor) -> Tensor:
-    """Return the gradient of ``theta_loss`` in theta."""
+    """Return the gradient of what the server minimises in theta."""
     back = objective.model.at(theta, y)
     point = objective.model.at(omega, back.push())
     error = (point.push() - y) / len(y)
@@ -170,10 +147,6 @@ def conjugate_steps(
         theta, state = optimizer.step(theta, gradient, state)
         theta = objective.model.convexify(theta)
     return theta, state
-
-
-def _mean_square(error: Tensor) -> Tensor:
-    return error.square().sum(1).mean()
 
 
 def _source(

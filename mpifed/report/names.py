@@ -10,51 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.components.registry import without_module
+from mpifed.components.tables import METHODS
 
-# Algorithms as the papers print them; a user's keeps its name. Each has the colour of its place,
-# modulo the number of colours: methods that papers compare have different ones.
-TITLES = {
-    "fedem": "FedEM",
-    "fedavg": "FedAvg",
-    "local": "Local",
-    "fedprox": "FedProx",
-    "fedavg_ft": "FedAvg+",
-    "clustered": "Clustered FL",
-    "pfedme": "pFedMe",
-    "scaffold": "SCAFFOLD",
-    "ditto": "Ditto",
-    "apfl": "APFL",
-    "l2gd": "L2GD",
-    "mocha": "MOCHA",
-    "qffl": "q-FFL",
-    "fedper": "FedPer",
-    "fedrep": "FedRep",
-    "fedbabu": "FedBABU",
-    "fedgmm": "FedGMM",
-    "ifca": "IFCA",
-    "flix": "FLIX",
-    "dcgd": "DCGD",
-    "diana": "DIANA",
-    "fomaml": "FO-MAML",
-    "reptile": "Reptile",
-    "scaffnew": "Scaffnew",
-    "fedala": "FedALA",
-    "fedrod": "FedRoD",
-    "knn_per": "kNN-Per",
-    "fedmm": "FedMM",
-    "fedmm_theta": "FedMM-Θ",
-    "sa_ssmm": "SA-SSMM",
-    "fedmgs": "FedMGS",
-    "fedadam": "FedAdam",
-    "fedbn": "FedBN",
-    "agnostic": "AFL",
-    "l2sgd": "L2SGD+",
-    "maml": "MAML",
-    "fedmm_ot": "FedMM-OT",
-    "fedrod_hyper": "FedRoD (hyper)",
-    "kgt": "K-GT",
-    "d_admm": "ADMM",
-}
+TITLES = {name: title for name, (_, title, _) in METHODS.items()}
+PLACES = {name: place for name, (*_, place) in METHODS.items() if place is not None}
 
 # Components whose names are more than their words.
 NAMES = {
@@ -173,7 +132,7 @@ def _from(colour: int) -> list[int]:
 def _first_colours(names: set[str]) -> dict[str, int]:
     """The colour of each algorithm: its own, else the next one that is free, while there are."""
     places = {name: 90 + zlib.crc32(name.encode()) % 9 for name in names}
-    places |= {name: place for place, name in enumerate(TITLES) if name in names}
+    places |= {name: place for name, place in PLACES.items() if name in names}
     order = sorted(names, key=lambda name: (places[name], name))
     owners: dict[int, str] = {}
     for name in order:

@@ -15,7 +15,7 @@ rounds    gives the number of communications after which gradient descent is wit
 alpha     gives the largest alpha with which R communications are enough for that (Theorem 2).
 
 rounds and alpha need a run of flix in which all clients send uncompressed messages; the log of a
-run of dcgd or diana has the prediction of its own theorem. The output explains each number.
+run of dcgd or diana has the prediction of its own theorem.
 """
 
 from __future__ import annotations
@@ -24,18 +24,20 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from mpifed.command import Parser, carried_out, program, whole
+from mpifed.components.schema import shown
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, complain
-from mpifed.results.run_directories import check_checkpointed
+from mpifed.results.run_directories import check_checkpointed, no_checkpoint
 from mpifed.theory import flix
 from topologies.inputs import number
 
-if TYPE_CHECKING:
-    from mpifed.theory.runs import Stored
-
+METHODS = ("flix", "dcgd", "diana")
 REQUIRED: dict[str, tuple[str, ...]] = {
     "variance": (),
     "one-shot": ("accuracy",),
@@ -44,34 +46,125 @@ REQUIRED: dict[str, tuple[str, ...]] = {
 }
 
 
-# Explanations of the numbers of ``one_shot``.
-ONE_SHOT = {
-    "largest_equal_alpha": "up to this alpha, the same for all clients, the one-shot average is "
-    "within accuracy of the least f~ (Theorem 1)",
-    "largest_alpha": "the same where clients have different alpha_i, none of them larger than this",
-    "bound_for_this_run": "with the alpha_i of this run f~ at the one-shot average is at most this "
-    "far above its least value, whatever accuracy is and wherever the run began",
-}
+@dataclass(frozen=True)
+class Stored:
+    """The training clients in the newest checkpoint of a run; n of them, models of P numbers."""
 
-FROM_AVERAGE = "from the one-shot average, which is one of them, with step 1 / L_alpha (Theorem 2)"
-ROUNDS = {
-    "rounds": "after this many communications gradient descent is within accuracy of the least f~, "
-    f"{FROM_AVERAGE}",
-}
-# Explanations of the numbers of ``rounds`` and ``affordable``.
-AFFORDABLE = {
-    "largest_equal_alpha": "up to this alpha, the same for all clients, rounds communications "
-    f"bring gradient descent within accuracy of the least f~, {FROM_AVERAGE}",
-}
+    path: Path
+    alpha: np.ndarray
+    optima: np.ndarray
+    smoothness: np.ndarray
+    x: np.ndarray
+    strong: float
+    configuration: Mapping[str, Any]
+
+    def deployed(self) -> np.ndarray:
+        """Return T_i(x) = alpha_i x + (1 - alpha_i) x_i, (n, P)."""
+        alpha = self.alpha[:, None]
+        return alpha * self.x + (1 - alpha) * self.optima
+
+    def equal_alpha(self) -> float:
+        """Return the alpha that all clients share; raise ``InputError`` if they differ."""
+        if not (self.alpha == self.alpha[0]).all():
+            raise InputError(
+                f"{self.path}: algorithm.flix_alpha differs between clients; this is known for "
+                "equal coefficients only"
+            )
+        return float(self.alpha[0])
+
+    def constants(self) -> flix.Constants:
+        """Return the constants without compression."""
+        if self.configuration["algorithm"]["smoothness"] == "published_code":
+            raise InputError(
+                f"{self.path}: algorithm.smoothness is 'published_code', whose L_i are too small "
+                "for the theorems; ask of a run with: paper, safe"
+            )
+        if not (self.smoothness > 0).all():
+            raise InputError(
+                f"{self.path}: the smoothness of this model is not known; theorems are for linear "
+                "models"
+            )
+        return flix.constants(self.alpha, self.smoothness, self.strong)
+
+    def of_gradient_descent(self) -> flix.Constants:
+        """Return the constants for Theorem 2."""
+        c, beyond = self.constants(), self._beyond_gradient_descent()
+        if beyond:
+            raise InputError(
+                f"{self.path}: Theorem 2 is about gradient descent, where all clients send whole "
+                f"gradients to a server in every round; this run has {' and '.join(beyond)}"
+            )
+        if self.strong <= 0:
+            raise InputError(
+                f"{self.path}: the risks are not strongly convex; Theorem 2 asks for algorithm.l2 "
+                "above 0 and regulariser=l2"
+            )
+        return c
+
+    def _beyond_gradient_descent(self) -> list[str]:
+        """Return the options of the run that gradient descent does not have, as key=value."""
+        run = self.configuration
+        options = run["algorithm"]
+        plain = {
+            "algorithm": (options["name"], ("flix",)),
+            "compression": (run["compression"]["name"], ("none", "identity")),
+            "exchange": (run["exchange"]["name"], ("server",)),
+            "algorithm.gradient": (options["gradient"], ("exact",)),
+            "participation": (run["participation"], (1.0,)),
+        }
+        return [
+            f"{key}={shown(value)}" for key, (value, fine) in plain.items() if value not in fine
+        ]
+
+
+def read_run(directory: Path) -> Stored:
+    """Read the newest intact checkpoint of a run directory."""
+    # Below all that needs no torch, which checkpoints bring.
+    from mpifed.checkpoint.files import newest
+    from mpifed.federation.clients import draw_unseen
+    from mpifed.io import hdf5
+
+    found, _ = newest(directory)
+    if found is None:
+        raise no_checkpoint(directory)
+    path, run = found[0], found[1].configuration
+    options = run["algorithm"]
+    if options["name"] not in METHODS:
+        raise InputError(
+            f"RUN_DIR is '{directory}', a run of '{options['name']}'; it must be one of: "
+            f"{', '.join(METHODS)}"
+        )
+    try:
+        n = run["clients"]
+        training = np.flatnonzero(
+            ~draw_unseen(n, run["evaluation"]["unseen_fraction"], run["seed"])
+        )
+        alpha = np.broadcast_to(np.asarray(options["flix_alpha"], float), n)[training]
+        strong = float(options["l2"]) if options["regulariser"] == "l2" else 0.0
+        with hdf5.opened(path) as file:
+            clients = file["clients"]
+            shared = "model" not in clients
+            stored = hdf5.whole(file["server/model"] if shared else clients["model"])
+            optima, smooth = (hdf5.whole(clients[name]) for name in ("optima", "smoothness"))
+        if not len(optima) == len(smooth) == n or (len(stored) != n and not shared):
+            raise ValueError(f"it does not hold the state of {n} clients")
+        x = (stored[0] if shared else stored[training, 0]).astype(float)
+        optima, smooth = optima[training].astype(float), smooth[training].astype(float)
+        if optima.ndim != 2 or optima.shape[-1:] != x.shape[-1:] or smooth.ndim != 1:
+            raise ValueError("its models and optima have different shapes")
+    except (OSError, RuntimeError, LookupError, ValueError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} is not a run of FLIX: {hdf5.disk_reason(error)}") from None
+    return Stored(path, alpha, optima, smooth, x, strong, run)
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command."""
     try:
         options = parser().parse_args(words)
-        _check(options)
-        from mpifed.theory.runs import read_run  # brings torch, which no word above needs
-
+        for name in REQUIRED[options.question]:
+            if getattr(options, name) is None:
+                raise InputError(f"{options.question} needs --{name}")
+        check_checkpointed(options.run_dir)
         answer = ANSWERS[options.question](read_run(options.run_dir), vars(options))
     except InputError as error:
         complain("mpifed.theory", str(error))
@@ -109,7 +202,6 @@ def one_shot(run: Stored, options: Mapping[str, Any]) -> dict[str, Any]:
         "largest_equal_alpha": min(1.0, flix.one_shot_alpha(c, spread, accuracy)),
         "largest_alpha": min(1.0, flix.one_shot_alpha(c, apart, accuracy)),
         "bound_for_this_run": c.l_alpha * own / 2,
-        "meaning": ONE_SHOT,
     }
 
 
@@ -119,7 +211,7 @@ def rounds(run: Stored, options: Mapping[str, Any]) -> dict[str, Any]:
     alpha = run.equal_alpha() if options["alpha"] is None else options["alpha"]
     spread = flix.spread(run.optima, run.smoothness)
     needed = flix.communications(c, spread, accuracy, alpha)
-    return {"accuracy": accuracy, "flix_alpha": alpha, "rounds": needed, "meaning": ROUNDS}
+    return {"accuracy": accuracy, "flix_alpha": alpha, "rounds": needed}
 
 
 def affordable(run: Stored, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,22 +221,13 @@ def affordable(run: Stored, options: Mapping[str, Any]) -> dict[str, Any]:
     c, accuracy = run.of_gradient_descent(), options["accuracy"]
     spread = flix.spread(run.optima, run.smoothness)
     most = flix.affordable_alpha(c, spread, accuracy, options["rounds"])
-    answer = {"accuracy": accuracy, "rounds": options["rounds"], "largest_equal_alpha": most}
-    return {**answer, "meaning": AFFORDABLE}
+    return {"accuracy": accuracy, "rounds": options["rounds"], "largest_equal_alpha": most}
 
 
 POSITIVE = number(float, "a number above 0", lambda value: 0 < value < float("inf"))
 SHARE = number(float, "a number, at least 0, at most 1", lambda value: 0 <= value <= 1)
 
 ANSWERS = {"variance": variance, "one-shot": one_shot, "rounds": rounds, "alpha": affordable}
-
-
-def _check(options: argparse.Namespace) -> None:
-    """Validate what needs no checkpoint to be read."""
-    for name in REQUIRED[options.question]:
-        if getattr(options, name) is None:
-            raise InputError(f"{options.question} needs --{name}")
-    check_checkpointed(options.run_dir)
 
 
 def parser() -> Parser:

@@ -18,7 +18,8 @@ import torch
 from mpifed.algorithms.base import Algorithm, algorithm_class, check_rows, check_state
 from mpifed.checkpoint.row_file import why_unusable
 from mpifed.components.registry import find
-from mpifed.config.configuration import Configuration
+from mpifed.components.registry import make as make_component
+from mpifed.config.configuration import PLAIN_MEAN, Configuration
 from mpifed.data.base import (
     Checked,
     Dataset,
@@ -34,7 +35,7 @@ from mpifed.exchange.attacks import Attackers, attackers, check_labels
 from mpifed.exchange.base import Channel, Exchange, Transform, exchange_class
 from mpifed.exchange.compression import build
 from mpifed.exchange.privacy import local_noise
-from mpifed.exchange.server import Silent
+from mpifed.exchange.server import Server, Silent
 from mpifed.federation.clients import (
     Clients,
     Draws,
@@ -91,6 +92,10 @@ def make_exchange(
     exchanging, options = exchanging_of(configuration)
     made: Callable[..., Exchange] = exchanging
     exchange = made(federation, configuration.seed, stored, compressor, **options)
+    if isinstance(exchange, Server) and configuration.server_optimizer != PLAIN_MEAN:
+        section = "server_optimizer"
+        exchange.optimizer = make_component(section, configuration.server_optimizer, section)
+        exchange.shared_buffers = algorithm.shared_buffers
     if configuration.privacy.is_asked_for:
         exchange.privacy = configuration.privacy
     return exchange

@@ -81,7 +81,7 @@ def pooled(run, k, dtype=torch.float64):
     """All clients' samples of P and the batch of Q in the first local step of round ``k``."""
     draws = Draws(0, k)
     x = torch.cat(batches_of(run.everyone, draws, "samples 0", BATCH))
-    return x, run.method.benchmark.sample_target(draws.stream("target 0"), BATCH, dtype)
+    return x, run.model.problem.sample_target(draws.stream("target 0"), BATCH, dtype)
 
 
 def same(a, b, tolerance=1e-12):
@@ -93,7 +93,7 @@ def test_it_is_the_centralised_alternating_scheme_on_pooled_batches(dtype, toler
     run = Run(FedMMOT, dtype=dtype)
     objective, adam = Objective(run.model), Adam(1e-3)
     omega = theta = run.state.omega
-    kept, benchmark = adam.init(theta), run.method.benchmark
+    kept, benchmark = adam.init(theta), run.model.problem
     for k in range(1, 6):
         omega = omega - LR * omega_gradient(objective, omega, theta, *pooled(run, k, dtype))
         omega = run.model.convexify(omega)
@@ -156,7 +156,7 @@ def test_fedadam_is_adam_on_the_mean_of_the_joint_gradients():
     kept = adam.init(both)
     for k in range(1, 6):
         draws = Draws(0, k)
-        y = run.method.benchmark.sample_target(draws.stream("target 0"), BATCH, torch.float64)
+        y = run.model.problem.sample_target(draws.stream("target 0"), BATCH, torch.float64)
         omega, theta = both.view(2, -1)
         rows = [
             torch.cat(joint_gradient(objective, omega, theta, x, y))
@@ -226,7 +226,7 @@ def test_the_potential_moves_by_gamma_and_stays_convex(step):
     omega = bent(run, run.state.omega)
     theta = run.state.theta
     run.state = replace(run.state, omega=omega)
-    objective, draws, benchmark = Objective(run.model, **options), Draws(0, 1), run.method.benchmark
+    objective, draws, benchmark = Objective(run.model, **options), Draws(0, 1), run.model.problem
     free = omega - step * LR * omega_gradient(objective, omega, theta, *pooled(run, 1))
     assert (free[run.model.n_skip :] < 0).any()
     generator, adam = draws.stream("conjugate"), Adam(0.05)
@@ -255,7 +255,7 @@ def test_local_steps_are_gradient_steps_from_where_the_client_is_on_new_batches(
     rows = [state.omega] * CLIENTS
     for step in range(3):
         xs = batches_of(run.everyone, draws, f"samples {step}", BATCH // 2)
-        y = run.method.benchmark.sample_target(
+        y = run.model.problem.sample_target(
             draws.stream(f"target {step}"), BATCH // 2, torch.float64
         )
         rows = [
@@ -272,7 +272,7 @@ def test_fedadam_keeps_both_potentials_convex_and_takes_the_options_of_its_losse
     omega, theta = (bent(run, half) for half in run.state.model.view(2, -1))
     run.state = replace(run.state, model=torch.cat([omega, theta])[None])
     objective, draws = Objective(run.model, "w2gn", **options), Draws(0, 1)
-    y = run.method.benchmark.sample_target(draws.stream("target 0"), BATCH, torch.float64)
+    y = run.model.problem.sample_target(draws.stream("target 0"), BATCH, torch.float64)
     gradient = torch.stack(
         [
             torch.cat(joint_gradient(objective, omega, theta, x, y))

@@ -295,9 +295,7 @@ def test_theory_answers_of_a_run(finished, capfd):
     _, found, _ = answer(capfd, "rounds", finished, "--accuracy", "1e-10")
     assert f"at most {found['rounds']} rounds" in said
     rounds = found["rounds"]
-    assert set(found["meaning"]) == {"rounds"}
     _, most, _ = answer(capfd, "alpha", finished, "--accuracy", "1e-10", "--rounds", rounds)
-    assert set(most["meaning"]) == {"largest_equal_alpha"}
     assert most["largest_equal_alpha"] >= 0.3
     fewer = answer(capfd, "alpha", finished, "--accuracy", "1e-10", "--rounds", rounds - 1)[1]
     assert fewer["largest_equal_alpha"] < 0.3
@@ -306,7 +304,6 @@ def test_theory_answers_of_a_run(finished, capfd):
     alpha = shot["largest_equal_alpha"] * (1 - 1e-9)
     found = answer(capfd, "rounds", finished, "--accuracy", "1e-3", "--alpha", alpha)[1]
     assert found["rounds"] == 1
-    assert set(shot["meaning"]) == set(shot) - {"question", "accuracy", "meaning"}
 
 
 def test_the_bound_of_theorem_one_is_on_the_gap_of_the_run_s_own_average(finished, tmp_path, capfd):

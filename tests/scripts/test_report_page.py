@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pages import assert_alone, parsed
 from run_directories import fill_columns, write_run
 
-from mpifed.components.tables import ALGORITHMS, TABLES
+from mpifed.components.tables import TABLES
 from mpifed.report.__main__ import charts_by_data, main
 from mpifed.report.charts import LINES, Chart, Line, around, thinned
 from mpifed.report.groups import estimate, group_runs
@@ -197,7 +197,3 @@ def test_every_component_is_called_by_words() -> None:
     assert [name for name in names if "_" in in_words(f"FedAvg, {name}")] == []
     assert in_words("FedAvg, sign_flip") == "FedAvg, sign flipping"
     assert in_words("FedAvg, rand_k k=3") == "FedAvg, random k, k = 3"
-
-
-def test_every_method_has_a_name_in_the_letters_of_its_paper() -> None:
-    assert set(ALGORITHMS) <= set(TITLES)

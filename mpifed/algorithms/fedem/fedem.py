@@ -16,34 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import numpy as np
-from torch import Tensor
-
-from mpifed.exchange.base import Channel
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.adjustments import Adjustment
-from mpifed.local.solver import LocalSolver, OptimizerState
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
-from abc import abstractmethod
-from dataclasses import field
-from typing import Annotated, Any, Literal, TypeVar, cast
-
 import torch
 from annotated_types import Ge, Lt
+from torch import Tensor
 
-from mpifed import state
 from mpifed import state as states
-from mpifed.algorithms.base import (
-    Algorithm,
-    Predictor,
-    StepScale,
-    initial_models,
-    step_scale,
-)
+from mpifed.algorithms.base import Algorithm, Predictor, StepScale, initial_models, step_scale
 from mpifed.algorithms.fedem.expectation import (
     check_floor,
     entropies,
@@ -54,15 +35,21 @@ from mpifed.algorithms.fedem.expectation import (
     posterior,
 )
 from mpifed.errors import InputError
-from mpifed.exchange.base import Exchange
+from mpifed.exchange.base import Channel, Exchange
 from mpifed.exchange.measuring import agreed, largest, total
+from mpifed.federation.clients import Clients, Draws
+from mpifed.local.adjustments import Adjustment
 from mpifed.local.linear_objective import design
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 from mpifed.models.linear import Linear
 from mpifed.models.losses import CROSS_ENTROPY, HALF_SQUARED, SQUARED, Loss, sigmoid
 from mpifed.random import stream
 from mpifed.watchdog import heartbeat
 from mpifed.watchdog.stop_requests import raise_if_stop_requested
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 
 @dataclass(frozen=True)
@@ -240,14 +227,6 @@ class WeightedRisks:
 SMALLEST_GAP = 1e-9
 
 
-def weighted_risks(
-    model: Model, clients: Clients, surrogate: PartialSurrogate, ridge: float
-) -> WeightedRisks:
-    """Return Phi_tm of the clients; ``check_exact`` has accepted the model."""
-    assert surrogate.weights is not None
-    return WeightedRisks(cast(Linear, model), clients, surrogate.weights, ridge)
-
-
 def local_improvement(
     risks: WeightedRisks, start: Tensor, found: Tensor, clients: Clients
 ) -> float:
@@ -260,126 +239,16 @@ def local_improvement(
 
 
 @dataclass(frozen=True)
-class MStep:
-    """The M-step of the components: local steps, or exact minimisers."""
-
-    model: Model
-    local: LocalSolver
-    is_exact: bool
-    is_recorded: bool
-
-    def __post_init__(self) -> None:
-        if self.is_exact or self.is_recorded:
-            asks = "local_solver=newton" if self.is_exact else "record_improvement=true"
-            check_exact(self.model, self.ridge, f"algorithm.{asks}")
-
-    @property
-    def ridge(self) -> float:
-        """Factor of (1 / 2) ||theta||^2 in Phi_tm."""
-        return self.local.options.weight_decay
-
-    def black_box(self, clients: Clients) -> Solver | None:
-        """Return the exact minimiser of Phi_tm for Algorithm 3, or None for local steps."""
-
-        def newton(start: Tensor, surrogate: PartialSurrogate) -> Tensor:
-            return weighted_risks(self.model, clients, surrogate, self.ridge).minimisers(start)
-
-        return newton if self.is_exact else None
-
-    def improvement(
-        self,
-        components: Tensor,
-        optimizer: OptimizerState,
-        surrogate: PartialSurrogate,
-        clients: Clients,
-        draws: Draws,
-    ) -> float:
-        """Return alpha of the M-step from ``components``, which is not kept. Collective."""
-        start = components.expand(len(clients), *components.shape[-2:])
-        solver = self.black_box(clients)
-        if solver is None:
-            found, _ = self.local(start, optimizer, clients, draws, surrogate.weights)
-        else:
-            found = solver(start, surrogate)
-        risks = weighted_risks(self.model, clients, surrogate, self.ridge)
-        return local_improvement(risks, start, found, clients)
-
-
-@dataclass(frozen=True)
 class FedEMState:
     """Components, mixture weights and the clients' optimizers."""
 
-    components: Tensor = state.shared()
-    mixture: Tensor = state.client()
-    optimizer: OptimizerState = state.client()
+    components: Tensor = states.shared()
+    mixture: Tensor = states.client()
+    optimizer: OptimizerState = states.client()
 
 
-S = TypeVar("S")
-
-
-@dataclass
-class Restarts:
-    """Trials of several beginnings."""
-
-    trials: int
-    rounds: int
-    keep_training: bool
-    reached: list[float] = field(default_factory=list)
-
-    def best(
-        self,
-        state: S,
-        begin: Callable[[Draws], S],
-        round_of: Callable[[S, Clients, Any, Draws], S],
-        likelihood: Callable[[S, Clients], Tensor],
-        clients: Clients,
-        exchange: Exchange,
-        seed: int,
-    ) -> S:
-        """Run the trials and return the best one's state. Collective."""
-        if self.trials == 1:
-            return state
-        federation, is_rows = clients.federation, exchange.shared_is_rows
-        active = ~federation.unseen
-        rows = torch.from_numpy(np.flatnonzero(active[clients.ids]))
-        training = Clients(federation, clients.shards, clients.rows[rows.numpy()])
-        best, self.reached = state, []
-        for trial in range(self.trials):
-            own = seed if trial == 0 else int(stream(seed, "restart", trial).integers(1 << 62))
-            first = whole = begin(Draws(own, 0))
-            for k in range(1, self.rounds + 1):
-                agreed(clients, raise_if_stop_requested)
-                part = states.select(whole, rows, is_rows)
-                moved = round_of(part, training, exchange.at(k, active), Draws(own, k))
-                whole = states.merge(whole, moved, rows, is_rows)
-            last = likelihood(states.select(whole, rows, is_rows), training)
-            here = float(total(training, last[:, None])[0])
-            if not self.reached or here > max(self.reached):
-                best = whole if self.keep_training else first
-            self.reached.append(here)
-        return best
-
-    def remarks(self) -> list[str]:
-        """Return a line on each trial, for the log."""
-        return [
-            f"beginning {i} of {self.trials}: training log-likelihood {reached:.8g} after "
-            f"{self.rounds} rounds"
-            for i, reached in enumerate(self.reached, 1)
-        ]
-
-
-def check_count(n_components: int, clients: Clients) -> None:
-    """Refuse more components than the largest shard has samples."""
-    longest = int(clients.federation.n_train.max())
-    if n_components > longest:
-        raise InputError(
-            f"algorithm.n_components is {n_components}, more than any client can tell "
-            f"apart: the largest shard has {longest} training samples"
-        )
-
-
-class Mixtures(Algorithm[Channel]):
-    """Base class of FedEM.
+class FedEM(Algorithm[Channel]):
+    """FedEM; under gossip D-FedEM: shared components, personal mixture weights.
 
     Parameters
     ----------
@@ -415,6 +284,9 @@ class Mixtures(Algorithm[Channel]):
         Whether the run continues the best trial, or begins again from its first components.
     """
 
+    learns = "M components, mixture weights of each client"
+    sends = "its M components"
+    server_steps = True
     steps_locally = True
 
     def __init__(
@@ -436,10 +308,16 @@ class Mixtures(Algorithm[Channel]):
     ) -> None:
         check_floor(mixture_floor, n_components, "n_components")
         self.model, self.local = model, local
-        self.m_step = MStep(model, local, local_solver == "newton", record_improvement)
-        if local_solver == "newton":
+        # Factor of (1 / 2) ||theta||^2 in Phi_tm.
+        self.ridge = local.options.weight_decay
+        self.is_exact = local_solver == "newton"
+        if self.is_exact or record_improvement:
+            asks = "local_solver=newton" if self.is_exact else "record_improvement=true"
+            check_exact(model, self.ridge, f"algorithm.{asks}")
+        if self.is_exact:
             self.local_options = ("weight_decay",)
-        self.restarts = Restarts(restarts, restart_rounds, warm_start)
+        self.restarts, self.restart_rounds, self.warm_start = restarts, restart_rounds, warm_start
+        self.reached: list[float] = []
         self.columns = ("mixture_entropy", *["local_improvement"] * record_improvement)
         self.n_components, self.deploys_mixtures = n_components, n_components > 1
         self.mixture_init: Literal["random", "uniform"] = mixture_init
@@ -448,61 +326,15 @@ class Mixtures(Algorithm[Channel]):
         self.mixture_floor = mixture_floor
         self.unseen_e_steps = unseen_e_steps
 
-    @abstractmethod
-    def surrogate(
-        self, components: Tensor, mixture: Tensor, clients: Clients
-    ) -> tuple[PartialSurrogate, Tensor]:
-        """Return g_t near (components, mixture), and pi that minimises it."""
-
-    def prepare(
-        self, state: FedEMState, clients: Clients, exchange: Exchange, draws: Draws
-    ) -> FedEMState:
-        """Return the beginning with the best training likelihood."""
-        dtype = state.components.dtype
-
-        def begin(own: Draws) -> FedEMState:
-            return self.init(clients, exchange, own, dtype)
-
-        return self.restarts.best(
-            state, begin, self.round, self.log_likelihoods, clients, exchange, draws.seed
-        )
-
-    def remarks(self, state: FedEMState, clients: Clients, exchange: Exchange) -> list[str]:
-        """Return what the beginnings reached that were tried in this part of the run."""
-        return self.restarts.remarks()
-
-    def log_likelihoods(self, state: FedEMState, clients: Clients) -> Tensor:
-        """Return the training log-likelihood of each client, float64 (clients,)."""
-        own = self.local.own(state.components, state.optimizer)
-        return log_likelihoods(self.model, own, state.mixture, clients)
-
-    def measure(
-        self, state: FedEMState, clients: Clients, exchange: Exchange, draws: Draws
-    ) -> dict[str, float | None]:
-        """Return the mean entropy of the mixtures, and how good the local solver is here."""
-        mean = total(clients, entropies(state.mixture)[:, None], clients.equal_weights)
-        found: dict[str, float | None] = {"mixture_entropy": float(mean[0])}
-        if "local_improvement" in self.columns:
-            surrogate, _ = self.surrogate(state.components, state.mixture, clients)
-            start = state.components, state.optimizer, surrogate
-            after = Draws(draws.seed, draws.round + 1)
-            found["local_improvement"] = self.m_step.improvement(*start, clients, after)
-        return found
-
-    def payload(self) -> int:
-        return self.n_components * self.model.n_parameters
-
-
-class FedEM(Mixtures):
-    """FedEM; under gossip D-FedEM: shared components, personal mixture weights."""
-
-    learns = "M components, mixture weights of each client"
-    sends = "its M components"
-
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
     ) -> FedEMState:
-        check_count(self.n_components, clients)
+        longest = int(clients.federation.n_train.max())
+        if self.n_components > longest:
+            raise InputError(
+                f"algorithm.n_components is {self.n_components}, more than any client can tell "
+                f"apart: the largest shard has {longest} training samples"
+            )
         per_client = self.component_init == "per_client" or (
             self.component_init is None and exchange.shared_is_rows
         )
@@ -513,12 +345,64 @@ class FedEM(Mixtures):
         optimizer = self.local.init(len(clients), self.n_components, dtype)
         return FedEMState(components, mixture, optimizer)
 
+    def prepare(
+        self, state: FedEMState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> FedEMState:
+        """Return the beginning with the best training likelihood."""
+        if self.restarts == 1:
+            return state
+        federation, is_rows = clients.federation, exchange.shared_is_rows
+        active = ~federation.unseen
+        rows = torch.from_numpy(np.flatnonzero(active[clients.ids]))
+        training = Clients(federation, clients.shards, clients.rows[rows.numpy()])
+        best, self.reached = state, []
+        for trial in range(self.restarts):
+            seed = draws.seed
+            if trial:
+                seed = int(stream(seed, "restart", trial).integers(1 << 62))
+            first = whole = self.init(clients, exchange, Draws(seed, 0), state.components.dtype)
+            for k in range(1, self.restart_rounds + 1):
+                agreed(clients, raise_if_stop_requested)
+                part = states.select(whole, rows, is_rows)
+                moved = self.round(part, training, exchange.at(k, active), Draws(seed, k))
+                whole = states.merge(whole, moved, rows, is_rows)
+            last = self.log_likelihoods(states.select(whole, rows, is_rows), training)
+            here = float(total(training, last[:, None])[0])
+            if not self.reached or here > max(self.reached):
+                best = whole if self.warm_start else first
+            self.reached.append(here)
+        return best
+
+    def remarks(self, state: FedEMState, clients: Clients, exchange: Exchange) -> list[str]:
+        """Return what the beginnings reached that were tried in this part of the run."""
+        return [
+            f"beginning {i} of {self.restarts}: training log-likelihood {reached:.8g} after "
+            f"{self.restart_rounds} rounds"
+            for i, reached in enumerate(self.reached, 1)
+        ]
+
+    def log_likelihoods(self, state: FedEMState, clients: Clients) -> Tensor:
+        """Return the training log-likelihood of each client, float64 (clients,)."""
+        own = self.local.own(state.components, state.optimizer)
+        return log_likelihoods(self.model, own, state.mixture, clients)
+
     def surrogate(
         self, components: Tensor, mixture: Tensor, clients: Clients
     ) -> tuple[PartialSurrogate, Tensor]:
         """Return g_t near (components, mixture), and pi that minimises it (Alg. 3, lines 4, 5)."""
         q = posterior(self.model, components, mixture, clients)  # eq. 8
         return PartialSurrogate(q), mixture_weights(q, clients, self.mixture_floor)  # eq. 9
+
+    def black_box(self, clients: Clients) -> Solver | None:
+        """Return the exact minimiser of Phi_tm for Algorithm 3, or None for local steps."""
+        if not self.is_exact:
+            return None
+        return lambda start, surrogate: self.risks(surrogate, clients).minimisers(start)
+
+    def risks(self, surrogate: PartialSurrogate, clients: Clients) -> WeightedRisks:
+        """Return the Phi_tm; ``check_exact`` has accepted the model."""
+        assert surrogate.weights is not None
+        return WeightedRisks(cast(Linear, self.model), clients, surrogate.weights, self.ridge)
 
     def round(
         self, state: FedEMState, clients: Clients, channel: Channel, draws: Draws
@@ -534,9 +418,27 @@ class FedEM(Mixtures):
             channel,
             draws,
             step_scale(clients, channel, self.gossip_step_scale),  # Alg. 4, line 19
-            self.m_step.black_box(clients),
+            self.black_box(clients),
         )
         return FedEMState(components, mixture, optimizer)
+
+    def measure(
+        self, state: FedEMState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> dict[str, float | None]:
+        """Return the mean entropy of the mixtures, and how good the local solver is here."""
+        mean = total(clients, entropies(state.mixture)[:, None], clients.equal_weights)
+        found: dict[str, float | None] = {"mixture_entropy": float(mean[0])}
+        if "local_improvement" in self.columns:
+            surrogate, _ = self.surrogate(state.components, state.mixture, clients)
+            start = state.components.expand(len(clients), *state.components.shape[-2:])
+            solver, after = self.black_box(clients), Draws(draws.seed, draws.round + 1)
+            if solver is None:
+                moved, _ = self.local(start, state.optimizer, clients, after, surrogate.weights)
+            else:
+                moved = solver(start, surrogate)
+            risks = self.risks(surrogate, clients)
+            found["local_improvement"] = local_improvement(risks, start, moved, clients)
+        return found
 
     def deploy(self, state: FedEMState, clients: Clients, draws: Draws) -> Predictor:
         """h_t = sum_m pi_tm h_m (eq. 5)."""
@@ -549,3 +451,6 @@ class FedEM(Mixtures):
         components = exchange.mean(state.components)
         steps, floor = self.unseen_e_steps, self.mixture_floor
         return Predictor(components, fitted_mixture(self.model, components, clients, steps, floor))
+
+    def payload(self) -> int:
+        return self.n_components * self.model.n_parameters

@@ -261,8 +261,8 @@ class FedGMMState:
     optimizer: OptimizerState = state.client()
 
 
-class JointMixtures(Algorithm[ServerChannel]):
-    """Base class of FedGMM.
+class FedGMM(Algorithm[ServerChannel]):
+    """FedGMM: Gaussians of inputs and components of labels, mixed jointly by every client.
 
     Parameters
     ----------
@@ -286,6 +286,9 @@ class JointMixtures(Algorithm[ServerChannel]):
         they converge.
     """
 
+    learns = "M1 Gaussians, M2 components, mixture weights of each client"
+    sends = "its M2 components, moments of its inputs"
+    aggregates = "sums"
     exchanges = ("server",)
     steps_locally = True
     tasks = ("classification", "multi_label", "regression")
@@ -323,14 +326,6 @@ class JointMixtures(Algorithm[ServerChannel]):
 
     def payload(self) -> int:
         return self.shape[1] * self.model.n_parameters
-
-
-class FedGMM(JointMixtures):
-    """FedGMM: Gaussians of inputs and components of labels, mixed jointly by every client."""
-
-    learns = "M1 Gaussians, M2 components, mixture weights of each client"
-    sends = "its M2 components, moments of its inputs"
-    aggregates = "sums"
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype

@@ -20,6 +20,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -50,17 +51,6 @@ from mpifed.surrogates.base import (
 )
 
 
-def largest_rate(rate: float, omega: float) -> list[str]:
-    """Return lines for the log: the largest rate of Theorem 1 (Dieuleveut et al. 2025)."""
-    largest = 1 / (1 + omega)
-    line = (
-        f"messages vary with omega_p {omega:.4g}; Theorem 1 asks for a control_variate_rate of at "
-        f"most {largest:.4g}"
-    )
-    above = f"warning: algorithm.control_variate_rate is {rate:g}, above that"
-    return [line, above] if rate > largest else [line]
-
-
 @dataclass(frozen=True)
 class Known:
     """The facts that a run keeps."""
@@ -69,10 +59,7 @@ class Known:
 
 
 def find_facts(
-    surrogate: Surrogate,
-    clients: Clients,
-    weights: Tensor,
-    samples_of: Callable[[int], Tensor],
+    surrogate: Surrogate, clients: Clients, weights: Tensor, samples_of: Callable[[int], Tensor]
 ) -> Tensor:
     """Compute what a surrogate asks of all data; collective."""
     means = []
@@ -82,24 +69,6 @@ def find_facts(
             rows[i] = surrogate.facts(samples_of(i), block)
         means.append(total(clients, rows, weights))
     return computed_once(clients, lambda: surrogate.conclude(torch.cat(means)))
-
-
-def with_facts(
-    surrogate: Surrogate, clients: Clients, weights: Tensor, samples_of: Callable[[int], Tensor]
-) -> tuple[Surrogate, Known | state.Nothing]:
-    """Return the surrogate with the facts that it asks for; collective."""
-    if not surrogate.fact_blocks:
-        return surrogate, state.Nothing()
-    facts = find_facts(surrogate, clients, weights, samples_of)
-    known = as_surrogate(surrogate.knowing(facts))
-    return known, Known(facts) if surrogate.waits else state.Nothing()
-
-
-def restore_facts(surrogate: Surrogate, known: Known | state.Nothing) -> Surrogate:
-    """Return the surrogate with the facts that the state of a run has kept, if any."""
-    if isinstance(known, Known):
-        return as_surrogate(surrogate.knowing(known.facts))
-    return surrogate
 
 
 # Samples on which a surrogate is tried before the run begins.
@@ -122,22 +91,6 @@ def shards_of(clients: Clients) -> Split:
         return train
     spans = zip(clients.starts, clients.starts + clients.n_train, strict=True)
     return chosen(train, [np.arange(first, last) for first, last in spans])
-
-
-def samples_of_round(clients: Clients, draws: Draws, batch: int | None, online: bool) -> Split:
-    """Return what each of ``clients`` sees in a round."""
-    if online:
-        assert clients.shards.fresh is not None
-        return clients.shards.fresh(clients.ids, draws.round, batch or 1)
-    if batch is None:
-        return shards_of(clients)
-    return chosen(clients.shards.train, batches(clients, draws, "samples", batch))
-
-
-def few_of(clients: Clients) -> Split:
-    """Return the first training samples, at most ``FEW``, of the first of ``clients``."""
-    first, count = clients.starts[0], min(FEW, int(clients.n_train[0]))
-    return chosen(clients.shards.train, [np.arange(first, first + count)])
 
 
 def inputs_of(split: Split, with_target: bool) -> Tensor:
@@ -164,52 +117,33 @@ def rows_or_nan(function: Callable[[Tensor], Tensor], rows: Tensor, size: int) -
     try:
         return function(rows)
     except FAILURES:
-        return torch.stack([_row_or_nan(function, row, size) for row in rows])
-
-
-def _row_or_nan(function: Callable[[Tensor], Tensor], row: Tensor, size: int) -> Tensor:
-    """``function`` of one row, or NaN (size,)."""
-    try:
-        return function(row)
-    except FAILURES:
-        return row.new_full((size,), torch.nan)
+        return torch.stack([_or_nan(partial(function, row), size, FAILURES) for row in rows])
 
 
 def statistics_or_nan(
     surrogate: Surrogate, z: Tensor, theta: Tensor, offsets: np.ndarray
 ) -> Tensor:
     """Return ``surrogate.statistics``, with NaN for the clients for whom it fails."""
+
+    def of_client(i: int, first: int, last: int) -> Tensor:
+        own = theta if theta.dim() == 1 else theta[i]
+        return surrogate.statistics(z[first:last], own, np.array([0, last - first]))[0]
+
     try:
         return surrogate.statistics(z, theta, offsets)
     except LinAlgError:
-        rows = [
-            _statistic_or_nan(surrogate, z[first:last], theta if theta.dim() == 1 else theta[i])
-            for i, (first, last) in enumerate(pairwise(offsets.tolist()))
-        ]
+        spans = enumerate(pairwise(offsets.tolist()))
+        rows = [_or_nan(partial(of_client, i, *span), surrogate.size) for i, span in spans]
         return torch.stack(rows)
 
 
-def _statistic_or_nan(surrogate: Surrogate, z: Tensor, theta: Tensor) -> Tensor:
-    """The mean statistics of one client, or NaN (size,)."""
+def _or_nan(
+    make: Callable[[], Tensor], size: int, failures: tuple[type[Exception], ...] = (LinAlgError,)
+) -> Tensor:
     try:
-        return surrogate.statistics(z, theta, np.array([0, len(z)]))[0]
-    except LinAlgError:
-        return theta.new_full((surrogate.size,), torch.nan)
-
-
-def mean_loss_or_nan(surrogate: Surrogate, z: Tensor, theta: Tensor) -> Tensor:
-    """Return the mean of ``surrogate.losses``, NaN where it fails."""
-    try:
-        return surrogate.losses(z, theta).mean()
-    except LinAlgError:
-        return theta.new_tensor(torch.nan)
-
-
-def bounded(objective: float) -> float:
-    """Return ``objective``, which all ranks have."""
-    if abs(objective) < LARGEST_OBJECTIVE:
-        return objective
-    raise Diverged(f"the objective is {objective:g}: the training diverged", [])
+        return make()
+    except failures:
+        return torch.full((size,), torch.nan, dtype=torch.float64)
 
 
 @contextmanager
@@ -253,7 +187,10 @@ def risks(
     for i, row in enumerate(clients.rows):
         if split.counts[row]:
             z = inputs_of(split.of_client(row), with_target)
-            means[i] = mean_loss_or_nan(surrogate, z, theta)
+            try:
+                means[i] = surrogate.losses(z, theta).mean()
+            except LinAlgError:
+                means[i] = torch.nan
     return means
 
 
@@ -282,30 +219,6 @@ def gamma_of(rule: StepRule, beta: float, t: int) -> float:
         "inverse_kept": 1 / (t + 1),
     }
     return rules[rule]
-
-
-def validate_steps(federation: Federation, gamma: float, option: str) -> None:
-    """Refuse steps gamma n mu_i above 1 of a client, with mu_i = m_i / m."""
-    largest = int(federation.n_train[federation.training].max()) * len(federation.training)
-    longest = gamma * largest / federation.n_train_total
-    if longest > 1:
-        raise InputError(
-            "algorithm.client_weights is 'samples', with which by gossip a client moves by "
-            f"gamma n mu_i, here up to {longest:.4g} in round 1; allowed: at most 1, by a "
-            f"smaller {option} or client_weights uniform"
-        )
-
-
-def describe_steps(rule: StepRule, beta: float) -> tuple[str, list[str]]:
-    """Return what makes a step smaller, for messages, and lines about what is not read."""
-    if not rule.startswith("inverse"):
-        return "algorithm.step", []
-    unread = f"algorithm.step={beta:g} changes nothing: step_rule {rule} has no step"
-    option = "algorithm.step, with step_rule constant or sqrt,"
-    return option, [unread] if beta != DEFAULT_STEP else []
-
-
-SECTION = "algorithm.surrogate"
 
 
 class FedMM(Algorithm[Channel]):
@@ -357,14 +270,20 @@ class FedMM(Algorithm[Channel]):
         online: bool = False,
         client_weights: Literal["uniform", "samples"] = "uniform",
     ) -> None:
-        asked = complete("surrogate", surrogate, SECTION)
+        asked = complete("surrogate", surrogate, "algorithm.surrogate")
         make = find("surrogate", asked.name)
         self.with_target = isinstance(make, MadeWithTarget)
         self.surrogate = as_surrogate(
             make(sample_of(model.data, self.with_target), **asked.options)
         )
         self.step_rule, self.step = step_rule, step
-        self.step_option, self.unused = describe_steps(step_rule, step)
+        self.step_option, self.unused = "algorithm.step", []
+        if step_rule.startswith("inverse"):
+            self.step_option = "algorithm.step, with step_rule constant or sqrt,"
+            if step != DEFAULT_STEP:
+                self.unused.append(
+                    f"algorithm.step={step:g} changes nothing: step_rule {step_rule} has no step"
+                )
         if model.data.task != "unlabelled" and not self.with_target:
             self.unused.append(
                 f"surrogate {asked.name} describes the inputs alone: the targets of "
@@ -384,22 +303,39 @@ class FedMM(Algorithm[Channel]):
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
     ) -> FedMMState:
-        self.surrogate, known = with_facts(
-            self.surrogate,
-            clients,
-            self.weights(clients),
-            lambda i: inputs_of(clients.shards.train.of_client(clients.rows[i]), self.with_target),
-        )
+        train = clients.shards.train
+        known: Known | state.Nothing = state.Nothing()
+        if self.surrogate.fact_blocks:
+
+            def samples_of(i: int) -> Tensor:
+                return inputs_of(train.of_client(clients.rows[i]), self.with_target)
+
+            facts = find_facts(self.surrogate, clients, self.weights(clients), samples_of)
+            self.surrogate = as_surrogate(self.surrogate.knowing(facts))
+            known = Known(facts) if self.surrogate.waits else known
         if len(clients):
-            few = inputs_of(few_of(clients), self.with_target)
-            check_returns(self.surrogate, few, draws.stream("trial"))
+            first, count = clients.starts[0], min(FEW, int(clients.n_train[0]))
+            few = chosen(train, [np.arange(first, first + count)])
+            tried = inputs_of(few, self.with_target)
+            check_returns(self.surrogate, tried, draws.stream("trial"))
         if self.by_samples and exchange.shared_is_rows:
-            validate_steps(clients.federation, self.gamma(1), self.step_option)
+            self.check_steps(clients.federation)
         theta = torch.from_numpy(self.surrogate.init(draws.stream("surrogate")))
-        first = exchange.spread(self.first(theta))
+        begun = exchange.spread(self.first(theta))
         size = self.message_size()
         zeros = torch.zeros(len(clients), size, dtype=torch.float64)
-        return FedMMState(first, first.clone(), zeros, zeros.new_zeros(size), known)
+        return FedMMState(begun, begun.clone(), zeros, zeros.new_zeros(size), known)
+
+    def check_steps(self, federation: Federation) -> None:
+        """Refuse steps gamma n mu_i above 1 of a client under gossip, with mu_i = m_i / m."""
+        largest = int(federation.n_train[federation.training].max()) * len(federation.training)
+        longest = self.gamma(1) * largest / federation.n_train_total
+        if longest > 1:
+            raise InputError(
+                "algorithm.client_weights is 'samples', with which by gossip a client moves by "
+                f"gamma n mu_i, here up to {longest:.4g} in round 1; allowed: at most 1, by a "
+                f"smaller {self.step_option} or client_weights uniform"
+            )
 
     def first(self, theta: Tensor) -> Tensor:
         """Return what is iterated, from theta_0: an S with T(S) = theta_0."""
@@ -411,7 +347,8 @@ class FedMM(Algorithm[Channel]):
 
     def recall(self, state: FedMMState) -> None:
         """Give the surrogate the facts that the state has kept, as after a resume."""
-        self.surrogate = restore_facts(self.surrogate, state.known)
+        if isinstance(state.known, Known):
+            self.surrogate = as_surrogate(self.surrogate.knowing(state.known.facts))
 
     # -- rounds
 
@@ -469,7 +406,12 @@ class FedMM(Algorithm[Channel]):
 
     def samples(self, clients: Clients, draws: Draws) -> Split:
         """Return what each client sees this round."""
-        return samples_of_round(clients, draws, self.batch, self.online)
+        if self.online:
+            assert clients.shards.fresh is not None
+            return clients.shards.fresh(clients.ids, draws.round, self.batch or 1)
+        if self.batch is None:
+            return shards_of(clients)
+        return chosen(clients.shards.train, batches(clients, draws, "samples", self.batch))
 
     def project(self, s: Tensor) -> Tensor:
         """Return ``onto`` of s; s itself where it has no rows or is not finite."""
@@ -493,7 +435,14 @@ class FedMM(Algorithm[Channel]):
         if exchange.shared_is_rows:
             return ["fedmm by gossip is a variant of mpifed's own, not of the paper", *about]
         omega = message_variance(exchange.compressor, clients.federation, self.message_size())
-        return [*largest_rate(self.rate, omega), *about]
+        largest = 1 / (1 + omega)
+        lines = [
+            f"messages vary with omega_p {omega:.4g}; Theorem 1 asks for a control_variate_rate of "
+            f"at most {largest:.4g}"
+        ]
+        if self.rate > largest:
+            lines.append(f"warning: algorithm.control_variate_rate is {self.rate:g}, above that")
+        return [*lines, *about]
 
     def about(self, state: FedMMState) -> list[str]:
         """Return lines for the log on the facts about the data, and on what is not used."""
@@ -524,7 +473,9 @@ class FedMM(Algorithm[Channel]):
         now, before = (self.mean(s, exchange) for s in (state.surrogate, state.previous))
         at = self.surrogate, self.parameters(now), clients
         value = training_objective(*at, self.weights(clients), self.with_target)
-        found: dict[str, float | None] = {"objective": bounded(value)}
+        if not abs(value) < LARGEST_OBJECTIVE:
+            raise Diverged(f"the objective is {value:g}: the training diverged", [])
+        found: dict[str, float | None] = {"objective": value}
         if "test_objective" in self.columns:
             found["test_objective"] = test_objective(*at, self.by_samples, self.with_target)
         if draws.round:

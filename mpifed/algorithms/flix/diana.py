@@ -22,19 +22,12 @@ from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Gt, Le
+from torch import Tensor
 
+from mpifed import state as states
 from mpifed.algorithms.base import message_variance
-from mpifed.algorithms.flix.descent import (
-    Descent,
-    MessageRule,
-    Problem,
-    bold_memory_rate,
-    report_theorem_four,
-    send_gradients,
-    stepped,
-)
-from mpifed.algorithms.flix.objective import FlixObjective
-from mpifed.algorithms.flix.options import DianaState, FlixState, StepSize
+from mpifed.algorithms.flix.descent import Descent, FlixState, send_gradients, stepped
+from mpifed.algorithms.flix.objective import weighted_mean
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.exchange.reduction import add_scaled
 from mpifed.federation.clients import Clients, Draws
@@ -44,61 +37,14 @@ from mpifed.theory import flix as theory
 
 
 @dataclass(frozen=True)
-class GradientDifferences(MessageRule[DianaState, ServerChannel]):
-    """Clients send how their gradients differ from the memories h_i, compressed."""
+class DianaState(FlixState):
+    """The state of ``flix``, with the memories h_i and their mean h."""
 
-    rate: float | None
-    starts_with_gradients: bool
-
-    def start(self, state: FlixState) -> DianaState:
-        memory = state.optima.new_zeros(state.optima.shape[1], dtype=torch.float64)
-        return DianaState(**vars(state), memories=torch.zeros_like(state.optima), memory=memory)
-
-    def step(
-        self,
-        objective: FlixObjective,
-        state: DianaState,
-        clients: Clients,
-        channel: ServerChannel,
-        draws: Draws,
-        first: bool,
-    ) -> DianaState:
-        channel.broadcast(state.model)  # line 2
-        x, x_i, h_i, h = state.model[0], state.optima, state.memories, state.memory
-        whole = first and self.starts_with_gradients
-        sent = send_gradients(  # lines 4 and 5
-            objective, x_i, x, h_i, clients, channel, draws, whole
-        )
-        mean = channel.sum(sent, clients.sampled_weights)
-        omega = message_variance(channel.compressor, clients.federation, len(x))
-        inclusion = clients.federation.inclusion
-        # h_i^0 is the gradient of those who take part, and stays zero for the others.
-        beta = inclusion if whole else self.memory_rate(omega)
-        return replace(
-            state,
-            model=stepped(state.model, float(state.step), h + mean),  # lines 7 to 9
-            memories=add_scaled(h_i, sent, beta / inclusion),  # line 6
-            memory=h + beta * mean,  # line 10
-        )
-
-    def memory_rate(self, omega: float) -> float:
-        return theory.largest_memory_rate(omega) if self.rate is None else self.rate
-
-    def step_size(self, c: theory.Constants, how: StepSize) -> float:
-        """Theorems 4, 6 and 8."""
-        # The published code differs in the L_i, which are in ``c``, not in the theorems.
-        return theory.diana_step(c, how.setting, "safe" if how.smoothness == "safe" else "paper")
-
-    def predicted_rounds(self, problem: Problem) -> list[str]:
-        """Rounds by Theorem 4."""
-        return report_theorem_four(problem, self.starts_with_gradients)
-
-    def warnings(self, exchange: Exchange, size: int) -> list[str]:
-        omega = self.variance(exchange, size)
-        return bold_memory_rate(self.memory_rate(omega), omega)
+    memories: Tensor = states.client()
+    memory: Tensor = states.server()
 
 
-class Diana(Descent[DianaState, ServerChannel]):
+class Diana(Descent[ServerChannel]):
     """DIANA: gradient descent on the FLIX objective with compressed gradient differences.
 
     Parameters
@@ -112,7 +58,6 @@ class Diana(Descent[DianaState, ServerChannel]):
         Those of ``Descent``.
     """
 
-    learns = "one model, mixed with local optima"
     sends = "a compressed difference of gradients"
     exchanges = ("server",)
     averages_by = None
@@ -127,5 +72,73 @@ class Diana(Descent[DianaState, ServerChannel]):
         memory_start: Literal["zeros", "gradients"] = "zeros",
         **options: Any,
     ) -> None:
-        differences = GradientDifferences(control_variate_rate, memory_start == "gradients")
-        super().__init__(model, local, differences, **options)
+        super().__init__(model, local, **options)
+        self.rate, self.starts_with_gradients = control_variate_rate, memory_start == "gradients"
+
+    def init(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> DianaState:
+        begun = super().init(clients, exchange, draws, dtype)
+        memory = torch.zeros_like(begun.reference)
+        return DianaState(**vars(begun), memories=torch.zeros_like(begun.optima), memory=memory)
+
+    def descend(
+        self, state: FlixState, clients: Clients, channel: ServerChannel, draws: Draws, first: bool
+    ) -> DianaState:
+        assert isinstance(state, DianaState)
+        channel.broadcast(state.model)  # line 2
+        h_i, h, whole = state.memories, state.memory, first and self.starts_with_gradients
+        sent = send_gradients(self.objective, state, h_i, clients, channel, draws, whole)  # 4, 5
+        mean = channel.sum(sent, clients.sampled_weights)
+        size, inclusion = self.model.n_parameters, clients.federation.inclusion
+        omega = message_variance(channel.compressor, clients.federation, size)
+        # h_i^0 is the gradient of those who take part, and stays zero for the others.
+        beta = inclusion if whole else self.memory_rate(omega)
+        return replace(
+            state,
+            model=stepped(state.model, float(state.step), h + mean),  # lines 7 to 9
+            memories=add_scaled(h_i, sent, beta / inclusion),  # line 6
+            memory=h + beta * mean,  # line 10
+        )
+
+    def memory_rate(self, omega: float) -> float:
+        return theory.largest_memory_rate(omega) if self.rate is None else self.rate
+
+    def proven_step(self, c: theory.Constants) -> float:
+        """Theorems 4, 6 and 8."""
+        # The published code differs in the L_i, which are in ``c``, not in the theorems.
+        return theory.diana_step(c, self.setting, "safe" if self.smoothness == "safe" else "paper")
+
+    def predicted_rounds(
+        self, state: FlixState, clients: Clients, exchange: Exchange, c: theory.Constants
+    ) -> list[str]:
+        """Rounds after which Theorem 4 puts the expected gap below the accuracy."""
+        if not self.knows_minimiser(state, c) or not theory.is_stable(c.rho, c.omega):
+            return []
+        x = state.model[0].to(state.optima)
+        if self.averages:
+            mass = state.smoothness * self.objective.squares(clients)
+            x = weighted_mean(state.optima, mass, clients)
+        away = float((x.double() - state.reference).square().sum())
+        first = x if self.starts_with_gradients else None
+        sigma = c.omega * self.squared_gradients(state, clients, first) / c.n
+        step = float(state.step)
+        start = away + 4 * step**2 / (c.n * c.rho) * sigma
+        rate = theory.diana_rate(c, step)
+        rounds = theory.rounds_until(c.l_alpha / 2 * start, self.accuracy, rate)
+        return [
+            f"Theorem 4: an expected gap of {self.accuracy:g} after at most "
+            f"{rounds + self.averages} rounds"
+        ]
+
+    def remarks(self, state: FlixState, clients: Clients, exchange: Exchange) -> list[str]:
+        """Those of ``Descent``, and a warning where beta is above what is proven."""
+        lines, omega = super().remarks(state, clients, exchange), self.variance(exchange)
+        rate, most = self.memory_rate(omega), theory.largest_memory_rate(omega)
+        if theory.is_stable(rate, omega):
+            return lines
+        return [
+            *lines,
+            f"warning: algorithm.control_variate_rate {rate:g} is above 1 / (1 + omega) = "
+            f"{most:.4g}, up to which DIANA is known to converge",
+        ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,14 +10,10 @@ import torch
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import (
-    GlobalModel,
-    StepScale,
-    initial_models,
-    step_scale,
-)
+from mpifed.algorithms.base import GlobalModel, StepScale, initial_models, step_scale
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
+from mpifed.local.adjustments import Adjustment
 from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 
@@ -45,6 +42,7 @@ class FedAvg(GlobalModel[Channel]):
 
     learns = "one model"
     sends = "its model"
+    server_steps = True
     steps_locally = True
 
     def __init__(
@@ -70,6 +68,12 @@ class FedAvg(GlobalModel[Channel]):
         self, state: FedAvgState, clients: Clients, channel: Channel, draws: Draws
     ) -> FedAvgState:
         start = channel.broadcast(state.model)
-        scale = step_scale(clients, channel, self.gossip_step_scale)
-        trained, optimizer = self.local(start, state.optimizer, clients, draws, step_scale=scale)
+        scale, terms = step_scale(clients, channel, self.gossip_step_scale), self.terms(start)
+        trained, optimizer = self.local(
+            start, state.optimizer, clients, draws, step_scale=scale, adjustments=terms
+        )
         return FedAvgState(channel.average(trained, clients.weights, before=state.model), optimizer)
+
+    def terms(self, start: Tensor) -> Sequence[Adjustment]:
+        """Return what is added to gradients of local steps from ``start``."""
+        return ()

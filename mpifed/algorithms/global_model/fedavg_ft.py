@@ -8,17 +8,33 @@ makes its numbers depend on the logging frequency; that is not offered here.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from mpifed.algorithms.base import Predictor, StepScale
+from mpifed.algorithms.base import Predictor
 from mpifed.algorithms.global_model.fedavg import FedAvg, FedAvgState
 from mpifed.exchange.base import Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
+
+
+def tuner_of(local: LocalSolver, epochs: int, lr: float | None) -> LocalSolver:
+    """Return the solver of ``tune_epochs`` and ``tune_lr``."""
+    rate = local.options.lr if lr is None else lr
+    given: dict[str, Any] = {"epochs": epochs, "steps": None, "lr": rate}
+    return local.variant("fine-tuning", "algorithm.tune_epochs", lr_schedule="constant", **given)
+
+
+def tuned(
+    tuner: LocalSolver, models: Tensor, clients: Clients, draws: Draws, mask: Tensor | None = None
+) -> Predictor:
+    """Return ``models`` (1, P) or (clients, 1, P), fine-tuned by every client from no momentum."""
+    start = models.expand(len(clients), 1, models.shape[-1])
+    fresh = tuner.init(len(clients), 1, models.dtype)
+    return Predictor(tuner(start, fresh, clients, draws, mask=mask)[0])
 
 
 class FedAvgFineTuned(FedAvg):
@@ -35,41 +51,25 @@ class FedAvgFineTuned(FedAvg):
     """
 
     learns = "one model, fine-tuned by each client"
-    sends = "its model"
 
     def __init__(
         self,
         model: Model,
         local: LocalSolver,
         *,
-        model_init: Literal["shared", "per_client"] = "shared",
-        gossip_step_scale: StepScale = "normalised",
         tune_epochs: Annotated[int, Ge(1)] = 1,
         tune_lr: Annotated[float, Gt(0)] | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(model, local, model_init=model_init, gossip_step_scale=gossip_step_scale)
-        self.tuner = local.variant(
-            "fine-tuning",
-            "algorithm.tune_epochs",
-            epochs=tune_epochs,
-            steps=None,
-            lr=local.options.lr if tune_lr is None else tune_lr,
-            lr_schedule="constant",
-        )
-
-    def _tuned(self, model: Tensor, clients: Clients, draws: Draws) -> Predictor:
-        """``model`` (1, P) or (clients, 1, P), fine-tuned by every client."""
-        start = model.expand(len(clients), 1, self.model.n_parameters)
-        fresh = self.tuner.init(len(clients), 1, model.dtype)
-        return Predictor(self.tuner(start, fresh, clients, draws)[0])
+        super().__init__(model, local, **options)
+        self.tuner = tuner_of(local, tune_epochs, tune_lr)
 
     def deploy(self, state: FedAvgState, clients: Clients, draws: Draws) -> Predictor:
         """Every client's copy of the global model, fine-tuned on its shard, (clients, 1, P)."""
-        own = self.local.own(state.model, state.optimizer)
-        return self._tuned(own, clients, draws)
+        return tuned(self.tuner, self.local.own(state.model, state.optimizer), clients, draws)
 
     def adapt(
         self, state: FedAvgState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> Predictor:
         """Unseen clients fine-tune the global model like all others."""
-        return self._tuned(exchange.mean(state.model), clients, draws)
+        return tuned(self.tuner, exchange.mean(state.model), clients, draws)

@@ -12,15 +12,14 @@ own model at the start of the round.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 from annotated_types import Ge
+from torch import Tensor
 
-from mpifed.algorithms.base import StepScale, step_scale
-from mpifed.algorithms.global_model.fedavg import FedAvg, FedAvgState
-from mpifed.exchange.base import Channel
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.adjustments import Proximal
+from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.local.adjustments import Adjustment, Proximal
 from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
 
@@ -36,29 +35,17 @@ class FedProx(FedAvg):
         Those of ``FedAvg``.
     """
 
-    learns = "one model"
-    sends = "its model"
-
     def __init__(
         self,
         model: Model,
         local: LocalSolver,
         *,
         mu: Annotated[float, Ge(0)] = 0.01,
-        model_init: Literal["shared", "per_client"] = "shared",
-        gossip_step_scale: StepScale = "normalised",
+        **options: Any,
     ) -> None:
-        super().__init__(model, local, model_init=model_init, gossip_step_scale=gossip_step_scale)
+        super().__init__(model, local, **options)
         self.mu = mu
 
-    def round(
-        self, state: FedAvgState, clients: Clients, channel: Channel, draws: Draws
-    ) -> FedAvgState:
-        x = channel.broadcast(state.model)  # Alg. 2, line 2
-        scale = step_scale(clients, channel, self.gossip_step_scale)
-        pull = Proximal(x, self.mu)
-        trained, optimizer = self.local(  # line 3
-            x, state.optimizer, clients, draws, step_scale=scale, adjustments=[pull]
-        )
-        model = channel.average(trained, clients.weights, before=state.model)  # line 4
-        return FedAvgState(model, optimizer)
+    def terms(self, start: Tensor) -> Sequence[Adjustment]:
+        """The pull (Alg. 2, line 3)."""
+        return [Proximal(start, self.mu)]

@@ -97,6 +97,7 @@ class MetaLearner(Algorithm[Channel]):
         First shared model. None is zeros for linear models and a random draw for networks.
     """
 
+    server_steps = True
     averages_by = "clients"
     columns = ("up_floats",)
     local_options = ()

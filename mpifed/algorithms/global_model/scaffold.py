@@ -36,7 +36,7 @@ from mpifed.models.base import Model
 class ScaffoldState:
     """The global model and the control variates, which have no entries for its buffers."""
 
-    model: Tensor = state.server()  # x, (1, P)
+    model: Tensor = state.shared()  # x, (1, P)
     variate: Tensor = state.server()  # c, (1, trained)
     variates: Tensor = state.client()  # c_t, (clients, 1, trained)
     optimizer: OptimizerState = state.client()
@@ -60,6 +60,7 @@ class Scaffold(GlobalModel[ServerChannel]):
     aggregates = "sums"
     exchanges = ("server",)
     compressors = "none"
+    server_steps = True
     steps_locally = True
 
     def __init__(
@@ -102,7 +103,7 @@ class Scaffold(GlobalModel[ServerChannel]):
         moves, changes = channel.send(y - x), channel.send(own - state.variates)  # line 13
         p = clients.weights if self.by_samples else clients.equal_weights
         move = channel.mean(moves, p).to(x)
-        after = state.model + self.server_lr * move  # line 17
+        after = state.model + self.server_lr * channel.along(move)  # line 17
         after = averaged_buffers(after, state.model + move, self.model.n_buffers)
         # Absent clients keep their c_t, whatever the weights of the mean.
         variate = state.variate + channel.sum(changes, p).to(x)  # line 17

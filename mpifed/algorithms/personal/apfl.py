@@ -94,6 +94,7 @@ class APFL(Personal):
         Weights of the server's average: equal, as in Algorithm 1, or n_t / n.
     """
 
+    server_steps = True
     learns = "one model, and a mixture with its own for each client"
     sends = "its copy of the global model"
 

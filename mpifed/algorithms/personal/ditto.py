@@ -15,14 +15,14 @@ lambda = 0 it is ``local`` beside ``fedavg``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Predictor, StepScale
+from mpifed.algorithms.base import Predictor
 from mpifed.algorithms.global_model.fedavg import FedAvg, FedAvgState
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
@@ -53,7 +53,6 @@ class Ditto(FedAvg):
     """
 
     learns = "one model, and one model a client near it"
-    sends = "its model"
 
     def __init__(
         self,
@@ -62,10 +61,9 @@ class Ditto(FedAvg):
         *,
         ditto_lambda: Annotated[float, Ge(0)] = 1.0,
         personal_epochs: Annotated[int, Ge(1)] | None = None,
-        model_init: Literal["shared", "per_client"] = "shared",
-        gossip_step_scale: StepScale = "normalised",
+        **options: Any,
     ) -> None:
-        super().__init__(model, local, model_init=model_init, gossip_step_scale=gossip_step_scale)
+        super().__init__(model, local, **options)
         self.ditto_lambda, self.personal = ditto_lambda, local
         if personal_epochs is not None:
             where = "algorithm.personal_epochs"

@@ -83,6 +83,7 @@ class PFedMe(Personal):
         Weights of the server's average: equal, as in Algorithm 1, or n_t / n.
     """
 
+    server_steps = True
     learns = "one model, and one model a client near it"
     sends = "its copy of the shared model"
 

@@ -12,12 +12,13 @@ Fine-tuning begins at the shared model with zero momentum at every evaluation.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt
-from torch import Tensor
 
 from mpifed.algorithms.base import Predictor, StepScale
+from mpifed.algorithms.global_model.fedavg_ft import tuned, tuner_of
 from mpifed.algorithms.shared_body.fedper import Parts, PartsState
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
@@ -45,7 +46,6 @@ class FedBABU(Parts):
     """
 
     learns = "one body, fine-tuned with the head by each client"
-    sends = "its body"
 
     def __init__(
         self,
@@ -58,40 +58,24 @@ class FedBABU(Parts):
         tune_lr: Annotated[float, Gt(0)] | None = None,
         gossip_step_scale: StepScale = "normalised",
     ) -> None:
-        super().__init__(
-            model, local, head=head, head_init="shared", gossip_step_scale=gossip_step_scale
-        )
+        super().__init__(model, local, head=head, gossip_step_scale=gossip_step_scale)
+        self.trains = self.body
         self.tuned = {"full": None, "body": self.body, "head": self.head}[tune_part]
-        self.tuner = local.variant(
-            "fine-tuning",
-            "algorithm.tune_epochs",
-            epochs=tune_epochs,
-            steps=None,
-            lr=local.options.lr if tune_lr is None else tune_lr,
-            lr_schedule="constant",
-        )
+        self.tuner = tuner_of(local, tune_epochs, tune_lr)
 
     def round(
         self, state: PartsState, clients: Clients, channel: Channel, draws: Draws
     ) -> PartsState:
-        start, scale = self.start(state, clients, channel)
-        trained, optimizer = self.local(
-            start, state.optimizer, clients, draws, step_scale=scale, mask=self.body
-        )
-        body = channel.average(trained[..., self.body], clients.weights, before=state.body)
-        return PartsState(body, state.heads, optimizer)
-
-    def _fine_tuned(self, models: Tensor, clients: Clients, draws: Draws) -> Predictor:
-        fresh = self.tuner.init(len(clients), 1, models.dtype)
-        return Predictor(self.tuner(models, fresh, clients, draws, mask=self.tuned)[0])
+        return replace(super().round(state, clients, channel, draws), heads=state.heads)
 
     def deploy(self, state: PartsState, clients: Clients, draws: Draws) -> Predictor:
         """Each client's copy of the shared model, fine-tuned on its shard."""
         own = self.local.own(self.joined(state.body, state.heads), state.optimizer)
-        return self._fine_tuned(own, clients, draws)
+        return tuned(self.tuner, own, clients, draws, self.tuned)
 
     def adapt(
         self, state: PartsState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> Predictor:
         """Unseen clients fine-tune the shared model like all others."""
-        return self._fine_tuned(self.unseen_start(state, clients, exchange), clients, draws)
+        start = self.unseen_start(state, clients, exchange)
+        return tuned(self.tuner, start, clients, draws, self.tuned)

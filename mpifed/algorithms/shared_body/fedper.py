@@ -14,7 +14,7 @@ which numbers are the head.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -44,24 +44,29 @@ class Parts(Algorithm[Channel]):
 
     Parameters
     ----------
-    head : list of str or None
-        Layers or parameters that are the head. None is the model's last layer.
+    head : list of str, optional
+        Layers or parameters that stay with the client. None is the model's last layer; an empty
+        list is FedAvg.
     head_init : {'shared', 'per_client'}
         Whether all heads begin alike, or each with a draw of its own.
     gossip_step_scale : {'paper', 'normalised', 'none'}
-        As for FedAvg.
+        How the learning rate depends on a client's share of the samples under gossip, as for
+        FedAvg: n_t / n, the same with mean one, or 1.
     """
 
+    server_steps = True
+    sends = "its body"
     steps_locally = True
+    trains: Tensor | None = None  # a mask of the numbers that local steps move; None for all
 
     def __init__(
         self,
         model: Model,
         local: LocalSolver,
         *,
-        head: list[str] | None,
-        head_init: Literal["shared", "per_client"],
-        gossip_step_scale: StepScale,
+        head: list[str] | None = None,
+        head_init: Literal["shared", "per_client"] = "shared",
+        gossip_step_scale: StepScale = "normalised",
     ) -> None:
         self.model, self.local = model, local
         self.head = head_of(model, head)
@@ -93,6 +98,16 @@ class Parts(Algorithm[Channel]):
         models = self.joined(channel.broadcast(state.body), state.heads)
         return models, step_scale(clients, channel, self.gossip_step_scale)
 
+    def round(
+        self, state: PartsState, clients: Clients, channel: Channel, draws: Draws
+    ) -> PartsState:
+        start, scale = self.start(state, clients, channel)
+        trained, optimizer = self.local(
+            start, state.optimizer, clients, draws, step_scale=scale, mask=self.trains
+        )
+        body = channel.average(trained[..., self.body], clients.weights, before=state.body)
+        return PartsState(body, trained[..., self.head], optimizer)
+
     def unseen_start(self, state: PartsState, clients: Clients, exchange: Exchange) -> Tensor:
         """Return models that unseen clients begin with: the mean body, and their first heads."""
         heads = state.heads[torch.from_numpy(clients.rows)]
@@ -101,6 +116,12 @@ class Parts(Algorithm[Channel]):
     def deploy(self, state: PartsState, clients: Clients, draws: Draws) -> Predictor:
         """The body with each client's head."""
         return Predictor(self.local.own(self.joined(state.body, state.heads), state.optimizer))
+
+    @property
+    def shared_buffers(self) -> slice:
+        """Those of the body."""
+        size, n = self.payload(), self.model.n_buffers
+        return slice(size - int(self.body[len(self.body) - n :].sum()), size)
 
     def payload(self) -> int:
         return int(self.body.sum())
@@ -111,34 +132,26 @@ class FedPer(Parts):
 
     Parameters
     ----------
-    head : list of str, optional
-        Layers or parameters that stay with the client. None is the model's last layer; an empty
-        list is FedAvg.
     head_init : {'shared', 'per_client'}
         Whether all heads begin alike, or each with a draw of its own.
     unseen_epochs : int
         Epochs in which an unseen client fits its head, with the body fixed.
-    gossip_step_scale : {'paper', 'normalised', 'none'}
-        How the learning rate depends on a client's share of the samples under gossip, as for
-        FedAvg: n_t / n, the same with mean one, or 1.
+    **options
+        Those of ``Parts``.
     """
 
     learns = "one body, a head of each client"
-    sends = "its body"
 
     def __init__(
         self,
         model: Model,
         local: LocalSolver,
         *,
-        head: list[str] | None = None,
         head_init: Literal["shared", "per_client"] = "per_client",
         unseen_epochs: Annotated[int, Ge(1)] = 10,
-        gossip_step_scale: StepScale = "normalised",
+        **options: Any,
     ) -> None:
-        super().__init__(
-            model, local, head=head, head_init=head_init, gossip_step_scale=gossip_step_scale
-        )
+        super().__init__(model, local, head_init=head_init, **options)
         self.fitter = local.variant(
             "unseen head",
             "algorithm.unseen_epochs",
@@ -146,14 +159,6 @@ class FedPer(Parts):
             steps=None,
             lr_schedule="constant",
         )
-
-    def round(
-        self, state: PartsState, clients: Clients, channel: Channel, draws: Draws
-    ) -> PartsState:
-        start, scale = self.start(state, clients, channel)
-        trained, optimizer = self.local(start, state.optimizer, clients, draws, step_scale=scale)
-        body = channel.average(trained[..., self.body], clients.weights, before=state.body)
-        return PartsState(body, trained[..., self.head], optimizer)
 
     def adapt(
         self, state: PartsState, clients: Clients, exchange: Exchange, draws: Draws

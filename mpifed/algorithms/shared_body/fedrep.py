@@ -13,13 +13,12 @@ n_i / n, as everywhere. The steps of heads have minibatches and moments of their
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge
 
 from mpifed import state
-from mpifed.algorithms.base import StepScale
 from mpifed.algorithms.shared_body.fedper import FedPer, PartsState
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
@@ -39,18 +38,12 @@ class FedRep(FedPer):
 
     Parameters
     ----------
-    head : list of str, optional
-        Layers or parameters that stay with the client. None is the model's last layer; an empty
-        list is FedAvg.
     head_epochs : int
         Epochs of the head in a round; those of the body are ``local.epochs``.
     head_init : {'shared', 'per_client'}
         Whether all heads begin alike, or each with a draw of its own.
-    unseen_epochs : int
-        Epochs in which an unseen client fits its head, with the body fixed.
-    gossip_step_scale : {'paper', 'normalised', 'none'}
-        How the learning rate depends on a client's share of the samples under gossip, as for
-        FedAvg: n_t / n, the same with mean one, or 1.
+    **options
+        Those of ``FedPer``.
     """
 
     def __init__(
@@ -58,20 +51,11 @@ class FedRep(FedPer):
         model: Model,
         local: LocalSolver,
         *,
-        head: list[str] | None = None,
         head_epochs: Annotated[int, Ge(1)] = 10,
         head_init: Literal["shared", "per_client"] = "shared",
-        unseen_epochs: Annotated[int, Ge(1)] = 10,
-        gossip_step_scale: StepScale = "normalised",
+        **options: Any,
     ) -> None:
-        super().__init__(
-            model,
-            local,
-            head=head,
-            head_init=head_init,
-            unseen_epochs=unseen_epochs,
-            gossip_step_scale=gossip_step_scale,
-        )
+        super().__init__(model, local, head_init=head_init, **options)
         # Running statistics that stay with a client are those of the body's steps.
         self.head_solver = local.variant(
             "head", "algorithm.head_epochs", epochs=head_epochs, steps=None, buffers="average"

@@ -14,8 +14,21 @@ LAYERS = {
 }
 CASES = {
     "fedprox": {"algorithm": {"name": "fedprox", "mu": 0.5}, "participation": LATE},
+    "fedprox and yogi": {
+        "algorithm": "fedprox",
+        "server_optimizer": "yogi",
+        "participation": LATE,
+        "compression": {"name": "top_k", "k": 3},
+    },
+    "fedbn and adam": {
+        "algorithm": "fedbn",
+        **LAYERS,
+        "model": "network_modules:normalised_mlp",
+        "server_optimizer": {"name": "adam", "bias_correction": True},
+    },
     "scaffold": {
         "algorithm": {"name": "scaffold", "variate_option": "I", "server_lr": 0.8},
+        "server_optimizer": "nesterov",
         "participation": 0.5,
         "evaluation.unseen_fraction": 0.3,
     },

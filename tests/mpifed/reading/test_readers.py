@@ -25,7 +25,7 @@ from mpifed.io.yaml_files import parse_value, read_yaml
 from mpifed.report.runs import read_run
 from mpifed.results.configurations import check_stored, read_stored
 from mpifed.results.results import ROUND, read_clients, read_metrics, read_summary
-from mpifed.theory.runs import read_run as read_flix
+from mpifed.theory.__main__ import read_run as read_flix
 
 EXAMPLES = settings(
     deadline=None,
