@@ -10,42 +10,35 @@ Either way the result of a client is the same bit for bit whichever clients shar
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.federation.clients import Clients
-from mpifed.local.adjustments import Adjustment, Minibatch, Steps, sequences
-from mpifed.local.invariance import never_alone
-from mpifed.local.minibatches import Plan, Work, plan
-from mpifed.local.optimizers import Mask, Moments, Rule
-from mpifed.models.base import Model, RowGradients
-from mpifed.watchdog import heartbeat
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Shaped
-import dataclasses
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
-
 from mpifed.errors import note
-from mpifed.federation.clients import Draws
-from mpifed.local.adjustments import Coupling
-from mpifed.local.invariance import LANES
-from mpifed.local.minibatches import check_plan, draw_orders, work_of
-from mpifed.local.optimizers import RULES, OptimizerState, WithBuffers, without_buffers
+from mpifed.federation.clients import Clients, Draws
+from mpifed.local.adjustments import Adjustment, Coupling, Minibatch, Steps, sequences
+from mpifed.local.invariance import LANES, never_alone
+from mpifed.local.minibatches import Plan, Work, check_plan, draw_orders, plan, work_of
+from mpifed.local.optimizers import (
+    RULES,
+    Mask,
+    Moments,
+    OptimizerState,
+    Rule,
+    WithBuffers,
+    without_buffers,
+)
 from mpifed.local.options import LocalOptions
-from mpifed.models.base import Gradient
+from mpifed.models.base import Gradient, Model, RowGradients
 from mpifed.random import bits_at
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
-
+from mpifed.watchdog import heartbeat
 
 # Bytes of inputs in one step of a block; near the size of a core's cache is fastest.
 BLOCK_BYTES = 3 << 20
@@ -146,13 +139,8 @@ class Stacked:
         )
 
     def gradient(
-        self,
-        w: Float[Tensor, "rows size"],
-        x: Float[Tensor, "samples *inputs"],
-        y: Shaped[Tensor, "samples *targets"],
-        scale: Float[Tensor, " samples"],
-        compute: RowGradients | None = None,
-    ) -> Float[Tensor, "rows size"]:
+        self, w: Tensor, x: Tensor, y: Tensor, scale: Tensor, compute: RowGradients | None = None
+    ) -> Tensor:
         """Return the gradient of the rows ``w`` on one minibatch each, padded to ``width``."""
         shape = (len(w), self.width)
         inputs, targets = x.view(*shape, *x.shape[1:]), y.view(*shape, *y.shape[1:])
@@ -598,17 +586,17 @@ class LocalSolver:
 
     def __call__(
         self,
-        start: Float[Tensor, "clients components size"],
+        start: Tensor,
         optimizer: OptimizerState,
         clients: Clients,
         draws: Draws,
-        weights: Float[Tensor, "components samples"] | None = None,
-        step_scale: Float[np.ndarray, " clients"] | None = None,
+        weights: Tensor | None = None,
+        step_scale: np.ndarray | None = None,
         adjustments: Sequence[Adjustment] = (),
-        mask: Bool[Tensor, " size"] | None = None,
+        mask: Tensor | None = None,
         coupling: Coupling | None = None,
         steps: int | None = None,
-    ) -> tuple[Float[Tensor, "clients components size"], OptimizerState]:
+    ) -> tuple[Tensor, OptimizerState]:
         """Train every row of ``start`` on its client's shard."""
         options, kept = self.options, without_buffers(optimizer)
         work = self._work(clients, steps)
@@ -649,9 +637,9 @@ class LocalSolver:
         optimizer: OptimizerState,
         clients: Clients,
         draws: Draws,
-        step_scale: Float[np.ndarray, " clients"] | None = None,
+        step_scale: np.ndarray | None = None,
         steps: int | None = None,
-    ) -> Float[Tensor, " clients"]:
+    ) -> Tensor:
         """Return the sum of the learning rates of a client's steps in a round.
 
         With K steps at one rate it is K lr. A move of SGD without momentum divided by it is the

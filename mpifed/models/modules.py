@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,9 +20,6 @@ from mpifed.errors import InputError, note
 from mpifed.models.base import Gradient, Model, Stepping
 from mpifed.models.layout import Binding, Layout, Place, binding_of, layout_of
 from mpifed.models.losses import CROSS_ENTROPY, Loss
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Shaped
 
 # Samples in the batch that is tried.
 BATCH = 2
@@ -337,9 +334,7 @@ class ModuleModel(Model):
             yield compute
             self._binding.collect(parameters)
 
-    def shared_logits(
-        self, parameters: Float[Tensor, "models size"], x: Float[Tensor, "batch *inputs"]
-    ) -> Float[Tensor, "models batch *outputs"]:
+    def shared_logits(self, parameters: Tensor, x: Tensor) -> Tensor:
         self._binding.train(False)
         x, outputs = self.layout.formatted(x), []
         for row in parameters:
@@ -348,22 +343,14 @@ class ModuleModel(Model):
                 outputs.append(network(x.clone()))
         return torch.stack(outputs)
 
-    def logits(
-        self, parameters: Float[Tensor, "rows size"], x: Float[Tensor, "rows batch *inputs"]
-    ) -> Float[Tensor, "rows batch *outputs"]:
+    def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
         def one(row: Tensor, x: Tensor) -> Tensor:
             return torch.func.functional_call(self.network, self.layout.views(row), (x.clone(),))
 
         self._binding_for(parameters).train(True)
         return torch.func.vmap(one)(parameters, x)
 
-    def gradient(
-        self,
-        parameters: Float[Tensor, "rows size"],
-        x: Float[Tensor, "rows batch *inputs"],
-        y: Shaped[Tensor, "rows batch *targets"],
-        weights: Float[Tensor, "rows batch"],
-    ) -> Float[Tensor, "rows size"]:
+    def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         with torch.enable_grad():
             leaf = parameters.detach().requires_grad_()
             total = (self.loss.samples(self.logits(leaf, x), y) * weights).sum()
