@@ -19,13 +19,13 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.errors import InputError, RunError
+from mpifed.errors import InputError
 from mpifed.local.invariance import LANES
 
 LinAlgError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
@@ -55,17 +55,8 @@ class Surrogate(ABC):
         Whether it needs the facts before use; a run then keeps them in its state.
     """
 
-    if TYPE_CHECKING:  # read only: a field, an attribute or a property of the class
-
-        @property
-        def size(self) -> int: ...
-
-        @property
-        def n_parameters(self) -> int: ...
-
-    else:
-        size: int
-        n_parameters: int
+    size: int
+    n_parameters: int
 
     @abstractmethod
     def init(self, generator: np.random.Generator) -> np.ndarray:
@@ -182,12 +173,15 @@ class Surrogate(ABC):
 
 
 class MadeWithTarget:
-    """A function that makes surrogates which learn from labelled samples; see ``with_target``.
+    """Marks a function that makes surrogates as one that learns from labelled samples.
+
+    A sample is then z = (x, target), and the function gets the ``Description`` of such samples with
+    the data's own ``task`` and ``n_classes``. Without the mark z is x alone, whatever the labels.
 
     Parameters
     ----------
     make : callable
-        The function.
+        The function; ``with_target`` marks it as a decorator.
     """
 
     def __init__(self, make: Callable[..., Any]) -> None:
@@ -199,23 +193,7 @@ class MadeWithTarget:
         return self.make(*data, **options)
 
 
-def with_target(make: Callable[..., Any]) -> MadeWithTarget:
-    """Mark a function that makes surrogates as one that learns from labelled samples.
-
-    A sample is then z = (x, target), and the function gets the ``Description`` of such samples with
-    the data's own ``task`` and ``n_classes``. Without the mark z is x alone, whatever the labels.
-
-    Parameters
-    ----------
-    make : callable
-        The function.
-
-    Returns
-    -------
-    callable
-        The same function with the mark.
-    """
-    return MadeWithTarget(make)
+with_target = MadeWithTarget
 
 
 def client_means(
@@ -294,47 +272,10 @@ def padded(z: Tensor, multiple: int = LANES) -> Tensor:
 
 
 def as_surrogate(made: Any) -> Surrogate:
-    """Return what a user's function made, which must be a surrogate with positive sizes."""
-    said = f"algorithm.surrogate makes a {type(made).__name__}"
+    """Return what a user's function made, which must be a surrogate."""
     if not isinstance(made, Surrogate):
-        raise InputError(f"{said}, which is not derived from mpifed.surrogates.base.Surrogate")
-    for name, size in (("size", made.size), ("n_parameters", made.n_parameters)):
-        if not isinstance(size, int | np.integer) or size < 1:
-            raise InputError(
-                f"{said}, whose {name} is {size!r}; it must be a whole number, at least 1"
-            )
-    return made
-
-
-def check_returns(surrogate: Surrogate, z: Tensor, generator: np.random.Generator) -> None:
-    """Check the shapes that methods return for one client's samples z (samples, dim).
-
-    Failures of linear algebra on these samples are left to the run.
-    """
-    q, n, offsets = surrogate.size, surrogate.n_parameters, np.array([0, len(z)])
-
-    def tried(method: str, shape: tuple[int, ...], *given: Any) -> Tensor:
-        found = getattr(surrogate, method)(*given)
-        kind = np.ndarray if method == "init" else Tensor
-        if isinstance(found, kind):
-            made = torch.as_tensor(found)
-            if made.dtype == torch.float64 and tuple(made.shape) == shape:
-                return made
-        form = f"{getattr(found, 'dtype', '')} {tuple(getattr(found, 'shape', ()))}"
         raise InputError(
-            f"algorithm.surrogate: {type(surrogate).__name__}.{method} returns a "
-            f"{type(found).__name__} {form}; it must be a float64 {kind.__name__} of shape {shape}"
+            f"algorithm.surrogate makes a {type(made).__name__}, which is not derived from "
+            "mpifed.surrogates.base.Surrogate"
         )
-
-    try:
-        theta = tried("init", (n,), generator)
-        s = tried("surrogate_of", (q,), theta)
-        for given in (theta, theta[None]):
-            rows = tried("statistics", (1, q), z, given, offsets)
-        for given in (s, rows):
-            tried("minimiser", (*given.shape[:-1], n), given)
-            tried("project", tuple(given.shape), given)
-        tried("losses", (len(z),), z, theta)
-        float(surrogate.penalty(theta))
-    except (LinAlgError, RunError):
-        return
+    return made

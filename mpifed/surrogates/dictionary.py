@@ -265,12 +265,12 @@ class Dictionary(Surrogate):
     tolerance: float
 
     @property
-    def size(self) -> int:
+    def size(self) -> int:  # type: ignore[override]
         """The length of s, K (K + p)."""
         return self.n_atoms * (self.n_atoms + self.dimension)
 
     @property
-    def n_parameters(self) -> int:
+    def n_parameters(self) -> int:  # type: ignore[override]
         """The length of theta, p K."""
         return self.dimension * self.n_atoms
 

@@ -161,13 +161,13 @@ class GaussianMixture(Surrogate):
         return len(self.weights)
 
     @property
-    def size(self) -> int:
+    def size(self) -> int:  # type: ignore[override]
         """The length of s."""
         p = self.dimension
         return self.components * (p + 1 + self.learn_all * p * p)
 
     @property
-    def n_parameters(self) -> int:
+    def n_parameters(self) -> int:  # type: ignore[override]
         """The length of theta."""
         p = self.dimension
         return self.components * (p + self.learn_all * (p * p + 1))

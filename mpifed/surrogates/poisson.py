@@ -43,7 +43,7 @@ class Poisson(Surrogate):
     n_parameters: int = 1
 
     @property
-    def size(self) -> int:
+    def size(self) -> int:  # type: ignore[override]
         """The length of s: 1 where the mean is known, otherwise 2."""
         return 2 if self.mean is None else 1
 

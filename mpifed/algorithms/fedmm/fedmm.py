@@ -41,13 +41,7 @@ from mpifed.federation.clients import Clients, Draws, Federation
 from mpifed.local.minibatches import batches, chosen
 from mpifed.local.solver import LocalSolver
 from mpifed.models.base import NoModel
-from mpifed.surrogates.base import (
-    LinAlgError,
-    MadeWithTarget,
-    Surrogate,
-    as_surrogate,
-    check_returns,
-)
+from mpifed.surrogates.base import LinAlgError, MadeWithTarget, Surrogate, as_surrogate
 
 
 def largest_rate(rate: float, omega: float) -> list[str]:
@@ -102,10 +96,6 @@ def restore_facts(surrogate: Surrogate, known: Known | state.Nothing) -> Surroga
     return surrogate
 
 
-# Samples on which a surrogate is tried before the run begins.
-FEW = 8
-
-
 def sample_of(data: Description, with_target: bool) -> Description:
     """Return the description of the data as ``inputs_of`` gives them."""
     width = math.prod(data.input_shape)
@@ -132,12 +122,6 @@ def samples_of_round(clients: Clients, draws: Draws, batch: int | None, online: 
     if batch is None:
         return shards_of(clients)
     return chosen(clients.shards.train, batches(clients, draws, "samples", batch))
-
-
-def few_of(clients: Clients) -> Split:
-    """Return the first training samples, at most ``FEW``, of the first of ``clients``."""
-    first, count = clients.starts[0], min(FEW, int(clients.n_train[0]))
-    return chosen(clients.shards.train, [np.arange(first, first + count)])
 
 
 def inputs_of(split: Split, with_target: bool) -> Tensor:
@@ -390,9 +374,6 @@ class FedMM(Algorithm[Channel]):
             self.weights(clients),
             lambda i: inputs_of(clients.shards.train.of_client(clients.rows[i]), self.with_target),
         )
-        if len(clients):
-            few = inputs_of(few_of(clients), self.with_target)
-            check_returns(self.surrogate, few, draws.stream("trial"))
         if self.by_samples and exchange.shared_is_rows:
             validate_steps(clients.federation, self.gamma(1), self.step_option)
         theta = torch.from_numpy(self.surrogate.init(draws.stream("surrogate")))
