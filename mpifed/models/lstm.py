@@ -88,10 +88,8 @@ class StackedLstm(Network):
         hidden: int = 256,
         layers: int = 2,
         loss: Loss = CROSS_ENTROPY,
-        weights: str | None = None,
-        new_classifier: bool = False,
     ) -> None:
-        super().__init__(weights, new_classifier)
+        super().__init__()
         self.every_position, self.loss = every_position, loss
         self.embedding = torch.nn.Embedding(vocabulary, embedding)
         self.lstm = torch.nn.LSTM(embedding, hidden, layers, batch_first=True)
@@ -121,7 +119,7 @@ def lstm(
     weighting: Weighting = "none",
     weights: str | None = None,
     new_classifier: bool = False,
-) -> StackedLstm:
+) -> Network:
     """Stacked LSTM over characters; it predicts at every position (sequence) or after the last
     one.
 
@@ -158,8 +156,5 @@ def lstm(
         hidden,
         layers,
         weighted_loss(data, weighting),
-        weights,
-        new_classifier,
     )
-    made.reset_parameters()
-    return made
+    return made.drawn(weights, new_classifier)
