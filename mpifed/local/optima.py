@@ -8,9 +8,8 @@ import itertools
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import scipy.optimize
@@ -25,8 +24,22 @@ from mpifed.models.base import Model
 from mpifed.models.linear import Linear
 from mpifed.watchdog.stop_requests import raise_if_stop_requested
 
+Solver = Literal["gd", "lbfgs", "newton", "published_code"]
+Start = Literal["zeros", "shared", "independent"]
+
 # Seconds between two lines of the log, at least.
 EVERY = 10.0
+
+# First and last L of a line search (published code of FLIX).
+FIRST_SMOOTHNESS = 0.1
+MOST_SMOOTHNESS = 2.0**40
+
+# The published code's search: step size, share of a client's samples in a step, what counts as a
+# small loss, and steps without a smaller validation loss.
+STEP = 1e-2
+PART = 0.7
+SMALL_LOSS = 1e-4
+PATIENCE = 200
 
 log = logging.getLogger("mpifed")
 
@@ -40,125 +53,16 @@ class Search:
         self._where = f" of rank {ranks.numbers[ranks.rank]}" if ranks.size > 1 else ""
         self._reported = time.monotonic()
 
-    def at(self, iteration: int, left: int, norm: Callable[[], Any]) -> None:
+    def at(self, iteration: int, left: int) -> None:
         """Report an iteration; every iteration calls it."""
         raise_if_stop_requested()
         now = time.monotonic()
-        if now - self._reported < EVERY:
-            return
-        self._reported = now
-        log.info(
-            f"local optima: {iteration} iterations, {left} of {self._count} clients{self._where} "
-            f"not finished, largest gradient norm {float(norm()):.2e}"
-        )
-
-
-# Step size.
-STEP = 1e-2
-# Share of a client's samples in a step.
-PART = 0.7
-# A loss below it is small.
-SMALL_LOSS = 1e-4
-# Steps without a smaller validation loss.
-PATIENCE = 200
-
-
-def stochastic_optima(
-    model: Model,
-    clients: Clients,
-    regulariser: Regulariser,
-    start: Tensor,
-    draws: Draws,
-    tolerance: float,
-    most_steps: int,
-    search: Search,
-) -> Tensor:
-    """Minimise the f_i by SGD on parts of the samples; not collective."""
-    x, found, watch = start.clone(), start.clone(), Watch.begun(len(clients))
-    here = left = np.arange(len(clients))
-    some, objectives = clients, _objectives(model, clients, regulariser)
-    running = np.ones(len(here), bool)
-    for step in range(most_steps + 1):
-        # Rebuilt as clients finish, so that finished ones are not computed any longer.
-        if len(left) <= len(here) // 2:
-            some = Clients(clients.federation, clients.shards, clients.rows[left])
-            objectives = _objectives(model, some, regulariser)
-            here, running = left, np.ones(len(left), bool)
-        done = _judged(objectives, some, x, here, found, watch, tolerance)
-        running &= ~done
-        left = here[running]
-        if not len(left) or step == most_steps:
-            break
-        search.at(step, len(left), partial(_largest_norm, objectives[0], x, here, running))
-        sizes = np.ceil(PART * some.n_train).astype(np.int64)
-        rows = batches(some, draws, f"local step {step}", sizes)
-        gradients = sampled_gradients(model, some, regulariser, x[here], rows)
-        moved = x[here] - STEP * gradients
-        x[here] = torch.where(torch.from_numpy(running)[:, None].to(x.device), moved, x[here])
-    return found
-
-
-@dataclass(frozen=True)
-class Watch:
-    """Validation losses during the search; both arrays are updated in place."""
-
-    least: np.ndarray
-    since: np.ndarray
-
-    @classmethod
-    def begun(cls, count: int) -> Watch:
-        """Return the state before the first step of ``count`` clients."""
-        return cls(np.full(count, np.inf), np.zeros(count, np.int64))
-
-
-def _objectives(
-    model: Model, clients: Clients, regulariser: Regulariser
-) -> tuple[Objective, Objective]:
-    """f_i on the training samples, and the loss alone on the validation samples."""
-    validation = objective_of(model, clients, Regulariser(), clients.shards.val)
-    return objective_of(model, clients, regulariser), validation
-
-
-def _largest_norm(objective: Objective, x: Tensor, here: np.ndarray, running: np.ndarray) -> Tensor:
-    """The largest gradient norm of the clients that still run."""
-    return row_norms(objective.gradients(x[here]))[torch.from_numpy(running)].max()
-
-
-def _judged(
-    objectives: tuple[Objective, Objective],
-    clients: Clients,
-    x: Tensor,
-    here: np.ndarray,
-    found: Tensor,
-    watch: Watch,
-    tolerance: float,
-) -> np.ndarray:
-    """Which clients have finished, bool (len(here),); ``found`` gets their best points so far."""
-    training, validation = objectives
-    validates = clients.shards.val.counts[clients.rows] > 0
-    done = np.zeros(len(here), bool)
-    kept = ~validates
-    if validates.any():
-        losses = validation.losses(x[here]).cpu().numpy()
-        better = losses < watch.least[here]
-        watch.least[here] = np.where(better, losses, watch.least[here])
-        watch.since[here] = np.where(better, 0, watch.since[here] + 1)
-        done |= validates & (watch.since[here] >= PATIENCE)
-        kept |= better
-    if not validates.all():
-        norms = row_norms(training.gradients(x[here])).cpu().numpy()
-        small = (norms < tolerance) & (training.losses(x[here]).cpu().numpy() < SMALL_LOSS)
-        done |= ~validates & small
-    found[here[kept]] = x[here[kept]]
-    return done
-
-
-Solver = Literal["gd", "lbfgs", "newton", "published_code"]
-Start = Literal["zeros", "shared", "independent"]
-# First L of a line search (published code of FLIX).
-FIRST_SMOOTHNESS = 0.1
-# Last L of a line search.
-MOST_SMOOTHNESS = 2.0**40
+        if now - self._reported >= EVERY:
+            self._reported = now
+            log.info(
+                f"local optima: {iteration} iterations, {left} of {self._count} "
+                f"clients{self._where} not finished"
+            )
 
 
 def local_starts(
@@ -190,32 +94,79 @@ def local_optima(
     draws: Draws,
     solver: Solver,
     tolerance: float,
-    most_iterations: int,
+    most: int,
 ) -> tuple[Tensor, Tensor]:
-    """Minimise the f_i; not collective. The log reports progress now and then."""
+    """Return the minimisers of the f_i, and norms of gradients; not collective."""
     if not len(clients):
         return start.clone(), torch.zeros(0, dtype=torch.float64)
     search = Search(clients)
     if solver == "gd":
-        return _descend(model, clients, regulariser, start, tolerance, most_iterations, search)
-    whole = objective_of(model, clients, regulariser)
+        return _descend(model, clients, regulariser, start, tolerance, most, search)
     if solver == "published_code":
-        limits = tolerance, most_iterations
-        found = stochastic_optima(model, clients, regulariser, start, draws, *limits, search)
-        return found, row_norms(whole.gradients(found))
-    found = start.clone()
-    for i in range(len(clients)):
-        alone = Clients(clients.federation, clients.shards, clients.rows[i : i + 1])
-        objective = objective_of(model, alone, regulariser)
-        report = partial(search.at, left=len(clients) - i)
-        if solver == "lbfgs":
-            found[i] = _lbfgs(objective, start[i], tolerance, most_iterations, report)
-        else:
-            assert isinstance(model, Linear) and model.n_outputs == 1
-            found[i] = _newton(
-                model, alone, regulariser, objective, start[i], tolerance, most_iterations, report
-            )
-    return found, row_norms(whole.gradients(found))
+        found = stochastic_optima(
+            model, clients, regulariser, start, draws, tolerance, most, search
+        )
+    else:
+        found = start.clone()
+        for i in range(len(clients)):
+            alone = Clients(clients.federation, clients.shards, clients.rows[i : i + 1])
+            objective = objective_of(model, alone, regulariser)
+            at = partial(search.at, left=len(clients) - i)
+            if solver == "lbfgs":
+                found[i] = _lbfgs(objective, start[i], tolerance, most, at)
+            else:
+                assert isinstance(model, Linear) and model.n_outputs == 1
+                split, row = clients.shards.train, int(clients.rows[i])
+                curvature = partial(hessian, model, split, row, regulariser=regulariser)
+                found[i] = _newton(objective, curvature, start[i], tolerance, most, at)
+    return found, row_norms(objective_of(model, clients, regulariser).gradients(found))
+
+
+def stochastic_optima(
+    model: Model,
+    clients: Clients,
+    regulariser: Regulariser,
+    start: Tensor,
+    draws: Draws,
+    tolerance: float,
+    most: int,
+    search: Search,
+) -> Tensor:
+    """Minimise the f_i by SGD on parts of the samples, as the published code of FLIX does."""
+    x, found, some = start.clone(), start.clone(), None
+    least, since = np.full(len(clients), np.inf), np.zeros(len(clients), np.int64)
+    left = here = np.arange(len(clients))
+    for step in range(most + 1):
+        # Rebuilt as clients finish, so that finished ones are not computed any longer.
+        if some is None or len(left) <= len(here) // 2:
+            here, running = left, np.ones(len(left), bool)
+            some = Clients(clients.federation, clients.shards, clients.rows[here])
+            training = objective_of(model, some, regulariser)
+            validation = objective_of(model, some, Regulariser(), clients.shards.val)
+            validates = clients.shards.val.counts[some.rows] > 0
+        better = done = np.zeros(len(here), bool)
+        if validates.any():
+            losses = validation.losses(x[here]).cpu().numpy()
+            better = losses < least[here]
+            least[here] = np.where(better, losses, least[here])
+            since[here] = np.where(better, 0, since[here] + 1)
+            done = validates & (since[here] >= PATIENCE)
+        if not validates.all():
+            norms = row_norms(training.gradients(x[here])).cpu().numpy()
+            small = training.losses(x[here]).cpu().numpy() < SMALL_LOSS
+            done = done | (~validates & (norms < tolerance) & small)
+        kept = better | ~validates
+        found[here[kept]] = x[here[kept]]
+        running &= ~done
+        left = here[running]
+        if not len(left) or step == most:
+            break
+        search.at(step, len(left))
+        sizes = np.ceil(PART * some.n_train).astype(np.int64)
+        rows = batches(some, draws, f"local step {step}", sizes)
+        moved = x[here] - STEP * sampled_gradients(model, some, regulariser, x[here], rows)
+        x[here] = torch.where(torch.from_numpy(running)[:, None].to(x.device), moved, x[here])
+    return found
 
 
 def _descend(
@@ -224,15 +175,17 @@ def _descend(
     regulariser: Regulariser,
     start: Tensor,
     tolerance: float,
-    most_iterations: int,
+    most: int,
     search: Search,
 ) -> tuple[Tensor, Tensor]:
     """Gradient descent with step 1 / L_i, or a line search where L_i is unknown."""
     x, norms = start.clone(), torch.full((len(start),), torch.inf, dtype=torch.float64)
     known = isinstance(model, Linear)
-    guess = smoothness(model, clients, regulariser) if known else _first_guess(len(start))
+    guess = torch.full_like(norms, 2 * FIRST_SMOOTHNESS)
+    if known:
+        guess = smoothness(model, clients, regulariser)
     left, objective = np.arange(len(clients)), None
-    for iteration in range(most_iterations + 1):
+    for iteration in range(most + 1):
         # Rebuilt as clients finish, so that finished ones are not computed any longer.
         if objective is None or len(left) <= len(objective.clients) // 2:
             some = Clients(clients.federation, clients.shards, clients.rows[left])
@@ -243,9 +196,9 @@ def _descend(
         norms[here[running]] = reached[running]
         running &= reached >= tolerance
         left = here[running].numpy()
-        if not len(left) or iteration == most_iterations:
+        if not len(left) or iteration == most:
             break
-        search.at(iteration, len(left), norms[left].max)
+        search.at(iteration, len(left))
         if known:
             moved = x[here] - gradients / guess[here, None].to(x)
         else:
@@ -253,11 +206,6 @@ def _descend(
             guess[here] = tried.cpu()
         x[here] = torch.where(running[:, None].to(x.device), moved, x[here])
     return x, norms
-
-
-def _first_guess(count: int) -> Tensor:
-    """Where the line search of every client begins, float64 (count,): L before it is halved."""
-    return torch.full((count,), 2 * FIRST_SMOOTHNESS, dtype=torch.float64)
 
 
 def _searched(
@@ -277,7 +225,7 @@ def _searched(
 
 
 def _lbfgs(
-    objective: Objective, start: Tensor, tolerance: float, most: int, report: Callable[..., None]
+    objective: Objective, start: Tensor, tolerance: float, most: int, at: Callable[[int], None]
 ) -> Tensor:
     """L-BFGS of scipy for one client, from ``start`` (P,)."""
 
@@ -285,66 +233,53 @@ def _lbfgs(
         row = torch.from_numpy(w).to(start)[None]
         return float(objective.losses(row)[0]), objective.gradients(row)[0].double().cpu().numpy()
 
-    options = {"maxiter": most, "maxfun": 4 * most, "ftol": 0.0, "gtol": 0.0, "maxcor": 20}
-    # scipy stops by the largest entry; the tolerance is for the norm.
-    options["gtol"] = tolerance / np.sqrt(len(start))
     number = itertools.count(1)
-
-    def iterated(w: np.ndarray) -> None:
-        report(next(number), norm=lambda: np.linalg.norm(value(w)[1]))
-
     found = scipy.optimize.minimize(
         value,
         start.double().cpu().numpy(),
         jac=True,
         method="L-BFGS-B",
-        callback=iterated,
-        options=options,
+        callback=lambda w: at(next(number)),
+        # scipy stops by the largest entry; the tolerance is for the norm.
+        options={
+            "maxiter": most,
+            "maxfun": 4 * most,
+            "ftol": 0.0,
+            "gtol": tolerance / np.sqrt(len(start)),
+            "maxcor": 20,
+        },
     )
     return torch.from_numpy(found.x).to(start)
 
 
 def _newton(
-    model: Linear,
-    alone: Clients,
-    regulariser: Regulariser,
     objective: Objective,
+    curvature: Callable[[Tensor], Tensor],
     start: Tensor,
     tolerance: float,
     most: int,
-    report: Callable[..., None],
+    at: Callable[[int], None],
 ) -> Tensor:
-    """Newton's method, halving the step until f decreases."""
-    split, row = alone.shards.train, int(alone.rows[0])
+    """Newton's method for one client, halving the step until f does not increase."""
 
-    def at(x: Tensor) -> tuple[float, Tensor, float]:
-        found = objective.gradients(x[None].to(start))[0].double().cpu()
-        value = float(objective.losses(x[None].to(start))[0])
-        return value, found, float(found.norm())
+    def loss(x: Tensor) -> float:
+        return float(objective.losses(x[None].to(start))[0])
+
+    def slope(x: Tensor) -> Tensor:
+        return objective.gradients(x[None].to(start))[0].double().cpu()
 
     x = start.double().cpu()
-    value, gradient, norm = at(x)
+    value, gradient = loss(x), slope(x)
     for iteration in range(most):
-        if norm < tolerance:
+        if float(gradient.norm()) < tolerance:
             break
-        report(iteration, norm=partial(float, norm))
-        curvature = hessian(model, split, row, x, regulariser)
+        at(iteration)
         # Without strong convexity the Hessian may be singular; this is then the least-norm step.
-        step = torch.linalg.lstsq(curvature, gradient[:, None], driver="gelsd").solution[:, 0]
-        moved = _halved(objective, x, step, start, value)
-        there = at(moved)
-        if there[0] >= value and there[2] >= norm:
+        step = torch.linalg.lstsq(curvature(x), gradient[:, None], driver="gelsd").solution[:, 0]
+        points = (x - 2.0**-halving * step for halving in range(40))
+        moved = next((point for point in points if loss(point) <= value), x)
+        there = loss(moved), slope(moved)
+        if there[0] >= value and float(there[1].norm()) >= float(gradient.norm()):
             break
-        x, (value, gradient, norm) = moved, there
+        x, (value, gradient) = moved, there
     return x.to(start)
-
-
-def _halved(objective: Objective, x: Tensor, step: Tensor, like: Tensor, before: float) -> Tensor:
-    """x less the longest of ``step`` / 2^k that does not increase f; x where there is none."""
-    scale = 1.0
-    while scale > 2.0**-40:
-        moved = x - scale * step
-        if float(objective.losses(moved[None].to(like))[0]) <= before:
-            return moved
-        scale /= 2
-    return x

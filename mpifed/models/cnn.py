@@ -21,14 +21,8 @@ class ReddiCnn(Network):
     in appendix I.1.2.
     """
 
-    def __init__(
-        self,
-        images: Images,
-        n_outputs: int,
-        weights: str | None = None,
-        new_classifier: bool = False,
-    ) -> None:
-        super().__init__(weights, new_classifier)
+    def __init__(self, images: Images, n_outputs: int) -> None:
+        super().__init__()
         self.images = images
         height, width = (images.height - 4) // 2, (images.width - 4) // 2
         self.conv1 = torch.nn.Conv2d(images.channels, FILTERS[0], 3)
@@ -51,14 +45,8 @@ class PublishedCnn(Network):
     in the published code of Marfoq et al. 2021.
     """
 
-    def __init__(
-        self,
-        images: Images,
-        n_outputs: int,
-        weights: str | None = None,
-        new_classifier: bool = False,
-    ) -> None:
-        super().__init__(weights, new_classifier)
+    def __init__(self, images: Images, n_outputs: int) -> None:
+        super().__init__()
         self.images = images
         height, width = (((side - 4) // 2 - 4) // 2 for side in (images.height, images.width))
         self.conv1 = torch.nn.Conv2d(images.channels, FILTERS[0], 5)
@@ -95,9 +83,8 @@ def cnn(
     """
     made: Network
     if variant == "reddi":
-        made = ReddiCnn(images_of(data, "cnn", 6), data.n_outputs, weights, new_classifier)
+        made = ReddiCnn(images_of(data, "cnn", 6), data.n_outputs)
     else:
-        images = images_of(data, "cnn", 16, "model.variant=reddi takes 6 x 6")
-        made = PublishedCnn(images, data.n_outputs, weights, new_classifier)
-    made.reset_parameters()
-    return made
+        images = images_of(data, "cnn", 16)
+        made = PublishedCnn(images, data.n_outputs)
+    return made.drawn(weights, new_classifier)

@@ -4,10 +4,10 @@ Models with two linear heads on one body, and a loss for each (Chen and Chao 202
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,10 +18,6 @@ from mpifed.models.base import Gradient, Model
 from mpifed.models.linear import Linear
 from mpifed.models.mlp import Mlp
 from mpifed.models.modules import ModuleModel
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Shaped
-import math
 
 # Layers with running statistics: batch normalisation and its relatives.
 BATCH = (nn.modules.batchnorm._NormBase,)
@@ -58,27 +54,19 @@ def head_of(model: Model, names: list[str] | None, field: str = "algorithm.head"
     return head
 
 
-def check_representation(model: Model) -> None:
-    """Refuse a model of which the inputs of the last layer are not known."""
-    if not isinstance(model, (Linear, Mlp, ModuleModel)):
+def representation(model: Model, parameters: Tensor, x: Tensor) -> Tensor:
+    """Return the inputs of the last layer, of M copies on the same samples."""
+    if isinstance(model, Linear) or (isinstance(model, Mlp) and len(model.sizes) == 2):
+        return x.flatten(1).expand(len(parameters), -1, -1)
+    if isinstance(model, Mlp):
+        below = Mlp(model.sizes[:-1], model.activation)
+        hidden = below.shared_logits(parameters[:, : below.n_parameters], x)
+        return torch.relu(hidden) if model.activation == "relu" else torch.tanh(hidden)
+    if not isinstance(model, ModuleModel):
         raise InputError(
             f"the model is a {type(model).__name__}, of which the inputs of the last layer are not "
             "known; allowed: linear, mlp, or a torch module"
         )
-
-
-def representation(model: Model, parameters: Tensor, x: Tensor) -> Tensor:
-    """Return the inputs of the last layer, of M copies on the same samples."""
-    if isinstance(model, Linear):
-        return x.flatten(1).expand(len(parameters), -1, -1)
-    if isinstance(model, Mlp):
-        if len(model.sizes) == 2:
-            return x.flatten(1).expand(len(parameters), -1, -1)
-        below = Mlp(model.sizes[:-1], model.activation)
-        hidden = below.shared_logits(parameters[:, : below.n_parameters], x)
-        return torch.relu(hidden) if model.activation == "relu" else torch.tanh(hidden)
-    check_representation(model)
-    assert isinstance(model, ModuleModel)
     name, seen = last_layer(model), []
     layer = model.network if name == "*" else model.network.get_submodule(name)
     hook = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
@@ -123,13 +111,11 @@ class Derived(Model):
         return self._size + self.n_buffers
 
     @abstractmethod
-    def inner_rows(self, rows: Float[Tensor, "rows size"]) -> list[Tensor]:
+    def inner_rows(self, rows: Tensor) -> list[Tensor]:
         """Return rows of the inner model, (R, inner.n_parameters) each."""
 
     @abstractmethod
-    def pulled_back(
-        self, rows: Float[Tensor, "rows size"], gradients: Sequence[Tensor]
-    ) -> Float[Tensor, "rows trained"]:
+    def pulled_back(self, rows: Tensor, gradients: Sequence[Tensor]) -> Tensor:
         """Return the gradient in the numbers of a row, from those in each of ``inner_rows``."""
 
     def init(self, generator: np.random.Generator) -> np.ndarray:
@@ -142,13 +128,7 @@ class Derived(Model):
     def shared_logits(self, parameters: Tensor, x: Tensor) -> Tensor:
         return self.inner.shared_logits(self.inner_rows(parameters)[0], x)
 
-    def gradient(
-        self,
-        parameters: Float[Tensor, "rows size"],
-        x: Float[Tensor, "rows batch *inputs"],
-        y: Shaped[Tensor, "rows batch *targets"],
-        weights: Float[Tensor, "rows batch"],
-    ) -> Float[Tensor, "rows size"]:
+    def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         found = [self.inner.gradient(row, x, y, weights) for row in self.inner_rows(parameters)]
         pulled = self.pulled_back(parameters, found)
         return torch.cat([pulled, pulled.new_zeros(len(pulled), self.n_buffers)], 1)
@@ -191,7 +171,7 @@ class Between(Derived):
         kept = own[..., self.chosen]
         return torch.cat([weights, kept, other[..., self.chosen] - kept, other], -1)
 
-    def inner_rows(self, rows: Float[Tensor, "rows size"]) -> list[Tensor]:
+    def inner_rows(self, rows: Tensor) -> list[Tensor]:
         return [self.models_of(rows)]
 
     def models_of(self, rows: Tensor) -> Tensor:
@@ -201,9 +181,7 @@ class Between(Derived):
         found[..., self.chosen] = own + difference * weights
         return found
 
-    def pulled_back(
-        self, rows: Float[Tensor, "rows size"], gradients: Sequence[Tensor]
-    ) -> Float[Tensor, "rows trained"]:
+    def pulled_back(self, rows: Tensor, gradients: Sequence[Tensor]) -> Tensor:
         found = rows.new_zeros(len(rows), self.n_parameters - self.n_buffers)
         slopes = gradients[0][:, self.chosen[: gradients[0].shape[1]]]
         found[:, : self.count] = slopes * rows[:, 2 * self.count : 3 * self.count]

@@ -30,12 +30,7 @@ class Images:
         return x.movedim(3, 1) if self.axis == 2 else x
 
 
-def images_of(
-    data: Description,
-    model: str,
-    least: int = 1,
-    advice: str = "use mlp, or enlarge the images",
-) -> Images:
+def images_of(data: Description, model: str, least: int = 1) -> Images:
     """Find the channels of the samples."""
     shape = data.input_shape
     validate_no_sequences(data, model)
@@ -48,33 +43,40 @@ def images_of(
     axis = channel_axis(shape)
     channels = 1 if axis is None else shape[axis]
     height, width = (size for place, size in enumerate(shape) if place != axis)
-    found = Images(channels, height, width, axis)
-    if min(found.height, found.width) < least:
+    if min(height, width) < least:
         raise InputError(
             f"model '{model}' needs images of at least {least} x {least} pixels, but "
-            f"'{data.source}' has {found.height} x {found.width}; {advice}"
+            f"'{data.source}' has {height} x {width}"
         )
-    return found
+    return Images(channels, height, width, axis)
 
 
 class Network(torch.nn.Module):
     """Base class of the networks here."""
 
     last_layer = "output"
+    # Whether kernels have the variance 2 / fan out of He et al. 2015 ("Delving deep into
+    # rectifiers"), eq. 14, and not torch's.
+    by_fan_out = False
+    weights: str | None = None
+    new_classifier = False
 
-    def __init__(self, weights: str | None = None, new_classifier: bool = False) -> None:
-        super().__init__()
+    def drawn(self, weights: str | None, new_classifier: bool) -> Network:
+        """Return the network itself, its parameters drawn, or loaded from the file ``weights``."""
         if new_classifier and weights is None:
             raise InputError(
                 "model.new_classifier is true, but there are no model.weights; allowed here: false"
             )
         self.weights, self.new_classifier = weights, new_classifier
+        self.reset_parameters()
+        return self
 
     def draw(self) -> None:
         """Draw all parameters from torch's global generator."""
         for part in self.modules():
-            reset = getattr(part, "reset_parameters", None)
-            if part is not self and callable(reset):
+            if self.by_fan_out and isinstance(part, torch.nn.Conv2d):
+                torch.nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
+            elif part is not self and callable(reset := getattr(part, "reset_parameters", None)):
                 reset()
 
     def reset_parameters(self) -> None:
@@ -82,14 +84,3 @@ class Network(torch.nn.Module):
         self.draw()
         if self.weights is not None:
             load_weights(self, self.weights, self.last_layer, self.new_classifier)
-
-
-def draw_by_fan_out(network: torch.nn.Module) -> None:
-    """Draw kernels of convolutions from N(0, 2 / fan out), all else by its own rule. This is the
-    variance of He et al. 2015 ("Delving deep into rectifiers"), eq. 14.
-    """
-    for part in network.modules():
-        if isinstance(part, torch.nn.Conv2d):
-            torch.nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
-        elif part is not network and callable(reset := getattr(part, "reset_parameters", None)):
-            reset()

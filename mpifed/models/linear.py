@@ -5,20 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from mpifed.data.base import Description
-from mpifed.models.base import Model, RowGradients
+from mpifed.models.base import Model
 from mpifed.models.layout import Place, filled, places_of
 from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for, validate_no_sequences
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Shaped
-
 
 # Outputs of all copies, but for a single one, up to which x Wᵀ is faster than W xᵀ.
 FEW_ROWS = 6
@@ -32,6 +27,7 @@ class Linear(Model):
     n_outputs: int
     bias: bool = True
     loss: Loss = CROSS_ENTROPY
+    single_rows = True
 
     @property
     def n_parameters(self) -> int:
@@ -47,39 +43,26 @@ class Linear(Model):
         bias = [("bias", (self.n_outputs,))] if self.bias else []
         return places_of([("weight", (self.n_outputs, self.n_inputs)), *bias])
 
-    def _split(
-        self, parameters: Float[Tensor, "rows size"]
-    ) -> tuple[Float[Tensor, "rows outputs inputs"], Float[Tensor, "rows biases 1"]]:
+    def _split(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
         """W (R, outputs, inputs) and b (R, outputs, 1); b is (R, 0, 1) without bias."""
         size = self.n_outputs * self.n_inputs
         weight = parameters[:, :size].view(-1, self.n_outputs, self.n_inputs)
         return weight, parameters[:, size:].unsqueeze(-1)
 
-    def _outputs(
-        self, parameters: Float[Tensor, "rows size"], x: Float[Tensor, "rows batch inputs"]
-    ) -> Float[Tensor, "rows outputs batch"]:
+    def _outputs(self, parameters: Tensor, x: Tensor) -> Tensor:
         """W x + b as (R, outputs, B), for flat inputs (R, B, inputs)."""
         # W xᵀ rather than x Wᵀ: with one output the kernel of the latter is half as fast.
         weight, bias = self._split(parameters)
         z = torch.bmm(weight, x.transpose(1, 2))
         return z.add_(bias) if self.bias else z
 
-    def logits(
-        self, parameters: Float[Tensor, "rows size"], x: Float[Tensor, "rows batch *inputs"]
-    ) -> Float[Tensor, "rows batch outputs"]:
+    def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
         return self._outputs(parameters, x.flatten(2)).transpose(1, 2)
 
-    def shared_logits(
-        self, parameters: Float[Tensor, "models size"], x: Float[Tensor, "batch *inputs"]
-    ) -> Float[Tensor, "models batch outputs"]:
+    def shared_logits(self, parameters: Tensor, x: Tensor) -> Tensor:
         return self.logits_of_parts(parameters, x, [len(x)])
 
-    def logits_of_parts(
-        self,
-        parameters: Float[Tensor, "models size"],
-        x: Float[Tensor, "samples *inputs"],
-        sizes: Sequence[int],
-    ) -> Float[Tensor, "models samples outputs"]:
+    def logits_of_parts(self, parameters: Tensor, x: Tensor, sizes: Sequence[int]) -> Tensor:
         weight, bias = self._split(parameters)
         rows, flat, parts = weight.flatten(0, 1), x.flatten(1), list(sizes)
         if 1 < len(rows) <= FEW_ROWS:
@@ -91,28 +74,13 @@ class Linear(Model):
             z += bias
         return z.transpose(1, 2)
 
-    def gradient(
-        self,
-        parameters: Float[Tensor, "rows size"],
-        x: Float[Tensor, "rows batch *inputs"],
-        y: Shaped[Tensor, "rows batch *targets"],
-        weights: Float[Tensor, "rows batch"],
-    ) -> Float[Tensor, "rows size"]:
+    def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         x = x.flatten(2)
         slopes = self._slopes(parameters, x, y, weights)
         parts = [torch.bmm(slopes, x).flatten(1)]
         if self.bias:
             parts.append(slopes.sum(-1))
         return torch.cat(parts, 1)
-
-    def gradient_within(self, mask: Tensor) -> RowGradients:
-        size = self.n_outputs * self.n_inputs
-
-        def of_biases(parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-            slopes = self._slopes(parameters, x.flatten(2), y, weights)
-            return torch.nn.functional.pad(slopes.sum(-1), (size, 0))
-
-        return self.gradient if not self.bias or bool(mask[:size].any()) else of_biases
 
     def _slopes(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         """Weighted derivatives of the losses by the outputs, (R, outputs, B)."""

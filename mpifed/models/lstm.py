@@ -88,10 +88,8 @@ class StackedLstm(Network):
         hidden: int = 256,
         layers: int = 2,
         loss: Loss = CROSS_ENTROPY,
-        weights: str | None = None,
-        new_classifier: bool = False,
     ) -> None:
-        super().__init__(weights, new_classifier)
+        super().__init__()
         self.every_position, self.loss = every_position, loss
         self.embedding = torch.nn.Embedding(vocabulary, embedding)
         self.lstm = torch.nn.LSTM(embedding, hidden, layers, batch_first=True)
@@ -99,15 +97,7 @@ class StackedLstm(Network):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs for codes of characters, whole numbers of any type."""
-        codes = x.long()
-        size = self.embedding.num_embeddings
-        if bool(((codes < 0) | (codes >= size) | (codes != x)).any()):
-            raise InputError(
-                f"model 'lstm' takes codes of characters, whole numbers from 0 to {size - 1}, but "
-                f"a sample holds values from {x.min():g} to {x.max():g}; use data of characters, "
-                "or a larger model.vocabulary"
-            )
-        states, _ = self.lstm(self.embedding(codes))
+        states, _ = self.lstm(self.embedding(x.long()))
         return self.output(states if self.every_position else states[:, -1])
 
 
@@ -121,7 +111,7 @@ def lstm(
     weighting: Weighting = "none",
     weights: str | None = None,
     new_classifier: bool = False,
-) -> StackedLstm:
+) -> Network:
     """Stacked LSTM over characters; it predicts at every position (sequence) or after the last
     one.
 
@@ -158,8 +148,5 @@ def lstm(
         hidden,
         layers,
         weighted_loss(data, weighting),
-        weights,
-        new_classifier,
     )
-    made.reset_parameters()
-    return made
+    return made.drawn(weights, new_classifier)

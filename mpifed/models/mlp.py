@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -14,16 +14,9 @@ from annotated_types import Ge
 from torch import Tensor, nn
 
 from mpifed.data.base import Description
-from mpifed.errors import InputError
 from mpifed.models.base import Model, RowGradients
 from mpifed.models.layout import Place, filled, places_of
 from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for, validate_no_sequences
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Shaped
-
-# Largest number of hidden layers: deeper networks without skip connections do not train.
-MOST_LAYERS = 1000
 
 
 @dataclass(frozen=True)
@@ -52,6 +45,11 @@ class Mlp(Model):
             [generator.uniform(-1, 1, (a + 1) * b) / math.sqrt(a) for a, b in layers]
         )
 
+    @property
+    def single_rows(self) -> bool:  # type: ignore[override]
+        """Not with layers of one number, whose products alone have another kernel."""
+        return min(self.sizes[1:]) > 1
+
     def places(self) -> tuple[Place, ...]:
         """Return the places of ``layers.K.weight`` and ``layers.K.bias``, K from 0."""
         tensors: list[tuple[str, tuple[int, ...]]] = []
@@ -59,9 +57,7 @@ class Mlp(Model):
             tensors += [(f"layers.{layer}.weight", (b, a)), (f"layers.{layer}.bias", (b,))]
         return places_of(tensors)
 
-    def _layers(
-        self, parameters: Float[Tensor, "rows size"]
-    ) -> Iterator[tuple[Float[Tensor, "rows outputs inputs"], Float[Tensor, "rows outputs"]]]:
+    def _layers(self, parameters: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """W (R, outputs, inputs) and b (R, outputs) of each layer, as views."""
         start = 0
         for a, b in zip(self.sizes, self.sizes[1:], strict=False):
@@ -69,9 +65,7 @@ class Mlp(Model):
             yield parameters[:, start:end].unflatten(1, (b, a)), parameters[:, end : end + b]
             start = end + b
 
-    def _activations(
-        self, parameters: Float[Tensor, "rows size"], x: Float[Tensor, "rows batch inputs"]
-    ) -> list[Tensor]:
+    def _activations(self, parameters: Tensor, x: Tensor) -> list[Tensor]:
         """The inputs of every layer, then the outputs: (R, B, width) each."""
         found = [x]
         for layer, (weight, bias) in enumerate(self._layers(parameters)):
@@ -85,22 +79,13 @@ class Mlp(Model):
         """``h`` behind the function between layers, in place."""
         return torch.relu_(h) if self.activation == "relu" else torch.tanh_(h)
 
-    def logits(
-        self, parameters: Float[Tensor, "rows size"], x: Float[Tensor, "rows batch *inputs"]
-    ) -> Float[Tensor, "rows batch outputs"]:
+    def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
         return self._activations(parameters, x.flatten(2))[-1]
 
-    def shared_logits(
-        self, parameters: Float[Tensor, "models size"], x: Float[Tensor, "batch *inputs"]
-    ) -> Float[Tensor, "models batch outputs"]:
+    def shared_logits(self, parameters: Tensor, x: Tensor) -> Tensor:
         return self.logits_of_parts(parameters, x, [len(x)])
 
-    def logits_of_parts(
-        self,
-        parameters: Float[Tensor, "models size"],
-        x: Float[Tensor, "samples *inputs"],
-        sizes: Sequence[int],
-    ) -> Float[Tensor, "models samples outputs"]:
+    def logits_of_parts(self, parameters: Tensor, x: Tensor, sizes: Sequence[int]) -> Tensor:
         (weight, bias), *layers = self._layers(parameters)
         # The first layers of all models side by side: one product reads each sample once.
         together, shifts = weight.flatten(0, 1).T, bias.flatten()
@@ -114,13 +99,8 @@ class Mlp(Model):
         return found[0] if len(found) == 1 else torch.cat(found, 1)
 
     def gradient(
-        self,
-        parameters: Float[Tensor, "rows size"],
-        x: Float[Tensor, "rows batch *inputs"],
-        y: Shaped[Tensor, "rows batch *targets"],
-        weights: Float[Tensor, "rows batch"],
-        lowest: int = 0,
-    ) -> Float[Tensor, "rows size"]:
+        self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor, lowest: int = 0
+    ) -> Tensor:
         """Return the gradient; see ``Model.gradient``."""
         *inputs, outputs = self._activations(parameters, x.flatten(2))
         found = torch.zeros_like(parameters) if lowest else torch.empty_like(parameters)
@@ -179,7 +159,5 @@ def mlp(
     """
     validate_no_sequences(data, "mlp")
     widths = [64] if hidden is None else hidden
-    if len(widths) > MOST_LAYERS:
-        raise InputError(f"model.hidden has {len(widths)} layers, above {MOST_LAYERS}")
     sizes = (math.prod(data.input_shape), *widths, data.n_outputs)
     return Mlp(sizes, activation, loss_for(data.task, loss), initial)

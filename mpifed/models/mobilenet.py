@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import BatchNorm2d, Conv2d, Linear, ReLU6, Sequential
 
 from mpifed.data.base import Description
-from mpifed.models.images import Images, Network, draw_by_fan_out, images_of
+from mpifed.models.images import Images, Network, images_of
 
 # Expansion, channels, blocks and first stride of each stage (Sandler et al. 2018, table 2).
 STAGES = (
@@ -70,6 +70,8 @@ class InvertedResidual(torch.nn.Module):
 class MobileNetV2(Network):
     """MobileNet-v2."""
 
+    by_fan_out = True
+
     def __init__(
         self,
         images: Images,
@@ -77,10 +79,8 @@ class MobileNetV2(Network):
         width: float = 1.0,
         cifar_stem: bool = False,
         extra_linear: bool = False,
-        weights: str | None = None,
-        new_classifier: bool = False,
     ) -> None:
-        super().__init__(weights, new_classifier)
+        super().__init__()
         self.images = images
         channels = whole_channels(FIRST * width)
         layers: list[torch.nn.Module] = [
@@ -101,7 +101,7 @@ class MobileNetV2(Network):
 
     def draw(self) -> None:
         """Draw kernels by their fan out, linear layers from N(0, 0.01^2) with biases 0."""
-        draw_by_fan_out(self)
+        super().draw()
         for layer in self.classifier:
             if isinstance(layer, Linear):
                 torch.nn.init.normal_(layer.weight, 0, 0.01)
@@ -139,8 +139,5 @@ def mobilenet_v2(
         Draw the last layer although weights are given.
     """
     images = images_of(data, "mobilenet_v2")
-    made = MobileNetV2(
-        images, data.n_outputs, width, cifar_stem, extra_linear, weights, new_classifier
-    )
-    made.reset_parameters()
-    return made
+    made = MobileNetV2(images, data.n_outputs, width, cifar_stem, extra_linear)
+    return made.drawn(weights, new_classifier)

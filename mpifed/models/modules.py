@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.parameter import is_lazy
+from torch.nn.utils.stateless import _reparametrize_module
 
 from mpifed.errors import InputError, note
 from mpifed.models.base import Gradient, Model, Stepping
-from mpifed.models.layout import Binding, Layout, Place, binding_of, layout_of
+from mpifed.models.layout import Layout, Place, layout_of
 from mpifed.models.losses import CROSS_ENTROPY, Loss
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Shaped
 
 # Samples in the batch that is tried.
 BATCH = 2
@@ -38,7 +35,18 @@ def find_changes(
     module.train()
     x = torch.ones(BATCH, *input_shape, dtype=dtype)
     before = {name: tensor.clone() for name, tensor in module.named_buffers()}
-    outputs, random = _seeded_outputs(module, x)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        state = torch.get_rng_state()
+        outputs = outputs_of(module, x)
+        random = not torch.equal(state, torch.get_rng_state())
+        after = dict(module.named_buffers())
+        changing = {name for name in before if not torch.equal(after[name], before[name])}
+        torch.manual_seed(0)
+        x[1:] = 0
+        _restore(module, before)
+        others = outputs_of(module, x)
+        _restore(module, before)
     if tuple(outputs.shape) != (BATCH, *output_shape) or not outputs.is_floating_point():
         raise InputError(
             f"model: the module gives outputs of shape {tuple(outputs.shape)} and type "
@@ -46,57 +54,23 @@ def find_changes(
             f"{(BATCH, *output_shape)}: one output for two labels, else one for each label, tag "
             "or target"
         )
-    trained = [p for p in module.parameters() if p.requires_grad]
-    if not trained:
+    if not any(p.requires_grad for p in module.parameters()):
         raise InputError(
             "model: the module has no parameters that are trained (requires_grad); layers in lists "
             "need nn.ModuleList"
         )
-    torch.autograd.grad(outputs.sum(), trained, allow_unused=True)
-    after = dict(module.named_buffers())
-    changing = {name for name in before if not torch.equal(after[name], before[name])}
-    changing |= _statistics(module)
-    mixes = _mixes_samples(module, x, outputs.detach(), before)
-    _restore(module, before)
+    norms = [(name, part) for name, part in module.named_modules() if isinstance(part, _NormBase)]
+    for name, part in norms:
+        changing.update(f"{name}.{own}".lstrip(".") for own, _ in part.named_buffers(recurse=False))
+    # Another kernel may round differently; what is drawn or remembered differs by more.
+    alone = torch.allclose(others[0], outputs[0], rtol=1e-3, atol=1e-5, equal_nan=True)
+    mixes = not alone or any(isinstance(part, _BatchNorm) for _, part in norms)
     return frozenset(changing), not (random or changing or mixes)
 
 
 def _restore(module: nn.Module, before: dict[str, Tensor]) -> None:
-    with torch.no_grad():
-        for name, buffer in module.named_buffers():
-            buffer.copy_(before[name])
-
-
-def _seeded_outputs(module: nn.Module, x: Tensor) -> tuple[Tensor, bool]:
-    """Return the outputs of a batch, and whether torch's global generator was drawn from."""
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():
-        torch.manual_seed(0)
-        state = torch.get_rng_state()
-        return outputs_of(module, x), not torch.equal(state, torch.get_rng_state())
-
-
-def _mixes_samples(
-    module: nn.Module, x: Tensor, outputs: Tensor, before: dict[str, Tensor]
-) -> bool:
-    """Return whether a sample's outputs depend on the other samples of its batch."""
-    if any(isinstance(part, _BatchNorm) for part in module.modules()):
-        return True
-    other = x.clone()
-    other[1:] = 0
-    _restore(module, before)
-    again = _seeded_outputs(module, other)[0].detach()
-    # Another kernel may round differently; what is drawn or remembered differs by more.
-    return not torch.allclose(again[0], outputs[0], rtol=1e-3, atol=1e-5, equal_nan=True)
-
-
-def _statistics(module: nn.Module) -> set[str]:
-    """Return the names of all running statistics of normalisation layers."""
-    return {
-        f"{prefix}.{name}" if prefix else name
-        for prefix, part in module.named_modules()
-        if isinstance(part, _NormBase)
-        for name, _ in part.named_buffers(recurse=False)
-    }
+    for name, buffer in module.named_buffers():
+        buffer.copy_(before[name])
 
 
 def outputs_of(module: nn.Module, x: Tensor) -> Tensor:
@@ -175,27 +149,15 @@ class Builder:
             fresh = seeded(lambda: complete(self.build(), self.input_shape), seed)
         return fresh.to(self.dtype)
 
-    @cached_property
-    def _unused(self) -> nn.Module:
-        return self.drawn(self.seed)
 
-    def copy(self) -> nn.Module:
-        """Return a copy of the module of ``seed``, which has never computed anything."""
-        kept = (t for part in self._unused.modules() for t in vars(part).values())
-        products = (t for t in kept if isinstance(t, Tensor) and not t.is_leaf)
-        return copy.deepcopy(self._unused, {id(t): t.detach().clone() for t in products})
-
-
-def validate_unshared(fresh: nn.Module, first: nn.Module, layout: Layout) -> None:
-    """Check that two modules of one function have the same shapes and share no parameters."""
+def validate_unshared(fresh: nn.Module, first: nn.Module) -> None:
+    """Check that two modules of one function share no parameters."""
     known = {id(parameter) for parameter in first.parameters() if parameter.requires_grad}
     if any(id(parameter) in known for parameter in fresh.parameters()):
         raise InputError(
             "model: two modules that the function returned share a layer or parameter; every model "
             "of a run is drawn anew, so make all of it within the function"
         )
-    if layout_of(fresh, {place.name for place in layout.buffers}) != layout:
-        raise InputError("model: the function builds modules of different shapes")
 
 
 # Parameters up to which dense networks are stacked; see ``scripts/bench ways_of_stepping``.
@@ -283,96 +245,87 @@ class ModuleModel(Model):
     def init(self, generator: np.random.Generator) -> np.ndarray:
         """Build the module anew, with torch's global generator seeded from ``generator``."""
         fresh = self.builder.drawn(int(generator.integers(2**63)))
-        validate_unshared(fresh, self.network, self.layout)
+        validate_unshared(fresh, self.network)
         return self.layout.row(fresh)
 
     def places(self) -> tuple[Place, ...]:
         """Return the places of parameters and running statistics, named as in the state dict."""
         return self.layout.places
 
-    @cached_property
-    def _binding(self) -> Binding:
-        return binding_of(self.layout, self.network)
-
-    def _binding_for(self, row: Tensor) -> Binding:
-        """The binding, after the network was given the type and device of ``row``."""
-        found = self.__dict__["_binding"] = self._binding.converted(row)
-        return found
-
-    @contextmanager
-    def _bound(self, row: Tensor, gradient: Tensor | None = None) -> Iterator[nn.Module]:
-        """The network with its parameters and buffers in ``row``."""
-        self._binding_for(row).bind(row, gradient)
-        try:
-            yield self.network
-        finally:
-            self._binding.release()
+    def _network_for(self, row: Tensor, training: bool) -> nn.Module:
+        """The network in a mode, what is not in rows with the type and device of ``row``."""
+        if any(p.dtype != row.dtype or p.device != row.device for p in self.network.parameters()):
+            self.network.to(row.device, row.dtype)
+        return self.network.train(training)
 
     @contextmanager
     def training(
         self, parameters: Tensor, gradient: Tensor, mask: Tensor | None = None
     ) -> Iterator[Gradient]:
         kind, cast = parameters.device.type, self.autocast
+        network = self._network_for(parameters, training=True)
         gradient.zero_()
-        with self._bound(parameters, gradient) as network:
-            self._binding.train(True)
-            leaves, written = self._binding.trained_by(mask, gradient)
+        # Views share a count of changes, by which a second layer's statistics would seem to spoil
+        # the first one's gradient; ``data`` does not.
+        tensors = {name: view.data for name, view in self.layout.views(parameters).items()}
+        leaves, written = [], []
+        for place in self.layout.parameters:
+            # All require gradients, also those without, since some layers choose kernels by it.
+            leaf = tensors[place.name].requires_grad_()
+            leaf.grad = place.view(gradient)
+            if mask is None or mask[place.begin : place.end].any():
+                leaves.append(leaf)
+                written.append(leaf.grad)
 
-            def compute(x: Tensor, y: Tensor, weights: Tensor) -> None:
-                for part in written:
-                    part.zero_()
-                single = len(x) == 1 and self.n_buffers > 0
-                with torch.enable_grad():
-                    with (
-                        torch.autocast(kind, cast) if cast else nullcontext(),
-                        running_statistics(network) if single else nullcontext(),
-                    ):
-                        outputs = network(self.layout.formatted(x))
-                    samples = self.loss.samples(outputs.to(parameters.dtype), y)
-                    total = (samples * weights).sum()
-                if written:
-                    # ``requires_grad`` stays as it is, since some layers choose kernels by it.
-                    total.backward(inputs=leaves)
+        def compute(x: Tensor, y: Tensor, weights: Tensor) -> None:
+            for part in written:
+                part.zero_()
+            single = len(x) == 1 and self.n_buffers > 0
+            with torch.enable_grad():
+                with (
+                    torch.autocast(kind, cast) if cast else nullcontext(),
+                    running_statistics(network) if single else nullcontext(),
+                ):
+                    outputs = network(self.layout.formatted(x))
+                samples = self.loss.samples(outputs.to(parameters.dtype), y)
+                total = (samples * weights).sum()
+            if leaves:
+                total.backward(inputs=leaves)
 
+        # Once for all steps, which ``torch.func.functional_call`` would do at every one.
+        with _reparametrize_module(network, tensors, tie_weights=True):
             yield compute
-            self._binding.collect(parameters)
+        for place in self.layout.buffers:
+            # A module may put other tensors in place of its buffers.
+            place.view(parameters).copy_(tensors[place.name].detach())
 
-    def shared_logits(
-        self, parameters: Float[Tensor, "models size"], x: Float[Tensor, "batch *inputs"]
-    ) -> Float[Tensor, "models batch *outputs"]:
-        self._binding.train(False)
-        x, outputs = self.layout.formatted(x), []
+    def shared_logits(self, parameters: Tensor, x: Tensor) -> Tensor:
+        network, outputs = self._network_for(parameters, training=False), []
+        x = self.layout.formatted(x)
         for row in parameters:
-            with torch.no_grad(), self._bound(row) as network:
-                # A copy, since a layer may change its inputs in place, and these are the data.
-                outputs.append(network(x.clone()))
+            # Copies of what a layer may change in place: inputs, which are the data, and buffers.
+            views = self.layout.views(row)
+            views |= {p.name: p.view(row).clone() for p in self.layout.buffers}
+            with torch.no_grad():
+                outputs.append(torch.func.functional_call(network, views, (x.clone(),)))
         return torch.stack(outputs)
 
-    def logits(
-        self, parameters: Float[Tensor, "rows size"], x: Float[Tensor, "rows batch *inputs"]
-    ) -> Float[Tensor, "rows batch *outputs"]:
+    def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
         def one(row: Tensor, x: Tensor) -> Tensor:
-            return torch.func.functional_call(self.network, self.layout.views(row), (x.clone(),))
+            return torch.func.functional_call(network, self.layout.views(row), (x.clone(),))
 
-        self._binding_for(parameters).train(True)
+        network = self._network_for(parameters, training=True)
         return torch.func.vmap(one)(parameters, x)
 
-    def gradient(
-        self,
-        parameters: Float[Tensor, "rows size"],
-        x: Float[Tensor, "rows batch *inputs"],
-        y: Shaped[Tensor, "rows batch *targets"],
-        weights: Float[Tensor, "rows batch"],
-    ) -> Float[Tensor, "rows size"]:
+    def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         with torch.enable_grad():
             leaf = parameters.detach().requires_grad_()
             total = (self.loss.samples(self.logits(leaf, x), y) * weights).sum()
             return torch.autograd.grad(total, leaf)[0]
 
     def module(self, parameters: Tensor) -> nn.Module:
-        found = self.builder.copy().to(parameters.device, parameters.dtype)
-        binding_of(self.layout, found).fill(parameters.detach())
-        return found.eval()
+        found = self.builder.drawn(self.builder.seed).to(parameters.device, parameters.dtype)
+        return self.layout.fill(found, parameters).eval()
 
 
 def module_model(

@@ -12,7 +12,7 @@ from torch.nn import BatchNorm2d, Conv2d, GroupNorm, Identity, Linear, MaxPool2d
 
 from mpifed.data.base import Description
 from mpifed.errors import InputError
-from mpifed.models.images import Images, Network, draw_by_fan_out, images_of
+from mpifed.models.images import Images, Network, images_of
 
 Norm = Literal["batch", "group"]
 # Channels of the four stages.
@@ -47,6 +47,7 @@ class ResNet(Network):
     """Four stages of basic blocks."""
 
     last_layer = "fc"
+    by_fan_out = True
 
     def __init__(
         self,
@@ -55,10 +56,8 @@ class ResNet(Network):
         blocks: tuple[int, ...],
         norm: Normalisation = BatchNorm2d,
         cifar_stem: bool = False,
-        weights: str | None = None,
-        new_classifier: bool = False,
     ) -> None:
-        super().__init__(weights, new_classifier)
+        super().__init__()
         self.images = images
         kernel, stride = (3, 1) if cifar_stem else (7, 2)
         self.conv1 = Conv2d(images.channels, WIDTHS[0], kernel, stride, kernel // 2, bias=False)
@@ -71,10 +70,6 @@ class ResNet(Network):
             self.add_module(f"layer{stage + 1}", Sequential(first, *rest))
             channels = width
         self.fc = Linear(channels, n_outputs)
-
-    def draw(self) -> None:
-        """Draw kernels by their fan out, the last layer as torch does."""
-        draw_by_fan_out(self)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs (B, n_outputs) for a batch (B, *input_shape)."""
@@ -93,14 +88,13 @@ def _build(
     groups: int,
     weights: str | None,
     new_classifier: bool,
-) -> ResNet:
+) -> Network:
     if WIDTHS[0] % groups:
         raise InputError(f"model.groups is {groups}; it must divide {WIDTHS[0]}")
     make: Normalisation = BatchNorm2d if norm == "batch" else partial(GroupNorm, groups)
     images = images_of(data, name)
-    made = ResNet(images, data.n_outputs, blocks, make, cifar_stem, weights, new_classifier)
-    made.reset_parameters()
-    return made
+    made = ResNet(images, data.n_outputs, blocks, make, cifar_stem)
+    return made.drawn(weights, new_classifier)
 
 
 def resnet18(
@@ -111,7 +105,7 @@ def resnet18(
     groups: Annotated[int, Ge(1)] = 2,
     weights: str | None = None,
     new_classifier: bool = False,
-) -> ResNet:
+) -> Network:
     """ResNet-18, with torchvision's names of layers.
 
     Parameters
@@ -140,7 +134,7 @@ def resnet34(
     groups: Annotated[int, Ge(1)] = 2,
     weights: str | None = None,
     new_classifier: bool = False,
-) -> ResNet:
+) -> Network:
     """ResNet-34, with torchvision's names of layers.
 
     Parameters

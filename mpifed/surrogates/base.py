@@ -19,13 +19,13 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.errors import InputError, RunError
+from mpifed.errors import InputError
 from mpifed.local.invariance import LANES
 
 LinAlgError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
@@ -35,9 +35,7 @@ LinAlgError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 class Surrogate(ABC):
     """Base class of problems in MM form.
 
-    A function of the data's ``Description`` and of its options makes one. A user's class may also
-    have these methods and attributes without deriving from it. ``psi`` and ``phi`` are for tests of
-    MM-1; a run does without.
+    A function of the data's ``Description`` and of its options makes one.
 
     A surrogate may need facts about all clients' training data before the run (``fact_blocks``).
     The mean of ``facts`` over clients is then computed block by block, exactly; ``conclude``
@@ -55,17 +53,8 @@ class Surrogate(ABC):
         Whether it needs the facts before use; a run then keeps them in its state.
     """
 
-    if TYPE_CHECKING:  # read only: a field, an attribute or a property of the class
-
-        @property
-        def size(self) -> int: ...
-
-        @property
-        def n_parameters(self) -> int: ...
-
-    else:
-        size: int
-        n_parameters: int
+    size: int
+    n_parameters: int
 
     @abstractmethod
     def init(self, generator: np.random.Generator) -> np.ndarray:
@@ -123,14 +112,6 @@ class Surrogate(ABC):
     def surrogate_of(self, theta: Tensor) -> Tensor:
         """Return an s in S, shape (size,), with T(s) = theta, for one theta."""
 
-    def psi(self, theta: Tensor) -> Tensor:
-        """Return psi for one theta, a scalar."""
-        raise NotImplementedError
-
-    def phi(self, theta: Tensor) -> Tensor:
-        """Return phi for one theta, shape (size,)."""
-        raise NotImplementedError
-
     def parts(self, theta: Tensor) -> dict[str, Tensor]:
         """Return the parts of one theta by name, each in its own shape.
 
@@ -182,12 +163,15 @@ class Surrogate(ABC):
 
 
 class MadeWithTarget:
-    """A function that makes surrogates which learn from labelled samples; see ``with_target``.
+    """Marks a function that makes surrogates as one that learns from labelled samples.
+
+    A sample is then z = (x, target), and the function gets the ``Description`` of such samples with
+    the data's own ``task`` and ``n_classes``. Without the mark z is x alone, whatever the labels.
 
     Parameters
     ----------
     make : callable
-        The function.
+        The function; ``with_target`` marks it as a decorator.
     """
 
     def __init__(self, make: Callable[..., Any]) -> None:
@@ -199,23 +183,7 @@ class MadeWithTarget:
         return self.make(*data, **options)
 
 
-def with_target(make: Callable[..., Any]) -> MadeWithTarget:
-    """Mark a function that makes surrogates as one that learns from labelled samples.
-
-    A sample is then z = (x, target), and the function gets the ``Description`` of such samples with
-    the data's own ``task`` and ``n_classes``. Without the mark z is x alone, whatever the labels.
-
-    Parameters
-    ----------
-    make : callable
-        The function.
-
-    Returns
-    -------
-    callable
-        The same function with the mark.
-    """
-    return MadeWithTarget(make)
+with_target = MadeWithTarget
 
 
 def client_means(
@@ -294,47 +262,10 @@ def padded(z: Tensor, multiple: int = LANES) -> Tensor:
 
 
 def as_surrogate(made: Any) -> Surrogate:
-    """Return what a user's function made, which must be a surrogate with positive sizes."""
-    said = f"algorithm.surrogate makes a {type(made).__name__}"
+    """Return what a user's function made, which must be a surrogate."""
     if not isinstance(made, Surrogate):
-        raise InputError(f"{said}, which is not derived from mpifed.surrogates.base.Surrogate")
-    for name, size in (("size", made.size), ("n_parameters", made.n_parameters)):
-        if not isinstance(size, int | np.integer) or size < 1:
-            raise InputError(
-                f"{said}, whose {name} is {size!r}; it must be a whole number, at least 1"
-            )
-    return made
-
-
-def check_returns(surrogate: Surrogate, z: Tensor, generator: np.random.Generator) -> None:
-    """Check the shapes that methods return for one client's samples z (samples, dim).
-
-    Failures of linear algebra on these samples are left to the run.
-    """
-    q, n, offsets = surrogate.size, surrogate.n_parameters, np.array([0, len(z)])
-
-    def tried(method: str, shape: tuple[int, ...], *given: Any) -> Tensor:
-        found = getattr(surrogate, method)(*given)
-        kind = np.ndarray if method == "init" else Tensor
-        if isinstance(found, kind):
-            made = torch.as_tensor(found)
-            if made.dtype == torch.float64 and tuple(made.shape) == shape:
-                return made
-        form = f"{getattr(found, 'dtype', '')} {tuple(getattr(found, 'shape', ()))}"
         raise InputError(
-            f"algorithm.surrogate: {type(surrogate).__name__}.{method} returns a "
-            f"{type(found).__name__} {form}; it must be a float64 {kind.__name__} of shape {shape}"
+            f"algorithm.surrogate makes a {type(made).__name__}, which is not derived from "
+            "mpifed.surrogates.base.Surrogate"
         )
-
-    try:
-        theta = tried("init", (n,), generator)
-        s = tried("surrogate_of", (q,), theta)
-        for given in (theta, theta[None]):
-            rows = tried("statistics", (1, q), z, given, offsets)
-        for given in (s, rows):
-            tried("minimiser", (*given.shape[:-1], n), given)
-            tried("project", tuple(given.shape), given)
-        tried("losses", (len(z),), z, theta)
-        float(surrogate.penalty(theta))
-    except (LinAlgError, RunError):
-        return
+    return made

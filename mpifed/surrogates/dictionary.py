@@ -265,12 +265,12 @@ class Dictionary(Surrogate):
     tolerance: float
 
     @property
-    def size(self) -> int:
+    def size(self) -> int:  # type: ignore[override]
         """The length of s, K (K + p)."""
         return self.n_atoms * (self.n_atoms + self.dimension)
 
     @property
-    def n_parameters(self) -> int:
+    def n_parameters(self) -> int:  # type: ignore[override]
         """The length of theta, p K."""
         return self.dimension * self.n_atoms
 
@@ -364,15 +364,6 @@ class Dictionary(Surrogate):
     def parts(self, theta: Tensor) -> dict[str, Tensor]:
         """Return ``dictionary`` (p, K), with atoms as columns."""
         return {"dictionary": self._matrix(theta)}
-
-    def psi(self, theta: Tensor) -> Tensor:
-        """Return 0."""
-        return torch.zeros_like(theta[0])
-
-    def phi(self, theta: Tensor) -> Tensor:
-        """Return factor (-1/2 thetaᵀ theta, theta), flat."""
-        matrix = self._matrix(theta)
-        return self.factor * torch.cat([-0.5 * (matrix.T @ matrix).flatten(), theta])
 
     def _matrix(self, theta: Tensor) -> Tensor:
         return theta.double().view(self.dimension, self.n_atoms)

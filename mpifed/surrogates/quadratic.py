@@ -23,8 +23,7 @@ from torch import Tensor
 
 from mpifed.data.base import Description
 from mpifed.errors import InputError
-from mpifed.models.base import Model
-from mpifed.models.losses import CROSS_ENTROPY, logistic, sigmoid
+from mpifed.models.losses import logistic, sigmoid
 from mpifed.surrogates.base import Surrogate, client_means, each_row, padded, with_target
 
 
@@ -176,23 +175,6 @@ LOSSES = {
 }
 
 
-def model_loss(model: Model) -> SmoothLoss:
-    """Return the loss of an mpifed model with inputs (d,) and one target, on z = (x, target)."""
-    loss = model.loss
-
-    def target(z: Tensor) -> Tensor:
-        return z[:, -1].long() if loss is CROSS_ENTROPY else z[:, -1:]
-
-    def values(z: Tensor, theta: Tensor) -> Tensor:
-        return loss.samples(model.shared_logits(theta[None], z[:, :-1])[0], target(z))
-
-    def gradient(z: Tensor, theta: Tensor) -> Tensor:
-        weights = z.new_full((1, len(z)), 1 / len(z))
-        return model.gradient(theta[None], z[None, :, :-1], target(z)[None], weights)[0]
-
-    return SmoothLoss(values, gradient)
-
-
 # Parameters up to which L is measured: E x xᵀ is summed over clients, and has its square.
 MOST_MEASURED = 2048
 
@@ -212,7 +194,7 @@ class QuadraticSurrogate(Surrogate):
     smoothness: float = math.nan
 
     @property
-    def size(self) -> int:
+    def size(self) -> int:  # type: ignore[override]
         """The length of s, d."""
         return self.n_parameters
 
@@ -321,14 +303,6 @@ class QuadraticSurrogate(Surrogate):
                 f"{1 / self.smoothness:.6g}, up to which the surrogate majorises the loss"
             ]
         return [line]
-
-    def psi(self, theta: Tensor) -> Tensor:
-        """Return ||theta||^2 / (2 rho), a scalar."""
-        return theta @ theta / (2 * self.rho)
-
-    def phi(self, theta: Tensor) -> Tensor:
-        """Return theta / rho, shape (d,)."""
-        return theta / self.rho
 
 
 def _check_labels(shares: list[float]) -> None:

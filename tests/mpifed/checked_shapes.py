@@ -13,28 +13,19 @@ import typing
 
 import jaxtyping
 
-from mpifed.models.base import Model
 from mpifed.mpi.communicator import Communicator
 from mpifed.mpi.sums import Sums
 
-MODULES = (
-    "mpifed.exchange.reduction",
-    "mpifed.exchange.mixer",
-    "mpifed.models.modules",
-    "mpifed.models.linear",
-    "mpifed.models.mlp",
-    "mpifed.local.solver",
-    "mpifed.local.solver",
-)
+MODULES = ("mpifed.exchange.reduction", "mpifed.exchange.mixer")
 
 
 def check_shapes() -> None:
     """Import ``MODULES`` so that every call of theirs is checked from now on."""
     assert not sys.modules.keys() & set(MODULES)
-    for contract in (Communicator, Model, Sums):
+    for contract in (Communicator, Sums):
         if getattr(contract, "_is_protocol", False):
             typing.runtime_checkable(contract)
-    for name in ("Float", "Float64", "Int64", "Shaped"):
+    for name in ("Float", "Float64", "Int64"):
         setattr(builtins, name, getattr(jaxtyping, name))
     with jaxtyping.install_import_hook(list(MODULES), "beartype.beartype"):
         for name in MODULES:

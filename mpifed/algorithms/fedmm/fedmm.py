@@ -42,13 +42,7 @@ from mpifed.federation.clients import Clients, Draws, Federation
 from mpifed.local.minibatches import batches, chosen
 from mpifed.local.solver import LocalSolver
 from mpifed.models.base import NoModel
-from mpifed.surrogates.base import (
-    LinAlgError,
-    MadeWithTarget,
-    Surrogate,
-    as_surrogate,
-    check_returns,
-)
+from mpifed.surrogates.base import LinAlgError, MadeWithTarget, Surrogate, as_surrogate
 
 
 @dataclass(frozen=True)
@@ -69,10 +63,6 @@ def find_facts(
             rows[i] = surrogate.facts(samples_of(i), block)
         means.append(total(clients, rows, weights))
     return computed_once(clients, lambda: surrogate.conclude(torch.cat(means)))
-
-
-# Samples on which a surrogate is tried before the run begins.
-FEW = 8
 
 
 def sample_of(data: Description, with_target: bool) -> Description:
@@ -313,11 +303,6 @@ class FedMM(Algorithm[Channel]):
             facts = find_facts(self.surrogate, clients, self.weights(clients), samples_of)
             self.surrogate = as_surrogate(self.surrogate.knowing(facts))
             known = Known(facts) if self.surrogate.waits else known
-        if len(clients):
-            first, count = clients.starts[0], min(FEW, int(clients.n_train[0]))
-            few = chosen(train, [np.arange(first, first + count)])
-            tried = inputs_of(few, self.with_target)
-            check_returns(self.surrogate, tried, draws.stream("trial"))
         if self.by_samples and exchange.shared_is_rows:
             self.check_steps(clients.federation)
         theta = torch.from_numpy(self.surrogate.init(draws.stream("surrogate")))

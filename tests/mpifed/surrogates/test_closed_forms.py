@@ -14,7 +14,6 @@ from surrogate_problems import (
     COVARIANCES,
     PROBLEMS,
     build,
-    everyone,
     mean_statistic,
     mm,
     objective,
@@ -22,8 +21,6 @@ from surrogate_problems import (
 )
 
 from mpifed.errors import InputError
-from mpifed.models.linear import Linear
-from mpifed.surrogates.quadratic import QuadraticSurrogate, model_loss
 
 COUNTS = torch.tensor([0, 1, 1, 2, 3, 1, 0, 4, 3, 2], dtype=torch.float64)[:, None]
 PRIOR = {"shape": 2.0, "rate": 3.0, "penalty_rate": 0.5}
@@ -206,14 +203,3 @@ def test_logistic_regression_reaches_scipys_minimum():
     found = minimize(value, np.zeros(6), jac=True, method="BFGS", tol=1e-12)
     assert objective(surrogate, z, theta) == pytest.approx(found.fun, abs=1e-12)
     assert np.allclose(theta, found.x, atol=1e-6)
-
-
-def test_the_loss_of_a_model_is_a_smooth_loss():
-    z = PROBLEMS["logistic"].samples(50)
-    by_model = model_loss(Linear(6, 1, bias=False))
-    written = PROBLEMS["logistic"].make()
-    surrogate = QuadraticSurrogate(6, written.rho, by_model, written.regulariser)
-    theta = start(surrogate, 0)
-    ours, theirs = (s.statistics(z, theta, everyone(z)) for s in (written, surrogate))
-    assert torch.allclose(ours, theirs, atol=1e-14)
-    assert torch.allclose(written.losses(z, theta), surrogate.losses(z, theta), atol=1e-14)
