@@ -121,13 +121,11 @@ def status(record: Record, task: int, queued: Mapping[str, Queued] | None) -> di
     """Return the status of a run; ``queued`` is None where SLURM does not answer."""
     directory, name = record.job.runs[task].directory, record.name(task)
     known = progress(directory)
-    again = re.search(r" job \S+ restart (\d+): ", known["event"] or "")
     printed = record.job.output / "job" / f"slurm-{name}.out"
     return {
         "directory": directory,
         "job": name,
         "state": _state(record, directory, known["finished"], name, queued),
-        "restarts": int(again[1]) if again else None,
         "progress": known,
         "printed": printed if printed.exists() else None,
     }
@@ -182,8 +180,6 @@ def in_words(row: Mapping[str, Any]) -> str:
     """Return a status as the action ``status`` prints it, one or more lines."""
     known = row["progress"]
     parts = [f"job {row['job']}", row["state"]]
-    if row["restarts"]:
-        parts.append(f"restarted {row['restarts']}x")
     if known["round"] is not None:
         parts.append(f"round {known['round']} of {known['rounds'] or '?'}")
     if known["test_accuracy"] is not None:
