@@ -156,7 +156,7 @@ def progress(directory: Path) -> dict[str, Any]:
         if metrics.rows:
             number = int(metrics.numbers("round")[-1])
             accuracy = float(metrics.numbers("test_accuracy")[-1])
-    checkpoints = sorted((directory / "checkpoints").glob("round-*.h5"))
+    checkpoints = sorted((directory / "checkpoints").glob("round-[0-9]*.h5"))
     rounds = re.search(r"^rounds: (\d{1,18})$", _text(directory / "config.yaml"), re.MULTILINE)
     events = _text(directory / "job" / "events.txt").splitlines()
     return {
@@ -164,7 +164,7 @@ def progress(directory: Path) -> dict[str, Any]:
         "round": number,
         "rounds": int(rounds[1]) if rounds else None,
         "test_accuracy": None if accuracy is None or math.isnan(accuracy) else accuracy,
-        "checkpoint": checkpoints[-1].name if checkpoints else None,
+        "checkpoint": int(checkpoints[-1].stem[len("round-") :]) if checkpoints else None,
         "event": one_line(events[-1]) if events else None,
     }
 
@@ -185,7 +185,7 @@ def in_words(row: Mapping[str, Any]) -> str:
     if known["test_accuracy"] is not None:
         parts.append(f"test accuracy {known['test_accuracy']:.4f}")
     if known["checkpoint"] and not known["finished"]:
-        parts.append(f"checkpoint {known['checkpoint']}")
+        parts.append(f"checkpoint of round {known['checkpoint']}")
     lines = [f"{row['directory']}: {', '.join(parts)}"]
     if not known["finished"]:
         lines += [f"  {known['event']}"] if known["event"] else []
