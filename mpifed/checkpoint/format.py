@@ -84,7 +84,9 @@ def read_description(file: h5py.File) -> Meta:
     rows = [list(map(str, row)) for row in _stored(file["metrics/rows"])]
     check_rows(columns, rows)
     return Meta(
-        *(int(about[name]) for name in ("round", "seed", "horizon")),
+        int(about["round"]),
+        int(about["seed"]),
+        int(about["horizon"]),
         configuration,
         columns,
         rows,

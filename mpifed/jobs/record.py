@@ -121,13 +121,11 @@ def status(record: Record, task: int, queued: Mapping[str, Queued] | None) -> di
     """Return the status of a run; ``queued`` is None where SLURM does not answer."""
     directory, name = record.job.runs[task].directory, record.name(task)
     known = progress(directory)
-    again = re.search(r" job \S+ restart (\d+): ", known["event"] or "")
     printed = record.job.output / "job" / f"slurm-{name}.out"
     return {
         "directory": directory,
         "job": name,
         "state": _state(record, directory, known["finished"], name, queued),
-        "restarts": int(again[1]) if again else None,
         "progress": known,
         "printed": printed if printed.exists() else None,
     }
@@ -158,7 +156,7 @@ def progress(directory: Path) -> dict[str, Any]:
         if metrics.rows:
             number = int(metrics.numbers("round")[-1])
             accuracy = float(metrics.numbers("test_accuracy")[-1])
-    checkpoints = sorted((directory / "checkpoints").glob("round-*.h5"))
+    checkpoints = sorted((directory / "checkpoints").glob("round-[0-9]*.h5"))
     rounds = re.search(r"^rounds: (\d{1,18})$", _text(directory / "config.yaml"), re.MULTILINE)
     events = _text(directory / "job" / "events.txt").splitlines()
     return {
@@ -166,7 +164,7 @@ def progress(directory: Path) -> dict[str, Any]:
         "round": number,
         "rounds": int(rounds[1]) if rounds else None,
         "test_accuracy": None if accuracy is None or math.isnan(accuracy) else accuracy,
-        "checkpoint": checkpoints[-1].name if checkpoints else None,
+        "checkpoint": int(checkpoints[-1].stem[len("round-") :]) if checkpoints else None,
         "event": one_line(events[-1]) if events else None,
     }
 
@@ -182,14 +180,12 @@ def in_words(row: Mapping[str, Any]) -> str:
     """Return a status as the action ``status`` prints it, one or more lines."""
     known = row["progress"]
     parts = [f"job {row['job']}", row["state"]]
-    if row["restarts"]:
-        parts.append(f"restarted {row['restarts']}x")
     if known["round"] is not None:
         parts.append(f"round {known['round']} of {known['rounds'] or '?'}")
     if known["test_accuracy"] is not None:
         parts.append(f"test accuracy {known['test_accuracy']:.4f}")
     if known["checkpoint"] and not known["finished"]:
-        parts.append(f"checkpoint {known['checkpoint']}")
+        parts.append(f"checkpoint of round {known['checkpoint']}")
     lines = [f"{row['directory']}: {', '.join(parts)}"]
     if not known["finished"]:
         lines += [f"  {known['event']}"] if known["event"] else []

@@ -38,14 +38,11 @@ class Hosts:
     """The supervisors that this one is connected to; none where one has all ranks of the job."""
 
     def __init__(self, launch: Launch) -> None:
-        self._launch = launch
-        self._key = ""
+        self._launch, self._key = launch, ""
         self._listening: socket.socket | None = None
         self._links: dict[socket.socket, Host | None] = {}
         self._received: dict[socket.socket, bytes] = {}
-        self._since, self._asked = BEAT, False
-        self._patience = SILENCE
-        self.ended = False
+        self._since, self._patience, self.ended = BEAT, SILENCE, False
 
     def listen(self, register: Callable[[Any, Callable[[Any], object]], None]) -> str:
         """Listen as the supervisor of rank 0; return where, with the key of the job."""
@@ -54,9 +51,8 @@ class Hosts:
         self._key = secrets.token_hex(16)
         host = "127.0.0.1" if self._launch.on_one_host else socket.gethostname()
         with contextlib.suppress(OSError):
-            self._listening = socket.socket()
-            self._listening.bind((host if self._launch.on_one_host else "", 0))
-            self._listening.listen(socket.SOMAXCONN)
+            place = (host if self._launch.on_one_host else "", 0)
+            self._listening = socket.create_server(place, backlog=socket.SOMAXCONN)
             self._listening.setblocking(False)
             register(self._listening, self._admit)
             return json.dumps([host, self._listening.getsockname()[1], self._key])
@@ -72,10 +68,10 @@ class Hosts:
 
     def look(self, own: Host, leader: str, passed: float) -> None:
         """Send and receive; ``leader`` is where rank 0's supervisor listens, once it is known."""
-        if self._listening is None and leader and not self._asked:
-            self._asked, self._patience = True, SILENCE + LATER
+        if leader and not self._key:
+            self._patience = SILENCE + LATER
+            host, port, self._key = json.loads(leader)
             with contextlib.suppress(OSError):
-                host, port, self._key = json.loads(leader)
                 self._add(socket.create_connection((host, port), CONNECTING))
         self._since += passed
         if self._since >= BEAT:
@@ -104,7 +100,8 @@ class Hosts:
         known = all(self._understand(link, line) for line in lines if line)
         # A host without a connection stays, silent, unless it has taken leave.
         if not known or len(rest) > 1 << 14 or (not data and self._links[link] is None):
-            self._drop(link)
+            link.close()
+            del self._links[link], self._received[link]
 
     def _understand(self, link: socket.socket, line: bytes) -> bool:
         """Take a message in; returns whether it is of this job."""
@@ -117,10 +114,6 @@ class Hosts:
         except (ValueError, TypeError, KeyError, AttributeError):
             return False
         return True
-
-    def _drop(self, link: socket.socket) -> None:
-        link.close()
-        del self._links[link], self._received[link]
 
     def lost(self) -> list[Host]:
         """Return the hosts that have been silent for too long."""

@@ -263,8 +263,9 @@ class Supervisor:
             if one.process is None and one is not rank:
                 for number in one.descriptors:
                     os.close(number)
-        for key in list(self._selector.get_map().values()):
-            key.fileobj.close()
+        opened: list[Any] = [key.fileobj for key in self._selector.get_map().values()]
+        for one in opened:
+            one.close()
         self._selector.close()
         self.hosts.close()
         sys.stdout.flush()

@@ -123,7 +123,9 @@ def test_a_job_is_recorded_privately_and_known_again(
     assert "has a job in the queue, 7;" in call(capfd, "resume", UNCHECKED, output, code=2)
     slurm.answer("queue", "7|N/A|RUNNING|None\n6|N/A|FAILED|None\n")
     (output / "job" / "events.txt").write_text("2026-01-02T03:04:05 job 7 restart 2: 2 ranks\n")
-    assert "job 7, running, restarted 2x" in call(capfd, "status", output)
+    assert "job 7, running\n  2026-01-02T03:04:05 job 7 restart 2: 2 ranks\n" in call(
+        capfd, "status", output
+    )
 
     call(capfd, "stop", output)
     assert slurm.calls("scancel") == [
