@@ -276,15 +276,15 @@ def cut(path: Path) -> None:
 
 
 BAD_FEDERATED = {
-    "no file": (lambda path: path.unlink(), "no such file"),
+    "no file": (lambda path: path.unlink(), "No such file"),
     "another format": (no_hdf5, "signature not found"),
     "truncated": (cut, "truncated"),
     "a version to come": (attribute("version", 2), "version is 2"),
     "no labels": (attribute("n_classes", 0), "'n_classes' is 0"),
     "falling offsets": (put("train/offsets", [0, 5, 4, 12]), "never fall"),
     "offsets in fractions": (put("train/offsets", [0.0, 4.0, 5.0, 12.0]), "whole numbers"),
-    "x in texts": (put("val/x", np.array([b"ab", b"c"])), "allowed: uint8"),
-    "clients differ": (put("val/offsets", [0, 2]), "same number of clients"),
+    "x in texts": (put("val/x", np.array([b"ab", b"c"])), "must be ('uint8', "),
+    "clients differ": (put("val/offsets", [0, 2]), "differ in .. number of clients"),
     "a client without training": (put("train/offsets", [0, 4, 4, 12]), "client 1 has no training"),
     "too high a label": (edit(lambda f: f["train/y"].__setitem__(4, 4)), "label 4, .. of client 1"),
     "nan": (edit(lambda f: f["train/x"].__setitem__((5, 1), np.nan)), "not finite .. of client 2"),
