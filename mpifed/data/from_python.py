@@ -184,7 +184,7 @@ def _held(digest: str, agrees: list[bool] | None) -> tuple[str, str, Columns]:
     if columns is None:
         raise InputError(
             f"data.name is 'arrays', but those with the digest {digest[:12]}... are not here; call "
-            "data = mpifed.arrays(...) with the same arrays, and keep data while the run lasts"
+            "data = mpifed.arrays(...) with the same arrays, keep data while samples are needed"
         )
     if agrees is not None and not all(agrees):
         raise InputError(f"{SAID} rank {agrees.index(False)} has other arrays than rank 0")
