@@ -279,8 +279,9 @@ class DerivedDataset(Dataset):
         """Return the shards of ``client_ids``. Collective where the data set's own is."""
         shards = self._dataset.load(client_ids, dtype)
         given = {name: getattr(shards, self.made_of.get(name, name)) for name in SPLITS}
-        made = {n: self.changed(n, split, client_ids, dtype) for n, split in given.items()}
-        return replace(shards, **made)
+        made = (self.changed(n, split, client_ids, dtype) for n, split in given.items())
+        train, val, test = made
+        return replace(shards, train=train, val=val, test=test)
 
     def remarks(self) -> list[str]:
         """Return the remarks of the data set."""

@@ -71,6 +71,8 @@ class Contents:
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[h5py.File]:
     """Open ``path`` for reading; what is wrong with it becomes an ``InputError``."""
+    if not path.exists():
+        raise InputError(f"data.path is '{path}', but there is no such file")
     with reading(path), hdf5.opened(path) as file:
         yield file
 

@@ -276,8 +276,8 @@ class DealtDataset(PooledDataset):
         if self._angles is None:
             return super().load(client_ids, dtype)
         shards = super().load(client_ids, getattr(torch, self._pool.stored))
-        turned = {name: self._turned(getattr(shards, name), client_ids, dtype) for name in SPLITS}
-        return replace(shards, **turned)
+        train, val, test = (self._turned(getattr(shards, n), client_ids, dtype) for n in SPLITS)
+        return replace(shards, train=train, val=val, test=test)
 
     def _turned(self, split: Split, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
         """The pictures turned as they are stored, so that a file of them holds the same numbers."""

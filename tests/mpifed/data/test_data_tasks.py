@@ -276,7 +276,7 @@ def cut(path: Path) -> None:
 
 
 BAD_FEDERATED = {
-    "no file": (lambda path: path.unlink(), "No such file"),
+    "no file": (lambda path: path.unlink(), "no such file"),
     "another format": (no_hdf5, "signature not found"),
     "truncated": (cut, "truncated"),
     "a version to come": (attribute("version", 2), "version is 2"),
