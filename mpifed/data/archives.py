@@ -13,7 +13,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from mpifed.errors import InputError, PeerFailure, RunError, StopRequested, one_line
 from mpifed.io.memory import check_memory
@@ -168,13 +168,7 @@ def _of_tar(place: Path) -> Iterator[Member]:
     with opened(place) as whole, tarfile.open(fileobj=whole, mode="r|") as archive:
         for info in archive:
             if info.isfile():
-                yield info.name, info.size, functools.partial(_extracted, archive, info)
-
-
-def _extracted(archive: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
-    found = archive.extractfile(info)
-    assert found is not None
-    return found
+                yield info.name, info.size, functools.partial(cast(Any, archive.extractfile), info)
 
 
 def contents(

@@ -278,10 +278,9 @@ class DerivedDataset(Dataset):
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
         """Return the shards of ``client_ids``. Collective where the data set's own is."""
         shards = self._dataset.load(client_ids, dtype)
-        train, val, test = (
-            self.changed(name, getattr(shards, self.made_of.get(name, name)), client_ids, dtype)
-            for name in SPLITS
-        )
+        given = {name: getattr(shards, self.made_of.get(name, name)) for name in SPLITS}
+        made = (self.changed(n, split, client_ids, dtype) for n, split in given.items())
+        train, val, test = made
         return replace(shards, train=train, val=val, test=test)
 
     def remarks(self) -> list[str]:

@@ -71,6 +71,8 @@ class Contents:
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[h5py.File]:
     """Open ``path`` for reading; what is wrong with it becomes an ``InputError``."""
+    if not path.exists():
+        raise InputError(f"data.path is '{path}', but there is no such file")
     with reading(path), hdf5.opened(path) as file:
         yield file
 
@@ -160,8 +162,10 @@ def _contents(file: h5py.File) -> Contents:
     for what, count in (("training", counts[0]), ("test", counts[2])):
         if count.min() < 1 and (what == "training" or count.any()):
             raise ValueError(f"client {count.argmin()} has no {what} sample")
+    n_train, n_val, n_test = counts
     about = Description(
-        *(_attribute(file, "source", str), shape, n_classes, *counts, cast(Task, task)),
+        *(_attribute(file, "source", str), shape, n_classes, n_train, n_val, n_test),
+        task=cast(Task, task),
         class_names=_class_names(file, n_classes),
         label_counts=_label_counts(file, n_classes),
     )

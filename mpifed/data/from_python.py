@@ -124,9 +124,9 @@ def arrays(
     """
     if is_dataset(x):
         x, y = pairs_of(x)
-    given = {"y": y, "clients": clients, "is_test": is_test}
-    others = (None if each is None else array_of(each, name) for name, each in given.items())
-    columns = Columns(array_of(x, "x"), *others)
+    given = {"y": y, "client": clients, "is_test": is_test}
+    others = {name: array_of(each, name) for name, each in given.items() if each is not None}
+    columns = Columns(array_of(x, "x"), **others)  # type: ignore[arg-type]
     digest = digest_of(columns)
     filled_in = {"client": clients is not None, "test": is_test is not None}
     held = Held(name="arrays", digest=digest, **filled_in, **options)
@@ -184,7 +184,7 @@ def _held(digest: str, agrees: list[bool] | None) -> tuple[str, str, Columns]:
     if columns is None:
         raise InputError(
             f"data.name is 'arrays', but those with the digest {digest[:12]}... are not here; call "
-            "data = mpifed.arrays(...) with the same arrays, and keep data while the run lasts"
+            "data = mpifed.arrays(...) with the same arrays, keep data while samples are needed"
         )
     if agrees is not None and not all(agrees):
         raise InputError(f"{SAID} rank {agrees.index(False)} has other arrays than rank 0")
@@ -202,5 +202,5 @@ def digest_of(columns: Columns) -> str:
             continue
         found.update(f"{column.dtype.newbyteorder('<').str}{column.shape};".encode())
         stored = np.ascontiguousarray(column, column.dtype.newbyteorder("<"))
-        found.update(stored.reshape(-1).view(np.uint8))
+        found.update(stored.reshape(-1).view(np.uint8).data)
     return found.hexdigest()

@@ -11,15 +11,10 @@ from scipy import ndimage
 
 from mpifed.random import stream
 
-# Pixels of a picture, at most.
-LARGEST = 1 << 24
-
 
 def decoded(content: bytes, mode: str | None = None) -> np.ndarray:
     """Return a PNG or JPEG picture as bytes; what PIL raises where it is none."""
     with Image.open(io.BytesIO(content), formats=("PNG", "JPEG")) as picture:
-        if picture.width * picture.height > LARGEST:
-            raise ValueError(f"a picture has {picture.width} x {picture.height} pixels")
         grey = picture.mode in ("1", "L", "I", "I;16", "LA")
         values = np.asarray(picture.convert(mode or ("L" if grey else "RGB")), np.uint8)
     return values if values.ndim == 2 else np.ascontiguousarray(values.transpose(2, 0, 1))

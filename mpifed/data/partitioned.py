@@ -276,18 +276,15 @@ class DealtDataset(PooledDataset):
         if self._angles is None:
             return super().load(client_ids, dtype)
         shards = super().load(client_ids, getattr(torch, self._pool.stored))
-        train, val, test = (
-            self._turned(getattr(shards, name), client_ids, dtype) for name in SPLITS
-        )
+        train, val, test = (self._turned(getattr(shards, n), client_ids, dtype) for n in SPLITS)
         return replace(shards, train=train, val=val, test=test)
 
     def _turned(self, split: Split, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
         """The pictures turned as they are stored, so that a file of them holds the same numbers."""
         assert self._angles is not None
-        for angle, start, end in zip(
-            self._angles[client_ids], split.offsets[:-1], split.offsets[1:], strict=True
-        ):
-            split.x[start:end] = torch.from_numpy(rotated(split.x[start:end].numpy(), angle))
+        for place, angle in enumerate(self._angles[client_ids]):
+            rows = split.rows_of(place)
+            split.x[rows] = torch.from_numpy(rotated(split.x[rows].numpy(), angle))
         x = split.x.to(dtype)
         if dtype.is_floating_point and self._pool.divisor != 1:
             x /= self._pool.divisor

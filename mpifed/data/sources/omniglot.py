@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from operator import itemgetter
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -55,35 +54,31 @@ class Omniglot(GroupedDataset):
 def read(raw: str | None, drawer_of: DrawerOf = "set", size: int = SIDE) -> Source:
     """Return all drawings that ``raw`` names, by drawer."""
     among = places(raw, "omniglot")
-    # Set, alphabet, character, number and drawer of each drawing, and its picture.
-    drawings: list[tuple[tuple[str, str, str, str, int], np.ndarray]] = []
-    known = set()
+    # Set and picture of each drawing, by its alphabet, character, number and drawer.
+    drawings: dict[tuple[str | Any, ...], tuple[str, np.ndarray]] = {}
     for place in among:
         for name, content in contents(place, lambda name: NAME.fullmatch(name) is not None):
             match = NAME.fullmatch(name)
             assert match is not None
-            within, drawn = match["set"] or "", match.group("alphabet", "character", "number")
-            if (*drawn, match["drawer"]) in known:
+            drawn = match.group("alphabet", "character", "number", "drawer")
+            if drawn in drawings:
                 continue  # of another set, or of an archive that is unpacked beside itself
-            known.add((*drawn, match["drawer"]))
             with reading(place / name):
                 picture = decoded(content, "L")
                 if picture.shape != (SIDE, SIDE):
                     raise ValueError(f"it has {picture.shape} pixels, not {SIDE} x {SIDE}")
             picture = picture if size == SIDE else smaller(picture[None], size)[0]
-            alphabet, character, number = drawn
-            of = (within, alphabet, character, number, int(match["drawer"]))
-            drawings.append((of, picture))
+            drawings[drawn] = match["set"] or "", picture
     if not drawings:
         raise InputError(
             f"data.raw is '{among[0]}', which has no pictures as "
             "images_background/Greek/character01/0394_07.png, unpacked or in a zip archive"
         )
-    drawings.sort(key=itemgetter(0))
-    words = [f"{alphabet}/{character}" for (_, alphabet, character, *_), _ in drawings]
+    order = sorted(drawings, key=lambda each: (drawings[each][0], *each[:3], int(each[3])))
+    words = [f"{alphabet}/{character}" for alphabet, character, *_ in order]
     class_names, labels = np.unique(words, return_inverse=True)
-    by_alphabet = drawer_of == "alphabet"
-    whose = [(of[0], of[1] if by_alphabet else "", of[4]) for of, _ in drawings]
+    within = drawer_of == "alphabet"
+    whose = [(drawings[each][0], within and each[0], int(each[3])) for each in order]
     number_of = {drawer: number for number, drawer in enumerate(sorted(set(whose)))}
     pool = Pool(
         *("omniglot", labels.reshape(-1).astype(np.int64), max(len(class_names), 2)),
@@ -91,4 +86,4 @@ def read(raw: str | None, drawer_of: DrawerOf = "set", size: int = SIDE) -> Sour
         class_names=tuple(class_names.tolist()),
     )
     owner = np.array([number_of[drawer] for drawer in whose], np.int64)
-    return Source(pool, lambda: [np.stack([picture for _, picture in drawings])], owner)
+    return Source(pool, lambda: [np.stack([drawings[each][1] for each in order])], owner)

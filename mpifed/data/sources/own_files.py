@@ -144,8 +144,8 @@ class Npz(OwnDataset):
             place = located(path, "npz")
             with opened_npz(place) as file:
                 check_columns(place, file, wanted)
-                x, y, whose, is_test = (file[name] if name else None for name in wanted.values())
-            return f"data.path is '{place}', where", place.stem, Columns(x, y, whose, is_test)
+                found: list[Any] = [file[name] if name else None for name in wanted.values()]
+            return f"data.path is '{place}', where", place.stem, Columns(*found)
 
         super().__init__(find, *run, **options)
 
@@ -224,13 +224,14 @@ def read_parquet(place: Path, wanted: Mapping[str, str | None], vocabulary: str)
                     own.append(_converted(batch.column(wanted[option]), option, vocabulary))
                 is_test.append(np.full(batch.num_rows, _is_test(path)))
     with reading(place):
-        x, y, whose = (np.concatenate(parts[o]) if name else None for o, name in wanted.items())
+        found = {option: np.concatenate(own) for option, own in parts.items()}
         tested = np.concatenate(is_test)
     # Pictures are divided by 255, and places of characters are not divided.
     is_text = types.is_string(kind) or types.is_large_string(kind)
     divisor = 255 if types.is_struct(kind) else 1 if is_text else None
     mixed = tested if tested.any() and not tested.all() else None
-    return Columns(x, y, whose, mixed, class_names=names, divisor=divisor)
+    y, whose = found.get("label"), found.get("client")
+    return Columns(found["features"], y, whose, mixed, class_names=names, divisor=divisor)
 
 
 def _is_test(path: Path) -> bool:

@@ -156,7 +156,7 @@ BAD = {
     "mnist --output OUT --clients 3": "MPIFED_DATA is not set",
     "libsvm --output OUT --clients 3 --test-fraction 1": "--test-fraction is 1",
     "dictionary --output OUT --clients 3 --samples 2": "enough for at most 2 clusters",
-    "federated --output OUT --clients 3 --path nowhere.h5": "'nowhere.h5' cannot be read: No such",
+    "federated --output OUT --clients 3 --path nowhere.h5": "--path is 'nowhere.h5'",
 }
 
 

@@ -175,5 +175,5 @@ def test_the_paper_s_numbers_of_samples():
     assert (
         Dictionary(20, 0, Alone(), variant="homogeneous").description.n_train.tolist() == [250] * 20
     )
-    with pytest.raises(InputError, match=r"data\.samples 5 are enough for at most 5 clients"):
+    with pytest.raises(InputError, match="5 samples are enough for at most 5 clusters"):
         Dictionary(6, 0, Alone(), samples=5)

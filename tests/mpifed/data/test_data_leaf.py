@@ -161,7 +161,7 @@ BAD = {
     "other users": (leaf_file({"a": ([[1.0]], [1])}).replace('["a"]', '["b"]'), "user 'b'"),
     "few labels": (leaf_file({"a": ([[1.0], [2.0]], [1])}), "it has 2 'x' and 1 'y'"),
     "infinite": (leaf_file({"a": ([[1.0], [float("inf")]], [1, 1])}), "not finite"),
-    "shapes": (leaf_file({"a": ([[1.0]], [1]), "b": ([[1.0, 2.0]], [1])}), "have the shape"),
+    "shapes": (leaf_file({"a": ([[1.0]], [1]), "b": ([[1.0, 2.0]], [1])}), "have the shapes"),
     "unknown character": (leaf_file({"a": (["aé"], ["b"])}), "character 'é', which data.voc"),
 }
 

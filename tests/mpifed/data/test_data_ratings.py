@@ -93,7 +93,6 @@ BAD = {
     "three fields": ("1::2::3::4\n1::2::3\n", "columns changed"),
     "six stars": ("1::2::3::4\n2::2::6::4\n", "2.0, 2.0, 6.0"),
     "half a movie": ("1::2.5::3::4\n", "1.0, 2.5, 3.0"),
-    "rated twice": ("1::2::3::4\n1::3::3::4\n1::2::4::5\n", "rates twice"),
 }
 
 
