@@ -302,7 +302,7 @@ def one_too_many(n):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("Misspelt", "lacks symmetric"),
+        ("Misspelt", "lacks what a topologies.Schedule has"),
         ("one_too_many", "n is 4, but the schedule has 5 nodes"),
     ],
 )

@@ -10,7 +10,6 @@ from typing import Any
 
 import networkx as nx
 import numpy as np
-from numpy.typing import NDArray
 
 from topologies.analysis.consensus import (
     MESSAGE_BYTES,
@@ -90,6 +89,7 @@ def describe(
     rate = consensus_rate(law)
     cost = communication(law, message_bytes=message_bytes, accuracy=accuracy, rate=rate)
     active = [int((np.abs(matrix.weights) > ACTIVE).sum()) for matrix in rounds]
+    still = int((np.abs(rounds[0].self_weights) <= ACTIVE).sum())
     return {
         "family": record.get("family"),
         "params": record.get("params"),
@@ -117,7 +117,7 @@ def describe(
         "mixing_time": _finite(cost.rounds, int),
         "effective_neighbours": _effective_neighbours(law, gamma),
         "min_self_weight": float(min(matrix.self_weights.min() for matrix in rounds)),
-        "zero_self_weights": None if static is None else _zeros(static.self_weights),
+        "zero_self_weights": None if static is None else still,
         "messages_per_round": cost.messages,
         "most_messages": cost.most_messages,
         "bytes_per_round": cost.bytes,
@@ -139,10 +139,6 @@ def _union(n: int, rounds: list[MixingMatrix]) -> nx.Graph:
 def _effective_neighbours(law: Schedule, gamma: float) -> float | None:
     most = SPECTRUM_NODES if law.period == 1 and law.symmetric else COVARIANCE_NODES
     return effective_neighbours(law, gamma) if law.n <= most else None
-
-
-def _zeros(self_weights: NDArray[np.float64]) -> int:
-    return int((np.abs(self_weights) <= ACTIVE).sum())
 
 
 def _digest(rounds: list[MixingMatrix]) -> str:

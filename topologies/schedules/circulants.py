@@ -10,7 +10,6 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable
-from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -279,19 +278,16 @@ def equitopo(n: int, seed: int, *, step: Step = 0.5) -> Drawn:
         Weight of the exchange.
     """
     weight = step * (n - 1) / n
-    draw = partial(_draw_shift, n=n, weight=weight)
-    square = partial(_mean_square_of_shifts, n, step)
+
+    def draw(random: np.random.Generator) -> MixingMatrix:
+        return circulant(n, [int(random.integers(1, n)) if n > 1 else 0], weight)
+
+    def square() -> NDArray[np.float64]:
+        # On average over u, P^u is -1 / (n - 1) on what is orthogonal to 1.
+        spread = (1 - step) ** 2 + step**2 * ((n - 1) ** 2 - 1) / n**2 if n > 1 else 0.0
+        return spread * np.eye(n) + (1 - spread) / n
+
     return Drawn(n, seed, draw, symmetric=n <= 2, mean_square=square)
-
-
-def _mean_square_of_shifts(n: int, step: float) -> NDArray[np.float64]:
-    """Return E[W'W]: on average over u, P^u is -1 / (n - 1) on what is orthogonal to 1."""
-    spread = (1 - step) ** 2 + step**2 * ((n - 1) ** 2 - 1) / n**2 if n > 1 else 0.0
-    return spread * np.eye(n) + (1 - spread) / n
-
-
-def _draw_shift(random: np.random.Generator, n: int, weight: float) -> MixingMatrix:
-    return circulant(n, [int(random.integers(1, n)) if n > 1 else 0], weight)
 
 
 def od_equidyn(n: int, seed: int, *, step: Step = 0.5, shifts: Count | None = None) -> Drawn:

@@ -7,7 +7,6 @@ import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -97,17 +96,15 @@ def restore_resampled(n: int, seed: int, arrays: Arrays) -> Drawn:
     """A new draw of the graph every round, connected or not."""
     law = json.loads(arrays["law"].tobytes())
     rule, options = law["weights"]
-    return Drawn(n, seed, partial(_resample, n=n, law=law, rule=rule, options=options))
 
+    def draw(random: np.random.Generator) -> MixingMatrix:
+        seed = int(random.integers(2**63))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a round may be disconnected
+            graph = build_graph(law["family"], n, seed, on_disconnected="keep", **law["params"])
+        return mixing_matrix(graph, rule, **options)
 
-def _resample(
-    random: np.random.Generator, n: int, law: dict[str, Any], rule: str, options: dict[str, Any]
-) -> MixingMatrix:
-    seed = int(random.integers(2**63))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # each round may be disconnected
-        graph = build_graph(law["family"], n, seed, on_disconnected="keep", **law["params"])
-    return mixing_matrix(graph, rule, **options)
+    return Drawn(n, seed, draw)
 
 
 def prepare_matrices(*, nodes: Annotated[int, Ge(1)], rounds: str) -> Arrays:

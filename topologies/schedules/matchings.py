@@ -245,18 +245,9 @@ def restore_matcha(n: int, seed: int, arrays: Arrays) -> Drawn:
     """
     edges, colours, p = arrays["edges"], arrays["colours"], arrays["probabilities"]
     alpha = float(arrays["alpha"])
-    draw = partial(_draw, n=n, edges=edges, colours=colours, p=p, alpha=alpha)
-    square = partial(mean_square, n, edges, colours, p, alpha)
-    return Drawn(n, seed, draw, mean_square=square)
 
+    def draw(random: np.random.Generator) -> MixingMatrix:
+        on = (random.random(len(p)) < p)[colours]
+        return MixingMatrix(n, edges[on], np.full(int(on.sum()), alpha))
 
-def _draw(
-    random: np.random.Generator,
-    n: int,
-    edges: NDArray[np.int64],
-    colours: NDArray[np.int64],
-    p: Array,
-    alpha: float,
-) -> MixingMatrix:
-    on = (random.random(len(p)) < p)[colours]
-    return MixingMatrix(n, edges[on], np.full(int(on.sum()), alpha))
+    return Drawn(n, seed, draw, mean_square=partial(mean_square, n, edges, colours, p, alpha))
