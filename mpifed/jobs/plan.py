@@ -23,6 +23,7 @@ from mpifed.config import configuration as config
 from mpifed.config.experiments import DEFAULT_EXPERIMENT, YAML_FILES, safe, split_words
 from mpifed.errors import InputError, closest
 from mpifed.io.yaml_files import as_text, parse_value, read_yaml
+from mpifed.results.results import read_summary
 from mpifed.results.run_directories import check_output as check_place
 from mpifed.results.run_directories import holds_run
 from mpifed.sweep import plan as sweep
@@ -259,8 +260,8 @@ def continued(job: Job, tasks: Sequence[int], words: Sequence[str]) -> tuple[Job
         directory, overrides = runs[task].directory, runs[task].overrides | more
         asked = config.resolve(config.apply_overrides(mapping, overrides), ranks)
         runs[task] = dataclasses.replace(runs[task], overrides=overrides, data=plain(asked.data))
-        done = request.finished_after(directory)
-        if done is not None and done >= asked.rounds:
+        done = (directory / "DONE").exists() and read_summary(directory / "summary.json")
+        if done and done["rounds"] >= asked.rounds:
             continue
         stored = request.stored_configuration(directory)
         if stored is not None:

@@ -159,7 +159,7 @@ def first_per_core(nodes: np.ndarray, cores: Sequence[frozenset[int]], threads: 
     found = []
     for node in np.unique(nodes):
         ranks = np.flatnonzero(nodes == node)
-        usable = frozenset.union(*(cores[rank] for rank in ranks))
+        usable = frozenset.union(*(cores[rank] for rank in ranks.tolist()))
         found.append(ranks[: max(1, len(usable) // threads)])
     return np.sort(np.concatenate(found)).astype(np.int32)
 
