@@ -29,6 +29,10 @@ MOVED = {
         for family, names in _METHODS.items()
         for name in names
     },
+    "mpifed.algorithms.fedmm.fedmm_theta": "mpifed.algorithms.fedmm.fedmm",
+    "mpifed.algorithms.fedmm.sa_ssmm": "mpifed.algorithms.fedmm.fedmm",
+    "mpifed.algorithms.flix.dcgd": "mpifed.algorithms.flix.flix",
+    "mpifed.algorithms.flix.diana": "mpifed.algorithms.flix.flix",
     "mpifed.data.arrays": "mpifed.data.from_python",
     "mpifed.exchange.aggregation.base": "mpifed.exchange.aggregation",
     "mpifed.exchange.compression.base": "mpifed.exchange.compression",

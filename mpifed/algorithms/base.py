@@ -25,6 +25,7 @@ from mpifed.state import tensors
 AnyChannel = TypeVar("AnyChannel", bound=Channel, contravariant=True)
 StepScale = Literal["paper", "normalised", "none"]
 Weighting = Literal["samples", "clients"] | None
+Weights = Literal["uniform", "samples"]
 
 
 @dataclass(frozen=True)
@@ -255,6 +256,44 @@ class GlobalModel(Algorithm[AnyChannel]):
     def adapt(self, state: Any, clients: Clients, exchange: Exchange, draws: Draws) -> Predictor:
         """Return the model, under gossip the mean of all."""
         return Predictor(exchange.mean(state.model))
+
+
+class Personal(Algorithm[Channel]):
+    """A method whose server averages one model beside the clients' own.
+
+    Its papers (Deng et al. 2020, T Dinh et al. 2020) weigh clients alike; FedAvg, and the tables of
+    Marfoq et al. 2021, weigh them by their samples.
+
+    Parameters
+    ----------
+    client_weights : {'uniform', 'samples'}
+        Weights of the server's average, 1 / n or n_t / n. Clients count alike under gossip.
+    """
+
+    steps_locally = True
+
+    def __init__(
+        self, model: Model, local: LocalSolver, *, client_weights: Weights = "uniform"
+    ) -> None:
+        self.model, self.local = model, local
+        self.averages_by = "samples" if client_weights == "samples" else "clients"
+
+    def first_models(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """Return the first shared model, and a copy of it for every client, (clients, 1, P)."""
+        model = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client=False)
+        return model, self.copies(model, len(clients)).clone()
+
+    def copies(self, model: Tensor, n_clients: int) -> Tensor:
+        """Return a shared model, (1, P), or rows of it as they are, as (n_clients, 1, P)."""
+        return model.expand(n_clients, 1, self.model.n_parameters)
+
+    def combined(self, rows: Tensor, clients: Clients, channel: Channel, before: Tensor) -> Tensor:
+        """Return the new shared model from the participants' (participants, 1, P). Collective."""
+        by_samples = self.averages_by == "samples"
+        weights = clients.weights if by_samples else clients.equal_weights
+        return channel.average(rows, weights, before=before)
 
 
 def algorithm_class(name: Any) -> type[Algorithm]:

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from mpifed.algorithms.flix.dcgd import Dcgd
-from mpifed.algorithms.flix.diana import Diana
+from mpifed.algorithms.flix.flix import Dcgd, Diana
 from mpifed.algorithms.flix.objective import partial_gradients
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.errors import InputError, RunError

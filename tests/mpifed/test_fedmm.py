@@ -6,9 +6,7 @@ import torch
 from fedmm_runs import Run, data_of
 
 from mpifed.algorithms.fedmm.fedmgs import FedMGS
-from mpifed.algorithms.fedmm.fedmm import FedMM
-from mpifed.algorithms.fedmm.fedmm_theta import FedMMTheta
-from mpifed.algorithms.fedmm.sa_ssmm import SaSsmm
+from mpifed.algorithms.fedmm.fedmm import FedMM, FedMMTheta, SaSsmm
 from mpifed.components.registry import find
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Draws, participants

@@ -9,8 +9,7 @@ import pytest
 import torch
 from test_fedmm import CONSTANT, MIXTURE, Run, blobs, data_of, least_squares
 
-from mpifed.algorithms.fedmm.fedmm import FedMM, Known, statistics_or_nan
-from mpifed.algorithms.fedmm.fedmm_theta import FedMMTheta
+from mpifed.algorithms.fedmm.fedmm import FedMM, FedMMTheta, Known, statistics_or_nan
 from mpifed.errors import Diverged, InputError, RunError
 from mpifed.federation.clients import Draws
 from mpifed.federation.participation import Bernoulli

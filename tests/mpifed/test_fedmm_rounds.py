@@ -12,8 +12,7 @@ from fedmm_runs import Run, Unequal, data_of
 
 import mpifed
 from mpifed.algorithms.fedmm.fedmgs import FedMGS
-from mpifed.algorithms.fedmm.fedmm import FedMM
-from mpifed.algorithms.fedmm.fedmm_theta import FedMMTheta
+from mpifed.algorithms.fedmm.fedmm import FedMM, FedMMTheta
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Draws
 from mpifed.federation.participation import Bernoulli

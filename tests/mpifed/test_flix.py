@@ -11,9 +11,7 @@ import scipy.special
 import torch
 from convex import ANISOTROPIC, ISOTROPIC, Run, logistic, quadratics, random_quadratics
 
-from mpifed.algorithms.flix.dcgd import Dcgd
-from mpifed.algorithms.flix.diana import Diana
-from mpifed.algorithms.flix.flix import Flix
+from mpifed.algorithms.flix.flix import Dcgd, Diana, Flix
 from mpifed.federation.clients import Draws, participants
 from mpifed.local.linear_objective import objective_of, smoothness
 from mpifed.local.objective import Regulariser

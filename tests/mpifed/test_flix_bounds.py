@@ -9,9 +9,7 @@ from convex import Run, clients_of, logistic, random_quadratics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpifed.algorithms.flix.dcgd import Dcgd
-from mpifed.algorithms.flix.diana import Diana
-from mpifed.algorithms.flix.flix import Flix
+from mpifed.algorithms.flix.flix import Dcgd, Diana, Flix
 from mpifed.data.partitions import partition
 from mpifed.federation.clients import Draws
 from mpifed.federation.participation import Bernoulli

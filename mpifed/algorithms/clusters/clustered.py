@@ -28,12 +28,9 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Predictor, initial_models
-from mpifed.algorithms.clusters.serving import (
-    ByCluster,
-    means_within,
-    model_of_each,
-)
+from mpifed.algorithms.clusters.ifca import ByCluster
 from mpifed.exchange.base import Exchange, ServerChannel
+from mpifed.exchange.measuring import total
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.objective import row_norms
 from mpifed.local.solver import LocalSolver, OptimizerState
@@ -189,3 +186,25 @@ class Clustered(ByCluster):
     ) -> dict[str, float | None]:
         """``n_clusters``, the number of clusters."""
         return {"n_clusters": int(state.cluster.max()) + 1}
+
+
+def means_within(
+    cluster: Tensor, rows: Tensor, weights: Tensor, clients: Clients, channel: ServerChannel
+) -> Tensor:
+    """Return the mean of the rows of each cluster, (clusters, ...). Collective."""
+    found = []
+    for label in range(int(cluster.max()) + 1):
+        members = (cluster == label).numpy()
+        here = members[clients.ids]
+        found.append(channel.among(members).mean(rows[here], weights[here]))
+    return torch.stack(found).to(rows)
+
+
+def model_of_each(cluster: Tensor, models: Tensor, clients: Clients) -> Tensor:
+    """Return the clusters' models on every rank, (clusters, P). Collective."""
+    everyone = np.arange(len(clients.federation.hosted))
+    hosted = Clients(clients.federation, clients.shards, everyone)
+    labels = cluster.numpy()
+    first = [int(np.argmax(labels == label)) for label in range(labels.max() + 1)]
+    found = [total(hosted, models, torch.from_numpy(hosted.ids == one)) for one in first]
+    return torch.cat(found).to(models)

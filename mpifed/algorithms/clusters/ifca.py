@@ -11,8 +11,9 @@ alike for all in the paper, where clients have as many samples.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge
@@ -20,12 +21,38 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from mpifed import state
-from mpifed.algorithms.base import Predictor, initial_models
-from mpifed.algorithms.clusters.serving import ByCluster, best_fitting
+from mpifed.algorithms.base import Algorithm, Predictor, initial_models
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
+from mpifed.local.scoring import train_risks
 from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
+
+
+class ByCluster(Algorithm[ServerChannel]):
+    """Base class of methods with a model for each cluster."""
+
+    exchanges = ("server",)
+    aggregates = "means"
+    compressors = "unbiased"
+    steps_locally = True
+    model: Model
+
+    @abstractmethod
+    def models_of(self, state: Any, clients: Clients) -> Tensor:
+        """Return the clusters' models on every rank, (clusters, P). Collective."""
+
+    def adapt(self, state: Any, clients: Clients, exchange: Exchange, draws: Draws) -> Predictor:
+        """Unseen clients deploy the cluster's model that has the least loss on their samples."""
+        models = self.models_of(state, clients)
+        chosen = best_fitting(self.model, models, clients)
+        return Predictor(models[chosen][:, None], results={"cluster": chosen})
+
+
+def best_fitting(model: Model, models: Tensor, clients: Clients) -> Tensor:
+    """Return which of K models has the least training loss of each client."""
+    risks = train_risks(model, models, clients.shards.train, clients.rows)
+    return risks.argmin(1).to(models.device)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from mpifed.components.registry import complete, find
 from mpifed.components.schema import ComponentOf
 from mpifed.data.base import Description, Split
 from mpifed.errors import Diverged, InputError, RunError
-from mpifed.exchange.base import Channel, Exchange, ServerChannel
+from mpifed.exchange.base import Channel, Exchange, ServerChannel, to_server
 from mpifed.exchange.measuring import computed_once, total
 from mpifed.federation.clients import Clients, Draws, Federation
 from mpifed.local.minibatches import batches, chosen
@@ -479,3 +479,93 @@ class FedMM(Algorithm[Channel]):
 
     def payload(self) -> int:
         return self.message_size()
+
+
+class FedMMTheta(FedMM):
+    """The naive twin of FedMM: aggregates parameters, not surrogates (section 4.1, eq. 21).
+
+    A client maps its statistics to parameters before it sends them, and the server mixes
+    parameters. The paper uses it to show why surrogates should be mixed.
+    """
+
+    learns = "the parameters of a surrogate"
+    sends = "a change of its parameters"
+
+    def first(self, theta: Tensor) -> Tensor:
+        """theta_0 itself is iterated."""
+        return theta
+
+    def message_size(self) -> int:
+        """Messages are parameters."""
+        return self.surrogate.n_parameters
+
+    def shared_parameters(self, s: Tensor, start: Tensor, by_row: bool) -> Tensor:
+        """Return theta as iterated, (n_parameters,), or its rows in ``start`` under gossip."""
+        return start if by_row else s
+
+    def oracle(self, start: Tensor, theta: Tensor, clients: Clients, draws: Draws) -> Tensor:
+        """Return theta_i = T(mean statistics under theta), (clients, n_parameters)."""
+        if not len(clients):
+            return start.clone()
+        found = self.statistics(theta, self.samples(clients, draws))
+        return rows_or_nan(self.surrogate.minimiser, found, self.message_size())
+
+    def onto(self, s: Tensor) -> Tensor:
+        """Return the nearest point of Theta, where the surrogate has one."""
+        return self.surrogate.project_parameters(s)
+
+    def parameters(self, s: Tensor) -> Tensor:
+        """theta of what is iterated, which is theta."""
+        return s
+
+    def updates(self, now: Tensor, before: Tensor, clients: Clients) -> dict[str, float]:
+        """As in ``FedMM``, with statistics of all data for the surrogates' space; collective."""
+        moves = torch.zeros(len(clients), self.surrogate.size, dtype=torch.float64)
+        if len(clients):
+            split = shards_of(clients)
+            moves = self.statistics(now, split) - self.statistics(before, split)
+        return {
+            "surrogate_update": float(total(clients, moves, self.weights(clients)).square().sum()),
+            "parameter_update": float((now - before).square().sum()),
+        }
+
+
+class SaSsmm(FedMM):
+    """SA-SSMM: centralised stochastic majorise-minimise, one client (Algorithm 1).
+
+    S <- S + gamma_t (S_t - S), with S_t a mini-batch mean of the statistics under T(S). With
+    ``step_rule: inverse_kept``, batches of one and the unit-ball dictionary it is online dictionary
+    learning (Mairal et al. 2010), in which the first S counts as one sample.
+    """
+
+    learns = "the parameters of a surrogate"
+    sends = ""
+    communicates = False
+    compressors = "none"
+
+    def round(
+        self, state: FedMMState, clients: Clients, channel: Channel, draws: Draws
+    ) -> FedMMState:
+        self.recall(state)
+        start = state.surrogate.expand(len(clients), -1)
+        oracle = self.oracle(start, self.parameters(state.surrogate), clients, draws)
+        # The sum has one term; it brings the direction to ranks without a client.
+        server = to_server(channel)
+        direction = server.sum(oracle - start, torch.ones(len(clients), dtype=torch.float64))
+        (surrogate,) = server.at_server(
+            lambda: [self.project(state.surrogate + self.gamma(draws.round) * direction)]
+        )
+        return replace(state, surrogate=surrogate, previous=state.surrogate)
+
+    def remarks(self, state: FedMMState, clients: Clients, exchange: Exchange) -> list[str]:
+        """The facts about the data, and which options have no effect."""
+        unread = []
+        if self.rate:
+            unread.append(
+                f"algorithm.control_variate_rate={self.rate:g} changes nothing: sa_ssmm has one "
+                "client, which does not differ from itself"
+            )
+        return [*unread, *self.about(state)]
+
+    def payload(self) -> int:
+        return 0

@@ -97,6 +97,7 @@ class MetaLearner(Algorithm[Channel]):
         First shared model. None is zeros for linear models and a random draw for networks.
     """
 
+    learns = "one model, adapted by a few steps"
     server_steps = True
     averages_by = "clients"
     columns = ("up_floats",)
@@ -187,40 +188,32 @@ class Fomaml(MetaLearner):
         Those of ``MetaLearner``.
     """
 
-    learns = "one model, adapted by a few steps"
     sends = "its gradient at the adapted model"
 
     def __init__(
         self, model: Model, local: LocalSolver, *, support_fraction: Share = 0.8, **options: Any
     ) -> None:
         super().__init__(model, local, **options)
-        self.support, self.query = _halves(model, self.regulariser, support_fraction)
+        self.support, self.query = (
+            Objectives(model, self.regulariser, partial(part, fraction=support_fraction))
+            for part in (support, query)
+        )
 
     def direction(self, x: Tensor, clients: Clients) -> Tensor:
         """Return grad f_i(y_i) on the query, with y_i adapted on the support."""
         return self.query(clients).gradients(self.path(x, self.support(clients))[-1])
 
 
-class Maml(MetaLearner):
+class Maml(Fomaml):
     """Exact MAML, with the Hessians of all inner steps: for small models.
 
     Parameters
     ----------
-    support_fraction : float
-        Share of a client's training samples, the first ones, on which it adapts. The rest is the
-        query; 1 makes both the same, all of them.
     **options
-        Those of ``MetaLearner``.
+        Those of ``Fomaml``.
     """
 
-    learns = "one model, adapted by a few steps"
     sends = "the gradient of its adapted loss"
-
-    def __init__(
-        self, model: Model, local: LocalSolver, *, support_fraction: Share = 0.8, **options: Any
-    ) -> None:
-        super().__init__(model, local, **options)
-        self.support, self.query = _halves(model, self.regulariser, support_fraction)
 
     def direction(self, x: Tensor, clients: Clients) -> Tensor:
         """Return prod_j (I - gamma Hessian f_i(y_i^j)) grad f_i(y_i^k), the last step first."""
@@ -244,7 +237,6 @@ class Reptile(MetaLearner):
         Those of ``MetaLearner``.
     """
 
-    learns = "one model, adapted by a few steps"
     sends = "its move"
 
     def __init__(
@@ -256,13 +248,3 @@ class Reptile(MetaLearner):
     def direction(self, x: Tensor, clients: Clients) -> Tensor:
         """Return x - y_i(x), scaled by ``reptile_normalised``."""
         return (x - self.path(x, self.whole(clients))[-1]) * self.scale
-
-
-def _halves(
-    model: Model, regulariser: Regulariser, fraction: float
-) -> tuple[Objectives, Objectives]:
-    """The risks on support and on query."""
-    return (
-        Objectives(model, regulariser, partial(support, fraction=fraction)),
-        Objectives(model, regulariser, partial(query, fraction=fraction)),
-    )

@@ -24,8 +24,7 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Predictor
-from mpifed.algorithms.personal.start import Personal, Weights
+from mpifed.algorithms.base import Personal, Predictor, Weights
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Coupling, Minibatch

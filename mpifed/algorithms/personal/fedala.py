@@ -61,7 +61,6 @@ class FedALA(FedAvg):
     """
 
     learns = "one model, weights of each client between it and its own"
-    sends = "its model"
 
     def __init__(
         self,

@@ -173,7 +173,6 @@ class KnnPer(FedAvg):
     """
 
     learns = "one model, mixed with each client's neighbours"
-    sends = "its model"
     tasks = ("classification", "sequence")
 
     def __init__(

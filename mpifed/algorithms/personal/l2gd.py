@@ -35,8 +35,7 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Predictor
-from mpifed.algorithms.personal.start import Personal
+from mpifed.algorithms.base import Personal, Predictor
 from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws

@@ -19,17 +19,18 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Gt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Predictor
-from mpifed.algorithms.personal.start import Personal, Positive, Weights
+from mpifed.algorithms.base import Personal, Predictor, Weights
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Coupling, Minibatch, Proximal
 from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
+
+Positive = Annotated[float, Gt(0)]
 
 
 @dataclass(frozen=True)
