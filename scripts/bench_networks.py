@@ -22,7 +22,9 @@ from bench_figures import chosen, engine, in_turn, report, scores_of
 from torch import nn
 
 from mpifed.data.base import Dataset, Description, Shards, Split
+from mpifed.federation.clients import Clients, Draws
 from mpifed.models.lstm import lstm
+from mpifed.models.mlp import Mlp, mlp
 from mpifed.models.mobilenet import mobilenet_v2
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
@@ -108,6 +110,11 @@ def perceptron(data: Description) -> nn.Module:
 def small_perceptron(data: Description) -> nn.Module:
     """20-16-10."""
     return nn.Sequential(nn.Flatten(), nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 10))
+
+
+def wide_mlp(data: Description) -> Mlp:
+    """784-512-512-10."""
+    return mlp(data, hidden=[512, 512])
 
 
 def made(model: str, data: dict[str, Any], **overrides: Any) -> Any:
@@ -308,6 +315,50 @@ def ways_of_stepping() -> None:
         )
 
 
+def in_place(model: Mlp, rows: torch.Tensor, train: Split, batch: int) -> Callable[[], None]:
+    """One step of every client in plain PyTorch: forward, backward, and an update in place."""
+    modules = [model.module(row) for row in rows]
+    loss = nn.CrossEntropyLoss()
+
+    def steps() -> None:
+        for module, first, end in zip(modules, train.offsets, train.offsets[1:], strict=False):
+            visited = first + torch.randperm(int(end - first))[:batch]
+            parameters = list(module.parameters())
+            found = loss(module(train.x[visited]), train.y[visited])
+            gradients = torch.autograd.grad(found, parameters)
+            with torch.no_grad():
+                for parameter, gradient in zip(parameters, gradients, strict=True):
+                    parameter.add_(gradient, alpha=-0.05)
+
+    return steps
+
+
+def one_step() -> None:
+    """The local part of rounds of one step, 784-512-512-10 on 32 clients, batch 32."""
+    about = {"shape": [28, 28], "samples": 64}
+    options = {"clients": 32, "local.steps": 1, "local.batch_size": 32}
+    engine = made("bench_networks:wide_mlp", about, **options)
+    model, local = engine.setup.model, engine.setup.algorithm.local
+    shards = engine.samples.shards
+    clients = Clients(engine.setup.federation, shards, np.arange(32))
+    optimizer = local.init(len(clients), 1, torch.float32)
+    one = torch.from_numpy(model.init(np.random.default_rng(0))).float()
+    rows = one.repeat(len(clients), 1)[:, None]
+    measured = in_turn(
+        {
+            "gossip": lambda: local(rows, optimizer, clients, Draws(0, 1)),
+            "server": lambda: local(one.expand(rows.shape), optimizer, clients, Draws(0, 1)),
+            "bare": in_place(model, rows[:, 0], shards.train, 32),
+        },
+        4 * REPEATS,
+    )
+    middle = {key: round(statistics.median(values), 4) for key, values in measured.items()}
+    for key in ("gossip", "server"):
+        report(
+            f"one_step_{key}", round(ratio(measured, key, "bare"), 3), "of a bare loop", **middle
+        )
+
+
 def cnn_hundred() -> None:
     """The CNN on a hundred clients of 600 images, batch 20: stacked, one by one, and on a core.
 
@@ -365,6 +416,7 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
         lstm_round,
         mobilenet_round,
         ways_of_stepping,
+        one_step,
         cnn_hundred,
         cnn_scoring,
         mobilenet_memory,

@@ -17,14 +17,16 @@ A ``Coupling`` moves several rows of a client together, on the same minibatches.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 from torch import Tensor
 
 from mpifed.data.base import Split
 from mpifed.local.minibatches import Work
-from mpifed.local.optimizers import Mask, Rate
+from mpifed.local.optimizers import Mask, Moments, Rate, Rule
 
 
 class Adjustment(ABC):
@@ -171,7 +173,7 @@ class Within(Adjustment):
 
 
 @dataclass
-class Minibatch(ABC):
+class Minibatch:
     """One minibatch of each of some clients, with the rows that move on it.
 
     Attributes
@@ -184,31 +186,27 @@ class Minibatch(ABC):
         Which minibatch of the round, from 0.
     rate : Tensor or float
         Learning rates, (c, 1), or one for all.
+    gradient : callable
+        Gives the gradients, (c, n_trained), of the minibatch's mean loss at points (c, P); running
+        statistics are those of the model whose number is the second argument, and change.
+    rule, moments, block, done, terms, mask
+        What ``step`` needs: the update rule and its moments, which clients these are in the order
+        of ``terms``, steps before this minibatch, terms of the gradient, and what is trained.
     """
 
     rows: Tensor
     clients: Tensor
     number: int
     rate: Rate
+    gradient: Callable[[Tensor, int], Tensor]
+    rule: Rule
+    moments: Moments
+    block: slice
+    done: Rate
+    terms: tuple[Adjustment, ...]
+    mask: Mask | None
+    taken: Counter[int] = field(default_factory=Counter)
 
-    @abstractmethod
-    def gradient(self, points: Tensor, model: int) -> Tensor:
-        """Return the gradients of the minibatch's mean loss at ``points``.
-
-        Parameters
-        ----------
-        points : Tensor
-            (c, P).
-        model : int
-            Running statistics are those of ``rows[:, model]``, and change.
-
-        Returns
-        -------
-        Tensor
-            A new tensor, (c, n_trained).
-        """
-
-    @abstractmethod
     def step(self, gradient: Tensor, model: int) -> None:
         """Take a step of ``rows[:, model]`` by the update rule.
 
@@ -219,6 +217,13 @@ class Minibatch(ABC):
         model : int
             Which of a client's models.
         """
+        self.taken[model] += 1
+        w = self.rows[:, model, : gradient.shape[1]]
+        for term in self.terms:
+            term.add_to(gradient[:, None], w[:, None], self.block, slice(model, model + 1))
+        moments = tuple(moment[:, model] for moment in self.moments)
+        number = self.done + self.taken[model]
+        self.rule.masked_step(w, gradient, moments, self.rate, number, self.mask)
 
 
 class Coupling(ABC):

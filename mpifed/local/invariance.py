@@ -24,14 +24,6 @@ def never_alone(function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
     return function(*(t.expand(2, *t.shape[1:]).contiguous() for t in rows))[:1]
 
 
-def blocks_agree(function: Callable[[slice], Tensor], rows: int) -> bool:
-    """Return whether ``function`` computes rows alike in every block."""
-    whole = function(slice(0, rows))
-    edges = {(0, 1), (rows - 1, rows), (0, 2), (1, min(4, rows)), (rows // 2, rows)}
-    parts = (slice(first, last) for first, last in sorted(edges) if first < last <= rows)
-    return all(_same(function(part), whole[part]) for part in parts)
-
-
 def addresses_agree(function: Callable[..., Tensor], *operands: Tensor) -> bool:
     """Return whether ``function(*operands)`` is the same wherever in memory ``operands`` begin."""
     aligned = function(*(_shifted(operand, 0) for operand in operands))

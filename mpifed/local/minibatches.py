@@ -85,7 +85,7 @@ def plan(
     device: torch.device,
 ) -> Plan:
     """Arrange minibatches, padded to one width, in blocks of clients."""
-    order = np.argsort(-work.steps, kind="stable")
+    order = np.argsort(-work.steps, kind="stable") if block > 1 else np.arange(len(work.steps))
     lengths = work.drawn * work.epochs
     starts = (np.cumsum(lengths * components) - lengths * components)[order]
     drawn, steps, per_epoch = work.drawn[order], work.steps[order], work.per_epoch[order]

@@ -14,9 +14,6 @@ from torch import Tensor
 from mpifed import state
 from mpifed.local.options import LocalOptions
 
-# Numbers, about, that are saved and restored in the time of updating one more span.
-SPAN = 4096
-
 
 @dataclass(frozen=True)
 class Mask:
@@ -30,11 +27,6 @@ class Mask:
         padded = np.pad(self.numbers.cpu().numpy(), 1).astype(np.int8)
         edges = np.flatnonzero(np.diff(padded))
         return tuple(slice(int(a), int(b)) for a, b in edges.reshape(-1, 2))
-
-    @cached_property
-    def is_by_spans(self) -> bool:
-        """Whether updating span by span is quicker than restoring what is not trained."""
-        return (len(self.spans) - 1) * SPAN <= len(self.numbers)
 
 
 Rate = Tensor | float
@@ -105,19 +97,25 @@ class Rule(ABC):
     def init(self, clients: int, components: int, size: int, zeros: Tensor) -> RuleState:
         """Return the state before the first step; ``zeros`` has the type and device of models."""
 
-    @abstractmethod
     def moments(self, state: RuleState) -> Moments:
         """Return the tensors that steps change in place, (clients, components, P) each."""
+        return (state.momentum,) if isinstance(state, SgdState) else (state.first, state.second)
 
-    @abstractmethod
     def steps(self, state: RuleState) -> np.ndarray:
         """Return the number of steps before this round, int64 (clients,), where it matters."""
+        if isinstance(state, SgdState) or self.options.reset_momentum:
+            return np.zeros(len(state.epochs), np.int64)
+        return state.steps.numpy()
 
-    @abstractmethod
     def after(
         self, state: RuleState, moments: Moments, steps: np.ndarray, epochs: np.ndarray
     ) -> RuleState:
         """Return the state with other moments, after the steps and epochs of a round."""
+        begun = state.epochs + torch.from_numpy(epochs)
+        if isinstance(state, SgdState):
+            return SgdState(moments[0], begun)
+        done = torch.from_numpy(self.steps(state) + steps)
+        return AdamState(moments[0], moments[1], done, begun)
 
     @abstractmethod
     def step(self, w: Tensor, change: Tensor, moments: Moments, rate: Rate, number: Rate) -> None:
@@ -136,18 +134,10 @@ class Rule(ABC):
         if mask is None:
             self.step(w, change, moments, rate, number)
             return
-        if mask.is_by_spans:
-            for span in mask.spans:
-                # Without momentum, SGD's has no coordinates.
-                own = tuple(m[..., span] if m.shape[-1] else m for m in moments)
-                self.step(w[..., span], change[..., span], own, rate, number)
-            return
-        # A moment without coordinates, as SGD keeps without momentum, has none to restore.
-        changing = [tensor for tensor in (w, *moments) if tensor.shape[-1]]
-        before = [tensor.clone() for tensor in changing]
-        self.step(w, change, moments, rate, number)
-        for tensor, old in zip(changing, before, strict=True):
-            tensor.copy_(torch.where(mask.numbers, tensor, old))
+        for span in mask.spans:
+            # Without momentum, SGD's has no coordinates.
+            own = tuple(m[..., span] if m.shape[-1] else m for m in moments)
+            self.step(w[..., span], change[..., span], own, rate, number)
 
 
 def decay(change: Tensor, w: Tensor, strength: float, rate: Rate) -> None:
@@ -170,30 +160,16 @@ class Sgd(Rule):
         momentum = unwritten(zeros, clients, components, kept)
         return SgdState(momentum, torch.zeros(clients, dtype=torch.int64))
 
-    def moments(self, state: RuleState) -> Moments:
-        assert isinstance(state, SgdState)
-        return (state.momentum,)
-
-    def steps(self, state: RuleState) -> np.ndarray:
-        return np.zeros(len(state.epochs), np.int64)
-
-    def after(
-        self, state: RuleState, moments: Moments, steps: np.ndarray, epochs: np.ndarray
-    ) -> RuleState:
-        (v,) = moments
-        return SgdState(v, state.epochs + torch.from_numpy(epochs))
-
     def step(self, w: Tensor, change: Tensor, moments: Moments, rate: Rate, number: Rate) -> None:
         (v,) = moments
         decay(change, w, self.options.weight_decay, rate)
         if self.options.momentum:
             v *= self.options.momentum
             v += change
-            change = v
         if isinstance(rate, float):
-            w.add_(change, alpha=-rate)
+            w.add_(v if self.options.momentum else change, alpha=-rate)
         else:
-            w -= rate * change
+            w -= rate * v if self.options.momentum else change.mul_(rate)
 
 
 class Adam(Rule):
@@ -203,23 +179,6 @@ class Adam(Rule):
         first, second = (unwritten(zeros, clients, components, size) for _ in range(2))
         steps, epochs = (torch.zeros(clients, dtype=torch.int64) for _ in range(2))
         return AdamState(first, second, steps, epochs)
-
-    def moments(self, state: RuleState) -> Moments:
-        assert isinstance(state, AdamState)
-        return state.first, state.second
-
-    def steps(self, state: RuleState) -> np.ndarray:
-        assert isinstance(state, AdamState)
-        begun = 0 if self.options.reset_momentum else 1
-        return begun * state.steps.numpy()
-
-    def after(
-        self, state: RuleState, moments: Moments, steps: np.ndarray, epochs: np.ndarray
-    ) -> RuleState:
-        assert isinstance(state, AdamState)
-        done = torch.from_numpy(self.steps(state) + steps)
-        first, second = moments
-        return AdamState(first, second, done, state.epochs + torch.from_numpy(epochs))
 
     def step(self, w: Tensor, change: Tensor, moments: Moments, rate: Rate, number: Rate) -> None:
         first, second = moments

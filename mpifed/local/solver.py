@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ from mpifed.local.optimizers import (
     without_buffers,
 )
 from mpifed.local.options import LocalOptions
-from mpifed.models.base import Gradient, Model, RowGradients
+from mpifed.models.base import Model, RowGradients
 from mpifed.random import bits_at
 from mpifed.watchdog import heartbeat
 
@@ -46,26 +46,29 @@ BLOCK_BYTES = 3 << 20
 # The same on a GPU: all clients of a rank, as long as their activations fit.
 GPU_BLOCK_BYTES = 16 << 20
 
-EVERY = slice(None)
-CONTIGUOUS = torch.contiguous_format
+# Parameters above which a gradient of several rows leaves the cache: on a CPU, clients then step
+# alone, which is faster from about 200,000 on (scripts/bench one_step).
+LARGE = 1 << 18
 
 
+@dataclass
 class Stacked:
     """Steps of stacked rows."""
 
-    def __init__(
-        self,
-        model: Model,
-        rule: Rule,
-        batch_size: int,
-        width: int,
-        block_bytes: int,
-        device: torch.device,
-    ) -> None:
-        self.model, self.rule, self.batch_size = model, rule, batch_size
-        self.width, self.block_bytes, self.device = width, block_bytes, device
-        self._plans: dict[tuple[bytes, int], Plan] = {}
-        self._buffer: Tensor | None = None
+    model: Model
+    rule: Rule
+    batch_size: int
+    width: int
+    block_bytes: int
+    device: torch.device
+    _plans: dict[tuple[bytes, int], Plan] = field(default_factory=dict)
+    _buffer: Tensor | None = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether each client steps alone, in the memory where its rows stay."""
+        model = self.model
+        return self.device.type == "cpu" and model.single_rows and model.n_parameters > LARGE
 
     def __call__(
         self, start: Tensor, moments: Moments, clients: Clients, steps: Steps
@@ -82,69 +85,62 @@ class Stacked:
             scale = scale * steps.weights.reshape(-1).index_select(0, entries)
         labels = train.y.index_select(0, samples)
         order = torch.from_numpy(the_plan.order).to(self.device)
-        # Clients with equally many steps stay in their order, which saves copies of all rows.
-        is_sorted = bool((np.diff(the_plan.order) > 0).all())
-        theta = start.clone(memory_format=CONTIGUOUS) if is_sorted else start[order]
-        moving = tuple(moment.clone() if is_sorted else moment[order] for moment in moments)
-        adjustments = steps.adjustments
+        # In the order of the plan. A block's rows are copied at its first step, which leaves them
+        # in the cache; under a server ``start`` is one row for all clients until then.
+        given = (start, *moments)
+        moving = tuple(one.new_empty(one.shape) for one in given)
+        theta, *own_moments = moving
+        is_sorted, terms = bool(np.all(np.diff(the_plan.order) > 0)), steps.adjustments
         if not is_sorted:
-            adjustments = tuple(term.reordered(order) for term in adjustments)
+            terms = tuple(term.reordered(order) for term in terms)
         rates = np.repeat(steps.rates[the_plan.order], components, axis=0)
         rate_of = torch.from_numpy(rates).to(theta)
         before = torch.from_numpy(np.repeat(steps.done[the_plan.order], components)).to(theta)
         per_epoch = np.repeat(work.per_epoch[the_plan.order], components)
-        w_rows = theta.flatten(0, 1)
-        flat = tuple(moment.flatten(0, 1) for moment in moving)
-        batches = zip(
-            samples.split(the_plan.sizes),
-            labels.split(the_plan.sizes),
-            scale.split(the_plan.sizes),
-            strict=True,
-        )
-        mask = steps.mask
+        parts = (part.split(the_plan.sizes) for part in (samples, labels, scale))
         compute: RowGradients = self.model.gradient
-        if mask is not None:
-            compute = self.model.gradient_within(mask.numbers)
+        if steps.mask is not None:
+            compute = self.model.gradient_within(steps.mask.numbers)
         with torch.no_grad():
-            for step, (visited, targets, shares) in zip(the_plan.steps, batches, strict=True):
+            idle = torch.from_numpy(np.flatnonzero(work.steps[the_plan.order] == 0))
+            for one, source in zip(moving, given, strict=True):
+                one[idle] = source[order[idle]]
+            for step, visited, targets, shares in zip(the_plan.steps, *parts, strict=True):
                 heartbeat.step()
+                block = slice(step.first, step.last)
+                if step.number == 0:
+                    for one, source in zip(moving, given, strict=True):
+                        torch.index_select(source, 0, order[block], out=one[block])
                 part = slice(step.first * components, step.last * components)
                 rate = rate_of[part]
                 if rate.shape[1] > 1:
                     epoch = torch.from_numpy(step.number // per_epoch[part]).to(self.device)
                     rate = rate.gather(1, epoch[:, None])
                 batch = self._inputs(train.x, visited), targets, shares
+                w = theta[block]
+                own = tuple(moment[block] for moment in own_moments)
                 if steps.coupling is not None:
                     done = before[part, None] + step.number * steps.coupling.steps
-                    own = tuple(moment[part] for moment in moving)
-                    made = theta[part], order[part], step.number, rate
-                    terms = adjustments, mask
-                    steps.coupling.move(OfBlock(*made, self, own, batch, part, done, *terms))
+                    found = partial(self._gradient_of, batch, self.model.gradient)
+                    about = found, self.rule, own, block, done, terms, steps.mask
+                    steps.coupling.move(Minibatch(w, order[block], step.number, rate, *about))
                     continue
-                w = w_rows[part]
-                change = self.gradient(w, *batch, compute)
-                for term in adjustments:
-                    shape = (step.last - step.first, components, self.model.n_parameters)
-                    term.add_to(
-                        change.view(shape), w.view(shape), slice(step.first, step.last), EVERY
-                    )
+                change = self._gradient_of(batch, compute, w.flatten(0, 1))
+                for term in terms:
+                    term.add_to(change.view_as(w), w, block, slice(None))
                 number = before[part, None] + (step.number + 1) if self.rule.counts_steps else 1.0
-                moving_part = tuple(m[part] for m in flat)
-                self.rule.masked_step(w, change, moving_part, rate, number, mask)
-        if is_sorted:
-            return theta, moving
-        return (
-            torch.empty_like(theta).index_copy_(0, order, theta),
-            tuple(torch.empty_like(moment).index_copy_(0, order, moment) for moment in moving),
-        )
+                flat = tuple(moment.flatten(0, 1) for moment in own)
+                self.rule.masked_step(w.flatten(0, 1), change, flat, rate, number, steps.mask)
+        if not is_sorted:
+            moving = tuple(torch.empty_like(one).index_copy_(0, order, one) for one in moving)
+        return moving[0], moving[1:]
 
-    def gradient(
-        self, w: Tensor, x: Tensor, y: Tensor, scale: Tensor, compute: RowGradients | None = None
+    def _gradient_of(
+        self, batch: Batch, compute: RowGradients, w: Tensor, model: int = 0
     ) -> Tensor:
-        """Return the gradient of the rows ``w`` on one minibatch each, padded to ``width``."""
-        shape = (len(w), self.width)
-        inputs, targets = x.view(*shape, *x.shape[1:]), y.view(*shape, *y.shape[1:])
-        return never_alone(compute or self.model.gradient, w, inputs, targets, scale.view(shape))
+        """The gradient of the rows ``w`` on one minibatch each, padded to ``width``."""
+        x, y, scale = (part.unflatten(0, (len(w), self.width)) for part in batch)
+        return compute(w, x, y, scale) if self.alone else never_alone(compute, w, x, y, scale)
 
     def _inputs(self, x: Tensor, samples: Tensor) -> Tensor:
         """``x[samples]`` in memory that is used again, so that it stays in the cache."""
@@ -160,37 +156,11 @@ class Stacked:
                 self._plans.clear()
             numbers = math.prod(clients.shards.train.x.shape[1:])
             client_bytes = components * self.width * numbers * dtype.itemsize
-            block = max(1, self.block_bytes // max(1, client_bytes))
+            block = 1 if self.alone else max(1, self.block_bytes // max(1, client_bytes))
             self._plans[key] = plan(
                 work, self.batch_size, self.width, components, block, dtype, self.device
             )
         return self._plans[key]
-
-
-@dataclass
-class OfBlock(Minibatch):
-    """Minibatches of the clients of a block, whose models move together."""
-
-    stacked: Stacked
-    moments: Moments
-    batch: tuple[Tensor, Tensor, Tensor]
-    block: slice
-    done: Tensor
-    terms: tuple[Adjustment, ...]
-    mask: Mask | None
-    taken: Counter[int] = field(default_factory=Counter)
-
-    def gradient(self, points: Tensor, model: int) -> Tensor:
-        return self.stacked.gradient(points, *self.batch)
-
-    def step(self, gradient: Tensor, model: int) -> None:
-        self.taken[model] += 1
-        w = self.rows[:, model]
-        for term in self.terms:
-            term.add_to(gradient[:, None], w[:, None], self.block, slice(model, model + 1))
-        moments = tuple(moment[:, model] for moment in self.moments)
-        number = self.done + self.taken[model]
-        self.stacked.rule.masked_step(w, gradient, moments, self.rate, number, self.mask)
 
 
 # Inputs, targets and weights of the samples of a minibatch.
@@ -215,7 +185,6 @@ def step_one_by_one(
     lengths = steps.work.drawn * steps.work.epochs
     begins = np.cumsum(lengths * components) - lengths * components
     samples = steps.samples.to(steps.train.x.device)
-    mask = None if steps.mask is None else steps.mask.numbers
     devices = [start.device] if start.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.no_grad():
         for client in range(len(trained)):
@@ -225,12 +194,12 @@ def step_one_by_one(
                     torch.manual_seed(int(seed[0]))
                     begin = int(begins[client] + m * lengths[client])
                     own = samples[begin : begin + int(lengths[client])]
+                    batches = _minibatches(batch_size, own, steps, (client, m))
+                    at = (trained, moments, steps, client)
                     if steps.coupling is not None:
-                        _couple(model, rule, batch_size, trained, moments, own, steps, client)
-                        continue
-                    row, which = tuple(moment[client, m] for moment in moments), (client, m)
-                    with model.training(trained[client, m], gradient, mask) as compute:
-                        _train(compute, rule, batch_size, trained, gradient, row, own, steps, which)
+                        _couple(model, rule, batches, *at)
+                    else:
+                        _train(model, rule, batches, *at, m, gradient)
             except Exception as error:
                 note(error, f"client {ids[client]}")
                 raise
@@ -238,32 +207,68 @@ def step_one_by_one(
 
 
 def _train(
-    compute: Gradient,
+    model: Model,
     rule: Rule,
-    batch_size: int,
+    batches: Iterable[tuple[int, float, Batch]],
     trained: Tensor,
-    gradient: Tensor,
     moments: Moments,
-    samples: Tensor,
     steps: Steps,
-    which: tuple[int, int],
+    client: int,
+    m: int,
+    gradient: Tensor,
 ) -> None:
-    """Train one model of one client in place; ``samples`` are its visits, epoch after epoch."""
-    client, m = which
+    """Train one model of one client in place."""
     w = trained[client, m, : len(gradient)]
+    own = tuple(moment[client, m] for moment in moments)
     part = (slice(client, client + 1), slice(m, m + 1))
-    for number, rate, batch in _minibatches(batch_size, samples, steps, which):
+    mask = None if steps.mask is None else steps.mask.numbers
+    with model.training(trained[client, m], gradient, mask) as compute:
+        for number, rate, batch in batches:
+            compute(*batch)
+            for term in steps.adjustments:
+                term.add_to(gradient[None, None], w[None, None], *part)
+            done = float(steps.done[client] + number + 1)
+            rule.masked_step(w, gradient, own, rate, done, steps.mask)
+
+
+def _couple(
+    model: Model,
+    rule: Rule,
+    batches: Iterable[tuple[int, float, Batch]],
+    trained: Tensor,
+    moments: Moments,
+    steps: Steps,
+    client: int,
+) -> None:
+    """Move the models of one client together, in place."""
+    assert steps.coupling is not None
+    block, where = slice(client, client + 1), torch.tensor([client], device=trained.device)
+    rows, own = trained[block], tuple(moment[block] for moment in moments)
+    for number, rate, batch in batches:
+        done = float(steps.done[client] + number * steps.coupling.steps)
+        found = partial(_gradient_alone, model, batch, rows)
+        about = found, rule, own, block, done, steps.adjustments, steps.mask
+        steps.coupling.move(Minibatch(rows, where, number, rate, *about))
+
+
+def _gradient_alone(model: Model, batch: Batch, rows: Tensor, points: Tensor, m: int) -> Tensor:
+    """The gradient at one point; running statistics are those of model ``m``."""
+    trained = model.n_parameters - model.n_buffers
+    found, buffers = points.new_empty(trained), rows[0, m, trained:]
+    # Bound anew for every point: a module may put other tensors in place of its buffers.
+    row = torch.cat([points[0, :trained], buffers])
+    with model.training(row, found) as compute:
         compute(*batch)
-        for term in steps.adjustments:
-            term.add_to(gradient[None, None], w[None, None], *part)
-        done = float(steps.done[client] + number + 1)
-        rule.masked_step(w, gradient, moments, rate, done, steps.mask)
+    buffers.copy_(row[trained:])
+    return found[None]
 
 
 def _minibatches(
     batch_size: int, samples: Tensor, steps: Steps, which: tuple[int, int]
 ) -> Iterator[tuple[int, float, Batch]]:
-    """Yield number, learning rate and samples of the minibatches of one model of one client."""
+    """Yield number, learning rate and samples of the minibatches of one model of one client;
+    ``samples`` are its visits, epoch after epoch.
+    """
     (client, m), work, train = which, steps.work, steps.train
     drawn, per_epoch = int(work.drawn[client]), int(work.per_epoch[client])
     rates = steps.rates[client]
@@ -279,105 +284,13 @@ def _minibatches(
         yield number, float(rates[min(epoch, len(rates) - 1)]), (x, y, scale)
 
 
-def _couple(
-    model: Model,
-    rule: Rule,
-    batch_size: int,
-    trained: Tensor,
-    moments: Moments,
-    samples: Tensor,
-    steps: Steps,
-    client: int,
-) -> None:
-    """Move the models of one client together, in place; ``samples`` are their visits."""
-    assert steps.coupling is not None
-    rows, where = trained[client : client + 1], torch.tensor([client], device=trained.device)
-    own = tuple(moment[client] for moment in moments)
-    for number, rate, batch in _minibatches(batch_size, samples, steps, (client, 0)):
-        done = int(steps.done[client]) + number * steps.coupling.steps
-        steps.coupling.move(
-            OfOneClient(rows, where, number, rate, model, rule, steps, own, batch, client, done)
-        )
-
-
-@dataclass
-class OfOneClient(Minibatch):
-    """A minibatch of one client, whose models move together."""
-
-    model: Model
-    rule: Rule
-    steps: Steps
-    moments: Moments
-    batch: Batch
-    client: int
-    done: int
-    taken: Counter[int] = field(default_factory=Counter)
-
-    def gradient(self, points: Tensor, model: int) -> Tensor:
-        trained = self.model.n_parameters - self.model.n_buffers
-        found, buffers = points.new_empty(trained), self.rows[0, model, trained:]
-        # Bound anew for every point: a module may put other tensors in place of its buffers.
-        row = torch.cat([points[0, :trained], buffers])
-        with self.model.training(row, found) as compute:
-            compute(*self.batch)
-        buffers.copy_(row[trained:])
-        return found[None]
-
-    def step(self, gradient: Tensor, model: int) -> None:
-        self.taken[model] += 1
-        w = self.rows[:, model, : gradient.shape[1]]
-        for term in self.steps.adjustments:
-            part = slice(self.client, self.client + 1), slice(model, model + 1)
-            term.add_to(gradient[:, None], w[:, None], *part)
-        assert isinstance(self.rate, float)
-        moments = tuple(moment[model] for moment in self.moments)
-        number = float(self.done + self.taken[model])
-        self.rule.masked_step(w[0], gradient[0], moments, self.rate, number, self.steps.mask)
-
-
-def constant(step: int, horizon: int) -> float:
-    """Return 1."""
-    return 1.0
-
-
-def multi_step(step: int, horizon: int) -> float:
-    """Return 1, 0.1 from floor(R/2) steps, 0.01 from 3 floor(R/4) steps.
-
-    Examples
-    --------
-    >>> [round(multi_step(t, 8), 2) for t in (0, 4, 6)]
-    [1.0, 0.1, 0.01]
-    """
-    return 0.1 ** ((step >= horizon // 2) + (step >= 3 * (horizon // 4)))
-
-
-def sqrt(step: int, horizon: int) -> float:
-    """Return 1 / sqrt(step), 1 at the start."""
-    return 1 / math.sqrt(step) if step else 1.0
-
-
-def linear(step: int, horizon: int) -> float:
-    """Return 1 / step, 1 at the start."""
-    return 1 / step if step else 1.0
-
-
-def cosine(step: int, horizon: int) -> float:
-    """Return half a cosine, from 1 to 0 over R steps.
-
-    Examples
-    --------
-    >>> [round(cosine(t, 4), 2) for t in range(5)]
-    [1.0, 0.85, 0.5, 0.15, 0.0]
-    """
-    return (1 + math.cos(math.pi * step / horizon)) / 2
-
-
-SCHEDULES = {
-    "constant": constant,
-    "multi_step": multi_step,
-    "sqrt": sqrt,
-    "linear": linear,
-    "cosine": cosine,
+# Factors of the learning rate after t of R rounds, or local epochs.
+SCHEDULES: dict[str, Callable[[int, int], float]] = {
+    "constant": lambda t, R: 1.0,
+    "multi_step": lambda t, R: 0.1 ** ((t >= R // 2) + (t >= 3 * (R // 4))),
+    "sqrt": lambda t, R: 1 / math.sqrt(max(t, 1)),
+    "linear": lambda t, R: 1 / max(t, 1),
+    "cosine": lambda t, R: (1 + math.cos(math.pi * t / R)) / 2,
 }
 
 

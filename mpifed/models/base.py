@@ -49,6 +49,8 @@ class Parametrised(ABC):
         What it means on a GPU.
     same_bits : bool
         True if both values of ``local.stepping`` give the same bits.
+    single_rows : bool
+        True if the gradient of one row alone has the bits that the row has among others.
     scored_together : int
         Samples in one call of ``shared_logits``, at most.
     """
@@ -60,6 +62,7 @@ class Parametrised(ABC):
     stepping: Stepping = "stacked"
     stepping_on_gpu: Stepping = "stacked"
     same_bits: bool = True
+    single_rows: bool = False
     scored_together: int = 8192
 
     @property

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mpifed.data.base import Description
-from mpifed.models.base import Model, RowGradients
+from mpifed.models.base import Model
 from mpifed.models.layout import Place, filled, places_of
 from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for, validate_no_sequences
 
@@ -27,6 +27,7 @@ class Linear(Model):
     n_outputs: int
     bias: bool = True
     loss: Loss = CROSS_ENTROPY
+    single_rows = True
 
     @property
     def n_parameters(self) -> int:
@@ -80,15 +81,6 @@ class Linear(Model):
         if self.bias:
             parts.append(slopes.sum(-1))
         return torch.cat(parts, 1)
-
-    def gradient_within(self, mask: Tensor) -> RowGradients:
-        size = self.n_outputs * self.n_inputs
-
-        def of_biases(parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-            slopes = self._slopes(parameters, x.flatten(2), y, weights)
-            return torch.nn.functional.pad(slopes.sum(-1), (size, 0))
-
-        return self.gradient if not self.bias or bool(mask[:size].any()) else of_biases
 
     def _slopes(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         """Weighted derivatives of the losses by the outputs, (R, outputs, B)."""

@@ -14,13 +14,9 @@ from annotated_types import Ge
 from torch import Tensor, nn
 
 from mpifed.data.base import Description
-from mpifed.errors import InputError
 from mpifed.models.base import Model, RowGradients
 from mpifed.models.layout import Place, filled, places_of
 from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for, validate_no_sequences
-
-# Largest number of hidden layers: deeper networks without skip connections do not train.
-MOST_LAYERS = 1000
 
 
 @dataclass(frozen=True)
@@ -48,6 +44,11 @@ class Mlp(Model):
         return np.concatenate(
             [generator.uniform(-1, 1, (a + 1) * b) / math.sqrt(a) for a, b in layers]
         )
+
+    @property
+    def single_rows(self) -> bool:  # type: ignore[override]
+        """Not with layers of one number, whose products alone have another kernel."""
+        return min(self.sizes[1:]) > 1
 
     def places(self) -> tuple[Place, ...]:
         """Return the places of ``layers.K.weight`` and ``layers.K.bias``, K from 0."""
@@ -158,7 +159,5 @@ def mlp(
     """
     validate_no_sequences(data, "mlp")
     widths = [64] if hidden is None else hidden
-    if len(widths) > MOST_LAYERS:
-        raise InputError(f"model.hidden has {len(widths)} layers, above {MOST_LAYERS}")
     sizes = (math.prod(data.input_shape), *widths, data.n_outputs)
     return Mlp(sizes, activation, loss_for(data.task, loss), initial)
