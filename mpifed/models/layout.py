@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -89,10 +89,24 @@ class Layout:
     def row(self, module: nn.Module) -> np.ndarray:
         """Return the numbers of a module with this layout, float64 (size,)."""
         row = torch.empty(self.size, dtype=torch.float64)
+        for view, tensor in self._pairs(row, module):
+            view.copy_(tensor.detach())
+        return row.numpy()
+
+    def fill(self, module: nn.Module, row: Tensor) -> nn.Module:
+        """Give a module with this layout the numbers of ``row``; counters stay integers."""
+        for view, tensor in self._pairs(row.detach(), module):
+            if isinstance(tensor, nn.Parameter):
+                tensor.data = view.clone()  # with channels last where the row has them so
+            else:
+                tensor.copy_(view)
+        return module
+
+    def _pairs(self, row: Tensor, module: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield views of ``row`` with the tensors of a module."""
         own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         for name, view in self.views(row).items():
-            view.copy_(own[name].detach())
-        return row.numpy()
+            yield view, own[name]
 
 
 def mask_of(places: Iterable[Place], size: int, names: Iterable[str], field: str) -> Tensor:
@@ -146,100 +160,9 @@ def layout_of(module: nn.Module, changing: Collection[str] = ()) -> Layout:
     return Layout(tuple(parameters), tuple(buffers))
 
 
-@dataclass(frozen=True)
-class Binding:
-    """A module and its tensors that have places in a row."""
-
-    module: nn.Module
-    layout: Layout
-    leaves: tuple[nn.Parameter, ...]
-    owners: tuple[tuple[nn.Module, str], ...]
-    constants: tuple[nn.Parameter, ...]
-    parts: tuple[nn.Module, ...]
-
-    def train(self, training: bool) -> None:
-        """Set the mode of all submodules, unless they are in it."""
-        if any(part.training != training for part in self.parts):
-            self.module.train(training)
-
-    def converted(self, row: Tensor) -> Binding:
-        """Give what is not in rows the type and device of ``row``."""
-        tensors = (*self.leaves, *self.constants)
-        if all(each.dtype == row.dtype and each.device == row.device for each in tensors):
-            return self
-        return binding_of(self.layout, self.module.to(row.device, row.dtype))
-
-    def bind(self, row: Tensor, gradient: Tensor | None) -> None:
-        """Make the module's tensors views of ``row``."""
-        parameters, trained = self.layout.parameters, self.layout.trained
-        for leaf, view in zip(self.leaves, _views(parameters, row[:trained]), strict=True):
-            leaf.data, leaf.grad = view, None
-        buffers = row[trained:].clone()
-        if gradient is not None:
-            buffers = row[trained:]
-            for leaf, view in zip(self.leaves, _views(parameters, gradient), strict=True):
-                leaf.grad = view
-        views = _views(self.layout.buffers, buffers)
-        for (owner, name), view in zip(self.owners, views, strict=True):
-            # Views share a count of changes, by which a second layer's would seem to spoil the
-            # first one's gradient; ``data`` does not.
-            owner._buffers[name] = view.data
-
-    def trained_by(
-        self, mask: Tensor | None, gradient: Tensor
-    ) -> tuple[list[nn.Parameter] | None, list[Tensor]]:
-        """Return what a mask leaves to be trained."""
-        if mask is None:
-            return None, [gradient]
-        parts = mask.split([place.size for place in self.layout.parameters])
-        which = [place for place, part in enumerate(parts) if part.any()]
-        views = _views(self.layout.parameters, gradient)
-        return [self.leaves[place] for place in which], [views[place] for place in which]
-
-    def collect(self, row: Tensor) -> None:
-        """Copy buffers into ``row`` that the module has replaced, and not changed in place."""
-        for (owner, name), place in zip(self.owners, self.layout.buffers, strict=True):
-            found, view = getattr(owner, name), place.view(row)
-            if found.data_ptr() != view.data_ptr():
-                view.copy_(found.detach())
-
-    def release(self) -> None:
-        """Let go of the row that ``bind`` gave to the module."""
-        empty = self.leaves[0].data.new_empty(0)
-        for leaf in self.leaves:
-            leaf.grad, leaf.data = None, empty
-        for owner, name in self.owners:
-            owner._buffers[name] = empty
-
-    def fill(self, row: Tensor) -> None:
-        """Give the module copies of the numbers of ``row``; counters become integers again."""
-        self.bind(row, None)
-        for parameter in (*self.leaves, *self.constants):
-            parameter.data = parameter.data.clone()
-        for (owner, name), place in zip(self.owners, self.layout.buffers, strict=True):
-            kind = row.dtype if place.dtype.is_floating_point else place.dtype
-            owner._buffers[name] = place.view(row).clone().to(kind)
-
-
-def binding_of(layout: Layout, module: nn.Module) -> Binding:
-    """Look up the tensors of a module."""
-    own = dict(module.named_parameters())
-    leaves = tuple(own.pop(place.name) for place in layout.parameters)
-    paths = (place.name.rpartition(".") for place in layout.buffers)
-    owners = tuple((module.get_submodule(path), name) for path, _, name in paths)
-    return Binding(module, layout, leaves, owners, tuple(own.values()), tuple(module.modules()))
-
-
-def _views(places: tuple[Place, ...], numbers: Tensor) -> list[Tensor]:
-    """Views of ``numbers``, which are those of ``places`` one after the other."""
-    parts = numbers.split([place.size for place in places])
-    return [place.shaped(part) for place, part in zip(places, parts, strict=True)]
-
-
 def filled(build: Callable[[], nn.Module], row: Tensor) -> nn.Module:
     """Return a module in evaluation mode with the numbers of a row."""
     with torch.device("meta"):
         module = build()
     module = module.to_empty(device=row.device).to(row.dtype)
-    binding_of(layout_of(module), module).fill(row.detach())
-    return module.eval()
+    return layout_of(module).fill(module, row).eval()

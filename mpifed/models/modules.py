@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.parameter import is_lazy
+from torch.nn.utils.stateless import _reparametrize_module
 
 from mpifed.errors import InputError, note
 from mpifed.models.base import Gradient, Model, Stepping
-from mpifed.models.layout import Binding, Layout, Place, binding_of, layout_of
+from mpifed.models.layout import Layout, Place, layout_of
 from mpifed.models.losses import CROSS_ENTROPY, Loss
 
 # Samples in the batch that is tried.
@@ -251,67 +252,69 @@ class ModuleModel(Model):
         """Return the places of parameters and running statistics, named as in the state dict."""
         return self.layout.places
 
-    @cached_property
-    def _binding(self) -> Binding:
-        return binding_of(self.layout, self.network)
-
-    def _binding_for(self, row: Tensor) -> Binding:
-        """The binding, after the network was given the type and device of ``row``."""
-        found = self.__dict__["_binding"] = self._binding.converted(row)
-        return found
-
-    @contextmanager
-    def _bound(self, row: Tensor, gradient: Tensor | None = None) -> Iterator[nn.Module]:
-        """The network with its parameters and buffers in ``row``."""
-        self._binding_for(row).bind(row, gradient)
-        try:
-            yield self.network
-        finally:
-            self._binding.release()
+    def _network_for(self, row: Tensor, training: bool) -> nn.Module:
+        """The network in a mode, what is not in rows with the type and device of ``row``."""
+        if any(p.dtype != row.dtype or p.device != row.device for p in self.network.parameters()):
+            self.network.to(row.device, row.dtype)
+        return self.network.train(training)
 
     @contextmanager
     def training(
         self, parameters: Tensor, gradient: Tensor, mask: Tensor | None = None
     ) -> Iterator[Gradient]:
         kind, cast = parameters.device.type, self.autocast
+        network = self._network_for(parameters, training=True)
         gradient.zero_()
-        with self._bound(parameters, gradient) as network:
-            self._binding.train(True)
-            leaves, written = self._binding.trained_by(mask, gradient)
+        # Views share a count of changes, by which a second layer's statistics would seem to spoil
+        # the first one's gradient; ``data`` does not.
+        tensors = {name: view.data for name, view in self.layout.views(parameters).items()}
+        leaves, written = [], []
+        for place in self.layout.parameters:
+            # All require gradients, also those without, since some layers choose kernels by it.
+            leaf = tensors[place.name].requires_grad_()
+            leaf.grad = place.view(gradient)
+            if mask is None or mask[place.begin : place.end].any():
+                leaves.append(leaf)
+                written.append(leaf.grad)
 
-            def compute(x: Tensor, y: Tensor, weights: Tensor) -> None:
-                for part in written:
-                    part.zero_()
-                single = len(x) == 1 and self.n_buffers > 0
-                with torch.enable_grad():
-                    with (
-                        torch.autocast(kind, cast) if cast else nullcontext(),
-                        running_statistics(network) if single else nullcontext(),
-                    ):
-                        outputs = network(self.layout.formatted(x))
-                    samples = self.loss.samples(outputs.to(parameters.dtype), y)
-                    total = (samples * weights).sum()
-                if written:
-                    # ``requires_grad`` stays as it is, since some layers choose kernels by it.
-                    total.backward(inputs=leaves)
+        def compute(x: Tensor, y: Tensor, weights: Tensor) -> None:
+            for part in written:
+                part.zero_()
+            single = len(x) == 1 and self.n_buffers > 0
+            with torch.enable_grad():
+                with (
+                    torch.autocast(kind, cast) if cast else nullcontext(),
+                    running_statistics(network) if single else nullcontext(),
+                ):
+                    outputs = network(self.layout.formatted(x))
+                samples = self.loss.samples(outputs.to(parameters.dtype), y)
+                total = (samples * weights).sum()
+            if leaves:
+                total.backward(inputs=leaves)
 
+        # Once for all steps, which ``torch.func.functional_call`` would do at every one.
+        with _reparametrize_module(network, tensors, tie_weights=True):
             yield compute
-            self._binding.collect(parameters)
+        for place in self.layout.buffers:
+            # A module may put other tensors in place of its buffers.
+            place.view(parameters).copy_(tensors[place.name].detach())
 
     def shared_logits(self, parameters: Tensor, x: Tensor) -> Tensor:
-        self._binding.train(False)
-        x, outputs = self.layout.formatted(x), []
+        network, outputs = self._network_for(parameters, training=False), []
+        x = self.layout.formatted(x)
         for row in parameters:
-            with torch.no_grad(), self._bound(row) as network:
-                # A copy, since a layer may change its inputs in place, and these are the data.
-                outputs.append(network(x.clone()))
+            # Copies of what a layer may change in place: inputs, which are the data, and buffers.
+            views = self.layout.views(row)
+            views |= {p.name: p.view(row).clone() for p in self.layout.buffers}
+            with torch.no_grad():
+                outputs.append(torch.func.functional_call(network, views, (x.clone(),)))
         return torch.stack(outputs)
 
     def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
         def one(row: Tensor, x: Tensor) -> Tensor:
-            return torch.func.functional_call(self.network, self.layout.views(row), (x.clone(),))
+            return torch.func.functional_call(network, self.layout.views(row), (x.clone(),))
 
-        self._binding_for(parameters).train(True)
+        network = self._network_for(parameters, training=True)
         return torch.func.vmap(one)(parameters, x)
 
     def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
@@ -322,8 +325,7 @@ class ModuleModel(Model):
 
     def module(self, parameters: Tensor) -> nn.Module:
         found = self.builder.drawn(self.builder.seed).to(parameters.device, parameters.dtype)
-        binding_of(self.layout, found).fill(parameters.detach())
-        return found.eval()
+        return self.layout.fill(found, parameters).eval()
 
 
 def module_model(

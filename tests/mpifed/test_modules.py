@@ -21,7 +21,7 @@ from mpifed.local.adjustments import Shift
 from mpifed.local.options import LocalOptions
 from mpifed.local.scoring import train_losses
 from mpifed.local.solver import LocalSolver
-from mpifed.models.layout import binding_of, layout_of
+from mpifed.models.layout import layout_of
 from mpifed.models.linear import Linear
 from mpifed.models.mlp import Mlp
 from mpifed.models.modules import module_model
@@ -63,7 +63,7 @@ def test_kernels_are_stored_with_channels_last_and_given_back_as_torch_has_them(
     row = torch.from_numpy(layout.row(module))
     assert torch.equal(row[:2], module.weight[0, :, 0, 0].double())
     again = nn.Conv2d(2, 3, 2).double()
-    binding_of(layout, again).fill(row)
+    layout.fill(again, row)
     assert torch.equal(again.weight, module.weight.double())
 
 
