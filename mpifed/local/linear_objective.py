@@ -68,25 +68,21 @@ class Objectives:
         self,
         model: Model,
         regulariser: Regulariser,
-        choose: Callable[[Split], Split] | None = None,
+        choose: Callable[[Split], Split] = lambda train: train,
     ) -> None:
         self._model, self._regulariser, self._choose = model, regulariser, choose
         self._made: dict[bytes, Objective] = {}
         self._shards: Shards | None = None
-        self._split: Split | None = None
 
     def __call__(self, clients: Clients) -> Objective:
         """Return f_i of ``clients``. Those of other shards than in the last call are forgotten."""
+        train, key = clients.shards.train, clients.rows.tobytes()
         if self._shards is not clients.shards:
             self._made.clear()
-            self._shards, self._split = clients.shards, None
-        key = clients.rows.tobytes()
+            self._shards, self._split = clients.shards, self._choose(train)
         if key not in self._made:
             if len(self._made) >= REMEMBERED:
                 self._made.clear()
-            if self._split is None:
-                train = clients.shards.train
-                self._split = self._choose(train) if self._choose else train
             self._made[key] = objective_of(self._model, clients, self._regulariser, self._split)
         return self._made[key]
 

@@ -35,9 +35,7 @@ LinAlgError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 class Surrogate(ABC):
     """Base class of problems in MM form.
 
-    A function of the data's ``Description`` and of its options makes one. A user's class may also
-    have these methods and attributes without deriving from it. ``psi`` and ``phi`` are for tests of
-    MM-1; a run does without.
+    A function of the data's ``Description`` and of its options makes one.
 
     A surrogate may need facts about all clients' training data before the run (``fact_blocks``).
     The mean of ``facts`` over clients is then computed block by block, exactly; ``conclude``
@@ -113,14 +111,6 @@ class Surrogate(ABC):
     @abstractmethod
     def surrogate_of(self, theta: Tensor) -> Tensor:
         """Return an s in S, shape (size,), with T(s) = theta, for one theta."""
-
-    def psi(self, theta: Tensor) -> Tensor:
-        """Return psi for one theta, a scalar."""
-        raise NotImplementedError
-
-    def phi(self, theta: Tensor) -> Tensor:
-        """Return phi for one theta, shape (size,)."""
-        raise NotImplementedError
 
     def parts(self, theta: Tensor) -> dict[str, Tensor]:
         """Return the parts of one theta by name, each in its own shape.

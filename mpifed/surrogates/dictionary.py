@@ -365,15 +365,6 @@ class Dictionary(Surrogate):
         """Return ``dictionary`` (p, K), with atoms as columns."""
         return {"dictionary": self._matrix(theta)}
 
-    def psi(self, theta: Tensor) -> Tensor:
-        """Return 0."""
-        return torch.zeros_like(theta[0])
-
-    def phi(self, theta: Tensor) -> Tensor:
-        """Return factor (-1/2 thetaᵀ theta, theta), flat."""
-        matrix = self._matrix(theta)
-        return self.factor * torch.cat([-0.5 * (matrix.T @ matrix).flatten(), theta])
-
     def _matrix(self, theta: Tensor) -> Tensor:
         return theta.double().view(self.dimension, self.n_atoms)
 

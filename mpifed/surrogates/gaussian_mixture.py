@@ -83,16 +83,15 @@ def covariances_of(given: list[list[list[float]]] | None, components: int, p: in
     """Return the covariances that a configuration gives, or identities: (components, p, p)."""
     if given is None:
         return torch.eye(p, dtype=torch.float64).repeat(components, 1, 1)
-    wanted = f"{components} symmetric positive definite matrices of {p} x {p}"
-    try:
-        found = torch.tensor(given, dtype=torch.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"covariances has rows of unequal length; it must be {wanted}") from None
-    if found.shape != (components, p, p):
-        raise InputError(f"covariances has shape {tuple(found.shape)}; it must be {wanted}")
-    if not torch.equal(found, found.mT) or float(torch.linalg.eigvalsh(found).min()) <= 0:
-        raise InputError(f"covariances has another kind of matrix; it must be {wanted}")
-    return found
+    lengths = [len(row) for matrix in given for row in matrix]
+    if len(given) == components and lengths == [p] * components * p:
+        found = torch.tensor(given, dtype=torch.float64).view(components, p, p)
+        if torch.equal(found, found.mT) and float(torch.linalg.eigvalsh(found).min()) > 0:
+            return found
+    raise InputError(
+        f"algorithm.surrogate.covariances is {given}; it must be {components} symmetric positive "
+        f"definite matrices of {p} x {p}"
+    )
 
 
 def semidefinite_with_shares(matrices: Tensor, floor: float) -> Tensor:
@@ -296,21 +295,6 @@ class GaussianMixture(Surrogate):
     def parts(self, theta: Tensor) -> dict[str, Tensor]:
         """Return ``means`` (L, p), ``covariances`` (L, p, p) and ``weights`` (L,)."""
         return dict(vars(self.split(theta)))
-
-    def psi(self, theta: Tensor) -> Tensor:
-        """Return 0."""
-        return torch.zeros_like(theta[0])
-
-    def phi(self, theta: Tensor) -> Tensor:
-        """Return (C^-1 m, -1/2 mᵀ C^-1 m), shape (size,)."""
-        mixture = self.split(theta)
-        precisions = torch.linalg.inv(mixture.covariances)
-        first = torch.einsum("lij,lj->li", precisions, mixture.means)
-        second = -0.5 * (first * mixture.means).sum(1)
-        if not self.learn_all:
-            return torch.cat([first.flatten(), second])
-        second = second + torch.log(mixture.weights) - 0.5 * torch.logdet(mixture.covariances)
-        return torch.cat([first.flatten(), second, -0.5 * precisions.flatten()])
 
 
 def gaussian_mixture(

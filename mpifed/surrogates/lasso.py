@@ -77,13 +77,6 @@ class Samples:
         """Return which codes ``h`` are good enough, bool (samples,), for g = c - G h."""
         return duality_gaps(problem, h, g, self.c, self.energy) <= self.limit
 
-    def part(self, columns: slice) -> Samples:
-        """Return some of the samples, a multiple of ``COLUMNS``, of which some may not be real."""
-        count = min(self.count, columns.stop) - columns.start
-        c = np.ascontiguousarray(self.c[:, columns])
-        parts = (part[columns] for part in (self.energy, self.limit))
-        return Samples(count, self.owner[columns], c, *parts)
-
     def where(self, unfinished: np.ndarray) -> tuple[Samples, np.ndarray] | None:
         """Return the real samples for which ``unfinished``, bool (samples,), is true."""
         columns = np.flatnonzero(unfinished[: self.count])
@@ -305,8 +298,6 @@ GROWTH = 1.5
 # Exact steps after each run of FISTA.
 EXACT_STEPS = 2
 MOST_ITERATIONS = 100_000
-# Numbers of codes that are pivoted at once, to stay in a core's cache.
-NUMBERS = 1 << 15
 
 
 def codes(
@@ -326,7 +317,10 @@ def codes(
         return dictionary.new_zeros(0, dictionary.shape[1])
     samples = describe_samples(dictionary, z, tolerance)
     with np.errstate(all="ignore"):  # what is not finite is never good enough
-        found, unfinished = initial_codes(problem, samples)
+        if problem.inverse is None:
+            found, unfinished = np.empty(samples.c.shape[::-1]), np.ones(samples.c.shape[1], bool)
+        else:
+            found, unfinished = block_pivots(problem, samples)
         left = samples.where(unfinished)
         stuck = finish(problem, left[0], found) if left is not None else 0
         if stuck:
@@ -339,39 +333,29 @@ def codes(
 
 def describe_samples(dictionary: Tensor, z: Tensor, tolerance: float) -> Samples:
     """Return the samples by their products with the atoms and with themselves."""
-    full = len(z) - len(z) % COLUMNS
-    parts = [part for part in (z[:full], padded(z[full:], COLUMNS)) if len(part)]  # copies few rows
-    c = torch.cat([torch.mm(dictionary.T, part.T) for part in parts], 1).numpy()
-    energy = np.concatenate(
-        [np.einsum("ij,ij->i", part, part) for part in map(Tensor.numpy, parts)]
-    )
-    return Samples(len(z), np.arange(len(energy)), c, energy, 0.5 * tolerance * energy)
-
-
-def initial_codes(problem: Quadratic, samples: Samples) -> tuple[np.ndarray, np.ndarray]:
-    """Return codes by block pivots, and which samples need more iterations."""
-    atoms, count = samples.c.shape
-    if problem.inverse is None:
-        return np.empty((count, atoms)), np.ones(count, bool)
-    width = max(COLUMNS, NUMBERS // atoms // COLUMNS * COLUMNS)
-    if count <= width:
-        return block_pivots(problem, samples)
-    slices = (slice(first, min(first + width, count)) for first in range(0, count, width))
-    parts = [block_pivots(problem, samples.part(columns)) for columns in slices]
-    return np.concatenate([h for h, _ in parts]), np.concatenate([bad for _, bad in parts])
+    count, z = len(z), padded(z, COLUMNS)
+    c, rows = torch.mm(dictionary.T, z.T).numpy(), z.numpy()
+    energy = np.einsum("ij,ij->i", rows, rows)
+    return Samples(count, np.arange(len(z)), c, energy, 0.5 * tolerance * energy)
 
 
 def finish(problem: Quadratic, samples: Samples, found: np.ndarray) -> int:
     """Compute codes by proximal gradient and exact steps, in place."""
-    steps = step_sizes(problem)
+    eigenvalues = torch.linalg.eigvalsh(torch.from_numpy(problem.gram))
+    # A dictionary of zeros has the codes zero, by any step.
+    smoothness = eigenvalues[-1].item() or 1.0
+    convexity = 0.0 if problem.inverse is None else max(0.0, eigenvalues[0].item())
+    least, burst = FIRST_BURST
+    if convexity:
+        burst = min(burst, max(least, math.ceil(6 * math.sqrt(smoothness / convexity))))
     h = np.zeros_like(samples.c)
-    iterations, burst, following = 0, first_burst(steps), float(SECOND_BURST)
+    iterations, following = 0, float(SECOND_BURST)
     while iterations < MOST_ITERATIONS:
         for exact in (False, *[True] * EXACT_STEPS):
             if exact:
                 h, done = refine(problem, samples, h)
             else:
-                h = descend(problem, steps, samples.c, h, burst)
+                h = descend(problem, smoothness, convexity, samples.c, h, burst)
                 done = samples.reached(problem, h, samples.c - product(problem.gram, h))
             found[samples.owner] = h.T
             left = samples.where(~done)
@@ -384,39 +368,22 @@ def finish(problem: Quadratic, samples: Samples, found: np.ndarray) -> int:
     return samples.count
 
 
-@dataclass(frozen=True)
-class Steps:
-    """The extreme eigenvalues of G, which determine the steps of FISTA."""
-
-    smoothness: float
-    convexity: float
-
-
-def step_sizes(problem: Quadratic) -> Steps:
-    """Return the extreme eigenvalues of a problem's Gram matrix."""
-    eigenvalues = torch.linalg.eigvalsh(torch.from_numpy(problem.gram))
-    smallest = 0.0 if problem.inverse is None else max(0.0, eigenvalues[0].item())
-    # A dictionary of zeros has the codes zero, by any step.
-    return Steps(eigenvalues[-1].item() or 1.0, smallest)
-
-
-def first_burst(steps: Steps) -> int:
-    """Return the iterations of the first run of FISTA, from the condition number."""
-    least, most = FIRST_BURST
-    if not steps.convexity:
-        return most
-    return min(most, max(least, math.ceil(6 * math.sqrt(steps.smoothness / steps.convexity))))
-
-
 def descend(
-    problem: Quadratic, steps: Steps, c: np.ndarray, start: np.ndarray, count: int
+    problem: Quadratic,
+    smoothness: float,
+    convexity: float,
+    c: np.ndarray,
+    start: np.ndarray,
+    count: int,
 ) -> np.ndarray:
-    """Return codes after ``count`` iterations of FISTA."""
-    root = math.sqrt(steps.convexity / steps.smoothness)
+    """Return codes after ``count`` iterations of FISTA, whose steps follow from the extreme
+    eigenvalues of G.
+    """
+    root = math.sqrt(convexity / smoothness)
     most = (1 - root) / (1 + root)
-    matrix = torch.from_numpy(np.eye(len(problem.gram)) - problem.gram / steps.smoothness)
-    threshold = problem.l1 / steps.smoothness
-    shift, h = torch.from_numpy(c / steps.smoothness), torch.from_numpy(start)
+    matrix = torch.from_numpy(np.eye(len(problem.gram)) - problem.gram / smoothness)
+    threshold = problem.l1 / smoothness
+    shift, h = torch.from_numpy(c / smoothness), torch.from_numpy(start)
     point, target = h.clone(), torch.empty_like(h)
     t = 1.0
     for _ in range(count):

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from mpifed.data.base import Description
 from mpifed.errors import InputError
-from mpifed.surrogates.base import Surrogate, client_means, each_row
+from mpifed.surrogates.base import Surrogate, client_means
 
 # S is open; projections stop here.
 FLOOR = 1e-12
@@ -71,11 +71,12 @@ class Poisson(Surrogate):
 
     def project(self, s: Tensor) -> Tensor:
         """Return the projection on S: s1 positive, s2 negative."""
-        return each_row(self._project, s)
-
-    def _project(self, s: Tensor) -> Tensor:
-        effect = s[-1:].clamp(max=-FLOOR)
-        return effect if self.mean is not None else torch.cat([s[:1].clamp(min=FLOOR), effect])
+        effect = s[..., -1:].clamp(max=-FLOOR)
+        return (
+            effect
+            if self.mean is not None
+            else torch.cat([s[..., :1].clamp(min=FLOOR), effect], -1)
+        )
 
     def project_parameters(self, theta: Tensor) -> Tensor:
         """Return theta, with a known mean at most ln(mean / lambda), the end of T(S)."""
@@ -146,15 +147,6 @@ class Poisson(Surrogate):
     def remarks(self) -> list[str]:
         """Return a line for the log with the measured mean."""
         return [f"the mean of all counts is {self.mean:.17g}"] if self.measured else []
-
-    def psi(self, theta: Tensor) -> Tensor:
-        """Return psi, a scalar."""
-        return torch.zeros_like(theta[0]) if self.mean is None else -self.mean * theta[0]
-
-    def phi(self, theta: Tensor) -> Tensor:
-        """Return phi, shape (size,)."""
-        y = torch.exp(theta)
-        return y if self.mean is not None else torch.cat([theta, y])
 
 
 def poisson(

@@ -304,14 +304,6 @@ class QuadraticSurrogate(Surrogate):
             ]
         return [line]
 
-    def psi(self, theta: Tensor) -> Tensor:
-        """Return ||theta||^2 / (2 rho), a scalar."""
-        return theta @ theta / (2 * self.rho)
-
-    def phi(self, theta: Tensor) -> Tensor:
-        """Return theta / rho, shape (d,)."""
-        return theta / self.rho
-
 
 def _check_labels(shares: list[float]) -> None:
     """Refuse targets that are not two labels; ``shares`` are those of -1, 0, 1 and others."""

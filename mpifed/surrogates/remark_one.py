@@ -66,14 +66,6 @@ class RemarkOne(Surrogate):
         """Return ``theta``, a scalar."""
         return {"theta": theta[0]}
 
-    def psi(self, theta: Tensor) -> Tensor:
-        """Return 1 / theta, a scalar."""
-        return 1 / theta[0]
-
-    def phi(self, theta: Tensor) -> Tensor:
-        """Return -theta, shape (1,)."""
-        return -theta
-
 
 def remark_one(data: Description) -> RemarkOne:
     """One-dimensional example in which mixing parameters misses the minimiser.

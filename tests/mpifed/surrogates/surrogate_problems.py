@@ -14,6 +14,10 @@ from mpifed.components.schema import check_options
 from mpifed.components.tables import SURROGATES
 from mpifed.data.base import Description
 from mpifed.surrogates.base import Surrogate
+from mpifed.surrogates.dictionary import Dictionary
+from mpifed.surrogates.gaussian_mixture import GaussianMixture
+from mpifed.surrogates.poisson import Poisson
+from mpifed.surrogates.quadratic import QuadraticSurrogate
 
 
 def describe(dimension: int) -> Description:
@@ -137,3 +141,40 @@ def mm(surrogate: Surrogate, z: Tensor, theta: Tensor, steps: int) -> list[Tenso
         found.append(surrogate.minimiser(s))
         s = mean_statistic(surrogate, z, found[-1])
     return found
+
+
+def psi(surrogate: Surrogate, theta: Tensor) -> Tensor:
+    """The function psi of MM-1, a scalar."""
+    match surrogate:
+        case QuadraticSurrogate():
+            return theta @ theta / (2 * surrogate.rho)
+        case Poisson():
+            known = surrogate.mean is not None
+            return -surrogate.mean * theta[0] if known else torch.zeros_like(theta[0])
+        case GaussianMixture() | Dictionary():
+            return torch.zeros_like(theta[0])
+    return 1 / theta[0]
+
+
+def phi(surrogate: Surrogate, theta: Tensor) -> Tensor:
+    """The function phi of MM-1, (size,)."""
+    match surrogate:
+        case QuadraticSurrogate():
+            return theta / surrogate.rho
+        case Poisson():
+            y = torch.exp(theta)
+            return y if surrogate.mean is not None else torch.cat([theta, y])
+        case Dictionary():
+            matrix = theta.view(surrogate.dimension, surrogate.n_atoms)
+            square = (matrix.T @ matrix).flatten()
+            return surrogate.factor * torch.cat([-0.5 * square, theta])
+        case GaussianMixture():
+            mixture = surrogate.split(theta)
+            precisions = torch.linalg.inv(mixture.covariances)
+            first = torch.einsum("lij,lj->li", precisions, mixture.means)
+            second = -0.5 * (first * mixture.means).sum(1)
+            if not surrogate.learn_all:
+                return torch.cat([first.flatten(), second])
+            second = second + torch.log(mixture.weights) - 0.5 * torch.logdet(mixture.covariances)
+            return torch.cat([first.flatten(), second, -0.5 * precisions.flatten()])
+    return -theta
