@@ -85,6 +85,6 @@ def cnn(
     if variant == "reddi":
         made = ReddiCnn(images_of(data, "cnn", 6), data.n_outputs)
     else:
-        images = images_of(data, "cnn", 16, "model.variant=reddi takes 6 x 6")
+        images = images_of(data, "cnn", 16)
         made = PublishedCnn(images, data.n_outputs)
     return made.drawn(weights, new_classifier)

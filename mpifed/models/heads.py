@@ -54,27 +54,19 @@ def head_of(model: Model, names: list[str] | None, field: str = "algorithm.head"
     return head
 
 
-def check_representation(model: Model) -> None:
-    """Refuse a model of which the inputs of the last layer are not known."""
-    if not isinstance(model, (Linear, Mlp, ModuleModel)):
+def representation(model: Model, parameters: Tensor, x: Tensor) -> Tensor:
+    """Return the inputs of the last layer, of M copies on the same samples."""
+    if isinstance(model, Linear) or (isinstance(model, Mlp) and len(model.sizes) == 2):
+        return x.flatten(1).expand(len(parameters), -1, -1)
+    if isinstance(model, Mlp):
+        below = Mlp(model.sizes[:-1], model.activation)
+        hidden = below.shared_logits(parameters[:, : below.n_parameters], x)
+        return torch.relu(hidden) if model.activation == "relu" else torch.tanh(hidden)
+    if not isinstance(model, ModuleModel):
         raise InputError(
             f"the model is a {type(model).__name__}, of which the inputs of the last layer are not "
             "known; allowed: linear, mlp, or a torch module"
         )
-
-
-def representation(model: Model, parameters: Tensor, x: Tensor) -> Tensor:
-    """Return the inputs of the last layer, of M copies on the same samples."""
-    if isinstance(model, Linear):
-        return x.flatten(1).expand(len(parameters), -1, -1)
-    if isinstance(model, Mlp):
-        if len(model.sizes) == 2:
-            return x.flatten(1).expand(len(parameters), -1, -1)
-        below = Mlp(model.sizes[:-1], model.activation)
-        hidden = below.shared_logits(parameters[:, : below.n_parameters], x)
-        return torch.relu(hidden) if model.activation == "relu" else torch.tanh(hidden)
-    check_representation(model)
-    assert isinstance(model, ModuleModel)
     name, seen = last_layer(model), []
     layer = model.network if name == "*" else model.network.get_submodule(name)
     hook = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))

@@ -15,7 +15,6 @@ from torch import Tensor
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.models.base import Parametrised
-from mpifed.models.mlp import MOST_LAYERS
 
 # All parameters are drawn from N(0, 0.1^2).
 INIT_STD = 0.1
@@ -216,8 +215,6 @@ def dense_icnn(
     """
     if hidden is not None and not hidden:
         raise InputError("model.hidden is []; it must have at least one width")
-    if hidden is not None and len(hidden) > MOST_LAYERS:
-        raise InputError(f"model.hidden has {len(hidden)} layers, above {MOST_LAYERS}")
     wide = max(2 * dimension, 64)
     widths = (wide, wide, max(dimension, 32)) if hidden is None else tuple(hidden)
     return DenseICNN(dimension, widths, strong_convexity)

@@ -30,12 +30,7 @@ class Images:
         return x.movedim(3, 1) if self.axis == 2 else x
 
 
-def images_of(
-    data: Description,
-    model: str,
-    least: int = 1,
-    advice: str = "use mlp, or enlarge the images",
-) -> Images:
+def images_of(data: Description, model: str, least: int = 1) -> Images:
     """Find the channels of the samples."""
     shape = data.input_shape
     validate_no_sequences(data, model)
@@ -48,13 +43,12 @@ def images_of(
     axis = channel_axis(shape)
     channels = 1 if axis is None else shape[axis]
     height, width = (size for place, size in enumerate(shape) if place != axis)
-    found = Images(channels, height, width, axis)
-    if min(found.height, found.width) < least:
+    if min(height, width) < least:
         raise InputError(
             f"model '{model}' needs images of at least {least} x {least} pixels, but "
-            f"'{data.source}' has {found.height} x {found.width}; {advice}"
+            f"'{data.source}' has {height} x {width}"
         )
-    return found
+    return Images(channels, height, width, axis)
 
 
 class Network(torch.nn.Module):

@@ -118,11 +118,6 @@ def score(loss: Loss, outputs: Tensor, y: Tensor, mixture: Tensor | None) -> Sco
     return Score(deployed, nll, *loss.hits(outputs, y, mixture, deployed))
 
 
-def likelihood_differs(loss: Loss) -> bool:
-    """Return whether the loss of a mixed prediction differs from the mixture's likelihood."""
-    return loss.of_mixture is not None
-
-
 def _mixed_nll(losses: Tensor, mixture: Tensor) -> Tensor:
     """-log sum_m pi_m exp(-loss_m), (...), of losses (M, ...)."""
     weights = torch.log(aligned(mixture, losses))

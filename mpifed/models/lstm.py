@@ -97,15 +97,7 @@ class StackedLstm(Network):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs for codes of characters, whole numbers of any type."""
-        codes = x.long()
-        size = self.embedding.num_embeddings
-        if bool(((codes < 0) | (codes >= size) | (codes != x)).any()):
-            raise InputError(
-                f"model 'lstm' takes codes of characters, whole numbers from 0 to {size - 1}, but "
-                f"a sample holds values from {x.min():g} to {x.max():g}; use data of characters, "
-                "or a larger model.vocabulary"
-            )
-        states, _ = self.lstm(self.embedding(codes))
+        states, _ = self.lstm(self.embedding(x.long()))
         return self.output(states if self.every_position else states[:, -1])
 
 

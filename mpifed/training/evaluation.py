@@ -30,7 +30,6 @@ from mpifed.local.options import unread
 from mpifed.local.scoring import client_scores
 from mpifed.models.base import Model
 from mpifed.models.linear import Linear
-from mpifed.models.losses import likelihood_differs
 from mpifed.theory.accounting import EPSILON, accountant_of
 from mpifed.training.attacked import scored_split
 from mpifed.training.build import Setup
@@ -140,7 +139,7 @@ def _score(
     of = (predictor.parameters_of, predictor.weights_of)
     mixture, measure = predictor.mixture, model.loss.measure
     mixes = mixture is not None and mixture.shape[1] > 1
-    likelihoods = mixes and likelihood_differs(model.loss)
+    likelihoods = mixes and model.loss.of_mixture is not None
     found = {
         "ids": clients.ids,
         "n_train": train.counts[rows],
@@ -178,7 +177,7 @@ def task_columns(model: Model, mixes: bool, validates: bool = False) -> list[str
     loss = model.loss
     splits = ("train", "test", "validation") if validates else ("train", "test")
     measures: list[str] = [] if loss.measure in (None, "accuracy") else [loss.measure]
-    if mixes and likelihood_differs(loss):
+    if mixes and loss.of_mixture is not None:
         measures.append("nll")
     return [f"{split}_{measure}" for measure in measures for split in splits]
 

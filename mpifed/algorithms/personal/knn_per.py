@@ -29,7 +29,7 @@ from mpifed.federation.clients import Clients, Draws
 from mpifed.local.scoring import best_weight
 from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
-from mpifed.models.heads import check_representation, representation
+from mpifed.models.heads import representation
 
 Kernel = Literal["paper", "published"]
 # Distances that are held at once.
@@ -186,7 +186,6 @@ class KnnPer(FedAvg):
         knn_kernel: Kernel = "paper",
         gossip_step_scale: StepScale = "normalised",
     ) -> None:
-        check_representation(model)
         super().__init__(model, local, gossip_step_scale=gossip_step_scale)
         self.k, self.weight, self.kernel = knn_k, knn_lambda, knn_kernel
         self.deploys_mixtures = True
