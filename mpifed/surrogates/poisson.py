@@ -72,11 +72,9 @@ class Poisson(Surrogate):
     def project(self, s: Tensor) -> Tensor:
         """Return the projection on S: s1 positive, s2 negative."""
         effect = s[..., -1:].clamp(max=-FLOOR)
-        return (
-            effect
-            if self.mean is not None
-            else torch.cat([s[..., :1].clamp(min=FLOOR), effect], -1)
-        )
+        if self.mean is not None:
+            return effect
+        return torch.cat([s[..., :1].clamp(min=FLOOR), effect], -1)
 
     def project_parameters(self, theta: Tensor) -> Tensor:
         """Return theta, with a known mean at most ln(mean / lambda), the end of T(S)."""
