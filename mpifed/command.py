@@ -70,7 +70,7 @@ def physical_cores() -> int:
     return len(cores)
 
 
-def become(command: Sequence[str]) -> NoReturn:
+def become(command: list[str]) -> NoReturn:
     """Replace this process by another program, which then gets its signals."""
     sys.stdout.flush()
     # Not what an MPI that began in this process has set since, which would mislead mpirun.

@@ -35,6 +35,7 @@ MOVED = {
     "mpifed.reading": "mpifed.io",
     "mpifed.reading.weights": "mpifed.io.weights",
     "mpifed.training.load": "mpifed.training.trained",
+    "mpifed.watchdog.stop_requests": "mpifed.watchdog.heartbeat",
 }
 
 

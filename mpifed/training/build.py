@@ -146,7 +146,7 @@ def first_per_core(nodes: np.ndarray, cores: Sequence[frozenset[int]], threads: 
     found = []
     for node in np.unique(nodes):
         ranks = np.flatnonzero(nodes == node)
-        usable = frozenset.union(*(cores[rank] for rank in ranks))
+        usable = frozenset.union(*(cores[rank] for rank in ranks.tolist()))
         found.append(ranks[: max(1, len(usable) // threads)])
     return np.sort(np.concatenate(found)).astype(np.int32)
 
@@ -215,8 +215,10 @@ def attacked(
     configuration: Configuration, federation: Federation, dataset: Dataset
 ) -> tuple[Attackers | None, Dataset]:
     """Return the attackers of a run, and the data set with the labels that they train on."""
+    if configuration.attack.name == "none":
+        return None, dataset
     found = attackers(configuration.attack, federation, configuration.seed)
-    if found is None or not found.attack.changes_labels:
+    if not found.attack.changes_labels:
         return found, dataset
     about = dataset.description
     check_labels(found.attack, found.name, about.task, about.n_classes)
