@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import datetime
@@ -50,7 +51,9 @@ def finished_after(directory: Path) -> int | None:
     """Return the number of rounds of a finished run; None where ``directory`` has none."""
     if not (directory / "DONE").exists():
         return None
-    return int(read_summary(directory / "summary.json")["rounds"])
+    with contextlib.suppress(InputError):
+        return int(read_summary(directory / "summary.json")["rounds"])
+    return None
 
 
 def newest(directory: Path) -> ResumePoint | None:
