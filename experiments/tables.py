@@ -121,7 +121,7 @@ def run_missing(runs: Sequence[Planned], processes: int) -> dict[str, str]:
     failed: dict[str, str] = {}
     if not waiting:
         return failed
-    from mpifed.training.progress import duration  # brings rich
+    from mpifed.training.callbacks import duration  # brings torch
 
     began = time.monotonic()
     with contextlib.ExitStack() as stack:

@@ -22,7 +22,7 @@ from mpifed.errors import CodeError, InputError, PeerFailure, RunError, StopRequ
 from mpifed.exchange.mixing import mixing_overrides
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Alone, Communicator, world
-from mpifed.results.results import Result, read, read_summary
+from mpifed.results.results import Result, read
 from mpifed.tracking import check_tracker
 from mpifed.training.build import make
 from mpifed.training.callbacks import Callback, RecordedRound, callback
@@ -33,6 +33,7 @@ from mpifed.training.request import (
     Task,
     as_begun,
     check_resume,
+    finished_after,
     understand,
 )
 from mpifed.training.train import listening, plan_lines, remarks, train
@@ -276,7 +277,8 @@ def _settle(request: Request, communicator: Communicator) -> tuple[Task, Configu
     def found() -> tuple[Task, Configuration]:
         task = understand(request)
         callback(request.on_round)
-        check_tracker(request.track)
+        if request.track is not None:
+            check_tracker(request.track)
         return task, resolve(task.mapping, communicator.size)
 
     is_first = communicator.rank == 0
@@ -290,5 +292,4 @@ def _nothing_left(request: Request, task: Task, rounds: int) -> bool:
         return False
     if isinstance(request.resume, Path) and task.point and task.point.meta.round != rounds:
         return False
-    done = (task.output / "DONE").exists()
-    return done and read_summary(task.output / "summary.json")["rounds"] == rounds
+    return finished_after(task.output) == rounds

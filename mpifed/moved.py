@@ -39,6 +39,7 @@ MOVED = {
     "mpifed.reading": "mpifed.io",
     "mpifed.reading.weights": "mpifed.io.weights",
     "mpifed.training.load": "mpifed.training.trained",
+    "mpifed.watchdog.stop_requests": "mpifed.watchdog.heartbeat",
 }
 
 

@@ -158,10 +158,8 @@ TRACKERS: Mapping[str, tuple[Callable[[About], Tracker], Sequence[str]]] = {
 }
 
 
-def check_tracker(name: str | None) -> None:
+def check_tracker(name: str) -> None:
     """Import what a tracker needs."""
-    if name is None:
-        return
     if not isinstance(name, str) or name not in TRACKERS:
         raise InputError(f"track is {name!r}; {closest(str(name), TRACKERS)}")
     for module in TRACKERS[name][1]:

@@ -187,7 +187,7 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel]):
         """Return the state after what clients compute before round 1.
 
         Checkpoints hold the result, so that a resumed run does not repeat it. What takes long calls
-        ``mpifed.watchdog.stop_requests.raise_if_stop_requested`` now and then.
+        ``mpifed.watchdog.heartbeat.raise_if_stop_requested`` now and then.
         """
         return state
 

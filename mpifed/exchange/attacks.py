@@ -230,16 +230,14 @@ class Attackers:
         return f"attack {self.name} by {len(clients)} of {len(self.who)} clients: {shown}"
 
 
-def attackers(section: Section, federation: Federation, seed: int) -> Attackers | None:
-    """Return the attackers that the section ``attack`` asks for; None for ``none``.
+def attackers(section: Section, federation: Federation, seed: int) -> Attackers:
+    """Return the attackers that the section ``attack``, which names one, asks for.
 
     Raises
     ------
     InputError
         For clients that cannot be malicious.
     """
-    if section.name == "none":
-        return None
     attack = find("attack", section.name)(**section.options)
     if not (attack.changes_labels or attack.changes_updates):
         raise InputError(

@@ -122,12 +122,9 @@ class PrivacyOptions:
 
     def __post_init__(self) -> None:
         if (self.noise_multiplier is None) != (self.clip_norm is None):
-            given, missing = "noise_multiplier", "clip_norm"
-            if self.noise_multiplier is None:
-                given, missing = missing, given
             raise InputError(
-                f"privacy.{given} is given, but privacy.{missing} is empty; noise is in units of "
-                "the clip norm, so that both are needed"
+                "privacy.noise_multiplier and privacy.clip_norm are needed together: noise is in "
+                "units of the clip norm"
             )
         if self.noise_multiplier is not None and importlib.util.find_spec(PACKAGE) is None:
             raise InputError(

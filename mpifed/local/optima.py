@@ -22,7 +22,7 @@ from mpifed.local.minibatches import batches
 from mpifed.local.objective import Objective, Regulariser, row_norms, sampled_gradients
 from mpifed.models.base import Model
 from mpifed.models.linear import Linear
-from mpifed.watchdog.stop_requests import raise_if_stop_requested
+from mpifed.watchdog.heartbeat import raise_if_stop_requested
 
 Solver = Literal["gd", "lbfgs", "newton", "published_code"]
 Start = Literal["zeros", "shared", "independent"]

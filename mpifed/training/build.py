@@ -214,8 +214,10 @@ def attacked(
     configuration: Configuration, federation: Federation, dataset: Dataset
 ) -> tuple[Attackers | None, Dataset]:
     """Return the attackers of a run, and the data set with the labels that they train on."""
+    if configuration.attack.name == "none":
+        return None, dataset
     found = attackers(configuration.attack, federation, configuration.seed)
-    if found is None or not found.attack.changes_labels:
+    if not found.attack.changes_labels:
         return found, dataset
     about = dataset.description
     check_labels(found.attack, found.name, about.task, about.n_classes)

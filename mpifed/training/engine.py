@@ -31,8 +31,8 @@ from mpifed.state import RunState
 from mpifed.theory.accounting import EPSILON, accountant_of
 from mpifed.training import evaluation as evaluations
 from mpifed.training.build import Setup
+from mpifed.training.callbacks import Progress
 from mpifed.training.evaluation import ClientResults, warn_of_losses
-from mpifed.training.progress import Progress
 from mpifed.training.run_directory import Recorder
 from mpifed.training.samples import Samples
 from mpifed.training.simulated_time import clock_of, taking_part

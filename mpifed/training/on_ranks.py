@@ -33,6 +33,9 @@ PATIENCE = 30.0
 # Lines of a launcher that are repeated where no rank says why the job failed.
 LAST = 8
 
+# How a configuration names arrays of this process.
+ARRAYS = (("data", "arrays"), ("data.name", "arrays"))
+
 # How lines begin that show a recorded round, and that report a failure.
 ROUND, SAYS = "round ", "mpifed: "
 
@@ -47,7 +50,8 @@ def run_on_ranks(request: Request, ranks: int) -> tuple[Path, str]:
             "and the run is on all ranks of the job"
         )
     task = understand(request)
-    check_tracker(request.track)
+    if request.track is not None:
+        check_tracker(request.track)
     if request.on_round is not None and not isinstance(request.on_round, str):
         request = dataclasses.replace(request, on_round=name_of(request.on_round, "on_round"))
     refuse_own({**(request.overrides or {}), "on_round": request.on_round})
@@ -63,17 +67,12 @@ def run_on_ranks(request: Request, ranks: int) -> tuple[Path, str]:
 def refuse_own(overrides: Mapping[str, Any]) -> None:
     """Refuse what only this process has: components of the program itself, and arrays."""
     for key, value in overrides.items():
-        inner = value if isinstance(value, Mapping) else {"name": value}
-        name = inner.get("name")
-        if isinstance(name, str) and name.startswith("__main__:"):
+        name = value.get("name") if isinstance(value, Mapping) else value
+        if isinstance(name, str) and (name.startswith("__main__:") or (key, name) in ARRAYS):
             raise InputError(
-                f"{key} is '{name}', which ranks of their own cannot import from this program; put "
-                f"it in a file, and pass {key}='file:{name.removeprefix('__main__:')}'"
-            )
-        if key in ("data", "data.name") and name == "arrays":
-            raise InputError(
-                "data are arrays of this process, which ranks of their own do not have; save them "
-                "with numpy.savez and pass data='file.npz', or leave ranks out"
+                f"{key} is '{name}' of this process, which ranks of their own do not have; put a "
+                f"component in a file and pass {key}='file:name', save arrays with numpy.savez and "
+                "pass data='file.npz', or leave ranks out"
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import datetime
@@ -15,6 +16,7 @@ from mpifed.config.configuration import RETIRED, Configuration, completed, diffe
 from mpifed.config.experiments import apply_overrides, read_experiment
 from mpifed.errors import InputError
 from mpifed.results.configurations import read_stored
+from mpifed.results.results import read_summary
 from mpifed.results.run_directories import (
     check_free,
     check_output,
@@ -43,6 +45,15 @@ class ResumePoint:
         """The run directory that holds the checkpoint; None if it is elsewhere."""
         folder = self.path.resolve().parent
         return folder.parent if folder.name == "checkpoints" else None
+
+
+def finished_after(directory: Path) -> int | None:
+    """Return the number of rounds of a finished run; None where ``directory`` has none."""
+    if not (directory / "DONE").exists():
+        return None
+    with contextlib.suppress(InputError):
+        return int(read_summary(directory / "summary.json")["rounds"])
+    return None
 
 
 def newest(directory: Path) -> ResumePoint | None:

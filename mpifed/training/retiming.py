@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from mpifed.checkpoint import files as checkpoint
 from mpifed.config.configuration import Configuration, resolve, to_yaml
 from mpifed.config.experiments import apply_overrides
 from mpifed.errors import InputError
@@ -24,7 +23,7 @@ from mpifed.training.evaluation import columns_of
 from mpifed.training.request import stored_horizon
 from mpifed.training.run_directory import field_of, line_of
 from mpifed.training.simulated_time import COLUMN, SimulatedClock, is_simulated, taking_part
-from mpifed.training.trained import described, without_files
+from mpifed.training.trained import stored_setup
 from mpifed.training.verification import Recorded, read_run
 
 SECTIONS = ("network", "compute")
@@ -81,17 +80,13 @@ def _check(configuration: Configuration, run: Path) -> None:
 
 def _setup(recorded: Recorded) -> Setup:
     """Return the objects of the run, for one process."""
-    newest = max(recorded.checkpoints, default=None)
-    arrays, dataset, horizon = None, None, stored_horizon(recorded.mapping)
-    configuration = resolve(recorded.mapping)
-    if newest is not None:
-        path, meta = recorded.checkpoints[newest]
-        arrays, horizon = checkpoint.read_arrays(path), meta.horizon
-        configuration, dataset = described(meta, recorded.directory)
+    if recorded.checkpoints:
+        return stored_setup(recorded.directory, *recorded.checkpoints[max(recorded.checkpoints)])
     configuration = dataclasses.replace(
-        without_files(configuration), device="cpu", placement="contiguous", threads=1
+        resolve(recorded.mapping), device="cpu", placement="contiguous", threads=1
     )
-    return make(configuration, Alone(), horizon or configuration.rounds, arrays, dataset)
+    horizon = stored_horizon(recorded.mapping) or configuration.rounds
+    return make(configuration, Alone(), horizon)
 
 
 def _replayed(setup: Setup, metrics: Metrics) -> np.ndarray:

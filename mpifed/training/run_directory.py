@@ -76,8 +76,9 @@ class Recorder:
             self._move_aside(set_aside)
         for name in ("DONE", "summary.json"):
             (self.directory / name).unlink(missing_ok=True)
-        for leftover in (*self.directory.glob(".*.partial"), *self._checkpoints_in_writing()):
-            leftover.unlink(missing_ok=True)
+        for names in (".*.partial", "checkpoints/.round-*.partial"):  # of a run that was killed
+            for leftover in self.directory.glob(names):
+                leftover.unlink(missing_ok=True)
         replace_bytes(self.directory / "config.yaml", config.encode())
         text = "".join(line_of(row) for row in [self.columns, *self.rows])
         replace_bytes(self.directory / "metrics.csv", text.encode())
@@ -106,10 +107,6 @@ class Recorder:
             except OSError as error:
                 self.log(f"{disk_reason(error)}: no lock keeps a second process out of here")
                 return
-
-    def _checkpoints_in_writing(self) -> list[Path]:
-        """Return the incomplete checkpoints of a run that was killed."""
-        return list((self.directory / "checkpoints").glob(".round-*.partial"))
 
     def _guard(self, action: Callable[..., None], *arguments: Any) -> None:
         """Call an action; errors of the disk or of HDF5 become a ``RunError``."""
@@ -140,15 +137,12 @@ class Recorder:
 
     def clients(self, results: ClientResults, learnt: Mapping[str, np.ndarray]) -> None:
         """Replace clients.h5."""
-        self._guard(self._clients, results, learnt)
-
-    def _clients(self, results: ClientResults, learnt: Mapping[str, np.ndarray]) -> None:
         # Made in memory: HDF5 cannot close a file on a disk that becomes full.
         content = io.BytesIO()
         with h5py.File(content, "w") as file:
             for name, values in results_of(results, learnt).items():
                 file[name] = values
-        replace_bytes(self.directory / "clients.h5", content.getvalue())
+        self._guard(replace_bytes, self.directory / "clients.h5", content.getvalue())
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json, then DONE if the run is finished."""

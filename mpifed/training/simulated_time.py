@@ -19,6 +19,7 @@ from mpifed.federation.clients import participants
 from mpifed.federation.options import ComputeOptions, NetworkOptions
 from mpifed.federation.participation import efforts
 from mpifed.local.minibatches import work_of
+from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import client_keys
 from mpifed.training.build import Setup
@@ -340,13 +341,10 @@ def _trace(path: str, n: int) -> np.ndarray:
 
 
 def _by_rank_0(communicator: Communicator, make: Callable[[], Any], field: str) -> Any:
-    made: Any = None
-    if communicator.rank == 0:
+    def made() -> Any:
         try:
-            made = make()
+            return make() if communicator.rank == 0 else None
         except TopologyError as error:
-            made = str(error)
-    made = communicator.broadcast_object(made)
-    if isinstance(made, str):
-        raise InputError(f"{field}: {made}")
-    return made
+            raise InputError(f"{field}: {error}") from None
+
+    return communicator.broadcast_object(agree(communicator, made))

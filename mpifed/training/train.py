@@ -39,16 +39,15 @@ from mpifed.training.build import (
     sample_bytes,
     sum_on_host,
 )
-from mpifed.training.callbacks import listeners_of
+from mpifed.training.callbacks import Progress, listeners_of
 from mpifed.training.engine import Clock, Engine, advice
 from mpifed.training.evaluation import VALIDATION_COLUMNS, columns_of, count_scored
-from mpifed.training.progress import Progress
 from mpifed.training.request import Request, Task
 from mpifed.training.run_directory import REPLACED, Recorder
 from mpifed.training.samples import samples_of
 from mpifed.training.simulated_time import COLUMN, taking_part
+from mpifed.watchdog.heartbeat import stop_requests_from
 from mpifed.watchdog.launcher import launched_rank
-from mpifed.watchdog.stop_requests import stop_requests_from
 
 # Keys of summary.json that tell of the computer and of the ranks, or that only a retimed run has.
 MEASURED = {

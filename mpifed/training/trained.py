@@ -360,18 +360,13 @@ def load(run: str | Path, round: int | None = None) -> Trained:
     directory = Path(os.fspath(run))
     path, meta = _checkpoint(directory, round)
     try:
-        configuration, dataset = described(meta, directory)
-        configuration = replace(
-            without_files(configuration), device="cpu", placement="contiguous", threads=1
-        )
-        stored = checkpoint.read_arrays(path)
-        setup = make(configuration, Alone(), meta.horizon, stored, dataset)
+        setup = stored_setup(directory, path, meta)
     except checkpoint.Damaged:
         raise
     except InputError as error:
         raise InputError(f"run is '{directory}', which cannot be loaded: {error}") from None
     if not isinstance(setup.model, Model):
-        raise InputError(without_predictor(directory, configuration))
+        raise InputError(without_predictor(directory, setup.configuration))
     shards = LaterShards(setup, setup.federation.hosted, _loaded_once(setup))
     with enough_memory("the state of all clients"), torch.no_grad():
         hosted = setup.federation.hosted
@@ -389,6 +384,15 @@ def _loaded_once(setup: Setup) -> Callable[[SplitName], Split]:
             return setup.load()
 
     return lambda name: cast(Split, getattr(loaded(), name))
+
+
+def stored_setup(directory: Path, path: Path, meta: checkpoint.Meta) -> Setup:
+    """Return the objects of the run of a checkpoint, for one process."""
+    configuration, dataset = described(meta, directory)
+    configuration = replace(
+        without_files(configuration), device="cpu", placement="contiguous", threads=1
+    )
+    return make(configuration, Alone(), meta.horizon, checkpoint.read_arrays(path), dataset)
 
 
 def described(meta: checkpoint.Meta, directory: Path) -> tuple[Configuration, Dataset | None]:

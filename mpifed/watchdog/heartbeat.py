@@ -8,9 +8,11 @@ import math
 import mmap
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
+from mpifed.errors import StopRequested
 from mpifed.watchdog.launcher import started_at
 
 # Seconds that a rank may take no step, unless the configuration says otherwise.
@@ -165,3 +167,24 @@ def set_hosted_clients(clients: Sequence[int]) -> None:
 def hosted_clients() -> str:
     """Return the clients of this rank as ``' (clients 0 to 24)'``; empty before they are known."""
     return _Own.hosted_clients
+
+
+# Whether a rank is asked to stop before round 1, during work that may last and is in no checkpoint.
+_requested: ContextVar[Callable[[], bool]] = ContextVar("requested", default=lambda: False)
+
+
+@contextlib.contextmanager
+def stop_requests_from(stop_requested: Callable[[], bool]) -> Iterator[None]:
+    """Make :func:`raise_if_stop_requested` call ``stop_requested`` while the context lasts."""
+    token = _requested.set(stop_requested)
+    try:
+        yield
+    finally:
+        _requested.reset(token)
+
+
+def raise_if_stop_requested() -> None:
+    """Raise if this rank has been asked to stop, else show its guard a step. Not collective."""
+    if _requested.get()():
+        raise StopRequested
+    step()

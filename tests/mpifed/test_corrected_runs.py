@@ -108,13 +108,6 @@ def test_what_does_not_go_with_a_correction_is_said_in_a_sentence(given, correct
         engine_of("fedavg", gossip(correction), **given)
 
 
-@pytest.mark.parametrize(("lr", "warned"), [(0.01, 0), (50.0, 1)])
-def test_steps_that_are_too_large_for_a_correction_are_warned_of(lr, warned):
-    engine = engine_of("fedavg", gossip("extra"), local={"lr": lr})
-    found = [line for line in engine.remarks() if line.startswith("warning")]
-    assert len(found) == warned and all("exchange.correction 'extra'" in line for line in found)
-
-
 def of_ranks(correction, **more):
     given = {f"exchange.{key}": value for key, value in gossip(correction, 7).items()}
     given["exchange"] = given.pop("exchange.name")

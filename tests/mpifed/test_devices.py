@@ -46,7 +46,7 @@ def rounds(name, exchange, device, count=2, **more):
     with torch.no_grad():
         engine.prepare()
     engine.evaluate(None, None)
-    engine.remarks()
+    evaluation.remarks(engine.setup, engine.state, engine.samples)
     for _ in range(count):
         engine.advance()
         engine.agree(False)

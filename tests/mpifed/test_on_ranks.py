@@ -30,7 +30,7 @@ def test_what_ranks_cannot_have_is_refused_before_they_start(tmp_path: Path, mon
     with pytest.raises(InputError, match=r"numpy\.savez"):
         arrays = mpifed.arrays(np.zeros((8, 3)), np.zeros(8, int))
         mpifed.run("digits-fedem", data=arrays, clients=2, output=place, ranks=2)
-    with pytest.raises(InputError, match="pass model='file:build'"):
+    with pytest.raises(InputError, match="pass model='file:name'"):
         mpifed.run("digits-fedem", model="__main__:build", output=place, ranks=2)
     with pytest.raises(InputError, match="Unknown configuration key 'roundz'"):
         mpifed.run(roundz=3, output=place, ranks=2)

@@ -172,8 +172,8 @@ REFUSED = [
     ({"compression": "quantise"}, {}, "compression is 'quantise'"),
     ({"on_divergence": "drop"}, {}, "on_divergence is 'drop'"),
     ({}, {"delta": 0.5}, r"privacy\.delta is 0\.5"),
-    ({}, {"clip_norm": None}, "privacy.clip_norm is empty"),
-    ({}, {"noise_multiplier": None}, "privacy.noise_multiplier is empty"),
+    ({}, {"clip_norm": None}, "privacy.clip_norm are needed together"),
+    ({}, {"noise_multiplier": None}, "privacy.clip_norm are needed together"),
 ]
 
 

@@ -35,7 +35,7 @@ from commands import (
 
 from mpifed.mpi.communicator import spare_memory
 from mpifed.watchdog import heartbeat
-from mpifed.watchdog.heartbeat import STALL_LIMIT, Page, new_pages
+from mpifed.watchdog.heartbeat import STALL_LIMIT, Page, new_pages, raise_if_stop_requested
 from mpifed.watchdog.hosts import LATER, SILENCE, Host, Hosts
 from mpifed.watchdog.launcher import Launch, launched
 from mpifed.watchdog.shared_memory import (
@@ -45,7 +45,6 @@ from mpifed.watchdog.shared_memory import (
     remove_abandoned,
     segments_of,
 )
-from mpifed.watchdog.stop_requests import raise_if_stop_requested
 from mpifed.watchdog.supervisor import ENDING, WAITING, _Rank
 
 KILLED = "the process was killed by SIGKILL (out of memory?)"

@@ -46,7 +46,7 @@ from mpifed.models.linear import Linear
 from mpifed.models.losses import CROSS_ENTROPY, HALF_SQUARED, SQUARED, Loss, sigmoid
 from mpifed.random import stream
 from mpifed.watchdog import heartbeat
-from mpifed.watchdog.stop_requests import raise_if_stop_requested
+from mpifed.watchdog.heartbeat import raise_if_stop_requested
 
 if TYPE_CHECKING:
     from jaxtyping import Float

@@ -12,7 +12,7 @@ from test_algorithms import engine_of
 
 from mpifed.federation.clients import Draws
 from mpifed.mpi.communicator import Alone
-from mpifed.training.evaluation import first_samples, training_of, unseen_of
+from mpifed.training.evaluation import first_samples, training_of
 
 NETWORK = {
     "data": "digits",
@@ -25,6 +25,11 @@ METHODS = {
     "pfedme": {"pfedme_lambda": 1.0, "inner_steps": 2, "beta": 1.5},
     "l2gd": {"l2gd_gradients": "minibatch", "l2gd_p": 0.3},
 }
+
+
+def unseen_of(setup, samples):
+    """The clients that take no part in training."""
+    return samples.among_hosted(np.flatnonzero(setup.federation.unseen))
 
 
 @pytest.mark.parametrize("buffers", ["average", "local"])
