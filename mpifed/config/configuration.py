@@ -37,6 +37,16 @@ from mpifed.federation.participation import Participation, count_unseen
 from mpifed.local.options import LocalOptions
 from mpifed.watchdog.heartbeat import STALL_LIMIT
 
+# The version of the arithmetic: digests of runs with another one cannot be repeated. 1 were sums of
+# integers; runs of then do not mention it.
+ARITHMETIC = 2
+
+# Options of shipped exchanges that have ended, and why.
+RETIRED = {
+    "reduction": "ranks add along one tree",
+    "transport": "ranks send each other the rows that they mix",
+}
+
 # Weights of averages over clients, see ``EvaluationOptions``.
 ClientWeights = Literal["scored", "train", "uniform"]
 
@@ -235,6 +245,8 @@ class Configuration:
         Where samples and states of clients are kept.
     reschedule : bool
         Whether a run that is resumed for more rounds stretches its learning-rate schedule to them.
+    arithmetic : int
+        The version of the arithmetic that this mpifed has; what is given is not read.
     """
 
     experiment: str = "custom"
@@ -264,6 +276,7 @@ class Configuration:
     checkpoint: CheckpointOptions = CheckpointOptions()
     storage: StorageOptions = StorageOptions()
     reschedule: bool = False
+    arithmetic: int = ARITHMETIC
 
     @property
     def n_training(self) -> int:
@@ -298,7 +311,7 @@ def check_names(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
     given = {
         key: value
         for key, value in mapping.items()
-        if key not in DEFAULTS and not (value is None and key in SECTIONS)
+        if key not in (*DEFAULTS, "arithmetic") and not (value is None and key in SECTIONS)
     }
     if given.get("clients") == "ranks":
         given["clients"] = ranks
@@ -336,6 +349,7 @@ def to_yaml(configuration: Configuration) -> str:
 def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return a stored configuration with defaults for keys of some sections that it may lack."""
     found = {**stored, "data": with_defaults("data", stored.get("data"))}
+    found["exchange"] = with_name("exchange", stored.get("exchange"))
     for name, options in (("evaluation", EvaluationOptions()), ("storage", StorageOptions())):
         given = stored.get(name)
         found[name] = dataclasses.asdict(options) | (given if isinstance(given, dict) else {})
@@ -349,6 +363,11 @@ def decided(mapping: Mapping[str, Any], configuration: Configuration) -> list[st
     if model != "none" and configuration.model.name == "none":
         name = configuration.algorithm.name
         lines.append(f"model={model} changes nothing: {name} trains no predictor")
+    exchange = mapping.get("exchange")
+    for key in RETIRED:
+        known = key in configuration.exchange.options
+        if isinstance(exchange, Mapping) and key in exchange and not known:
+            lines.append(f"exchange.{key} has ended and changes nothing: {RETIRED[key]}")
     for section, default in DEFAULTS.items():
         found = getattr(configuration, section)
         _, asked = named(mapping.get(section, default), section, default)
@@ -383,4 +402,6 @@ def with_name(section: str, given: Any) -> Any:
     """Return what is given for a component, with a data file as the data set that reads it."""
     if given is None:
         raise InputError(f"{section} is empty; it must be a name, or a mapping with a name")
+    if section == "exchange" and isinstance(given, Mapping) and ":" not in str(given.get("name")):
+        return {key: value for key, value in given.items() if key not in RETIRED}
     return as_data_file(given) if section == "data" else given

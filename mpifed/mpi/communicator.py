@@ -5,20 +5,21 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from mpifed.errors import InputError
 from mpifed.mpi.protocol import Communicator
-from mpifed.mpi.sums import FlatSums, Sums
 from mpifed.watchdog.launcher import launched
 
 __all__ = [
     "LAUNCHER_SIZES",
     "Alone",
     "Communicator",
+    "Reused",
     "begin_mpi",
     "check_size",
     "import_mpi",
@@ -28,6 +29,31 @@ __all__ = [
 
 # How many tasks a launcher says it started: Open MPI, MPICH/hydra, PMIx under SLURM, Intel MPI.
 LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "MPI_LOCALNRANKS")
+
+
+_alone = deque([object()])
+# References to an array that is kept and nowhere else, while they are counted.
+UNUSED = sys.getrefcount(_alone[0])
+
+
+class Reused:
+    """Memory for arrays, used again once nothing refers to what was in it before.
+
+    New memory costs more than what is computed into it. ``kept`` arrays are kept.
+    """
+
+    def __init__(self, kept: int) -> None:
+        self._kept: deque[np.ndarray] = deque(maxlen=kept)
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """Return an array that nothing else refers to, with any content."""
+        for place in range(len(self._kept)):
+            if sys.getrefcount(self._kept[place]) == UNUSED:
+                found = self._kept[place]
+                if found.shape == shape and found.dtype == dtype:
+                    return found
+        self._kept.append(np.empty(shape, dtype))
+        return self._kept[-1]
 
 
 class Alone(Communicator):
@@ -66,14 +92,8 @@ class Alone(Communicator):
     def sum(self, values: np.ndarray) -> np.ndarray:
         return values.copy()
 
-    def begin_total(self, values: np.ndarray) -> Callable[[], np.ndarray]:
-        return lambda: values
-
     def nodes(self) -> np.ndarray:
         return np.zeros(1, np.int64)
-
-    def node_sums(self, nodes: np.ndarray) -> Sums:
-        return FlatSums(self.begin_total)
 
     def broadcast(self, values: np.ndarray | None, root: int = 0) -> np.ndarray:
         assert values is not None
@@ -85,27 +105,13 @@ class Alone(Communicator):
     def gather_object(self, value: Any, root: int = 0) -> list[Any] | None:
         return [value]
 
-    def begin_exchange(
+    def exchange_rows(
         self, rows: np.ndarray, send: Sequence[np.ndarray], receive: Sequence[int]
-    ) -> Callable[[], np.ndarray]:
-        own = rows[send[0]]
-        return lambda: own
+    ) -> np.ndarray:
+        return rows[send[0]]
 
-    def begin_gather(self, rows: np.ndarray, counts: Sequence[int]) -> Callable[[], np.ndarray]:
-        return lambda: rows
-
-    def neighbourhood(self, sources: Sequence[int], destinations: Sequence[int]) -> Any:
-        return None
-
-    def begin_exchange_in(
-        self,
-        neighbourhood: Any,
-        rows: np.ndarray,
-        send: Sequence[np.ndarray],
-        receive: Sequence[int],
-        most: int,
-    ) -> Callable[[], np.ndarray]:
-        return self.begin_exchange(rows, send, receive)
+    def gather_rows(self, rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+        return rows
 
     def send(self, values: np.ndarray, to: int) -> None:
         raise AssertionError("a single process has nobody to send to")

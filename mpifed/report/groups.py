@@ -34,6 +34,7 @@ NO_DIFFERENCE = (
     "placement_costs",
     "exchange.transport",
     "exchange.reduction",
+    "arithmetic",
     "experiment",
     "algorithm.optima_from",
 )

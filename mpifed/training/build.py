@@ -297,7 +297,7 @@ def make(
     if configuration.placement == "balanced":
         owner = balanced_owners(work_for_balance(configuration, description), communicator.size)
     else:
-        owner = contiguous_owners(work, communicator.size)
+        owner = contiguous_owners(work, communicator.size, description.n_train)
     if configuration.placement == "partitioned":
         links = exchanging.links(n_training, configuration.seed, options, stored)
         if links is not None:

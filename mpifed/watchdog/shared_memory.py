@@ -19,15 +19,6 @@ UNSEEN = (PermissionError, FileNotFoundError, ProcessLookupError)
 SETTLED = 60.0
 
 
-def room() -> int:
-    """Return the bytes of shared memory that are free on this node."""
-    try:
-        about = os.statvfs(PLACE)
-    except OSError:
-        return 0
-    return about.f_bavail * about.f_frsize
-
-
 def segments_of(process: int) -> tuple[str, ...]:
     """List the files of shared memory that a process has mapped."""
     try:

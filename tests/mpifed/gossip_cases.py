@@ -42,7 +42,7 @@ class Case:
 
     def exchange_options(self) -> dict[str, Any]:
         """The section ``exchange``, complete."""
-        given = {"topology": self.topology, "weights": self.weights, "transport": "auto"}
+        given = {"topology": self.topology, "weights": self.weights}
         known = {"consensus_step": None, "schedule": "static"}
         return complete({**known, **given, **self.options}, self.n - len(self.unseen))
 
@@ -98,9 +98,6 @@ def cases(periodic: str) -> dict[str, Case]:
         "fmmc": Case({}, weights="fmmc", topology=random),
         "negative self-weights": Case({}, weights="best_constant", topology=random),
         "complete": Case({}, topology="complete"),
-        "complete as messages": Case({"transport": "messages"}, topology="complete"),
-        "ring as messages": Case({"transport": "messages"}),
-        "ring as a collective": Case({"transport": "collective"}),
         "in pieces": Case({}, n=6, width=70_001, topology="path"),
         "a hub's sums": Case({}, n=40, topology="star"),
         "a hub's sums in pieces": Case({}, n=40, width=40_000, topology="star"),

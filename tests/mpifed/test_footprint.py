@@ -20,7 +20,6 @@ from mpifed.checkpoint.row_file import RowFile
 from mpifed.data.sources.synthetic import ROWS_BLOCK as BLOCK
 from mpifed.data.sources.synthetic import DrawnRows
 from mpifed.errors import RunError
-from mpifed.federation.clients import contiguous_owners
 from mpifed.local.optimizers import RULES, SgdState, unwritten
 from mpifed.local.options import LocalOptions
 from mpifed.mpi.communicator import Alone, world
@@ -215,19 +214,3 @@ def test_rows_drawn_in_blocks_are_those_drawn_at_once(count, one_hot, seed, data
     whole, drawn = draw(philox(), count), DrawnRows(philox(), draw, count)
     for number in data.draw(st.lists(st.integers(0, count - 1), max_size=5)):
         assert (drawn.row(number) == whole[number]).all()
-
-
-@given(
-    work=st.lists(st.floats(0.5, 1e4), min_size=1, max_size=60),
-    ranks=st.integers(1, 9),
-    window=st.sampled_from([1, 2, 7, 1000]),
-)
-def test_owners_do_not_depend_on_how_work_is_added_up(work, ranks, window):
-    from mpifed.federation import clients
-
-    expected = contiguous_owners(np.array(work), ranks)
-    before, clients.WINDOW = clients.WINDOW, window
-    try:
-        assert (contiguous_owners(np.array(work), ranks) == expected).all()
-    finally:
-        clients.WINDOW = before
