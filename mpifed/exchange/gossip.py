@@ -29,7 +29,8 @@ from mpifed.exchange.mixing import complete, computed_in_rounds, prepare_arrays,
 from mpifed.exchange.reduction import refuse_diverged, weighted_sum
 from mpifed.exchange.routes import Route, Routing, arrivals, nearby
 from mpifed.federation.clients import Federation, participants
-from mpifed.mpi.communicator import Communicator, Reused
+from mpifed.mpi.communicator import Communicator
+from mpifed.mpi.reused import Reused
 from mpifed.state import Nothing, check_result, client, on_host
 from topologies.schedules.sequences import Partial
 

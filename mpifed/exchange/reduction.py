@@ -21,7 +21,7 @@ from torch import Tensor
 
 from mpifed.errors import raise_first_diverged
 from mpifed.federation.clients import Federation
-from mpifed.federation.tree import APART, merges
+from mpifed.federation.tree import APART, Subtrees, merges
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import is_finite, on_host
 
@@ -88,7 +88,7 @@ def add_scaled(rows: Tensor, more: Tensor | SparseRows, scale: float) -> Tensor:
 ON_GPU = 1 << 24
 
 # Numbers that are added at a time, to stay in a core's cache.
-CACHED = 1 << 17
+CACHED = 1 << 20
 
 # Columns from which rows are added one by one, without copies of those that are added together.
 WIDE = 1 << 10
@@ -184,32 +184,28 @@ def _subtrees(
     federation: Federation, rows: Tensor | SparseRows, weights: np.ndarray, ids: np.ndarray
 ) -> np.ndarray:
     """The sums of the largest subtrees that live on this rank, (subtrees, columns)."""
-    tree, communicator = federation.tree, federation.communicator
-    mine = tree.roots[federation.owner[tree.roots] == communicator.rank]
-    places = np.searchsorted(mine, ids, side="right") - 1
+    own = federation.tree.subtrees(ids, federation.communicator.rank)
     if isinstance(rows, SparseRows):
-        return _of_few(federation, rows, weights, ids, mine)
-    heights = tree.heights(ids[:-1], ids[1:])
-    levels = merges(np.where(np.diff(places) == 0, heights, APART))
-    firsts = np.flatnonzero(np.diff(places, prepend=-1))
+        return _of_few(federation, rows, weights, own)
     flat = rows.detach().flatten(1)
-    made = np.empty((len(mine), _padded(federation, flat.shape[1])), on_host(flat[:, :0]).dtype)
+    made = np.empty((own.count, _padded(federation, flat.shape[1])), on_host(flat[:, :0]).dtype)
     made[:, flat.shape[1] :] = 0
-    made[np.setdiff1d(np.arange(len(mine)), places)] = -0.0
+    if len(own.firsts) < own.count:
+        made[np.setdiff1d(np.arange(own.count), own.places)] = -0.0
     on_cpu = rows.device.type == "cpu"
     w: Any = torch.from_numpy(weights).to(flat)[:, None]
     x: Any = flat
     if on_cpu:
         x, w = flat.numpy(), w.numpy()
     width = max(1, min(flat.shape[1], (CACHED if on_cpu else ON_GPU) // max(1, len(ids))))
-    if on_cpu:
-        buffer = np.empty((len(ids), width), x.dtype)
+    buffer = np.empty((len(ids), width), made.dtype) if on_cpu else None
     for start in range(0, flat.shape[1] if len(ids) else 0, width):
         part = x[:, start : start + width]
-        terms = np.multiply(part, w, out=buffer[:, : part.shape[1]]) if on_cpu else part * w
-        add_along(levels, terms)
-        found = terms[firsts]
-        made[places[firsts], start : start + part.shape[1]] = found if on_cpu else on_host(found)
+        terms = part * w if buffer is None else np.multiply(part, w, buffer[:, : part.shape[1]])
+        add_along(own.levels, terms)
+        found = terms[own.firsts]
+        target = made[:, start : start + part.shape[1]]
+        target[own.places[own.firsts]] = found if on_cpu else on_host(found)
     return made
 
 
@@ -230,15 +226,10 @@ def _padded(federation: Federation, columns: int) -> int:
 
 
 def _of_few(
-    federation: Federation,
-    rows: SparseRows,
-    weights: np.ndarray,
-    ids: np.ndarray,
-    mine: np.ndarray,
+    federation: Federation, rows: SparseRows, weights: np.ndarray, own: Subtrees
 ) -> np.ndarray:
     """``_subtrees`` of rows with few coordinates: a tree of those that have it for each column."""
-    tree, values = federation.tree, on_host(rows.values)
-    places = np.searchsorted(mine, ids, side="right") - 1
+    tree, ids, places, values = federation.tree, own.ids, own.places, on_host(rows.values)
     terms = (values * weights[:, None].astype(values.dtype)).ravel()
     client = np.repeat(np.arange(len(ids)), rows.columns.shape[1])
     column = rows.columns.ravel()
@@ -249,7 +240,7 @@ def _of_few(
     levels = merges(np.where(together, heights, APART))
     add_along(levels, terms[:, None])
     firsts = np.flatnonzero(np.concatenate([[True], ~together])[: len(terms)])
-    made = np.full((len(mine), _padded(federation, rows.size)), -0.0, values.dtype)
+    made = np.full((own.count, _padded(federation, rows.size)), -0.0, values.dtype)
     made[places[client[firsts]], column[firsts]] = terms[firsts]
     return made
 

@@ -2,10 +2,36 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 # The height of what is never merged.
 APART = 255
+
+
+class Subtrees(NamedTuple):
+    """What a rank adds up for itself.
+
+    Attributes
+    ----------
+    ids : ndarray
+        The clients on it that take part, ascending.
+    count : int
+        The number of its subtrees.
+    places : ndarray
+        The subtree of each of ``ids``.
+    firsts : ndarray
+        The first of ``ids`` in each subtree that has any, where its sum is in the end.
+    levels : list of (ndarray, ndarray)
+        In which order rows of ``ids`` are added, see ``merges``.
+    """
+
+    ids: np.ndarray
+    count: int
+    places: np.ndarray
+    firsts: np.ndarray
+    levels: list[tuple[np.ndarray, np.ndarray]]
 
 
 class Tree:
@@ -52,12 +78,25 @@ class Tree:
         beside = self.heights(places[1:], places[:-1])
         joins[1:] = (np.diff(owner) == 0) & (beside < self.inside[1:])
         self.roots = np.flatnonzero(~joins)
-        rank_of = owner[self.roots]
+        self._rank_of = rank_of = owner[self.roots]
+        self._last: dict[int, Subtrees] = {}
         self.counts = np.bincount(rank_of, minlength=ranks).tolist()
         self.top = merges(self.heights(self.roots[:-1], self.roots[1:]))
-        self._order = None
+        self._order: np.ndarray | None = None
         if (np.diff(rank_of) < 0).any():
             self._order = np.argsort(np.argsort(rank_of, kind="stable"))
+
+    def subtrees(self, ids: np.ndarray, rank: int) -> Subtrees:
+        """Return what ``rank`` adds up of the clients ``ids``, ascending, that live there."""
+        found = self._last.get(rank)
+        if found is None or not np.array_equal(found.ids, ids):
+            mine = self.roots[self._rank_of == rank]
+            places = np.searchsorted(mine, ids, side="right") - 1
+            inside = np.diff(places) == 0
+            levels = merges(np.where(inside, self.heights(ids[:-1], ids[1:]), APART))
+            firsts = np.flatnonzero(np.diff(places, prepend=-1))
+            found = self._last[rank] = Subtrees(ids.copy(), len(mine), places, firsts, levels)
+        return found
 
     def in_order(self, rows: np.ndarray) -> np.ndarray:
         """Return rows of the subtrees, which are in the order of ranks, in that of ``roots``."""

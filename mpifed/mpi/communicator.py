@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +18,6 @@ __all__ = [
     "LAUNCHER_SIZES",
     "Alone",
     "Communicator",
-    "Reused",
     "begin_mpi",
     "check_size",
     "import_mpi",
@@ -29,31 +27,6 @@ __all__ = [
 
 # How many tasks a launcher says it started: Open MPI, MPICH/hydra, PMIx under SLURM, Intel MPI.
 LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "MPI_LOCALNRANKS")
-
-
-_alone = deque([object()])
-# References to an array that is kept and nowhere else, while they are counted.
-UNUSED = sys.getrefcount(_alone[0])
-
-
-class Reused:
-    """Memory for arrays, used again once nothing refers to what was in it before.
-
-    New memory costs more than what is computed into it. ``kept`` arrays are kept.
-    """
-
-    def __init__(self, kept: int) -> None:
-        self._kept: deque[np.ndarray] = deque(maxlen=kept)
-
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """Return an array that nothing else refers to, with any content."""
-        for place in range(len(self._kept)):
-            if sys.getrefcount(self._kept[place]) == UNUSED:
-                found = self._kept[place]
-                if found.shape == shape and found.dtype == dtype:
-                    return found
-        self._kept.append(np.empty(shape, dtype))
-        return self._kept[-1]
 
 
 class Alone(Communicator):

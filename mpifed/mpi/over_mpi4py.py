@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from mpifed.mpi.communicator import Reused
 from mpifed.mpi.protocol import Communicator
+from mpifed.mpi.reused import Reused
 from mpifed.watchdog import heartbeat
 
 # The tag of what ``tell`` sends.

@@ -25,7 +25,8 @@ from mpifed.exchange.reduction import SparseRows, sum_and_mass, weighted_sum
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Federation, contiguous_owners
 from mpifed.federation.tree import APART, Tree, merges
-from mpifed.mpi.communicator import Alone, Reused, world
+from mpifed.mpi.communicator import Alone, world
+from mpifed.mpi.reused import Reused
 from topologies import mixing_matrix
 
 DTYPES = st.sampled_from([torch.float32, torch.float64])
