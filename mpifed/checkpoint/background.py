@@ -131,10 +131,7 @@ class Writer:
     def finish(self) -> None:
         """Wait until the checkpoint being written is complete; raise what it failed with."""
         if self._thread is not None:
-            assert self._communicator is not None
-            self._communicator.set_polling(True)
             self._thread.join()
-            self._communicator.set_polling(False)
             self._thread = None
             self._count_bytes()
         if self._failure is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from torch import Tensor
 
 import topologies
 from mpifed.components.schema import ComponentOf
-from mpifed.errors import InputError, RunError
+from mpifed.errors import InputError
 from mpifed.exchange import choco
 from mpifed.exchange.asynchrony import AsynchronousChannel, Timetable, first_values
 from mpifed.exchange.base import Channel, Exchange, Round, bits_of, timed
@@ -272,7 +271,6 @@ class Gossip(Exchange):
         self._arrays = dict(stored)
         if compressor is not None and "choco" not in self._arrays:
             self._arrays["choco"] = self._constants(seed, schedule)
-        self._same_everywhere()
         self.schedule = restore(len(federation.training), seed, schedule, stored)
         self.correction = fitted(correction, self.schedule, federation)
         mixing, within = mixed_by(self.correction, self.schedule)
@@ -310,15 +308,6 @@ class Gossip(Exchange):
         for k in range(1, 1 + min(schedule.period or 8, 32)):
             total = total + (schedule.matrix(k).to_sparse() != 0)
         return scipy.sparse.csr_array(total + total.T)
-
-    def _same_everywhere(self) -> None:
-        """Refuse matrices that differ between ranks. Collective."""
-        digest = hashlib.sha256()
-        for name in sorted(self._arrays):
-            digest.update(np.ascontiguousarray(self._arrays[name]).tobytes())
-        self.sha256 = digest.hexdigest()
-        if self.federation.communicator.broadcast_object(self.sha256) != self.sha256:
-            raise RunError("this rank holds another mixing matrix than rank 0")
 
     def _constants(self, seed: int, schedule: Any) -> np.ndarray:
         """``gap`` and ``spread`` of the static W, found on rank 0. Collective."""

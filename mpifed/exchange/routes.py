@@ -204,18 +204,17 @@ class Routing:
 
 
 def arrivals(
-    communicator: Communicator, moved: Transfer, rows: Tensor
+    communicator: Communicator, moved: Transfer, rows: Tensor, width: int | None = None
 ) -> Iterator[tuple[slice, np.ndarray]]:
     """Yield some columns, and what arrives there of the rows of other ranks. Collective."""
-    if communicator.size == 1:
-        yield slice(0, rows.shape[1]), np.empty((0, rows.shape[1]), on_host(rows[:, :0]).dtype)
-        return
-    between, own = moved.between, on_host(rows)
-    fullest = int((between.sum(0) + between.sum(1)).max())
-    # The same columns are mixed together on any number of ranks.
-    width = max(1, BUFFER // (max(1, fullest) * own.itemsize) // WIDTH) * WIDTH
-    for start in range(0, own.shape[1], width):
-        part = slice(start, min(start + width, own.shape[1]))
+    # A single rank needs nothing on the host.
+    own = on_host(rows if communicator.size > 1 else rows[:0])
+    if width is None:
+        fullest = int((moved.between.sum(0) + moved.between.sum(1)).max())
+        # The same columns are mixed together on any number of ranks.
+        width = max(1, BUFFER // (max(1, fullest) * own.itemsize) // WIDTH) * WIDTH
+    for start in range(0, rows.shape[1], width):
+        part = slice(start, min(start + width, rows.shape[1]))
         yield part, communicator.exchange_rows(own[:, part], moved.send, moved.receive)
 
 
@@ -225,7 +224,7 @@ TOGETHER = 1 << 13
 
 @dataclass(frozen=True)
 class Nearby:
-    """Who hears whom in a round, for the participants hosted here."""
+    """Who hears whom in a round, for the participants hosted here: places among all rows here."""
 
     communicator: Communicator
     ids: np.ndarray
@@ -235,33 +234,20 @@ class Nearby:
     weights: np.ndarray
 
     def pieces(self, rows: Tensor) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield some columns, and the rows of all senders there, float64 (senders, width)."""
+        """Yield some columns, and there the rows hosted here and those that arrive, float64."""
         # What is not finite is refused with the client's number.
         refuse_diverged(self.communicator, [rows], self.ids, "update")
-        for start in range(0, rows.shape[1], TOGETHER):
-            part = slice(start, min(start + TOGETHER, rows.shape[1]))
-            own = np.ascontiguousarray(on_host(rows[:, part]))
-            moved = self.transfer
-            arrived = self.communicator.exchange_rows(own, moved.send, moved.receive)
-            yield part, arrived.astype(np.float64)
+        for part, arrived in arrivals(self.communicator, self.transfer, rows, TOGETHER):
+            yield part, np.concatenate([on_host(rows[:, part]), arrived]).astype(np.float64)
 
 
 def nearby(communicator: Communicator, route: Route) -> Nearby:
-    """Return who hears whom in a round."""
-    arcs = route.sparse.tocoo()
-    between = (arcs.row != arcs.col) & (route.owner[arcs.row] >= 0)
-    row, column, weight = arcs.row[between], arcs.col[between], arcs.data[between]
-    me, owner = communicator.rank, route.owner
-    moved = transfer(owner[row], column, owner, me, communicator.size)
+    """Return who hears whom in a round, receiver by receiver in the order of the senders."""
+    ids, mine, moved = route.federation.training[route.mine], route.mine, route.transfer
     place = np.zeros(route.matrix.n, np.int64)
-    place[moved.arriving] = np.arange(len(moved.arriving))
-    here = np.flatnonzero(owner[row] == me)
-    here = here[np.lexsort((column[here], row[here]))]
-    return Nearby(
-        communicator,
-        route.federation.training[route.mine],
-        moved,
-        np.searchsorted(route.mine, row[here]),
-        place[column[here]],
-        weight[here],
-    )
+    place[np.concatenate([mine, moved.arriving])] = np.arange(len(mine) + len(moved.arriving))
+    arcs = route.sparse[mine].tocoo()
+    others = np.flatnonzero(mine[arcs.row] != arcs.col)
+    others = others[np.lexsort((arcs.col[others], arcs.row[others]))]
+    senders = place[arcs.col[others]]
+    return Nearby(communicator, ids, moved, arcs.row[others], senders, arcs.data[others])

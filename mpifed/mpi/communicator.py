@@ -53,9 +53,6 @@ class Alone(Communicator):
     def for_second_thread(self) -> Communicator | None:
         return Alone()
 
-    def set_polling(self, often: bool) -> None:
-        pass
-
     def all_agree(self, mine: bool, patience: float) -> bool | None:
         return mine
 

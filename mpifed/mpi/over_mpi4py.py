@@ -32,9 +32,6 @@ WIDE = 1 << 15
 # from another.
 SHORTEST_PAUSE, LONGEST_PAUSE = 1e-4, 3e-3
 
-# As ``LONGEST_PAUSE``, for a second thread while the run computes.
-PATIENT_PAUSE = 2e-2
-
 # From how many bytes, and for how many seconds, such a rank looks without pauses.
 LARGE, BUSY = 1 << 16, 5e-2
 
@@ -50,7 +47,6 @@ class Mpi(Communicator):
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
         self.bytes_sent, self._beside, self._reused = 0, beside, Reused(KEPT)
         self._sleeps = beside or self._local.Get_size() > (os.cpu_count() or 1)
-        self.set_polling(False)
 
     @classmethod
     def world(cls) -> Mpi:
@@ -76,9 +72,6 @@ class Mpi(Communicator):
         if self._mpi.Query_thread() < self._mpi.THREAD_MULTIPLE:
             return None
         return Mpi(self.numbers, beside=True)
-
-    def set_polling(self, often: bool) -> None:
-        self._longest_pause = LONGEST_PAUSE if often or not self._beside else PATIENT_PAUSE
 
     def all_agree(self, mine: bool, patience: float) -> bool | None:
         answer = np.zeros(1, np.int64)
@@ -106,7 +99,7 @@ class Mpi(Communicator):
                     os.sched_yield()
                 else:
                     time.sleep(pause)
-                    pause = min(2 * pause, self._longest_pause)
+                    pause = min(2 * pause, LONGEST_PAUSE)
 
     def max(self, values: np.ndarray) -> np.ndarray:
         return self._reduce(values, self._mpi.MAX)

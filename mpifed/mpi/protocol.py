@@ -33,9 +33,6 @@ class Communicator(Protocol):
     def for_second_thread(self) -> Communicator | None:
         """Duplicate the communicator for another thread of this process."""
 
-    def set_polling(self, often: bool) -> None:
-        """Set how often the communicator of a second thread looks for messages."""
-
     def all_agree(self, mine: bool, patience: float) -> bool | None:
         """Whether ``mine`` is true on every rank, with a limit on the wait."""
 

@@ -18,7 +18,6 @@ from mpifed.exchange.gossip import Gossip
 from mpifed.mpi.communicator import Alone, world
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* is disconnected", "ignore:fmmc on this")
-ANOTHER = "this rank holds another mixing matrix than rank 0"
 
 
 def store_matrices(folder: Path) -> str:
@@ -91,9 +90,6 @@ def test_all_of_it_is_the_same_on_these_ranks_as_on_one(tmp_path):
     found = gossip_cases.play_all(str(folder), communicator)
     if communicator.rank == 0:
         unlike = gossip_cases.differences(found, played_alone(str(folder)), communicator.size)
-        *others, last = found["errors"]
-        unlike += [error for error in others if error]
-        assert (last == ANOTHER) == (communicator.size > 1)
     assert communicator.broadcast_object(unlike) == []
 
 
@@ -108,6 +104,3 @@ def test_all_of_it_is_the_same_on_more_ranks(ranks, alone, periodic, tmp_path):
     assert done.returncode == 0, done.stderr
     with np.load(output) as found:
         assert gossip_cases.differences(found, alone, ranks) == []
-        *others, last = found["errors"]
-    assert not any(others)
-    assert last == ANOTHER
