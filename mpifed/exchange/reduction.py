@@ -188,10 +188,10 @@ def _subtrees(
     if isinstance(rows, SparseRows):
         return _of_few(federation, rows, weights, own)
     flat = rows.detach().flatten(1)
-    made = np.empty((own.count, _padded(federation, flat.shape[1])), on_host(flat[:, :0]).dtype)
+    made = np.empty((own.number, _padded(federation, flat.shape[1])), on_host(flat[:, :0]).dtype)
     made[:, flat.shape[1] :] = 0
-    if len(own.firsts) < own.count:
-        made[np.setdiff1d(np.arange(own.count), own.places)] = -0.0
+    if len(own.firsts) < own.number:
+        made[np.setdiff1d(np.arange(own.number), own.places)] = -0.0
     on_cpu = rows.device.type == "cpu"
     w: Any = torch.from_numpy(weights).to(flat)[:, None]
     x: Any = flat
@@ -240,7 +240,7 @@ def _of_few(
     levels = merges(np.where(together, heights, APART))
     add_along(levels, terms[:, None])
     firsts = np.flatnonzero(np.concatenate([[True], ~together])[: len(terms)])
-    made = np.full((own.count, _padded(federation, rows.size)), -0.0, values.dtype)
+    made = np.full((own.number, _padded(federation, rows.size)), -0.0, values.dtype)
     made[places[client[firsts]], column[firsts]] = terms[firsts]
     return made
 

@@ -17,8 +17,8 @@ class Subtrees(NamedTuple):
     ----------
     ids : ndarray
         The clients on it that take part, ascending.
-    count : int
-        The number of its subtrees.
+    number : int
+        How many subtrees it has.
     places : ndarray
         The subtree of each of ``ids``.
     firsts : ndarray
@@ -28,7 +28,7 @@ class Subtrees(NamedTuple):
     """
 
     ids: np.ndarray
-    count: int
+    number: int
     places: np.ndarray
     firsts: np.ndarray
     levels: list[tuple[np.ndarray, np.ndarray]]

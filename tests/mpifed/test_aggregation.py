@@ -207,9 +207,8 @@ def test_a_dry_run_says_what_ranks_send(name):
     said = server.describe(4 * size, 4)[1]
     before = communicator.bytes_sent
     channel = server.at(1, np.ones(n, bool))
-    channel.average(
-        torch.ones(len(clients.hosted), size), torch.ones(n).double(), torch.zeros(size)
-    )
+    hosted = len(clients.hosted)
+    channel.average(torch.ones(hosted, size), torch.ones(hosted).double(), torch.zeros(size))
     sent = communicator.sum(np.array([communicator.bytes_sent - before], np.int64))[0]
     assert sent == pytest.approx(
         int(re.search(r"moves ([\d,]+)", said)[1].replace(",", "")), rel=0.03
