@@ -31,7 +31,7 @@ ROWS = 8
 DENSE, MANY = 0.3, 64
 
 # Numbers that neighbours are added of at a time, one by one, so that they stay in a core's cache.
-CACHED = 1 << 17
+CACHED = 1 << 18
 
 
 class Mixer:

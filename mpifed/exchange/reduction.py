@@ -87,8 +87,8 @@ def add_scaled(rows: Tensor, more: Tensor | SparseRows, scale: float) -> Tensor:
 # Numbers of its rows that a GPU works on at once.
 ON_GPU = 1 << 24
 
-# Numbers that are added at a time, to stay in a core's cache.
-CACHED = 1 << 20
+# Numbers, and columns, that are added at a time, to stay in a core's cache.
+CACHED, WIDEST = 1 << 20, 1 << 15
 
 # Columns from which rows are added one by one, without copies of those that are added together.
 WIDE = 1 << 10
@@ -197,7 +197,8 @@ def _subtrees(
     x: Any = flat
     if on_cpu:
         x, w = flat.numpy(), w.numpy()
-    width = max(1, min(flat.shape[1], (CACHED if on_cpu else ON_GPU) // max(1, len(ids))))
+    most = min(WIDEST, CACHED // max(1, len(ids))) if on_cpu else ON_GPU // max(1, len(ids))
+    width = max(1, min(flat.shape[1], most))
     buffer = np.empty((len(ids), width), made.dtype) if on_cpu else None
     for start in range(0, flat.shape[1] if len(ids) else 0, width):
         part = x[:, start : start + width]
