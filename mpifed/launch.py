@@ -416,7 +416,7 @@ def _show(text: str) -> int:
 
 # What all ranks of a run import, imported once for those of a node before they are forked.
 LIBRARIES = ("numpy", "torch")
-RUN = ("h5py", "mpifed.api", "mpifed.training.train", "mpifed.mpi.node", "mpifed.mpi.star")
+RUN = ("h5py", "mpifed.api", "mpifed.training.train")
 
 
 def preload(words: list[str]) -> None:

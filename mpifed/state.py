@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -288,6 +289,13 @@ def on_host(tensor: Tensor) -> np.ndarray:
     if own.device.type != "cpu":
         own = host_memory(own).copy_(own)
     return own.numpy()
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Return whether all numbers of a tensor are finite, in one pass over it without a copy."""
+    if not tensor.numel() or not tensor.is_floating_point():
+        return True
+    return all(math.isfinite(each) for each in torch.aminmax(tensor.detach()))
 
 
 def check_result(made: Any, like: Tensor | np.ndarray, what: str) -> None:

@@ -1,14 +1,16 @@
-"""Benchmarks of what an exchange costs beside bare MPI, at 1,000,000 numbers on two ranks.
+"""Benchmarks of what an exchange costs beside bare MPI and beside bare products.
 
-``scripts/bench exchange`` runs all of them; each starts this file once more under mpirun.
+``scripts/bench exchange`` runs all of them; those on two ranks start this file under mpirun.
 
-* ``server_sum``: the sum over clients, less what turns the hosted rows into integers, over a bare
-  Allreduce of as many int64.
-* ``server_sum_by_node``: the same node by node in shared memory, over the same Allreduce.
-* ``gossip_sum``: what moves rows in a round of gossip, over a bare neighbourhood collective of the
-  same bytes; with the time of the whole round beside it.
+* ``server_sum``: the sum of 1,000,000 numbers over clients on two ranks, over a bare Allreduce of
+  as many float32; with it that sum without what each rank adds for itself.
+* ``server_sum_bytes``: what the sum moves on 2 to 8 ranks, over an Allreduce that moves least.
+* ``gossip_rows``: a round of gossip of 1,000,000 numbers on two ranks, over a bare neighbourhood
+  collective of the same bytes; with the time of what moves rows beside it.
+* ``mixing``: a round of 32 clients of 670,000 numbers in one process, over ``W @ X`` in torch; and
+  a server's mean over ``w @ X``.
 
-Wall seconds are those of the slower rank, CPU seconds those of both; medians over turns in which
+Wall seconds are those of the slower rank, CPU seconds those of all; medians over turns in which
 all ways follow each other.
 """
 
@@ -21,7 +23,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,28 +63,21 @@ def server(communicator: Any, numbers: int, repeats: int) -> dict[str, Any]:
     """Seconds of a server's sum and of what it is compared with. Collective."""
     import torch
 
-    from mpifed.exchange import reduction
-    from mpifed.exchange.reduction import weighted_sum
+    from mpifed.exchange.reduction import _subtrees, weighted_sum
+    from mpifed.federation.clients import Federation
 
-    ids = np.arange(CLIENTS)[communicator.rank :: communicator.size]
+    owner = np.arange(CLIENTS) * communicator.size // CLIENTS
+    federation = Federation(communicator, owner, owner < 0, np.ones(CLIENTS, np.int64))
+    ids = federation.hosted
     generator = torch.Generator().manual_seed(communicator.rank)
     rows = torch.randn(len(ids), numbers, generator=generator)
     weights = np.full(len(ids), 1 / CLIENTS)
-    whole, sums = np.empty(numbers, np.int64), communicator.node_sums(communicator.nodes())
-    halves, comm = np.empty(numbers, np.float32), communicator.mpi4py
-    made = np.empty((1, numbers), np.int64)
-    own, one = np.ones(numbers, np.int64), np.ones(numbers, np.float32)
-
-    def integers() -> None:
-        reduction._moduli(rows)
-        reduction._limbs(rows, weights, 57, 1, made)
-
+    one, whole = np.ones(numbers, np.float32), np.empty(numbers, np.float32)
+    comm = communicator.mpi4py
     actions: dict[str, Callable[[], Any]] = {
-        "sum": partial(weighted_sum, communicator, rows, weights, ids, CLIENTS),
-        "by_node": partial(weighted_sum, communicator, rows, weights, ids, CLIENTS, sums=sums),
-        "integers": integers,
-        "int64": lambda: comm.Allreduce(own, whole),
-        "float32": lambda: comm.Allreduce(one, halves),
+        "sum": lambda: weighted_sum(federation, rows, weights, ids),
+        "own": lambda: _subtrees(federation, rows, weights, ids),
+        "float32": lambda: comm.Allreduce(one, whole),
     }
     return seconds_of(communicator, actions, repeats)
 
@@ -94,20 +88,20 @@ def gossip(communicator: Any, numbers: int, repeats: int) -> dict[str, Any]:
     from mpi4py import MPI
 
     from mpifed.exchange.gossip import Gossip
+    from mpifed.exchange.routes import arrivals
     from mpifed.federation.clients import Federation
 
     owner = np.arange(CLIENTS) * communicator.size // CLIENTS
     federation = Federation(communicator, owner, owner < 0, np.ones(CLIENTS, np.int64))
     options: dict[str, Any] = {"topology": "ring", "weights": "metropolis_hastings"}
-    options |= {"schedule": "static", "transport": "neighbourhood"}
+    options |= {"schedule": "static"}
     made = Gossip(federation, 0, Gossip.prepare(communicator, CLIENTS, 0, options), **options)
     everyone = np.ones(CLIENTS, bool)
-    route = made.routing.route(1, everyone, 4)
-    neighbours = made.routing.neighbourhood(route)
+    route = made.routing.route(1, everyone)
     rows = torch.ones(len(federation.hosted), numbers)
-    flat = rows.numpy()
     sent, received = route.transfer.send, route.transfer.receive
     others = [peer for peer in range(communicator.size) if received[peer]]
+    neighbours = communicator.mpi4py.Create_dist_graph_adjacent(others, others)
     going = np.ones(sum(len(sent[peer]) for peer in others) * numbers, np.float32)
     coming = np.empty(sum(received) * numbers, np.float32)
     counts = [len(sent[peer]) * numbers for peer in others]
@@ -119,7 +113,7 @@ def gossip(communicator: Any, numbers: int, repeats: int) -> dict[str, Any]:
         )
 
     def moved() -> None:
-        for _ in made.routing.arrivals(route, flat):
+        for _ in arrivals(communicator, route.transfer, rows):
             pass
 
     weights = torch.ones(len(rows), dtype=torch.float64)
@@ -143,36 +137,98 @@ def medians(found: Mapping[str, list[list[float]]]) -> dict[str, dict[str, float
 
 
 def server_sum(numbers: int = NUMBERS, repeats: int = REPEATS) -> None:
-    """A server's sum, flat and by node, over a bare Allreduce."""
+    """A server's sum over a bare Allreduce of float32."""
     found = medians(on_ranks("server", numbers, repeats))
-    for name, way in (("server_sum", "sum"), ("server_sum_by_node", "by_node")):
-        beyond = {key: found[way][key] - found["integers"][key] for key in ("wall", "cpu")}
-        report(
-            name,
-            round(beyond["wall"] / found["int64"]["wall"], 3),
-            "times a bare Allreduce of int64, wall, beyond turning rows into integers",
-            cpu_ratio=round(beyond["cpu"] / found["int64"]["cpu"], 3),
-            whole_over_float32=round(found[way]["wall"] / found["float32"]["wall"], 2),
-            beyond_over_float32=round(beyond["wall"] / found["float32"]["wall"], 2),
-            seconds=found,
-            numbers=numbers,
-            ranks=RANKS,
-            hosted=CLIENTS // RANKS,
-        )
-
-
-def gossip_sum(numbers: int = NUMBERS, repeats: int = REPEATS) -> None:
-    """Rows of gossip moved, over a bare neighbourhood collective of the same bytes."""
-    found = medians(on_ranks("gossip", numbers, repeats))
+    bare = found["float32"]
     report(
-        "gossip_rows",
-        round(found["moved"]["wall"] / found["bare"]["wall"], 3),
-        "times a bare neighbourhood collective of the same bytes, wall",
-        cpu_ratio=round(found["moved"]["cpu"] / found["bare"]["cpu"], 3),
-        round_over_bare=round(found["round"]["wall"] / found["bare"]["wall"], 2),
+        "server_sum",
+        round(found["sum"]["wall"] / bare["wall"], 3),
+        "times a bare Allreduce of float32, wall",
+        cpu_ratio=round(found["sum"]["cpu"] / bare["cpu"], 3),
+        beyond_own=round((found["sum"]["wall"] - found["own"]["wall"]) / bare["wall"], 3),
         seconds=found,
         numbers=numbers,
         ranks=RANKS,
+        hosted=CLIENTS // RANKS,
+    )
+
+
+def server_sum_bytes() -> None:
+    """Bytes of a server's sum over those of an Allreduce, for clients of unlike work."""
+    from mpifed.exchange.reduction import bytes_of_sum
+    from mpifed.federation.clients import Federation, contiguous_owners
+    from mpifed.mpi.communicator import Alone
+
+    n_train, ratios = np.random.default_rng(0).integers(20, 400, 300), {}
+    for ranks in (2, 3, 4, 7, 8, 100):
+        communicator = Alone()
+        communicator.size = ranks
+        owner = contiguous_owners(n_train.astype(float), ranks, n_train)
+        moved = bytes_of_sum(Federation(communicator, owner, owner < 0, n_train), 1 << 30)
+        ratios[ranks] = round(moved / (2 * (ranks - 1) << 30), 3)
+    mean = float(np.mean([ratios[ranks] for ranks in (2, 3, 4, 7, 8)]))
+    report("server_sum_bytes", round(mean, 3), "times an Allreduce's bytes", by_ranks=ratios)
+
+
+def gossip_sum(numbers: int = NUMBERS, repeats: int = REPEATS) -> None:
+    """A round of gossip over a bare neighbourhood collective of the same bytes."""
+    found = medians(on_ranks("gossip", numbers, repeats))
+    report(
+        "gossip_rows",
+        round(found["round"]["wall"] / found["bare"]["wall"], 3),
+        "times a bare neighbourhood collective of the same bytes, wall",
+        cpu_ratio=round(found["round"]["cpu"] / found["bare"]["cpu"], 3),
+        moved_over_bare=round(found["moved"]["wall"] / found["bare"]["wall"], 2),
+        seconds=found,
+        numbers=numbers,
+        ranks=RANKS,
+    )
+
+
+def mixing(numbers: int = 670_000, repeats: int = 7) -> None:
+    """Rounds of gossip and of a server's mean in one process over products in torch."""
+    import torch
+
+    from mpifed.exchange.gossip import Gossip
+    from mpifed.exchange.server import Server
+    from mpifed.federation.clients import Federation
+    from mpifed.mpi.communicator import Alone
+
+    torch.set_num_threads(1)
+    clients, alone = 32, Alone()
+    ids, everyone = np.arange(clients), np.ones(clients, bool)
+    federation = Federation(alone, 0 * ids, ids < 0, ids * 0 + 1)
+    rows = torch.randn(clients, numbers)
+    weights = torch.full((clients,), 1 / clients, dtype=torch.float64)
+    seconds: dict[str, list[float]] = {}
+
+    def spent(name: str, action: Callable[[], Any]) -> None:
+        began = time.perf_counter()
+        action()
+        seconds.setdefault(name, []).append(time.perf_counter() - began)
+
+    exchanges = {}
+    for name in ("exponential", "ring", "erdos_renyi"):
+        options = {"topology": name, "weights": "metropolis_hastings", "schedule": "static"}
+        prepared = Gossip.prepare(alone, clients, 0, options)
+        exchanges[name] = Gossip(federation, 0, prepared, **options)
+    server, w = Server(federation, 0), weights.float()
+    dense = torch.from_numpy(exchanges["erdos_renyi"].schedule.matrix(1).to_dense()).float()
+    for _ in range(repeats + 1):
+        for name, made in exchanges.items():
+            spent(name, lambda made=made: made.at(1, everyone).average(rows, weights, rows))
+        spent("W @ X", lambda: dense @ rows)
+        spent("server", lambda: server.at(1, everyone).average(rows, weights, rows[0]))
+        spent("w @ X", lambda: w @ rows)
+    middle = {name: statistics.median(each[1:]) for name, each in seconds.items()}
+    over = {name: round(middle[name] / middle["W @ X"], 2) for name in exchanges}
+    report(
+        "mixing",
+        over["exponential"],
+        "times W @ X in torch, wall",
+        **over,
+        server=round(middle["server"] / middle["w @ X"], 2),
+        seconds={name: round(value, 4) for name, value in middle.items()},
     )
 
 
@@ -188,7 +244,12 @@ def main(what: str, numbers: str, repeats: str) -> None:
         print(json.dumps(found), flush=True)
 
 
-BENCHMARKS: dict[str, Callable[[], None]] = {"server_sum": server_sum, "gossip_rows": gossip_sum}
+BENCHMARKS: dict[str, Callable[[], None]] = {
+    "server_sum": server_sum,
+    "server_sum_bytes": server_sum_bytes,
+    "gossip_rows": gossip_sum,
+    "mixing": mixing,
+}
 
 
 if __name__ == "__main__":

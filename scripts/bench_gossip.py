@@ -58,7 +58,7 @@ def one_topology(case: str) -> None:
         f"gossip_bytes_{case}",
         round(found["sent"] / found["best"], 3),
         "times the best of all rows everywhere and distinct rows once per pair of ranks",
-        **{key: found[key] for key in ("transport", "sent", "everywhere", "distinct")},
+        **{key: found[key] for key in ("sent", "everywhere", "distinct")},
         round_cpu_seconds=found["round_cpu_seconds"],
     )
     names = ("rise", "given_back", "received")
@@ -93,13 +93,13 @@ def measure(case: str) -> dict[str, Any]:
     """One topology on the ranks of this job; collective. The result is complete on rank 0."""
     gossip, rows = federation_of(case)
     communicator = gossip.federation.communicator
-    route = gossip.routing.route(1, np.ones(CLIENTS, bool), rows.element_size())
+    route = gossip.routing.route(1, np.ones(CLIENTS, bool))
     found = one_round(gossip, route, rows)
     if case == "erdos_renyi_0.5":
         flat = rows.numpy()
         found |= {
             "crossing": len(crossing_edges(route)),
-            "ours": timed(communicator, lambda: follow(gossip, route, flat)),
+            "ours": timed(communicator, lambda: follow(communicator, route, rows)),
             "sendrecv": timed(communicator, lambda: per_edge(communicator, route, flat, False)),
             "patient_sendrecv": timed(
                 communicator, lambda: per_edge(communicator, route, flat, True)
@@ -152,12 +152,11 @@ def one_round(gossip: Any, route: Any, rows: Any) -> dict[str, Any]:
     cpu, sent = time.process_time() - began, communicator.bytes_sent - sent
     rise = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
     size = rows.element_size() * NUMBERS
-    received = len(np.setdiff1d(route.columns, route.mine))
+    received = len(route.transfer.arriving)
     every = communicator.gather_object((sent, cpu, (rise, mixed.nbytes, received * size)))
-    everywhere = int(route.hosted.sum()) * (communicator.size - 1) * size
+    everywhere = CLIENTS * (communicator.size - 1) * size
     distinct = int(route.transfer.between.sum()) * size
     return {
-        "transport": route.chosen[0],
         "sent": sum(one[0] for one in every or ()),
         "everywhere": everywhere,
         "distinct": distinct,
@@ -191,9 +190,11 @@ def timed(communicator: Any, action: Callable[[], None]) -> list[tuple[float, fl
     return measured[1:]
 
 
-def follow(gossip: Any, route: Any, flat: np.ndarray) -> None:
+def follow(communicator: Any, route: Any, rows: Any) -> None:
     """A round without its arithmetic."""
-    for _ in gossip.routing.arrivals(route, flat):
+    from mpifed.exchange.routes import arrivals
+
+    for _ in arrivals(communicator, route.transfer, rows):
         pass
 
 

@@ -28,9 +28,8 @@ process with one thread, and in wall seconds; where these are far apart, other w
 BESIDE_MPI = """
 ## Exchange beside bare MPI
 
-`scripts/bench exchange`, two ranks. The sum of a server is compared, beyond turning the hosted rows
-into integers, with an Allreduce of as many int64; gossip, without its arithmetic, with a
-neighbourhood collective of the same bytes.
+`scripts/bench exchange`, two ranks. The sum of a server is compared with an Allreduce of as many
+float32, a round of gossip with a neighbourhood collective of the same bytes.
 
 | | numbers | wall, times bare MPI | CPU, times bare MPI | beside |
 | --- | --- | --- | --- | --- |
@@ -85,9 +84,9 @@ def _of(detail: dict[str, Any]) -> str:
 
 
 def _beside(detail: dict[str, Any]) -> str:
-    if "whole_over_float32" in detail:
-        return f"whole sum over a float32 Allreduce: {detail['whole_over_float32']}"
-    return f"whole round over the bare collective: {detail['round_over_bare']}"
+    if "beyond_own" in detail:
+        return f"without what each rank adds for itself: {detail['beyond_own']}"
+    return f"what moves rows over the bare collective: {detail['moved_over_bare']}"
 
 
 def draw(figures: list[dict[str, Any]], path: Path) -> None:

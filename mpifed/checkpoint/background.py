@@ -94,11 +94,8 @@ class Writer:
 
     def finish(self) -> None:
         """Wait until the checkpoint being written is complete; raise what it failed with."""
-        if self._thread is not None:
-            assert self._communicator is not None
-            self._communicator.set_polling(True)
+        if self._thread is not None and self._communicator is not None:
             self._thread.join()
-            self._communicator.set_polling(False)
             self._thread = None
             self._federation.communicator.bytes_sent += self._communicator.bytes_sent
             self._communicator.bytes_sent = 0

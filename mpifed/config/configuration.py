@@ -33,6 +33,19 @@ from mpifed.federation.participation import Participation, count_unseen
 from mpifed.local.options import LocalOptions
 from mpifed.watchdog.heartbeat import STALL_LIMIT
 
+# The version of the arithmetic: digests of runs with another one cannot be repeated. 1 were sums of
+# integers; runs of then do not mention it.
+ARITHMETIC = 2
+
+# Keys of configurations that a run writes or wrote, and that are ignored where they are read.
+UNREAD = ("arithmetic", "placement_costs")
+
+# Options of shipped exchanges that have ended, and why.
+RETIRED = {
+    "reduction": "ranks add along one tree",
+    "transport": "ranks send each other the rows that they mix",
+}
+
 # Weights of averages over clients, see ``EvaluationOptions``.
 ClientWeights = Literal["scored", "train", "uniform"]
 
@@ -204,6 +217,8 @@ class Configuration:
         Where samples and states of clients are kept.
     reschedule : bool
         Whether a run that is resumed for more rounds stretches its learning-rate schedule to them.
+    arithmetic : int
+        The version of the arithmetic that this mpifed has; what is given is not read.
     """
 
     experiment: str = "custom"
@@ -233,6 +248,7 @@ class Configuration:
     checkpoint: CheckpointOptions = CheckpointOptions()
     storage: StorageOptions = StorageOptions()
     reschedule: bool = False
+    arithmetic: int = ARITHMETIC
 
     @property
     def n_training(self) -> int:
@@ -246,10 +262,6 @@ SECTIONS: Mapping[str, type] = {
     for field in dataclasses.fields(Configuration)
     if dataclasses.is_dataclass(field.default) and not isinstance(field.default, Section)
 }
-
-
-# Keys of earlier versions that changed no number, and are ignored.
-RETIRED = ("placement_costs",)
 
 
 def resolve(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
@@ -271,7 +283,7 @@ def check_names(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
     given = {
         key: value
         for key, value in mapping.items()
-        if key not in (*DEFAULTS, *RETIRED) and not (value is None and key in SECTIONS)
+        if key not in (*DEFAULTS, *UNREAD) and not (value is None and key in SECTIONS)
     }
     if given.get("clients") == "ranks":
         given["clients"] = ranks
@@ -309,6 +321,7 @@ def to_yaml(configuration: Configuration) -> str:
 def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return a stored configuration with defaults for keys of some sections that it may lack."""
     found = {**stored, "data": with_defaults("data", stored.get("data"))}
+    found["exchange"] = with_name("exchange", stored.get("exchange"))
     for name, options in (("evaluation", EvaluationOptions()), ("storage", StorageOptions())):
         given = stored.get(name)
         found[name] = dataclasses.asdict(options) | (given if isinstance(given, dict) else {})
@@ -318,9 +331,16 @@ def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
 def decided(mapping: Mapping[str, Any], configuration: Configuration) -> list[str]:
     """Return a log line about a model that is named and not used."""
     model, _ = named(mapping.get("model", "none"), "model", DEFAULTS["model"])
-    if model == "none" or configuration.model.name != "none":
-        return []
-    return [f"model={model} changes nothing: {configuration.algorithm.name} trains no predictor"]
+    lines = []
+    if model != "none" and configuration.model.name == "none":
+        name = configuration.algorithm.name
+        lines.append(f"model={model} changes nothing: {name} trains no predictor")
+    exchange = mapping.get("exchange")
+    for key in RETIRED:
+        known = key in configuration.exchange.options
+        if isinstance(exchange, Mapping) and key in exchange and not known:
+            lines.append(f"exchange.{key} has ended and changes nothing: {RETIRED[key]}")
+    return lines
 
 
 def _participation(value: Any) -> Participation:
@@ -347,4 +367,6 @@ def with_name(section: str, given: Any) -> Any:
     """Return what is given for a component, with a data file as the data set that reads it."""
     if given is None:
         raise InputError(f"{section} is empty; it must be a name, or a mapping with a name")
+    if section == "exchange" and isinstance(given, Mapping) and ":" not in str(given.get("name")):
+        return {key: value for key, value in given.items() if key not in RETIRED}
     return as_data_file(given) if section == "data" else given

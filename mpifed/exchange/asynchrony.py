@@ -6,7 +6,7 @@ One round of asynchronous gossip: values of this round and of earlier ones, mixe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -18,13 +18,13 @@ from torch import Tensor
 
 from mpifed.errors import RunError
 from mpifed.exchange.base import Channel, Exchange, Round, bits_of, timed
-from mpifed.exchange.mixer import Mixer, mix, mixer
-from mpifed.exchange.reduction import common_exponents, largest
-from mpifed.exchange.routes import in_pieces, transfer
+from mpifed.exchange.mixer import Mixer, is_dense
+from mpifed.exchange.reduction import refuse_diverged
+from mpifed.exchange.routes import arrivals, transfer
 from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import client_keys
-from mpifed.state import client, host_memory, on_host
+from mpifed.state import client
 from topologies.inputs import TopologyError
 from topologies.links.events import Computations, Finished, Seconds, Versions, averaged_in_turn
 from topologies.links.network import Links
@@ -177,7 +177,6 @@ class AsynchronousChannel(Channel):
     ) -> None:
         super().__init__(exchange, round, memory)
         self.federation, self._make_plan = exchange.federation, make_plan
-        self._crossings: dict[int, Crossing] = {}
 
     @cached_property
     def plan(self) -> Plan:
@@ -196,7 +195,7 @@ class AsynchronousChannel(Channel):
         ledger.up_bits += bits
         ledger.down_bits += bits
         ledger.up_floats += plan.messages * size
-        crossing = self._crossing(rows.element_size())
+        crossing = self.crossing
         fresh = self.transformed(rows, before).flatten(1)
         if plan.keeps_mixed and len(fresh):
             # Others may have changed the value since the computation began.
@@ -208,38 +207,35 @@ class AsynchronousChannel(Channel):
         self.memory.kept[nodes, slots, part] = source[rows_kept]
         return mixed[: len(fresh)].view(rows.shape)
 
-    def _crossing(self, itemsize: int) -> Crossing:
-        if itemsize not in self._crossings:
-            self._crossings[itemsize] = Crossing(self.federation, self.plan, itemsize)
-        return self._crossings[itemsize]
+    @cached_property
+    def crossing(self) -> Crossing:
+        """What this rank does by the plan."""
+        return Crossing(self.federation, self.plan)
 
     def _mixed(self, fresh: Tensor, part: slice, crossing: Crossing) -> Tensor:
         """The rows of the plan that belong to clients hosted here."""
         plan, communicator = self.plan, self.federation.communicator
-        ids = self.federation.training[plan.sender[crossing.fresh]]
-        (exponent,) = common_exponents(communicator, [fresh], ids, "update")
-        values = on_host(fresh)
+        refuse_diverged(
+            communicator, [fresh], self.federation.training[plan.sender[crossing.fresh]], "update"
+        )
+        values = fresh
         if len(plan.slot) > plan.participants:
             older = crossing.columns[len(fresh) :]
             slots = torch.from_numpy(plan.slot[older])
             kept = self.memory.kept[crossing.hosted(plan.sender[older]), slots, part]
-            (most,) = communicator.max(np.array([largest(kept)]))
-            exponent = max(exponent, int(np.frexp(most)[1]))
-            values = np.concatenate([values, on_host(kept)])
-        values = np.ascontiguousarray(values)
-        made = host_memory(fresh.new_empty(len(crossing.rows), values.shape[1]))
-        target = made.numpy()
-        for columns, arrived in crossing.arrivals(values):
-            crossing.mix(values[:, columns], arrived, exponent, target[:, columns])
-        alone = crossing.alone
-        target[alone] = values[crossing.own[alone]]
-        return made.to(fresh.device)
+            values = torch.cat([fresh, kept])
+        made = values.new_empty(len(crossing.rows), values.shape[1])
+        for columns, arrived in arrivals(communicator, crossing.transfer, values):
+            crossing.mixer(values[:, columns], arrived, made[:, columns])
+        alone = np.flatnonzero(crossing.alone)
+        made[alone] = values[crossing.own[alone]]
+        return made
 
 
 class Crossing:
     """What this rank sends, receives and mixes by a plan."""
 
-    def __init__(self, federation: Federation, plan: Plan, itemsize: int) -> None:
+    def __init__(self, federation: Federation, plan: Plan) -> None:
         self.federation, self.plan = federation, plan
         owner = federation.owner[federation.training]
         rank, size = federation.communicator.rank, federation.communicator.size
@@ -251,9 +247,9 @@ class Crossing:
         to, column = of_row[used.row], used.col.astype(np.int64)
         across = to != of_column[column]
         self.transfer = transfer(to[across], column[across], of_column, rank, size)
-        between = self.transfer.between
-        self._bytes = max(1, int((between.sum(0) + between.sum(1)).max()) * itemsize)
-        self._limbs = 3 if itemsize == 8 else 2
+        sources = np.concatenate([self.columns, self.transfer.arriving])
+        part, own = plan.weights[self.rows], plan.own[self.rows]
+        self.mixer = Mixer(part, own, sources, is_dense(plan.weights))
 
     @property
     def fresh(self) -> np.ndarray:
@@ -280,29 +276,6 @@ class Crossing:
         """Return the positions of some nodes among the clients hosted here."""
         clients = self.federation.training[nodes]
         return torch.from_numpy(np.searchsorted(self.federation.hosted, clients))
-
-    def arrivals(self, values: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-        """Return what arrives, some numbers of the rows at a time. Collective."""
-        begin = self.federation.communicator.begin_exchange
-        send, receive = self.transfer.send, self.transfer.receive
-        return in_pieces(lambda part: begin(part, send, receive), values, self._bytes)
-
-    @cached_property
-    def mixers(self) -> tuple[Mixer, Mixer | None]:
-        """The rows of the plan hosted here: columns hosted here, and those that arrive, if any."""
-        weights, everything = self.plan.weights, len(self.rows) == len(self.plan.receiver)
-        longest = int(np.diff(weights.indptr).max(initial=0)) + 1
-        part = weights if everything else weights[self.rows]
-        whole = mixer(part, self.plan.own[self.rows], longest, self._limbs)
-        if everything and len(self.columns) == len(self.plan.sender):
-            return whole, None
-        return whole.of(self.columns), whole.of(self.transfer.arriving)
-
-    def mix(self, mine: np.ndarray, arrived: np.ndarray, exponent: int, target: np.ndarray) -> None:
-        """Fill ``target`` by some numbers of the rows hosted here."""
-        ours, others = self.mixers
-        parts = [(ours, mine)] if others is None else [(ours, mine), (others, arrived)]
-        mix([part for part in parts if len(part[1])] or parts[:1], exponent, target)
 
 
 Mixes = Literal["wait_free", "pairwise"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from torch import Tensor
 
 import topologies
 from mpifed.components.schema import ComponentOf
-from mpifed.errors import InputError, RunError
+from mpifed.errors import InputError
 from mpifed.exchange import choco
 from mpifed.exchange.asynchrony import AsynchronousChannel, Timetable, first_values
 from mpifed.exchange.base import Channel, Exchange, Round, bits_of, timed
@@ -26,11 +25,12 @@ from mpifed.exchange.compression import Compressor, message_sizes
 from mpifed.exchange.corrections import Correction, Kept, Neighbours
 from mpifed.exchange.corrections.base import fitted, mixed_by
 from mpifed.exchange.mixing import complete, computed_in_rounds, prepare_arrays, restore
-from mpifed.exchange.reduction import common_exponents, weighted_sum
-from mpifed.exchange.routes import Route, Routing, nearby
+from mpifed.exchange.reduction import refuse_diverged, weighted_sum
+from mpifed.exchange.routes import Route, Routing, arrivals, nearby
 from mpifed.federation.clients import Federation, participants
 from mpifed.mpi.communicator import Communicator
-from mpifed.state import Nothing, check_result, client, host_memory, on_host
+from mpifed.mpi.reused import Reused
+from mpifed.state import Nothing, check_result, client, on_host
 from topologies.schedules.sequences import Partial
 
 
@@ -60,8 +60,8 @@ class GossipChannel(Channel):
         self._book_whole(rows, math.prod(rows.shape[1:]), self.exchange.routing)
         return self._mixed(rows, self.exchange.routing)
 
-    def _route(self, rows: Tensor, routing: Routing) -> Route:
-        return routing.route(self.round.number, self.round.active, rows.element_size())
+    def _route(self, routing: Routing) -> Route:
+        return routing.route(self.round.number, self.round.active)
 
     def _book(self, bits: int, floats: int) -> None:
         """What goes up an edge comes down it."""
@@ -72,13 +72,13 @@ class GossipChannel(Channel):
 
     def _book_whole(self, rows: Tensor, numbers: int, routing: Routing) -> None:
         """Messages of ``numbers`` numbers of the type of ``rows``."""
-        messages = self._route(rows, routing).messages
+        messages = self._route(routing).messages
         self._book(messages * bits_of(torch.Size([numbers]), rows.dtype), messages * numbers)
 
     def _corrected(self, rows: Tensor, before: Tensor, correction: Correction) -> Tensor:
         """The correction sees the update that the method has made."""
         routing, size = self.exchange.routing, math.prod(rows.shape[1:])
-        route, part = self._route(rows, routing), self._next_part(correction.width(size))
+        route, part = self._route(routing), self._next_part(correction.width(size))
         self._book_whole(rows, correction.numbers(size), routing)
 
         def mix_within(rows: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ class GossipChannel(Channel):
     def _compressed(self, rows: Tensor, compressor: Compressor) -> Tensor:
         """CHOCO-Gossip: what travels is the compressed distance from the neighbours' replica."""
         exchange, size = self.exchange, math.prod(rows.shape[1:])
-        route, training = self._route(rows, exchange.routing), exchange.federation.training
+        route, training = self._route(exchange.routing), exchange.federation.training
         draws, purpose, part = self.round.draws, self._purpose, self._next_part(size)
         bits, floats = message_sizes(
             compressor, size, rows.element_size(), draws, training, purpose
@@ -128,25 +128,31 @@ class GossipChannel(Channel):
         mixed = self._mixed(rows, routing)
         return mixed.clone() if mixed is rows else mixed
 
+    def _memory_like(self, rows: Tensor) -> Tensor:
+        if rows.device.type != "cpu":
+            return torch.empty_like(rows)
+        dtype = on_host(rows[:0]).dtype
+        return torch.from_numpy(self.exchange.reused.empty(tuple(rows.shape), dtype))
+
     def _mixed(self, rows: Tensor, routing: Routing) -> Tensor:
-        """The rows of W X, exactly, and equal for any ranks."""
-        route, federation = self._route(rows, routing), self.exchange.federation
+        """The rows of W X, equal for any ranks."""
+        route, federation = self._route(routing), self.exchange.federation
         if not route.messages:
             return rows
         communicator, ids = federation.communicator, federation.training[route.mine]
-        (exponent,) = common_exponents(communicator, [rows.flatten(1)], ids, "update")
-        flat = np.ascontiguousarray(on_host(rows.flatten(1)))
-        made = host_memory(rows.flatten(1))
-        mixed = made.numpy()
-        for columns, arrived in routing.arrivals(route, flat):
-            route.mix(flat[:, columns], arrived, exponent, mixed[:, columns])
-        mixed[~route.linked] = flat[~route.linked]
-        return made.view(rows.shape).to(rows.device)
+        flat = rows.detach().flatten(1)
+        refuse_diverged(communicator, [flat], ids, "update")
+        made = self._memory_like(flat)
+        for columns, arrived in arrivals(communicator, route.transfer, flat):
+            route.mixer(flat[:, columns], arrived, made[:, columns])
+        alone = torch.from_numpy(np.flatnonzero(~route.linked)).to(made.device)
+        made[alone] = flat[alone]
+        return made.view(rows.shape)
 
 
 def gossip_lines(route: Route, period: int | None, payload: int, values_kept: int) -> list[str]:
     """Return lines on a round of gossip."""
-    matrix, moved, (transport, why) = route.matrix, route.rows_moved, route.chosen
+    matrix, moved = route.matrix, route.rows_moved
     lines = [
         f"exchange    gossip; {matrix.n} nodes, {len(matrix.edges)} edges in round 1, "
         f"{'no period' if period is None else f'period {period}'}, W {matrix.sha256[:12]}"
@@ -160,7 +166,6 @@ def gossip_lines(route: Route, period: int | None, payload: int, values_kept: in
     return [
         *lines,
         f"            over its edges the federation sends {route.messages * payload:,} bytes",
-        f"            between ranks by {transport}: {why}",
         f"            MPI moves {moved * payload:,} bytes a round: {moved} rows",
     ]
 
@@ -225,8 +230,6 @@ class Gossip(Exchange):
         Rule for the weights of the edges. None is ``fmmc``, where the schedule uses one.
     schedule : str or mapping
         How the mixing matrix changes from round to round.
-    transport : {'auto', 'collective', 'neighbourhood', 'messages'}
-        How rows travel between ranks. It changes no number.
     consensus_step : float or 'paper', optional
         Step size of CHOCO-Gossip where messages are compressed. None is the best that is proven
         (``choco.optimal_step``), 'paper' that of the paper's theorem.
@@ -254,7 +257,6 @@ class Gossip(Exchange):
         topology: Annotated[Any, ComponentOf("topology")] = None,
         weights: Annotated[Any, ComponentOf("weights")] = None,
         schedule: Annotated[Any, ComponentOf("schedule")] = "static",
-        transport: Literal["auto", "collective", "neighbourhood", "messages"] = "auto",
         consensus_step: Annotated[float, Gt(0), Le(1)] | Literal["paper"] | None = None,
         correction: Annotated[Any, ComponentOf("correction")] = "none",
         asynchrony: Literal["none", "wait_free", "pairwise"] = "none",
@@ -269,12 +271,11 @@ class Gossip(Exchange):
         self._arrays = dict(stored)
         if compressor is not None and "choco" not in self._arrays:
             self._arrays["choco"] = self._constants(seed, schedule)
-        self._same_everywhere()
         self.schedule = restore(len(federation.training), seed, schedule, stored)
         self.correction = fitted(correction, self.schedule, federation)
         mixing, within = mixed_by(self.correction, self.schedule)
         drawn = computed_in_rounds(schedule)
-        self.routing = Routing(federation, mixing, drawn, transport, within)
+        self.routing, self.reused = Routing(federation, mixing, drawn, within), Reused(2)
 
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
@@ -307,15 +308,6 @@ class Gossip(Exchange):
         for k in range(1, 1 + min(schedule.period or 8, 32)):
             total = total + (schedule.matrix(k).to_sparse() != 0)
         return scipy.sparse.csr_array(total + total.T)
-
-    def _same_everywhere(self) -> None:
-        """Refuse matrices that differ between ranks. Collective."""
-        digest = hashlib.sha256()
-        for name in sorted(self._arrays):
-            digest.update(np.ascontiguousarray(self._arrays[name]).tobytes())
-        self.sha256 = digest.hexdigest()
-        if self.federation.communicator.broadcast_object(self.sha256) != self.sha256:
-            raise RunError("this rank holds another mixing matrix than rank 0")
 
     def _constants(self, seed: int, schedule: Any) -> np.ndarray:
         """``gap`` and ``spread`` of the static W, found on rank 0. Collective."""
@@ -403,13 +395,11 @@ class Gossip(Exchange):
     def mean(self, shared: Tensor, by_samples: bool = False) -> Tensor:
         federation = self.federation
         ids, rows = self._training_rows(shared)
-        mass = n = len(federation.training)
-        weights = np.ones(len(ids))
+        mass, weights = len(federation.training), np.ones(len(ids))
         if by_samples:
             weights, mass = federation.n_train[ids].astype(float), federation.n_train_total
         # Divided after the sum, so that the mean of equal rows is that row.
-        total = weighted_sum(federation.communicator, rows, weights, ids, n)
-        return torch.from_numpy(total / mass).to(shared)
+        return weighted_sum(federation, rows, weights, ids) / mass
 
     def consensus_distance(self, shared: list[Tensor]) -> float | None:
         ids = self._training_rows(shared[0])[0]
@@ -450,13 +440,13 @@ class Gossip(Exchange):
         return hosted[training], shared[torch.from_numpy(np.flatnonzero(training))]
 
     def arcs(self, round: int, active: np.ndarray, itemsize: int) -> np.ndarray:
-        return self.routing.arcs(round, active, itemsize)
+        return self.routing.arcs(round, active)
 
     def arrays(self) -> dict[str, np.ndarray]:
         return self._arrays
 
     def describe(self, payload: int, itemsize: int) -> list[str]:
-        route = self.routing.route(1, ~self.federation.unseen, itemsize)
+        route = self.routing.route(1, ~self.federation.unseen)
         if self.correction is not None:
             payload = self.correction.numbers(payload // itemsize) * itemsize
         return gossip_lines(route, self.schedule.period, payload, self.values_kept)

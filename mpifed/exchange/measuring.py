@@ -12,23 +12,17 @@ from torch import Tensor
 from mpifed.exchange.reduction import weighted_sum
 from mpifed.federation.clients import Clients
 from mpifed.mpi.agreement import agree
+from mpifed.state import on_host
 
 T = TypeVar("T")
 
 
 def total(clients: Clients, rows: Tensor, weights: Tensor | None = None) -> Tensor:
     """Return sum_t weights[t] rows[t] over the given clients of all ranks. Collective."""
-    federation = clients.federation
     w = torch.ones(len(clients), dtype=torch.float64) if weights is None else weights
-    summed = weighted_sum(
-        federation.communicator,
-        rows.double(),
-        w.double().cpu().numpy(),
-        clients.ids,
-        federation.n_clients,
-        "measure",
+    return weighted_sum(
+        clients.federation, rows.double(), on_host(w.double()), clients.ids, "measure"
     )
-    return torch.from_numpy(summed).to(rows.device)
 
 
 def largest(clients: Clients, values: Tensor) -> float:

@@ -1,140 +1,168 @@
-"""Products W X of a mixing matrix that do not depend on how clients are grouped into ranks."""
+"""Products W X of a mixing matrix that do not depend on how clients are grouped into ranks.
+
+A row of W X is the sum of the rows that it mixes, in the order of their numbers and in their own
+type of floating-point numbers, on the rank that needs it. Weights are rounded so that each row of W
+sums to one exactly: those of others to multiples of the spacing of numbers near the largest weight
+of the row, and the own weight is one minus their sum.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import functools
+from typing import Any
 
 import numpy as np
 import scipy.sparse
+import torch
+from torch import Tensor
 
-from mpifed.exchange.reduction import shifted
+from mpifed.state import on_host
 
-if TYPE_CHECKING:
-    from jaxtyping import Float, Float64
+# Columns that are mixed at a time, so that what is made of them stays in a core's cache.
+WIDTH = 2048
 
-# Numbers mixed at a time: few enough that all that is made of them stays in a core's cache.
-BLOCK = 1 << 15
+# Columns of W in a product, cut by their numbers, so that one that is not here shifts no other.
+INNER = 64
+
+# Rows to whose multiples a product is padded.
+ROWS = 8
+
+# Share of the entries of W, and clients, from which it is multiplied as a dense matrix.
+DENSE, MANY = 0.3, 64
+
+# Numbers that neighbours are added of at a time, one by one, so that they stay in a core's cache.
+CACHED = 1 << 18
 
 
-@dataclass(frozen=True)
 class Mixer:
-    """Some rows and columns of a mixing matrix as integers, ready to multiply."""
+    """Some rows of a mixing matrix, ready to multiply.
 
-    limbs: list[np.ndarray | scipy.sparse.csr_array]
-    bits: int
-
-    def products(
-        self, x: Float[np.ndarray, "columns width"], exponent: int
-    ) -> Float64[np.ndarray, "orders rows width"]:
-        """Return the integers that make up W X, float64 (2 limbs - 1, rows, width)."""
-        count = len(self.limbs)
-        totals = np.empty((2 * count - 1, self.limbs[0].shape[0], x.shape[1]))
-        for part in _blocks(x.shape[1], max(self.limbs[0].shape)):
-            x_limbs = _split(x[:, part], -exponent, self.bits, count)
-            for order in range(2 * count - 1):
-                first = max(0, order + 1 - count)
-                made = self.limbs[order - first] @ x_limbs[first]
-                for j in range(first + 1, min(order + 1, count)):
-                    made += self.limbs[order - j] @ x_limbs[j]
-                totals[order, :, part] = made
-        return totals
-
-    def combine(
-        self, products: Float64[np.ndarray, "orders rows width"], exponent: int
-    ) -> Float64[np.ndarray, "rows width"]:
-        """Return W X in float64, (rows, width), from the sum of all its ``products``."""
-        # Least significant first, so that the sum is rounded as late as possible.
-        total = shifted(products[-1], exponent - self.bits * (len(products) + 1))
-        total += 0.0  # never -0.0
-        for order in reversed(range(len(products) - 1)):
-            total += shifted(products[order], exponent - self.bits * (order + 2))
-        return total
-
-    def __call__(
-        self, x: Float[np.ndarray, "columns width"], exponent: int
-    ) -> Float[np.ndarray, "rows width"]:
-        """Return W X in the type of ``x``, (rows, width), where all columns are here."""
-        mixed = np.empty((self.limbs[0].shape[0], x.shape[1]), x.dtype)
-        mix([(self, x)], exponent, mixed)
-        return mixed
-
-    def of(self, columns: np.ndarray) -> Mixer:
-        """Return the same with these columns only, in this order."""
-        return Mixer([_as_dense_as_it_is(limb[:, columns]) for limb in self.limbs], self.bits)
-
-
-def mix(
-    parts: Sequence[tuple[Mixer, np.ndarray]],
-    exponent: int,
-    mixed: np.ndarray,
-) -> None:
-    """Fill ``mixed``, (rows, width), by W X, from the blocks of columns that W and X are
-    cut into.
+    Parameters
+    ----------
+    weights : csr_array
+        The rows, (rows, columns).
+    own : ndarray
+        The column of each row's own weight.
+    columns : ndarray
+        The columns of what is multiplied, in its order; those without weights may be missing.
+    dense : bool
+        Whether the whole matrix is dense.
     """
-    mixers = [mixer for mixer, _ in parts]
-    rows, width = mixed.shape
-    for part in _blocks(width, max(rows, *(mixer.limbs[0].shape[1] for mixer in mixers))):
-        products = parts[0][0].products(parts[0][1][:, part], exponent)
-        for more, x in parts[1:]:
-            products += more.products(x[:, part], exponent)
-        mixed[:, part] = mixers[0].combine(products, exponent)
+
+    def __init__(
+        self, weights: scipy.sparse.csr_array, own: np.ndarray, columns: np.ndarray, dense: bool
+    ) -> None:
+        self.rows, self._dense = weights.shape[0], dense
+        self._columns, self._count = columns, weights.shape[1]
+        place = np.zeros(weights.shape[1], np.int64)
+        place[columns] = np.arange(len(columns))
+        coo = weights.tocoo()
+        others = coo.col != own[coo.row]
+        row = np.concatenate([coo.row[others], np.arange(self.rows)])
+        column = np.concatenate([coo.col[others], own])
+        order = np.lexsort((column, row))
+        self._row, self._column, self._place = row[order], column[order], place[column[order]]
+        self._of_others, self._order = coo.data[others], order
+        self._starts = np.searchsorted(self._row, np.arange(self.rows + 1))
+        self._made: dict[Any, Any] = {}
+
+    def weights(self, dtype: Any) -> np.ndarray:
+        """Return the weights of each row in the order of the columns, rounded to ``dtype``."""
+        row = self._row[np.argsort(self._order)][: len(self._of_others)]
+        largest = np.zeros(self.rows)
+        np.maximum.at(largest, row, np.abs(self._of_others))
+        np.maximum(largest, np.abs(1 - np.bincount(row, self._of_others, self.rows)), out=largest)
+        # Not finer than what float64 adds up to one without rounding.
+        unit = np.maximum(np.ldexp(np.finfo(dtype).epsneg, np.frexp(largest)[1]), 2.0**-53)
+        rounded = np.rint(self._of_others / unit[row]) * unit[row]
+        own = 1 - np.bincount(row, rounded, self.rows)
+        return np.concatenate([rounded, own])[self._order].astype(dtype)
+
+    def __call__(self, mine: Tensor, arrived: np.ndarray, made: Tensor) -> None:
+        """Fill ``made``, (rows, width), by W X, where X is ``mine`` and below it ``arrived``."""
+        if mine.device.type != "cpu":
+            there = torch.cat([mine, torch.from_numpy(arrived).to(mine)])
+            self._on_device(there, made)
+            return
+        x, target = on_host(mine), made.numpy()
+        mix, width = (
+            self._sparse_part,
+            max(WIDTH // 4, CACHED // (1 + len(self._columns) + self.rows)),
+        )
+        if self._dense and products_agree(mine.dtype):
+            mix, width = self._dense_part, WIDTH
+        for start in range(0, x.shape[1], width):
+            part = slice(start, start + width)
+            mix(x[:, part], arrived[:, part], target[:, part])
+
+    def _sparse_part(self, mine: np.ndarray, arrived: np.ndarray, made: np.ndarray) -> None:
+        """Neighbours are added one by one, whatever else is computed."""
+        key = made.dtype
+        if key not in self._made:
+            shape = self.rows, len(self._columns)
+            entries = (self.weights(key), self._place, self._starts)
+            self._made[key] = scipy.sparse.csr_array(entries, shape=shape)
+        x = np.concatenate([mine, arrived]) if len(arrived) else np.ascontiguousarray(mine)
+        made[:] = self._made[key] @ x
+
+    def _dense_part(self, mine: np.ndarray, arrived: np.ndarray, made: np.ndarray) -> None:
+        """Products of blocks of columns of W, each at its place and with zeros for the missing."""
+        dtype = mine.dtype
+        if dtype not in self._made:
+            rows = -(-max(self.rows, 1) // ROWS) * ROWS
+            w = np.zeros((rows, self._count), dtype)
+            w[self._row, self._column] = self.weights(dtype)
+            x = np.zeros((w.shape[1], WIDTH), dtype)
+            self._made[dtype] = [
+                torch.from_numpy(each) for each in (w, x, np.empty((rows, WIDTH), dtype))
+            ]
+        w, x, product = self._made[dtype]
+        width = mine.shape[1]
+        x.numpy()[self._columns[: len(mine)], :width] = mine
+        x.numpy()[self._columns[len(mine) :], :width] = arrived
+        blocked_product(w, x, product)
+        np.add(product[: self.rows, :width].numpy(), 0.0, out=made)  # never -0.0
+
+    def _on_device(self, x: Tensor, made: Tensor) -> None:
+        """The first neighbours of all rows at once, then the second ones, and so on."""
+        numbers = torch.from_numpy(self.weights(on_host(x[:0]).dtype)).to(x.device)
+        counts = np.diff(self._starts)
+        made.zero_()
+        for number in range(int(counts.max(initial=0))):
+            some = np.flatnonzero(counts > number)
+            entries = self._starts[some] + number
+            rows = torch.from_numpy(some).to(x.device)
+            of = torch.from_numpy(self._place[entries]).to(x.device)
+            w = numbers[torch.from_numpy(entries).to(x.device)][:, None]
+            made[rows] += x[of] * w
 
 
-def _blocks(width: int, rows: int) -> Iterator[slice]:
-    """Columns of ``rows`` rows that are mixed at a time."""
-    step = max(1, BLOCK // max(1, rows))
-    for start in range(0, width, step):
-        yield slice(start, min(start + step, width))
+def is_dense(weights: scipy.sparse.csr_array) -> bool:
+    """Return whether a whole mixing matrix is multiplied as a dense one."""
+    n, columns = weights.shape
+    return n >= MANY and weights.count_nonzero() > DENSE * n * columns
 
 
-def mixer(
-    rows: scipy.sparse.csr_array,
-    own: np.ndarray,
-    longest: int,
-    limbs: int,
-) -> Mixer:
-    """Return full rows of a mixing matrix in fixed point."""
-    bits = _bits(longest, limbs)
-    coo = rows.tocoo()
-    row, column = coo.row, coo.col
-    others = column != own[row]
-    row, column, values = row[others], column[others], coo.data[others]
-    made = []
-    for k, part in enumerate(_split(values, 0, bits, limbs)):
-        rest = np.bincount(row, part, minlength=len(own))
-        diagonal = (float(1 << bits) if k == 0 else 0.0) - rest
-        data = np.concatenate([part, diagonal])
-        places = (np.append(row, np.arange(len(own))), np.append(column, own))
-        made.append(scipy.sparse.csr_array((data, places), shape=rows.shape))
-    return Mixer([_as_dense_as_it_is(limb) for limb in made], bits)
+def blocked_product(w: Tensor, x: Tensor, product: Tensor) -> None:
+    """Fill ``product`` by w x, added up in blocks of ``INNER`` columns of ``w``."""
+    for start in range(0, w.shape[1], INNER):
+        part = slice(start, start + INNER)
+        torch.addmm(product, w[:, part], x[part], beta=1 if start else 0, out=product)
 
 
-def _bits(longest: int, limbs: int) -> int:
-    """Bits of a limb for which sums of products over a row and ``limbs`` limbs stay below 2**53."""
-    return (53 - int(longest * limbs).bit_length()) // 2
-
-
-def _as_dense_as_it_is(
-    limb: np.ndarray | scipy.sparse.csr_array,
-) -> np.ndarray | scipy.sparse.csr_array:
-    """A dense array where that multiplies faster."""
-    if isinstance(limb, np.ndarray):
-        return limb
-    return limb.toarray() if limb.nnz > 0.2 * limb.shape[0] * limb.shape[1] else limb
-
-
-def _split(values: np.ndarray, by: int, bits: int, count: int) -> list[np.ndarray]:
-    """Integers a_k with values 2**by = sum_k a_k 2**(-bits (k + 1)) up to 2**(-bits count)."""
-    if abs(by) < 900:
-        rest = np.multiply(values, 2.0 ** (by + bits), dtype=np.float64)
-    else:
-        rest = shifted(shifted(values.astype(np.float64), by), bits)
-    limbs = []
-    for left in reversed(range(count)):
-        limbs.append(np.rint(rest, out=None if left else rest))
-        if left:
-            rest -= limbs[-1]
-            rest *= 2.0**bits
-    return limbs
+@functools.cache
+def products_agree(dtype: torch.dtype) -> bool:
+    """Return whether a row of ``blocked_product`` has the same bits beside any other rows."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2 * INNER + 13, WIDTH, generator=generator, dtype=dtype)
+    w = torch.randn(5 * ROWS, len(x), generator=generator, dtype=dtype)
+    w = torch.cat([w, w.flip(0), w[:1].expand(3 * ROWS, -1)])
+    whole = torch.empty(len(w), WIDTH, dtype=dtype)
+    blocked_product(w, x, whole)
+    found = [whole[: 5 * ROWS].equal(whole[5 * ROWS : 10 * ROWS].flip(0))]
+    found.append(bool((whole[10 * ROWS :] == whole[:1]).all()))
+    for rows in (1, 2, 3, 5, 8):
+        some = whole.new_empty(rows * ROWS, WIDTH)
+        blocked_product(w[ROWS : ROWS + rows * ROWS], x, some)
+        found.append(some.equal(whole[ROWS : ROWS + rows * ROWS]))
+    return all(found)

@@ -50,7 +50,6 @@ def complete(options: Mapping[str, Any], n_training: int) -> dict[str, Any]:
             topologies.check_weights,
         ),
         "schedule": Section(name, rest),
-        "transport": options["transport"],
         "consensus_step": options["consensus_step"],
         # Runs of plain gossip mention neither, as those of earlier versions.
         **({} if corrected.name == "none" else {"correction": corrected}),

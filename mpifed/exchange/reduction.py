@@ -1,35 +1,29 @@
-"""Sums over clients that do not depend on how clients are grouped into ranks.
+"""Sums over clients along one binary tree, so that ranks and placements change no number.
+
+A sum is made of additions in the rows' own type of floating-point numbers, in the order that
+``Federation.tree`` says. A client that takes no part is no term: it stands as -0.0, which leaves
+every number as it is to the bit. A rank adds the subtrees whose clients all live there; what these
+come to is added for all ranks, each of which takes a share of the columns.
 
 Rows of which a few coordinates are nonzero; operations on them touch no others.
-
-How a server's sums go over ranks: over all at once, or node by node through shared memory.
 """
 
 from __future__ import annotations
 
-import functools
-import math
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mpifed.errors import raise_first_diverged
+from mpifed.federation.clients import Federation
+from mpifed.federation.tree import APART, Subtrees, merges
 from mpifed.mpi.communicator import Communicator
-from mpifed.mpi.sums import FlatSums, Sums
-from mpifed.state import on_host
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Float64, Int64
-import logging
-
-from mpifed.errors import RunError
-from mpifed.watchdog.shared_memory import PLACE, room
+from mpifed.state import is_finite, on_host
 
 
 @dataclass(frozen=True)
@@ -90,340 +84,188 @@ def add_scaled(rows: Tensor, more: Tensor | SparseRows, scale: float) -> Tensor:
 # Numbers of its rows that a GPU works on at once.
 ON_GPU = 1 << 24
 
-# Numbers of its rows that are worked on at once, to stay in a core's cache.
-CACHED = 1 << 14
+# Numbers, and columns, that are added at a time, to stay in a core's cache.
+CACHED, WIDEST = 1 << 20, 1 << 15
 
+# Columns from which rows are added one by one, without copies of those that are added together.
+WIDE = 1 << 10
 
-def common_exponents(
-    communicator: Communicator, tensors: list[Tensor], ids: np.ndarray, what: str
-) -> list[int]:
-    """Return for each tensor of rows the least e with |value| < 2**e over all ranks.
-    Collective.
-    """
-    found = [largest(t) for t in tensors]
-    finite = all(np.isfinite(found))
-    own = [] if finite else _bad_clients(tensors, ids)
-    first = -float(own[0]) if own else -np.inf
-    answer = communicator.max(np.array([*(found if finite else [0.0] * len(found)), first]))
-    raise_first_diverged(-answer[-1], own, what)
-    return [int(np.frexp(value)[1]) for value in answer[:-1]]
+# Bytes of all partial sums up to which every rank gets them all, and adds them for itself.
+FEW = 1 << 16
 
-
-def largest(tensor: Tensor) -> float:
-    """Return the largest modulus, without a copy of the tensor; NaN if it has one, 0 if empty."""
-    if tensor.device.type != "cpu":
-        return float(tensor.detach().abs().max()) if tensor.numel() else 0.0
-    return float(largest_of_rows(tensor.detach().reshape(1, -1).numpy())[0])
-
-
-def largest_of_rows(flat: Float[np.ndarray, "rows width"]) -> Float64[np.ndarray, " rows"]:
-    """Return the largest modulus of each row, NaN where there is one: float64 (rows,)."""
-    width = max(CACHED // 8, 4 * CACHED // max(1, len(flat)))
-    if flat.shape[1] > width:
-        blocks = [flat[:, start : start + width] for start in range(0, flat.shape[1], width)]
-        return functools.reduce(np.maximum, map(largest_of_rows, blocks))
-    # numpy's are faster than torch's, and need no copy.
-    low, high = flat.min(1, initial=0), flat.max(1, initial=0)
-    return np.maximum(-low, high).astype(np.float64) + 0.0  # never -0.0
-
-
-def _bad_clients(tensors: list[Tensor], ids: np.ndarray) -> list[int]:
-    rows = [torch.isfinite(t.flatten(1)).all(1) for t in tensors if len(t)]
-    return [int(client) for client in ids[~torch.stack(rows).all(0).cpu().numpy()]]
+# Columns that each rank adds at a time, at most.
+COLUMNS = 1 << 20
 
 
 def weighted_sum(
-    communicator: Communicator,
-    rows: Float[Tensor, "clients *shape"] | SparseRows,
-    weights: Float64[np.ndarray, " clients"],
-    ids: Int64[np.ndarray, " clients"],
-    n_terms: int,
+    federation: Federation,
+    rows: Tensor | SparseRows,
+    weights: np.ndarray,
+    ids: np.ndarray,
     what: str = "update",
-    sums: Sums | None = None,
-) -> Float64[np.ndarray, "*shape"]:
-    """Return sum_t weights[t] rows[t] over the clients of all ranks, float64. Collective."""
-    sums = FlatSums(communicator.begin_total) if sums is None else sums
-    # A product rounded up can reach 2**exponent, hence the extra bit of headroom.
-    bits = 61 - int(n_terms).bit_length()
-    if isinstance(rows, SparseRows):
-        terms = on_host(rows.values) * weights[:, None]
-        exponent = _common_exponent(communicator, terms, ids, what)
-        shape: tuple[int, ...] = (rows.size,)
-    else:
-        flat = rows.detach().flatten(1)
-        scaled = _moduli(flat) * np.abs(weights)
-        exponent = _common_exponent(communicator, scaled[:, None], ids, what)
-        shape = rows.shape[1:]
-    limbs = 2 if rows.dtype == torch.float64 else 1
-    total = sums.array((math.prod(shape),), np.float64)
-    # Integers are made, added and turned into numbers where the result will be, if that is ours.
-    in_place = limbs == 1 and not sums.shared
-    under_way: deque[tuple[slice, Callable[[], np.ndarray]]] = deque()
-
-    def end() -> None:
-        part, ended = under_way.popleft()
-        share = sums.share(part.stop - part.start)
-        _combine(ended(), bits, exponent, total[part][share])
-
-    for start in range(0, len(total), sums.columns):
-        part = slice(start, min(start + sums.columns, len(total)))
-        width = part.stop - part.start
-        own = total[part].view(np.int64) if in_place else np.empty(limbs * width, np.int64)
-        own = own.reshape(limbs, width)
-        if isinstance(rows, SparseRows):
-            _sparse_limbs(rows.columns, terms, part, bits, exponent, own)
-        else:
-            _dense_limbs(flat[:, part], weights, bits, exponent, own)
-        # While these columns travel, the next are turned into integers.
-        under_way.append((part, sums.begin(own)))
-        if len(under_way) > sums.under_way:
-            end()
-    while under_way:
-        end()
-    sums.filled()
-    return total.reshape(shape)
+) -> Tensor:
+    """Return sum_t weights[t] rows[t] over the clients ``ids`` of all ranks, in the type of
+    ``rows``. Collective.
+    """
+    return weighted_sums(federation, [rows], weights, ids, what)[0]
 
 
 def sum_and_mass(
-    communicator: Communicator,
-    rows: Float[Tensor, "clients *shape"],
-    weights: Float64[np.ndarray, " clients"],
-    ids: Int64[np.ndarray, " clients"],
-    n_terms: int,
-    what: str = "update",
-) -> tuple[Float64[np.ndarray, "*shape"], float]:
-    """Return sum_t weights[t] rows[t] and sum_t weights[t], as two ``weighted_sum`` do.
-    Collective.
-    """
-    flat, ones = rows.detach().flatten(1), torch.ones(len(weights), 1, dtype=torch.float64)
-    bits, moduli = 61 - int(n_terms).bit_length(), np.abs(weights)
-    values = [torch.from_numpy(each[:, None]) for each in (_moduli(flat) * moduli, moduli)]
-    exponents = common_exponents(communicator, values, ids, what)
-    limbs, width = 2 if rows.dtype == torch.float64 else 1, flat.shape[1]
-    own = np.empty(limbs * width + 2, np.int64)
-    parts = own[:-2].reshape(limbs, width), own[-2:].reshape(2, 1)
-    for each, exponent, part in zip((flat, ones), exponents, parts, strict=True):
-        _dense_limbs(each, weights, bits, exponent, part)
-    communicator.total(own)
-    total, mass = np.empty(width), np.empty(1)
-    for made, exponent, part in zip((total, mass), exponents, parts, strict=True):
-        _combine(part, bits, exponent, made)
-    return total.reshape(rows.shape[1:]), float(mass[0])
+    federation: Federation,
+    rows: Tensor | SparseRows,
+    weights: np.ndarray,
+    ids: np.ndarray,
+) -> tuple[Tensor, float]:
+    """Return ``weighted_sum``, and the sum of the weights in float64. Collective."""
+    ones = torch.ones(len(weights), 1, dtype=torch.float64)
+    total, mass = weighted_sums(federation, [rows, ones], weights, ids, "update")
+    return total, float(mass)
 
 
-def _combine(limbs: np.ndarray, bits: int, exponent: int, numbers: np.ndarray) -> None:
-    """Fill ``numbers`` by the sum of ``limbs``, int64 (limbs, columns), of ``bits`` bits each."""
-    for start in range(0, len(numbers), CACHED):
-        part = slice(start, start + CACHED)
-        made = limbs[0, part].astype(np.float64)
-        _shift(made, exponent - bits)
-        for k in range(1, len(limbs)):
-            made += shifted(limbs[k, part].astype(np.float64), exponent - bits * (k + 1))
-        numbers[part] = made
+def weighted_sums(
+    federation: Federation,
+    several: Sequence[Tensor | SparseRows],
+    weights: np.ndarray,
+    ids: np.ndarray,
+    what: str,
+) -> list[Tensor]:
+    """Return ``weighted_sum`` of each of ``several`` rows of the same clients. Collective."""
+    order = np.argsort(ids)
+    if (np.diff(order) < 0).any():
+        several = [_chosen(rows, order) for rows in several]
+        weights, ids = weights[order], ids[order]
+    tree, ranks = federation.tree, federation.communicator.size
+    parts = [_subtrees(federation, rows, weights, ids) for rows in several]
+    nbytes = sum(part.itemsize * part.shape[1] for part in parts)
+    if ranks > 1 and nbytes * len(tree.roots) <= FEW:
+        parts = _everywhere(federation, parts)
+    elif ranks > 1:
+        parts = [_by_shares(federation, part) for part in parts]
+    made = []
+    for rows, part in zip(several, parts, strict=True):
+        shape = torch.Size([rows.size]) if isinstance(rows, SparseRows) else rows.shape[1:]
+        made.append(torch.from_numpy(part[0, : shape.numel()]).view(shape))
+    if not all(map(is_finite, made)):
+        values = [rows.values if isinstance(rows, SparseRows) else rows for rows in several]
+        refuse_diverged(federation.communicator, [*values, torch.from_numpy(weights)], ids, what)
+    return [total.add_(0.0).to(rows.device) for total, rows in zip(made, several, strict=True)]
 
 
-def _common_exponent(
-    communicator: Communicator, values: np.ndarray, ids: np.ndarray, what: str
-) -> int:
-    (exponent,) = common_exponents(communicator, [torch.from_numpy(values)], ids, what)
-    return exponent
+def _chosen(rows: Tensor | SparseRows, order: np.ndarray) -> Tensor | SparseRows:
+    if isinstance(rows, SparseRows):
+        return SparseRows(rows.columns[order], rows.values[order], rows.size)
+    return rows[torch.from_numpy(order)]
 
 
-def _moduli(flat: Tensor) -> np.ndarray:
-    """``largest_of_rows`` of a tensor on any device."""
-    if flat.device.type == "cpu" or not flat.numel():
-        return largest_of_rows(on_host(flat))
-    return on_host(flat.abs().amax(1).double())
+def bytes_of_sum(federation: Federation, payload: int) -> int:
+    """Return the bytes that MPI moves for a sum of rows of ``payload`` bytes."""
+    ranks, subtrees = federation.communicator.size, len(federation.tree.roots)
+    if ranks > 1 and payload * subtrees <= FEW:
+        return payload * subtrees * (ranks - 1)
+    return payload * (subtrees + ranks) * (ranks - 1) // ranks
 
 
-def _dense_limbs(
-    rows: Tensor, weights: np.ndarray, bits: int, exponent: int, own: np.ndarray
+def refuse_diverged(
+    communicator: Communicator, tensors: Sequence[Tensor], ids: np.ndarray, what: str
 ) -> None:
-    """``_limbs`` of rows on any device."""
-    make = _limbs if rows.device.type == "cpu" else _limbs_on_gpu
-    make(rows, weights, bits, exponent, own)
+    """Raise if rows of any client of any rank have a value that is not finite. Collective."""
+    own: list[int] = []
+    if not all(map(is_finite, tensors)):
+        fine = [torch.isfinite(t.flatten(1) if t.dim() > 1 else t[:, None]).all(1) for t in tensors]
+        own = [int(client) for client in ids[~torch.stack([f.cpu() for f in fine]).all(0).numpy()]]
+    first = communicator.max(np.array([-float(own[0]) if own else -np.inf]))
+    raise_first_diverged(-first[0], own, what)
 
 
-def _limbs_on_gpu(
-    rows: Tensor, weights: np.ndarray, bits: int, exponent: int, own: np.ndarray
-) -> None:
-    """``_limbs`` where the rows are: the same integers, so that only their sums are moved."""
-    if abs(bits - exponent) >= 1000:
-        _limbs(rows.cpu(), weights, bits, exponent, own)
-        return
-    w = torch.from_numpy(weights).to(rows.device)[:, None]
-    sums = torch.empty(own.shape, dtype=torch.int64, device=rows.device)
-    width = max(1, ON_GPU // max(1, len(rows)))
-    for start in range(0, rows.shape[1], width):
-        part = slice(start, start + width)
-        terms = rows[:, part] * w
-        terms *= 2.0 ** (bits - exponent)
-        for limb in range(len(own)):
-            whole = terms.round()
-            sums[limb, part] = whole.long().sum(0)
-            terms = (terms - whole) * 2.0**bits
-    own[:] = on_host(sums)
+def _subtrees(
+    federation: Federation, rows: Tensor | SparseRows, weights: np.ndarray, ids: np.ndarray
+) -> np.ndarray:
+    """The sums of the largest subtrees that live on this rank, (subtrees, columns)."""
+    own = federation.tree.subtrees(ids, federation.communicator.rank)
+    if isinstance(rows, SparseRows):
+        return _of_few(federation, rows, weights, own)
+    flat = rows.detach().flatten(1)
+    made = np.empty((own.number, _padded(federation, flat.shape[1])), on_host(flat[:, :0]).dtype)
+    made[:, flat.shape[1] :] = 0
+    if len(own.firsts) < own.number:
+        made[np.setdiff1d(np.arange(own.number), own.places)] = -0.0
+    on_cpu = rows.device.type == "cpu"
+    w: Any = torch.from_numpy(weights).to(flat)[:, None]
+    x: Any = flat
+    if on_cpu:
+        x, w = flat.numpy(), w.numpy()
+    most = min(WIDEST, CACHED // max(1, len(ids))) if on_cpu else ON_GPU // max(1, len(ids))
+    width = max(1, min(flat.shape[1], most))
+    buffer = np.empty((len(ids), width), made.dtype) if on_cpu else None
+    for start in range(0, flat.shape[1] if len(ids) else 0, width):
+        part = x[:, start : start + width]
+        terms = part * w if buffer is None else np.multiply(part, w, buffer[:, : part.shape[1]])
+        add_along(own.levels, terms)
+        found = terms[own.firsts]
+        target = made[:, start : start + part.shape[1]]
+        target[own.places[own.firsts]] = found if on_cpu else on_host(found)
+    return made
 
 
-def _limbs(rows: Tensor, weights: np.ndarray, bits: int, exponent: int, own: np.ndarray) -> None:
-    """Fill ``own`` by sum_t weights[t] rows[t] over the rows here, as integers of ``bits``
-    bits.
-    """
-    flat, by = rows.numpy(), bits - exponent
-    if not len(flat):
-        own[:] = 0
-    factors, left = (weights * 2.0**by, 0) if _scales_exactly(weights, by) else (weights, by)
-    width = max(1, min(CACHED, flat.shape[1]))
-    count = max(1, CACHED // width)
-    for start in range(0, flat.shape[1], width):
-        part = slice(start, start + width)
-        for first in range(0, len(flat), count):
-            some = slice(first, first + count)
-            terms = np.multiply(flat[some, part], factors[some, None], dtype=np.float64)
-            for limb, whole in enumerate(_integers(terms, bits, left, len(own))):
-                more = whole.sum(0) if len(whole) > 1 else whole[0]
-                if first:
-                    more += own[limb, part]
-                own[limb, part] = more
+def add_along(levels: list[tuple[np.ndarray, np.ndarray]], terms: Any) -> None:
+    """Add the rows of an array, or of a tensor, in place and in the order of ``levels``."""
+    for left, right in levels:
+        if isinstance(terms, np.ndarray) and terms.shape[1] >= WIDE:
+            for to, of in zip(left.tolist(), right.tolist(), strict=True):
+                np.add(terms[to], terms[of], out=terms[to])
+        else:
+            terms[left] += terms[right]
 
 
-def _scales_exactly(weights: np.ndarray, by: int) -> bool:
-    """Whether products with ``weights`` times 2**by are those with ``weights``, times 2**by."""
-    moduli = np.abs(weights[weights != 0])
-    return abs(by) < 900 and bool(((moduli > 2.0**-100) & (moduli < 2.0**100)).all())
+def _padded(federation: Federation, columns: int) -> int:
+    """Columns that all ranks have an equal share of."""
+    ranks = federation.communicator.size
+    return -(-columns // ranks) * ranks
 
 
-def _sparse_limbs(
-    columns: np.ndarray, terms: np.ndarray, part: slice, bits: int, exponent: int, own: np.ndarray
-) -> None:
-    """The same in the columns of ``part``, from the ``terms`` at ``columns``."""
-    if columns.size and (part.start or columns.max() >= part.stop):
-        within = (columns >= part.start) & (columns < part.stop)
-        columns, terms = columns[within] - part.start, terms[within]
-    else:
-        terms = terms.copy()
-    own[:] = 0
-    for limb, whole in enumerate(_integers(terms, bits, bits - exponent, len(own))):
-        np.add.at(own[limb], columns, whole)
+def _of_few(
+    federation: Federation, rows: SparseRows, weights: np.ndarray, own: Subtrees
+) -> np.ndarray:
+    """``_subtrees`` of rows with few coordinates: a tree of those that have it for each column."""
+    tree, ids, places, values = federation.tree, own.ids, own.places, on_host(rows.values)
+    terms = (values * weights[:, None].astype(values.dtype)).ravel()
+    client = np.repeat(np.arange(len(ids)), rows.columns.shape[1])
+    column = rows.columns.ravel()
+    order = np.lexsort((client, column))
+    client, column, terms = client[order], column[order], terms[order]
+    together = (np.diff(column) == 0) & (np.diff(places[client]) == 0)
+    heights = tree.heights(ids[client[:-1]], ids[client[1:]])
+    levels = merges(np.where(together, heights, APART))
+    add_along(levels, terms[:, None])
+    firsts = np.flatnonzero(np.concatenate([[True], ~together])[: len(terms)])
+    made = np.full((own.number, _padded(federation, rows.size)), -0.0, values.dtype)
+    made[places[client[firsts]], column[firsts]] = terms[firsts]
+    return made
 
 
-def _integers(terms: np.ndarray, bits: int, by: int, limbs: int) -> Iterator[np.ndarray]:
-    """Terms times 2**by as integers, and what is left in units of 2**-bits, int64 each."""
-    if by:
-        _shift(terms, by)
-    for left in reversed(range(limbs)):
-        whole = np.rint(terms, out=None if left else terms)
-        yield whole.astype(np.int64)
-        if left:
-            terms -= whole
-            _shift(terms, bits)
+def _everywhere(federation: Federation, parts: list[np.ndarray]) -> list[np.ndarray]:
+    """The totals of all columns, from the sums of all subtrees in one message."""
+    tree = federation.tree
+    packed = np.concatenate([part.view(np.uint8) for part in parts], axis=1)
+    every = tree.in_order(federation.communicator.gather_rows(packed, tree.counts))
+    totals, start = [], 0
+    for part in parts:
+        end = start + part.shape[1] * part.itemsize
+        totals.append(np.ascontiguousarray(every[:, start:end]).view(part.dtype))
+        add_along(tree.top, totals[-1])
+        start = end
+    return totals
 
 
-def shifted(values: np.ndarray, by: int) -> np.ndarray:
-    """``values`` times 2**by; np.ldexp where that power is not a normal number."""
-    return values * 2.0**by if abs(by) < 1000 else np.ldexp(values, by)
-
-
-def _shift(values: np.ndarray, by: int) -> None:
-    """``shifted`` in place."""
-    if abs(by) < 1000:
-        values *= 2.0**by
-    else:
-        np.ldexp(values, by, out=values)
-
-
-# Numbers from which a sum goes node by node; the steps of a smaller one cost more than they save.
-LARGE = 1 << 12
-
-# The same where there is a single node, between whose ranks MPI is as fast up to there.
-LARGE_ON_ONE_NODE = 1 << 18
-
-# Arrays of a message's size that a node holds at a time: sums, and models before and after.
-ARRAYS = 4
-
-
-class Grouping:
-    """The way of the sums of a run."""
-
-    def __init__(self, communicator: Communicator, asked: str) -> None:
-        self._communicator, self._asked = communicator, asked
-        self._flat = FlatSums(communicator.begin_total)
-        self._has_room: dict[int, bool] = {}
-
-    @cached_property
-    def _nodes(self) -> np.ndarray:
-        return self._communicator.nodes()
-
-    @cached_property
-    def _ranks(self) -> np.ndarray:
-        """Ranks of each node."""
-        return np.bincount(self._nodes)
-
-    @cached_property
-    def _by_node(self) -> Sums:
-        return self._communicator.node_sums(self._nodes)
-
-    def goes_by_node(self, size: int) -> bool:
-        """Whether a sum of ``size`` numbers goes node by node. Collective when first asked for."""
-        if self._asked == "flat" or self._communicator.size == 1 or size < LARGE:
-            return False
-        if self._asked == "hierarchical":
-            return True
-        return int(self._ranks.max()) > 1 and (len(self._ranks) > 1 or size >= LARGE_ON_ONE_NODE)
-
-    def is_shared(self, size: int) -> bool:
-        """Whether a node holds a sum of ``size`` numbers once. Collective when first asked for."""
-        return self.sums(size) is not self._flat
-
-    def sums(self, size: int) -> Sums:
-        """Return how messages of ``size`` numbers are added. Collective when first asked for."""
-        if not self.goes_by_node(size):
-            return self._flat
-        if size not in self._has_room:
-            self._has_room[size] = self._fits(size, self._by_node)
-        return self._by_node if self._has_room[size] else self._flat
-
-    def average(self, total: np.ndarray, divisor: float, kept: float, before: Tensor) -> Tensor:
-        """Return total / divisor + kept before in the type of ``before``. Collective."""
-        sums = self.sums(total.size)
-        kind = np.float64 if before.dtype == torch.float64 else np.float32
-        made = torch.from_numpy(sums.array(before.shape, kind))
-        part = sums.share(total.size)
-        share = torch.from_numpy(total.reshape(-1)[part]).div_(divisor)
-        if kept:
-            share += before.reshape(-1)[part].to("cpu", torch.float64, copy=True).mul_(kept)
-        made.view(-1)[part] = share
-        sums.filled()
-        return made.to(before.device)
-
-    def describe(self, size: int) -> str:
-        """Return how messages of ``size`` numbers are added, in words. Collective."""
-        if not self.goes_by_node(size):
-            return "an Allreduce of int64"
-        if len(self._ranks) == 1:
-            return "ranks add in shared memory"
-        return (
-            f"an Allreduce of int64 between {len(self._ranks)} nodes; ranks of a node add in "
-            "shared memory"
-        )
-
-    def participants(self, size: int) -> int:
-        """How many ranks hand a sum of ``size`` numbers to MPI. Collective when first asked for."""
-        nodes = len(self._ranks) if self.goes_by_node(size) else self._communicator.size
-        return nodes if nodes > 1 else 0
-
-    def _fits(self, size: int, sums: Sums) -> bool:
-        scratch = 2 * min(size, sums.columns) * (int(self._ranks.max()) + 1)
-        needed = 8 * (scratch + ARRAYS * size)
-        least = int(-self._communicator.max(np.array([-float(room())]))[0])
-        if least >= needed:
-            return True
-        what = (
-            f"node by node a sum of {size} numbers needs {needed} bytes of shared memory, and a "
-            f"node has {least} in {PLACE}"
-        )
-        if self._asked == "hierarchical":
-            raise RunError(f"exchange.reduction is 'hierarchical': {what}; allowed here: flat")
-        if self._communicator.rank == 0 and len(self._ranks) > 1:
-            logging.getLogger("mpifed").warning("%s: ranks add all at once", what)
-        return False
+def _by_shares(federation: Federation, part: np.ndarray) -> np.ndarray:
+    """The totals of all columns, of which each rank adds a share."""
+    tree, communicator = federation.tree, federation.communicator
+    ranks, totals = communicator.size, []
+    # Row c * ranks + r of what is sent is the share of rank r in the sum c.
+    send = [np.arange(len(part)) * ranks + rank for rank in range(ranks)]
+    for columns in np.split(part, range(ranks * COLUMNS, part.shape[1], ranks * COLUMNS), axis=1):
+        shares = columns.reshape(len(part) * ranks, columns.shape[1] // ranks)
+        terms = tree.in_order(communicator.exchange_rows(shares, send, tree.counts))
+        add_along(tree.top, terms)
+        totals.append(communicator.gather_rows(terms[:1], [1] * ranks).reshape(1, -1))
+    return totals[0] if len(totals) == 1 else np.concatenate(totals, axis=1)

@@ -25,10 +25,9 @@ from mpifed.exchange.compression import (
 )
 from mpifed.exchange.privacy import central_noise
 from mpifed.exchange.reduction import (
-    LARGE,
-    Grouping,
     SparseRows,
-    common_exponents,
+    bytes_of_sum,
+    refuse_diverged,
     sum_and_mass,
     weighted_sum,
 )
@@ -49,10 +48,6 @@ class Server(Exchange):
         Whose models are averaged. ``all`` is what the published FedEM code does under partial
         participation: a client that does not take part contributes the shared value the round
         began with.
-    reduction : {'auto', 'flat', 'hierarchical'}
-        How ranks add: all at once, or node by node, where the ranks of a node add in shared memory
-        and hold one copy of the average. ``auto`` takes the latter where a node has several ranks;
-        if it is the only one, for sums of 2^18 numbers or more. It changes no number.
     aggregator : str or mapping
         What takes the place of the mean of updates.
     clip : float, optional
@@ -69,13 +64,11 @@ class Server(Exchange):
         compressor: Compressor | None = None,
         *,
         average_over: Literal["participants", "all"] = "participants",
-        reduction: Literal["auto", "flat", "hierarchical"] = "auto",
         aggregator: Annotated[Any, ComponentOf("aggregator")] = "mean",
         clip: Annotated[float, Gt(0)] | None = None,
     ) -> None:
         super().__init__(federation, seed, stored, compressor)
         self.average_over = average_over
-        self.grouping = Grouping(federation.communicator, reduction)
         self.aggregator, self.clip = build(aggregator), clip
         self.optimizer: ServerOptimizer | None = None
         # Where the averaged numbers are running statistics, along which no optimizer moves.
@@ -121,10 +114,9 @@ class Server(Exchange):
         return shared
 
     def describe(self, payload: int, itemsize: int) -> list[str]:
-        # A rank gives one int64 (two for float64) for each number that a client sends.
-        size = payload // itemsize
-        moved = size * (16 if itemsize == 8 else 8) * self.grouping.participants(size)
-        how = self.grouping.describe(size)
+        size, subtrees = payload // itemsize, len(self.federation.tree.roots)
+        moved = bytes_of_sum(self.federation, payload)
+        how = f"ranks add the sums of {subtrees} subtrees of clients"
         if self.aggregator is not None:
             moved, how = self.aggregator.traffic(payload, itemsize, moved, self.federation)
         everyone = self.federation.training
@@ -167,7 +159,10 @@ class ServerRound(ServerChannel):
             update = self._fed_back(rows - before)
         total, divisor, absent = self._total_and_shares(update, weights, whole)
         kept = absent if self.compressor is None else 1.0
-        return self.exchange.grouping.average(total, divisor, kept, before)
+        total /= divisor
+        if kept:
+            total += before * kept
+        return total
 
     @timed
     def mean(self, rows: Tensor, weights: Tensor, whole: float = 1.0) -> Tensor:
@@ -194,14 +189,14 @@ class ServerRound(ServerChannel):
         aggregator = server.aggregator
         if aggregator is None:
             total, divisor, _ = self._total_and_shares(updates, weights, whole)
-            return torch.from_numpy(total).to(rows.device) / divisor
+            return total.double() / divisor
         if aggregator.needs_fixed_number and round.count < aggregator.least(round.count):
             raise RunError(
                 f"exchange.aggregator needs at least {aggregator.least(round.count)} updates, but "
                 f"{round.count} came"
             )
         # What is not finite is refused with the client's number, before anything is made of it.
-        common_exponents(server.federation.communicator, [updates.flatten(1)], round.ids, "update")
+        refuse_diverged(server.federation.communicator, [updates], round.ids, "update")
         return aggregator.aggregate(updates, round, self._sum)
 
     @timed
@@ -312,12 +307,13 @@ class ServerRound(ServerChannel):
 
     def _total_and_shares(
         self, rows: Tensor, weights: Tensor, whole: float
-    ) -> tuple[np.ndarray, float, float]:
+    ) -> tuple[Tensor, float, float]:
         """The weighted sum, what divides it, and the share of absent clients in the mean."""
         if self.exchange.privacy is not None:  # clients count alike
             n = len(self.exchange.federation.training)
             weights, whole = torch.full_like(weights, 1 / n), 1.0
-        total, mass = self._total_and_mass(rows, weights)
+        federation, w = self.exchange.federation, on_host(weights.double())
+        total, mass = sum_and_mass(federation, rows, w, self.round.ids)
         return total, *self._shares(mass, whole)
 
     def _shares(self, mass: float, whole: float) -> tuple[float, float]:
@@ -339,28 +335,9 @@ class ServerRound(ServerChannel):
             )
         return divisor, 1.0 - mass / divisor
 
-    def _total_and_mass(self, rows: Tensor, weights: Tensor) -> tuple[np.ndarray, float]:
-        """``_total``, and the sum of the weights, which travel together if they are few numbers."""
-        if math.prod(rows.shape[1:]) >= LARGE:
-            ones = torch.ones(len(weights), 1, dtype=torch.float64)
-            mass = float(self._total(ones, weights)[0])
-            return self._total(rows, weights), mass
-        federation, w = self.exchange.federation, weights.double().cpu().numpy()
-        many = federation.n_clients
-        return sum_and_mass(federation.communicator, rows, w, self.round.ids, many)
-
-    def _total(self, rows: Tensor | SparseRows, weights: Tensor) -> np.ndarray:
-        """``sum`` as an array that must not be changed: a node may hold it once."""
-        server, federation = self.exchange, self.exchange.federation
-        size = rows.size if isinstance(rows, SparseRows) else math.prod(rows.shape[1:])
-        w, sums = weights.double().cpu().numpy(), server.grouping.sums(size)
-        many = federation.n_clients
-        return weighted_sum(federation.communicator, rows, w, self.round.ids, many, sums=sums)
-
     def _sum(self, rows: Tensor | SparseRows, weights: Tensor) -> Tensor:
-        total = self._total(rows, weights)
-        shared = self.exchange.grouping.is_shared(total.size)
-        return torch.from_numpy(total.copy() if shared else total).to(rows.device)
+        federation, w = self.exchange.federation, on_host(weights.double())
+        return weighted_sum(federation, rows, w, self.round.ids).double()
 
     def _count_update(self) -> None:
         if self._messages:

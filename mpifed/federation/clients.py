@@ -30,8 +30,12 @@ from mpifed.federation.participation import (
     is_unbiased,
     present,
 )
+from mpifed.federation.tree import Tree
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import client_keys, stream
+
+# Share by which the largest work of a rank may grow for sums that move fewer bytes.
+SLACK, ROUNDING = 0.05, 1e-12
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,11 @@ class Federation:
         return np.flatnonzero(~self.unseen).astype(np.int32)
 
     @cached_property
+    def tree(self) -> Tree:
+        """The tree along which sums over clients are added."""
+        return Tree(self.n_train, self.owner, self.communicator.size)
+
+    @cached_property
     def n_train_total(self) -> int:
         """Training samples of all training clients, the n of the papers."""
         return int(self.n_train[self.training].sum())
@@ -93,7 +102,9 @@ class Federation:
         return np.flatnonzero(self.owner == rank)
 
 
-def contiguous_owners(work: np.ndarray, n_ranks: int) -> np.ndarray:
+def contiguous_owners(
+    work: np.ndarray, n_ranks: int, n_train: np.ndarray | None = None
+) -> np.ndarray:
     """Assign each rank a block of consecutive clients so that the largest work is least.
 
     Parameters
@@ -102,6 +113,9 @@ def contiguous_owners(work: np.ndarray, n_ranks: int) -> np.ndarray:
         The work of each client, positive, in any unit.
     n_ranks : int
         The number of ranks.
+    n_train : ndarray, shape (n_clients,), optional
+        What ``Federation.tree`` is made from. Blocks then end where it is cut near its root, so
+        that ranks send few sums of subtrees, with a largest work that is at most ``SLACK`` larger.
 
     Returns
     -------
@@ -118,43 +132,43 @@ def contiguous_owners(work: np.ndarray, n_ranks: int) -> np.ndarray:
     >>> contiguous_owners(np.array([1.0, 1.0, 1.0, 3.0]), 2).tolist()
     [0, 0, 0, 1]
     """
-    n_clients = len(work)
-    n_blocks = min(n_ranks, n_clients)
-    # Added one by one as ``_fill`` does: rounded otherwise, the whole might not fit into itself.
-    low, high = float(work.max()), float(np.cumsum(work)[-1])
+    n, blocks = len(work), min(n_ranks, len(work))
+    total = np.concatenate([[0.0], np.cumsum(work, dtype=np.float64)])
+    low, high = float(work.max()), float(total[-1])
     for _ in range(60):
         middle = (low + high) / 2
-        if len(_fill(work, middle)) <= n_blocks:
+        if _last_starts(total, blocks, middle)[blocks] == 0:
             high = middle
         else:
             low = middle
-    starts = _fill(work, high)
-    # Blocks to spare: cut the longest so that no rank is left without a client.
-    while len(starts) < n_blocks:
-        ends = [*starts[1:], n_clients]
-        weights = [
-            work[a:b].sum() if b - a > 1 else -1.0 for a, b in zip(starts, ends, strict=True)
-        ]
-        block = int(np.argmax(weights))
-        starts = sorted([*starts, starts[block] + _half(work[starts[block] : ends[block]])])
-    owner = np.zeros(n_clients, np.int32)
+    limit = high * (1 + (ROUNDING if n_train is None else SLACK))
+    starts, after = [0], _last_starts(total, blocks, limit)
+    heights = None
+    if n_train is not None:
+        heights = Tree(n_train, np.zeros(n, int)).heights(np.arange(n - 1), np.arange(1, n))
+    for left in range(blocks - 1, 0, -1):
+        begin = starts[-1]
+        latest = int(np.searchsorted(total, total[begin] + limit, side="right")) - 1
+        latest = max(begin + 1, min(latest, n - left))
+        earliest = min(latest, max(begin + 1, after[left]))
+        if heights is not None:
+            end = earliest + int(np.argmax(heights[earliest - 1 : latest]))
+        else:
+            share = total[begin] + (total[-1] - total[begin]) / (left + 1)
+            end = int(np.clip(np.searchsorted(total, share), earliest, latest))
+        starts.append(end)
+    owner = np.zeros(n, np.int32)
     owner[starts[1:]] = 1
     return np.cumsum(owner, out=owner)
 
 
-def _fill(work: np.ndarray, limit: float) -> list[int]:
-    """The first clients of the blocks that are filled one after the other up to ``limit``."""
-    starts, begin, ends = [], 0, np.cumsum(work, dtype=np.float64)
-    while begin < len(work):
-        starts.append(begin)
-        before = ends[begin - 1] if begin else 0.0
-        begin = max(begin + 1, int(np.searchsorted(ends, before + limit, side="right")))
+def _last_starts(total: np.ndarray, blocks: int, limit: float) -> list[int]:
+    """Where the last 0, 1, ... of ``blocks`` blocks of work up to ``limit`` begin at least."""
+    starts = [len(total) - 1]
+    for _ in range(blocks):
+        first = int(np.searchsorted(total, total[starts[-1]] - limit))
+        starts.append(max(0, min(first, starts[-1] - 1)))
     return starts
-
-
-def _half(work: np.ndarray) -> int:
-    cumulative = np.cumsum(work)
-    return int(np.clip(np.searchsorted(cumulative, cumulative[-1] / 2), 1, len(work) - 1))
 
 
 def draw_unseen(n_clients: int, fraction: float, seed: int) -> np.ndarray:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from mpifed.errors import InputError
 from mpifed.mpi.protocol import Communicator
-from mpifed.mpi.sums import FlatSums, Sums
 from mpifed.watchdog.launcher import launched
 
 __all__ = [
@@ -54,9 +53,6 @@ class Alone(Communicator):
     def for_second_thread(self) -> Communicator | None:
         return Alone()
 
-    def set_polling(self, often: bool) -> None:
-        pass
-
     def all_agree(self, mine: bool, patience: float) -> bool | None:
         return mine
 
@@ -66,14 +62,8 @@ class Alone(Communicator):
     def sum(self, values: np.ndarray) -> np.ndarray:
         return values.copy()
 
-    def begin_total(self, values: np.ndarray) -> Callable[[], np.ndarray]:
-        return lambda: values
-
     def nodes(self) -> np.ndarray:
         return np.zeros(1, np.int64)
-
-    def node_sums(self, nodes: np.ndarray) -> Sums:
-        return FlatSums(self.begin_total)
 
     def broadcast(self, values: np.ndarray | None, root: int = 0) -> np.ndarray:
         assert values is not None
@@ -85,27 +75,13 @@ class Alone(Communicator):
     def gather_object(self, value: Any, root: int = 0) -> list[Any] | None:
         return [value]
 
-    def begin_exchange(
+    def exchange_rows(
         self, rows: np.ndarray, send: Sequence[np.ndarray], receive: Sequence[int]
-    ) -> Callable[[], np.ndarray]:
-        own = rows[send[0]]
-        return lambda: own
+    ) -> np.ndarray:
+        return rows[send[0]]
 
-    def begin_gather(self, rows: np.ndarray, counts: Sequence[int]) -> Callable[[], np.ndarray]:
-        return lambda: rows
-
-    def neighbourhood(self, sources: Sequence[int], destinations: Sequence[int]) -> Any:
-        return None
-
-    def begin_exchange_in(
-        self,
-        neighbourhood: Any,
-        rows: np.ndarray,
-        send: Sequence[np.ndarray],
-        receive: Sequence[int],
-        most: int,
-    ) -> Callable[[], np.ndarray]:
-        return self.begin_exchange(rows, send, receive)
+    def gather_rows(self, rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+        return rows
 
     def send(self, values: np.ndarray, to: int) -> None:
         raise AssertionError("a single process has nobody to send to")

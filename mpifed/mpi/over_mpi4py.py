@@ -6,25 +6,34 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
-from mpifed.mpi.arriving import Arriving
-from mpifed.mpi.node import NodeSums
-from mpifed.mpi.pieces import chosen_rows, in_place, pieces
-from mpifed.mpi.polling import BUSY, LARGE, LONGEST_PAUSE, PATIENT_PAUSE, SHORTEST_PAUSE, poll
 from mpifed.mpi.protocol import Communicator
-from mpifed.mpi.star import Star, star_among
-from mpifed.mpi.sums import Sums
+from mpifed.mpi.reused import Reused
 from mpifed.watchdog import heartbeat
 
 # The tag of what ``tell`` sends.
 _TOLD = 1
+
+# Arrays of what arrived whose memory is used again.
+KEPT = 4
+
+# Bytes in one MPI message at most.
+PIECE = 1 << 28
+
+# Bytes of a row from which it is sent from where it is.
+WIDE = 1 << 15
+
+# Seconds between two looks for a message where ranks share cores: one that spins takes the core
+# from another.
+SHORTEST_PAUSE, LONGEST_PAUSE = 1e-4, 3e-3
+
+# From how many bytes, and for how many seconds, such a rank looks without pauses.
+LARGE, BUSY = 1 << 16, 5e-2
 
 
 class Mpi(Communicator):
@@ -36,28 +45,18 @@ class Mpi(Communicator):
         self._comm, self._aside = (own.other if beside else own.comm), own.aside
         self._local, self.numbers, self.job_size = own.local, numbers, world_size()
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
-        self.bytes_sent, self._arriving = 0, Arriving()
-        self._beside = beside
-        self._star: Star | None = None
+        self.bytes_sent, self._beside, self._reused = 0, beside, Reused(KEPT)
         self._sleeps = beside or self._local.Get_size() > (os.cpu_count() or 1)
-        self.set_polling(False)
 
     @classmethod
     def world(cls) -> Mpi:
         """Return the communicator over all ranks of the job."""
-        return cls._with_star(tuple(range(world_size())))
-
-    @classmethod
-    def _with_star(cls, numbers: tuple[int, ...]) -> Mpi:
-        made = cls(numbers)
-        if made._sleeps and made._local.Get_size() == made.size:
-            made._star = _star_of(numbers)
-        return made
+        return cls(tuple(range(world_size())))
 
     def among(self, ranks: Sequence[int]) -> Communicator | None:
         if self.rank not in ranks:
             return None
-        return self._with_star(tuple(self.numbers[rank] for rank in ranks))
+        return Mpi(tuple(self.numbers[rank] for rank in ranks))
 
     def tell(self, message: Any, to: int) -> None:
         self._aside.send(message, to, _TOLD)
@@ -73,9 +72,6 @@ class Mpi(Communicator):
         if self._mpi.Query_thread() < self._mpi.THREAD_MULTIPLE:
             return None
         return Mpi(self.numbers, beside=True)
-
-    def set_polling(self, often: bool) -> None:
-        self._longest_pause = LONGEST_PAUSE if often or not self._beside else PATIENT_PAUSE
 
     def all_agree(self, mine: bool, patience: float) -> bool | None:
         answer = np.zeros(1, np.int64)
@@ -97,61 +93,33 @@ class Mpi(Communicator):
                 self._mpi.Request.Waitall(list(requests))
                 return
             busy = BUSY if nbytes >= LARGE and not self._beside else 0.0
-            poll(partial(self._mpi.Request.Testall, list(requests)), busy, self._longest_pause)
+            pause, until = SHORTEST_PAUSE, time.monotonic() + busy
+            while not self._mpi.Request.Testall(list(requests)):
+                if busy and time.monotonic() < until:
+                    os.sched_yield()
+                else:
+                    time.sleep(pause)
+                    pause = min(2 * pause, LONGEST_PAUSE)
 
     def max(self, values: np.ndarray) -> np.ndarray:
-        return self._reduce(values, self._mpi.MAX, np.maximum)
+        return self._reduce(values, self._mpi.MAX)
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         if values.dtype != np.int64:
             raise TypeError(f"only int64 sums are exact in any order, not {values.dtype}")
-        return self._reduce(values, self._mpi.SUM, np.add)
+        return self._reduce(values, self._mpi.SUM)
 
-    def begin_total(self, values: np.ndarray) -> Callable[[], np.ndarray]:
-        if values.dtype != np.int64 or not values.flags.c_contiguous:
-            total = self.sum(values)
-            return lambda: total
-        flat = values.reshape(-1)
-        answer = self._answer(flat, np.add)
-        if answer is not None:
-            flat[:] = answer
-        requests = [
-            self._comm.Iallreduce(self._mpi.IN_PLACE, flat[part], self._mpi.SUM)
-            for part in (pieces(flat.size, flat.itemsize) if answer is None else ())
-        ]
-        self.bytes_sent += values.nbytes
-        return self._ended(requests, values)
+    def _reduce(self, values: np.ndarray, operation: Any) -> np.ndarray:
+        source = np.ascontiguousarray(values)
+        result = np.empty_like(source)
+        self._wait(self._comm.Iallreduce(source, result, operation))
+        self.bytes_sent += source.nbytes
+        return result
 
     def nodes(self) -> np.ndarray:
         first = self._local.bcast(self.rank)
         every = self.broadcast_object(self.gather_object(first))
         return np.unique(every, return_inverse=True)[1]
-
-    def node_sums(self, nodes: np.ndarray) -> Sums:
-        made = _sums_over(self.numbers, tuple(int(node) for node in nodes))
-        made.wait, made.sent = partial(self._wait, nbytes=LARGE), self._count
-        return made
-
-    def _count(self, sent: int) -> None:
-        self.bytes_sent += sent
-
-    def _answer(self, values: np.ndarray, operation: np.ufunc) -> np.ndarray | None:
-        """Reduce few numbers over sockets; None where that is left to MPI."""
-        if self._star is None or not self._star.carries(values):
-            return None
-        with heartbeat.waiting():
-            return self._star.reduce(values, operation)
-
-    def _reduce(self, values: np.ndarray, operation: Any, exact: np.ufunc) -> np.ndarray:
-        source = np.ascontiguousarray(values)
-        result = self._answer(source, exact)
-        if result is None:
-            result = np.empty_like(source)
-            for part in pieces(source.size, source.itemsize):
-                flat = (source.reshape(-1)[part], result.reshape(-1)[part])
-                self._wait(self._comm.Iallreduce(*flat, operation))
-        self.bytes_sent += source.nbytes
-        return result
 
     def broadcast(self, values: np.ndarray | None, root: int = 0) -> np.ndarray:
         about = (values.shape, values.dtype.str) if values is not None else None
@@ -174,103 +142,36 @@ class Mpi(Communicator):
         self.barrier()
         return self._comm.gather(value, root)
 
-    def begin_exchange(
+    def exchange_rows(
         self, rows: np.ndarray, send: Sequence[np.ndarray], receive: Sequence[int]
-    ) -> Callable[[], np.ndarray]:
-        width = rows.shape[1]
-        result = self._arriving.empty((sum(receive), width), rows.dtype)
-        starts = np.concatenate([[0], np.cumsum(receive)]).astype(int)
-        result[starts[self.rank] : starts[self.rank + 1]] = rows[send[self.rank]]
+    ) -> np.ndarray:
+        result = self._reused.empty((sum(receive), rows.shape[1]), rows.dtype)
+        blocks = np.split(result, np.cumsum(receive)[:-1])
+        if len(send[self.rank]):
+            np.take(rows, send[self.rank], axis=0, out=blocks[self.rank], mode="clip")
         pending = []
         for peer in range(self.size):
-            block = result[starts[peer] : starts[peer + 1]]
             if peer != self.rank:
-                for part in pieces(block.size, block.itemsize):
-                    pending.append(self._comm.Irecv(block.reshape(-1)[part], peer))
+                pending += [self._comm.Irecv(part, peer) for part in messages(blocks[peer])]
         for step in range(1, self.size):
             peer = (self.rank + step) % self.size
-            pending += self._begin_send(rows, send[peer], peer)
-        return self._ended(pending, result, sent=rows)
+            for part in messages(rows, send[peer]):
+                pending.append(self._comm.Isend(part, peer))
+                self.bytes_sent += part.nbytes
+        self._wait(*pending, nbytes=result.nbytes)
+        return result
 
-    def _begin_send(self, rows: np.ndarray, chosen: np.ndarray, peer: int) -> list[Any]:
-        """Begin to send some rows to one rank."""
-        wide = rows.shape[1] * rows.itemsize
-        self.bytes_sent += len(chosen) * wide
-        if len(chosen) and in_place(wide, len(chosen) * wide):
-            with _type_of(rows, chosen) as kind:
-                return [self._comm.Isend([_memory_of(rows), 1, kind], peer)]
-        block = chosen_rows(rows, chosen)
-        parts = pieces(block.size, block.itemsize)
-        return [self._comm.Isend(block.reshape(-1)[part], peer) for part in parts]
-
-    def begin_gather(self, rows: np.ndarray, counts: Sequence[int]) -> Callable[[], np.ndarray]:
-        width, begin = rows.shape[1], sum(counts[: self.rank])
-        result = np.empty((sum(counts), width), rows.dtype)
-        pending, blocks = [], []
-        for part in pieces(width, max(1, sum(counts)) * rows.itemsize):
-            blocks.append((part, block := _block_of(result, part)))
-            block[begin : begin + len(rows)] = rows[:, part]
-            wide = block.shape[1] * block.itemsize
-            target = [block, [count * wide for count in counts], None, self._mpi.BYTE]
-            pending.append(self._comm.Iallgatherv(self._mpi.IN_PLACE, target))
+    def gather_rows(self, rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+        result = self._reused.empty((sum(counts), rows.shape[1]), rows.dtype)
+        for part in pieces(rows.shape[1], max(1, sum(counts)) * rows.itemsize):
+            own, block = np.ascontiguousarray(rows[:, part]), np.ascontiguousarray(result[:, part])
+            wide, byte = own.shape[1] * own.itemsize, self._mpi.BYTE
+            target = [block, [count * wide for count in counts], None, byte]
+            self._wait(self._comm.Iallgatherv([own, byte], target), nbytes=block.nbytes)
+            if block.base is not result:
+                result[:, part] = block
         self.bytes_sent += rows.nbytes * (self.size - 1)
-        return self._ended(pending, result, blocks)
-
-    def _ended(
-        self,
-        pending: Sequence[Any],
-        result: np.ndarray,
-        blocks: Sequence[tuple[slice, np.ndarray]] = (),
-        sent: np.ndarray | None = None,
-    ) -> Callable[[], np.ndarray]:
-        """Return what waits, puts columns that arrived by themselves in place, and returns."""
-
-        def ended(sent: np.ndarray | None = sent) -> np.ndarray:
-            if pending:
-                self._wait(*pending, nbytes=result.nbytes)
-            for part, block in blocks:
-                if block is not result:
-                    result[:, part] = block
-            return result
-
-        return ended
-
-    def neighbourhood(self, sources: Sequence[int], destinations: Sequence[int]) -> Any:
-        return self._comm.Create_dist_graph_adjacent(list(sources), list(destinations))
-
-    def begin_exchange_in(
-        self,
-        neighbourhood: Any,
-        rows: np.ndarray,
-        send: Sequence[np.ndarray],
-        receive: Sequence[int],
-        most: int,
-    ) -> Callable[[], np.ndarray]:
-        width = rows.shape[1]
-        sources, destinations, _ = neighbourhood.Get_dist_neighbors()
-        chosen = np.concatenate([np.zeros(0, int), *(send[peer] for peer in destinations)])
-        self.bytes_sent += len(chosen) * width * rows.itemsize
-        result = self._arriving.empty((sum(receive), width), rows.dtype)
-        wide, byte = width * rows.itemsize, self._mpi.BYTE
-        if in_place(wide, most * wide):
-            counts = [receive[peer] * wide for peer in sources]
-            places = np.cumsum([0, *counts[:-1]]).tolist()[: len(counts)]
-            with ExitStack() as made:
-                kinds = [made.enter_context(_type_of(rows, send[peer])) for peer in destinations]
-                ones, zeros = [1] * len(kinds), [0] * len(kinds)
-                going = [_memory_of(rows), ones, zeros, kinds]
-                coming = [result, counts, places, [byte] * len(counts)]
-                begun = neighbourhood.Ineighbor_alltoallw(going, coming)
-            return self._ended([begun], result, sent=rows)
-        pending, blocks = [], []
-        for part in pieces(width, max(1, most) * rows.itemsize):
-            leaving = chosen_rows(rows[:, part], chosen)
-            blocks.append((part, block := _block_of(result, part)))
-            wide = block.shape[1] * block.itemsize
-            going = [leaving, [len(send[peer]) * wide for peer in destinations], None, byte]
-            coming = [block, [receive[peer] * wide for peer in sources], None, byte]
-            pending.append(neighbourhood.Ineighbor_alltoallv(going, coming))
-        return self._ended(pending, result, blocks)
+        return result
 
     def send(self, values: np.ndarray, to: int) -> None:
         flat = np.ascontiguousarray(values).reshape(-1)
@@ -297,29 +198,20 @@ class Mpi(Communicator):
         self._mpi.COMM_WORLD.Abort(code)
 
 
-def _memory_of(rows: np.ndarray) -> Any:
-    """The memory from the first to the last number of rows that need not follow each other."""
-    if not len(rows):
-        return bytearray()
-    nbytes = (len(rows) - 1) * rows.strides[0] + rows.shape[1] * rows.itemsize
-    return MPI.memory.fromaddress(rows.ctypes.data, nbytes)
+def messages(rows: np.ndarray, chosen: np.ndarray | None = None) -> list[np.ndarray]:
+    """Return some rows as what goes into messages: wide ones by themselves, without a copy."""
+    places = range(len(rows)) if chosen is None else chosen.tolist()
+    if rows.shape[1] * rows.itemsize >= WIDE:
+        flat = [rows[place] for place in places]
+    else:
+        flat = [(rows if chosen is None else rows[chosen]).reshape(-1)]
+    return [row[part] for row in flat for part in pieces(row.size, row.itemsize)]
 
 
-@contextlib.contextmanager
-def _type_of(rows: np.ndarray, chosen: np.ndarray) -> Iterator[Any]:
-    """MPI's type for some rows within the memory of all; what has begun with it may end later."""
-    wide = rows.shape[1] * rows.itemsize
-    made = MPI.BYTE.Create_hindexed([wide] * len(chosen), (chosen * rows.strides[0]).tolist())
-    made.Commit()
-    yield made
-    made.Free()
-
-
-def _block_of(result: np.ndarray, part: slice) -> np.ndarray:
-    """Memory for some columns of ``result`` in one piece: itself for all of them."""
-    if part.stop - part.start == result.shape[1]:
-        return result
-    return np.empty_like(result, shape=result[:, part].shape)
+def pieces(size: int, itemsize: int) -> list[slice]:
+    """Return consecutive parts of ``size`` items, each of at most ``PIECE`` bytes."""
+    step = max(1, PIECE // itemsize)
+    return [slice(start, min(start + step, size)) for start in range(0, size, step)]
 
 
 def world_size() -> int:
@@ -343,19 +235,3 @@ def _comms_of(numbers: tuple[int, ...]) -> _Comms:
     if len(numbers) < comm.Get_size():
         comm = comm.Create_group(comm.Get_group().Incl(list(numbers)))
     return _Comms(comm, comm.Dup(), comm.Dup(), comm.Split_type(MPI.COMM_TYPE_SHARED))
-
-
-@functools.cache
-def _star_of(numbers: tuple[int, ...]) -> Star | None:
-    """Connections between the ranks, which serve all runs of the process."""
-    return star_among(Mpi(numbers), MPI.COMM_WORLD.Iprobe)
-
-
-@functools.cache
-def _sums_over(numbers: tuple[int, ...], nodes: tuple[int, ...]) -> NodeSums:
-    """The sums over ranks of these nodes, whose memory serves all runs of the process."""
-    comm = _comms_of(numbers).aside
-    local = comm.Split(nodes[comm.Get_rank()], comm.Get_rank())
-    leads = local.Get_rank() == 0
-    leaders = comm.Split(0 if leads else MPI.UNDEFINED, comm.Get_rank())
-    return NodeSums(MPI, local, leaders if leads else None, len({*nodes}) > 1)

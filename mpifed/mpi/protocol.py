@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
-
-from mpifed.mpi.sums import Sums
 
 
 class Communicator(Protocol):
@@ -35,9 +33,6 @@ class Communicator(Protocol):
     def for_second_thread(self) -> Communicator | None:
         """Duplicate the communicator for another thread of this process."""
 
-    def set_polling(self, often: bool) -> None:
-        """Set how often the communicator of a second thread looks for messages."""
-
     def all_agree(self, mine: bool, patience: float) -> bool | None:
         """Whether ``mine`` is true on every rank, with a limit on the wait."""
 
@@ -47,18 +42,8 @@ class Communicator(Protocol):
     def sum(self, values: np.ndarray) -> np.ndarray:
         """Elementwise sum over the ranks, exact in any order."""
 
-    def total(self, values: np.ndarray) -> np.ndarray:
-        """Return what :meth:`sum` does; ``values`` may be overwritten and returned."""
-        return self.begin_total(values)()
-
-    def begin_total(self, values: np.ndarray) -> Callable[[], np.ndarray]:
-        """Begin :meth:`total`, so that a rank computes meanwhile."""
-
     def nodes(self) -> np.ndarray:
         """Return the node of each rank, int64 (size,)."""
-
-    def node_sums(self, nodes: np.ndarray) -> Sums:
-        """Return sums in two steps, over the ranks of each node and over the nodes."""
 
     def broadcast(self, values: np.ndarray | None, root: int = 0) -> np.ndarray:
         """Copy an array from one rank to all."""
@@ -73,32 +58,9 @@ class Communicator(Protocol):
         self, rows: np.ndarray, send: Sequence[np.ndarray], receive: Sequence[int]
     ) -> np.ndarray:
         """Send rows to every rank and receive rows from every rank."""
-        return self.begin_exchange(rows, send, receive)()
-
-    def begin_exchange(
-        self, rows: np.ndarray, send: Sequence[np.ndarray], receive: Sequence[int]
-    ) -> Callable[[], np.ndarray]:
-        """Begin :meth:`exchange_rows`; what is returned waits for the rows and returns them."""
 
     def gather_rows(self, rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
         """Return the rows of all ranks on every rank."""
-        return self.begin_gather(rows, counts)()
-
-    def begin_gather(self, rows: np.ndarray, counts: Sequence[int]) -> Callable[[], np.ndarray]:
-        """Begin :meth:`gather_rows`, as :meth:`begin_exchange` begins an exchange."""
-
-    def neighbourhood(self, sources: Sequence[int], destinations: Sequence[int]) -> Any:
-        """Create a communication pattern that is used many times."""
-
-    def begin_exchange_in(
-        self,
-        neighbourhood: Any,
-        rows: np.ndarray,
-        send: Sequence[np.ndarray],
-        receive: Sequence[int],
-        most: int,
-    ) -> Callable[[], np.ndarray]:
-        """Begin what :meth:`begin_exchange` begins, between neighbours alone."""
 
     def send(self, values: np.ndarray, to: int) -> None:
         """Send an array to rank ``to``; returns once the array may be changed again."""

@@ -30,7 +30,7 @@ DATA_KEYS = ("data.", "clients")
 NO_DIFFERENCE = (
     "seed", "experiment", "threads", "device", "hosts", "placement",
     "checkpoint.", "storage.", "evaluation.every", "evaluation.validation_split",
-    "exchange.transport", "exchange.reduction", "algorithm.optima_from",
+    "exchange.transport", "exchange.reduction", "arithmetic", "algorithm.optima_from",
 )  # fmt: skip
 
 

@@ -457,7 +457,7 @@ def make(
     if configuration.placement == "balanced":
         owner = balanced_owners(samples_of_steps(configuration, description), len(hosting))
     else:
-        owner = contiguous_owners(work, len(hosting))
+        owner = contiguous_owners(work, len(hosting), description.n_train)
     if configuration.placement == "partitioned":
         links = exchanging.links(n_training, configuration.seed, options, stored)
         if links is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,7 +22,6 @@ from mpifed.checkpoint.row_file import RowFile
 from mpifed.config.configuration import to_mapping
 from mpifed.errors import Diverged, PeerDiverged, PeerFailure, raise_first_diverged
 from mpifed.exchange.base import Ledger
-from mpifed.exchange.reduction import largest
 from mpifed.federation.clients import Clients, Draws
 from mpifed.federation.participation import efforts
 from mpifed.mpi.communicator import Communicator
@@ -146,7 +144,7 @@ def bad_clients(state: Any, shared_is_rows: bool, ids: np.ndarray) -> list[int]:
     """Return the ids of hosted clients whose state has a value that is not finite, ascending."""
     bad = np.zeros(len(ids), bool)
     for _, tensor, is_rows in states.tensors(state, shared_is_rows):
-        if is_rows and not _finite(tensor):
+        if is_rows and not states.is_finite(tensor):
             bad |= ~torch.isfinite(tensor.flatten(1)).all(1).cpu().numpy()
     return [int(client) for client in ids[bad]]
 
@@ -154,12 +152,7 @@ def bad_clients(state: Any, shared_is_rows: bool, ids: np.ndarray) -> list[int]:
 def server_diverged(state: Any, shared_is_rows: bool) -> bool:
     """Return whether a tensor of the server has a value that is not finite."""
     found = states.tensors(state, shared_is_rows)
-    return not all(_finite(tensor) for _, tensor, is_rows in found if not is_rows)
-
-
-def _finite(tensor: torch.Tensor) -> bool:
-    # Much faster than a test of every value.
-    return not tensor.is_floating_point() or math.isfinite(largest(tensor))
+    return not all(states.is_finite(tensor) for _, tensor, is_rows in found if not is_rows)
 
 
 def check_finite(

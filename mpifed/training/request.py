@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.checkpoint import files as checkpoint
-from mpifed.config.configuration import RETIRED, Configuration, completed, differences, to_mapping
+from mpifed.config.configuration import (
+    ARITHMETIC,
+    UNREAD,
+    Configuration,
+    completed,
+    differences,
+    to_mapping,
+)
 from mpifed.config.experiments import apply_overrides, read_experiment
 from mpifed.errors import InputError
 from mpifed.results.configurations import read_stored
@@ -28,7 +35,7 @@ from mpifed.results.run_directories import (
 # Keys that may change on a resume, in addition to ``evaluation.every``.
 MAY_CHANGE = (
     *("rounds", "checkpoint", "threads", "hosts", "reschedule", "stall_limit", "experiment"),
-    *("storage", *RETIRED),
+    *("storage", *UNREAD),
 )
 
 
@@ -246,6 +253,12 @@ def _check_output(output: Path, request: Request, point: ResumePoint | None) -> 
 def check_resume(configuration: Configuration, task: Task) -> None:
     """Refuse to resume a run under another configuration."""
     point = task.point
+    known = task.stored if point is None else point.meta.configuration
+    if known is not None and known.get("arithmetic", 1) != ARITHMETIC:
+        task.remarks.append(
+            f"an earlier mpifed began this run, whose sums are rounded otherwise (arithmetic "
+            f"{known.get('arithmetic', 1)}, now {ARITHMETIC})"
+        )
     if point is not None:
         refuse_changes(point.meta.configuration, configuration, point.path, point.meta.horizon)
         if point.meta.round > configuration.rounds:

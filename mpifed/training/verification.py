@@ -15,7 +15,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from mpifed.checkpoint import files as checkpoint
-from mpifed.config.configuration import Configuration, resolve
+from mpifed.config.configuration import ARITHMETIC, Configuration, resolve
 from mpifed.errors import InputError, one_line
 from mpifed.local.invariance import products_agree
 from mpifed.mpi.agreement import agree
@@ -153,6 +153,7 @@ def verify(
     read = agree(communicator, lambda: read_run(directory) if first else None)
     recorded: Recorded = communicator.broadcast_object(read)
     begin, end = agree(communicator, lambda: chosen_rounds(rounds, recorded.rounds))
+    agree(communicator, lambda: _check_arithmetic(recorded))
     start = max((number for number in recorded.checkpoints if number < begin), default=0)
     if (begin, end) == (1, recorded.rounds):
         start = 0
@@ -175,6 +176,16 @@ def verify(
             engine.agree(False)
             same = _compare(engine, recorded, verdict, say)
     return verdict
+
+
+def _check_arithmetic(recorded: Recorded) -> None:
+    """Refuse a run whose digests cannot be repeated."""
+    version = recorded.mapping.get("arithmetic", 1)
+    if version != ARITHMETIC:
+        raise InputError(
+            f"{recorded.directory} was made by an mpifed of arithmetic {version}, and this one has "
+            f"{ARITHMETIC}: sums are rounded otherwise, so that no digest can be the same"
+        )
 
 
 def _engine(

@@ -16,15 +16,6 @@ NAMES = ("mpich_shm_", "mpich_shar_tmp", "sm_segment.")
 SETTLED = 60.0
 
 
-def room() -> int:
-    """Return the bytes of shared memory that are free on this node."""
-    try:
-        about = os.statvfs(PLACE)
-    except OSError:
-        return 0
-    return about.f_bavail * about.f_frsize
-
-
 def segments_of(process: int | str) -> set[str]:
     """Return the files of shared memory that a process of this user has mapped, if it lives."""
     try:

@@ -43,7 +43,7 @@ class Quadratics:
 
     def __init__(self, mixes, table, latency=0.0, slots=2, eta=0.1, topology="ring", absent=0.0):
         given = {"topology": topology, "weights": "metropolis_hastings", "schedule": "static"}
-        more = {"transport": "auto", "consensus_step": None}
+        more = {"consensus_step": None}
         more |= {"asynchrony": mixes, "kept_versions": slots}
         options = complete({**given, **more}, N)
         stored = Gossip.prepare(Alone(), N, SEED, options)

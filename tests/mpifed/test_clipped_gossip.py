@@ -46,7 +46,7 @@ ROWS = np.random.default_rng(0).normal(size=(N, 2, 7))
 def test_neighbours_are_clipped_one_by_one(radius, absent, monkeypatch):
     exchange = exchange_of(clipped(radius), "erdos_renyi", part=1.0 if not absent else 0.9)
     active = ~np.isin(np.arange(N), absent)
-    matrix = exchange.routing.route(1, active, 8).sparse.toarray()[np.ix_(active, active)]
+    matrix = exchange.routing.route(1, active).sparse.toarray()[np.ix_(active, active)]
     flat = ROWS[active].reshape(active.sum(), -1)
     made = mixed(exchange, ROWS, active)
     assert made.reshape(flat.shape) == pytest.approx(naive(matrix, flat, radius), abs=1e-12)
@@ -88,7 +88,7 @@ def away(x, i, j):
 def test_radii_follow_the_distances_of_all_but_the_farthest(tolerated, absent):
     exchange = exchange_of(adaptive(tolerated), "erdos_renyi", part=1.0 if not absent else 0.9)
     active = ~np.isin(np.arange(N), absent)
-    w = exchange.routing.route(1, active, 8).sparse.toarray()[np.ix_(active, active)]
+    w = exchange.routing.route(1, active).sparse.toarray()[np.ix_(active, active)]
     flat = ROWS[active].reshape(active.sum(), -1)
     expected = np.stack(
         [naive(w, flat, naive_radius(w, flat, i, tolerated))[i] for i in range(len(flat))]
@@ -120,7 +120,7 @@ def test_attackers_that_are_tolerated_do_not_move_radii():
 @pytest.mark.parametrize("attackers", [[3], [1, 6]])
 def test_radii_are_at_most_those_of_the_honest_alone(attackers):
     exchange = exchange_of(adaptive(0.3), "erdos_renyi")
-    w = exchange.routing.route(1, np.ones(N, bool), 8).sparse.toarray()
+    w = exchange.routing.route(1, np.ones(N, bool)).sparse.toarray()
     far = ROWS.reshape(N, -1).copy()
     for scale in (0.1, 1.0, 100.0):
         far[attackers] = scale * ROWS.reshape(N, -1)[attackers]
@@ -169,7 +169,7 @@ def test_clipped_gossip_bears_an_attack_that_gossip_does_not(options):
 def test_it_is_the_same_on_these_ranks_as_on_one(correction, monkeypatch):
     monkeypatch.setattr(routes, "WIDTH", 4)
     given = {"topology": "ring", "weights": "metropolis_hastings", "schedule": "static"}
-    more = {"transport": "auto", "consensus_step": None, "correction": correction}
+    more = {"consensus_step": None, "correction": correction}
     options, made, communicator = complete({**given, **more}, N), [], world()
     owners = ((communicator, np.arange(N)[::-1] % communicator.size), (Alone(), np.zeros(N, int)))
     for where, owner in owners:

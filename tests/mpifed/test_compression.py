@@ -17,14 +17,13 @@ from mpifed.algorithms.flix.flix import Dcgd, Diana
 from mpifed.algorithms.flix.objective import partial_gradients
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.errors import InputError, RunError
-from mpifed.exchange import compression
+from mpifed.exchange import compression, reduction
 from mpifed.exchange.compression import Compressor, Quantise, build
 from mpifed.exchange.reduction import SparseRows, add_scaled, gathered, weighted_sum
-from mpifed.federation.clients import Draws
+from mpifed.federation.clients import Draws, Federation
 from mpifed.local.linear_objective import objective_of
 from mpifed.local.objective import Regulariser
 from mpifed.models.linear import linear
-from mpifed.mpi import sums as mpi_sums
 from mpifed.mpi.communicator import Alone, world
 
 DTYPES = [torch.float32, torch.float64]
@@ -363,7 +362,7 @@ def test_int8_levels_through_mpi_are_what_the_sum_is_made_of():
     compressor, draws = Quantise(block=10), Draws(2, 3)
     levels, scales = compressor.encode(rows, draws, ids)
     decoded = compressor(rows, draws, ids)
-    summed = weighted_sum(communicator, decoded, np.ones(each), ids, n)
+    summed = weighted_sum(federation_of(communicator, n), decoded, np.ones(each), ids)
     assert levels.dtype == np.int8
     if communicator.rank:
         communicator.mpi4py.Send(levels, dest=0, tag=1)
@@ -376,7 +375,8 @@ def test_int8_levels_through_mpi_are_what_the_sum_is_made_of():
         arrived.append(compressor.decode(levels, scales))
     everyone = torch.from_numpy(np.concatenate(arrived))
     assert torch.equal(everyone, compressor(random_rows(n, 41, seed=9), draws, np.arange(n)))
-    assert np.array_equal(summed, weighted_sum(Alone(), everyone, np.ones(n), np.arange(n), n))
+    alone = federation_of(Alone(), n)
+    assert torch.equal(summed, weighted_sum(alone, everyone, np.ones(n), np.arange(n)))
 
 
 # Sections that ask for compressors: what is refused, spelled out, listed; a user's own.
@@ -458,6 +458,11 @@ def whole(rows):
     return found.scatter_(1, torch.from_numpy(rows.columns), rows.values)
 
 
+def federation_of(communicator, n):
+    ids = np.arange(n)
+    return Federation(communicator, ids * communicator.size // n, ids < 0, ids + 1)
+
+
 def bytes_of(values):
     return np.ascontiguousarray(values).tobytes()
 
@@ -474,10 +479,11 @@ def bytes_of(values):
 def test_sums_and_additions_are_those_of_whole_rows(clients, size, share, seed, dtype, pieces):
     rows = drawn(clients, size, max(1, int(share * size)), seed, dtype)
     weights, ids = np.linspace(0.1, 1.7, clients), np.arange(clients)
+    alone = federation_of(Alone(), clients)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mpi_sums.FlatSums, "columns", pieces)
-        few = weighted_sum(Alone(), rows, weights, ids, clients)
-        all_of_them = weighted_sum(Alone(), whole(rows), weights, ids, clients)
+        patch.setattr(reduction, "CACHED", pieces)
+        few = weighted_sum(alone, rows, weights, ids)
+        all_of_them = weighted_sum(alone, whole(rows), weights, ids)
     assert bytes_of(few) == bytes_of(all_of_them)
     before = drawn(clients, size, size, seed + 1, dtype)
     sums = (
@@ -490,11 +496,13 @@ def test_sums_and_additions_are_those_of_whole_rows(clients, size, share, seed, 
 
 def test_nobody_here_and_what_is_not_finite():
     none = SparseRows(np.zeros((0, 3), np.int64), torch.zeros(0, 3).double(), 5)
-    assert weighted_sum(Alone(), none, np.ones(0), np.arange(0), 4).tolist() == [0] * 5
+    assert (
+        weighted_sum(federation_of(Alone(), 9), none, np.ones(0), np.arange(0)).tolist() == [0] * 5
+    )
     rows = drawn(4, 9, 2)
     rows.values[2, 1] = np.inf
     with pytest.raises(RunError, match="client 7 "):
-        weighted_sum(Alone(), rows, np.ones(4), np.array([5, 6, 7, 8]), 4)
+        weighted_sum(federation_of(Alone(), 9), rows, np.ones(4), np.array([5, 6, 7, 8]))
 
 
 @pytest.mark.parametrize("size", [8, 301, 5000])

@@ -35,7 +35,7 @@ L = 4.0
 def exchange_of(
     correction, topology="ring", weights="metropolis_hastings", schedule="static", n=N, part=1.0
 ):
-    given = {"topology": topology, "weights": weights, "schedule": schedule, "transport": "auto"}
+    given = {"topology": topology, "weights": weights, "schedule": schedule}
     options = complete({**given, "consensus_step": None, "correction": correction}, n)
     stored = Gossip.prepare(Alone(), n, SEED, options)
     federation = Federation(Alone(), np.zeros(n, int), np.zeros(n, bool), np.ones(n, int), part)

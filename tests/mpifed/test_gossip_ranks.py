@@ -18,7 +18,6 @@ from mpifed.exchange.gossip import Gossip
 from mpifed.mpi.communicator import Alone, world
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* is disconnected", "ignore:fmmc on this")
-ANOTHER = "this rank holds another mixing matrix than rank 0"
 
 
 def store_matrices(folder: Path) -> str:
@@ -73,11 +72,9 @@ def test_gossip_is_the_product_with_the_dense_matrix(alone, periodic):
             matrix = played.exchange.schedule.matrix(k).restricted_to(active[training])
             expected = before.astype(np.float64)
             expected[training] = matrix.to_dense() @ expected[training]
-            # A row rounded to its type, and what is summed in float64: W's diagonal, numpy's sums.
-            rounding = np.abs(before).max(0) * np.finfo(case.dtype).eps
-            tolerance = rounding + case.n * 2.0**-52 * np.abs(before).max()
-            if case.dtype == "float32":
-                tolerance += 2.0**-40 * np.abs(before).max()
+            # A rounding for each weight, product and sum, and of W's diagonal in float64.
+            eps = np.finfo(case.dtype).eps
+            tolerance = case.n * eps * np.abs(before).max(0)
             assert (np.abs(after - expected) <= tolerance).all(), (name, k)
             assert np.array_equal(after[~active], before[~active]), (name, k)
             moved |= not np.array_equal(after, before)
@@ -93,9 +90,6 @@ def test_all_of_it_is_the_same_on_these_ranks_as_on_one(tmp_path):
     found = gossip_cases.play_all(str(folder), communicator)
     if communicator.rank == 0:
         unlike = gossip_cases.differences(found, played_alone(str(folder)), communicator.size)
-        *others, last = found["errors"]
-        unlike += [error for error in others if error]
-        assert (last == ANOTHER) == (communicator.size > 1)
     assert communicator.broadcast_object(unlike) == []
 
 
@@ -110,6 +104,3 @@ def test_all_of_it_is_the_same_on_more_ranks(ranks, alone, periodic, tmp_path):
     assert done.returncode == 0, done.stderr
     with np.load(output) as found:
         assert gossip_cases.differences(found, alone, ranks) == []
-        *others, last = found["errors"]
-    assert not any(others)
-    assert last == ANOTHER

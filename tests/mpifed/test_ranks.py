@@ -8,7 +8,6 @@ from on_ranks import SMALL, same_after_a_resume, unlike_one_rank
 
 CASES = {
     "server": {},
-    "gossip": {"exchange": "gossip"},
     "ring": {"exchange": "gossip", "exchange.topology": "ring", "participation": 0.6},
     "participation": {"participation": 0.4},
     "bernoulli": {"participation": {"name": "bernoulli", "p": 0.3}},
@@ -41,9 +40,7 @@ CASES = {
     },
     "fewer clients than ranks": {"clients": 2},
     "star": {"exchange": "gossip", "exchange.topology": "star", "clients": 36},
-    "collective": {"exchange": "gossip", "exchange.transport": "collective"},
-    "neighbourhood": {"exchange": "gossip", "exchange.transport": "neighbourhood"},
-    "messages": {"exchange": "gossip", "exchange.transport": "messages"},
+    "gossip": {"exchange": "gossip"},
     "partitioned": {"exchange": "gossip", "exchange.topology": "path", "placement": "partitioned"},
     "one peer": {"exchange": "gossip", "exchange.schedule": "one_peer_exponential"},
     "matcha": {"exchange": "gossip", "exchange.schedule": {"name": "matcha", "budget": 0.4}},

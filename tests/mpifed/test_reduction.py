@@ -1,190 +1,204 @@
-""""""
+"""Sums over clients along one tree, and rows mixed in one order: the same bits on any ranks."""
 
 from __future__ import annotations
 
-import logging
 from fractions import Fraction
 
+import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 from on_ranks import SMALL, same_after_a_resume, unlike_one_rank
+from played_ranks import on_played_ranks
 
-from mpifed.errors import Diverged, RunError
-from mpifed.exchange import reduction as grouping
+from mpifed.errors import Diverged, PeerDiverged, RunError
+from mpifed.exchange import mixer as mixing
+from mpifed.exchange import reduction
+from mpifed.exchange import routes as routing
 from mpifed.exchange.compression import build
-from mpifed.exchange.mixer import mixer
-from mpifed.exchange.reduction import sum_and_mass, weighted_sum
+from mpifed.exchange.gossip import Gossip
+from mpifed.exchange.mixer import Mixer, products_agree
+from mpifed.exchange.reduction import SparseRows, sum_and_mass, weighted_sum
 from mpifed.exchange.server import Server
-from mpifed.federation.clients import Federation
-from mpifed.mpi import node
-from mpifed.mpi import sums as mpi_sums
+from mpifed.federation.clients import Federation, contiguous_owners
+from mpifed.federation.tree import APART, Tree, merges
 from mpifed.mpi.communicator import Alone, world
-from mpifed.mpi.over_mpi4py import Mpi
+from mpifed.mpi.reused import Reused
+from topologies import mixing_matrix
 
-finite = st.floats(-(2.0**99), 2.0**99, allow_nan=False, width=32)
-shapes = st.tuples(st.integers(1, 12), st.integers(1, 4))
-
-
-class Ranks:
-    """Several ranks played by one process: the rows of all, grouped, reduced group by group."""
-
-    def __init__(self, groups, rows, weights):
-        self.groups, self.rows, self.weights = groups, rows, weights
-
-    def sum(self):
-        """What ``weighted_sum`` gives on every rank, each rank's part computed by itself."""
-        largest, results = [], []
-
-        class Probe(Alone):
-            def max(self, values):
-                largest.append(values.copy())
-                return np.max(largest, axis=0)
-
-        class Replay(Alone):
-            def max(self, values):
-                return top
-
-            def begin_total(self, values):
-                results.append(values.copy())
-                return lambda: values
-
-        for group in self.groups:
-            self._one(Probe(), group)
-        top = np.max(largest, axis=0)
-        for group in self.groups:
-            self._one(Replay(), group)
-        whole = np.sum(results, axis=0)
-
-        class Total(Replay):
-            def begin_total(self, values):
-                return lambda: whole
-
-        return self._one(Total(), self.groups[0])
-
-    def _one(self, communicator, group):
-        rows = torch.from_numpy(self.rows[group])
-        return weighted_sum(communicator, rows, self.weights[group], group, len(self.rows))
+DTYPES = st.sampled_from([torch.float32, torch.float64])
 
 
-@settings(max_examples=60)
+@st.composite
+def layouts(draw, most=24):
+    """Work of some clients, their ranks in blocks or anyhow, and who takes part."""
+    n, ranks = draw(st.integers(1, most)), draw(st.integers(1, 5))
+    work = np.array(draw(st.lists(st.integers(0, 40), min_size=n, max_size=n)))
+    owner = np.array(draw(st.lists(st.integers(0, ranks - 1), min_size=n, max_size=n)))
+    active = np.array(draw(st.lists(st.booleans(), min_size=n, max_size=n)))
+    return work, np.sort(owner) if draw(st.booleans()) else owner, active, ranks
+
+
+def federation(communicator, owner, work):
+    return Federation(communicator, owner, np.zeros(len(owner), bool), work)
+
+
+def alone(work):
+    return federation(Alone(), np.zeros(len(work), int), work)
+
+
+def bits(values):
+    return np.ascontiguousarray(values).tobytes()
+
+
+@settings(max_examples=150, deadline=None)
 @given(
+    layouts(),
+    DTYPES,
+    st.integers(1, 70),
+    st.integers(0, 99),
+    st.booleans(),
+    st.booleans(),
     st.data(),
-    shapes,
-    st.sampled_from([np.float32, np.float64]),
-    st.lists(st.integers(1, 11), max_size=4),
 )
-def test_a_sum_depends_neither_on_grouping_nor_on_order(data, shape, dtype, cuts):
-    rows = data.draw(hnp.arrays(np.float32, shape, elements=finite)).astype(dtype)
-    rows *= dtype(1 + 2**-20)  # uses the bits that float32 has not
-    weights = np.linspace(0.1, 1.7, len(rows))
-    order = np.array(data.draw(st.permutations(range(len(rows)))))
-    groups = [g for g in np.split(order, sorted({c for c in cuts if c < len(rows)})) if len(g)]
-    everyone = np.arange(len(rows))
-    whole = weighted_sum(Alone(), torch.from_numpy(rows), weights, everyone, len(rows))
-    assert np.array_equal(whole, Ranks(groups, rows, weights).sum())
+def test_a_sum_has_the_same_bits_on_any_ranks(layout, dtype, width, seed, few, sparse, data):
+    work, owner, active, ranks = layout
+    generator = np.random.default_rng(seed)
+    weights = generator.normal(size=len(work))
+    scale = 10.0 ** generator.integers(-6, 6, size=(len(work), 1))
+    rows = torch.from_numpy(generator.normal(size=(len(work), width)) * scale).to(dtype)
+    k = int(generator.integers(1, width + 1))
+    columns = np.stack([generator.permutation(width)[:k] for _ in work])
+
+    def those(ids):
+        if not sparse:
+            return rows[ids]
+        values = rows[ids].gather(1, torch.from_numpy(columns[ids]))
+        return SparseRows(columns[ids], values, width)
+
+    def action(communicator, where):
+        mine = np.flatnonzero(active & (where.owner == communicator.rank))
+        ids = mine[np.random.default_rng(seed).permutation(len(mine))]
+        return sum_and_mass(where, those(ids), weights[ids], ids)
+
+    with pytest.MonkeyPatch.context() as patch:
+        whole = action(Alone(), alone(work))
+        patch.setattr(reduction, "FEW", 1 << 16 if few else -1)
+        patch.setattr(reduction, "COLUMNS", data.draw(st.sampled_from([5, 16, 1 << 20])))
+        patch.setattr(reduction, "CACHED", data.draw(st.sampled_from([1, 40, 1 << 17])))
+        patch.setattr(reduction, "WIDE", data.draw(st.sampled_from([1, 1 << 10])))
+        every = on_played_ranks(ranks, lambda c: action(c, federation(c, owner, work)))
+    for total, mass in every:
+        assert total.dtype == dtype and bits(total) == bits(whole[0]) and mass == whole[1]
+    everyone = np.arange(len(work))
+    heights = Tree(work, owner).heights(everyone[:-1], everyone[1:])
+    for column in range(min(width, 3)):
+        chosen = [t for t in np.flatnonzero(active) if not sparse or column in columns[t]]
+        terms = [Fraction(float(rows[t, column])) * Fraction(weights[t]) for t in chosen]
+        levels = 2 + len(merges(heights))
+        bound = levels * Fraction(torch.finfo(dtype).eps) * sum(map(abs, terms), Fraction(0))
+        assert abs(Fraction(float(whole[0][column])) - sum(terms)) <= bound
 
 
-@settings(max_examples=60)
-@given(st.data(), shapes, st.sampled_from([np.float32, np.float64]))
-def test_a_sum_is_exact_to_far_beyond_the_precision_of_the_state(data, shape, dtype):
-    rows = data.draw(hnp.arrays(np.float32, shape, elements=finite)).astype(dtype)
-    weights = data.draw(hnp.arrays(np.float64, shape[0], elements=st.floats(0, 1)))
-    got = weighted_sum(Alone(), torch.from_numpy(rows), weights, np.arange(shape[0]), shape[0])
-    bits = 61 - shape[0].bit_length()
-    largest = max(
-        abs(Fraction(float(np.abs(r).max())) * Fraction(w))
-        for r, w in zip(rows, weights, strict=True)
-    )
-    for column in range(shape[1]):
-        terms = [
-            Fraction(float(x)) * Fraction(float(w))
-            for x, w in zip(rows[:, column], weights, strict=True)
-        ]
-        rounding = sum(abs(t) for t in terms) / 2**52 + len(terms) * largest / 2 ** (bits - 1)
-        if dtype == np.float64:
-            rounding = sum(abs(t) for t in terms) / 2**52 + len(terms) * largest / 2 ** (
-                2 * bits - 2
-            )
-        assert abs(Fraction(float(got[column])) - sum(terms)) <= rounding + Fraction(1, 2**1000)
-
-
-def test_ranks_with_more_rows_and_with_fewer_reduce_in_the_same_pieces(monkeypatch):
-    monkeypatch.setattr(mpi_sums.FlatSums, "columns", 10)
-    pieces = []
-
-    class Counting(Alone):
-        def begin_total(self, values):
-            pieces.append(values.shape)
-            return values.copy
-
-    for count in (0, 1, 14):
-        summed = weighted_sum(
-            Counting(), torch.ones(count, 25), np.ones(count), np.arange(count), 15
-        )
-        assert np.array_equal(summed, np.full(25, count))
-    assert pieces == 3 * [(1, 10), (1, 10), (1, 5)]
-
-
-@pytest.mark.parametrize("under_way", [0, 1, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_columns_travel_while_the_next_are_made(under_way, dtype, monkeypatch):
-    monkeypatch.setattr(mpi_sums.FlatSums, "columns", 10)
-    monkeypatch.setattr(mpi_sums.FlatSums, "under_way", under_way)
-    events, begun = [], []
-
-    class Slow(Alone):
-        def begin_total(self, values):
-            number = len(begun)
-            begun.append(values.copy())
-            values[:] = -1  # as undefined as what MPI leaves there
-            events.append(f"begin {number}")
-
-            def ended():
-                events.append(f"end {number}")
-                return begun[number]
-
-            return ended
-
-    rows, weights = torch.randn(3, 45, dtype=dtype), np.array([0.2, 0.3, 0.5])
-    expected = weighted_sum(Alone(), rows, weights, np.arange(3), 3)
-    assert np.array_equal(weighted_sum(Slow(), rows, weights, np.arange(3), 3), expected)
-    order = [f"begin {k}" for k in range(min(5, under_way))]
-    for k in range(5):
-        order += [f"begin {k + under_way}"] * (k + under_way < 5) + [f"end {k}"]
-    assert events == order
+def test_a_sum_of_many_equal_clients_is_exact_to_log_n_roundings(dtype):
+    n = 100_000
+    work, generator = np.ones(n, int), np.random.default_rng(0)
+    rows, weights = torch.from_numpy(generator.normal(size=(n, 2))).to(dtype), generator.random(n)
+    found, mass = sum_and_mass(alone(work), rows, weights, np.arange(n))
+    products = rows.double().numpy() * weights[:, None]
+    roundings = 2 + np.ceil(np.log2(n))
+    bound = roundings * torch.finfo(dtype).eps / 2 * np.abs(products).sum(0)
+    assert (np.abs(found.double().numpy() - products.sum(0)) <= bound).all()
+    assert mass == pytest.approx(weights.sum(), rel=1e-14)
 
 
-@pytest.mark.parametrize("exponent", [-1000, -300, 0, 300])
-@pytest.mark.parametrize("weight", [2.0**-130, 0.3, 2.0**130])
-def test_sums_of_any_magnitude_are_those_of_fractions(exponent, weight):
-    generator = np.random.default_rng(5)
-    rows = np.ldexp(generator.uniform(-1, 1, (3, 40)), exponent)
-    weights = np.array([weight, 0.0, 0.7 * weight])
-    found = weighted_sum(Alone(), torch.from_numpy(rows), weights, np.arange(3), 3)
-    products = rows * weights[:, None]
-    whole = [float(sum(map(Fraction, column))) for column in products.T.tolist()]
-    largest = np.abs(products).max()
-    assert np.abs(found - whole).max() <= max(2.0**-80 * largest, np.spacing(largest))
-
-
-def test_zero_rows_and_zeros_sum_to_zero():
-    zeros = torch.zeros(3, 2)
-    assert np.array_equal(weighted_sum(Alone(), zeros, np.ones(3), np.arange(3), 3), [0, 0])
-    none = torch.zeros(0, 2)
-    assert np.array_equal(weighted_sum(Alone(), none, np.ones(0), np.arange(0), 3), [0, 0])
+def test_whoever_is_absent_is_no_term_not_even_a_zero():
+    work, minus = np.ones(4, int), torch.tensor([[-0.0], [-0.0]])
+    part = reduction._subtrees(alone(work), minus, np.ones(2), np.array([0, 2]))
+    assert np.signbit(part).all()
+    none = weighted_sum(alone(work), torch.zeros(0, 2), np.ones(0), np.arange(0))
+    assert none.tolist() == [0, 0] and not torch.signbit(none).any()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_value_that_is_not_finite_is_refused_by_name(value):
-    rows = torch.ones(4, 3)
-    rows[2, 1] = value
+@pytest.mark.parametrize("where", ["row", "weight", "few"])
+def test_what_is_not_finite_is_refused_by_name(where, value):
+    rows, weights = torch.ones(4, 3), np.ones(4)
+    if where == "weight":
+        weights[2] = value
+    else:
+        rows[2, 1] = value
+    if where == "few":
+        rows = SparseRows(np.tile(np.arange(3), (4, 1)), rows, 5)
     with pytest.raises(RunError, match="client 7 "):
-        weighted_sum(Alone(), rows, np.ones(4), np.array([5, 6, 7, 8]), 4)
+        weighted_sum(alone(np.ones(9, int)), rows, weights, np.array([5, 6, 7, 8]))
+
+
+def test_a_client_of_another_rank_is_refused_on_all():
+    said = []
+
+    def action(communicator):
+        where = federation(communicator, np.array([0, 0, 1]), np.ones(3, int))
+        rows = torch.tensor([[1.0], [1.0], [np.nan]])[where.hosted]
+        try:
+            weighted_sum(where, rows, np.ones(len(rows)), where.hosted)
+        except (Diverged, PeerDiverged) as error:
+            said.append((communicator.rank, type(error) is Diverged))
+
+    on_played_ranks(2, action)
+    assert sorted(said) == [(0, False), (1, True)]
+
+
+# The tree.
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=200))
+def test_a_tree_is_cut_within_the_middle_half_of_its_nodes(work):
+    n = len(work)
+    tree = Tree(np.array(work), np.zeros(n, int))
+    assert tree.roots.tolist() == [0]
+    heights = tree.heights(np.arange(n - 1), np.arange(1, n))
+    assert len(set(heights.tolist())) <= np.log(max(n, 2)) / np.log(4 / 3) + 1
+    levels = merges(heights)
+    assert sum(len(left) for left, _ in levels) == n - 1
+    covered = [{t} for t in range(n)]
+    for left, right in levels:
+        for to, of in zip(left, right, strict=True):
+            assert max(covered[to]) + 1 == min(covered[of])
+            covered[to] |= covered[of]
+    assert covered[0] == set(range(n))
+
+
+def test_a_tree_of_equal_work_is_halved_by_number():
+    tree = Tree(np.ones(8, int), np.zeros(8, int))
+    assert tree.heights(np.arange(7), np.arange(1, 8)).tolist() == [62, 63, 62, 64, 62, 63, 62]
+    assert Tree(np.ones(8, int), np.arange(8) // 4).roots.tolist() == [0, 4]
+    assert Tree(np.ones(8, int), np.arange(8) // 3).roots.tolist() == [0, 2, 3, 4, 6]
+    assert len(Tree(np.ones(8, int), np.arange(8) % 2).roots) == 8
+
+
+def test_what_is_apart_is_not_merged():
+    levels = merges(np.array([1, APART, 2, 1]))
+    assert [(a.tolist(), b.tolist()) for a, b in levels] == [([0, 3], [1, 4]), ([2], [3])]
+
+
+@pytest.mark.parametrize("skewed", [False, True])
+def test_ranks_move_little_more_than_in_an_allreduce(skewed):
+    """Sums of subtrees go to those who add a share of the columns, whose totals go to all."""
+    generator, ratios = np.random.default_rng(0), []
+    for ranks in (2, 3, 4, 7, 8):
+        for _ in range(20):
+            work = generator.integers(20, 400, 300) if skewed else np.full(300, 50)
+            tree = Tree(work, contiguous_owners(work.astype(float), ranks, work))
+            ratios.append((len(tree.roots) + ranks) / (2 * ranks))
+    assert np.mean(ratios) <= 1.5
+
+
+# Rows that are mixed.
 
 
 def random_matrix(generator, n, density):
@@ -194,106 +208,105 @@ def random_matrix(generator, n, density):
     return w
 
 
-@pytest.mark.parametrize("density", [0.05, 0.9])
-@pytest.mark.parametrize("limbs", [2, 3])
-def test_mixing_is_the_matrix_product_and_independent_of_columns_and_rows(density, limbs):
-    generator = np.random.default_rng(1)
-    n = 37
-    w = random_matrix(generator, n, density)
-    x = generator.normal(size=(n, 11)) * 10.0 ** generator.integers(-6, 3, size=(n, 1))
-    exponent = int(np.frexp(np.abs(x).max())[1])
-    longest = int((w != 0).sum(1).max())
-    whole = mixer(scipy.sparse.csr_array(w), np.arange(n), longest, limbs)(x, exponent)
-    bound = np.abs(x).max() * 2.0 ** (-40 if limbs == 2 else -52)
-    assert np.abs(whole - w @ x).max() < bound
-    order = generator.permutation(n)
-    for rows in ([3], [5, 9, 30], list(range(20))):
-        place = np.argsort(order)
-        part = scipy.sparse.csr_array(w[rows][:, order])
-        mixed = mixer(part, place[rows], longest, limbs)(x[order], exponent)
-        assert np.array_equal(mixed, whole[rows])
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 30), st.floats(0, 1), st.integers(0, 99), DTYPES)
+def test_rounded_rows_of_w_sum_to_one_exactly(n, density, seed, dtype):
+    w = random_matrix(np.random.default_rng(seed), n, density)
+    made = Mixer(scipy.sparse.csr_array(w), np.arange(n), np.arange(n), False)
+    numpy_type = torch.empty(0, dtype=dtype).numpy().dtype
+    weights = made.weights(numpy_type)
+    assert weights.dtype == numpy_type
+    eps = np.finfo(numpy_type).eps
+    for t in range(n):
+        row = weights[made._starts[t] : made._starts[t + 1]]
+        assert sum(map(Fraction, row.tolist())) == 1
+        columns = made._column[made._starts[t] : made._starts[t + 1]]
+        assert np.abs(row - w[t, columns]).max() <= n * eps
 
 
-def test_mixing_keeps_constants_and_the_mean_exactly():
-    generator = np.random.default_rng(2)
+@settings(max_examples=60, deadline=None)
+@given(layouts(most=20), DTYPES, st.sampled_from([1, 7, 5000]), st.integers(0, 99), st.booleans())
+def test_gossip_has_the_same_bits_on_any_ranks(layout, dtype, width, seed, dense):
+    work, owner, active, ranks = layout
+    n, generator = len(work), np.random.default_rng(seed)
+    if n < 2:
+        return
+    options = {"topology": {"name": "erdos_renyi", "p": 0.5, "on_disconnected": "keep"}}
+    options |= {"weights": "metropolis_hastings", "schedule": "static"}
+    rows = torch.from_numpy(generator.normal(size=(n, width))).to(dtype)
+
+    def action(communicator, where):
+        made = Gossip(where, seed, Gossip.prepare(Alone(), n, seed, options), **options)
+        ids = where.hosted[active[where.hosted]]
+        mixed = made.at(1, active).average(rows[ids], torch.ones(len(ids)).double(), rows[ids])
+        return ids, mixed, made.schedule.matrix(1).restricted_to(active).to_dense()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mixing, "MANY", 1)
+        patch.setattr(mixing, "DENSE", 0.0 if dense else 2.0)
+        patch.setattr(routing, "BUFFER", 1 << 15)
+        patch.setattr(mixing, "INNER", 8)
+        ids, whole, w = action(Alone(), alone(work))
+        every = on_played_ranks(ranks, lambda c: action(c, federation(c, owner, work)))
+    assert sorted(np.concatenate([each[0] for each in every])) == ids.tolist()
+    for some, mixed, _ in every:
+        assert bits(mixed) == bits(whole[np.searchsorted(ids, some)])
+    expected = w[np.ix_(ids, ids)] @ rows[ids].double().numpy()
+    tolerance = 2 * n * torch.finfo(dtype).eps * float(rows.abs().max())
+    assert np.allclose(whole, expected, rtol=0, atol=tolerance)
+
+
+def test_products_that_depend_on_other_rows_are_not_taken(monkeypatch):
+    w = mixing_matrix(nx.complete_graph(9), "metropolis_hastings").to_sparse()
+    made = Mixer(w, np.arange(9), np.arange(9), True)
+    x, found = torch.randn(9, 30), torch.empty(9, 30)
+    monkeypatch.setattr(mixing, "products_agree", lambda dtype: False)
+    monkeypatch.setattr(mixing, "blocked_product", None)
+    made(x, np.empty((0, 30), np.float32), found)
+    assert torch.allclose(found, x.mean(0).expand(9, -1), atol=1e-6)
+
+
+def test_products_of_this_computer_are_tried():
+    assert products_agree(torch.float32) in (True, False)
+    assert products_agree(torch.float64) in (True, False)
+
+
+def test_mixing_keeps_constants_and_the_mean_to_rounding():
     n = 50
-    w = scipy.sparse.csr_array(random_matrix(generator, n, 0.4))
-    mix = mixer(w, np.arange(n), n, 2)
-    assert np.array_equal(
-        mix(np.full((n, 2), 0.3, np.float32), 0), np.full((n, 2), np.float32(0.3))
-    )
-    x = generator.integers(-(2**20), 2**20, size=(n, 3)) / 2.0**20
-    assert np.array_equal(
-        mix(x, 1).sum(0) * 2**30, np.rint(mix(x, 1).sum(0) * 2**30)
-    ) or np.allclose(mix(x, 1).sum(0), x.sum(0), rtol=0, atol=1e-11)
+    w = scipy.sparse.csr_array(random_matrix(np.random.default_rng(2), n, 0.4))
+    x, same = torch.randn(n, 3), torch.full((n, 3), 0.3)
+    for dense in (False, True):
+        made, found = Mixer(w, np.arange(n), np.arange(n), dense), torch.empty(n, 3)
+        made(same, np.empty((0, 3), np.float32), found)
+        assert torch.allclose(found, same, rtol=1e-6, atol=0)
+        made(x, np.empty((0, 3), np.float32), found)
+        assert torch.allclose(found.double().mean(0), x.double().mean(0), rtol=0, atol=1e-7)
 
 
-class Counted(Alone):
-    """A process that counts its collectives."""
-
-    def __init__(self):
-        super().__init__()
-        self.calls = 0
-
-    def max(self, values):
-        self.calls += 1
-        return super().max(values)
-
-    def begin_total(self, values):
-        self.calls += 1
-        return super().begin_total(values)
+def test_memory_is_used_again_once_nothing_refers_to_it():
+    reused, shape = Reused(2), (3, 4)
+    first = reused.empty(shape, np.float32)
+    place, held = first.ctypes.data, torch.from_numpy(first)[1:].view(-1)
+    del first
+    second = reused.empty(shape, np.float32)
+    assert second.ctypes.data != place  # a part of a tensor refers to it
+    del held
+    assert reused.empty(shape, np.float32).ctypes.data == place
+    assert reused.empty(shape, np.float64).dtype == np.float64
 
 
-@settings(max_examples=60)
-@given(st.data(), shapes, st.sampled_from([np.float32, np.float64]))
-def test_a_sum_and_its_mass_are_those_of_two_sums_in_half_the_collectives(data, shape, dtype):
-    rows = torch.from_numpy(data.draw(hnp.arrays(np.float32, shape, elements=finite)).astype(dtype))
-    weights = data.draw(hnp.arrays(np.float64, shape[0], elements=st.floats(0, 1e3)))
-    ids, ones = np.arange(len(rows)), torch.ones(len(rows), 1, dtype=torch.float64)
-    together, apart = Counted(), Counted()
-    total, mass = sum_and_mass(together, rows, weights, ids, len(rows))
-    assert np.array_equal(total, weighted_sum(apart, rows, weights, ids, len(rows)))
-    assert mass == weighted_sum(apart, ones, weights, ids, len(rows))[0]
-    assert (together.calls, apart.calls) == (2, 4)
-
-
-@pytest.mark.parametrize("which", ["row", "weight"])
-def test_a_sum_with_its_mass_refuses_what_is_not_finite_by_name(which):
-    rows, weights = torch.ones(3, 2), np.ones(3)
-    if which == "row":
-        rows[1, 1] = np.nan
-    else:
-        weights[1] = np.inf
-    with pytest.raises(Diverged, match="client 8"):
-        sum_and_mass(Alone(), rows, weights, np.array([7, 8, 9]), 3)
-
-
-# Sums node by node are those over all ranks at once, to the bit, whatever the nodes are.
+# Averages of a server, compressed or not.
 
 
 N, WIDTH = 13, 50
-PARTITIONS = {
-    "one node": lambda ranks: np.zeros(ranks, np.int64),
-    "a node each": np.arange,
-    "two nodes": lambda ranks: np.arange(ranks) // -(-ranks // 2),
-    "in turn": lambda ranks: np.arange(ranks) % 2 if ranks > 2 else np.zeros(ranks, np.int64),
-    "one beside many": lambda ranks: np.minimum(np.arange(ranks), 1),
-}
 WAYS = {
     "float32": {},
     "float64": {"dtype": torch.float64},
     "the absent": {"active": np.arange(N) % 3 != 0, "average_over": "all"},
     "error feedback": {"compression": "top_k"},
+    "few coordinates": {"compression": {"name": "rand_k", "k": 3}},
+    "levels": {"compression": "quantise"},
 }
-
-
-@pytest.fixture(params=PARTITIONS)
-def nodes(request, monkeypatch):
-    """The node of each rank, which the communicator then tells."""
-    found = PARTITIONS[request.param](world().size)
-    monkeypatch.setattr(Mpi, "nodes", lambda self: found)
-    monkeypatch.setattr(grouping, "LARGE", 1)
-    return found
 
 
 def average(server, dtype=torch.float32, active=None, rounds=2):
@@ -309,158 +322,55 @@ def average(server, dtype=torch.float32, active=None, rounds=2):
         channel = server.at(k, active, memory)
         model = channel.average(every[hosted] / k, weights, before=model)
         memory = channel.memory
-    return model
+    return model, vars(server.ledger)
 
 
-def server_on(communicator, reduction, compression=None, average_over="participants"):
-    owner = np.arange(N) * communicator.size // N
-    made = Federation(communicator, owner, np.zeros(N, bool), np.ones(N, np.int64))
+def server_on(communicator, owner=None, compression=None, average_over="participants"):
+    owner = np.arange(N) * communicator.size // N if owner is None else owner
+    made = federation(communicator, owner, np.ones(N, np.int64))
     compressor = build(compression) if compression else None
-    return Server(made, 0, {}, compressor, average_over=average_over, reduction=reduction)
+    return Server(made, 0, {}, compressor, average_over=average_over)
 
 
-@pytest.mark.mpi
-@pytest.mark.parametrize("way", WAYS)
-def test_an_average_is_that_of_one_rank(nodes, way):
+def of_way(way):
     rounds = {key: WAYS[way][key] for key in ("dtype", "active") if key in WAYS[way]}
-    made = {key: WAYS[way][key] for key in WAYS[way] if key not in rounds}
-    alone = average(server_on(Alone(), "auto", **made), **rounds)
-    many = server_on(world(), "hierarchical", **made)
-    assert torch.equal(average(many, **rounds), alone)
+    return rounds, {key: WAYS[way][key] for key in WAYS[way] if key not in rounds}
+
+
+@pytest.mark.parametrize("few", [True, False])
+@pytest.mark.parametrize("way", WAYS)
+def test_an_average_and_its_bits_are_those_of_one_rank(way, few, monkeypatch):
+    rounds, made = of_way(way)
+    expected, booked = average(server_on(Alone(), **made), **rounds)
+    monkeypatch.setattr(reduction, "FEW", 1 << 16 if few else 0)
+    for ranks in (2, 3, 6):
+        for owner in (None, np.arange(N) % ranks):
+            many = on_played_ranks(
+                ranks, lambda c, owner=owner: average(server_on(c, owner, **made), **rounds)
+            )
+            for found, ledger in many:
+                assert torch.equal(found, expected) and ledger == booked
 
 
 @pytest.mark.mpi
-def test_what_is_sent_is_booked_as_by_one_rank(nodes):
-    many, alone = server_on(world(), "hierarchical"), server_on(Alone(), "auto")
-    average(many)
-    average(alone)
-    assert vars(many.ledger) == vars(alone.ledger)
-
-
-@pytest.mark.mpi
-def test_integers_are_added_in_pieces_of_any_size(nodes):
-    communicator = world()
-    sums = communicator.node_sums(nodes)
-    for columns in (1, 2, 7, 1000, 3):
-        own = np.arange(2 * columns).reshape(2, columns) + 1000 * communicator.rank
-        expected = communicator.sum(own)[:, sums.share(columns)]
-        assert np.array_equal(sums.begin(own)(), expected)
-
-
-@pytest.mark.mpi
-def test_only_leaders_hand_sums_to_mpi(nodes):
-    communicator = world()
-    sums = communicator.node_sums(nodes)
-    before = communicator.bytes_sent
-    sums.begin(np.ones((1, 40), np.int64))()
-    leads = np.flatnonzero(nodes == nodes[communicator.rank])[0] == communicator.rank
-    several = len({*nodes}) > 1
-    assert communicator.bytes_sent - before == (320 if leads and several else 0)
-
-
-@pytest.mark.mpi
-def test_ranks_of_a_node_share_the_average(nodes):
-    communicator = world()
-    model = average(server_on(communicator, "hierarchical"))
-    first = np.flatnonzero(nodes == nodes[communicator.rank])[0]
-    communicator.barrier()
-    if communicator.rank == first:
-        model.fill_(float(first))
-    communicator.barrier()
-    assert torch.equal(model, torch.full_like(model, float(first)))
-
-
-@pytest.mark.mpi
-def test_memory_is_used_again_once_no_rank_refers_to_it(nodes, monkeypatch):
-    monkeypatch.setattr(node, "LONG_UNUSED", 8)
-    communicator = world()
-    sums = communicator.node_sums(nodes)
-    kept = []
-    for k in range(4):
-        kept.append(sums.array((3,), np.float64))
-        kept[-1][sums.share(3)] = k
-        sums.filled()
-    assert [list(one) for one in kept] == [[k] * 3 for k in range(4)]
-    last = kept.pop()
-    if communicator.rank != 0:
-        del kept[:]
-    communicator.barrier()
-    other = sums.array((3,), np.float64)
-    other[sums.share(3)] = 9
-    sums.filled()
-    assert list(last) == [3.0] * 3 and list(other) == [9.0] * 3
-    if communicator.rank == 0:
-        assert [list(one) for one in kept] == [[k] * 3 for k in range(3)]
-        del kept[:]
-    del last, other
-    communicator.barrier()
-    for size in range(1, 30):  # all sizes differ
-        sums.array((size,), np.float32)
-        communicator.barrier()
-    assert len(sums._arrays) <= 12
-
-
-@pytest.mark.mpi
-def test_without_room_ranks_add_all_at_once_and_say_so(nodes, monkeypatch, caplog):
-    monkeypatch.setattr(grouping, "room", lambda: 100)
-    communicator = world()
-    if communicator.size == 1:
-        return
-    with pytest.raises(RunError, match=r"needs .* bytes of shared memory, and a node has 100 in"):
-        average(server_on(communicator, "hierarchical"))
-    server = server_on(communicator, "auto")
-    with caplog.at_level(logging.WARNING, "mpifed"):
-        made = average(server)
-    assert torch.equal(made, average(server_on(Alone(), "auto")))
-    tried = server.grouping.goes_by_node(WIDTH)
-    assert ("needs" in caplog.text) == (tried and communicator.rank == 0)
-
-
-@pytest.mark.mpi
-def test_on_one_node_ranks_without_room_add_all_at_once(monkeypatch, caplog):
-    monkeypatch.setattr(grouping, "room", lambda: 100)
-    monkeypatch.setattr(grouping, "LARGE", 1)
-    monkeypatch.setattr(grouping, "LARGE_ON_ONE_NODE", WIDTH)
-    server = server_on(world(), "auto")
-    with caplog.at_level(logging.WARNING, "mpifed"):
-        made = average(server)
-    assert torch.equal(made, average(server_on(Alone(), "auto")))
-    assert caplog.text == "" and not server.grouping.is_shared(WIDTH)
-    assert server.grouping.goes_by_node(WIDTH) == (world().size > 1)
-
-
-@pytest.mark.mpi
-def test_auto_goes_by_node_where_a_node_has_several_ranks(nodes):
-    grouped = server_on(world(), "auto").grouping
-    several = np.bincount(nodes).max() > 1
-    assert grouped.goes_by_node(WIDTH) == (several and len({*nodes}) > 1)
-    assert grouped.goes_by_node(1 << 18) == several
-    assert not server_on(world(), "flat").grouping.goes_by_node(1 << 18)
-
-
-@pytest.mark.mpi
-def test_ranks_of_one_node_add_wide_rows_in_shared_memory(monkeypatch):
-    monkeypatch.setattr(grouping, "LARGE", 1)
-    monkeypatch.setattr(grouping, "LARGE_ON_ONE_NODE", WIDTH)
-    server = server_on(world(), "auto")
-    assert torch.equal(average(server), average(server_on(Alone(), "auto")))
-    assert server.grouping.is_shared(WIDTH) == (world().size > 1)
-    assert not server.grouping.is_shared(WIDTH - 1)
-
-
-@pytest.mark.mpi
-def test_these_ranks_are_one_node():
-    assert not world().nodes().any()
+@pytest.mark.parametrize("few", [True, False])
+@pytest.mark.parametrize("way", WAYS)
+def test_an_average_is_that_of_one_rank(way, few, monkeypatch):
+    rounds, made = of_way(way)
+    expected, _ = average(server_on(Alone(), **made), **rounds)
+    monkeypatch.setattr(reduction, "FEW", 1 << 16 if few else 0)
+    assert torch.equal(average(server_on(world(), **made), **rounds)[0], expected)
 
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("algorithm", ["fedem", "scaffold"])
-def test_a_run_is_that_of_one_rank(nodes, algorithm, tmp_path):
-    chosen = {"exchange.reduction": "hierarchical", "algorithm": algorithm, "local.momentum": 0.0}
+def test_a_run_is_that_of_one_rank(algorithm, tmp_path, monkeypatch):
+    monkeypatch.setattr(reduction, "FEW", 0)
+    chosen = {"placement": "balanced", "algorithm": algorithm, "local.momentum": 0.0}
     assert unlike_one_rank({**SMALL, **chosen}, tmp_path) == []
 
 
 @pytest.mark.mpi
-def test_a_run_may_be_resumed(nodes, tmp_path):
-    chosen = {"exchange.reduction": "hierarchical", "dtype": "float64", "participation": 0.6}
+def test_a_run_may_be_resumed(tmp_path):
+    chosen = {"placement": "balanced", "dtype": "float64", "participation": 0.6}
     assert same_after_a_resume({**SMALL, **chosen}, tmp_path)

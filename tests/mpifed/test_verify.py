@@ -10,11 +10,13 @@ from pathlib import Path
 import h5py
 import pytest
 import torch
+import yaml
 from commands import environment, in_child, mpirun
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from on_ranks import SMALL, folder_of, run
 
+import mpifed
 from mpifed.api import Request, execute
 from mpifed.checkpoint.integrity import seal
 from mpifed.mpi.communicator import Alone, world
@@ -213,6 +215,39 @@ def test_wrong_words_are_refused(words, said, honest, capfd):
     heard = capfd.readouterr()
     assert said in heard.err
     assert heard.err.count("\n") == 1
+
+
+def made_before(folder: Path) -> None:
+    """Take a run back to the time when sums were integers: no version, options that have ended."""
+    path = folder / "config.yaml"
+    mapping = yaml.safe_load(path.read_text())
+    assert mapping.pop("arithmetic") == 2
+    mapping["exchange"] |= {"reduction": "hierarchical", "transport": "auto"}
+    path.write_text(yaml.safe_dump(mapping))
+    for checkpoint in (folder / "checkpoints").glob("*.h5"):
+        with h5py.File(checkpoint, "r+") as file:
+            file["meta"].attrs["configuration"] = json.dumps(mapping)
+        seal(checkpoint)
+
+
+def test_a_run_of_another_arithmetic_is_refused_with_the_reason(tampered, capfd):
+    made_before(tampered)
+    assert main([str(tampered)]) == 2
+    said = capfd.readouterr().err
+    assert "arithmetic 1, and this one has 2: sums are rounded otherwise" in said
+
+
+def test_a_run_of_another_arithmetic_is_read_and_goes_on(tampered):
+    made_before(tampered)
+    assert mpifed.load(tampered).components
+    more = Request(None, {"rounds": 7}, tampered, resume=True, quiet=True)
+    assert execute(more, Alone(), lambda: False).status == "finished"
+    log = (tampered / "log.txt").read_text()
+    assert "sums are rounded otherwise (arithmetic 1, now 2)" in log
+    assert "exchange.reduction has ended and changes nothing: ranks add along one tree" in log
+    assert "exchange.transport has ended" in log
+    stored = yaml.safe_load((tampered / "config.yaml").read_text())
+    assert stored["arithmetic"] == 2 and not {"reduction", "transport"} & set(stored["exchange"])
 
 
 def test_kernels_that_depend_on_addresses_are_not_verified(capfd, monkeypatch):

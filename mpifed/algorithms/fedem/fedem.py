@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import Annotated, Literal, cast
 
 import numpy as np
 import torch
@@ -48,15 +48,12 @@ from mpifed.random import stream
 from mpifed.watchdog import heartbeat
 from mpifed.watchdog.heartbeat import raise_if_stop_requested
 
-if TYPE_CHECKING:
-    from jaxtyping import Float
-
 
 @dataclass(frozen=True)
 class PartialSurrogate:
     """What a local solver needs of g_t(., v_t): its gradient on a minibatch I at u is"""
 
-    weights: Float[Tensor, "components samples"] | None = None
+    weights: Tensor | None = None
     adjustments: Sequence[Adjustment] = ()
 
 
@@ -191,21 +188,17 @@ class WeightedRisks:
 
     model: Linear
     clients: Clients
-    weights: Float[Tensor, "components samples"]
+    weights: Tensor
     ridge: float
 
-    def losses(
-        self, parameters: Float[Tensor, "clients components size"]
-    ) -> Float[Tensor, "clients components"]:
+    def losses(self, parameters: Tensor) -> Tensor:
         """Return Phi_tm at ``parameters`` (clients, M, P), float64 (clients, M)."""
         found = torch.zeros(parameters.shape[:2], dtype=torch.float64)
         for i in range(len(self.clients)):
             found[i] = self.of_client(i).values(parameters[i].double().cpu())
         return found
 
-    def minimisers(
-        self, start: Float[Tensor, "clients components size"]
-    ) -> Float[Tensor, "clients components size"]:
+    def minimisers(self, start: Tensor) -> Tensor:
         """Return argmin Phi_tm, (clients, M, P); the one closest to ``start`` if there are many."""
         found = start.clone()
         for i in range(len(self.clients)):

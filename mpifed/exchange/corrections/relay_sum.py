@@ -18,7 +18,7 @@ itself, so that every client can send all neighbours the same row y_i, which the
 Convergence (Theorem 1): a step below about 1 / (L times the diameter); nothing is said of spectral
 gaps, since messages are not mixed.
 
-A schedule in which a client gives all that it receives, and its own value, equal weights.
+A schedule with weights of one, of which sums over neighbours are made.
 """
 
 from __future__ import annotations
@@ -36,10 +36,8 @@ from topologies.schedules.sequences import Around
 
 
 @dataclass(frozen=True)
-class EqualReceipts(Around):
-    """The edges of ``inner`` with weights 1 / (1 + number of senders), which sums are made
-    from.
-    """
+class Ones(Around):
+    """The edges of ``inner`` with weights of one: W y = the sum of neighbours' y + (1 - d) y."""
 
     symmetric = False
     doubly_stochastic = False
@@ -47,12 +45,9 @@ class EqualReceipts(Around):
     def matrix(self, k: int) -> topologies.MixingMatrix:
         """Return W^k for the round k >= 1."""
         found = self.inner.matrix(k)
-        edges = found.edges[found.weights != 0]
-        if found.symmetric:
-            edges = np.concatenate([edges, edges[:, ::-1]])
-        senders = np.bincount(edges[:, 0], minlength=found.n)
+        used = found.weights != 0
         return topologies.MixingMatrix(
-            found.n, edges, 1 / (1 + senders[edges[:, 0]]), symmetric=False
+            found.n, found.edges[used], np.ones(int(used.sum())), found.symmetric
         )
 
 
@@ -68,7 +63,7 @@ class RelaySum(Correction):
         return size + 1
 
     def mixes(self, schedule: Any) -> Any:
-        return EqualReceipts(schedule)
+        return Ones(schedule)
 
     def step(
         self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
@@ -80,8 +75,7 @@ class RelaySum(Correction):
         y[:, -1] += 1  # counts itself
         kept = kept.new_empty(kept.shape)
         now, all_sent = halves(kept)
-        # W y is the mean of the neighbours' and of its own.
-        torch.mul(neighbours.mix(y), degrees + 1, out=now).sub_(y).sub_(sent)
+        torch.mul(y, degrees - 1, out=now).add_(neighbours.mix(y)).sub_(sent)
         torch.mul(y, degrees, out=all_sent).sub_(came)
         for counts in (now, all_sent):
             counts[:, -1].round_()
