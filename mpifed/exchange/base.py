@@ -23,7 +23,6 @@ from __future__ import annotations
 import functools
 import math
 import time
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -325,16 +324,6 @@ class ServerChannel(Channel):
     @abstractmethod
     def at_server(self, make: Callable[[], list[Tensor]]) -> list[Tensor]:
         """Return what ``make()`` returns at the server, the same bits on every rank. Collective."""
-
-    def deliver(self, rows: Tensor) -> Tensor:
-        """Return ``scatter(rows)``, whose old name this is."""
-        warnings.warn("deliver is now scatter", DeprecationWarning, stacklevel=2)
-        return self.scatter(rows)
-
-    def collect(self, values: Tensor) -> np.ndarray:
-        """Return ``gather(values)``, whose old name this is."""
-        warnings.warn("collect is now gather", DeprecationWarning, stacklevel=2)
-        return self.gather(values)
 
 
 def to_server(channel: Channel) -> ServerChannel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +17,12 @@ from mpifed.random import bits_at, shuffles
 
 # Least number of bytes of a sample in a minibatch: its place, int64, and its weight, float32.
 SLOT_BYTES = 12
+
+# Samples are padded to multiples of this, so that no vector loop ends in a scalar tail.
+LANES = 32
+
+# Columns of a float64 product that are samples of several clients are padded to multiples of this.
+COLUMNS = 96
 
 
 @dataclass(frozen=True)
@@ -187,3 +194,10 @@ def share_weights(
     found = np.zeros((1, len(clients.shards.train.x)))
     found[0, rows] = np.repeat(counts / sizes, sizes)
     return torch.from_numpy(found).to(like)
+
+
+def never_alone(function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
+    """Return ``function(*rows)``, computed row by row, with at least two rows in the call."""
+    if len(rows[0]) > 1:
+        return function(*rows)
+    return function(*(t.expand(2, *t.shape[1:]).contiguous() for t in rows))[:1]

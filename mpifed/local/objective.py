@@ -21,8 +21,7 @@ from torch import Tensor
 
 from mpifed.data.base import Split
 from mpifed.federation.clients import Clients
-from mpifed.local.invariance import LANES, never_alone
-from mpifed.local.minibatches import chosen
+from mpifed.local.minibatches import LANES, chosen, never_alone
 from mpifed.models.base import Model
 
 BLOCK_BYTES = 64 << 20

@@ -50,7 +50,7 @@ class Search:
     def __init__(self, clients: Clients) -> None:
         self._count = len(clients)
         ranks = clients.federation.communicator
-        self._where = f" of rank {ranks.numbers[ranks.rank]}" if ranks.size > 1 else ""
+        self._where = f" of rank {ranks.rank}" if ranks.size > 1 else ""
         self._reported = time.monotonic()
 
     def at(self, iteration: int, left: int) -> None:

@@ -24,8 +24,16 @@ from torch import Tensor
 from mpifed.errors import note
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Adjustment, Coupling, Minibatch, Steps, sequences
-from mpifed.local.invariance import LANES, never_alone
-from mpifed.local.minibatches import Plan, Work, check_plan, draw_orders, plan, work_of
+from mpifed.local.minibatches import (
+    LANES,
+    Plan,
+    Work,
+    check_plan,
+    draw_orders,
+    never_alone,
+    plan,
+    work_of,
+)
 from mpifed.local.optimizers import (
     RULES,
     Mask,
@@ -587,7 +595,3 @@ class LocalSolver:
         steps = options.steps if steps is None else steps
         work = work_of(clients.n_train, options.batch_size, options.epochs, steps, options.sampling)
         return work if clients.effort is None else work.shortened(clients.effort)
-
-
-# The name of the class in earlier versions.
-LocalSGD = LocalSolver

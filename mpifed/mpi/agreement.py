@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeVar, cast
 
 from mpifed.errors import AgreedInputError, AgreedStop, InputError, StopRequested
@@ -32,16 +32,16 @@ def agree(communicator: Communicator, action: Callable[[], T]) -> T:
         raise failure
     mine = str(failure) if isinstance(failure, InputError) else None
     every = communicator.gather_object(mine)
-    first = _first(every, communicator.numbers) if every is not None else None
+    first = _first(every) if every is not None else None
     message = communicator.broadcast_object(first)
     if message is None:
         raise AgreedStop from failure
     raise AgreedInputError(message) from failure
 
 
-def _first(every: list[str | None], numbers: Sequence[int]) -> str | None:
+def _first(every: list[str | None]) -> str | None:
     """The first of the messages, one per rank; rank 0 speaks for all, as it reads for all."""
-    for rank, message in zip(numbers, every, strict=True):
+    for rank, message in enumerate(every):
         if message is not None:
             return f"rank {rank}: {message}" if rank and None in every else message
     return None

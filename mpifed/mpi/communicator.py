@@ -34,21 +34,10 @@ class Alone(Communicator):
 
     rank = 0
     size = 1
-    numbers: Sequence[int] = range(1)
-    job_size = 1
     mpi4py = None
 
     def __init__(self) -> None:
         self.bytes_sent = 0
-
-    def among(self, ranks: Sequence[int]) -> Communicator | None:
-        return self if 0 in ranks else None
-
-    def tell(self, message: Any, to: int) -> None:
-        raise AssertionError("a single process has nobody to tell anything")
-
-    def told(self) -> Any:
-        return None
 
     def for_second_thread(self) -> Communicator | None:
         return Alone()
@@ -112,7 +101,7 @@ def world(expected_ranks: int | None = None) -> Communicator:
         why = f" (mpi4py finds no MPI library: {' '.join(str(error).split())[:200]})"
         communicator: Communicator = Alone()
     else:
-        communicator = Mpi.world() if world_size() > 1 else Alone()
+        communicator = Mpi() if world_size() > 1 else Alone()
     check_size(communicator.size, expected_ranks, dict(os.environ), why)
     return communicator
 

@@ -16,9 +16,6 @@ from mpifed.mpi.protocol import Communicator
 from mpifed.mpi.reused import Reused
 from mpifed.watchdog import heartbeat
 
-# The tag of what ``tell`` sends.
-_TOLD = 1
-
 # Arrays of what arrived whose memory is used again.
 KEPT = 4
 
@@ -39,30 +36,14 @@ LARGE, BUSY = 1 << 16, 5e-2
 class Mpi(Communicator):
     """Ranks of the job, over mpi4py; see ``Communicator`` for the operations."""
 
-    def __init__(self, numbers: tuple[int, ...], beside: bool = False) -> None:
-        """Create the operations on some ranks of the job."""
-        self._mpi, own = MPI, _comms_of(numbers)
+    def __init__(self, beside: bool = False) -> None:
+        """Create the operations on the ranks of the job."""
+        self._mpi, own = MPI, _comms()
         self._comm, self._aside = (own.other if beside else own.comm), own.aside
-        self._local, self.numbers, self.job_size = own.local, numbers, world_size()
+        self._local = own.local
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
         self.bytes_sent, self._beside, self._reused = 0, beside, Reused(KEPT)
         self._sleeps = beside or self._local.Get_size() > (os.cpu_count() or 1)
-
-    @classmethod
-    def world(cls) -> Mpi:
-        """Return the communicator over all ranks of the job."""
-        return cls(tuple(range(world_size())))
-
-    def among(self, ranks: Sequence[int]) -> Communicator | None:
-        if self.rank not in ranks:
-            return None
-        return Mpi(tuple(self.numbers[rank] for rank in ranks))
-
-    def tell(self, message: Any, to: int) -> None:
-        self._aside.send(message, to, _TOLD)
-
-    def told(self) -> Any:
-        return self._aside.recv(tag=_TOLD) if self._aside.iprobe(tag=_TOLD) else None
 
     @property
     def mpi4py(self) -> Any:
@@ -71,7 +52,7 @@ class Mpi(Communicator):
     def for_second_thread(self) -> Mpi | None:
         if self._mpi.Query_thread() < self._mpi.THREAD_MULTIPLE:
             return None
-        return Mpi(self.numbers, beside=True)
+        return Mpi(beside=True)
 
     def all_agree(self, mine: bool, patience: float) -> bool | None:
         answer = np.zeros(1, np.int64)
@@ -229,9 +210,7 @@ class _Comms(NamedTuple):
 
 
 @functools.cache
-def _comms_of(numbers: tuple[int, ...]) -> _Comms:
-    """The communicators of these ranks of the job, which are created once per process."""
+def _comms() -> _Comms:
+    """The communicators of the job's ranks, which are created once per process."""
     comm = MPI.COMM_WORLD
-    if len(numbers) < comm.Get_size():
-        comm = comm.Create_group(comm.Get_group().Incl(list(numbers)))
     return _Comms(comm, comm.Dup(), comm.Dup(), comm.Split_type(MPI.COMM_TYPE_SHARED))

@@ -13,22 +13,11 @@ class Communicator(Protocol):
 
     rank: int
     size: int
-    numbers: Sequence[int]
-    job_size: int
     bytes_sent: int
 
     @property
     def mpi4py(self) -> Any:
         """The communicator of mpi4py, for a library that uses MPI itself; None for ``Alone``."""
-
-    def among(self, ranks: Sequence[int]) -> Communicator | None:
-        """Return the communicator of some of the ranks, which alone have to call it."""
-
-    def tell(self, message: Any, to: int) -> None:
-        """Send another rank a small object, which ``told`` returns there; it does not wait."""
-
-    def told(self) -> Any:
-        """Return the next object that another rank has sent by ``tell``; None if none is here."""
 
     def for_second_thread(self) -> Communicator | None:
         """Duplicate the communicator for another thread of this process."""

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from mpifed.errors import InputError
-from mpifed.local.invariance import LANES
+from mpifed.local.minibatches import LANES
 
 LinAlgError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 """What factorisations of torch raise; those of surrogates may raise ``RunError``."""

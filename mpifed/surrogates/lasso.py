@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.functional import softshrink
 
 from mpifed.errors import InputError, RunError
-from mpifed.local.invariance import COLUMNS
+from mpifed.local.minibatches import COLUMNS
 from mpifed.surrogates.base import padded
 
 # A Gram matrix is singular where it and its inverse have norms with a larger inverse product.

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
+from torch import Tensor
 
 from mpifed.checkpoint import files as checkpoint
 from mpifed.config.configuration import ARITHMETIC, Configuration, resolve
 from mpifed.errors import InputError, one_line
-from mpifed.local.invariance import products_agree
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Communicator
 from mpifed.results.configurations import read_stored
@@ -31,6 +31,9 @@ from mpifed.training.run_directory import field_of, results_of
 from mpifed.training.samples import samples_of
 from mpifed.training.simulated_time import COLUMN, taking_part
 from mpifed.training.train import MEASURED, describe_versions, summary_of
+
+# Bytes of the widest vector; torch's allocations begin at multiples of this.
+ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
@@ -267,3 +270,36 @@ def advice_on_kernels() -> str | None:
     return (
         f"MKL_CBWR is {os.environ.get('MKL_CBWR')!r}; it must be AUTO,STRICT before Python starts"
     )
+
+
+def addresses_agree(function: Callable[..., Tensor], *operands: Tensor) -> bool:
+    """Return whether ``function(*operands)`` is the same wherever in memory ``operands`` begin."""
+    aligned = function(*(_shifted(operand, 0) for operand in operands))
+    shifts = ((1, 0), (0, 1), (3, 5), (5, 2))
+    return all(
+        torch.allclose(
+            function(*(_shifted(t, shift[k % 2]) for k, t in enumerate(operands))),
+            aligned,
+            rtol=0,
+            atol=0,
+            equal_nan=True,
+        )
+        for shift in shifts
+    )
+
+
+def products_agree(dtype: torch.dtype) -> bool:
+    """Return whether products of ``dtype`` are the same wherever in memory their operands
+    begin.
+    """
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(*shape, generator=generator, dtype=dtype) for shape in ((37, 33), (33, 29)))
+    column = b[:, :1].contiguous()
+    return addresses_agree(torch.mm, a, b) and addresses_agree(torch.mm, a, column)
+
+
+def _shifted(operand: Tensor, by: int) -> Tensor:
+    """A copy that begins ``by`` numbers behind a multiple of ``ALIGNMENT`` bytes."""
+    memory = operand.new_empty(operand.numel() + ALIGNMENT + by)
+    first = -(memory.data_ptr() // operand.itemsize) % (ALIGNMENT // operand.itemsize) + by
+    return memory[first : first + operand.numel()].view(operand.shape).copy_(operand)

@@ -19,7 +19,7 @@ class Played(Alone):
 
     def __init__(self, rank: int, barrier: threading.Barrier, values: list[Any]) -> None:
         super().__init__()
-        self.rank, self.size, self.numbers = rank, len(values), range(len(values))
+        self.rank, self.size = rank, len(values)
         self._barrier, self._values = barrier, values
 
     def _all(self, value: Any) -> list[Any]:

@@ -7,13 +7,7 @@ import pytest
 import torch
 
 from mpifed.federation.clients import Draws
-from mpifed.local.invariance import (
-    COLUMNS,
-    LANES,
-    addresses_agree,
-    never_alone,
-    products_agree,
-)
+from mpifed.local.minibatches import COLUMNS, LANES, never_alone
 from mpifed.local.options import LocalOptions
 from mpifed.local.scoring import train_losses
 from mpifed.local.solver import LocalSolver
@@ -21,6 +15,7 @@ from mpifed.models import losses
 from mpifed.models.linear import linear
 from mpifed.models.mlp import mlp
 from mpifed.models.modules import module_model
+from mpifed.training.verification import addresses_agree, products_agree
 
 DTYPES = [torch.float32, torch.float64]
 PARTS = [(0, 1), (3, 4), (0, 2), (1, 4), (7, 40), (1, 18), (33, 41), (40, 41)]
