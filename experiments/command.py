@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpifed.command import Parser, program, whole
+from mpifed.command import parser_of, whole
 from mpifed.config.experiments import parse_overrides
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, InputError, closest, complain
 from mpifed.reproduce.experiments.studies import Figure, Study, Table, papers, studies
@@ -129,11 +129,7 @@ def _planned(
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
-    parser = Parser(
-        prog=program("reproduce"),
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("reproduce", __doc__)
     parser.add_argument("paper", choices=papers(), help="whose tables and figures")
     parser.add_argument("words", nargs="*", metavar="key=value", help="overrides for all runs")
     parser.add_argument("--list", action="store_true", help="show names and titles")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 import io
 import os
@@ -26,6 +27,17 @@ class Parser(inputs.Parser):
             if any("\ud800" <= letter <= "\udfff" for letter in word):
                 raise InputError(f"{word!a} is not text in UTF-8; rename what it names")
         return super().parse_known_args(words, namespace)
+
+
+def parser_of(subcommand: str, description: str | None, **more: Any) -> Parser:
+    """Return the parser of a subcommand, whose description keeps its lines."""
+    return Parser(
+        prog=program(subcommand),
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        **more,
+    )
 
 
 def whole(least: int) -> Callable[[str], int]:

@@ -22,8 +22,8 @@ from mpifed.command import (
     Parser,
     become,
     discard_output,
+    parser_of,
     physical_cores,
-    program,
     ranks_or_auto,
     say,
     under_mpirun,
@@ -152,12 +152,11 @@ KINDS = ("experiments", *LISTS.values())
 
 def parser() -> Parser:
     """Return the parser of the command."""
-    made = Parser(
-        prog=program("run"),
-        description="Run a federated learning experiment, alone or under mpirun.",
+    made = parser_of(
+        "run",
+        "Run a federated learning experiment, alone or under mpirun.",
         epilog="Example: mpirun -n 4 python -m mpifed.run synthetic-fedem clients=300 "
         "exchange=gossip",
-        allow_abbrev=False,
     )
     made.add_argument(
         "words",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from mpifed.command import Parser, carried_out, program
+from mpifed.command import Parser, carried_out, parser_of
 from mpifed.config.experiments import parse_overrides
 from mpifed.errors import EXIT_FINISHED, InputError
 from mpifed.report.runs import run_directories
@@ -64,12 +63,7 @@ def _target(run: Path, place: Path, output: Path | None) -> Path | None:
 
 def parser() -> Parser:
     """Return the parser of the command."""
-    made = Parser(
-        prog=program("retime"),
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    made = parser_of("retime", __doc__)
     made.add_argument(
         "words",
         nargs="*",

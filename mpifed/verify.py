@@ -14,7 +14,7 @@ from mpifed.command import (
     Parser,
     become,
     carried_out,
-    program,
+    parser_of,
     under_mpirun,
     whole,
     without_ranks,
@@ -116,12 +116,11 @@ def _rounds(options: argparse.Namespace) -> tuple[int, int] | int | None:
 
 def parser() -> Parser:
     """Return the parser of the command."""
-    made = Parser(
-        prog=program("verify"),
-        description="Repeat rounds of a finished run, alone or under mpirun, and say whether they "
+    made = parser_of(
+        "verify",
+        "Repeat rounds of a finished run, alone or under mpirun, and say whether they "
         "give the recorded digests and metrics.",
         epilog="Exit codes: 0 everything agrees, 1 something differs, 2 bad input.",
-        allow_abbrev=False,
     )
     made.add_argument("run", nargs="?", metavar="RUN", help="the run directory")
     made.add_argument(

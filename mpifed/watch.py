@@ -21,7 +21,7 @@ from rich.console import Group as Lines
 from rich.table import Table
 from rich.text import Text
 
-from mpifed.command import Parser, carried_out, program
+from mpifed.command import Parser, carried_out, parser_of
 from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, InputError, one_line
 from mpifed.report.names import data_title, in_words, method_title
 from mpifed.report.runs import MEASURES, Run, read_run
@@ -215,12 +215,7 @@ def _line_by_line(options: argparse.Namespace) -> View:
 
 def parser() -> Parser:
     """Return the parser of the command."""
-    made = Parser(
-        prog=program("watch"),
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    made = parser_of("watch", __doc__)
     made.add_argument("run_dir", type=Path, metavar="RUN", help="a run directory")
     made.add_argument(
         "--every", type=SECONDS, default=2.0, metavar="SECONDS", help="between two looks; 2"

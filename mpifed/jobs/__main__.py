@@ -4,7 +4,6 @@ to jobs.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shlex
@@ -15,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mpifed.command import Parser, carried_out, program, say
+from mpifed.command import Parser, carried_out, parser_of, say
 from mpifed.errors import EXIT_FINISHED, InputError, RunError, complain, one_line
 from mpifed.watchdog.launcher import check_one_process
 
@@ -44,12 +43,7 @@ def _run(words: Sequence[str] | None) -> int:
 
 def parser(description: str | None) -> Parser:
     """Return the parser of the command, whose help begins with ``description``."""
-    made = Parser(
-        prog=program("jobs"),
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    made = parser_of("jobs", description)
     made.add_argument(
         "action",
         choices=ACTIONS,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import keyword
 import sys
@@ -10,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
-from mpifed.command import Parser, carried_out, program
+from mpifed.command import Parser, carried_out, parser_of
 from mpifed.errors import EXIT_FINISHED, InputError
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -81,12 +80,7 @@ def check_name(name: str) -> None:
 def parser() -> Parser:
     """Return the parser of the command."""
     kinds = "\n".join(f"  {name:<9} {about}" for name, (about, _) in KINDS.items())
-    made = Parser(
-        prog=program("new"),
-        description=f"{__doc__}\nkinds:\n{kinds}\n",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    made = parser_of("new", f"{__doc__}\nkinds:\n{kinds}\n")
     made.add_argument("kind", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
     made.add_argument("name", metavar="NAME", help="name of the module, as in my_method")
     made.add_argument("--directory", default=".", help="where it is written (default: here)")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from mpifed.command import Parser, carried_out, program
+from mpifed.command import Parser, carried_out, parser_of, program
 from mpifed.config.experiments import safe
 from mpifed.errors import EXIT_FINISHED, InputError, closest
 from mpifed.report import tables
@@ -239,12 +239,7 @@ def _size(words: str) -> tuple[float, ...]:
 
 def parser() -> Parser:
     """Return the parser of the command line."""
-    made = Parser(
-        prog=program("report"),
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    made = parser_of("report", __doc__)
     made.add_argument(
         "run_dirs", nargs="+", type=Path, metavar="RUN_DIR", help="a run directory, or one above"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import math
 import os
@@ -17,7 +16,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from types import FrameType
 
-from mpifed.command import Parser, carried_out, launch_words, program, whole
+from mpifed.command import Parser, carried_out, launch_words, parser_of, whole
 from mpifed.config.experiments import DEFAULT_EXPERIMENT, split_words
 from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED, InputError
 from mpifed.results.results import read_summary
@@ -65,12 +64,7 @@ def _state(run: Planned) -> str:
 
 def parser() -> Parser:
     """Return the parser of the command."""
-    made = Parser(
-        prog=program("sweep"),
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    made = parser_of("sweep", __doc__)
     made.add_argument(
         "words",
         nargs="+",

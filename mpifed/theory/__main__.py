@@ -20,7 +20,6 @@ run of dcgd or diana has the prediction of its own theorem.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -30,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from mpifed.command import Parser, carried_out, program, whole
+from mpifed.command import Parser, carried_out, parser_of, whole
 from mpifed.components.schema import shown
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, complain
 from mpifed.results.run_directories import check_checkpointed, no_checkpoint
@@ -232,12 +231,7 @@ ANSWERS = {"variance": variance, "one-shot": one_shot, "rounds": rounds, "alpha"
 
 def parser() -> Parser:
     """Return the parser of the command."""
-    made = Parser(
-        prog=program("theory"),
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    made = parser_of("theory", __doc__)
     made.add_argument("question", choices=list(ANSWERS), help="what is asked")
     made.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="a run of FLIX")
     made.add_argument("--accuracy", type=POSITIVE, metavar="E", help="a gap of the objective")
