@@ -144,6 +144,8 @@ def _writable(given: dict[str, Any]) -> Path:
     output = Path(given["output"]).expanduser()
     if output.is_symlink() or (output.exists() and not output.is_file()):
         raise InputError(f"--output is '{output}', which is not a regular file")
+    if not output.parent.is_dir():
+        raise InputError(f"--output is '{output}', but there is no directory '{output.parent}'")
     if not os.access(output.parent, os.W_OK | os.X_OK):
         raise InputError(f"--output is '{output}', whose directory is not writable")
     if output.exists() and not given["force"]:
