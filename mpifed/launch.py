@@ -393,13 +393,17 @@ def _note(number: int, frame: Any) -> None:
 @functools.cache
 def _end_children_by_signals() -> None:
     """Have these signals end processes that a component forks, as they end any other process."""
+    # One that comes between the fork and ``default`` would only be noted.
+    block = functools.partial(signal.pthread_sigmask, signal.SIG_BLOCK, REQUESTS)
+    unblock = functools.partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, REQUESTS)
 
     def default() -> None:
         for number in REQUESTS:
             if signal.getsignal(number) is _note:
                 signal.signal(number, signal.SIG_DFL)
+        unblock()
 
-    os.register_at_fork(after_in_child=default)
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=default)
 
 
 def _interrupt(number: int, frame: Any) -> None:

@@ -25,9 +25,8 @@ SIZES = {
     "widths": (["model=mlp", f"model.hidden=[{TRILLION}]"], "the model mlp has 22000000000001 par"),
     "edges": (
         ["clients=2000000", "exchange=gossip", "exchange.topology=complete"],
-        "exchange.topology: complete with 2000000 nodes needs",
+        "complete with 2000000 nodes needs",
     ),
-    "a lone surrogate": (['experiment="\\ud800"'], r"experiment is '\ud800'"),
 }
 
 

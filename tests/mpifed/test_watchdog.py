@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -332,7 +333,7 @@ def test_only_supervisors_of_the_job_are_understood():
 
 def struck(early: str, *words, ranks: int = 2, **variables: str):
     """How a job ends of which a rank, that imports for itself, is struck early."""
-    given = words or (*TINY, "--quiet", "--output", "/dev/null/nowhere")
+    given = words or (*TINY, "--quiet", "--output", Path(tempfile.mkdtemp(), "run"))
     path = f"{HERE / 'early'}:{HERE}"
     return launch(ranks, *given, seconds=90, EARLY=early, PYTHONPATH=path, MPIFED_PREFORK="0")
 

@@ -15,7 +15,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from topologies.graphs.files import edge_list, edges, graphml, matrix, plain
-from topologies.inputs import TopologyError, check_nodes, node_count
+from topologies.inputs import TopologyError, check_memory, check_nodes, node_count
 from topologies.links.overlays import delta_mbst_graph, mst_graph
 from topologies.schema import Entry
 
@@ -76,6 +76,7 @@ def path(n: int) -> nx.Graph:
 
 def complete(n: int) -> nx.Graph:
     """Every pair joined."""
+    check_memory(100.0 * n * (n - 1) / 2, f"complete with {n} nodes")  # bytes of networkx's edges
     return nx.complete_graph(n)
 
 
