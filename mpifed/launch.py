@@ -233,8 +233,13 @@ def _prepared(arguments: list[str], stop_requested: Callable[[], bool]) -> Calla
         more = ["--expect-ranks", str(ranks)]
         command = under_mpirun(ranks, "mpifed.run", [*without_ranks(arguments), *more])
         return lambda: become(command)
-    communicator = world_of_ranks(words.options.expect_ranks)
+    # A mismatch is found without torch; ranks that a launcher has started import it side by side,
+    # before one of them waits for another.
+    expected = words.options.expect_ranks
+    is_first = expected is not None and launched_rank() is None
+    communicator = world_of_ranks(expected) if is_first else None
     request = _request(words)
+    communicator = communicator or world_of_ranks(expected)
     return lambda: _run(request, communicator, stop_requested)
 
 

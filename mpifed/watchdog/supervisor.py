@@ -181,6 +181,7 @@ class Supervisor:
         os.setpgid(0, 0)
         name_process("mpifed-guard")
         hold_signals()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # some launchers ignore it, and so the ends
         if "PMI_FD" in os.environ:
             os.close(int(os.environ["PMI_FD"]))
         resource.setrlimit(resource.RLIMIT_NOFILE, (self._limits[1], self._limits[1]))
