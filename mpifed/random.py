@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
+from numpy.random.bit_generator import ISeedSequence
 
 SERVER = -1
 """The client number of draws that belong to the server."""
@@ -59,7 +61,19 @@ def stream(seed: int, purpose: str, round: int = 0, client: int = SERVER) -> np.
     >>> stream(0, "noise", 3).random() == stream(0, "noise", 4).random()
     False
     """
-    return np.random.Generator(np.random.Philox(key=key(seed, purpose, round, client)))
+    return np.random.Generator(np.random.Philox(_Key(key(seed, purpose, round, client))))  # type: ignore[arg-type]
+
+
+class _Key(ISeedSequence):
+    """A key of Philox; with ``key=`` numpy asks the system for entropy besides, for most of the
+    time.
+    """
+
+    def __init__(self, key: int) -> None:
+        self._words = np.array([key & 0xFFFFFFFFFFFFFFFF, key >> 64], np.uint64)
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> np.ndarray:
+        return self._words
 
 
 def mix64(values: np.ndarray) -> np.ndarray:

@@ -115,7 +115,8 @@ class StorageOptions:
     samples : float, optional
         Megabytes of samples that a rank holds, or more where those in use are more. Others are
         made again when they are needed, where the data set makes clients one by one. None is the
-        samples of all clients, or 192 MB where ``evaluation.sample`` is below 1.
+        samples of all clients, or 96 MB where ``evaluation.sample`` is below 1 or where partial
+        participation would leave more of them idle.
     state : {'memory', 'disk'}
         Where the rows of the clients' state are between rounds. Rows on disk are read for the
         participants of a round, and written back.

@@ -49,28 +49,55 @@ def client_scores(
     beside: Callable[[int], torch.nn.Module] | None = None,
 ) -> ClientScores:
     """Evaluate the clients' predictors on their samples of a split."""
-    loss, nll = np.full((2, len(rows)), np.nan)
-    hits, possible = np.zeros((2, len(rows)))
-    for i, row in enumerate(rows):
-        own = split.rows_of(row)
-        count = own.stop - own.start
-        if not count:
-            continue
-        loss[i] = nll[i] = 0.0
-        more = None if beside is None else beside(i)
-        for part in samples_of(split, row, model.scored_together):
-            x = split.x[part]
-            z = model.shared_logits(parameters_of(i), x)
-            if more is not None:
-                z = torch.cat([z, more(x)[None]])
-            found = score(model.loss, z, split.y[part], weights_of(i, x))
-            loss[i] += float(found.loss.double().sum())
-            nll[i] += float(found.nll.double().sum())
-            hits[i] += float(found.hits.sum())
-            possible[i] += float(found.possible.sum())
-        loss[i] /= count
-        nll[i] /= count
-    return ClientScores(loss, nll, hits, possible)
+    sums, most = np.zeros((4, len(rows))), model.scored_together
+    parts = [(i, part) for i, row in enumerate(rows) for part in samples_of(split, row, most)]
+    for group in _groups(parts, parameters_of, most if beside is None else 0):
+        first = group[0][0]
+        whole = slice(group[0][1].start, group[-1][1].stop)
+        sizes = [part.stop - part.start for _, part in group]
+        x = split.x[whole]
+        z = model.logits_of_parts(parameters_of(first), x, sizes)
+        if beside is not None:
+            z = torch.cat([z, beside(first)(x)[None]])
+        weights = [weights_of(i, split.x[part]) for i, part in group]
+        found = score(model.loss, z, split.y[whole], _side_by_side(weights, sizes))
+        values = (found.loss.double(), found.nll.double(), found.hits, found.possible)
+        of_parts = zip(*(column.split(sizes) for column in values), strict=True)
+        for (i, _), own in zip(group, of_parts, strict=True):
+            # Part by part: the bits of a sum depend on how many numbers are added.
+            sums[:, i] += [float(column.sum()) for column in own]
+    counts = split.counts[rows]
+    means = np.divide(sums[:2], counts, out=np.full((2, len(rows)), np.nan), where=counts > 0)
+    return ClientScores(*means, *sums[2:])
+
+
+def _groups(
+    parts: list[tuple[int, slice]], parameters_of: Callable[[int], Tensor], most: int
+) -> Iterator[list[tuple[int, slice]]]:
+    """Yield adjacent parts of clients that have the same models, together at most ``most``."""
+    group: list[tuple[int, slice]] = []
+    for i, part in parts:
+        heartbeat.step()
+        adjacent = bool(group) and part.start == group[-1][1].stop
+        if not (adjacent and part.stop - group[0][1].start <= most) or (
+            parameters_of(i) is not parameters_of(group[0][0])
+        ):
+            if group:
+                yield group
+            group = []
+        group.append((i, part))
+    if group:
+        yield group
+
+
+def _side_by_side(weights: list[Tensor | None], sizes: list[int]) -> Tensor | None:
+    """Return the weights of several parts of samples, (M, B), or those of the only part."""
+    own = [each for each in weights if each is not None]
+    if len(own) < 2:
+        return own[0] if own else None
+    if own[0].dim() == 2:
+        return torch.cat(own, 1)
+    return torch.stack(own, 1).repeat_interleave(torch.tensor(sizes, device=own[0].device), 1)
 
 
 def _adjacent(

@@ -46,7 +46,7 @@ def aligned(mixture: Tensor, outputs: Tensor) -> Tensor:
 
 
 def mixed_output(outputs: Tensor, mixture: Tensor) -> Tensor:
-    """Return sum_m pi_m h_m, (B, outputs), added component by component."""
+    """Return sum_m pi_m h_m, (B, outputs), added component by component, whatever B is."""
     return reduce(torch.add, (outputs * aligned(mixture, outputs)).unbind(0))
 
 
@@ -150,7 +150,7 @@ def right_positions(
 
 def _mixed_probabilities(outputs: Tensor, mixture: Tensor) -> Tensor:
     """sum_m pi_m softmax(outputs_m), (...), of logits (M, ...)."""
-    return (torch.softmax(outputs, -1) * aligned(mixture, outputs)).sum(0)
+    return mixed_output(torch.softmax(outputs, -1), mixture)
 
 
 def tags_recalled(
@@ -159,7 +159,7 @@ def tags_recalled(
     """Return how many of a sample's tags are among the ``TOP`` likeliest, and how many it has."""
     scores = outputs[0]
     if mixture is not None:
-        scores = (sigmoid(outputs) * aligned(mixture, outputs)).sum(0)
+        scores = mixed_output(sigmoid(outputs), mixture)
     best = scores.topk(min(TOP, scores.shape[-1]), -1).indices
     return y.gather(-1, best).sum(-1), y.sum(-1)
 

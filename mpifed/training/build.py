@@ -352,8 +352,9 @@ def described(model: Model) -> str:
 # Least number of bytes that a rank needs for each client of the run, hosted here or not.
 CLIENT_BYTES = 200
 
-# Bytes of samples that a rank holds where ``evaluation.sample`` is below 1, unless it is said.
-AUTOMATIC = 192e6
+# Bytes of samples that a rank holds where not all are used in a round or an evaluation, unless it
+# is said.
+AUTOMATIC = 96e6
 
 # Least number of copies of a model on a rank: the received one and the trained one.
 COPIES = 2
@@ -515,11 +516,9 @@ def _check_samples(configuration: Configuration, federation: Federation, dataset
     """Refuse samples that do not fit into the memory of the hosts; collective."""
     description = dataset.description
     samples = description.n_train + description.n_val + description.n_test
-    by_rank = np.bincount(
-        federation.owner, weights=samples, minlength=federation.communicator.size
-    ) * sample_bytes(configuration, description)
+    by_rank = _bytes_by_rank(configuration, description, federation)
     host, here = sum_on_host(federation.communicator, by_rank)
-    if kept_bytes(configuration, dataset) is not None:
+    if kept_bytes(configuration, dataset, federation) is not None:
         # Those of the participants of a round alone, and not for long.
         here *= federation.inclusion
     check_memory(
@@ -550,12 +549,30 @@ def _check_storage(configuration: Configuration, device: torch.device) -> None:
         )
 
 
-def kept_bytes(configuration: Configuration, dataset: Dataset) -> float | None:
+def kept_bytes(
+    configuration: Configuration, dataset: Dataset, federation: Federation
+) -> float | None:
     """Return the bytes of samples that a rank holds, if it can; None: all are loaded."""
-    asked, sampled = configuration.storage.samples, configuration.evaluation.sample < 1
-    if dataset.make_split is None or (asked is None and not sampled):
+    asked = configuration.storage.samples
+    if dataset.make_split is None:
         return None
-    return AUTOMATIC if asked is None else asked * 1e6
+    if asked is not None:
+        return asked * 1e6
+    if configuration.evaluation.sample < 1:
+        return AUTOMATIC
+    # Of all ranks, so that all decide alike.
+    idle = federation.inclusion < 1
+    most = _bytes_by_rank(configuration, dataset.description, federation).max()
+    return AUTOMATIC if idle and most > AUTOMATIC else None
+
+
+def _bytes_by_rank(
+    configuration: Configuration, description: Description, federation: Federation
+) -> np.ndarray:
+    """Return the bytes of the samples of the clients that each rank hosts, (ranks,)."""
+    samples = description.n_train + description.n_val + description.n_test
+    by_rank = np.bincount(federation.owner, weights=samples, minlength=federation.communicator.size)
+    return by_rank * sample_bytes(configuration, description)
 
 
 def sum_on_host(communicator: Communicator, by_rank: np.ndarray) -> tuple[str, float]:

@@ -197,7 +197,7 @@ def spread(found: Split, rows: np.ndarray, n_clients: int) -> Split:
 
 def samples_of(setup: Setup) -> Samples:
     """Return the samples of the clients hosted here. Collective where all are loaded."""
-    budget = kept_bytes(setup.configuration, setup.dataset)
+    budget = kept_bytes(setup.configuration, setup.dataset, setup.federation)
     if budget is None:
         return Held(setup.federation, setup.load())
     return Made(setup, budget)

@@ -17,6 +17,7 @@ from mpifed.config.configuration import resolve
 from mpifed.data.base import HeldOut
 from mpifed.mpi.communicator import Alone, world
 from mpifed.results.results import read_summary
+from mpifed.training import build
 from mpifed.training.build import make
 from mpifed.training.samples import Held, Made, samples_of
 
@@ -111,6 +112,13 @@ def test_all_samples_are_loaded_unless_fewer_are_asked_for():
     assert isinstance(samples_of(setup_of()), Held)
     assert isinstance(samples_of(setup_of(evaluation={"sample": 0.5})), Made)
     assert isinstance(samples_of(setup_of(storage={"samples": 1})), Made)
+
+
+def test_samples_of_clients_that_rest_are_not_held_where_they_are_many(monkeypatch):
+    assert isinstance(samples_of(setup_of(participation=0.5)), Held)
+    monkeypatch.setattr(build, "AUTOMATIC", 1e3)
+    assert isinstance(samples_of(setup_of(participation=0.5)), Made)
+    assert isinstance(samples_of(setup_of()), Held)
 
 
 METHODS = {
