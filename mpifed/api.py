@@ -40,16 +40,7 @@ from mpifed.training.train import listening, plan_lines, remarks, train
 from mpifed.training.trained import Trained, check_path, load
 from mpifed.watchdog import heartbeat
 
-__all__ = [
-    "RecordedRound",
-    "Request",
-    "Result",
-    "Trained",
-    "execute",
-    "load",
-    "read",
-    "run",
-]
+__all__ = ["RecordedRound", "Request", "Result", "Trained", "execute", "load", "read", "run"]
 
 
 def run(
@@ -168,9 +159,7 @@ def _plain(value: Any, key: str) -> Any:
 
 
 def execute(
-    request: Request,
-    communicator: Communicator,
-    stop_requested: Callable[[], bool],
+    request: Request, communicator: Communicator, stop_requested: Callable[[], bool]
 ) -> Result:
     """Carry out a request; collective.
 
@@ -256,10 +245,7 @@ def _carry_out(
         say = None if request.quiet else functools.partial(print, flush=True)
         listen: AbstractContextManager[list[str]] = listening(say) if first else nullcontext([])
         with listen as heard:
-            setup = agree(
-                communicator,
-                lambda: make(configuration, communicator, horizon, stored),
-            )
+            setup = agree(communicator, lambda: make(configuration, communicator, horizon, stored))
         task.remarks.extend(f"warning: {line}" for line in dict.fromkeys(heard))
         task.remarks.extend(agree(communicator, lambda: remarks(setup)))
     if request.dry_run:

@@ -131,8 +131,7 @@ def raise_first_diverged(first: float, own: list[int], where: str) -> None:
     if not own or own[0] != first:
         raise PeerDiverged(own)
     raise Diverged(
-        f"client {own[0]} has a value in its {where} that is not finite: the training diverged",
-        own,
+        f"client {own[0]} has a value in its {where} that is not finite: the training diverged", own
     )
 
 

@@ -129,9 +129,7 @@ def _read(component: Callable[..., Any]) -> dict[str, Parameter]:
 
 
 def check_options(
-    component: Callable[..., Any] | Mapping[str, Parameter],
-    given: Mapping[str, Any],
-    path: str,
+    component: Callable[..., Any] | Mapping[str, Parameter], given: Mapping[str, Any], path: str
 ) -> dict[str, Any]:
     """Return all options of a component: the given ones checked, the others at their defaults."""
     options = component if isinstance(component, Mapping) else options_of(component)

@@ -16,14 +16,14 @@ import numpy as np
 import torch
 
 from mpifed import state as states
-from mpifed.checkpoint.format import LIBRARY, description, read_description
+from mpifed.checkpoint.format import LIBRARY, description, read_description, stored_array
 from mpifed.checkpoint.format import Meta as Meta
 from mpifed.checkpoint.integrity import Damaged as Damaged
 from mpifed.checkpoint.integrity import seal, verify, verify_on_disk
 from mpifed.errors import PeerFailure, RunError
 from mpifed.federation.clients import Federation
 from mpifed.io.atomic import partial_of, replacing
-from mpifed.io.hdf5 import disk_reason, opened, whole
+from mpifed.io.hdf5 import disk_reason, opened
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import on_host
 
@@ -305,7 +305,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """Return the arrays that the exchange stored, by name; raise ``Damaged``."""
     with opened_checkpoint(path) as file:
         return {
-            name.removeprefix("exchange."): whole(data)
+            name.removeprefix("exchange."): stored_array(data)
             for name, data in file["server"].items()
             if name.startswith("exchange.")
         }
@@ -365,10 +365,7 @@ def read_state(
 
 
 def _read_rows(
-    stored: h5py.Dataset,
-    target: np.ndarray,
-    hosted: np.ndarray,
-    release: Callable[[], None] | None,
+    stored: h5py.Dataset, target: np.ndarray, hosted: np.ndarray, release: Callable[[], None] | None
 ) -> None:
     step = len(hosted) if release is None else max(1, PIECE * len(hosted) // target.nbytes)
     for first in range(0, len(hosted), step):

@@ -80,8 +80,8 @@ def read_description(file: h5py.File) -> Meta:
         raise ValueError(f"/meta says format {about['format']}, and this mpifed reads {FORMAT}")
     configuration = json.loads(about["configuration"])
     check_stored(configuration)
-    columns = list(map(str, _stored(file["metrics/columns"])))
-    rows = [list(map(str, row)) for row in _stored(file["metrics/rows"])]
+    columns = list(map(str, stored_array(file["metrics/columns"])))
+    rows = [list(map(str, row)) for row in stored_array(file["metrics/rows"])]
     check_rows(columns, rows)
     return Meta(
         int(about["round"]),
@@ -93,7 +93,7 @@ def read_description(file: h5py.File) -> Meta:
         json.loads(about["ledger"]),
         json.loads(about["seconds"]),
         _read_data(file["meta"]["data"]) if "data" in file["meta"] else None,
-        _stored(file["meta"]["simulated"]) if "simulated" in file["meta"] else None,
+        stored_array(file["meta"]["simulated"]) if "simulated" in file["meta"] else None,
     )
 
 
@@ -117,13 +117,13 @@ def _read_data(group: h5py.Group) -> Description:
         about["source"],
         tuple(json.loads(about["input_shape"])),
         int(about["n_classes"]),
-        **{name: _stored(group[name]) for name in COUNTS if name in group},
+        **{name: stored_array(group[name]) for name in COUNTS if name in group},
         class_names=tuple(json.loads(about["class_names"])),
         task=about["task"],
     )
 
 
-def _stored(data: Any) -> np.ndarray:
+def stored_array(data: Any) -> np.ndarray:
     """Return all values of a data set, of which the file must have as many as it declares."""
     check_size(data)
     if data.id.get_storage_size() < data.size * data.id.get_type().get_size():

@@ -86,10 +86,7 @@ MODELS = {
     "icnn": "mpifed.models.icnn:icnn",
     "none": "mpifed.models.base:none",
 }
-EXCHANGES = {
-    "server": "mpifed.exchange.server:Server",
-    "gossip": "mpifed.exchange.gossip:Gossip",
-}
+EXCHANGES = {"server": "mpifed.exchange.server:Server", "gossip": "mpifed.exchange.gossip:Gossip"}
 COMPRESSORS = {
     "none": "mpifed.exchange.compression:Identity",
     "identity": "mpifed.exchange.compression:Identity",

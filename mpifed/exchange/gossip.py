@@ -189,9 +189,7 @@ class Attended(Partial):
 
 
 def predict(
-    schedule: topologies.Schedule,
-    taking_part: Callable[[int], np.ndarray] | None,
-    rounds: int,
+    schedule: topologies.Schedule, taking_part: Callable[[int], np.ndarray] | None, rounds: int
 ) -> dict[str, float | int] | None:
     """Return the consensus rate (p, tau) of a schedule as plain numbers."""
     if taking_part is not None:

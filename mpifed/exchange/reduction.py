@@ -111,10 +111,7 @@ def weighted_sum(
 
 
 def sum_and_mass(
-    federation: Federation,
-    rows: Tensor | SparseRows,
-    weights: np.ndarray,
-    ids: np.ndarray,
+    federation: Federation, rows: Tensor | SparseRows, weights: np.ndarray, ids: np.ndarray
 ) -> tuple[Tensor, float]:
     """Return ``weighted_sum``, and the sum of the weights in float64. Collective."""
     ones = torch.ones(len(weights), 1, dtype=torch.float64)

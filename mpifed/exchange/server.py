@@ -16,13 +16,7 @@ from mpifed.components.schema import ComponentOf
 from mpifed.errors import RunError
 from mpifed.exchange.aggregation import build, check_number, clipped, completed, inner_products
 from mpifed.exchange.base import Exchange, Round, ServerChannel, bits_of, timed
-from mpifed.exchange.compression import (
-    Compressor,
-    ErrorFeedback,
-    RandK,
-    compressed,
-    message_sizes,
-)
+from mpifed.exchange.compression import Compressor, ErrorFeedback, RandK, compressed, message_sizes
 from mpifed.exchange.privacy import central_noise
 from mpifed.exchange.reduction import (
     SparseRows,
@@ -116,7 +110,7 @@ class Server(Exchange):
     def describe(self, payload: int, itemsize: int) -> list[str]:
         size, subtrees = payload // itemsize, len(self.federation.tree.roots)
         moved = bytes_of_sum(self.federation, payload)
-        how = f"ranks add the sums of {subtrees} subtrees of clients"
+        how = f"ranks add sums of subtrees of clients, {subtrees} in all"
         if self.aggregator is not None:
             moved, how = self.aggregator.traffic(payload, itemsize, moved, self.federation)
         everyone = self.federation.training

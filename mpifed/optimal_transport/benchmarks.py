@@ -327,13 +327,7 @@ def _standardised(
         return (raw(x) - shift.to(x)) / scale
 
     y = mapped(source.sample(stream(seed, "transport/moments"), ESTIMATES))
-    return Benchmark(
-        name,
-        source,
-        mapped,
-        y.mean(0).numpy(),
-        y.T.cov(correction=0).numpy(),
-    )
+    return Benchmark(name, source, mapped, y.mean(0).numpy(), y.T.cov(correction=0).numpy())
 
 
 Name = Literal["auto", "gaussian", "random_icnn", "mix3tomix10"]

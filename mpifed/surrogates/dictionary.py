@@ -29,11 +29,7 @@ from mpifed.data.base import Description
 from mpifed.errors import RunError
 from mpifed.surrogates import lasso
 from mpifed.surrogates.base import Surrogate, each_row, padded
-from mpifed.surrogates.projections import (
-    cholesky,
-    columns_in_unit_ball,
-    positive_semidefinite,
-)
+from mpifed.surrogates.projections import cholesky, columns_in_unit_ball, positive_semidefinite
 
 # What is added to the diagonal of s1, as a multiple of it and of its sum.
 DAMPING, FLOOR = 1e-10, 1e-13

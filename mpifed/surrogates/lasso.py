@@ -301,12 +301,7 @@ MOST_ITERATIONS = 100_000
 
 
 def codes(
-    dictionary: Tensor,
-    z: Tensor,
-    l1: float,
-    tolerance: float = 1e-8,
-    *,
-    nonnegative: bool = False,
+    dictionary: Tensor, z: Tensor, l1: float, tolerance: float = 1e-8, *, nonnegative: bool = False
 ) -> Tensor:
     """Return the lasso codes of samples over a dictionary."""
     if not l1 > 0:

@@ -136,12 +136,7 @@ class Progress:
     """Prints round, scores, seconds per round and time left; on rank 0 only."""
 
     def __init__(
-        self,
-        first: int,
-        last: int,
-        quiet: bool,
-        log: Callable[[str], None],
-        one_line: bool = False,
+        self, first: int, last: int, quiet: bool, log: Callable[[str], None], one_line: bool = False
     ) -> None:
         self._first, self._last, self._quiet, self._log = first, last, quiet, log
         self._one_line = quiet and one_line

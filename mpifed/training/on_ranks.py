@@ -15,13 +15,7 @@ from typing import Any
 from mpifed.command import under_mpirun
 from mpifed.components.registry import name_of
 from mpifed.config.configuration import resolve
-from mpifed.errors import (
-    EXIT_BAD_INPUT,
-    EXIT_FINISHED,
-    EXIT_STOPPED,
-    InputError,
-    RunError,
-)
+from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, EXIT_STOPPED, InputError, RunError
 from mpifed.io.yaml_files import as_text
 from mpifed.tracking import check_tracker
 from mpifed.training.request import Request, understand

@@ -30,8 +30,8 @@ PATIENCE = 5.0
 
 # What a run leaves in its directory that another one would replace.
 REPLACED = (
-    *("config.yaml", "metrics.csv", "clients.h5", "summary.json", "DONE"),
-    *("tracking.json", "checkpoints"),
+    "checkpoints",  # first: where it cannot be moved, nothing is
+    *("config.yaml", "metrics.csv", "clients.h5", "summary.json", "DONE", "tracking.json"),
 )
 
 

@@ -33,12 +33,7 @@ from mpifed.mpi.agreement import agree
 from mpifed.theory.accounting import EPSILON
 from mpifed.training import evaluation
 from mpifed.training import request as resume
-from mpifed.training.build import (
-    Setup,
-    described,
-    sample_bytes,
-    sum_on_host,
-)
+from mpifed.training.build import Setup, described, sample_bytes, sum_on_host
 from mpifed.training.callbacks import Progress, listeners_of
 from mpifed.training.engine import Clock, Engine, advice
 from mpifed.training.evaluation import VALIDATION_COLUMNS, columns_of, count_scored

@@ -660,11 +660,7 @@ class FmmcResult:
 
 
 def fmmc(
-    graph: nx.Graph,
-    tolerance: float = 1e-3,
-    *,
-    self_loops: bool = True,
-    max_iterations: int = 5000,
+    graph: nx.Graph, tolerance: float = 1e-3, *, self_loops: bool = True, max_iterations: int = 5000
 ) -> FmmcResult:
     """Return the fastest mixing weights of a graph on 0 .. n-1, component by component.
 

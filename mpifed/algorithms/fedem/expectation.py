@@ -92,11 +92,7 @@ def mixture_weights(q: Tensor, clients: Clients, floor: float = 0.0) -> Tensor:
 
 
 def fitted_mixture(
-    model: Model,
-    components: Tensor,
-    clients: Clients,
-    steps: int | None = None,
-    floor: float = 0.0,
+    model: Model, components: Tensor, clients: Clients, steps: int | None = None, floor: float = 0.0
 ) -> Tensor:
     """Return mixture weights for fixed components, by E-steps from uniform ones (section 3.2)."""
     losses = train_losses(model, components, clients.shards.train, clients.rows)

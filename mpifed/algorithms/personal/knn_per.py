@@ -53,13 +53,7 @@ class Neighbours(nn.Module):
     values: Tensor
 
     def __init__(
-        self,
-        model: Model,
-        row: Tensor,
-        x: Tensor,
-        y: Tensor,
-        k: int = 10,
-        kernel: Kernel = "paper",
+        self, model: Model, row: Tensor, x: Tensor, y: Tensor, k: int = 10, kernel: Kernel = "paper"
     ) -> None:
         super().__init__()
         self.model, self.kernel = model, kernel
