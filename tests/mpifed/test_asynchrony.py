@@ -266,7 +266,7 @@ def test_equal_times_without_latency_are_synchronous_to_the_bit(name, dtype):
 def test_every_method_that_gossips_need_not_wait(name, mixes):
     refused = ("fedbn", "fedmm", "fedmm_theta") if mixes == "pairwise" else ()
     if name in refused:
-        with pytest.raises(InputError, match="asynchrony is 'pairwise'"):
+        with pytest.raises(InputError, match="asynchrony"):
             engine_of(name, gossip(mixes), **UNLIKE)
         return
     engine = prepared(name, gossip(mixes), **UNLIKE)
