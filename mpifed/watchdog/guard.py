@@ -180,10 +180,12 @@ def _finish() -> None:
 
 
 def _flush_files() -> None:
-    """Flush the files of Python that are still open; HDF5 flushes its own."""
+    """Flush the files of Python and of HDF5 that are still open."""
     base: Any = io.IOBase.__base__
     for found in gc.get_objects():
         # type(found), since a proxy's __class__ may import the object behind it.
         if issubclass(type(found), base):
             with contextlib.suppress(Exception):  # as Python itself ignores it at the exit
                 found.flush()
+    if (hdf5 := sys.modules.get("h5py.h5")) is not None:
+        hdf5.close()

@@ -401,7 +401,8 @@ class Supervisor:
         for rank in running:
             self._kill(rank)
         for rank in running:
-            os.waitpid(rank.process or 0, 0)
+            _, status = os.waitpid(rank.process or 0, 0)
+            rank.code = os.waitstatus_to_exitcode(status)
         remove_segments(segments)
         self.hosts.end()
         latest = time.monotonic() + LATEST
