@@ -187,5 +187,6 @@ def _flush_files() -> None:
         if issubclass(type(found), base):
             with contextlib.suppress(Exception):  # as Python itself ignores it at the exit
                 found.flush()
-    if (hdf5 := sys.modules.get("h5py.h5")) is not None:
-        hdf5.close()
+    if (hdf5 := sys.modules.get("h5py.h5f")) is not None:
+        for file in hdf5.get_obj_ids(types=hdf5.OBJ_FILE):
+            hdf5.flush(file)
