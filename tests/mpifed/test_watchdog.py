@@ -398,8 +398,8 @@ def test_ranks_end_with_their_launcher_and_leave_no_shared_memory(tmp_path):
         assert len(supervisors) == 1
         segments = {path for rank in ranks for path in segments_of(rank)}
         everybody = family(process.pid)
-        launcher = next(one for one in everybody if len(family(one)) > 4 and one != process.pid)
-        kill_all([launcher if segments else process.pid])
+        proxies = [one for one in everybody if len(family(one)) > 4 and one != process.pid]
+        kill_all([proxies[0] if segments and proxies else process.pid])
         all_ended([*ranks, *supervisors])
         assert process.wait(30) not in (0, 75)
     assert not [path for path in segments if Path(path).exists()]
