@@ -183,7 +183,9 @@ class MadeWithTarget:
         return self.make(*data, **options)
 
 
-with_target = MadeWithTarget
+def with_target(make: Callable[..., Any]) -> MadeWithTarget:
+    """Mark a function that makes surrogates; see ``MadeWithTarget``."""
+    return MadeWithTarget(make)
 
 
 def client_means(
