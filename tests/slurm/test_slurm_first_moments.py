@@ -19,7 +19,7 @@ def test_a_rank_killed_before_mpi_has_begun_ends_the_job_on_all_nodes(
 ) -> None:
     output = tmp_path / "run"
     words = ["job.nodes=2", "job.ranks_per_node=2", f"job.launcher={launcher}"]
-    words += ["job.environment.MPIFED_PREFORK='0'"]  # it imports torch for itself
+    words += ["job.environment.MPIFED_PREFORK=0"]  # it imports torch for itself
     words += ["job.environment.EARLY=die:3:torch", f"job.environment.PYTHONPATH={EARLY}:{HERE}"]
     job = slurm.submit(output, *words)
     known = slurm.wait(job, "FAILED", "COMPLETED", "TIMEOUT", seconds=120)
