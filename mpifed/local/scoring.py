@@ -97,7 +97,7 @@ def _side_by_side(weights: list[Tensor | None], sizes: list[int]) -> Tensor | No
         return own[0] if own else None
     if own[0].dim() == 2:
         return torch.cat(own, 1)
-    return torch.stack(own, 1).repeat_interleave(torch.tensor(sizes, device=own[0].device), 1)
+    return torch.stack(own, 1).repeat_interleave(torch.tensor(sizes).to(own[0].device), 1)
 
 
 def _adjacent(

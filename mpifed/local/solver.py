@@ -250,7 +250,7 @@ def _couple(
 ) -> None:
     """Move the models of one client together, in place."""
     assert steps.coupling is not None
-    block, where = slice(client, client + 1), torch.tensor([client], device=trained.device)
+    block, where = slice(client, client + 1), torch.tensor([client]).to(trained.device)
     rows, own = trained[block], tuple(moment[block] for moment in moments)
     for number, rate, batch in batches:
         done = float(steps.done[client] + number * steps.coupling.steps)

@@ -227,7 +227,8 @@ def test_a_chain_hands_on_and_ends_where_a_run_fails(tmp_path: Path) -> None:
     assert mended.returncode == 0, mended.stderr
     first, *others = [last_x(tmp_path / f"seed={seed}") for seed in range(3)]
     assert any(first)
-    assert others == [first, first]
+    for other in others:
+        assert other == pytest.approx(first, rel=1e-5)  # means of equal rows are rounded
 
 
 def test_a_dry_run_shows_what_the_placeholders_name(tmp_path: Path, capfd) -> None:
