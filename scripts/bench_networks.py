@@ -22,7 +22,6 @@ from bench_figures import chosen, engine, in_turn, report, scores_of
 from torch import nn
 
 from mpifed.data.base import Dataset, Description, Shards, Split
-from mpifed.federation.clients import Clients, Draws
 from mpifed.models.lstm import lstm
 from mpifed.models.mlp import Mlp, mlp
 from mpifed.models.mobilenet import mobilenet_v2
@@ -333,29 +332,47 @@ def in_place(model: Mlp, rows: torch.Tensor, train: Split, batch: int) -> Callab
     return steps
 
 
+ONE_STEP: dict[str, dict[str, Any]] = {
+    "exponential": {"exchange": "gossip", "exchange.topology": "exponential"},
+    "ring": {"exchange": "gossip", "exchange.topology": "ring"},
+    "erdos_renyi": {"exchange": "gossip", "exchange.topology": {"name": "erdos_renyi", "p": 0.5}},
+    "one_peer": {"exchange": "gossip", "exchange.schedule": "one_peer_exponential"},
+    "server": {"exchange": "server"},
+}
+
+
 def one_step() -> None:
-    """The local part of rounds of one step, 784-512-512-10 on 32 clients, batch 32."""
+    """Rounds of one step, 784-512-512-10 on 32 clients, batch 32: local steps, then an average.
+
+    The script makes the same steps in plain PyTorch, then ``W @ X``, or the mean of all rows.
+    """
     about = {"shape": [28, 28], "samples": 64}
     options = {"clients": 32, "local.steps": 1, "local.batch_size": 32}
-    engine = made("bench_networks:wide_mlp", about, **options)
-    model, local = engine.setup.model, engine.setup.algorithm.local
-    shards = engine.samples.shards
-    clients = Clients(engine.setup.federation, shards, np.arange(32))
-    optimizer = local.init(len(clients), 1, torch.float32)
-    one = torch.from_numpy(model.init(np.random.default_rng(0))).float()
-    rows = one.repeat(len(clients), 1)[:, None]
-    measured = in_turn(
-        {
-            "gossip": lambda: local(rows, optimizer, clients, Draws(0, 1)),
-            "server": lambda: local(one.expand(rows.shape), optimizer, clients, Draws(0, 1)),
-            "bare": in_place(model, rows[:, 0], shards.train, 32),
-        },
-        4 * REPEATS,
-    )
-    middle = {key: round(statistics.median(values), 4) for key, values in measured.items()}
-    for key in ("gossip", "server"):
+    engines = {
+        name: made("bench_networks:wide_mlp", about, **options, **exchange)
+        for name, exchange in ONE_STEP.items()
+    }
+    some = engines["server"]
+    model, train = some.setup.model, some.samples.shards.train
+    rows = torch.from_numpy(model.init(np.random.default_rng(0))).float().repeat(32, 1)
+    steps = in_place(model, rows, train, 32)
+    matrix, weights = torch.full((32, 32), 1 / 32), torch.full((1, 32), 1 / 32)
+
+    def script(mixing: torch.Tensor) -> None:
+        steps()
+        torch.mm(mixing, rows)
+
+    actions = {name: engine.advance for name, engine in engines.items()}
+    scripts = {"mixed": lambda: script(matrix), "averaged": lambda: script(weights)}
+    measured = in_turn({**actions, **scripts}, 2 * REPEATS)
+    for name in engines:
+        beside = "averaged" if name == "server" else "mixed"
         report(
-            f"one_step_{key}", round(ratio(measured, key, "bare"), 3), "of a bare loop", **middle
+            f"one_step_{name}",
+            round(ratio(measured, name, beside), 3),
+            "of a script",
+            round=round(statistics.median(measured[name]), 4),
+            script=round(statistics.median(measured[beside]), 4),
         )
 
 

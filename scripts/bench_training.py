@@ -43,7 +43,8 @@ import bench_surrogates
 import bench_topologies
 import bench_tracking
 import bench_transport
-from bench_figures import cpu_seconds, report, run, scores_of
+import numpy as np
+from bench_figures import cpu_seconds, in_turn, report, run, scores_of
 from bench_figures import engine as engine_of
 
 import mpifed
@@ -87,6 +88,68 @@ def fedavg_round() -> None:
 def dfedem_round() -> None:
     """A D-FedEM round over an Erdős–Rényi graph with p = 0.5."""
     one_round("dfedem_round", exchange="gossip")
+
+
+def numpy_rounds() -> None:
+    """Rounds of FedAvg and FedEM beside plain numpy programs that draw the same minibatches.
+
+    ``one_gradient`` is a gradient of every client on all of its samples, where they lie.
+    """
+    engines = {
+        name: engine(**{"algorithm": name, "data.n_test": 50}) for name in ("fedavg", "fedem")
+    }
+    train = engines["fedavg"].samples.shards.train
+    ends = list(zip(train.offsets, train.offsets[1:], strict=False))
+    x = [np.pad(train.x[a:b].numpy(), ((0, 0), (0, 1)), constant_values=1) for a, b in ends]
+    y = [train.y[a:b].numpy().astype(np.float32) for a, b in ends]
+    share = (np.array([len(part) for part in y]) / len(train.y)).astype(np.float32)
+    draws, size = np.random.default_rng(0), x[0].shape[1]
+    one, three = np.zeros(size, np.float32), draws.standard_normal((3, size), np.float32)
+    mixed = np.full((len(x), 3), 1 / 3, np.float32)
+
+    def gradient(w: np.ndarray, x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        return x.T @ ((1 / (1 + np.exp(-(x @ w))) - y) * weights) / np.float32(len(x))
+
+    def epoch(w: np.ndarray, client: int, weights: np.ndarray) -> np.ndarray:
+        w, v, order = w.copy(), np.zeros_like(w), draws.permutation(len(y[client]))
+        for part in np.split(order, range(128, len(order), 128)):
+            found = gradient(w, x[client][part], y[client][part], weights[part])
+            v = np.float32(0.9) * v + found + np.float32(5e-4) * w
+            w -= np.float32(0.1) * v
+        return w
+
+    def fedavg() -> None:
+        one[:] = sum(
+            share[t] * epoch(one, t, np.ones(len(y[t]), np.float32)) for t in range(len(x))
+        )
+
+    def fedem() -> None:
+        found = np.zeros_like(three)
+        for t in range(len(x)):
+            z = x[t] @ three.T
+            losses = np.logaddexp(0, z) - y[t][:, None] * z
+            q = np.exp(np.log(mixed[t]) - losses)
+            q /= q.sum(1, keepdims=True)
+            mixed[t] = q.mean(0)
+            for m in range(3):
+                found[m] += share[t] * epoch(three[m], t, q[:, m])
+        three[:] = found
+
+    def one_gradient() -> None:
+        for t in range(len(x)):
+            gradient(one, x[t], y[t], np.ones(len(y[t]), np.float32))
+
+    actions = {name: made.advance for name, made in engines.items()}
+    programs = {"numpy_fedavg": fedavg, "numpy_fedem": fedem, "one_gradient": one_gradient}
+    measured = in_turn({**actions, **programs}, 2 * REPEATS, inner=3)
+    middle = {key: round(statistics.median(values), 4) for key, values in measured.items()}
+    for name, beside in (
+        ("fedavg", "numpy_fedavg"),
+        ("fedem", "numpy_fedem"),
+        ("fedavg", "one_gradient"),
+    ):
+        ratios = [a / b for a, b in zip(measured[name], measured[beside], strict=True)]
+        report(f"{name}_of_{beside}", round(statistics.median(ratios), 3), "times", **middle)
 
 
 def scoring() -> None:
@@ -136,7 +199,8 @@ def overhead() -> None:
     made = engine(**{"data.n_test": 50})
     made.advance()
     folder = Path(tempfile.mkdtemp(prefix="mpifed-bench-"))
-    from mpifed.training.run_directory import COLUMNS, Recorder
+    from mpifed.training.evaluation import COLUMNS
+    from mpifed.training.run_directory import Recorder
 
     recorder = Recorder(folder / "run", COLUMNS, [], "", made.writer.finish, True)
     clock = made.clock.seconds
@@ -207,6 +271,7 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
         fedem_round,
         fedavg_round,
         dfedem_round,
+        numpy_rounds,
         scoring,
         overhead,
         peak_memory,

@@ -118,8 +118,16 @@ class Rule(ABC):
         return AdamState(moments[0], moments[1], done, begun)
 
     @abstractmethod
-    def step(self, w: Tensor, change: Tensor, moments: Moments, rate: Rate, number: Rate) -> None:
-        """Take one step in place."""
+    def step(
+        self,
+        w: Tensor,
+        change: Tensor,
+        moments: Moments,
+        rate: Rate,
+        number: Rate,
+        start: Tensor | None = None,
+    ) -> None:
+        """Take one step from ``start`` to ``w``, in place without ``start``."""
 
     def masked_step(
         self,
@@ -160,16 +168,26 @@ class Sgd(Rule):
         momentum = unwritten(zeros, clients, components, kept)
         return SgdState(momentum, torch.zeros(clients, dtype=torch.int64))
 
-    def step(self, w: Tensor, change: Tensor, moments: Moments, rate: Rate, number: Rate) -> None:
+    def step(
+        self,
+        w: Tensor,
+        change: Tensor,
+        moments: Moments,
+        rate: Rate,
+        number: Rate,
+        start: Tensor | None = None,
+    ) -> None:
         (v,) = moments
-        decay(change, w, self.options.weight_decay, rate)
+        start = w if start is None else start
+        decay(change, start, self.options.weight_decay, rate)
         if self.options.momentum:
             v *= self.options.momentum
             v += change
         if isinstance(rate, float):
             w.add_(v if self.options.momentum else change, alpha=-rate)
         else:
-            w -= rate * v if self.options.momentum else change.mul_(rate)
+            moved = rate * v if self.options.momentum else change.mul_(rate)
+            torch.sub(start, moved, out=w)
 
 
 class Adam(Rule):
@@ -180,9 +198,19 @@ class Adam(Rule):
         steps, epochs = (torch.zeros(clients, dtype=torch.int64) for _ in range(2))
         return AdamState(first, second, steps, epochs)
 
-    def step(self, w: Tensor, change: Tensor, moments: Moments, rate: Rate, number: Rate) -> None:
+    def step(
+        self,
+        w: Tensor,
+        change: Tensor,
+        moments: Moments,
+        rate: Rate,
+        number: Rate,
+        start: Tensor | None = None,
+    ) -> None:
         first, second = moments
         options = self.options
+        if start is not None:
+            w.copy_(start)
         if options.optimizer == "adam":
             decay(change, w, options.weight_decay, rate)
         elif options.weight_decay:

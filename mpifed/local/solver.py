@@ -116,8 +116,11 @@ class Stacked:
             for step, visited, targets, shares in zip(the_plan.steps, *parts, strict=True):
                 heartbeat.step()
                 block = slice(step.first, step.last)
-                if step.number == 0:
-                    for one, source in zip(moving, given, strict=True):
+                first = step.number == 0
+                # A client that steps alone reads its first model where it lies.
+                unmoved = first and self.alone and steps.coupling is None and steps.mask is None
+                if first:
+                    for one, source in zip(moving[unmoved:], given[unmoved:], strict=True):
                         torch.index_select(source, 0, order[block], out=one[block])
                 part = slice(step.first * components, step.last * components)
                 rate = rate_of[part]
@@ -125,7 +128,7 @@ class Stacked:
                     epoch = torch.from_numpy(step.number // per_epoch[part]).to(self.device)
                     rate = rate.gather(1, epoch[:, None])
                 batch = self._inputs(train.x, visited), targets, shares
-                w = theta[block]
+                w = start[block] if unmoved else theta[block]
                 own = tuple(moment[block] for moment in own_moments)
                 if steps.coupling is not None:
                     done = before[part, None] + step.number * steps.coupling.steps
@@ -138,7 +141,11 @@ class Stacked:
                     term.add_to(change.view_as(w), w, block, slice(None))
                 number = before[part, None] + (step.number + 1) if self.rule.counts_steps else 1.0
                 flat = tuple(moment.flatten(0, 1) for moment in own)
-                self.rule.masked_step(w.flatten(0, 1), change, flat, rate, number, steps.mask)
+                if unmoved:
+                    moved = theta[block].flatten(0, 1)
+                    self.rule.step(moved, change, flat, rate, number, w.flatten(0, 1))
+                else:
+                    self.rule.masked_step(w.flatten(0, 1), change, flat, rate, number, steps.mask)
         if not is_sorted:
             moving = tuple(torch.empty_like(one).index_copy_(0, order, one) for one in moving)
         return moving[0], moving[1:]
