@@ -17,7 +17,6 @@ from mpifed.components.tables import MODELS
 from mpifed.data.base import Description
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
-METHODS = (Path(__file__).parents[2] / "docs" / "what_there_is.md").read_text(encoding="utf-8")
 PROGRAM, MODULES, LOADING = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 ROWS = [line.split(" | ") for line in PAGE.splitlines() if line.startswith("| `")]
 
