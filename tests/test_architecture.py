@@ -26,7 +26,8 @@ FLOORS = (
     {"api", "jobs"},
     {"mpifed"},
     {"launch", "reproduce"},
-    {"run", "retime", "verify", "watch", "__main__"},
+    {"retime", "verify", "watch", "__main__"},
+    {"run"},
 )
 """The rooms (folders and root modules of ``mpifed``, and ``topologies``), from the ground up."""
 
