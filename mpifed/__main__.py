@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from mpifed import __version__
 from mpifed.command import carried_out, started_as
@@ -14,7 +15,7 @@ from mpifed.watchdog.launcher import launched_rank
 
 # Subcommands by name: the module whose ``main`` runs them, and a summary for the help.
 SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
-    "run": ("mpifed.run", "run an experiment, alone or under mpirun"),
+    "run": ("mpifed.launch", "run an experiment, alone or under mpirun"),
     "data": ("mpifed.data.__main__", "make a federated HDF5 file from raw files"),
     "sweep": ("mpifed.sweep.__main__", "run every combination of lists of values"),
     "report": ("mpifed.report.__main__", "make tables and plots from run directories"),
@@ -47,6 +48,8 @@ def _run(words: list[str]) -> int:
         # As under ``python -m``, components may be named that are in the working directory.
         if not {"", os.getcwd()} & set(sys.path) and not getattr(sys.flags, "safe_path", False):
             sys.path.append(os.getcwd())
+        if name == "run":
+            return run(words[1:])
         return int(importlib.import_module(module).main(words[1:]))
     if launched_rank() not in (None, 0):
         return EXIT_FINISHED if name in ("-h", "--help", "--version") else EXIT_BAD_INPUT
@@ -58,6 +61,17 @@ def _run(words: list[str]) -> int:
         return EXIT_FINISHED
     print(f"mpifed: {_unknown(name)}", file=sys.stderr)
     return EXIT_BAD_INPUT
+
+
+def run(words: list[str]) -> int:
+    """Run an experiment, guarded where a launcher started this process."""
+    from mpifed.watchdog.guard import guarded
+
+    return guarded(lambda: _launch().main(words), lambda: _launch().preload(words))
+
+
+def _launch() -> Any:
+    return importlib.import_module("mpifed.launch")  # later than the fork: a guard needs none of it
 
 
 def _help() -> str:

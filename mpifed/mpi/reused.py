@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import sys
+import math
+import weakref
 from collections import deque
 from typing import Any
 
 import numpy as np
 
-_alone = deque([object()])
-# References to an array that is kept and nowhere else, while they are counted.
-UNUSED = sys.getrefcount(_alone[0])
-
 
 class Reused:
-    """Up to ``kept`` arrays that are kept: new memory costs more than what is computed into it."""
+    """Up to ``kept`` free blocks: new memory costs more than what is computed into it."""
 
     def __init__(self, kept: int) -> None:
-        self._kept: deque[np.ndarray] = deque(maxlen=kept)
+        self._free: deque[memoryview] = deque(maxlen=kept)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """Return an array that nothing else refers to, with any content."""
-        for place in range(len(self._kept)):
-            if sys.getrefcount(self._kept[place]) == UNUSED:
-                found = self._kept[place]
-                if found.shape == shape and found.dtype == dtype:
-                    return found
-        self._kept.append(np.empty(shape, dtype))
-        return self._kept[-1]
+        """Return an array with any content, whose block is free when it and its views are gone."""
+        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+        for _ in range(len(self._free)):
+            block = self._free.popleft()
+            if block.nbytes == nbytes:
+                break
+            self._free.append(block)
+        else:
+            block = np.empty(nbytes, np.uint8).data
+        flat = np.frombuffer(block, dtype)
+        # Views and tensors refer to this array, since what it refers to itself is none.
+        weakref.finalize(flat, self._free.append, block).atexit = False
+        return flat.reshape(shape)

@@ -435,7 +435,7 @@ class Engine:
                 setup.horizon,
                 to_mapping(setup.configuration),
                 recorder.columns if recorder else [],
-                list(recorder.rows) if recorder else [],
+                recorder.rows if recorder else [],
                 dict(vars(setup.exchange.ledger)),
                 {**self.clock.seconds, "total": self.elapsed},
                 data if data.problem is None else None,

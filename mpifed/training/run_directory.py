@@ -21,6 +21,7 @@ from mpifed.checkpoint.files import what_is_left
 from mpifed.errors import InputError, RunError
 from mpifed.io.atomic import replace_bytes
 from mpifed.io.hdf5 import disk_reason
+from mpifed.results.results import read_metrics
 from mpifed.results.run_directories import check_free
 from mpifed.training.evaluation import ClientResults
 
@@ -49,11 +50,11 @@ class Recorder:
         set_aside: Sequence[str] = (),
     ) -> None:
         """Lock the directory, move what is set aside, and write config.yaml and metrics.csv."""
-        self.directory, self.columns, self.rows = directory, columns, list(rows)
+        self.directory, self.columns = directory, columns
         self._settle = settle
         self._log: io.FileIO | None = None
         try:
-            self._guard(self._begin, config, is_new, set_aside)
+            self._guard(self._begin, config, rows, is_new, set_aside)
         except BaseException:
             self.close()
             raise
@@ -64,7 +65,14 @@ class Recorder:
             self._log.close()
             self._log = None
 
-    def _begin(self, config: str, is_new: bool, set_aside: Sequence[str]) -> None:
+    @property
+    def rows(self) -> list[list[str]]:
+        """The rows of metrics.csv so far, which a long run does not keep in memory."""
+        return read_metrics(self.directory / "metrics.csv").rows
+
+    def _begin(
+        self, config: str, rows: list[list[str]], is_new: bool, set_aside: Sequence[str]
+    ) -> None:
         self.directory.parent.mkdir(parents=True, exist_ok=True)
         # Private, unless the user made it before: then its mode is kept.
         self.directory.mkdir(mode=0o700, exist_ok=True)
@@ -80,7 +88,7 @@ class Recorder:
             for leftover in self.directory.glob(names):
                 leftover.unlink(missing_ok=True)
         replace_bytes(self.directory / "config.yaml", config.encode())
-        text = "".join(line_of(row) for row in [self.columns, *self.rows])
+        text = "".join(line_of(row) for row in [self.columns, *rows])
         replace_bytes(self.directory / "metrics.csv", text.encode())
 
     def _move_aside(self, names: Sequence[str]) -> None:
@@ -121,9 +129,7 @@ class Recorder:
 
     def row(self, values: Mapping[str, Any]) -> None:
         """Append a row to metrics.csv."""
-        row = [field_of(values.get(name)) for name in self.columns]
-        self.rows.append(row)
-        self._guard(self._append_row, row)
+        self._guard(self._append_row, [field_of(values.get(name)) for name in self.columns])
 
     def _append_row(self, row: list[str]) -> None:
         with _appending(self.directory / "metrics.csv") as file:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from mpifed.errors import RunError
 from mpifed.local.optimizers import RULES, SgdState, unwritten
 from mpifed.local.options import LocalOptions
 from mpifed.mpi.communicator import Alone, world
+from mpifed.training.run_directory import Recorder
 
 PAGES = 1 << 26
 """Numbers of a state that is measured, 256 MiB."""
@@ -43,6 +45,18 @@ def test_moments_take_no_memory_before_a_client_steps(optimizer):
     assert resident() - before < PAGES * 4 / 16
     moments[0][:16] = 1
     assert resident() - before < PAGES * 4 / 2
+
+
+def test_rows_that_are_on_disk_are_not_kept_in_memory(tmp_path):
+    recorder = Recorder(tmp_path / "run", ["round", "train_loss"], [["0", "2.5"]], "", int, True)
+    tracemalloc.start()
+    for round in range(1, 1001):
+        recorder.row({"round": round, "train_loss": 1 / round})
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    recorder.close()
+    assert grown < 1e4
+    assert recorder.rows == [["0", "2.5"], *([str(k), repr(1 / k)] for k in range(1, 1001))]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -286,10 +286,10 @@ def test_mixing_keeps_constants_and_the_mean_to_rounding():
 def test_memory_is_used_again_once_nothing_refers_to_it():
     reused, shape = Reused(2), (3, 4)
     first = reused.empty(shape, np.float32)
-    place, held = first.ctypes.data, torch.from_numpy(first)[1:].view(-1)
+    place, held = first.ctypes.data, torch.from_numpy(first[1:].reshape(-1)).view(2, 4)
     del first
     second = reused.empty(shape, np.float32)
-    assert second.ctypes.data != place  # a part of a tensor refers to it
+    assert second.ctypes.data != place  # a tensor of a part refers to it
     del held
     assert reused.empty(shape, np.float32).ctypes.data == place
     assert reused.empty(shape, np.float64).dtype == np.float64
