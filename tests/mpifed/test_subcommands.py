@@ -107,3 +107,23 @@ def test_another_number_of_ranks_is_refused_without_torch(tmp_path):
     assert done.stdout == "2 False\n", done
     assert "--expect-ranks says 3, but MPI started 1" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("exchange.topology=rign", "Unknown graph family 'rign'; did you mean 'ring'"),
+        ("exchange.topology.q=3", "exchange.topology: Unknown option 'erdos_renyi.q'"),
+        ("exchange.weights=metropoli", "exchange.weights: Unknown weight rule 'metropoli'"),
+        ("exchange.schedule.foo=3", "exchange.schedule: Unknown option 'static.foo'"),
+    ],
+)
+def test_unknown_words_of_gossip_are_found_without_torch(word, message):
+    program = (
+        "import sys; from mpifed.launch import main\n"
+        f"print(main(['exchange=gossip', '{word}']), 'torch' in sys.modules)"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment()
+    )
+    assert found.stdout == "2 False\n" and message in found.stderr
