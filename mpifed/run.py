@@ -43,4 +43,4 @@ def _preload(words: list[str]) -> None:
 if __name__ == "__main__":
     from mpifed.command import carried_out  # later than a guard, which needs none of it
 
-    sys.exit(carried_out("mpifed", lambda: main(sys.argv[1:])))
+    sys.exit(carried_out("mpifed", lambda: main(sys.argv[1:]), by_all=True))

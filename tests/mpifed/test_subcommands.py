@@ -127,3 +127,17 @@ def test_unknown_words_of_gossip_are_found_without_torch(word, message):
         [sys.executable, "-c", program], capture_output=True, text=True, env=environment()
     )
     assert found.stdout == "2 False\n" and message in found.stderr
+
+
+@pytest.mark.parametrize(
+    "words", ["report", "watch", "theory", "new", "data", "retime", "topologies list"]
+)
+def test_the_first_process_of_a_job_answers_alone(words, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+    assert main(words.split()) == 0
+    assert capfd.readouterr() == ("", "")
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    main(words.split())
+    assert capfd.readouterr() != ("", "")
