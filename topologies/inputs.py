@@ -174,6 +174,10 @@ def number(kind: type, allowed: str, holds: Callable[[Any], bool]) -> Callable[[
 class Parser(argparse.ArgumentParser):
     """argparse, except that a wrong argument raises ``InputError``."""
 
+    def format_help(self) -> str:
+        """Return the help, without the marks of code in docstrings."""
+        return super().format_help().replace("``", "")
+
     def error(self, message: str) -> NoReturn:
         """Raise the message of argparse, with what may be meant."""
         if found := re.fullmatch(
