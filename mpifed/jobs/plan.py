@@ -265,7 +265,7 @@ def continued(job: Job, tasks: Sequence[int], words: Sequence[str]) -> tuple[Job
             continue
         stored = request.stored_configuration(directory)
         if stored is not None:
-            request.refuse_changes(stored, asked, directory, request.stored_horizon(stored))
+            request.check_changes(stored, asked, directory, request.stored_horizon(stored))
         left.append(task)
     return dataclasses.replace(job, given=given, runs=tuple(runs)), left
 
