@@ -108,7 +108,7 @@ def _count(node: yaml.Node, known: dict[int, int], open_nodes: set[int]) -> int:
     return known[id(node)]
 
 
-def _refusal(problem: str, node: yaml.Node | yaml.Event) -> yaml.YAMLError:
+def _refusal(problem: str, node: Any) -> yaml.YAMLError:
     return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
