@@ -35,7 +35,8 @@ OPTIONS = ("--help", "--version")
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run a subcommand."""
-    return carried_out("mpifed", lambda: _run(list(sys.argv[1:] if words is None else words)))
+    given = list(sys.argv[1:] if words is None else words)
+    return carried_out("mpifed", lambda: _run(given), by_all=True)
 
 
 def _run(words: list[str]) -> int:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, InputError, RunError, complain
+from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, InputError, RunError, complain
 from topologies import inputs
-from topologies.inputs import number
+from topologies.inputs import launched_rank, number, several_launched
 
 
 class Parser(inputs.Parser):
@@ -108,8 +108,13 @@ def program(subcommand: str) -> str:
     return f"{started_as()} {subcommand}" if dispatched else f"python -m mpifed.{subcommand}"
 
 
-def carried_out(command: str, action: Callable[[], int]) -> int:
-    """Carry out a command of one process; return its exit code, also where it fails."""
+def carried_out(command: str, action: Callable[[], int], *, by_all: bool = False) -> int:
+    """Carry out a command; return its exit code, also where it fails.
+
+    Of several processes that a launcher has started, the first does it, unless ``by_all``.
+    """
+    if launched_rank() and several_launched() and not by_all:
+        return EXIT_FINISHED
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A name that the terminal cannot show must not end a command that has succeeded.
         sys.stdout.reconfigure(errors="backslashreplace")

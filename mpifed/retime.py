@@ -11,13 +11,10 @@ from mpifed.config.experiments import parse_overrides
 from mpifed.errors import EXIT_FINISHED, InputError
 from mpifed.report.runs import run_directories
 from mpifed.results.run_directories import check_output
-from mpifed.watchdog.launcher import launched_rank
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command."""
-    if launched_rank() not in (None, 0):  # one process does it, whatever started it
-        return EXIT_FINISHED
     return carried_out("mpifed.retime", lambda: _run(words))
 
 

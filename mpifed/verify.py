@@ -141,4 +141,4 @@ def parser() -> Parser:
 
 
 if __name__ == "__main__":
-    sys.exit(carried_out("mpifed.verify", main))
+    sys.exit(carried_out("mpifed.verify", main, by_all=True))

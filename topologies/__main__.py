@@ -21,7 +21,14 @@ from topologies.analysis.consensus import MESSAGE_BYTES, gossip, messages_receiv
 from topologies.analysis.measures import Plan, carry_out, plan
 from topologies.analysis.ranking import BUDGETS, candidates, rank, read_budget
 from topologies.graphs.families import FAMILIES
-from topologies.inputs import Parser, TopologyError, cpu_seconds, number
+from topologies.inputs import (
+    Parser,
+    TopologyError,
+    cpu_seconds,
+    launched_rank,
+    number,
+    several_launched,
+)
 from topologies.links.network import at_sites, one_site, read_network
 from topologies.links.overlays import OVERLAYS, cycle_time, design
 from topologies.matrix import MixingMatrix
@@ -35,6 +42,8 @@ Found = tuple[Any, list[str]]
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command of ``python -m topologies``."""
+    if launched_rank() and several_launched():
+        return 0  # the first process of a job answers
     try:
         options = parser().parse_args(arguments)
         warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)

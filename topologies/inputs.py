@@ -134,6 +134,27 @@ def closest(name: str, known: Iterable[str]) -> str:
     return f"{near}allowed: {', '.join(names)}"
 
 
+# What launchers call the number of a process in its job, and the number of processes.
+RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+
+
+def launched_rank() -> int | None:
+    """Return the number of this process in its job; None without a launcher."""
+    return in_environment(RANK_VARIABLES)
+
+
+def several_launched() -> bool:
+    """Return whether a launcher started several processes."""
+    return (in_environment(SIZE_VARIABLES) or 1) > 1
+
+
+def in_environment(names: Iterable[str]) -> int | None:
+    """Return the number in the first of these environment variables that has one."""
+    values = (os.environ.get(name, "") for name in names)
+    return next((int(value) for value in values if value.isdecimal() and value.isascii()), None)
+
+
 def number(kind: type, allowed: str, holds: Callable[[Any], bool]) -> Callable[[str], Any]:
     """Return the ``type`` of an argument that is a number."""
 
@@ -152,6 +173,10 @@ def number(kind: type, allowed: str, holds: Callable[[Any], bool]) -> Callable[[
 
 class Parser(argparse.ArgumentParser):
     """argparse, except that a wrong argument raises ``InputError``."""
+
+    def format_help(self) -> str:
+        """Return the help, without the marks of code in docstrings."""
+        return super().format_help().replace("``", "")
 
     def error(self, message: str) -> NoReturn:
         """Raise the message of argparse, with what may be meant."""

@@ -293,6 +293,12 @@ def check_names(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
     settled = Configuration(**check_options(Configuration, given, ""))
     for key, default in DEFAULTS.items():
         check_declared(key, with_name(key, mapping.get(key, default)), key, default)
+    name, options = named(mapping.get("exchange", "server"), "exchange", DEFAULTS["exchange"])
+    if name == "gossip" and mapping.get("clients") != "ranks":
+        from mpifed.exchange.mixing import mixing_sections, names_own  # networkx, but no torch
+
+        if not names_own(options):
+            mixing_sections(options, settled.n_training)
     return settled
 
 

@@ -266,7 +266,8 @@ def _check(configuration: Any, said: str) -> None:
                 causes = [_said(configuration, each, False) for each in when or ("algorithm",)]
                 raise InputError(
                     f"{said}{_said(configuration, key, True)}, but "
-                    f"{' and '.join(dict.fromkeys(causes))}, {why}; allowed: {_words(allowed)}"
+                    f"{' and '.join(dict.fromkeys(causes))}, {why}; allowed: "
+                    f"{_words(_algorithms(key, allowed) or allowed)}"
                 )
     for kind in ("algorithm", "exchange", "attack"):
         made = find(kind, getattr(configuration, kind).name)
@@ -295,14 +296,17 @@ def _value(configuration: Any, key: str) -> Any:
 
 def _fits(configuration: Any, key: str, allowed: Any) -> bool:
     given = _value(configuration, key)
+    return any(_is(each, allowed) for each in (_names(given) if key == "algorithm" else [given]))
+
+
+def _is(given: Any, allowed: Any) -> bool:
     if isinstance(allowed, Not):
         return bool(given != allowed.value)
     if isinstance(allowed, Gt):
         return bool(given is not None and given > allowed.gt)
     if isinstance(allowed, Lt):
         return bool(given is not None and given < allowed.lt)
-    every = _names(given) if key == "algorithm" else [given]
-    return any(each in (allowed if isinstance(allowed, tuple) else (allowed,)) for each in every)
+    return given in (allowed if isinstance(allowed, tuple) else (allowed,))
 
 
 @functools.cache
@@ -313,10 +317,18 @@ def _names(algorithm: str) -> frozenset[str]:
     return frozenset({algorithm, *(name for name, at in ALGORITHMS.items() if at in places)})
 
 
+def _algorithms(key: str, allowed: Any) -> tuple[str, ...]:
+    """Return the shipped algorithms that have an attribute; none where the key is of no such."""
+    path, _, attribute = key.partition(":")
+    if path != "algorithm" or not attribute:
+        return ()
+    return tuple(n for n in ALGORITHMS if _is(getattr(find_algorithm(n), attribute), allowed))
+
+
 def _said(configuration: Any, key: str, with_attribute: bool) -> str:
     path, _, attribute = key.partition(":")
     said = f"{path} is {shown(plain(_value(configuration, path)))}"
-    if attribute and with_attribute:
+    if attribute and with_attribute and path != "algorithm":
         said += f", whose {attribute} is {_words(_value(configuration, key))}"
     return said
 

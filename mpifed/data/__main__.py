@@ -16,7 +16,8 @@ from mpifed.components.schema import Option, check_value, describe, options_of
 from mpifed.components.tables import DATASETS
 from mpifed.errors import EXIT_FINISHED, InputError, closest, one_line
 from mpifed.io.yaml_files import parse_value
-from mpifed.mpi.communicator import LAUNCHER_SIZES, Alone
+from mpifed.mpi.communicator import Alone
+from mpifed.watchdog.launcher import check_one_process
 
 OWN_FLAGS = {"--help", "--output", "--clients", "--seed", "--force", "--dtype"}
 
@@ -28,13 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    for variable in LAUNCHER_SIZES:
-        tasks = os.environ.get(variable, "")
-        if tasks.isdigit() and int(tasks) > 1:
-            raise InputError(
-                f"{variable} is {tasks}, but one process writes a data file; start python -m "
-                "mpifed.data without mpirun or srun"
-            )
+    check_one_process("start it without mpirun or srun")
     if not words or words[0].startswith("-"):
         _general_parser().parse_args(words)
         raise InputError(

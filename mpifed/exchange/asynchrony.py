@@ -19,7 +19,7 @@ from torch import Tensor
 from mpifed.errors import RunError
 from mpifed.exchange.base import Channel, Exchange, Round, bits_of, timed
 from mpifed.exchange.mixer import Mixer, is_dense
-from mpifed.exchange.reduction import refuse_diverged
+from mpifed.exchange.reduction import check_not_diverged
 from mpifed.exchange.routes import arrivals, transfer
 from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Communicator
@@ -34,7 +34,7 @@ FRESH = -1
 
 
 @dataclass(frozen=True)
-class Plan:
+class Combination:
     """The rows of a round as combinations of values."""
 
     weights: scipy.sparse.csr_array
@@ -83,7 +83,7 @@ def mixed_wait_free(
     ended: np.ndarray,
     last: np.ndarray,
     versions: Versions,
-) -> Plan:
+) -> Combination:
     """Return what nodes mix of the latest versions that have arrived, and send theirs."""
     n, m = len(arcs.reach), len(nodes)
     place = np.full(n, -1)
@@ -110,7 +110,7 @@ def mixed_wait_free(
     rest = 1 - np.bincount(place[to], share, minlength=m)
     shape = (m, m + len(used_slots))
     versions.send(nodes[sends], into[sends], times[sends], numbers[sends])
-    return Plan(
+    return Combination(
         scipy.sparse.csr_array((np.concatenate([share, rest]), (rows, columns)), shape=shape),
         np.arange(m),
         nodes,
@@ -124,7 +124,7 @@ def mixed_wait_free(
     )
 
 
-def mixed_in_pairs(nodes: np.ndarray, partners: np.ndarray, changed: np.ndarray) -> Plan:
+def mixed_in_pairs(nodes: np.ndarray, partners: np.ndarray, changed: np.ndarray) -> Combination:
     """Return what nodes and partners have after averages that are made one after the other."""
     staleness = np.zeros(len(nodes), np.int64)
     for k, (i, j) in enumerate(zip(nodes, partners, strict=True)):
@@ -140,7 +140,7 @@ def mixed_in_pairs(nodes: np.ndarray, partners: np.ndarray, changed: np.ndarray)
     # What a participant has computed is in both of its rows; it may be all that is.
     rest = m + np.arange(t)
     rest[np.searchsorted(touched, nodes[order])] = np.arange(m)
-    return Plan(
+    return Combination(
         scipy.sparse.csr_array(weights),
         np.concatenate([np.arange(m), rest]),
         np.concatenate([nodes[order], touched]),
@@ -173,13 +173,13 @@ class AsynchronousChannel(Channel):
     """Those whose computations end in a round."""
 
     def __init__(
-        self, exchange: Exchange, round: Round, memory: Values, make_plan: Callable[[], Plan]
+        self, exchange: Exchange, round: Round, memory: Values, make_plan: Callable[[], Combination]
     ) -> None:
         super().__init__(exchange, round, memory)
         self.federation, self._make_plan = exchange.federation, make_plan
 
     @cached_property
-    def plan(self) -> Plan:
+    def plan(self) -> Combination:
         """What is mixed in this round."""
         return self._make_plan()
 
@@ -215,7 +215,7 @@ class AsynchronousChannel(Channel):
     def _mixed(self, fresh: Tensor, part: slice, crossing: Crossing) -> Tensor:
         """The rows of the plan that belong to clients hosted here."""
         plan, communicator = self.plan, self.federation.communicator
-        refuse_diverged(
+        check_not_diverged(
             communicator, [fresh], self.federation.training[plan.sender[crossing.fresh]], "update"
         )
         values = fresh
@@ -235,7 +235,7 @@ class AsynchronousChannel(Channel):
 class Crossing:
     """What this rank sends, receives and mixes by a plan."""
 
-    def __init__(self, federation: Federation, plan: Plan) -> None:
+    def __init__(self, federation: Federation, plan: Combination) -> None:
         self.federation, self.plan = federation, plan
         owner = federation.owner[federation.training]
         rank, size = federation.communicator.rank, federation.communicator.size
@@ -319,7 +319,7 @@ class Timetable:
         self.present = present
         return self.finished
 
-    def plan(self, weights_of_round: Callable[[], scipy.sparse.csr_array]) -> Plan:
+    def plan(self, weights_of_round: Callable[[], scipy.sparse.csr_array]) -> Combination:
         """Return what the participants of the round mix, and book what they keep. Collective."""
         made = self._made(weights_of_round())
         stale = made.staleness
@@ -328,7 +328,7 @@ class Timetable:
         self.staleness = np.array([total + stale.sum(), number + len(stale), most], np.int64)
         return made
 
-    def _made(self, weights: scipy.sparse.csr_array) -> Plan:
+    def _made(self, weights: scipy.sparse.csr_array) -> Combination:
         present, counts = self.present, self.computations.counts
         taking_part = present[self.finished.nodes]
         nodes, times = self.finished.nodes[taking_part], self.finished.times[taking_part]

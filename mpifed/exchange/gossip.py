@@ -25,7 +25,7 @@ from mpifed.exchange.compression import Compressor, message_sizes
 from mpifed.exchange.corrections import Correction, Kept, Neighbours
 from mpifed.exchange.corrections.base import fitted, mixed_by
 from mpifed.exchange.mixing import complete, computed_in_rounds, prepare_arrays, restore
-from mpifed.exchange.reduction import refuse_diverged, weighted_sum
+from mpifed.exchange.reduction import check_not_diverged, weighted_sum
 from mpifed.exchange.routes import Route, Routing, arrivals, nearby
 from mpifed.federation.clients import Federation, participants
 from mpifed.mpi.communicator import Communicator
@@ -141,7 +141,7 @@ class GossipChannel(Channel):
             return rows
         communicator, ids = federation.communicator, federation.training[route.mine]
         flat = rows.detach().flatten(1)
-        refuse_diverged(communicator, [flat], ids, "update")
+        check_not_diverged(communicator, [flat], ids, "update")
         made = self._memory_like(flat)
         for columns, arrived in arrivals(communicator, route.transfer, flat):
             route.mixer(flat[:, columns], arrived, made[:, columns])

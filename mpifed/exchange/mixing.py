@@ -9,7 +9,6 @@ from typing import Any
 
 import networkx as nx
 import numpy as np
-import scipy.sparse
 
 import topologies
 from mpifed.components.registry import Section, named
@@ -27,33 +26,46 @@ DEFAULT_TOPOLOGY, DEFAULT_WEIGHTS, DEFAULT_SCHEDULE = "erdos_renyi", "fmmc", "st
 
 def complete(options: Mapping[str, Any], n_training: int) -> dict[str, Any]:
     """Return the options with every parameter of topology, weights and schedule spelled out."""
-    name, rest = named(options["schedule"], "exchange.schedule", DEFAULT_SCHEDULE)
+    corrected, waits_not = correction(options), options.get("asynchrony", "none") != "none"
+    return {
+        **mixing_sections(options, n_training),
+        "consensus_step": options["consensus_step"],
+        # Runs of plain gossip mention neither, as those of earlier versions.
+        **({} if corrected.name == "none" else {"correction": corrected}),
+        **{key: options[key] for key in _ASYNCHRONY if waits_not},
+    }
+
+
+def names_own(options: Mapping[str, Any]) -> bool:
+    """Return whether a user's own code makes the topology, the weights or the schedule."""
+    defaults = {"topology": DEFAULT_TOPOLOGY, "weights": DEFAULT_WEIGHTS, "schedule": "static"}
+    return any(":" in named(options.get(k), f"exchange.{k}", v)[0] for k, v in defaults.items())
+
+
+def mixing_sections(options: Mapping[str, Any], n_training: int) -> dict[str, Section | None]:
+    """Return the sections topology, weights and schedule with all their parameters, checked."""
+    name, rest = named(options.get("schedule"), "exchange.schedule", DEFAULT_SCHEDULE)
     try:
         rest = topologies.check_schedule(name, rest)
     except topologies.TopologyError as error:
         raise InputError(f"exchange.schedule: {error}") from None
     uses = _uses(name)
-    corrected, waits_not = correction(options), options.get("asynchrony", "none") != "none"
     return {
         "topology": _completed(
             "topology",
-            options["topology"],
+            options.get("topology"),
             None if uses == "nodes" else DEFAULT_TOPOLOGY,
             name,
             lambda family, given: topologies.check_graph_parameters(family, n_training, given),
         ),
         "weights": _completed(
             "weights",
-            options["weights"],
+            options.get("weights"),
             DEFAULT_WEIGHTS if uses == "weights" else None,
             name,
             topologies.check_weights,
         ),
         "schedule": Section(name, rest),
-        "consensus_step": options["consensus_step"],
-        # Runs of plain gossip mention neither, as those of earlier versions.
-        **({} if corrected.name == "none" else {"correction": corrected}),
-        **{key: options[key] for key in _ASYNCHRONY if waits_not},
     }
 
 
@@ -215,4 +227,6 @@ def _schedule(value: Any) -> Any:
 
 
 def _is_array(value: Any) -> bool:
-    return isinstance(value, (np.ndarray, MixingMatrix)) or scipy.sparse.issparse(value)
+    from scipy.sparse import issparse  # here, since a wrong name is found without it
+
+    return isinstance(value, (np.ndarray, MixingMatrix)) or issparse(value)

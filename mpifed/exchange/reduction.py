@@ -144,7 +144,7 @@ def weighted_sums(
         made.append(torch.from_numpy(part[0, : shape.numel()]).view(shape))
     if not all(map(is_finite, made)):
         values = [rows.values if isinstance(rows, SparseRows) else rows for rows in several]
-        refuse_diverged(federation.communicator, [*values, torch.from_numpy(weights)], ids, what)
+        check_not_diverged(federation.communicator, [*values, torch.from_numpy(weights)], ids, what)
     return [total.add_(0.0).to(rows.device) for total, rows in zip(made, several, strict=True)]
 
 
@@ -162,7 +162,7 @@ def bytes_of_sum(federation: Federation, payload: int) -> int:
     return payload * (subtrees + ranks) * (ranks - 1) // ranks
 
 
-def refuse_diverged(
+def check_not_diverged(
     communicator: Communicator, tensors: Sequence[Tensor], ids: np.ndarray, what: str
 ) -> None:
     """Raise if rows of any client of any rank have a value that is not finite. Collective."""

@@ -17,7 +17,7 @@ from torch import Tensor
 import topologies
 from mpifed.errors import RunError
 from mpifed.exchange.mixer import WIDTH, Mixer, is_dense
-from mpifed.exchange.reduction import refuse_diverged
+from mpifed.exchange.reduction import check_not_diverged
 from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import on_host
@@ -236,7 +236,7 @@ class Nearby:
     def pieces(self, rows: Tensor) -> Iterator[tuple[slice, np.ndarray]]:
         """Yield some columns, and there the rows hosted here and those that arrive, float64."""
         # What is not finite is refused with the client's number.
-        refuse_diverged(self.communicator, [rows], self.ids, "update")
+        check_not_diverged(self.communicator, [rows], self.ids, "update")
         for part, arrived in arrivals(self.communicator, self.transfer, rows, TOGETHER):
             yield part, np.concatenate([on_host(rows[:, part]), arrived]).astype(np.float64)
 

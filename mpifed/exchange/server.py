@@ -21,7 +21,7 @@ from mpifed.exchange.privacy import central_noise
 from mpifed.exchange.reduction import (
     SparseRows,
     bytes_of_sum,
-    refuse_diverged,
+    check_not_diverged,
     sum_and_mass,
     weighted_sum,
 )
@@ -190,7 +190,7 @@ class ServerRound(ServerChannel):
                 f"{round.count} came"
             )
         # What is not finite is refused with the client's number, before anything is made of it.
-        refuse_diverged(server.federation.communicator, [updates], round.ids, "update")
+        check_not_diverged(server.federation.communicator, [updates], round.ids, "update")
         return aggregator.aggregate(updates, round, self._sum)
 
     @timed
@@ -206,7 +206,7 @@ class ServerRound(ServerChannel):
 
     @timed
     def send_chosen(self, rows: SparseRows) -> SparseRows:
-        self._refuse_if_private("sends chosen coordinates")
+        self._check_not_private("sends chosen coordinates")
         assert isinstance(self.compressor, RandK)
         self._book_compressed(rows.size, rows.dtype)
         values = self.transformed(rows.values)
@@ -214,7 +214,7 @@ class ServerRound(ServerChannel):
 
     @timed
     def sum(self, rows: Tensor | SparseRows, weights: Tensor) -> Tensor:
-        self._refuse_if_private("adds messages with weights of its own")
+        self._check_not_private("adds messages with weights of its own")
         if not self.exchange.averages:
             raise RunError(
                 "the algorithm adds its messages itself (ServerChannel.sum), for which neither "
@@ -232,7 +232,7 @@ class ServerRound(ServerChannel):
 
     @timed
     def gather(self, values: Tensor) -> np.ndarray:
-        self._refuse_if_private("collects numbers of single clients")
+        self._check_not_private("collects numbers of single clients")
         self.check_rows(values, shape=())
         federation, present = self.exchange.federation, self.round.ids_by_rank
         own, counts = np.ascontiguousarray(on_host(values)), [len(ids) for ids in present]
@@ -243,12 +243,12 @@ class ServerRound(ServerChannel):
 
     @timed
     def products(self, rows: Tensor) -> Tensor:
-        self._refuse_if_private("takes products of updates")
+        self._check_not_private("takes products of updates")
         self.check_rows(rows)
         return torch.from_numpy(inner_products(rows, self.round)).to(rows.device)
 
     def among(self, chosen: np.ndarray) -> ServerRound:
-        self._refuse_if_private("takes means within groups of clients")
+        self._check_not_private("takes means within groups of clients")
         made = self.exchange.at(self.round.number, self.round.active & chosen)
         made.transforms = self.transforms
         return made
@@ -335,9 +335,9 @@ class ServerRound(ServerChannel):
 
     def _count_update(self) -> None:
         if self._messages:
-            self._refuse_if_private("sends several messages in a round")
+            self._check_not_private("sends several messages in a round")
 
-    def _refuse_if_private(self, why: str) -> None:
+    def _check_not_private(self, why: str) -> None:
         """Raise ``RunError`` where noise on one update does not make the algorithm private."""
         if self.exchange.privacy is not None:
             raise RunError(

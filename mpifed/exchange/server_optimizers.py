@@ -110,26 +110,32 @@ class Momentum(ServerOptimizer):
 
 
 class Nesterov(Momentum):
-    """Nesterov's momentum at the server: the step looks ahead along m.
-
-    Parameters
-    ----------
-    lr : float
-        eta, the rate of the server.
-    beta : float
-        Decay of the momentum m.
-    """
+    """Nesterov's momentum at the server: the step looks ahead along m."""
 
     def along(self, mean: Tensor, first: Tensor) -> Tensor:
         return mean + self.beta * first
 
 
 class Adaptive(ServerOptimizer):
-    """Base class of FedAdagrad, FedYogi and FedAdam, which differ in v."""
+    """Base class of FedAdagrad, FedYogi and FedAdam, which differ in v.
+
+    Parameters
+    ----------
+    lr : float
+        eta, the rate of the server.
+    beta1 : float
+        Decay of the first moment m.
+    beta2 : float
+        Decay of the second moment v.
+    tau : float
+        What is added to sqrt(v), the degree of adaptivity.
+    """
 
     bias_correction = False
 
-    def __init__(self, lr: float, beta1: float, beta2: float, tau: float) -> None:
+    def __init__(
+        self, *, lr: Rate = 0.1, beta1: Decay = 0.9, beta2: Decay = 0.99, tau: Rate = 1e-3
+    ) -> None:
         self.lr, self.beta1, self.beta2, self.tau = lr, beta1, beta2, tau
 
     def init(self, like: Tensor) -> Moments:
@@ -151,20 +157,10 @@ class Adaptive(ServerOptimizer):
 
 
 class Adagrad(Adaptive):
-    """Adagrad at the server: FedAdagrad (Reddi et al. 2021).
-
-    Parameters
-    ----------
-    lr : float
-        eta, the rate of the server.
-    beta1 : float
-        Decay of the first moment m.
-    tau : float
-        What is added to sqrt(v), the degree of adaptivity.
-    """
+    """Adagrad at the server: FedAdagrad (Reddi et al. 2021)."""
 
     def __init__(self, *, lr: Rate = 0.1, beta1: Decay = 0.0, tau: Rate = 1e-3) -> None:
-        super().__init__(lr, beta1, 1.0, tau)
+        super().__init__(lr=lr, beta1=beta1, beta2=1.0, tau=tau)
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
         return v + square
@@ -175,20 +171,9 @@ class Yogi(Adaptive):
 
     Parameters
     ----------
-    lr : float
-        eta, the rate of the server.
-    beta1 : float
-        Decay of the first moment m.
     beta2 : float
         How slowly the second moment v changes.
-    tau : float
-        What is added to sqrt(v), the degree of adaptivity.
     """
-
-    def __init__(
-        self, *, lr: Rate = 0.1, beta1: Decay = 0.9, beta2: Decay = 0.99, tau: Rate = 1e-3
-    ) -> None:
-        super().__init__(lr, beta1, beta2, tau)
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
         return v - (1 - self.beta2) * square * torch.sign(v - square)
@@ -199,29 +184,13 @@ class Adam(Adaptive):
 
     Parameters
     ----------
-    lr : float
-        eta, the rate of the server.
-    beta1 : float
-        Decay of the first moment m.
-    beta2 : float
-        Decay of the second moment v.
-    tau : float
-        What is added to sqrt(v), the degree of adaptivity.
     bias_correction : bool
         Whether moments are corrected as in torch, from v = 0. Without it v begins at tau^2, as in
         the paper.
     """
 
-    def __init__(
-        self,
-        *,
-        lr: Rate = 0.1,
-        beta1: Decay = 0.9,
-        beta2: Decay = 0.99,
-        tau: Rate = 1e-3,
-        bias_correction: bool = False,
-    ) -> None:
-        super().__init__(lr, beta1, beta2, tau)
+    def __init__(self, *, bias_correction: bool = False, **moments: Any) -> None:
+        super().__init__(**moments)
         self.bias_correction = bias_correction
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:

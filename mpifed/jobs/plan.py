@@ -22,7 +22,7 @@ from mpifed.components.schema import check_options, shown
 from mpifed.config import configuration as config
 from mpifed.config.experiments import DEFAULT_EXPERIMENT, YAML_FILES, safe, split_words
 from mpifed.errors import InputError, closest
-from mpifed.io.yaml_files import as_text, parse_value, read_yaml
+from mpifed.io.yaml_files import Dumper, as_text, parse_value, read_yaml
 from mpifed.results.results import read_summary
 from mpifed.results.run_directories import check_output as check_place
 from mpifed.results.run_directories import holds_run
@@ -221,7 +221,7 @@ def plan(words: Sequence[str], site: str | None, output: Path | None, smoke: boo
     name, text = experiment, None
     if experiment not in config.experiment_names():
         name = safe(str(mapping["experiment"]))
-        text = yaml.safe_dump(mapping, sort_keys=False, default_flow_style=None)
+        text = yaml.dump(mapping, Dumper=Dumper, sort_keys=False, default_flow_style=None)
     now = f"{datetime.now():%Y%m%d-%H%M%S}"
     place = (output or Path("runs") / f"{name}{'-sweep' * swept}-{now}").absolute()
     if smoke:
@@ -265,7 +265,7 @@ def continued(job: Job, tasks: Sequence[int], words: Sequence[str]) -> tuple[Job
             continue
         stored = request.stored_configuration(directory)
         if stored is not None:
-            request.refuse_changes(stored, asked, directory, request.stored_horizon(stored))
+            request.check_changes(stored, asked, directory, request.stored_horizon(stored))
         left.append(task)
     return dataclasses.replace(job, given=given, runs=tuple(runs)), left
 

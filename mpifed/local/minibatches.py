@@ -72,7 +72,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Minibatches:
     """Minibatches of all active clients, padded, in the order in which they are visited."""
 
     order: np.ndarray
@@ -90,7 +90,7 @@ def plan(
     block: int,
     dtype: torch.dtype,
     device: torch.device,
-) -> Plan:
+) -> Minibatches:
     """Arrange minibatches, padded to one width, in blocks of clients."""
     order = np.argsort(-work.steps, kind="stable") if block > 1 else np.arange(len(work.steps))
     lengths = work.drawn * work.epochs
@@ -111,7 +111,7 @@ def plan(
             place.append((within[:, None, :] + strides[part][:, :, None]).reshape(-1))
             scale.append(np.repeat(inside / sizes[:, None], components, axis=0).reshape(-1))
             made.append(Step(number, first, last))
-    return Plan(
+    return Minibatches(
         order,
         made,
         [len(slots) for slots in place[1:]],

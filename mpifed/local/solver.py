@@ -26,7 +26,7 @@ from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Adjustment, Coupling, Minibatch, Steps, sequences
 from mpifed.local.minibatches import (
     LANES,
-    Plan,
+    Minibatches,
     Work,
     check_plan,
     draw_orders,
@@ -69,7 +69,7 @@ class Stacked:
     width: int
     block_bytes: int
     device: torch.device
-    _plans: dict[tuple[bytes, int], Plan] = field(default_factory=dict)
+    _plans: dict[tuple[bytes, int], Minibatches] = field(default_factory=dict)
     _buffer: Tensor | None = None
 
     @property
@@ -163,7 +163,9 @@ class Stacked:
             self._buffer = x.new_empty(len(samples), *x.shape[1:])
         return torch.index_select(x, 0, samples, out=self._buffer[: len(samples)])
 
-    def _plan(self, clients: Clients, work: Work, components: int, dtype: torch.dtype) -> Plan:
+    def _plan(
+        self, clients: Clients, work: Work, components: int, dtype: torch.dtype
+    ) -> Minibatches:
         """The plan of these clients and this work; the last few are kept."""
         key = (b"".join(map(bytes, (clients.rows, work.steps, work.drawn))), components)
         if key not in self._plans:

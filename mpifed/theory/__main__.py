@@ -31,7 +31,7 @@ import numpy as np
 
 from mpifed.command import Parser, carried_out, parser_of, whole
 from mpifed.components.schema import shown
-from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, InputError, complain
+from mpifed.errors import EXIT_FINISHED, InputError
 from mpifed.results.run_directories import check_checkpointed, no_checkpoint
 from mpifed.theory import flix
 from topologies.inputs import number
@@ -158,16 +158,16 @@ def read_run(directory: Path) -> Stored:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command."""
-    try:
-        options = parser().parse_args(words)
-        for name in REQUIRED[options.question]:
-            if getattr(options, name) is None:
-                raise InputError(f"{options.question} needs --{name}")
-        check_checkpointed(options.run_dir)
-        answer = ANSWERS[options.question](read_run(options.run_dir), vars(options))
-    except InputError as error:
-        complain("mpifed.theory", str(error))
-        return EXIT_BAD_INPUT
+    return carried_out("mpifed.theory", lambda: _answer(words))
+
+
+def _answer(words: Sequence[str] | None) -> int:
+    options = parser().parse_args(words)
+    for name in REQUIRED[options.question]:
+        if getattr(options, name) is None:
+            raise InputError(f"{options.question} needs --{name}")
+    check_checkpointed(options.run_dir)
+    answer = ANSWERS[options.question](read_run(options.run_dir), vars(options))
     print(json.dumps({"question": options.question, **answer}))
     return EXIT_FINISHED
 
@@ -241,4 +241,4 @@ def parser() -> Parser:
 
 
 if __name__ == "__main__":
-    sys.exit(carried_out("mpifed.theory", main))
+    sys.exit(main())

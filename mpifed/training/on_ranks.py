@@ -48,7 +48,7 @@ def run_on_ranks(request: Request, ranks: int) -> tuple[Path, str]:
         check_tracker(request.track)
     if request.on_round is not None and not isinstance(request.on_round, str):
         request = dataclasses.replace(request, on_round=name_of(request.on_round, "on_round"))
-    refuse_own({**(request.overrides or {}), "on_round": request.on_round})
+    check_none_own({**(request.overrides or {}), "on_round": request.on_round})
     resolve(task.mapping, ranks)
     code, said = _finished(_command(request, ranks, task.output), request)
     if code in (EXIT_FINISHED, EXIT_STOPPED):
@@ -58,7 +58,7 @@ def run_on_ranks(request: Request, ranks: int) -> tuple[Path, str]:
     raise RunError(said)
 
 
-def refuse_own(overrides: Mapping[str, Any]) -> None:
+def check_none_own(overrides: Mapping[str, Any]) -> None:
     """Refuse what only this process has: components of the program itself, and arrays."""
     for key, value in overrides.items():
         name = value.get("name") if isinstance(value, Mapping) else value

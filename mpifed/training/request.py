@@ -112,7 +112,7 @@ def base_configuration(stored: Mapping[str, Any], overrides: Mapping[str, Any]) 
     return base
 
 
-def refuse_changes(
+def check_changes(
     stored: Mapping[str, Any], configuration: Configuration, where: Path, horizon: int | None = None
 ) -> None:
     """Refuse a configuration that differs in other keys than may change on a resume."""
@@ -260,7 +260,7 @@ def check_resume(configuration: Configuration, task: Task) -> None:
             f"{known.get('arithmetic', 1)}, now {ARITHMETIC})"
         )
     if point is not None:
-        refuse_changes(point.meta.configuration, configuration, point.path, point.meta.horizon)
+        check_changes(point.meta.configuration, configuration, point.path, point.meta.horizon)
         if point.meta.round > configuration.rounds:
             raise InputError(
                 f"rounds is {configuration.rounds}, but {point.path} is already at round "
@@ -268,7 +268,7 @@ def check_resume(configuration: Configuration, task: Task) -> None:
             )
     elif task.stored is not None:
         horizon = stored_horizon(task.stored)
-        refuse_changes(task.stored, configuration, task.output, horizon)
+        check_changes(task.stored, configuration, task.output, horizon)
 
 
 def as_begun(configuration: Configuration, task: Task) -> tuple[Configuration, int]:

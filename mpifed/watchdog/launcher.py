@@ -14,10 +14,10 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, InputError
+from mpifed.errors import EXIT_FAILED, InputError
+from topologies.inputs import SIZE_VARIABLES, in_environment, several_launched
+from topologies.inputs import launched_rank as launched_rank
 
-RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
-SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 LOCAL_SIZE_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
@@ -59,16 +59,9 @@ class Launch(NamedTuple):
         return self.size == (self.here or 1)
 
 
-def launched_rank() -> int | None:
-    """Return the number of this process in its job; None without a launcher."""
-    return _number(RANK_VARIABLES)
-
-
 def check_one_process(remedy: str) -> None:
-    """Raise ``InputError`` on the first of several ranks, and end the others in silence."""
-    if (_number(SIZE_VARIABLES) or 1) > 1:
-        if launched_rank():
-            raise SystemExit(EXIT_BAD_INPUT)
+    """Raise ``InputError`` where a launcher started several processes."""
+    if several_launched():
         raise InputError(f"this command is one process, and was started as several; {remedy}")
 
 
@@ -77,9 +70,9 @@ def launched() -> Launch | None:
     rank = launched_rank()
     if rank is None:
         return None
-    size = _number(SIZE_VARIABLES) or 1
-    here = _number(LOCAL_SIZE_VARIABLES)
-    if here is None and _number(("SLURM_STEP_NUM_NODES",)) == 1:
+    size = in_environment(SIZE_VARIABLES) or 1
+    here = in_environment(LOCAL_SIZE_VARIABLES)
+    if here is None and in_environment(("SLURM_STEP_NUM_NODES",)) == 1:
         here = size
     process, job = _pmi_process(), os.environ.get("PMIX_NAMESPACE")
     if process is not None:
@@ -89,14 +82,9 @@ def launched() -> Launch | None:
     return Launch(rank, size, here, job or f"parent {os.getppid()}", process or os.getppid())
 
 
-def _number(names: tuple[str, ...]) -> int | None:
-    values = (os.environ.get(name, "") for name in names)
-    return next((int(value) for value in values if value.isdecimal() and value.isascii()), None)
-
-
 def _pmi_process() -> int | None:
     """The process that made the connection ``PMI_FD``, if there is one."""
-    number = _number(("PMI_FD",))
+    number = in_environment(("PMI_FD",))
     if number is None or sys.platform != "linux":
         return None
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
@@ -148,7 +136,7 @@ def name_process(name: str) -> None:
 def end_job() -> NoReturn:
     """Make the launcher end the ranks of other hosts, which before MPI nothing else reaches."""
     step = os.environ.get("SLURM_STEP_ID")
-    if step is not None and _number(LOCAL_SIZE_VARIABLES) is None:
+    if step is not None and in_environment(LOCAL_SIZE_VARIABLES) is None:
         import subprocess  # here, since every guard would import it
 
         words = ["scancel", "--signal=KILL", f"{os.environ.get('SLURM_JOB_ID')}.{step}"]

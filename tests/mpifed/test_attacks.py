@@ -129,7 +129,7 @@ REFUSED = [
     ({"name": "sign_flip"}, {}, "both empty; one of them says which clients"),
     ({"name": "sign_flip", "clients": [1], "fraction": 0.1}, {}, "both given"),
     ({"name": "label_flip", "clients": [1], "source": 1}, {}, "attack.source and attack.target"),
-    ({"name": "sign_flip", "clients": [1]}, {"algorithm": "local"}, "communicates is false"),
+    ({"name": "sign_flip", "clients": [1]}, {"algorithm": "local"}, "allowed: fedavg, "),
     ({"name": "sign_flop", "clients": [1]}, {}, "did you mean 'sign_flip'"),
     (
         {"name": "sign_flip", "clients": [1]},

@@ -76,7 +76,7 @@ WRONG_WORDS = {
     "resume from nowhere": (["--resume", "no/such/file.h5"], "there is no such file"),
 }
 WRONG_FILES = {
-    "no YAML": ("rounds: [1", "line 1 is not valid YAML"),
+    "no YAML": ("rounds: [1\n", "line 2 is not valid YAML: did not find expected"),
     "a list": ("- rounds", "does not hold a mapping"),
     "nothing": ("", "does not hold a mapping"),
     "a key twice": ("rounds: 2\nclients: 3\nrounds: 4", "'rounds' occurs twice"),

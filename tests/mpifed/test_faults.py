@@ -23,7 +23,7 @@ from on_ranks import unlike_one_rank
 
 from mpifed.config.experiments import parse_overrides
 from mpifed.errors import Diverged
-from mpifed.exchange.reduction import refuse_diverged
+from mpifed.exchange.reduction import check_not_diverged
 from mpifed.mpi.communicator import Alone, world
 
 OURS = (*TINY, "clients=9", "algorithm=user_components:Fails", "--quiet")
@@ -156,7 +156,7 @@ def test_every_client_of_a_rank_that_diverges_is_found():
     bad[1, 2], bad[3, 0] = torch.nan, -torch.inf
     ids = torch.tensor([2, 5, 7, 11]).numpy()
     with pytest.raises(Diverged, match="client 5 has a value in its update") as caught:
-        refuse_diverged(Alone(), [torch.ones(4, 1), bad], ids, "update")
+        check_not_diverged(Alone(), [torch.ones(4, 1), bad], ids, "update")
     assert caught.value.clients == [5, 11]
 
 

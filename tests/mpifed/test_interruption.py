@@ -168,7 +168,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(variant, tmp_path, capf
 # Asked to stop.
 
 
-@pytest.mark.parametrize("request_", ["hear_usr1", "hear_term"])
+@pytest.mark.parametrize("request_", ["receive_usr1", "receive_term"])
 def test_a_run_stops_on_request_with_a_checkpoint(request_, tmp_path, capfd, monkeypatch):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     words = [*OURS, "rounds=7", "checkpoint.every=4", "--output"]

@@ -126,7 +126,7 @@ def test_a_full_disk_is_one_sentence(on, tmp_path):
 def test_asked_to_stop(on, tmp_path):
     target = tmp_path / "cut"
     words = [*WORDS, target, "algorithm=user_components:Fails", "checkpoint.every=100"]
-    error = on(RANKS, *words, expected=75, FAIL="hear_usr1:3:3")
+    error = on(RANKS, *words, expected=75, FAIL="receive_usr1:3:3")
     assert error == "" or "mpifed:" not in error
     assert summary_of(target)["status"] == "stopped"
     assert checkpoints(target) == ["round-000003.h5"]

@@ -107,3 +107,37 @@ def test_another_number_of_ranks_is_refused_without_torch(tmp_path):
     assert done.stdout == "2 False\n", done
     assert "--expect-ranks says 3, but MPI started 1" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("exchange.topology=rign", "Unknown graph family 'rign'; did you mean 'ring'"),
+        ("exchange.topology.q=3", "exchange.topology: Unknown option 'erdos_renyi.q'"),
+        ("exchange.weights=metropoli", "exchange.weights: Unknown weight rule 'metropoli'"),
+        ("exchange.schedule.foo=3", "exchange.schedule: Unknown option 'static.foo'"),
+    ],
+)
+def test_unknown_words_of_gossip_are_found_without_torch(word, message):
+    program = (
+        "import sys; from mpifed.launch import main\n"
+        f"print(main(['exchange=gossip', '{word}']), 'torch' in sys.modules)"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment()
+    )
+    assert found.stdout == "2 False\n" and message in found.stderr
+
+
+@pytest.mark.parametrize(
+    "words", ["report", "watch", "theory", "new", "data", "retime", "topologies list"]
+)
+def test_the_first_process_of_a_job_answers_alone(words, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+    assert main(words.split()) == 0
+    assert capfd.readouterr() == ("", "")
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    main(words.split())
+    assert capfd.readouterr() != ("", "")

@@ -53,11 +53,11 @@ class Fails(FedAvg):
         while True:
             pass
 
-    def hear_usr1(self, state):
+    def receive_usr1(self, state):
         os.kill(os.getpid(), signal.SIGUSR1)
         return state
 
-    def hear_term(self, state):
+    def receive_term(self, state):
         os.kill(os.getpid(), signal.SIGTERM)
         return state
 

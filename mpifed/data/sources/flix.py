@@ -182,7 +182,28 @@ class Language:
     any_words: np.ndarray
 
 
-class Tags(GeneratedDataset):
+class OfSources:
+    """The options that data of sources have in common.
+
+    Parameters
+    ----------
+    layout : {'natural', 'divided'}
+        How samples lie over clients: each client a source, or ``sources`` sources cut into equal
+        clients who share validation samples.
+    sources : int
+        Number of sources, for ``layout: divided``.
+    n_train : int, optional
+        Training samples of a client. None is 90 (``natural``) or 10 (``divided``).
+    n_val : int, optional
+        Validation samples of a client or, where divided, of a source. None is 110 or 100.
+    n_test : int
+        Test samples of a source.
+    seed : int, optional
+        Seed of the data set. None is the run's.
+    """
+
+
+class Tags(GeneratedDataset, OfSources):
     """Generated questions with tags, of the shape of Stack Overflow's (Gasanov et al. 2022).
 
     Parameters
@@ -199,19 +220,6 @@ class Tags(GeneratedDataset):
         How alike the sources of a topic are: the larger, the more.
     intercept : bool
         Whether a sample begins with a one.
-    layout : {'natural', 'divided'}
-        How samples lie over clients: each client a source, or ``sources`` sources cut into equal
-        clients who share validation samples.
-    sources : int
-        Number of sources, for ``layout: divided``.
-    n_train : int, optional
-        Training samples of a client. None is 90 (``natural``) or 10 (``divided``).
-    n_val : int, optional
-        Validation samples of a client or, where divided, of a source. None is 110 or 100.
-    n_test : int
-        Test samples of a source.
-    seed : int, optional
-        Seed of the data set. None is the run's.
     """
 
     def __init__(
@@ -403,7 +411,7 @@ def tf_idf(tagged: Tagged) -> csr_matrix:
     return TfidfTransformer().fit_transform(sums)
 
 
-class TagsFile(PooledDataset):
+class TagsFile(PooledDataset, OfSources):
     """A user's own samples with tags, as Stack Overflow's (Gasanov et al. 2022, sec. 6.3).
 
     Parameters
@@ -422,19 +430,6 @@ class TagsFile(PooledDataset):
         Which cluster is taken; 0 is the one with most sources.
     intercept : bool
         Whether a column of ones comes before the others.
-    layout : {'natural', 'divided'}
-        How samples lie over clients: each client a source, or ``sources`` sources cut into equal
-        clients who share validation samples.
-    sources : int
-        Number of sources, for ``layout: divided``.
-    n_train : int, optional
-        Training samples of a client. None is 90 (``natural``) or 10 (``divided``).
-    n_val : int, optional
-        Validation samples of a client or, where divided, of a source. None is 110 or 100.
-    n_test : int
-        Test samples of a source.
-    seed : int, optional
-        Seed of the data set. None is the run's.
     """
 
     def __init__(

@@ -97,6 +97,7 @@ def nested_aliases(depth: int) -> str:
         (nested_aliases(9), "aliases make more than"),
         ("a: &a [*a]", "holds itself"),
         ("[" * 1000, "nested too deep"),
+        ("[" * 1_000_000, "nested too deep"),
     ],
 )
 def test_yaml_that_would_grow_or_be_no_value_is_refused(text, reason, tmp_path):
