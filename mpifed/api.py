@@ -116,7 +116,9 @@ def run(
     RunError
         For a failure while running.
     """
-    check_path("output", output)
+    for name, path in (("experiment", experiment), ("output", output), ("resume", resume)):
+        if path is not None and not (name == "resume" and isinstance(path, bool)):
+            check_path(name, path)
     communicator = world() if ranks is None else Alone()
     mixing = agree(communicator, lambda: mixing_overrides(topology, weights, schedule, overrides))
     overrides = {**overrides, **mixing}

@@ -75,9 +75,10 @@ def note(error: BaseException, text: str) -> None:
     error.__dict__.setdefault("__notes__", []).append(text)
 
 
-def wrong_result(component: object, said: str) -> TypeError:
+def wrong_result(component: object, method: str, given: str, wanted: str) -> TypeError:
     """Return the error for what a component's method returned; a note names the component."""
-    error, kind = TypeError(said), type(component)
+    error = TypeError(f"{method} returned {given}; it must return {wanted}")
+    kind = type(component)
     note(error, f"{kind.__module__}:{kind.__qualname__}")
     return error
 

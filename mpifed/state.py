@@ -319,8 +319,5 @@ def check_result(made: Any, like: Tensor | np.ndarray, component: object, method
     given = type(made).__name__
     if hasattr(made, "shape"):
         given += f" of shape {tuple(made.shape)} and type {getattr(made, 'dtype', None)}"
-    raise wrong_result(
-        component,
-        f"{method} returned {given}; it must return {type(like).__name__} of shape "
-        f"{tuple(like.shape)} and type {like.dtype}",
-    )
+    wanted = f"{type(like).__name__} of shape {tuple(like.shape)} and type {like.dtype}"
+    raise wrong_result(component, method, given, wanted)

@@ -339,44 +339,33 @@ def step_scale(clients: Clients, channel: Channel, rule: StepScale) -> np.ndarra
 
 def check_state(algorithm: Algorithm, method: str, made: Any, before: Any = None) -> None:
     """Check a state that a method returned: tensors with owners, of the shapes that were given."""
-    wanted = "a dataclass of tensors (mpifed.state)" if before is None else type(before).__name__
     if not is_dataclass(made) or (before is not None and type(made) is not type(before)):
-        raise wrong_result(
-            algorithm, f"{method} returned {type(made).__name__}; it must return {wanted}"
-        )
+        wanted = "a dataclass (mpifed.state)" if before is None else type(before).__name__
+        raise wrong_result(algorithm, method, type(made).__name__, wanted)
     for each in fields(made):
         value, name = getattr(made, each.name), each.name
+        said = f"a state whose {name} is"
         if is_dataclass(value):
             check_state(algorithm, method, value, None if before is None else getattr(before, name))
             continue
         if "owner" not in each.metadata or not isinstance(value, Tensor):
-            raise wrong_result(
-                algorithm,
-                f"{method} returned a state whose {name} is {type(value).__name__}; it must be a "
-                f"tensor, declared as {name}: Tensor = state.server(), client(), shared() or "
-                "follows()",
-            )
+            wanted = f"{name}: Tensor = state.server(), client(), shared() or follows()"
+            raise wrong_result(algorithm, method, f"{said} {type(value).__name__}", wanted)
         given = value if before is None else getattr(before, name)
         storable = value.layout == torch.strided and value.dtype != torch.bfloat16
         if not storable or (value.dtype, value.shape) != (given.dtype, given.shape):
-            raise wrong_result(
-                algorithm,
-                f"{method} returned a state whose {name} is {value.layout} {value.dtype} of shape "
-                f"{tuple(value.shape)}; it must be a dense tensor of a type that numpy has, "
-                f"{given.dtype} of shape {tuple(given.shape)} here",
-            )
+            said += f" {value.layout} {value.dtype} of shape {tuple(value.shape)}"
+            wanted = f"a dense {given.dtype}, as numpy has it, of shape {tuple(given.shape)}"
+            raise wrong_result(algorithm, method, said, wanted)
 
 
 def check_rows(algorithm: Algorithm, made: Any, n_clients: int, shared_is_rows: bool) -> None:
     """Check that what ``init`` returned has a row of each client where it must."""
     for name, tensor, is_rows in tensors(made, shared_is_rows):
         if is_rows and (not tensor.dim() or len(tensor) != n_clients):
-            raise wrong_result(
-                algorithm,
-                f"init returned a state whose {name} has shape {tuple(tensor.shape)} for "
-                f"{n_clients} clients; its first axis must be clients (what exchange.spread "
-                "returns, for shared fields)",
-            )
+            said = f"a state whose {name} has shape {tuple(tensor.shape)}"
+            wanted = f"a row for each of {n_clients} clients (exchange.spread gives shared ones)"
+            raise wrong_result(algorithm, "init", said, wanted)
 
 
 def checked_predictor(
@@ -384,8 +373,7 @@ def checked_predictor(
 ) -> Predictor:
     """Return what ``deploy`` or ``adapt`` returned; ``TypeError`` unless its shapes fit."""
     if not isinstance(made, Predictor):
-        said = f"{method} returned {type(made).__name__}; it must return a Predictor"
-        raise wrong_result(algorithm, said)
+        raise wrong_result(algorithm, method, type(made).__name__, "a Predictor")
     if not n_clients:
         return made
     found, mixture = made.parameters, made.mixture
@@ -399,19 +387,16 @@ def checked_predictor(
             weights = "no mixture" if mixture is None else f"a mixture {tuple(mixture.shape)}"
             raise wrong_result(
                 algorithm,
-                f"{method} returned parameters of shape {shape} and {weights} for {n_clients} "
-                f"clients; allowed: (M, {n_parameters}) for M models that all share, or "
-                f"({n_clients}, M, {n_parameters}) for each client's own, with a mixture "
-                f"({n_clients}, M), which M = 1 may do without, or ({n_clients}, M + 1) with a "
-                "predictor besides",
+                method,
+                f"parameters of shape {shape} and {weights} for {n_clients} clients",
+                f"(M, {n_parameters}) for M models that all share, or ({n_clients}, M, "
+                f"{n_parameters}) for each client's own, with a mixture ({n_clients}, M) unless "
+                f"M = 1, or ({n_clients}, M + 1) with a predictor besides",
             )
     for name, values in made.results.items():
         if values.dim() == 0 or len(values) != n_clients:
-            raise wrong_result(
-                algorithm,
-                f"{method} returned results '{name}' of shape {tuple(values.shape)} for "
-                f"{n_clients} clients; the first axis must be clients",
-            )
+            said = f"results '{name}' of shape {tuple(values.shape)}"
+            raise wrong_result(algorithm, method, said, f"a row for each of {n_clients} clients")
     return made
 
 

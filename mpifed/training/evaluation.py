@@ -434,11 +434,8 @@ def measure(setup: Setup, trained: Any, training: Clients, draws: Draws) -> dict
     """Return what the algorithm adds to metrics.csv, by column."""
     measured = setup.algorithm.measure(trained, training, setup.exchange, draws)
     if unknown := set(measured) - set(setup.algorithm.columns):
-        raise wrong_result(
-            setup.algorithm,
-            f"measure returned {sorted(unknown)}; columns declares "
-            f"{', '.join(setup.algorithm.columns) or 'none'}",
-        )
+        wanted = f"columns alone: {', '.join(setup.algorithm.columns) or 'none'}"
+        raise wrong_result(setup.algorithm, "measure", f"{sorted(unknown)}", wanted)
     return measured
 
 

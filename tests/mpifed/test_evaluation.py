@@ -204,7 +204,7 @@ def test_predictors_of_other_shapes_are_refused(case):
     with pytest.raises(TypeError) as refused:
         checked_predictor(None, "deploy", predictor(*SHAPES[case]), N, P)
     assert f"parameters of shape {SHAPES[case][0]} and " in str(refused.value)
-    assert "allowed: (M, 6) for M models that all share, or (3, M, 6)" in str(refused.value)
+    assert "return (M, 6) for M models that all share, or (3, M, 6)" in str(refused.value)
 
 
 @pytest.mark.parametrize(

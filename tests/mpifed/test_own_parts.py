@@ -305,9 +305,9 @@ def test_a_client_that_is_trained_alone_is_named(tmp_path, capfd):
 
 WRONG_RESULTS = {
     ReturnsNothing: ", round 1: TypeError: round returned NoneType; it must return FedAvgState",
-    StartsWithNothing: ": TypeError: init returned NoneType; it must return a dataclass of tensors",
+    StartsWithNothing: ": TypeError: init returned NoneType; it must return a dataclass",
     DeploysNumbers: ", round 0: TypeError: deploy returned Tensor; it must return a Predictor",
-    MeasuresMore: ", round 0: TypeError: measure returned ['norm']; columns declares none",
+    MeasuresMore: ", round 0: TypeError: measure returned ['norm']; it must return columns",
 }
 
 
