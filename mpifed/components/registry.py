@@ -109,7 +109,7 @@ def _check_base(kind: str, found: type, field: str, name: str) -> None:
         wanted = " or ".join(place.replace(":", ".") for place in BASES[kind])
         raise InputError(f"{field} is {shown(name)}, which is not derived from {wanted}")
     if inspect.isabstract(found):
-        lacking = ", ".join(sorted(found.__abstractmethods__))
+        lacking = ", ".join(sorted(vars(found)["__abstractmethods__"]))
         raise InputError(f"{field} is {shown(name)}, which has no {lacking} of its own")
 
 
