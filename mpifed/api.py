@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from traceback import walk_tb
 from typing import Any, cast
 
 import numpy as np
@@ -117,7 +116,9 @@ def run(
     RunError
         For a failure while running.
     """
-    check_path("output", output)
+    for name, path in (("experiment", experiment), ("output", output), ("resume", resume)):
+        if path is not None and not (name == "resume" and isinstance(path, bool)):
+            check_path(name, path)
     communicator = world() if ranks is None else Alone()
     mixing = agree(communicator, lambda: mixing_overrides(topology, weights, schedule, overrides))
     overrides = {**overrides, **mixing}
@@ -213,10 +214,16 @@ def _failures_named(configuration: Configuration) -> Iterator[None]:
     except own:
         raise
     except BaseException as error:
-        known = {name.partition(":")[0]: f"{key} '{name}'" for key, name in _named(configuration)}
-        modules = [frame.f_globals.get("__name__") for frame, _ in walk_tb(error.__traceback__)]
-        where = [known[module] for module in reversed(modules) if module in known][:1]
-        where += getattr(error, "__notes__", [])
+        told = {name: f"{key} '{name}'" for key, name in _named(configuration)}
+        known = {name.partition(":")[0]: text for name, text in told.items()}
+        where, first, place = [], None, error.__traceback__
+        while place is not None:
+            module = place.tb_frame.f_globals.get("__name__")
+            if module in known:
+                where, first = [known[module]], first or place
+            place = place.tb_next
+        error.__traceback__ = first or error.__traceback__  # without what called the user's code
+        where += [told.get(text, text) for text in getattr(error, "__notes__", [])]
         raise CodeError(": ".join([", ".join(where), in_words(error)][not where :])) from error
 
 

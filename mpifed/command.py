@@ -126,11 +126,12 @@ def carried_out(command: str, action: Callable[[], int], *, by_all: bool = False
     except BrokenPipeError:  # the reader has left
         discard_output()
     except (InputError, RunError, OSError, KeyboardInterrupt) as error:
-        complain(command, str(error) or "interrupted")
+        too_long = getattr(error, "errno", 0) == errno.ENAMETOOLONG
+        said = f"'{getattr(error, 'filename', '')}' is too long for the name of a file"
+        complain(command, said if too_long else str(error) or "interrupted")
         if isinstance(error, OSError):  # of standard output, say
             discard_output()
-        bad = isinstance(error, InputError) or getattr(error, "errno", 0) == errno.ENAMETOOLONG
-        return EXIT_BAD_INPUT if bad else EXIT_FAILED
+        return EXIT_BAD_INPUT if too_long or isinstance(error, InputError) else EXIT_FAILED
     return EXIT_FAILED
 
 

@@ -75,6 +75,14 @@ def note(error: BaseException, text: str) -> None:
     error.__dict__.setdefault("__notes__", []).append(text)
 
 
+def wrong_result(component: object, method: str, given: str, wanted: str) -> TypeError:
+    """Return the error for what a component's method returned; a note names the component."""
+    error = TypeError(f"{method} returned {given}; it must return {wanted}")
+    kind = type(component)
+    note(error, f"{kind.__module__}:{kind.__qualname__}")
+    return error
+
+
 class PeerFailure(RuntimeError):
     """Another rank has failed and reports it; this rank reports nothing."""
 

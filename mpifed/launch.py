@@ -347,7 +347,7 @@ def _is_no_path(word: str) -> bool:
 
     if word.endswith(YAML_FILES):
         return True
-    return not Path(word).exists() and ("=" in word or word in experiment_names())
+    return not os.path.exists(word) and ("=" in word or word in experiment_names())
 
 
 def _request(words: Words) -> Any:

@@ -23,6 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.errors import wrong_result
+
 State = TypeVar("State")
 
 
@@ -298,24 +300,24 @@ def is_finite(tensor: Tensor) -> bool:
     return all(math.isfinite(each) for each in torch.aminmax(tensor.detach()))
 
 
-def check_result(made: Any, like: Tensor | np.ndarray, what: str) -> None:
+def check_result(made: Any, like: Tensor | np.ndarray, component: object, method: str) -> None:
     """Raise ``TypeError`` unless what a user's code returned has the form of another array.
 
     Parameters
     ----------
     made : Any
-        What ``what`` returned.
+        What the method of the component returned.
     like : Tensor or ndarray
         What has the same class, shape and type of numbers.
-    what : str
-        The class and its method, for the message.
+    component : object
+        What the message names.
+    method : str
+        Its method, for the message.
     """
     if type(made) is type(like) and made.shape == like.shape and made.dtype == like.dtype:
         return
     given = type(made).__name__
     if hasattr(made, "shape"):
         given += f" of shape {tuple(made.shape)} and type {getattr(made, 'dtype', None)}"
-    raise TypeError(
-        f"{what} returned {given}; it must return {type(like).__name__} of shape "
-        f"{tuple(like.shape)} and type {like.dtype}"
-    )
+    wanted = f"{type(like).__name__} of shape {tuple(like.shape)} and type {like.dtype}"
+    raise wrong_result(component, method, given, wanted)

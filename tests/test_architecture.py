@@ -13,7 +13,8 @@ ROOT = Path(__file__).parents[1]
 
 FLOORS = (
     {"topologies"},
-    {"errors", "moved", "random", "state"},
+    {"errors"},
+    {"moved", "random", "state"},
     {"io"},
     {"results"},
     {"command", "components", "watchdog"},

@@ -14,7 +14,7 @@ from torch import Tensor
 from mpifed.components.base import DeclaredAlgorithm
 from mpifed.components.registry import find
 from mpifed.data.base import Task
-from mpifed.errors import InputError
+from mpifed.errors import wrong_result
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.exchange.compression import Compressor
 from mpifed.federation.clients import Clients, Draws, Federation
@@ -30,7 +30,7 @@ Weights = Literal["uniform", "samples"]
 
 @dataclass(frozen=True)
 class Predictor:
-    """What clients deploy: a mixture of M models each; see ``check_predictor``.
+    """What clients deploy: a mixture of M models each; see ``checked_predictor``.
 
     Attributes
     ----------
@@ -339,79 +339,65 @@ def step_scale(clients: Clients, channel: Channel, rule: StepScale) -> np.ndarra
 
 def check_state(algorithm: Algorithm, method: str, made: Any, before: Any = None) -> None:
     """Check a state that a method returned: tensors with owners, of the shapes that were given."""
-    said = f"algorithm '{type(algorithm).__name__}': {method} returned"
-    wanted = "a dataclass of tensors (mpifed.state)" if before is None else type(before).__name__
     if not is_dataclass(made) or (before is not None and type(made) is not type(before)):
-        raise InputError(f"{said} {type(made).__name__}; it must return {wanted}")
+        wanted = "a dataclass (mpifed.state)" if before is None else type(before).__name__
+        raise wrong_result(algorithm, method, type(made).__name__, wanted)
     for each in fields(made):
         value, name = getattr(made, each.name), each.name
+        said = f"a state whose {name} is"
         if is_dataclass(value):
             check_state(algorithm, method, value, None if before is None else getattr(before, name))
             continue
         if "owner" not in each.metadata or not isinstance(value, Tensor):
-            raise InputError(
-                f"{said} a state whose {name} is {type(value).__name__}; it must be a tensor, "
-                f"declared as {name}: Tensor = state.server(), client(), shared() or follows()"
-            )
+            wanted = f"{name}: Tensor = state.server(), client(), shared() or follows()"
+            raise wrong_result(algorithm, method, f"{said} {type(value).__name__}", wanted)
         given = value if before is None else getattr(before, name)
         storable = value.layout == torch.strided and value.dtype != torch.bfloat16
         if not storable or (value.dtype, value.shape) != (given.dtype, given.shape):
-            raise InputError(
-                f"{said} a state whose {name} is {value.layout} {value.dtype} of shape "
-                f"{tuple(value.shape)}; it must be a dense tensor of a type that numpy has, "
-                f"{given.dtype} of shape {tuple(given.shape)} here"
-            )
+            said += f" {value.layout} {value.dtype} of shape {tuple(value.shape)}"
+            wanted = f"a dense {given.dtype}, as numpy has it, of shape {tuple(given.shape)}"
+            raise wrong_result(algorithm, method, said, wanted)
 
 
 def check_rows(algorithm: Algorithm, made: Any, n_clients: int, shared_is_rows: bool) -> None:
     """Check that what ``init`` returned has a row of each client where it must."""
     for name, tensor, is_rows in tensors(made, shared_is_rows):
         if is_rows and (not tensor.dim() or len(tensor) != n_clients):
-            raise InputError(
-                f"algorithm '{type(algorithm).__name__}': init returned a state whose {name} has "
-                f"shape {tuple(tensor.shape)} for {n_clients} clients; its first axis must be "
-                "clients (what exchange.spread returns, for shared fields)"
-            )
+            said = f"a state whose {name} has shape {tuple(tensor.shape)}"
+            wanted = f"a row for each of {n_clients} clients (exchange.spread gives shared ones)"
+            raise wrong_result(algorithm, "init", said, wanted)
 
 
 def checked_predictor(
-    algorithm: Algorithm, method: str, made: Any, n_clients: int, n_parameters: int
+    algorithm: object, method: str, made: Any, n_clients: int, n_parameters: int
 ) -> Predictor:
-    """Return what ``deploy`` or ``adapt`` returned; ``InputError`` unless its shapes fit."""
-    said = f"algorithm '{type(algorithm).__name__}': {method}"
+    """Return what ``deploy`` or ``adapt`` returned; ``TypeError`` unless its shapes fit."""
     if not isinstance(made, Predictor):
-        raise InputError(f"{said} returned {type(made).__name__}; it must return a Predictor")
-    if n_clients:
-        check_predictor(made, n_clients, n_parameters, said)
-    return made
-
-
-def check_predictor(
-    predictor: Predictor, n_clients: int, n_parameters: int, said: str = "the algorithm"
-) -> None:
-    """Check that a predictor's shapes say which models a client deploys."""
-    found, mixture = predictor.parameters, predictor.mixture
+        raise wrong_result(algorithm, method, type(made).__name__, "a Predictor")
+    if not n_clients:
+        return made
+    found, mixture = made.parameters, made.mixture
     if found is not None:
         shape, models = tuple(found.shape), found.shape[-2] if found.dim() > 1 else 0
         own = (n_clients, models, n_parameters)
         fits = models > 0 and shape in ((models, n_parameters), own)
-        models += predictor.beside is not None
+        models += made.beside is not None
         mixed = models == 1 if mixture is None else tuple(mixture.shape) == (n_clients, models)
         if not (fits and mixed):
             weights = "no mixture" if mixture is None else f"a mixture {tuple(mixture.shape)}"
-            raise InputError(
-                f"{said} deploys parameters of shape {shape} and {weights} for {n_clients} "
-                f"clients; allowed: (M, {n_parameters}) for M models that all share, or "
-                f"({n_clients}, M, {n_parameters}) for each client's own, with a mixture "
-                f"({n_clients}, M), which M = 1 may do without, or ({n_clients}, M + 1) with a "
-                "predictor besides"
+            raise wrong_result(
+                algorithm,
+                method,
+                f"parameters of shape {shape} and {weights} for {n_clients} clients",
+                f"(M, {n_parameters}) for M models that all share, or ({n_clients}, M, "
+                f"{n_parameters}) for each client's own, with a mixture ({n_clients}, M) unless "
+                f"M = 1, or ({n_clients}, M + 1) with a predictor besides",
             )
-    for name, values in predictor.results.items():
+    for name, values in made.results.items():
         if values.dim() == 0 or len(values) != n_clients:
-            raise InputError(
-                f"{said} deploys results '{name}' of shape {tuple(values.shape)} for "
-                f"{n_clients} clients; the first axis must be clients"
-            )
+            said = f"results '{name}' of shape {tuple(values.shape)}"
+            raise wrong_result(algorithm, method, said, f"a row for each of {n_clients} clients")
+    return made
 
 
 def message_variance(compressor: Compressor | None, federation: Federation, size: int) -> float:

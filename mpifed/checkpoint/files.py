@@ -80,7 +80,7 @@ def listed(directory: Path) -> list[Path]:
     """Return the checkpoints in ``directory``, newest first, intact or damaged."""
     try:
         names = os.listdir(directory)
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return []
     except OSError as error:
         raise Damaged(f"{directory} cannot be read: {error.strerror}") from None
@@ -252,7 +252,10 @@ def _tidy(directory: Path, round: int, keep: int | None) -> None:
 
 def what_is_left(directory: Path) -> str:
     """Return a sentence that names the newest intact checkpoint in ``directory``, if any."""
-    found, _ = _first_intact(listed(directory))
+    try:
+        found, _ = _first_intact(listed(directory))
+    except Damaged as error:  # what is reported is another error
+        return str(error)
     intact = found and f"{found[0].name} is intact, and --resume continues from it"
     return intact or "there is no checkpoint to continue from"
 

@@ -100,7 +100,7 @@ def make(kind: str, section: Any, path: str) -> Any:
 
 
 def _check_base(kind: str, found: type, field: str, name: str) -> None:
-    """Refuse a user's class that is not derived from a base class of its kind."""
+    """Refuse a user's class that is no whole one of its kind."""
     if kind not in BASES or ":" not in name:
         return
     places = [place.partition(":") for place in BASES[kind]]
@@ -108,6 +108,9 @@ def _check_base(kind: str, found: type, field: str, name: str) -> None:
     if not issubclass(found, bases):
         wanted = " or ".join(place.replace(":", ".") for place in BASES[kind])
         raise InputError(f"{field} is {shown(name)}, which is not derived from {wanted}")
+    if inspect.isabstract(found):
+        lacking = ", ".join(sorted(vars(found)["__abstractmethods__"]))
+        raise InputError(f"{field} is {shown(name)}, which has no {lacking} of its own")
 
 
 def check_name(kind: str, name: str, field: str) -> None:

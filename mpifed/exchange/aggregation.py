@@ -106,7 +106,7 @@ class ByCoordinates(Aggregator):
             padded[:, : part.shape[1]] = part
             arrived = communicator.exchange_rows(padded.reshape(-1, width), send, receive)
             share = self.combine(arrived[order].astype(np.float64))
-            check_result(share, found[:width], f"{type(self).__name__}.combine")
+            check_result(share, found[:width], self, "combine")
             shares = communicator.gather_rows(share[None], [1] * size)
             found[start : start + part.shape[1]] = shares.reshape(-1)[: part.shape[1]]
         return torch.from_numpy(found.reshape(updates.shape[1:])).to(updates.device)
@@ -146,7 +146,7 @@ class ByProducts(Aggregator):
         products = inner_products(updates, round)
         if federation.communicator.rank == 0:
             found = self.weighted_shares(products, federation.n_train[round.active])
-            check_result(found, products[0], f"{type(self).__name__}.shares")
+            check_result(found, products[0], self, "shares")
             shares[round.active] = found
         own = federation.communicator.broadcast(shares)[round.ids]
         return total(updates, torch.from_numpy(own))

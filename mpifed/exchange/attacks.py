@@ -215,13 +215,13 @@ class Attackers:
     def _sent(self, updates: Tensor, ids: np.ndarray, round: Round) -> Tensor:
         malicious = int((round.active & self.who).sum())
         made = self.attack.sent(updates, malicious, round.count)
-        check_result(made, updates, f"{type(self.attack).__name__}.sent")
+        check_result(made, updates, self.attack, "sent")
         return made
 
     def relabelled(self, y: Tensor, n_classes: int) -> Tensor:
         """Return the labels that they train with."""
         made = self.attack.relabelled(y, n_classes)
-        check_result(made, y, f"{type(self.attack).__name__}.relabelled")
+        check_result(made, y, self.attack, "relabelled")
         return made
 
     def __str__(self) -> str:

@@ -129,7 +129,7 @@ def compressed(
 ) -> Tensor:
     """Return what arrives of ``rows``; ``TypeError`` if the compressor changes their form."""
     arrived = compressor(rows, draws, ids, purpose)
-    check_result(arrived, rows, f"{type(compressor).__name__}.__call__")
+    check_result(arrived, rows, compressor, "__call__")
     return arrived
 
 
@@ -140,7 +140,7 @@ def message_sizes(
     bits = compressor.bits(size, itemsize, draws, ids, purpose)
     floats = compressor.floats(size, draws, ids, purpose)
     for name, found in (("bits", bits), ("floats", floats)):
-        check_result(found, np.zeros(len(ids), np.int64), f"{type(compressor).__name__}.{name}")
+        check_result(found, np.zeros(len(ids), np.int64), compressor, name)
     return bits, floats
 
 

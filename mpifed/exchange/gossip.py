@@ -95,8 +95,8 @@ class GossipChannel(Channel):
         )
         x, kept = before.flatten(1), self.memory.corrections
         after, found = correction.step(x, rows.flatten(1), kept[:, part], neighbours)
-        check_result(after, x, f"{type(correction).__name__}.step")
-        check_result(found, kept[:, part], f"{type(correction).__name__}.step")
+        check_result(after, x, correction, "step")
+        check_result(found, kept[:, part], correction, "step")
         if found.shape != kept.shape:
             kept = kept.clone()
             kept[:, part] = found

@@ -21,28 +21,6 @@ def check_finished(directory: Path) -> None:
         raise InputError(f"RUN is '{directory}', which holds no finished run (it has no DONE)")
 
 
-def check_checkpointed(directory: Path) -> None:
-    """Refuse a run directory without a checkpoint."""
-    if not any(Path(directory, "checkpoints").glob("*.h5")):
-        raise no_checkpoint(directory)
-
-
-def no_checkpoint(directory: Path) -> InputError:
-    """Return the refusal of a run directory that has no intact checkpoint."""
-    return InputError(f"RUN_DIR is '{directory}', which holds no intact checkpoint of a run")
-
-
-def check_resumed(path: Path) -> None:
-    """Refuse a path for ``--resume`` that is no checkpoint and has none."""
-    if not os.path.exists(path):
-        raise InputError(f"--resume {path}: there is no such file")
-    if os.path.isdir(path) and not any(path.glob("checkpoints/*.h5")):
-        raise InputError(
-            f"--resume {path}: the directory holds no intact checkpoint in checkpoints/; "
-            "name a run directory or a checkpoint"
-        )
-
-
 def check_output(output: Path) -> None:
     """Refuse a place where no directory can be made or written."""
     if os.path.exists(output) and not os.path.isdir(output):

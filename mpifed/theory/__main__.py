@@ -32,7 +32,6 @@ import numpy as np
 from mpifed.command import Parser, carried_out, parser_of, whole
 from mpifed.components.schema import shown
 from mpifed.errors import EXIT_FINISHED, InputError
-from mpifed.results.run_directories import check_checkpointed, no_checkpoint
 from mpifed.theory import flix
 from topologies.inputs import number
 
@@ -125,7 +124,7 @@ def read_run(directory: Path) -> Stored:
 
     found, _ = newest(directory)
     if found is None:
-        raise no_checkpoint(directory)
+        raise InputError(f"RUN_DIR is '{directory}', which holds no intact checkpoint of a run")
     path, run = found[0], found[1].configuration
     options = run["algorithm"]
     if options["name"] not in METHODS:
@@ -166,7 +165,6 @@ def _answer(words: Sequence[str] | None) -> int:
     for name in REQUIRED[options.question]:
         if getattr(options, name) is None:
             raise InputError(f"{options.question} needs --{name}")
-    check_checkpointed(options.run_dir)
     answer = ANSWERS[options.question](read_run(options.run_dir), vars(options))
     print(json.dumps({"question": options.question, **answer}))
     return EXIT_FINISHED

@@ -16,7 +16,7 @@ from mpifed.algorithms import base
 from mpifed.algorithms.base import Predictor
 from mpifed.config.configuration import ClientWeights
 from mpifed.data.base import Shards, Split
-from mpifed.errors import InputError
+from mpifed.errors import wrong_result
 from mpifed.federation.clients import Clients, Draws, Federation
 from mpifed.federation.participation import count_participants
 from mpifed.local.minibatches import chosen
@@ -434,11 +434,8 @@ def measure(setup: Setup, trained: Any, training: Clients, draws: Draws) -> dict
     """Return what the algorithm adds to metrics.csv, by column."""
     measured = setup.algorithm.measure(trained, training, setup.exchange, draws)
     if unknown := set(measured) - set(setup.algorithm.columns):
-        name = type(setup.algorithm).__name__
-        raise InputError(
-            f"algorithm '{name}': measure returned {sorted(unknown)}; columns declares "
-            f"{', '.join(setup.algorithm.columns) or 'none'}"
-        )
+        wanted = f"columns alone: {', '.join(setup.algorithm.columns) or 'none'}"
+        raise wrong_result(setup.algorithm, "measure", f"{sorted(unknown)}", wanted)
     return measured
 
 

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import datetime
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,6 @@ from mpifed.results.run_directories import (
     check_free,
     check_output,
     check_own,
-    check_resumed,
     holds_run,
 )
 
@@ -76,7 +76,8 @@ def newest(directory: Path) -> ResumePoint | None:
 
 def explicit(path: Path) -> ResumePoint:
     """Return the checkpoint that ``--resume PATH`` names."""
-    check_resumed(path)
+    if not os.path.exists(path):
+        raise InputError(f"--resume {path}: there is no such file")
     point = newest(path) if path.is_dir() else ResumePoint(path, checkpoint.read_meta(path))
     if point is None:
         raise InputError(f"--resume {path}: the directory holds no intact checkpoint")
@@ -190,11 +191,12 @@ class Task:
 def understand(request: Request) -> Task:
     """Find the configuration, the directory and the checkpoint of a request."""
     output, point, stored = request.output, None, None
-    if output is None and (request.restart or request.resume is True):
-        option = "--restart" if request.restart else "--resume"
-        raise InputError(f"{option} needs --output DIR, or --resume the path of a checkpoint")
     if request.restart and request.resume:
         raise InputError("--resume and --restart were given; at most one of them may be")
+    if output is None and request.restart:
+        raise InputError("--restart needs --output DIR, the run to begin anew")
+    if output is None and request.resume is True:
+        raise InputError("--resume needs --output DIR, or the path of a checkpoint")
     if isinstance(request.resume, Path):
         point = explicit(request.resume)
         if output is None and point.run_directory is not None:
@@ -210,6 +212,8 @@ def understand(request: Request) -> Task:
         output = _default_output(mapping)
     _check_output(output, request, point)
     remarks = [f"passed over: {reason}" for reason in point.passed_over] if point else []
+    if request.resume and point is None:
+        remarks.append(f"{output} holds no checkpoint: the run begins with round 1")
     if request.restart:
         stored = None
     return Task(mapping, output, point, stored, remarks, request.restart)

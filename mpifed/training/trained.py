@@ -310,8 +310,8 @@ def without_predictor(directory: Path, configuration: Configuration) -> str:
 
 
 def check_path(name: str, value: object) -> None:
-    """Check that what a program passes as a path is one, or None."""
-    if value is not None and not isinstance(value, (str, os.PathLike)):
+    """Check that what a program passes as a path is one."""
+    if not isinstance(value, (str, os.PathLike)) or "\0" in str(value):
         raise InputError(f"{name} is {shown(value)}; it must be a path, a str or a Path")
 
 

@@ -16,11 +16,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import mpifed
 from mpifed import state
 from mpifed.checkpoint import files as checkpoint
 from mpifed.checkpoint import integrity as seal
 from mpifed.checkpoint.files import parts
 from mpifed.checkpoint.integrity import Damaged
+from mpifed.config.experiments import parse_overrides
 from mpifed.errors import RunError
 from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Alone, world
@@ -98,9 +100,15 @@ def alone(n_clients: int) -> Federation:
     return Federation(Alone(), 0 * clients, clients < 0, clients + 1)
 
 
+def of(n_clients: int, about: checkpoint.Meta) -> checkpoint.Meta:
+    """``about`` of a run with as many clients."""
+    mapping = {**about.configuration, "clients": n_clients}
+    return dataclasses.replace(about, configuration=mapping)
+
+
 def write(path, about, value, shared_is_rows, arrays, federation, keep=None) -> None:
     """A checkpoint of ``value``, written by the calling thread; collective."""
-    taken = parts(value, shared_is_rows)
+    taken, about = parts(value, shared_is_rows), of(federation.n_clients, about)
     checkpoint.write(path, about, taken, arrays, federation, federation.communicator, keep)
 
 
@@ -123,7 +131,7 @@ def test_a_state_comes_back_bit_for_bit(tmp_path, drawn):
     path = tmp_path / "round-000003.h5"
     arrays = {"edges": np.arange(6).reshape(3, 2), "weights": np.array([0.1, 0.2, 0.3])}
     write(path, meta(), value, is_rows, arrays, alone(n))
-    assert checkpoint.read_meta(path) == meta()
+    assert checkpoint.read_meta(path) == of(n, meta())
     found = checkpoint.read_state(path, blank(value), is_rows, np.arange(n))
     assert digests(found, is_rows, n) == digests(value, is_rows, n)
     assert {name: a.tolist() for name, a in checkpoint.read_arrays(path).items()} == {
@@ -260,6 +268,19 @@ def test_a_run_recognises_a_state_that_is_not_the_recorded_one(tmp_path, capfd):
     assert outcome.code == 1
     (line,) = outcome.messages
     assert "does not give back the state of round 4" in line
+
+
+def test_more_rows_than_clients_are_refused_unread(tmp_path):
+    path = tmp_path / "run" / "checkpoints" / "round-000004.h5"
+    mpifed.run(*TINY[:1], output=tmp_path / "run", **parse_overrides(TINY[1:]))
+    with h5py.File(path, "r+") as file:
+        del file["clients/mixture"]
+        file.create_dataset("clients/mixture", (10**9, 3), np.float32)
+    seal.seal(path)
+    said = r"it holds 'mixture' of shape \(1000000000, 3\) for 4 clients"
+    with pytest.raises(Damaged, match=said):
+        mpifed.load(tmp_path / "run", round=4)
+    assert checkpoint.newest(tmp_path / "run")[0][1].round == 2
 
 
 # Several ranks.

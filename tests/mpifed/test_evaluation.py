@@ -13,12 +13,11 @@ import torch
 from commands import TINY, call, rows
 
 import mpifed
-from mpifed.algorithms.base import Predictor, check_predictor
+from mpifed.algorithms.base import Predictor, checked_predictor
 from mpifed.data.base import Description, HeldOut, Shards
 from mpifed.data.federated_file import Contents, write
 from mpifed.data.sources.flix import Tags
 from mpifed.data.sources.mnist import Digits
-from mpifed.errors import InputError
 from mpifed.models.linear import linear
 from mpifed.mpi.communicator import Alone
 from mpifed.training.evaluation import ClientResults, bottom_decile, score_clients, summarise
@@ -202,10 +201,10 @@ def predictor(parameters, mixture=None):
 
 @pytest.mark.parametrize("case", SHAPES)
 def test_predictors_of_other_shapes_are_refused(case):
-    with pytest.raises(InputError) as refused:
-        check_predictor(predictor(*SHAPES[case]), N, P)
+    with pytest.raises(TypeError) as refused:
+        checked_predictor(None, "deploy", predictor(*SHAPES[case]), N, P)
     assert f"parameters of shape {SHAPES[case][0]} and " in str(refused.value)
-    assert "allowed: (M, 6) for M models that all share, or (3, M, 6)" in str(refused.value)
+    assert "return (M, 6) for M models that all share, or (3, M, 6)" in str(refused.value)
 
 
 @pytest.mark.parametrize(

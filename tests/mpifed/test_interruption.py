@@ -28,6 +28,7 @@ from on_ranks import folder_of
 
 from mpifed.api import Request, execute
 from mpifed.checkpoint import files as checkpoint_files
+from mpifed.checkpoint.files import what_is_left
 from mpifed.config.configuration import resolve
 from mpifed.config.experiments import apply_overrides, parse_overrides, read_experiment
 from mpifed.mpi.communicator import Alone, world
@@ -359,6 +360,41 @@ def test_where_no_checkpoint_is_intact_nothing_is_changed(tmp_path, capfd):
     # And once more, beside what was set aside before.
     assert call([*TINY, "--quiet", "--restart", "--output", target], capfd).code == 0
     assert (target / "replaced-2" / "DONE").exists()
+
+
+def test_a_file_in_the_place_of_checkpoints_is_refused_and_nothing_changed(tmp_path, capfd):
+    target = tmp_path / "run"
+    assert call([*TINY, "--quiet", "--output", target], capfd).code == 0
+    (target / "DONE").unlink()
+    (target / "checkpoints").rename(tmp_path / "elsewhere")
+    (target / "checkpoints").touch()
+    before = {path: path.read_bytes() for path in files(target)}
+    outcome = call([*TINY, "--resume", "--output", target], capfd)
+    assert outcome.code == 2 and "checkpoints cannot be read" in outcome.err
+    assert {path: path.read_bytes() for path in files(target)} == before
+
+
+def test_a_resume_without_a_run_says_so(tmp_path, capfd):
+    outcome = call([*TINY, "--resume", "--output", tmp_path / "typo"], capfd)
+    assert outcome.code == 0 and "typo holds no checkpoint: the run begins" in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--restart"], "--restart needs --output DIR"),
+        (["--restart", "--resume"], "--resume and --restart were given"),
+        (["--resume", "x" * 300], "there is no such file"),
+    ],
+)
+def test_words_about_an_earlier_run_that_say_nothing_are_refused(words, said, capfd):
+    outcome = call(words, capfd)
+    assert outcome.code == 2 and said in outcome.err
+
+
+def test_a_directory_that_cannot_be_read_hides_no_other_failure(tmp_path):
+    (tmp_path / "checkpoints").touch()
+    assert "checkpoints cannot be read" in what_is_left(tmp_path / "checkpoints")
 
 
 def test_a_run_goes_on_from_where_it_is_told_to(tmp_path, capfd):

@@ -11,6 +11,7 @@ import torch
 from commands import call, launch
 from on_ranks import SMALL, unlike_one_rank
 
+from mpifed.algorithms.base import Algorithm
 from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.config.configuration import resolve
 from mpifed.data.base import Dataset, Description, Shards, Split
@@ -115,8 +116,8 @@ def test_what_parts_of_a_round_return_has_the_form_of_what_they_were_given(kind,
     place, *more = PLACES[kind]
     words = [*WORDS, "algorithm=fedavg", f"{place}={__name__}:{kind.__name__}", *more]
     done = call([*words, "--output", tmp_path / "run"], capfd)
-    word = "correction.step" if kind is Forgets else kind.__name__
-    assert done.code == 1 and word in done.err, done
+    named = "" if kind is Forgets else rf".* '{__name__}:{kind.__name__}', "
+    assert done.code == 1 and re.match(f"mpifed: {named}round 1: ", done.err), done
 
 
 # What a user's class declares is enforced in every configuration.
@@ -227,6 +228,33 @@ class ReturnsNothing(Own):
         super().round(state, clients, channel, draws)
 
 
+class StartsWithNothing(Own):
+    """Forgets its ``return`` before round 1."""
+
+    def init(self, clients, exchange, draws, dtype):
+        super().init(clients, exchange, draws, dtype)
+
+
+class DeploysNumbers(Own):
+    """Deploys no predictor."""
+
+    def deploy(self, state, clients, draws):
+        return state.model
+
+
+class MeasuresMore(Own):
+    """Has a column that it does not declare."""
+
+    def measure(self, state, clients, exchange, draws):
+        return {"norm": 1.0}
+
+
+class Unfinished(Algorithm):
+    """Has no round."""
+
+    init, deploy = FedAvg.init, FedAvg.deploy
+
+
 class Batches(torch.nn.Module):
     """Fails in the fourth client's first minibatch."""
 
@@ -257,7 +285,7 @@ def test_the_line_names_component_and_round_and_the_traceback_follows(tmp_path, 
     line, *traceback = done.err.splitlines()
     assert line == f"mpifed: algorithm '{__name__}:Fails', round 2: KeyError: 'momentum'"
     assert done.code == 1 and traceback[0] == "Traceback (most recent call last):"
-    assert f'File "{__file__}"' in done.err and "KeyError: 'momentum'" in traceback[-2:]
+    assert f'File "{__file__}"' in traceback[1] and "KeyError: 'momentum'" in traceback[-2:]
     assert not (tmp_path / "run" / "DONE").exists()
 
 
@@ -275,31 +303,39 @@ def test_a_client_that_is_trained_alone_is_named(tmp_path, capfd):
     assert done.code == 1 and re.fullmatch(said, line), line
 
 
-def test_one_rank_says_it_for_all(tmp_path):
-    done = launch(
-        2,
-        *WORDS_FAILING_COMPONENTS,
-        own_of_failing_components("algorithm", Fails),
-        "--output",
-        tmp_path / "run",
-    )
+WRONG_RESULTS = {
+    ReturnsNothing: ", round 1: TypeError: round returned NoneType; it must return FedAvgState",
+    StartsWithNothing: ": TypeError: init returned NoneType; it must return a dataclass",
+    DeploysNumbers: ", round 0: TypeError: deploy returned Tensor; it must return a Predictor",
+    MeasuresMore: ", round 0: TypeError: measure returned ['norm']; it must return columns",
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_RESULTS, ids=lambda kind: kind.__name__)
+def test_what_a_method_returns_wrongly_ends_as_what_it_raises(kind, tmp_path, capfd):
+    named = own_of_failing_components("algorithm", kind)
+    done = call([*WORDS_FAILING_COMPONENTS, named, "--output", tmp_path / "run"], capfd)
+    line, *traceback = done.err.splitlines()
+    assert line.startswith(f"mpifed: algorithm '{__name__}:{kind.__name__}'{WRONG_RESULTS[kind]}")
+    assert done.code == 1 and traceback[0] == "Traceback (most recent call last):"
+
+
+def test_a_method_without_a_round_is_refused(tmp_path, capfd):
+    named = own_of_failing_components("algorithm", Unfinished)
+    done = call([*WORDS_FAILING_COMPONENTS, named, "--output", tmp_path / "run"], capfd)
+    said = f"algorithm.name is '{__name__}:Unfinished', which has no round of its own"
+    assert done.code == 2 and done.err == f"mpifed: {said}\n" and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("kind", [Fails, StartsWithNothing])
+def test_one_rank_says_it_for_all(kind, tmp_path):
+    named = own_of_failing_components("algorithm", kind)
+    done = launch(2, *WORDS_FAILING_COMPONENTS, named, "--output", tmp_path / "run")
     (line,) = done.messages
-    assert done.code == 1 and f"algorithm '{__name__}:Fails', round 2: KeyError" in line
-    assert "rank 1 on " in line and done.err.count("Traceback (most recent call last):") == 1
-
-
-def test_what_a_method_returns_wrongly_is_bad_input(tmp_path, capfd):
-    done = call(
-        [
-            *WORDS_FAILING_COMPONENTS,
-            own_of_failing_components("algorithm", ReturnsNothing),
-            "--output",
-            tmp_path / "run",
-        ],
-        capfd,
-    )
-    (line,) = done.err.splitlines()
-    assert done.code == 2 and line.startswith("mpifed: round 1: ") and "returned None" in line
+    assert done.code == 1 and f"algorithm '{__name__}:{kind.__name__}'" in line
+    rank, error = (1, "round 2: KeyError") if kind is Fails else (0, "TypeError: init returned")
+    assert f"rank {rank} on " in line and error in line
+    assert done.err.count("Traceback (most recent call last):") == 1
 
 
 def test_a_run_that_failed_in_its_first_round_begins_again(tmp_path, capfd, monkeypatch):
@@ -309,7 +345,7 @@ def test_a_run_that_failed_in_its_first_round_begins_again(tmp_path, capfd, monk
         "--output",
         tmp_path / "run",
     ]
-    assert call(words, capfd).code == 2
+    assert call(words, capfd).code == 1
     assert call(words, capfd).code == 2  # the directory holds a run
     monkeypatch.setitem(globals(), "ReturnsNothing", Own)
     assert call([*words, "--resume"], capfd).code == 0

@@ -205,3 +205,7 @@ def test_what_is_no_path_is_refused_in_a_sentence():
         mpifed.run(output=b"x")
     with pytest.raises(InputError, match=r"^run is 5; it must be a path"):
         mpifed.load(5)
+    with pytest.raises(InputError, match=r"^resume is 5; it must be a path"):
+        mpifed.run(resume=5)
+    with pytest.raises(InputError, match=r"^run is .*; it must be a path"):
+        mpifed.load("a\0b")
