@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import functools
+import gc
 import importlib
 import io
 import os
@@ -82,6 +83,7 @@ def started(prepare: Callable[[], Callable[[], int]], command: str = NAME) -> in
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A name that the terminal cannot show must not end a run that has succeeded.
         sys.stdout.reconfigure(errors="backslashreplace")
+    gc.disable()  # there is no garbage in what is imported: it takes an eighth less time
     try:
         action = prepare()
     except SystemExit:
@@ -93,6 +95,9 @@ def started(prepare: Callable[[], Callable[[], int]], command: str = NAME) -> in
         else:  # before ranks can communicate: through this rank's guard
             set_failure(message)
         return code
+    finally:
+        gc.freeze()
+        gc.enable()
     return action()
 
 
@@ -430,6 +435,7 @@ RUN = ("h5py", "mpifed.api", "mpifed.training.train")
 def preload(words: list[str]) -> None:
     """Import what ``mpifed run`` needs with these words."""
     bound_threads()
+    gc.disable()  # as in ``started``, which enables it again in the ranks
     known = _known[tuple(words)] = read_words(words)
     if known.options.list is not None:
         return

@@ -8,7 +8,7 @@ input. Each rank then loads the shards of the clients that it hosts, and no othe
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -154,10 +154,15 @@ class Split:
         """Return where the samples of the client at position ``client`` are."""
         return slice(int(self.offsets[client]), int(self.offsets[client + 1]))
 
+    def of_clients(self, places: slice) -> Split:
+        """Return the samples of the clients at consecutive positions, which are views."""
+        offsets = self.offsets[places.start : places.stop + 1]
+        part = slice(int(offsets[0]), int(offsets[-1]))
+        return Split(self.x[part], self.y[part], offsets - offsets[0])
+
     def of_client(self, client: int) -> Split:
         """Return the samples of the client at position ``client`` alone, which are views."""
-        part = self.rows_of(client)
-        return Split(self.x[part], self.y[part], np.array([0, part.stop - part.start]))
+        return self.of_clients(slice(client, client + 1))
 
 
 SplitName = Literal["train", "val", "test"]
@@ -392,6 +397,16 @@ def empty_split(
 def allocated(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """Return an unset tensor on memory from numpy, which asks for huge pages: faster to fill."""
     return torch.from_numpy(np.empty(shape, str(dtype).removeprefix("torch.")))
+
+
+def parts_up_to(most: float, sizes: np.ndarray) -> Iterator[slice]:
+    """Yield consecutive parts of ``sizes`` whose sum is at most ``most``, or that are one alone."""
+    ends, start = np.cumsum(sizes), 0
+    while start < len(sizes):
+        before = ends[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + most, side="right")))
+        yield slice(start, stop)
+        start = stop
 
 
 def agreed(communicator: Communicator, make: Callable[[], T]) -> T:

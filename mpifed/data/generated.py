@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -29,9 +28,9 @@ MOST_BATCHES = 100_000
 class GeneratedDataset(Dataset):
     """Samples made client by client, on any rank and in any order."""
 
-    @abstractmethod
     def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Return x (n, *input_shape) and y (n, *target_shape) of a client's split."""
+        raise NotImplementedError
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
         """Return the shards of ``client_ids``."""
@@ -46,23 +45,25 @@ class GeneratedDataset(Dataset):
         self, names: Sequence[SplitName], client_ids: np.ndarray, dtype: torch.dtype
     ) -> list[Split]:
         splits = [empty_split(self.description, name, client_ids, dtype) for name in names]
-        for position, client in enumerate(client_ids):
-            heartbeat.step()
-            for name, split in zip(names, splits, strict=True):
-                rows = split.rows_of(position)
-                if rows.stop > rows.start:
-                    self._fill(int(client), name, split.x[rows], split.y[rows])
+        for name, split in zip(names, splits, strict=True):
+            self._fill(client_ids, name, split)
         return splits
 
-    def _fill(self, client: int, split: SplitName, x: torch.Tensor, y: torch.Tensor) -> None:
-        """Write the samples of a client's split to x and y."""
-        for values, made in zip((x, y), self._make(client, split, len(x)), strict=True):
-            values.copy_(torch.from_numpy(made))
-            if values.is_floating_point() and not np.isfinite(values.numpy()).all():
-                raise InputError(
-                    f"the data set {self.description.source} with such options has a value that is "
-                    f"not finite in {values.dtype} among the samples of client {client}"
-                )
+    def _fill(self, client_ids: np.ndarray, name: SplitName, split: Split) -> None:
+        """Write the samples of a split."""
+        for position, client in enumerate(client_ids.tolist()):
+            heartbeat.step()
+            own = split.of_client(position)
+            if not len(own.x):
+                continue
+            made = self._make(client, name, len(own.x))
+            for values, drawn in zip((own.x, own.y), made, strict=True):
+                values.copy_(torch.from_numpy(drawn))
+                if values.is_floating_point() and not np.isfinite(values.numpy()).all():
+                    raise InputError(
+                        f"the data set {self.description.source} with such options has a value "
+                        f"that is not finite in {values.dtype} among the samples of client {client}"
+                    )
 
 
 def alike(

@@ -90,8 +90,9 @@ CACHED, WIDEST = 1 << 20, 1 << 15
 # Columns from which rows are added one by one, without copies of those that are added together.
 WIDE = 1 << 10
 
-# Bytes of all partial sums up to which every rank gets them all, and adds them for itself.
-FEW = 1 << 16
+# Bytes of all partial sums, and of a rank's share of the columns, up to which rank 0 adds them all:
+# then messages cost more than additions.
+FEW, SHARE = 1 << 16, 1 << 9
 
 # Columns that each rank adds at a time, at most.
 COLUMNS = 1 << 20
@@ -134,8 +135,8 @@ def weighted_sums(
     tree, ranks = federation.tree, federation.communicator.size
     parts = [_subtrees(federation, rows, weights, ids) for rows in several]
     nbytes = sum(part.itemsize * part.shape[1] for part in parts)
-    if ranks > 1 and nbytes * len(tree.roots) <= FEW:
-        parts = _everywhere(federation, parts)
+    if ranks > 1 and (nbytes * len(tree.roots) <= FEW or nbytes <= SHARE * ranks):
+        parts = _by_one(federation, parts)
     elif ranks > 1:
         parts = [_by_shares(federation, part) for part in parts]
     made = []
@@ -157,8 +158,6 @@ def _chosen(rows: Tensor | SparseRows, order: np.ndarray) -> Tensor | SparseRows
 def bytes_of_sum(federation: Federation, payload: int) -> int:
     """Return the bytes that MPI moves for a sum of rows of ``payload`` bytes."""
     ranks, subtrees = federation.communicator.size, len(federation.tree.roots)
-    if ranks > 1 and payload * subtrees <= FEW:
-        return payload * subtrees * (ranks - 1)
     return payload * (subtrees + ranks) * (ranks - 1) // ranks
 
 
@@ -240,18 +239,33 @@ def _of_few(
     return made
 
 
-def _everywhere(federation: Federation, parts: list[np.ndarray]) -> list[np.ndarray]:
-    """The totals of all columns, from the sums of all subtrees in one message."""
-    tree = federation.tree
+def _by_one(federation: Federation, parts: list[np.ndarray]) -> list[np.ndarray]:
+    """The totals of all columns, which rank 0 adds and sends to all."""
+    tree, communicator = federation.tree, federation.communicator
+    ranks, adds, nothing = communicator.size, communicator.rank == 0, np.zeros(0, int)
     packed = np.concatenate([part.view(np.uint8) for part in parts], axis=1)
-    every = tree.in_order(federation.communicator.gather_rows(packed, tree.counts))
-    totals, start = [], 0
-    for part in parts:
-        end = start + part.shape[1] * part.itemsize
-        totals.append(np.ascontiguousarray(every[:, start:end]).view(part.dtype))
-        add_along(tree.top, totals[-1])
-        start = end
-    return totals
+    send = [np.arange(len(packed)), *[nothing] * (ranks - 1)]
+    every = communicator.exchange_rows(packed, send, tree.counts if adds else [0] * ranks)
+    ends = np.cumsum([part.shape[1] * part.itemsize for part in parts])[:-1]
+    total = every[:0]
+    if adds:
+        columns = np.split(tree.in_order(every), ends, axis=1)
+        totals = [
+            np.ascontiguousarray(of).view(p.dtype) for of, p in zip(columns, parts, strict=True)
+        ]
+        for of_part in totals:
+            add_along(tree.top, of_part)
+        total = np.concatenate([of_part[:1].view(np.uint8) for of_part in totals], axis=1)
+    send = [np.arange(len(total))] * ranks
+    made = communicator.exchange_rows(total, send, [1, *[0] * (ranks - 1)])
+    return _typed(np.split(made, ends, axis=1), parts)
+
+
+def _typed(columns: list[np.ndarray], parts: list[np.ndarray]) -> list[np.ndarray]:
+    """Copies of bytes as numbers of the types of ``parts``."""
+    return [
+        np.ascontiguousarray(of).view(part.dtype) for of, part in zip(columns, parts, strict=True)
+    ]
 
 
 def _by_shares(federation: Federation, part: np.ndarray) -> np.ndarray:

@@ -131,12 +131,12 @@ class Mpi(Communicator):
         if len(send[self.rank]):
             np.take(rows, send[self.rank], axis=0, out=blocks[self.rank], mode="clip")
         pending = []
-        for peer in range(self.size):
-            if peer != self.rank:
+        for peer, count in enumerate(receive):
+            if peer != self.rank and count:
                 pending += [self._comm.Irecv(part, peer) for part in messages(blocks[peer])]
         for step in range(1, self.size):
             peer = (self.rank + step) % self.size
-            for part in messages(rows, send[peer]):
+            for part in messages(rows, send[peer]) if len(send[peer]) else ():
                 pending.append(self._comm.Isend(part, peer))
                 self.bytes_sent += part.nbytes
         self._wait(*pending, nbytes=result.nbytes)

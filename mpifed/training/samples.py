@@ -10,12 +10,13 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from mpifed.data.base import Fresh, Shards, Split, SplitName, allocated
+from mpifed.data.base import Fresh, Shards, Split, SplitName, allocated, parts_up_to
 from mpifed.federation.clients import Clients, Federation
 from mpifed.training.build import Setup, kept_bytes, sample_bytes
 
-# Bytes of the samples of clients that are scored together, at most, but for one client alone.
-BLOCK = 32e6
+# Bytes of the samples of clients that are scored together, at most, but for one client alone: few
+# enough that the next ones take the same memory.
+BLOCK = 8e6
 
 # Sets of clients that are kept: all, those in training, unseen ones.
 LASTING = 4
@@ -59,7 +60,7 @@ class Made:
         make = setup.dataset.make_split
         assert make is not None
         self.federation, self._setup, self._make = setup.federation, setup, make
-        self._budget = budget
+        self._budget, self._keeps = budget, True
         self._kept: OrderedDict[tuple[SplitName, bytes], tuple[np.ndarray, Split]] = OrderedDict()
 
     def clients(self, rows: np.ndarray, effort: np.ndarray | None = None) -> Clients:
@@ -83,13 +84,10 @@ class Made:
         about, ids = self._setup.dataset.description, self.federation.hosted[rows]
         per_sample = sample_bytes(self._setup.configuration, about)
         counts = about.n_train[ids] + about.n_val[ids] + about.n_test[ids]
-        ends = np.cumsum(counts * per_sample)
-        start = 0
-        while start < len(rows):
-            before = ends[start - 1] if start else 0
-            stop = max(start + 1, int(np.searchsorted(ends, before + BLOCK, side="right")))
-            yield slice(start, stop)
-            start = stop
+        # Blocks that do not fit in memory together would be gone when they are asked for again.
+        self._keeps = counts.sum() * per_sample <= self._budget
+        yield from parts_up_to(BLOCK, counts * per_sample)
+        self._keeps = True
         if not len(rows):
             yield slice(0, 0)
 
@@ -106,7 +104,7 @@ class Made:
         if self._setup.device.type != "cpu":
             device = self._setup.device
             found = Split(found.x.to(device), found.y.to(device), found.offsets)
-        if len(ids) and size <= self._budget:
+        if self._keeps and len(ids) and size <= self._budget:
             self._kept[key] = ids, found
         return found
 

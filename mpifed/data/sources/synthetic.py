@@ -10,7 +10,16 @@ import numpy as np
 import torch
 from annotated_types import Ge
 
-from mpifed.data.base import SPLITS, Description, Shards, SplitName, empty_split, same_for_all
+from mpifed.data.base import (
+    SPLITS,
+    Description,
+    Shards,
+    Split,
+    SplitName,
+    empty_split,
+    parts_up_to,
+    same_for_all,
+)
 from mpifed.data.generated import GeneratedDataset
 from mpifed.data.partitions import Alpha
 from mpifed.errors import InputError
@@ -190,32 +199,34 @@ class Synthetic(GeneratedDataset):
                     split.y[split.rows_of(place)].copy_(torch.from_numpy(y))
         return Shards(client_ids, train, val, test)
 
-    def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
-        raise NotImplementedError  # ``_fill`` needs no copy
+    def _fill(self, client_ids: np.ndarray, name: SplitName, split: Split) -> None:
+        """Draw the samples of ``paper`` or ``corrected``."""
+        for part in parts_up_to(BLOCK, split.counts):
+            self._draw(client_ids[part], name, split.of_clients(part))
 
-    def _fill(self, client: int, split: SplitName, x: torch.Tensor, y: torch.Tensor) -> None:
-        """Draw a client's split of ``paper`` or ``corrected``."""
-        setting, rows_x, rows_y = self.setting, x.numpy(), y.numpy()
-        generator, latent = self._labelling(client, split, len(rows_y))
-        logits = generator.normal(scale=setting.noise, size=len(rows_y))
-        bits = stream(setting.seed, f"synthetic/{split}/x", client=client).bit_generator
-        for start in range(0, len(rows_y), BLOCK):
-            rows = slice(start, start + BLOCK)
-            _draw_box(bits, rows_x[rows])
-            # In float64 whatever x is: labels then do not depend on the run's type.
-            products = rows_x[rows].astype(np.float64) @ self.truth.components.T
-            logits[rows] += products[np.arange(len(products)), latent[rows]]
-        if self.variant == "paper":
-            rows_y[:] = generator.random(len(rows_y)) < sigmoid(logits)
-        else:
-            rows_y[:] = rounded_sigmoid(logits)
-
-    def _labelling(self, client: int, split: str, n: int) -> tuple[np.random.Generator, np.ndarray]:
-        """The client's stream for labels, after the components of its ``n`` samples were drawn."""
-        setting = self.setting
-        generator = stream(setting.seed, f"synthetic/{split}/labels", client=client)
-        mixture = self.truth.mixture[client]
-        return generator, generator.choice(setting.n_components, n, p=mixture)
+    def _draw(self, clients: np.ndarray, name: SplitName, split: Split) -> None:
+        """Draw the samples of some clients, at most ``BLOCK``, or those of a single client."""
+        setting, x, counts = self.setting, split.x.numpy(), split.counts
+        components = np.ascontiguousarray(self.truth.components.T)
+        uniform, logits, chances = np.empty((3, len(x)))
+        products = np.empty((len(x), setting.n_components))
+        for client, begin, end in zip(clients, split.offsets, split.offsets[1:], strict=False):
+            heartbeat.step()
+            labels = stream(setting.seed, f"synthetic/{name}/labels", client=client)
+            labels.random(out=uniform[begin:end])
+            labels.standard_normal(out=logits[begin:end])
+            labels.random(out=chances[begin:end])
+            bits = stream(setting.seed, f"synthetic/{name}/x", client=client).bit_generator
+            for start in range(begin, end, BLOCK):
+                rows = slice(start, min(start + BLOCK, end))
+                _draw_box(bits, x[rows])
+                # In float64 whatever x is: labels then do not depend on the run's type.
+                np.matmul(x[rows].astype(np.float64), components, out=products[rows])
+        upto = np.cumsum(self.truth.mixture[clients], axis=1)
+        latent = (np.repeat(upto / upto[:, -1:], counts, axis=0) <= uniform[:, None]).sum(1)
+        logits = setting.noise * logits + products[np.arange(len(x)), latent]
+        made = chances < sigmoid(logits) if self.variant == "paper" else rounded_sigmoid(logits)
+        split.y.copy_(torch.from_numpy(made))
 
 
 def truth(setting: Setting, mixtures: Mixtures = "dirichlet") -> Truth:

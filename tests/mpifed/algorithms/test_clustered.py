@@ -353,8 +353,13 @@ def test_one_hot_mixtures_give_every_client_one_component():
     pi = made.truth.mixture
     assert pi.shape == (40, 3) and set(np.unique(pi)) == {0.0, 1.0} and (pi.sum(1) == 1).all()
     assert (pi.sum(0) > 0).all()
+    clean = {"variant": "corrected", "noise": 0.0, "mixtures": "one_hot", "n_test": 5}
+    easy = Synthetic(40, 3, Alone(), n_components=3, dimension=4, **clean)
+    train = easy.load(np.arange(8), torch.float64).train
+    theta = easy.truth.components
     for client in (0, 7):
-        assert set(made._labelling(client, "train", 40)[1]) == {int(pi[client].argmax())}
+        own = train.of_client(client)
+        assert torch.equal(own.y, (own.x @ torch.tensor(theta[pi[client].argmax()]) > 0).long())
     fewer = Synthetic(9, 3, Alone(), n_components=3, mixtures="one_hot", n_test=5, dimension=4)
     assert (fewer.truth.mixture == pi[:9]).all()
     with pytest.raises(InputError, match="published generator"):

@@ -13,6 +13,7 @@ from scipy.stats import norm
 
 from mpifed.data.sources.synthetic import Setting, Synthetic, samples
 from mpifed.mpi.communicator import Alone
+from mpifed.random import stream
 
 BOTH = pytest.mark.parametrize("variant", ["paper", "corrected"])
 
@@ -22,7 +23,9 @@ def components_of(dataset: Synthetic, client: int, split: str) -> np.ndarray:
     if dataset.variant == "released":
         return [*samples(dataset.setting)][client][split == "test"][2]
     counts = dataset.description.n_train if split == "train" else dataset.description.n_test
-    return dataset._labelling(client, split, int(counts[client]))[1]
+    setting, mixture = dataset.setting, dataset.truth.mixture[client]
+    draws = stream(setting.seed, f"synthetic/{split}/labels", client=client)
+    return draws.choice(setting.n_components, int(counts[client]), p=mixture)
 
 
 def make(n_clients: int, run_seed: int = 0, **options) -> Synthetic:
