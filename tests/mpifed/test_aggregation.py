@@ -288,3 +288,10 @@ class Largest(ByCoordinates):
 
     def combine(self, columns):
         return columns.max(axis=0)
+
+
+def test_distances_below_the_smoothing_count_quadratically():
+    """F has the value and the slope of the distance where both meet, at nu = 1/2."""
+    away = np.array([0.0, 0.25, 0.5, 2.0])
+    found = build({"name": "geometric_median", "smoothing": 0.5})._smoothed(away)
+    assert found.tolist() == [0.25, 0.3125, 0.5, 2.0]

@@ -303,6 +303,23 @@ def test_zero_stays_zero_and_what_is_not_finite_is_not_hidden(section, dtype):
         assert torch.equal(arrived[2::4], clean[2::4])
 
 
+def test_levels_of_what_is_not_finite_are_zeros():
+    rows = torch.tensor([[1.0, math.inf, -2.0], [3.0, 4.0, 0.0], [math.nan, 0.5, 1.0]])
+    levels, scales = Quantise().encode(rows, Draws(0, 1), np.arange(3))
+    assert levels.any(axis=1).tolist() == [False, True, False]
+    assert np.isfinite(scales).ravel().tolist() == [False, True, False]
+
+
+def test_chosen_coordinates_of_a_stochastic_gradient_are_those_of_the_minibatch():
+    options = {"gradient": "stochastic", "step": 0.1, "start": "ones", "local": {"batch_size": 4}}
+    whole = Run(Dcgd, logistic(n=1, d=100), **options)
+    chosen = Run(Dcgd, logistic(n=1, d=100), ("rand_k", {"k": 2}), **options)
+    start = whole.x.copy()
+    moved, kept = whole.go().x - start, chosen.go().x - start
+    here = np.flatnonzero(kept)
+    assert len(here) == 2 and kept[here] == pytest.approx(100 / 2 * moved[here])
+
+
 @pytest.mark.parametrize(
     ("section", "bits32", "bits64", "floats"),
     [

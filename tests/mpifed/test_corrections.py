@@ -14,6 +14,7 @@ import torch
 
 import topologies
 from mpifed.errors import InputError
+from mpifed.exchange.corrections import base
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.mixing import complete
 from mpifed.federation.clients import Federation
@@ -492,3 +493,9 @@ def test_messages_are_booked_with_all_that_they_have():
         run.go(2)
         sent[correction] = run.exchange.ledger.up_floats / (2 * 2 * (N - 1))
     assert sent == {"none": D, "tracking": 2 * D, "push_sum": D + 1, "relay_sum": D + 1, "extra": D}
+
+
+def test_the_least_eigenvalue_of_a_large_ring_is_that_of_its_formula(monkeypatch):
+    monkeypatch.setattr(base, "DENSE", 10)  # found by Lanczos's method
+    least = base.least_eigenvalue(exchange_of("none", n=20).schedule)
+    assert least == pytest.approx(1 / 3 - 2 / 3, rel=1e-9)

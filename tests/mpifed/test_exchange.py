@@ -7,6 +7,7 @@ import torch
 
 import mpifed
 import topologies
+from mpifed.algorithms.base import initial_models
 from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.errors import CodeError, InputError, RunError
 from mpifed.exchange.gossip import Gossip
@@ -232,3 +233,24 @@ def test_a_graph_that_is_kept_disconnected_is_warned_of_in_a_sentence(tmp_path):
     assert "disconnected" in warning and "components" in warning
     assert not set("{}[]") & set(warning)
     assert run.summary["predicted_contraction"]["p"] == 0
+
+
+def test_links_count_the_matrices_that_join_two_clients():
+    alone, named = Alone(), {"topology": None, "weights": None}
+    options = {**named, "schedule": {"name": "one_peer_exponential"}}
+    # Of 4 clients each sends to the next, then to the one opposite; both directions count.
+    links = Gossip.links(4, 0, options, Gossip.prepare(alone, 4, 0, options)).toarray()
+    assert links[0, 1] == links[0, 3] == 1 and links[0, 2] == 2
+    options = {"topology": "path", "weights": "metropolis_hastings", "schedule": "static"}
+    links = Gossip.links(4, 0, options, Gossip.prepare(alone, 4, 0, options)).toarray()
+    joined = np.abs(np.subtract.outer(range(4), range(4))) == 1
+    assert (links[~np.eye(4, dtype=bool)] == 2 * joined[~np.eye(4, dtype=bool)]).all()
+
+
+def test_the_model_drawn_for_all_is_that_of_no_client(make_clients):
+    clients, description = make_clients([3, 4, 5])
+    model, server = linear(description), Server(clients.federation, 0)
+    given = model, 2, clients, server, Draws(0, 0), torch.float64
+    own, common = initial_models(*given, per_client=True), initial_models(*given, per_client=False)
+    every = torch.cat([own.flatten(0, 1), common.reshape(2, -1)])
+    assert len(every.unique(dim=0)) == 8

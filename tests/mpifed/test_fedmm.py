@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from fedmm_runs import Run, data_of
 
 from mpifed.algorithms.fedmm.fedmgs import FedMGS
-from mpifed.algorithms.fedmm.fedmm import FedMM, FedMMTheta, SaSsmm
+from mpifed.algorithms.fedmm.fedmm import FedMM, FedMMTheta, SaSsmm, inputs_of, sample_of
 from mpifed.components.registry import find
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Draws, participants
@@ -295,3 +297,16 @@ def test_who_does_not_send_keeps_its_last_statistics_at_the_server():
         assert int(changed.sum()) == (4 if k == 1 else 1)
         assert torch.allclose(state.total, state.sent.mean(0), atol=1e-14)
     assert server.ledger.up_bits == (4 + 6) * (3 + 6) * 3 * 64
+
+
+@pytest.mark.parametrize("task", ["classification", "regression", "multi_label", "unlabelled"])
+@pytest.mark.parametrize("with_target", [True, False])
+def test_a_sample_is_described_with_as_many_columns_as_it_has(make_clients, task, with_target):
+    clients, description = make_clients([4, 6], (2, 3), n_classes=3)
+    train = clients.shards.train
+    width = {"classification": None, "unlabelled": 0}.get(task, 3)
+    y = train.y if width is None else torch.zeros(10, width)
+    found = inputs_of(replace(train, y=y), with_target)
+    assert found.shape[1:] == sample_of(replace(description, task=task), with_target).input_shape
+    assert found[:, :6].equal(train.x.flatten(1))
+    assert not (with_target and width is None) or found[:, 6].equal(y.double())

@@ -12,8 +12,10 @@ import torch
 from convex import ANISOTROPIC, ISOTROPIC, Run, logistic, quadratics, random_quadratics
 
 from mpifed.algorithms.flix.flix import Dcgd, Diana, Flix
+from mpifed.algorithms.flix.objective import weighted_mean
 from mpifed.federation.clients import Draws, participants
-from mpifed.local.linear_objective import objective_of, smoothness
+from mpifed.local import linear_objective
+from mpifed.local.linear_objective import hessian, objective_of, smoothness
 from mpifed.local.objective import Regulariser
 from mpifed.models.linear import linear
 from mpifed.theory import flix as theory
@@ -59,6 +61,46 @@ def test_anisotropic_quadratics_follow_theorem_two():
     rate = 1 - float(run.flix.step) * 0.5**2
     assert rate == pytest.approx(0.7142857, rel=1e-6)
     assert all(later <= rate * gap for gap, later in itertools.pairwise(gaps))
+
+
+@pytest.mark.parametrize("data", [logistic(n=2), random_quadratics(n=2, d=5)])
+@pytest.mark.parametrize("kind", ["l2", "nonconvex"])
+def test_the_hessian_is_the_difference_of_gradients_and_these_of_values(data, kind):
+    clients, description = data
+    model = linear(description, bias=False, loss="auto")
+    term = Regulariser(kind, 0.7)
+    risk = objective_of(model, clients, term)
+    x = torch.from_numpy(np.random.default_rng(3).normal(size=(2, 5)))
+    steps = 1e-5 * torch.eye(5, dtype=torch.float64)
+    slopes = [(risk.losses(x + e) - risk.losses(x - e)) / 2e-5 for e in steps]
+    assert torch.allclose(torch.stack(slopes, 1), risk.gradients(x), atol=1e-8)
+    curves = [(risk.gradients(x + e) - risk.gradients(x - e)) / 2e-5 for e in steps]
+    found = [hessian(model, clients.shards.train, i, x[i], term) for i in range(2)]
+    assert torch.allclose(torch.stack(curves, 2), torch.stack(found), atol=1e-8)
+    steepest = term.hessian_diagonal(torch.linspace(-4, 4, 81)[None]).abs().max()
+    assert term.smoothness == pytest.approx(float(steepest))
+
+
+def test_the_smoothness_of_many_features_is_the_largest_eigenvalue(monkeypatch):
+    clients, description = random_quadratics(n=3, d=6)
+    model = linear(description, bias=False, loss="half_squared")
+    samples = clients.shards.train.x.reshape(3, 6, 6)
+    expected = torch.linalg.eigvalsh(samples.mT @ samples / 6)[:, -1]
+    monkeypatch.setattr(linear_objective, "EIGENVALUES_UP_TO", 5)  # found by Lanczos's method
+    assert torch.allclose(smoothness(model, clients, Regulariser()), expected, rtol=1e-9)
+
+
+def test_the_published_smoothness_has_a_quarter_of_l2_over_the_samples():
+    run = Run(Flix, quadratics(*ANISOTROPIC), l2=0.8, smoothness="published_code")
+    assert run.flix.smoothness.tolist() == pytest.approx([4 + 0.8 / 8, 3 + 0.8 / 8], rel=1e-9)
+
+
+def test_a_mean_by_masses_is_that_of_rows_of_any_sign():
+    clients, _ = quadratics(*ANISOTROPIC)
+    rows = torch.tensor([[1.0, -2.0], [3.0, -4.0]], dtype=torch.float64)
+    masses = torch.tensor([1.0, 3.0], dtype=torch.float64)
+    assert weighted_mean(rows, masses, clients).tolist() == [2.5, -3.5]
+    assert weighted_mean(rows, 0 * masses, clients).tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("seed", range(5))

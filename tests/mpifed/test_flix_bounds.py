@@ -330,6 +330,8 @@ def test_theorems_are_quoted_only_where_they_hold():
         return " ".join(run.method.remarks(run.state, run.clients, run.server))
 
     assert "Theorem 2: " in told(Flix)
+    assert "partial participation" not in told(Flix)
+    assert "partial participation" in told(Flix, data=logistic(participation=0.5))
     assert "Theorem 3: " in told(Dcgd, RAND)
     assert "Theorem 4: " in told(Diana, RAND)
     for kind in (Flix, Dcgd, Diana):

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 from commands import call, command, of_rank, rows, started
-from convex import Run, clients_of, logistic
+from convex import ANISOTROPIC, Run, clients_of, logistic, quadratics
+from torch import nn
 
 from mpifed.algorithms.flix.flix import Flix
 from mpifed.data.base import Split
@@ -20,8 +21,10 @@ from mpifed.federation.clients import Clients, Draws
 from mpifed.local import optima
 from mpifed.local.minibatches import batches
 from mpifed.local.objective import Regulariser
-from mpifed.local.optima import Search, stochastic_optima
+from mpifed.local.optima import Search, local_optima, stochastic_optima
 from mpifed.models.linear import linear
+from mpifed.models.losses import HALF_SQUARED
+from mpifed.models.modules import module_model
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Alone, world
 from mpifed.watchdog.heartbeat import raise_if_stop_requested, stop_requests_from
@@ -217,3 +220,13 @@ def test_a_client_finds_the_same_alone():
     for i in range(len(clients)):
         alone = Clients(clients.federation, clients.shards, clients.rows[i : i + 1])
         assert torch.equal(found(model, alone, steps=300)[0], together[i])
+
+
+def test_gradient_descent_searches_its_step_where_the_smoothness_is_unknown():
+    clients, _ = quadratics(*ANISOTROPIC)
+    model = module_model(lambda: nn.Linear(2, 1, bias=False), (2,), (1,), HALF_SQUARED)
+    start = torch.full((2, 2), 5.0, dtype=torch.float64)
+    limits = "gd", 1e-9, 200
+    found, norms = local_optima(model, clients, Regulariser(), start, Draws(0, 0), *limits)
+    assert torch.allclose(found, torch.tensor(ANISOTROPIC[1], dtype=torch.float64), atol=1e-8)
+    assert norms.max() < 1e-9

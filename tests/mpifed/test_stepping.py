@@ -479,3 +479,15 @@ def test_steps_of_a_call_take_the_place_of_those_of_the_options(make_clients):
     given = solver(start, state, clients, Draws(0, 1), steps=7)
     expected = other(start, state, clients, Draws(0, 1))
     assert torch.equal(given[0], expected[0]) and torch.equal(given[1].epochs, expected[1].epochs)
+
+
+@pytest.mark.parametrize("kind", [linear, "cnn"])
+def test_auto_is_the_way_of_stepping_that_the_model_names(make_clients, kind):
+    _, description = make_clients(COUNTS, *(() if kind is linear else ((1, 8, 8),)))
+    model = kind(description) if kind is linear else model_of("cnn", {}, description)
+    auto, named = solver_of(model), solver_of(model, stepping=model.stepping)
+    (other,) = {"stacked", "one_by_one"} - {model.stepping}
+    sizes = [getattr(solver.stacked, "block_bytes", None) for solver in (auto, named)]
+    assert sizes[0] == sizes[1]
+    if other in model.steppings:
+        assert getattr(solver_of(model, stepping=other).stacked, "block_bytes", None) != sizes[0]

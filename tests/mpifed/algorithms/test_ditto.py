@@ -244,24 +244,27 @@ def test_four_rounds_are_those_of_a_plain_program_of_pfedme(warm, by):
     assert run.deployed() == pytest.approx(np.stack(list(theta.values())), rel=1e-12)
 
 
-def test_four_rounds_of_the_simpler_variant_are_those_of_a_plain_program():
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_four_rounds_of_the_simpler_variant_are_those_of_a_plain_program(momentum):
     data, samples = regression()
     run = Run(
         PFedMe,
         data,
-        local={**LOCAL, "epochs": 2},
+        local={**LOCAL, "epochs": 2, "momentum": momentum},
         pfedme_lambda=PULL_PFEDME,
         pfedme_variant="prox_to_average",
         client_weights="samples",
     )
     w = run.x.copy()
     theta = dict.fromkeys(range(len(COUNTS)), w)
+    velocity = dict.fromkeys(range(len(COUNTS)), 0.0)
     for round in range(1, ROUNDS + 1):
         here = taking_part(data, round)
         for i in here:
             for _ in range(2):
                 step = gradient(samples[i], theta[i]) + PULL_PFEDME * (theta[i] - w)
-                theta[i] = theta[i] - LR * step
+                velocity[i] = momentum * velocity[i] + step
+                theta[i] = theta[i] - LR * velocity[i]
         w = mean(theta, here, by_samples=True)
     run.go(ROUNDS)
     assert run.x == pytest.approx(w, rel=1e-12)

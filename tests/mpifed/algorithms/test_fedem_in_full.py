@@ -15,6 +15,7 @@ from test_fedem import client_data, likelihood, numpy_posterior, random_start
 from mpifed.algorithms.fedem import FedEM
 from mpifed.algorithms.fedem.expectation import entropies, fitted_mixture, log_likelihoods
 from mpifed.algorithms.fedem.fedem import (
+    OwnRisks,
     PartialSurrogate,
     WeightedRisks,
     local_improvement,
@@ -27,6 +28,7 @@ from mpifed.local.adjustments import Proximal
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSolver
 from mpifed.models.linear import linear
+from mpifed.models.losses import CROSS_ENTROPY, HALF_SQUARED, SQUARED
 from mpifed.mpi.communicator import Alone
 
 CPU = torch.device("cpu")
@@ -232,3 +234,23 @@ def test_beginnings_are_the_same_on_these_ranks_as_on_one(exchange, tmp_path):
         "evaluation.unseen_fraction": 0.2,
     }
     assert unlike_one_rank({**RESTARTS, **how, "algorithm.unseen_e_steps": None}, tmp_path) == []
+
+
+@pytest.mark.parametrize("loss", [CROSS_ENTROPY, HALF_SQUARED, SQUARED], ids=lambda loss: loss.name)
+def test_weighted_risks_are_sums_of_the_models_loss_with_their_own_derivatives(loss):
+    draw = np.random.default_rng(0)
+    a, shares, theta = (torch.from_numpy(draw.normal(size=s)) for s in ((7, 3), (2, 7), (2, 3)))
+    y = torch.from_numpy(draw.integers(2, size=7)).double()
+    risks = OwnRisks(a, y, shares.square(), loss, 0.3)
+    z = theta @ a.T
+    each = {"squared": (z - y) ** 2, "half_squared": (z - y) ** 2 / 2}.get(loss.name)
+    each = torch.log1p(z.exp()) - y * z if each is None else each
+    expected = (shares.square() * each).sum(1) + 0.15 * theta.square().sum(1)
+    assert torch.allclose(risks.values(theta), expected)
+    steps = 1e-5 * torch.eye(3, dtype=torch.float64)
+    slopes = [(risks.values(theta + e) - risks.values(theta - e)) / 2e-5 for e in steps]
+    gradient, curved = risks.derivatives(theta)
+    assert torch.allclose(torch.stack(slopes, 1), gradient, atol=1e-8)
+    ups, downs = (([risks.derivatives(theta + s * e)[0] for e in steps]) for s in (1, -1))
+    curves = [(up - down) / 2e-5 for up, down in zip(ups, downs, strict=True)]
+    assert torch.allclose(torch.stack(curves, 2), curved, atol=1e-7)
