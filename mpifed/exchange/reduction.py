@@ -241,31 +241,21 @@ def _of_few(
 
 def _by_one(federation: Federation, parts: list[np.ndarray]) -> list[np.ndarray]:
     """The totals of all columns, which rank 0 adds and sends to all."""
-    tree, communicator = federation.tree, federation.communicator
-    ranks, adds, nothing = communicator.size, communicator.rank == 0, np.zeros(0, int)
-    packed = np.concatenate([part.view(np.uint8) for part in parts], axis=1)
-    send = [np.arange(len(packed)), *[nothing] * (ranks - 1)]
-    every = communicator.exchange_rows(packed, send, tree.counts if adds else [0] * ranks)
+    tree = federation.tree
     ends = np.cumsum([part.shape[1] * part.itemsize for part in parts])[:-1]
-    total = every[:0]
-    if adds:
-        columns = np.split(tree.in_order(every), ends, axis=1)
-        totals = [
-            np.ascontiguousarray(of).view(p.dtype) for of, p in zip(columns, parts, strict=True)
-        ]
-        for of_part in totals:
-            add_along(tree.top, of_part)
-        total = np.concatenate([of_part[:1].view(np.uint8) for of_part in totals], axis=1)
-    send = [np.arange(len(total))] * ranks
-    made = communicator.exchange_rows(total, send, [1, *[0] * (ranks - 1)])
-    return _typed(np.split(made, ends, axis=1), parts)
 
+    def typed(packed: np.ndarray) -> list[np.ndarray]:
+        columns = zip(np.split(packed, ends, axis=1), parts, strict=True)
+        return [np.ascontiguousarray(own).view(part.dtype) for own, part in columns]
 
-def _typed(columns: list[np.ndarray], parts: list[np.ndarray]) -> list[np.ndarray]:
-    """Copies of bytes as numbers of the types of ``parts``."""
-    return [
-        np.ascontiguousarray(of).view(part.dtype) for of, part in zip(columns, parts, strict=True)
-    ]
+    def added(every: np.ndarray) -> np.ndarray:
+        totals = typed(tree.in_order(every))
+        for total in totals:
+            add_along(tree.top, total)
+        return np.concatenate([total[:1].view(np.uint8) for total in totals], axis=1)
+
+    packed = np.concatenate([part.view(np.uint8) for part in parts], axis=1)
+    return typed(federation.communicator.by_first(packed, tree.counts, added))
 
 
 def _by_shares(federation: Federation, part: np.ndarray) -> np.ndarray:

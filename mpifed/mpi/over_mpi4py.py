@@ -74,9 +74,14 @@ class Mpi(Communicator):
                 self._mpi.Request.Waitall(list(requests))
                 return
             busy = BUSY if nbytes >= LARGE and not self._beside else 0.0
-            pause, until = SHORTEST_PAUSE, time.monotonic() + busy
-            while not self._mpi.Request.Testall(list(requests)):
-                if busy and time.monotonic() < until:
+            pending, left, pause = list(requests), len(requests), SHORTEST_PAUSE
+            until = time.monotonic() + busy
+            while left:
+                arrived = len(self._mpi.Request.Testsome(pending) or ())
+                left -= arrived
+                if arrived:  # MPI takes few messages at a time, and there may be more
+                    pause = SHORTEST_PAUSE
+                elif busy and time.monotonic() < until:
                     os.sched_yield()
                 else:
                     time.sleep(pause)
@@ -92,6 +97,12 @@ class Mpi(Communicator):
 
     def _reduce(self, values: np.ndarray, operation: Any) -> np.ndarray:
         source = np.ascontiguousarray(values)
+        if self._sleeps:  # a tree of ranks that sleep waits once for each of its levels
+            over = np.max if operation is self._mpi.MAX else np.sum
+            found = self.by_first(
+                source.reshape(1, -1), [1] * self.size, lambda every: over(every, 0)[None]
+            )
+            return found.reshape(source.shape).copy()
         result = np.empty_like(source)
         self._wait(self._comm.Iallreduce(source, result, operation))
         self.bytes_sent += source.nbytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -47,6 +47,20 @@ class Communicator(Protocol):
         self, rows: np.ndarray, send: Sequence[np.ndarray], receive: Sequence[int]
     ) -> np.ndarray:
         """Send rows to every rank and receive rows from every rank."""
+
+    def by_first(
+        self,
+        rows: np.ndarray,
+        counts: Sequence[int],
+        combine: Callable[[np.ndarray], np.ndarray],
+    ) -> np.ndarray:
+        """Return the one row that rank 0 makes of the rows of all ranks, ``counts`` of each."""
+        first, nothing = self.rank == 0, [np.zeros(0, int)] * self.size
+        send = [np.arange(len(rows)), *nothing[1:]]
+        every = self.exchange_rows(rows, send, counts if first else [0] * self.size)
+        made = combine(every) if first else rows[:0]
+        send = [np.arange(1)] * self.size if first else nothing
+        return self.exchange_rows(made, send, [1, *[0] * (self.size - 1)])
 
     def gather_rows(self, rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
         """Return the rows of all ranks on every rank."""
