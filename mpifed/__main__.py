@@ -93,8 +93,8 @@ def _help() -> str:
 
 
 def _unknown(word: str) -> str:
-    from mpifed.components.schema import shown
     from mpifed.config.experiments import YAML_FILES, experiment_names
+    from topologies.schema import shown
 
     if word in experiment_names() or word.endswith(YAML_FILES):
         return f"{shown(word)} is an experiment, not a subcommand; use '{started_as()} run {word}'"

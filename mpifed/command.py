@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, InputError, RunError, complain
 from topologies import inputs
-from topologies.inputs import launched_rank, number, several_launched
+from topologies.inputs import is_silent, number
 
 
 class Parser(inputs.Parser):
@@ -113,7 +113,7 @@ def carried_out(command: str, action: Callable[[], int], *, by_all: bool = False
 
     Of several processes that a launcher has started, the first does it, unless ``by_all``.
     """
-    if launched_rank() and several_launched() and not by_all:
+    if is_silent() and not by_all:
         return EXIT_FINISHED
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A name that the terminal cannot show must not end a command that has succeeded.

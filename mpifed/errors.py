@@ -78,8 +78,7 @@ def note(error: BaseException, text: str) -> None:
 def wrong_result(component: object, method: str, given: str, wanted: str) -> TypeError:
     """Return the error for what a component's method returned; a note names the component."""
     error = TypeError(f"{method} returned {given}; it must return {wanted}")
-    kind = type(component)
-    note(error, f"{kind.__module__}:{kind.__qualname__}")
+    note(error, f"{type(component).__module__}:{type(component).__qualname__}")
     return error
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import functools
 import gc
 import importlib
@@ -69,6 +68,10 @@ PATIENCE = 30.0
 TURN, LONGEST_TURN = 0.1, 10.0
 
 
+# What a failure ends with whose message is for the user.
+CODES = {InputError: EXIT_BAD_INPUT, StopRequested: EXIT_STOPPED, RunError: EXIT_FAILED}
+
+
 def bound_threads() -> None:
     """Bound thread pools, before numpy and torch start them; ``threads=`` raises them again."""
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -78,12 +81,10 @@ def bound_threads() -> None:
 def started(prepare: Callable[[], Callable[[], int]], command: str = NAME) -> int:
     """Prepare a command and carry it out; return its exit code."""
     bound_threads()
-    if os.environ.get("MPIFED_DEBUG") == "1":
-        faulthandler.enable()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A name that the terminal cannot show must not end a run that has succeeded.
         sys.stdout.reconfigure(errors="backslashreplace")
-    gc.disable()  # there is no garbage in what is imported: it takes an eighth less time
+    gc.disable()  # what is imported holds no garbage: it takes an eighth less time
     try:
         action = prepare()
     except SystemExit:
@@ -96,19 +97,15 @@ def started(prepare: Callable[[], Callable[[], int]], command: str = NAME) -> in
             set_failure(message)
         return code
     finally:
-        gc.freeze()
         gc.enable()
     return action()
 
 
 def _told(error: BaseException) -> tuple[str, int]:
     """Return the message and the exit code of a failure."""
-    if isinstance(error, InputError):
-        return str(error), EXIT_BAD_INPUT
-    if isinstance(error, StopRequested):
-        return str(error), EXIT_STOPPED
-    if isinstance(error, RunError):
-        return str(error), EXIT_FAILED
+    for kind, code in CODES.items():
+        if isinstance(error, kind):
+            return str(error), code
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", EXIT_FAILED
     if isinstance(error, PeerFailure):
@@ -238,13 +235,9 @@ def _prepared(arguments: list[str], stop_requested: Callable[[], bool]) -> Calla
         more = ["--expect-ranks", str(ranks)]
         command = under_mpirun(ranks, "mpifed.run", [*without_ranks(arguments), *more])
         return lambda: become(command)
-    # A mismatch is found without torch; ranks that a launcher has started import it side by side,
-    # before one of them waits for another.
-    expected = words.options.expect_ranks
-    is_first = expected is not None and launched_rank() is None
-    communicator = world_of_ranks(expected) if is_first else None
+    # Ranks import torch side by side, before one of them waits for another.
     request = _request(words)
-    communicator = communicator or world_of_ranks(expected)
+    communicator = world_of_ranks(words.options.expect_ranks)
     return lambda: _run(request, communicator, stop_requested)
 
 
@@ -350,9 +343,8 @@ def _is_no_path(word: str) -> bool:
     """Return whether a word after ``--resume`` is meant as an override or as the experiment."""
     from mpifed.config.experiments import YAML_FILES, experiment_names
 
-    if word.endswith(YAML_FILES):
-        return True
-    return not os.path.exists(word) and ("=" in word or word in experiment_names())
+    meant = not os.path.exists(word) and ("=" in word or word in experiment_names())
+    return meant or word.endswith(YAML_FILES)
 
 
 def _request(words: Words) -> Any:
@@ -455,8 +447,8 @@ def preload(words: list[str]) -> None:
 def _import_components(mapping: Mapping[str, Any]) -> None:
     """Import the shipped components that a configuration names, and read their options."""
     from mpifed.components.registry import find, named
-    from mpifed.components.schema import options_of
     from mpifed.config.experiments import DEFAULTS
+    from topologies.schema import options_of
 
     for section, default in DEFAULTS.items():
         name, _ = named(mapping.get(section, default), section, default)

@@ -21,14 +21,7 @@ from topologies.analysis.consensus import MESSAGE_BYTES, gossip, messages_receiv
 from topologies.analysis.measures import Plan, carry_out, plan
 from topologies.analysis.ranking import BUDGETS, candidates, rank, read_budget
 from topologies.graphs.families import FAMILIES
-from topologies.inputs import (
-    Parser,
-    TopologyError,
-    cpu_seconds,
-    launched_rank,
-    number,
-    several_launched,
-)
+from topologies.inputs import Parser, TopologyError, cpu_seconds, is_silent, number
 from topologies.links.network import at_sites, one_site, read_network
 from topologies.links.overlays import OVERLAYS, cycle_time, design
 from topologies.matrix import MixingMatrix
@@ -42,8 +35,8 @@ Found = tuple[Any, list[str]]
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command of ``python -m topologies``."""
-    if launched_rank() and several_launched():
-        return 0  # the first process of a job answers
+    if is_silent():
+        return 0
     try:
         options = parser().parse_args(arguments)
         warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)

@@ -144,9 +144,9 @@ def launched_rank() -> int | None:
     return in_environment(RANK_VARIABLES)
 
 
-def several_launched() -> bool:
-    """Return whether a launcher started several processes."""
-    return (in_environment(SIZE_VARIABLES) or 1) > 1
+def is_silent() -> bool:
+    """Return whether another process of the job answers: the first of several does."""
+    return bool(launched_rank()) and (in_environment(SIZE_VARIABLES) or 1) > 1
 
 
 def in_environment(names: Iterable[str]) -> int | None:

@@ -308,10 +308,6 @@ class MixingMatrix:
         """Return the report on whether the matrix is non-negative and doubly stochastic."""
         return violations(self.to_sparse(), tolerance)
 
-    def pruned(self, tolerance: float = ACTIVE) -> MixingMatrix:
-        """Return the matrix without edges of absolute weight at most ``tolerance``."""
-        return self.with_edges(np.abs(self.weights) > tolerance)
-
     def restricted_to(self, active: NDArray[np.bool_]) -> MixingMatrix:
         """Return the matrix of a round in which only the active nodes take part.
 

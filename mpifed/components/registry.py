@@ -15,11 +15,18 @@ from pathlib import Path, PurePath
 from typing import Any, cast, get_args
 
 from mpifed.components.base import Component, DeclaredAlgorithm
-from mpifed.components.schema import ComponentOf, check_options, options_of, shown
 from mpifed.components.tables import BASES, MADE_BY_FUNCTIONS, TABLES
 from mpifed.errors import CodeError, InputError, closest, in_words
 from mpifed.io.yaml_files import parse_value
-from topologies.schema import SENTENCE, load_object, parse_spec
+from topologies.schema import (
+    SENTENCE,
+    ComponentOf,
+    check_options,
+    load_object,
+    options_of,
+    parse_spec,
+    shown,
+)
 from topologies.schema import summaries as summaries
 from topologies.schema import summary as summary
 

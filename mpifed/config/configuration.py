@@ -19,7 +19,6 @@ from mpifed.components.registry import (
     plain,
     with_defaults,
 )
-from mpifed.components.schema import LARGEST, check_options, check_value, shown
 from mpifed.config.experiments import DEFAULTS, as_data_file
 from mpifed.config.experiments import apply_overrides as apply_overrides
 from mpifed.config.experiments import experiment_names as experiment_names
@@ -32,6 +31,7 @@ from mpifed.federation.options import ComputeOptions, NetworkOptions, PrivacyOpt
 from mpifed.federation.participation import Participation, count_unseen
 from mpifed.local.options import LocalOptions
 from mpifed.watchdog.heartbeat import STALL_LIMIT
+from topologies.schema import LARGEST, check_options, check_value, shown
 
 # The version of the arithmetic: digests of runs with another one cannot be repeated. 1 were sums of
 # integers; runs of then do not mention it.

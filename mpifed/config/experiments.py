@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.components.registry import declared_options
-from mpifed.components.schema import shown
 from mpifed.components.tables import DATASETS
 from mpifed.errors import InputError, closest
 from mpifed.io.yaml_files import parse_value, read_yaml
+from topologies.schema import shown
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 

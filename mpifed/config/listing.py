@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from mpifed.components.registry import find, find_algorithm, load, source, summary
-from mpifed.components.schema import Option, options_of, shown
 from mpifed.components.tables import ALGORITHMS, EXCHANGES, LISTS, TABLES
 from mpifed.config.configuration import SECTIONS, Configuration
 from mpifed.config.experiments import DEFAULTS, experiment_names, read_experiment
 from mpifed.errors import InputError
 from mpifed.federation.participation import KINDS
 from topologies.inputs import nearest
-from topologies.schema import Entry
+from topologies.schema import Entry, Parameter, options_of, shown
 
 
 def listing(word: str) -> str:
@@ -100,7 +99,7 @@ def _of_component(kind: str, name: str, component: Callable[..., Any]) -> str:
     return _sheet(f"{kind} {name}: {heading}" + (f"\n  {paper}" if paper else ""), options)
 
 
-def _sheet(heading: str, options: Mapping[str, Option]) -> str:
+def _sheet(heading: str, options: Mapping[str, Parameter]) -> str:
     """Return options as text: name, type, default and a line about each."""
     lines = [heading]
     for name, option in options.items():

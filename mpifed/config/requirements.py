@@ -11,13 +11,13 @@ from annotated_types import Gt, Lt
 
 from mpifed.components.base import Component
 from mpifed.components.registry import Section, find, find_algorithm, make, plain
-from mpifed.components.schema import shown
 from mpifed.components.tables import ALGORITHMS
 from mpifed.errors import InputError
 from mpifed.federation import participation
 from mpifed.federation.options import ComputeOptions
 from mpifed.io.yaml_files import as_text
 from mpifed.local.options import LocalOptions
+from topologies.schema import shown
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,12 +12,12 @@ from typing import Any
 
 from mpifed.command import Parser, carried_out, program, whole
 from mpifed.components.registry import check_name, declared_options, find, summaries, summary
-from mpifed.components.schema import Option, check_value, describe, options_of
 from mpifed.components.tables import DATASETS
 from mpifed.errors import EXIT_FINISHED, InputError, closest, one_line
 from mpifed.io.yaml_files import parse_value
 from mpifed.mpi.communicator import Alone
 from mpifed.watchdog.launcher import check_one_process
+from topologies.schema import Parameter, check_value, describe, options_of
 
 OWN_FLAGS = {"--help", "--output", "--clients", "--seed", "--force", "--dtype"}
 
@@ -96,7 +96,7 @@ def _general_parser() -> Parser:
     )
 
 
-def _parser(name: str, component: Callable[..., Any], options: dict[str, Option]) -> Parser:
+def _parser(name: str, component: Callable[..., Any], options: dict[str, Parameter]) -> Parser:
     parser = Parser(
         prog=f"{program('data')} {name}", description=summary(component), allow_abbrev=False
     )
@@ -124,7 +124,7 @@ def _parser(name: str, component: Callable[..., Any], options: dict[str, Option]
     return parser
 
 
-def _value(text: str, option: Option) -> Any:
+def _value(text: str, option: Parameter) -> Any:
     """The value of an option in its type; a text may look like a number, as a directory 7."""
     flag = _flag(option.name)
     try:

@@ -8,7 +8,7 @@ input. Each rank then loads the shards of the clients that it hosts, and no othe
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -397,16 +397,6 @@ def empty_split(
 def allocated(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """Return an unset tensor on memory from numpy, which asks for huge pages: faster to fill."""
     return torch.from_numpy(np.empty(shape, str(dtype).removeprefix("torch.")))
-
-
-def parts_up_to(most: float, sizes: np.ndarray) -> Iterator[slice]:
-    """Yield consecutive parts of ``sizes`` whose sum is at most ``most``, or that are one alone."""
-    ends, start = np.cumsum(sizes), 0
-    while start < len(sizes):
-        before = ends[start - 1] if start else 0
-        stop = max(start + 1, int(np.searchsorted(ends, before + most, side="right")))
-        yield slice(start, stop)
-        start = stop
 
 
 def agreed(communicator: Communicator, make: Callable[[], T]) -> T:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -23,6 +23,16 @@ from mpifed.watchdog import heartbeat
 
 # Batches after which samples of a kind are given up that has not turned up often enough.
 MOST_BATCHES = 100_000
+
+
+def parts_up_to(most: float, sizes: np.ndarray) -> Iterator[slice]:
+    """Yield consecutive parts of ``sizes`` whose sum is at most ``most``, or that are one alone."""
+    ends, start = np.cumsum(sizes), 0
+    while start < len(sizes):
+        before = ends[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + most, side="right")))
+        yield slice(start, stop)
+        start = stop
 
 
 class GeneratedDataset(Dataset):

@@ -20,12 +20,12 @@ from torch import Tensor
 
 from mpifed.components.base import Component
 from mpifed.components.registry import complete, find
-from mpifed.components.schema import LARGEST
 from mpifed.errors import InputError
 from mpifed.exchange.base import Round
 from mpifed.federation.clients import Federation
 from mpifed.federation.participation import count_participants, fixed_fraction
 from mpifed.state import check_result, on_host
+from topologies.schema import LARGEST
 
 __path__: list[str] = []  # its base was a module, see mpifed.moved
 

@@ -355,11 +355,9 @@ class Timetable:
 
     def restore(self, stored: np.ndarray) -> None:
         """Continue from what ``stored`` returned."""
-        if stored.shape != self.stored().shape:
-            raise RunError(
-                f"the checkpoint has {len(stored)} numbers of its events, where "
-                f"{len(self.stored())} are needed"
-            )
+        needed = len(self.stored())
+        if len(stored) != needed:
+            raise RunError(f"the checkpoint has {len(stored)} of {needed} numbers of its events")
         n, slots = self.versions.sent.shape
         (self.round, self.seconds), rest = (int(stored[0]), float(stored[1])), stored[5:]
         self.staleness = stored[2:5].astype(np.int64)

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from mpifed.components.base import Component
 from mpifed.components.registry import Section, find
-from mpifed.components.schema import LARGEST
 from mpifed.errors import InputError
 from mpifed.exchange.base import Round, Transform
 from mpifed.federation.clients import Federation
 from mpifed.random import stream
 from mpifed.state import check_result
+from topologies.schema import LARGEST
 
 SHOWN = 20
 """Malicious clients that the log names."""

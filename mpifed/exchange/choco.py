@@ -83,11 +83,6 @@ def theoretical_step(gap: float, spread: float, delta: float) -> float:
     return gap * delta / below
 
 
-def theoretical_rate(gap: float, delta: float) -> float:
-    """Return 1 - rho^2 delta / 82, the factor of the error in a round (Theorem 2)."""
-    return 1 - gap**2 * delta / 82
-
-
 def forecast(
     step: float, where_from: str, bounds: tuple[float, float, float], rounds: int
 ) -> list[str]:

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from mpifed.components.base import Component
 from mpifed.components.registry import make, named
-from mpifed.components.schema import ComponentOf
 from mpifed.errors import InputError
 from mpifed.federation.clients import Draws
 from mpifed.random import rows_of_bits
 from mpifed.state import check_result, client, on_host
+from topologies.schema import ComponentOf
 
 __path__: list[str] = []  # its base was a module, see mpifed.moved
 

@@ -15,7 +15,6 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 import topologies
-from mpifed.components.schema import ComponentOf
 from mpifed.errors import InputError
 from mpifed.exchange import choco
 from mpifed.exchange.asynchrony import AsynchronousChannel, Timetable, first_values
@@ -32,6 +31,7 @@ from mpifed.mpi.communicator import Communicator
 from mpifed.mpi.reused import Reused
 from mpifed.state import Nothing, check_result, client, on_host
 from topologies.schedules.sequences import Partial
+from topologies.schema import ComponentOf
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import torch
 from annotated_types import Gt
 from torch import Tensor
 
-from mpifed.components.schema import ComponentOf
 from mpifed.errors import RunError
 from mpifed.exchange.aggregation import build, check_number, clipped, completed, inner_products
 from mpifed.exchange.base import Exchange, Round, ServerChannel, bits_of, timed
@@ -28,6 +27,7 @@ from mpifed.exchange.reduction import (
 from mpifed.exchange.server_optimizers import ServerMemory, ServerOptimizer
 from mpifed.federation.clients import Draws, Federation
 from mpifed.state import Nothing, on_host
+from topologies.schema import ComponentOf
 
 # How far the participants' weights may be above those of all clients, relatively.
 ROUNDING = 1e-6

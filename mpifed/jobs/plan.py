@@ -18,7 +18,6 @@ import yaml
 from annotated_types import Ge
 
 from mpifed.components.registry import plain
-from mpifed.components.schema import check_options, shown
 from mpifed.config import configuration as config
 from mpifed.config.experiments import DEFAULT_EXPERIMENT, YAML_FILES, safe, split_words
 from mpifed.errors import InputError, closest
@@ -29,6 +28,7 @@ from mpifed.results.run_directories import holds_run
 from mpifed.sweep import plan as sweep
 from mpifed.sweep.plan import Planned
 from mpifed.training import request
+from topologies.schema import check_options, shown
 
 # The templates of scripts, sites and examples: a link to the folder jobs of the repository.
 FILES = Path(__file__).parent / "files"

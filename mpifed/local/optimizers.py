@@ -118,16 +118,8 @@ class Rule(ABC):
         return AdamState(moments[0], moments[1], done, begun)
 
     @abstractmethod
-    def step(
-        self,
-        w: Tensor,
-        change: Tensor,
-        moments: Moments,
-        rate: Rate,
-        number: Rate,
-        start: Tensor | None = None,
-    ) -> None:
-        """Take one step from ``start`` to ``w``, in place without ``start``."""
+    def step(self, w: Tensor, change: Tensor, moments: Moments, rate: Rate, number: Rate) -> None:
+        """Take one step in place."""
 
     def masked_step(
         self,
@@ -168,26 +160,20 @@ class Sgd(Rule):
         momentum = unwritten(zeros, clients, components, kept)
         return SgdState(momentum, torch.zeros(clients, dtype=torch.int64))
 
-    def step(
-        self,
-        w: Tensor,
-        change: Tensor,
-        moments: Moments,
-        rate: Rate,
-        number: Rate,
-        start: Tensor | None = None,
-    ) -> None:
+    def step(self, w: Tensor, change: Tensor, moments: Moments, rate: Rate, number: Rate) -> None:
+        self.move(w, w, change, moments, rate)
+
+    def move(self, start: Tensor, w: Tensor, change: Tensor, moments: Moments, rate: Rate) -> None:
+        """Step from ``start``, and write where that leads into ``w``."""
         (v,) = moments
-        start = w if start is None else start
         decay(change, start, self.options.weight_decay, rate)
         if self.options.momentum:
             v *= self.options.momentum
             v += change
         if isinstance(rate, float):
-            w.add_(v if self.options.momentum else change, alpha=-rate)
+            torch.add(start, v if self.options.momentum else change, alpha=-rate, out=w)
         else:
-            moved = rate * v if self.options.momentum else change.mul_(rate)
-            torch.sub(start, moved, out=w)
+            torch.sub(start, rate * v if self.options.momentum else change.mul_(rate), out=w)
 
 
 class Adam(Rule):
@@ -198,19 +184,9 @@ class Adam(Rule):
         steps, epochs = (torch.zeros(clients, dtype=torch.int64) for _ in range(2))
         return AdamState(first, second, steps, epochs)
 
-    def step(
-        self,
-        w: Tensor,
-        change: Tensor,
-        moments: Moments,
-        rate: Rate,
-        number: Rate,
-        start: Tensor | None = None,
-    ) -> None:
+    def step(self, w: Tensor, change: Tensor, moments: Moments, rate: Rate, number: Rate) -> None:
         first, second = moments
         options = self.options
-        if start is not None:
-            w.copy_(start)
         if options.optimizer == "adam":
             decay(change, w, options.weight_decay, rate)
         elif options.weight_decay:

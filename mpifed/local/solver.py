@@ -40,6 +40,7 @@ from mpifed.local.optimizers import (
     Moments,
     OptimizerState,
     Rule,
+    Sgd,
     WithBuffers,
     without_buffers,
 )
@@ -117,8 +118,9 @@ class Stacked:
                 heartbeat.step()
                 block = slice(step.first, step.last)
                 first = step.number == 0
-                # A client that steps alone reads its first model where it lies.
+                # Under SGD, a client that steps alone reads its first model where it lies.
                 unmoved = first and self.alone and steps.coupling is None and steps.mask is None
+                unmoved = unmoved and isinstance(self.rule, Sgd)
                 if first:
                     for one, source in zip(moving[unmoved:], given[unmoved:], strict=True):
                         torch.index_select(source, 0, order[block], out=one[block])
@@ -141,11 +143,11 @@ class Stacked:
                     term.add_to(change.view_as(w), w, block, slice(None))
                 number = before[part, None] + (step.number + 1) if self.rule.counts_steps else 1.0
                 flat = tuple(moment.flatten(0, 1) for moment in own)
-                if unmoved:
-                    moved = theta[block].flatten(0, 1)
-                    self.rule.step(moved, change, flat, rate, number, w.flatten(0, 1))
+                w = w.flatten(0, 1)
+                if unmoved and isinstance(self.rule, Sgd):
+                    self.rule.move(w, theta[block].flatten(0, 1), change, flat, rate)
                 else:
-                    self.rule.masked_step(w.flatten(0, 1), change, flat, rate, number, steps.mask)
+                    self.rule.masked_step(w, change, flat, rate, number, steps.mask)
         if not is_sorted:
             moving = tuple(torch.empty_like(one).index_copy_(0, order, one) for one in moving)
         return moving[0], moving[1:]

@@ -88,20 +88,18 @@ class Mpi(Communicator):
                     pause = min(2 * pause, LONGEST_PAUSE)
 
     def max(self, values: np.ndarray) -> np.ndarray:
-        return self._reduce(values, self._mpi.MAX)
+        return self._reduce(values, self._mpi.MAX, np.max)
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         if values.dtype != np.int64:
             raise TypeError(f"only int64 sums are exact in any order, not {values.dtype}")
-        return self._reduce(values, self._mpi.SUM)
+        return self._reduce(values, self._mpi.SUM, np.sum)
 
-    def _reduce(self, values: np.ndarray, operation: Any) -> np.ndarray:
+    def _reduce(self, values: np.ndarray, operation: Any, over: Any) -> np.ndarray:
         source = np.ascontiguousarray(values)
         if self._sleeps:  # a tree of ranks that sleep waits once for each of its levels
-            over = np.max if operation is self._mpi.MAX else np.sum
-            found = self.by_first(
-                source.reshape(1, -1), [1] * self.size, lambda every: over(every, 0)[None]
-            )
+            flat, each = source.reshape(1, -1), [1] * self.size
+            found = self.by_first(flat, each, lambda every: over(every, 0)[None])
             return found.reshape(source.shape).copy()
         result = np.empty_like(source)
         self._wait(self._comm.Iallreduce(source, result, operation))

@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+Combine = Callable[[np.ndarray], np.ndarray]
+
 
 class Communicator(Protocol):
     """The operations on the ranks of a job."""
@@ -48,12 +50,7 @@ class Communicator(Protocol):
     ) -> np.ndarray:
         """Send rows to every rank and receive rows from every rank."""
 
-    def by_first(
-        self,
-        rows: np.ndarray,
-        counts: Sequence[int],
-        combine: Callable[[np.ndarray], np.ndarray],
-    ) -> np.ndarray:
+    def by_first(self, rows: np.ndarray, counts: Sequence[int], combine: Combine) -> np.ndarray:
         """Return the one row that rank 0 makes of the rows of all ranks, ``counts`` of each."""
         first, nothing = self.rank == 0, [np.zeros(0, int)] * self.size
         send = [np.arange(len(rows)), *nothing[1:]]

@@ -30,10 +30,10 @@ from typing import Any
 import numpy as np
 
 from mpifed.command import Parser, carried_out, parser_of, whole
-from mpifed.components.schema import shown
 from mpifed.errors import EXIT_FINISHED, InputError
 from mpifed.theory import flix
 from topologies.inputs import number
+from topologies.schema import shown
 
 METHODS = ("flix", "dcgd", "diana")
 REQUIRED: dict[str, tuple[str, ...]] = {

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from mpifed.components.registry import load
-from mpifed.components.schema import shown
 from mpifed.config.configuration import to_mapping
 from mpifed.errors import InputError, note
 from mpifed.io.atomic import replace_bytes
@@ -23,6 +22,7 @@ from mpifed.results.results import DIGEST
 from mpifed.tracking import TRACKERS, About, Sending
 from mpifed.training.build import Setup
 from mpifed.training.request import Request, Task
+from topologies.schema import shown
 
 
 @dataclass(frozen=True)

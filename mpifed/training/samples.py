@@ -10,7 +10,8 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from mpifed.data.base import Fresh, Shards, Split, SplitName, allocated, parts_up_to
+from mpifed.data.base import Fresh, Shards, Split, SplitName, allocated
+from mpifed.data.generated import parts_up_to
 from mpifed.federation.clients import Clients, Federation
 from mpifed.training.build import Setup, kept_bytes, sample_bytes
 

@@ -20,7 +20,6 @@ from mpifed import state as states
 from mpifed.algorithms.base import Predictor, checked_predictor
 from mpifed.checkpoint import files as checkpoint
 from mpifed.components.registry import Section, named
-from mpifed.components.schema import shown
 from mpifed.components.tables import MODELS
 from mpifed.config.configuration import Configuration, resolve
 from mpifed.data.base import Dataset, Description, Fresh, Shards, Split, SplitName
@@ -34,6 +33,7 @@ from mpifed.mpi.communicator import Alone
 from mpifed.state import RunState
 from mpifed.training.build import Setup, make, make_dataset
 from mpifed.training.samples import LaterShards
+from topologies.schema import shown
 
 
 def of_client(shards: Shards, row: int) -> Shards:

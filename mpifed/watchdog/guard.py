@@ -34,9 +34,6 @@ from mpifed.watchdog.launcher import (
 # Seconds that the supervisor of a node may take to answer.
 ANSWERING = 10.0
 
-# Seconds that a launcher takes to kill all it has started on a node.
-KILLING = 1.0
-
 # Variables that launchers set for each rank begin so; all others must be equal on a node.
 LAUNCHERS = (
     *("PMI", "OMPI_", "PRTE_", "PRRTE_", "ORTE_", "OPAL_", "SLURM", "HYD", "MPIR_", "MPIEXEC_"),
@@ -148,8 +145,8 @@ def _exit_code(launch: Launch, connection: socket.socket, supervisor: int) -> in
     with contextlib.suppress(OSError):
         answer = connection.recv(64)
     connection.close()
-    if not answer:  # what has killed it may be about to kill this process too, in silence
-        time.sleep(KILLING if supervisor else 2 * KILLING)
+    if not answer:  # a launcher may be about to kill this process too: it takes up to a second
+        time.sleep(1.0 if supervisor else 2.0)
     if supervisor and not answer:
         where = f"rank {launch.rank} on {socket.gethostname()}"
         complain("mpifed", f"{where}: the process that watches the ranks of this node has ended")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from mpifed.errors import EXIT_FAILED, InputError
-from topologies.inputs import SIZE_VARIABLES, in_environment, several_launched
+from topologies.inputs import SIZE_VARIABLES, in_environment
 from topologies.inputs import launched_rank as launched_rank
 
 LOCAL_SIZE_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
@@ -61,7 +61,7 @@ class Launch(NamedTuple):
 
 def check_one_process(remedy: str) -> None:
     """Raise ``InputError`` where a launcher started several processes."""
-    if several_launched():
+    if (in_environment(SIZE_VARIABLES) or 1) > 1:
         raise InputError(f"this command is one process, and was started as several; {remedy}")
 
 

@@ -334,7 +334,7 @@ def test_checkpoints_that_cannot_be_gone_on_from(tmp_path, capfd):
     words = ["--resume", tmp_path / "empty", "--output", target]
     refused(call(words, capfd), "the directory holds no intact checkpoint", target)
     words = ["--resume", path.parent, "--output", target]
-    refused(call(words, capfd), "name a run directory or a checkpoint", target)
+    refused(call(words, capfd), "holds no intact checkpoint", target)
     words = [*TINY, "data.dimension=21", "--resume", path, "--output", target]
     refused(call(words, capfd), "data.dimension: 20 in the run, 21 now", target)
 

@@ -22,7 +22,6 @@ import mpifed
 from mpifed import __version__
 from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.components.registry import Section, find
-from mpifed.components.schema import options_of
 from mpifed.components.tables import EXCHANGES
 from mpifed.config.configuration import resolve, to_mapping, to_yaml
 from mpifed.config.experiments import (
@@ -39,6 +38,7 @@ from mpifed.mpi.communicator import Alone, world
 from mpifed.training.build import make
 from mpifed.training.engine import Clock, Engine
 from mpifed.training.samples import samples_of
+from topologies.schema import options_of
 
 SMALL = parse_overrides(TINY[1:])
 

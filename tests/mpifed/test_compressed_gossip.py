@@ -13,7 +13,6 @@ from mpifed.exchange.choco import (
     gossip_step,
     optimal_step,
     shrinkage,
-    theoretical_rate,
     theoretical_step,
 )
 from mpifed.exchange.compression import build
@@ -38,6 +37,11 @@ FLIX = (
     "--quiet",
 )
 TOP_K = ("compression=top_k", "compression.k=1")
+
+
+def theoretical_rate(gap: float, delta: float) -> float:
+    """Return 1 - rho^2 delta / 82, the factor of the error in a round (Theorem 2)."""
+    return 1 - gap**2 * delta / 82
 
 
 def ends(words, target, capfd):

@@ -5,13 +5,13 @@ import inspect
 import pytest
 
 from mpifed.components.registry import find, find_algorithm, source, summaries
-from mpifed.components.schema import describe, options_of
 from mpifed.components.tables import ALGORITHMS, TABLES
 from mpifed.config.configuration import SECTIONS, resolve
 from mpifed.config.listing import listing
 from mpifed.errors import InputError
 from mpifed.federation.participation import KINDS
 from topologies import FAMILIES, SCHEDULES, WEIGHTS
+from topologies.schema import describe, options_of
 
 PROBLEMS = {
     "sa_ssmm": {"clients": 1},

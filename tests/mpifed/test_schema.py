@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpifed.components.registry import Section, complete, named, plain
-from mpifed.components.schema import check_options, check_value, describe
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.errors import InputError
 from mpifed.federation.participation import Dropout
+from topologies.schema import check_options, check_value, describe
 
 BOUNDS = {
     Ge: ("ge", "at least"),

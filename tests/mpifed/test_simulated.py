@@ -332,6 +332,7 @@ def test_a_wrong_command_writes_nothing(tmp_path, capsys):
 
 def test_one_process_of_several_writes(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PMI_RANK", "1")
+    monkeypatch.setenv("PMI_SIZE", "2")
     assert main([str(tmp_path / "no run"), "network.latency=1"]) == 0
     assert capsys.readouterr() == ("", "")
 

@@ -85,11 +85,10 @@ def test_it_cannot_be_changed():
         matrix.n = 4
 
 
-def test_zero_weights_are_edges_until_pruned():
+def test_zero_weights_are_edges():
     matrix = MixingMatrix(3, [(0, 1), (1, 2)], [0.5, 0.0])
     assert len(matrix.edges) == 2
     assert matrix.neighbours(1)[0].tolist() == [0, 2]
-    assert matrix.pruned().edges.tolist() == [[0, 1]]
 
 
 def test_directed_matrices():

@@ -33,7 +33,6 @@ from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor, message_variance, step_scale
 from mpifed.components.base import Compressors
 from mpifed.components.registry import complete, find
-from mpifed.components.schema import ComponentOf
 from mpifed.data.base import Description, Split
 from mpifed.errors import Diverged, InputError, RunError
 from mpifed.exchange.base import Channel, Exchange, ServerChannel, to_server
@@ -43,6 +42,7 @@ from mpifed.local.minibatches import batches, chosen
 from mpifed.local.solver import LocalSolver
 from mpifed.models.base import NoModel
 from mpifed.surrogates.base import LinAlgError, MadeWithTarget, Surrogate, as_surrogate
+from topologies.schema import ComponentOf
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ from mpifed.algorithms.flix.objective import FlixObjective, Method, as_linear, m
 from mpifed.checkpoint import files as checkpoint
 from mpifed.checkpoint.integrity import Damaged
 from mpifed.components.registry import plain
-from mpifed.components.schema import shown
 from mpifed.errors import InputError
 from mpifed.exchange.base import Exchange, ServerChannel, to_server
 from mpifed.exchange.measuring import agreed, largest, total
@@ -47,6 +46,7 @@ from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
 from mpifed.results.configurations import read_stored
 from mpifed.theory import flix as theory
+from topologies.schema import shown
 
 # Parts of a configuration, and options of the algorithm, that change a client's optimum.
 PROBLEM = ("clients", "seed", "dtype", "data", "model")

@@ -17,10 +17,9 @@ from mpifed.data.base import (
     Split,
     SplitName,
     empty_split,
-    parts_up_to,
     same_for_all,
 )
-from mpifed.data.generated import GeneratedDataset
+from mpifed.data.generated import GeneratedDataset, parts_up_to
 from mpifed.data.partitions import Alpha
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Communicator

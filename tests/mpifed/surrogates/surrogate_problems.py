@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from mpifed.components.registry import find
-from mpifed.components.schema import check_options
 from mpifed.components.tables import SURROGATES
 from mpifed.data.base import Description
 from mpifed.surrogates.base import Surrogate
@@ -18,6 +17,7 @@ from mpifed.surrogates.dictionary import Dictionary
 from mpifed.surrogates.gaussian_mixture import GaussianMixture
 from mpifed.surrogates.poisson import Poisson
 from mpifed.surrogates.quadratic import QuadraticSurrogate
+from topologies.schema import check_options
 
 
 def describe(dimension: int) -> Description:

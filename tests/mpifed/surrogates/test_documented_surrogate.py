@@ -17,8 +17,8 @@ from scipy.optimize import minimize_scalar
 from surrogate_problems import describe, mean_statistic, mm, objective, start
 
 from mpifed.components.registry import find
-from mpifed.components.schema import check_options
 from mpifed.errors import InputError
+from topologies.schema import check_options
 
 PAGE = Path(__file__).parents[3] / "docs" / "surrogates.md"
 

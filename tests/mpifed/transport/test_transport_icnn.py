@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transport_driver import Setting, alternate
 
-from mpifed.components.schema import check_options
 from mpifed.errors import InputError
 from mpifed.models.icnn import DenseICNN, dense_icnn
 from mpifed.optimal_transport import losses
 from mpifed.optimal_transport.benchmarks import plane_gaussians, random_icnn_benchmark
 from mpifed.optimal_transport.losses import Adam, Objective, identity_potential
+from topologies.schema import check_options
 
 MODELS = [DenseICNN(3, (7, 5, 4), 0.3), DenseICNN(2, (4,), 0.0), dense_icnn(5)]
 
