@@ -1,6 +1,6 @@
 """Gossip without rounds that anybody waits for: a discrete-event schedule, the same everywhere.
 
-One round of asynchronous gossip: values of this round and of earlier ones, mixed exactly.
+One round of asynchronous gossip: values of this round and of earlier ones, mixed.
 """
 
 from __future__ import annotations

@@ -25,7 +25,9 @@ def test_a_rank_killed_before_mpi_has_begun_ends_the_job_on_all_nodes(
     known = slurm.wait(job, "FAILED", "COMPLETED", "TIMEOUT", seconds=120)
     assert known["JobState"] == "FAILED", told(output)
     assert known["Restarts"] == "0"
-    (line,) = (line for line in told(output).splitlines() if "mpifed: rank" in line)
+    lines = [line for line in told(output).splitlines() if "mpifed: rank" in line]
     front = "mpifed: rank 3 on n2: before the first round: the process was killed by "
-    assert line.endswith(f"{front}{signal.SIGKILL.name} (out of memory?)"), line
+    # Without a common parent, another node may report first what this one's end did to it.
+    wanted = f"{front}{signal.SIGKILL.name} (out of memory?)"
+    assert any(line.endswith(wanted) for line in lines), lines
     until(lambda: not ranks(output), 60)

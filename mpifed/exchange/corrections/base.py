@@ -66,7 +66,7 @@ class Neighbours:
     Attributes
     ----------
     mix : callable
-        Maps rows X, (participants, numbers), to the rows of W X, exactly, in memory of their own.
+        Maps rows X, (participants, numbers), to the rows of W X, in memory of their own.
         Collective.
     mix_within : callable
         The same with the matrices of ``Correction.within``, whose messages it books. Collective.
