@@ -396,7 +396,7 @@ class Gossip(Exchange):
         mass, weights = len(federation.training), np.ones(len(ids))
         if by_samples:
             weights, mass = federation.n_train[ids].astype(float), federation.n_train_total
-        # Divided after the sum, so that the mean of equal rows is that row.
+        # Divided after the sum: weights are whole numbers until then.
         return weighted_sum(federation, rows, weights, ids) / mass
 
     def consensus_distance(self, shared: list[Tensor]) -> float | None:
