@@ -235,9 +235,12 @@ def _prepared(arguments: list[str], stop_requested: Callable[[], bool]) -> Calla
         more = ["--expect-ranks", str(ranks)]
         command = under_mpirun(ranks, "mpifed.run", [*without_ranks(arguments), *more])
         return lambda: become(command)
-    # Ranks import torch side by side, before one of them waits for another.
+    # A mismatch is found without torch; ranks that a launcher has started import it side by side,
+    # before one of them waits for another.
+    expected = words.options.expect_ranks
+    first = world_of_ranks(expected) if expected and launched_rank() is None else None
     request = _request(words)
-    communicator = world_of_ranks(words.options.expect_ranks)
+    communicator = first or world_of_ranks(expected)
     return lambda: _run(request, communicator, stop_requested)
 
 
