@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
 
 from mpifed import __version__
 from mpifed.command import carried_out, started_as
@@ -68,11 +68,9 @@ def run(words: list[str]) -> int:
     """Run an experiment, guarded where a launcher started this process."""
     from mpifed.watchdog.guard import guarded
 
-    return guarded(lambda: _launch().main(words), lambda: _launch().preload(words))
-
-
-def _launch() -> Any:
-    return importlib.import_module("mpifed.launch")  # later than the fork: a guard needs none of it
+    # Imported later than the fork: a guard needs none of it.
+    launch = partial(importlib.import_module, "mpifed.launch")
+    return guarded(lambda: launch().main(words), lambda: launch().preload(words))
 
 
 def _help() -> str:

@@ -80,11 +80,10 @@ def read_description(file: h5py.File) -> Meta:
         raise ValueError(f"/meta says format {about['format']}, and this mpifed reads {FORMAT}")
     configuration = json.loads(about["configuration"])
     check_stored(configuration)
+    n = configuration["clients"]
     for name, data in file["clients"].items():
-        if data.shape[:1] != (configuration["clients"],):
-            raise ValueError(
-                f"it holds '{name}' of shape {data.shape} for {configuration['clients']} clients"
-            )
+        if data.shape[:1] != (n,):
+            raise ValueError(f"it holds '{name}' of shape {data.shape} for {n} clients")
     columns = list(map(str, stored_array(file["metrics/columns"])))
     rows = [list(map(str, row)) for row in stored_array(file["metrics/rows"])]
     check_rows(columns, rows)

@@ -107,7 +107,7 @@ def make(kind: str, section: Any, path: str) -> Any:
 
 
 def _check_base(kind: str, found: type, field: str, name: str) -> None:
-    """Refuse a user's class that is no whole one of its kind."""
+    """Check that a user's class derives from a base class of its kind and lacks no method."""
     if kind not in BASES or ":" not in name:
         return
     places = [place.partition(":") for place in BASES[kind]]

@@ -39,7 +39,10 @@ class GeneratedDataset(Dataset):
     """Samples made client by client, on any rank and in any order."""
 
     def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return x (n, *input_shape) and y (n, *target_shape) of a client's split."""
+        """Return x (n, *input_shape) and y (n, *target_shape) of a client's split.
+
+        A subclass writes this, or ``_fill`` where many clients are drawn together.
+        """
         raise NotImplementedError
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:

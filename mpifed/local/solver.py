@@ -110,6 +110,9 @@ class Stacked:
         compute: RowGradients = self.model.gradient
         if steps.mask is not None:
             compute = self.model.gradient_within(steps.mask.numbers)
+        # Under SGD, a client that steps alone reads its first model where it lies.
+        plain = self.alone and steps.coupling is None and steps.mask is None
+        mover = self.rule if plain and isinstance(self.rule, Sgd) else None
         with torch.no_grad():
             idle = torch.from_numpy(np.flatnonzero(work.steps[the_plan.order] == 0))
             for one, source in zip(moving, given, strict=True):
@@ -117,12 +120,9 @@ class Stacked:
             for step, visited, targets, shares in zip(the_plan.steps, *parts, strict=True):
                 heartbeat.step()
                 block = slice(step.first, step.last)
-                first = step.number == 0
-                # Under SGD, a client that steps alone reads its first model where it lies.
-                unmoved = first and self.alone and steps.coupling is None and steps.mask is None
-                unmoved = unmoved and isinstance(self.rule, Sgd)
-                if first:
-                    for one, source in zip(moving[unmoved:], given[unmoved:], strict=True):
+                first_move = mover if step.number == 0 else None
+                if step.number == 0:
+                    for one, source in list(zip(moving, given, strict=True))[bool(first_move) :]:
                         torch.index_select(source, 0, order[block], out=one[block])
                 part = slice(step.first * components, step.last * components)
                 rate = rate_of[part]
@@ -130,7 +130,7 @@ class Stacked:
                     epoch = torch.from_numpy(step.number // per_epoch[part]).to(self.device)
                     rate = rate.gather(1, epoch[:, None])
                 batch = self._inputs(train.x, visited), targets, shares
-                w = start[block] if unmoved else theta[block]
+                w = start[block] if first_move else theta[block]
                 own = tuple(moment[block] for moment in own_moments)
                 if steps.coupling is not None:
                     done = before[part, None] + step.number * steps.coupling.steps
@@ -144,8 +144,8 @@ class Stacked:
                 number = before[part, None] + (step.number + 1) if self.rule.counts_steps else 1.0
                 flat = tuple(moment.flatten(0, 1) for moment in own)
                 w = w.flatten(0, 1)
-                if unmoved and isinstance(self.rule, Sgd):
-                    self.rule.move(w, theta[block].flatten(0, 1), change, flat, rate)
+                if first_move:
+                    first_move.move(w, theta[block].flatten(0, 1), change, flat, rate)
                 else:
                     self.rule.masked_step(w, change, flat, rate, number, steps.mask)
         if not is_sorted:

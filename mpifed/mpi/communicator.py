@@ -13,6 +13,7 @@ import numpy as np
 from mpifed.errors import InputError
 from mpifed.mpi.protocol import Communicator
 from mpifed.watchdog.launcher import launched
+from topologies.inputs import SIZE_VARIABLES
 
 __all__ = [
     "LAUNCHER_SIZES",
@@ -26,7 +27,7 @@ __all__ = [
 ]
 
 # How many tasks a launcher says it started: Open MPI, MPICH/hydra, PMIx under SLURM, Intel MPI.
-LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "MPI_LOCALNRANKS")
+LAUNCHER_SIZES = (*SIZE_VARIABLES, "MPI_LOCALNRANKS")
 
 
 class Alone(Communicator):
