@@ -21,7 +21,7 @@ from torch import Tensor
 
 from mpifed.errors import raise_first_diverged
 from mpifed.federation.clients import Federation
-from mpifed.federation.tree import APART, Subtrees, merges
+from mpifed.federation.tree import APART, GROUP, Subtrees, merges
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import is_finite, on_host
 
@@ -132,11 +132,12 @@ def weighted_sums(
     if (np.diff(order) < 0).any():
         several = [_chosen(rows, order) for rows in several]
         weights, ids = weights[order], ids[order]
-    tree, ranks = federation.tree, federation.communicator.size
+    ranks = federation.communicator.size
     parts = [_subtrees(federation, rows, weights, ids) for rows in several]
     nbytes = sum(part.itemsize * part.shape[1] for part in parts)
-    if ranks > 1 and (nbytes * len(tree.roots) <= FEW or nbytes <= SHARE * ranks):
-        parts = _by_one(federation, parts)
+    few = nbytes * len(federation.tree.roots) <= FEW or nbytes <= SHARE * min(ranks, GROUP)
+    if ranks > 1 and few:
+        parts = _totals(federation, parts, 1)
     elif ranks > 1:
         parts = [_by_shares(federation, part) for part in parts]
     made = []
@@ -157,8 +158,12 @@ def _chosen(rows: Tensor | SparseRows, order: np.ndarray) -> Tensor | SparseRows
 
 def bytes_of_sum(federation: Federation, payload: int) -> int:
     """Return the bytes that MPI moves for a sum of rows of ``payload`` bytes."""
-    ranks, subtrees = federation.communicator.size, len(federation.tree.roots)
-    return payload * (subtrees + ranks) * (ranks - 1) // ranks
+    ranks, tree = federation.communicator.size, federation.tree
+    moved, groups = payload * (len(tree.roots) + ranks) * (ranks - 1) // ranks, ranks
+    while groups > GROUP:  # their sums, in pieces that only chance keeps where they are
+        groups, tree = -(-groups // GROUP), tree.above
+        moved += payload * (len(tree.roots) + groups)
+    return moved
 
 
 def check_not_diverged(
@@ -239,34 +244,37 @@ def _of_few(
     return made
 
 
-def _by_one(federation: Federation, parts: list[np.ndarray]) -> list[np.ndarray]:
-    """The totals of all columns, which rank 0 adds and sends to all."""
-    tree = federation.tree
-    ends = np.cumsum([part.shape[1] * part.itemsize for part in parts])[:-1]
-
-    def typed(packed: np.ndarray) -> list[np.ndarray]:
-        columns = zip(np.split(packed, ends, axis=1), parts, strict=True)
-        return [np.ascontiguousarray(own).view(part.dtype) for own, part in columns]
-
-    def added(every: np.ndarray) -> np.ndarray:
-        totals = typed(tree.in_order(every))
-        for total in totals:
-            add_along(tree.top, total)
-        return np.concatenate([total[:1].view(np.uint8) for total in totals], axis=1)
-
-    packed = np.concatenate([part.view(np.uint8) for part in parts], axis=1)
-    return typed(federation.communicator.by_first(packed, tree.counts, added))
-
-
 def _by_shares(federation: Federation, part: np.ndarray) -> np.ndarray:
     """The totals of all columns, of which each rank adds a share."""
-    tree, communicator = federation.tree, federation.communicator
-    ranks, totals = communicator.size, []
-    # Row c * ranks + r of what is sent is the share of rank r in the sum c.
-    send = [np.arange(len(part)) * ranks + rank for rank in range(ranks)]
-    for columns in np.split(part, range(ranks * COLUMNS, part.shape[1], ranks * COLUMNS), axis=1):
-        shares = columns.reshape(len(part) * ranks, columns.shape[1] // ranks)
-        terms = tree.in_order(communicator.exchange_rows(shares, send, tree.counts))
-        add_along(tree.top, terms)
-        totals.append(communicator.gather_rows(terms[:1], [1] * ranks).reshape(1, -1))
+    ranks = federation.communicator.size
+    cut = np.split(part, range(ranks * COLUMNS, part.shape[1], ranks * COLUMNS), axis=1)
+    totals = [_totals(federation, [some], ranks)[0] for some in cut]
     return totals[0] if len(totals) == 1 else np.concatenate(totals, axis=1)
+
+
+def _totals(federation: Federation, parts: list[np.ndarray], pieces: int) -> list[np.ndarray]:
+    """The totals of all columns, in pieces of which each rank adds some."""
+    communicator = federation.communicator
+    stages = federation.tree.stages(communicator.rank, communicator.size, pieces)
+    packed = [part.view(np.uint8) for part in parts]
+    ends = np.cumsum([some.shape[1] for some in packed])
+    rows = packed[0] if len(packed) == 1 else np.concatenate(packed, axis=1)
+    rows = rows.reshape(len(rows) * pieces, ends[-1] // pieces)
+    for stage in stages:
+        rows = communicator.exchange_rows(rows, stage.send, stage.receive)
+        if stage.places is not None:
+            rows[stage.places] = rows.copy()
+        number, width = len(stage.adds.ids), rows.shape[1]
+        terms = rows.reshape(number, len(rows) // max(1, number) * width)
+        for some in _typed(terms, parts, ends) if len(rows) else ():
+            add_along(stage.adds.levels, some)
+        rows = terms[stage.adds.firsts].reshape(-1, width) if len(rows) else rows
+    for stage in reversed(stages):
+        rows = communicator.exchange_rows(rows, stage.back, stage.total)
+    return _typed(rows.reshape(1, ends[-1]), parts, ends)
+
+
+def _typed(packed: np.ndarray, parts: list[np.ndarray], ends: np.ndarray) -> list[np.ndarray]:
+    """Views of some pieces, or of all columns, in the types of ``parts``."""
+    columns = zip(np.split(packed, ends[:-1], axis=1), parts, strict=True)
+    return [own.view(part.dtype) for own, part in columns]

@@ -31,15 +31,16 @@ BUFFER = 1 << 23
 class Transfer:
     """Which rows, each once, a rank sends to others and receives.
 
-    ``send`` has positions among its own rows for each rank, ``receive`` how many rows come from
-    each, ``arriving`` which ones, by rank and then by number, and ``between`` how many each rank
-    gets of each other, int64 (ranks, ranks).
+    ``send`` has positions among its own rows for each rank that needs some, ``receive`` how many
+    rows come from each that sends some, ``arriving`` which ones, by rank and then by number,
+    ``total`` how many all ranks move, and ``fullest`` how many most leave and enter a rank.
     """
 
-    send: list[np.ndarray]
-    receive: list[int]
+    send: dict[int, np.ndarray]
+    receive: dict[int, int]
     arriving: np.ndarray
-    between: np.ndarray
+    total: int
+    fullest: int
 
 
 def transfer(to: np.ndarray, row: np.ndarray, owner: np.ndarray, rank: int, ranks: int) -> Transfer:
@@ -49,12 +50,18 @@ def transfer(to: np.ndarray, row: np.ndarray, owner: np.ndarray, rank: int, rank
     to, row = pairs // max(1, len(owner)), pairs % max(1, len(owner))
     source = owner[row]
     own, mine = source == rank, np.flatnonzero(owner == rank)
-    ends = np.searchsorted(to[own], np.arange(1, ranks))
     arriving = row[to == rank]
     arriving = arriving[np.argsort(owner[arriving], kind="stable")]
-    between = np.bincount(to * ranks + source, minlength=ranks * ranks).reshape(ranks, ranks)
+    peers, starts = np.unique(to[own], return_index=True)
+    positions = np.split(np.searchsorted(mine, row[own]), starts[1:])
+    froms, counts = np.unique(owner[arriving], return_counts=True)
+    moved = np.bincount(to, minlength=ranks) + np.bincount(source, minlength=ranks)
     return Transfer(
-        np.split(np.searchsorted(mine, row[own]), ends), between[rank].tolist(), arriving, between
+        dict(zip(peers.tolist(), positions, strict=False)),
+        dict(zip(froms.tolist(), counts.tolist(), strict=True)),
+        arriving,
+        len(row),
+        int(moved.max(initial=0)),
     )
 
 
@@ -93,7 +100,7 @@ class Route:
     @property
     def rows_moved(self) -> int:
         """Rows that MPI moves in a round."""
-        return int(self.transfer.between.sum())
+        return self.transfer.total
 
     @cached_property
     def mine(self) -> np.ndarray:
@@ -210,9 +217,8 @@ def arrivals(
     # A single rank needs nothing on the host.
     own = on_host(rows if communicator.size > 1 else rows[:0])
     if width is None:
-        fullest = int((moved.between.sum(0) + moved.between.sum(1)).max())
         # The same columns are mixed together on any number of ranks.
-        width = max(1, BUFFER // (max(1, fullest) * own.itemsize) // WIDTH) * WIDTH
+        width = max(1, BUFFER // (max(1, moved.fullest) * own.itemsize) // WIDTH) * WIDTH
     for start in range(0, rows.shape[1], width):
         part = slice(start, min(start + width, rows.shape[1]))
         yield part, communicator.exchange_rows(own[:, part], moved.send, moved.receive)

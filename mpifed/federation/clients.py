@@ -30,7 +30,7 @@ from mpifed.federation.participation import (
     is_unbiased,
     present,
 )
-from mpifed.federation.tree import Tree
+from mpifed.federation.tree import Tree, codes_of
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import client_keys, stream
 
@@ -80,7 +80,7 @@ class Federation:
     @cached_property
     def tree(self) -> Tree:
         """The tree along which sums over clients are added."""
-        return Tree(self.n_train, self.owner, self.communicator.size)
+        return Tree(codes_of(self.n_train), self.owner)
 
     @cached_property
     def n_train_total(self) -> int:
@@ -145,7 +145,9 @@ def contiguous_owners(
     starts, after = [0], _last_starts(total, blocks, limit)
     heights = None
     if n_train is not None:
-        heights = Tree(n_train, np.zeros(n, int)).heights(np.arange(n - 1), np.arange(1, n))
+        heights = Tree(codes_of(n_train), np.zeros(n, int)).heights(
+            np.arange(n - 1), np.arange(1, n)
+        )
     for left in range(blocks - 1, 0, -1):
         begin = starts[-1]
         latest = int(np.searchsorted(total, total[begin] + limit, side="right")) - 1

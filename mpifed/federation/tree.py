@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+
+# Ranks that add their sums together, and then groups of ranks that do: so that a rank sends to
+# few others.
+GROUP = 16
 
 # The height of what is never merged.
 APART = 255
@@ -42,29 +48,24 @@ class Tree:
 
     Parameters
     ----------
-    work : ndarray
-        The work of each client, integers (n_clients,): of the data alone, not of ranks.
+    codes : ndarray
+        The path to each leaf from the highest bit on, uint64 (n_clients,), ascending; see
+        ``codes_of``.
     owner : ndarray
         The rank of each client, (n_clients,).
-    ranks : int
-        How many ranks there are, at least.
 
     Attributes
     ----------
-    codes : ndarray
-        The path to each leaf from the highest bit on, uint64 (n_clients,), ascending.
     inside : ndarray
         The height of the lowest node above each client that has clients of other ranks, int (n,).
     roots : ndarray
         The first clients of the largest subtrees whose clients all live on one rank, ascending.
-    counts : list of int
-        How many of these subtrees each rank has.
-    top : list of (ndarray, ndarray)
-        In which order their sums are added, see ``merges``.
+    rank_of : ndarray
+        The rank of each of these subtrees.
     """
 
-    def __init__(self, work: np.ndarray, owner: np.ndarray, ranks: int = 0) -> None:
-        self.codes = _codes(np.asarray(work))
+    def __init__(self, codes: np.ndarray, owner: np.ndarray) -> None:
+        self.codes = codes
         n, places = len(owner), np.arange(len(owner))
         starts = np.flatnonzero(np.diff(owner, prepend=-1))
         ends = np.append(starts[1:], n)
@@ -78,29 +79,33 @@ class Tree:
         beside = self.heights(places[1:], places[:-1])
         joins[1:] = (np.diff(owner) == 0) & (beside < self.inside[1:])
         self.roots = np.flatnonzero(~joins)
-        self._rank_of = rank_of = owner[self.roots]
+        self.rank_of = owner[self.roots]
         self._last: dict[int, Subtrees] = {}
-        self.counts = np.bincount(rank_of, minlength=ranks).tolist()
-        self.top = merges(self.heights(self.roots[:-1], self.roots[1:]))
-        self._order: np.ndarray | None = None
-        if (np.diff(rank_of) < 0).any():
-            self._order = np.argsort(np.argsort(rank_of, kind="stable"))
+        self._stages: dict[tuple[int, int, int], list[Stage]] = {}
+
+    @cached_property
+    def above(self) -> Tree:
+        """The tree whose leaves are ``roots``, on groups of ``GROUP`` ranks."""
+        return Tree(self.codes[self.roots], self.rank_of // GROUP)
+
+    def stages(self, rank: int, ranks: int, pieces: int) -> list[Stage]:
+        """Return how ``rank`` helps to add what the subtrees of all come to, in so many pieces."""
+        key = rank, ranks, pieces
+        if key not in self._stages:
+            self._stages[key] = list(_stages(self, *key))
+        return self._stages[key]
 
     def subtrees(self, ids: np.ndarray, rank: int) -> Subtrees:
         """Return what ``rank`` adds up of the clients ``ids``, ascending, that live there."""
         found = self._last.get(rank)
         if found is None or not np.array_equal(found.ids, ids):
-            mine = self.roots[self._rank_of == rank]
+            mine = self.roots[self.rank_of == rank]
             places = np.searchsorted(mine, ids, side="right") - 1
             inside = np.diff(places) == 0
             levels = merges(np.where(inside, self.heights(ids[:-1], ids[1:]), APART))
             firsts = np.flatnonzero(np.diff(places, prepend=-1))
             found = self._last[rank] = Subtrees(ids.copy(), len(mine), places, firsts, levels)
         return found
-
-    def in_order(self, rows: np.ndarray) -> np.ndarray:
-        """Return rows of the subtrees, which are in the order of ranks, in that of ``roots``."""
-        return rows if self._order is None else rows[self._order]
 
     def heights(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
         """Return the height of the lowest node above each pair of clients, int64."""
@@ -109,7 +114,78 @@ class Tree:
         return np.frexp((apart & ~(apart >> np.uint64(1))).astype(np.float64))[1].astype(np.int64)
 
 
-def _codes(work: np.ndarray) -> np.ndarray:
+class Stage(NamedTuple):
+    """What a rank does where groups of ranks add up their sums, each rank some of the pieces.
+
+    Attributes
+    ----------
+    send : dict
+        The rows (subtree, piece) that each rank gets of this one.
+    receive : dict
+        How many rows come from each rank.
+    places : ndarray or None
+        Where what arrives is among the rows (subtree, piece) that are added; None if in order.
+    adds : Subtrees
+        How these are added.
+    back : dict
+        The pieces of the total that each rank gets of this one.
+    total : dict
+        How many of these come from each rank.
+    """
+
+    send: dict[int, np.ndarray]
+    receive: dict[int, int]
+    places: np.ndarray | None
+    adds: Subtrees
+    back: dict[int, np.ndarray]
+    total: dict[int, int]
+
+
+def _stages(tree: Tree, rank: int, ranks: int, pieces: int) -> Iterator[Stage]:
+    span = 1
+    while span < ranks:
+        wide, above = span * GROUP, tree.above
+        first, before = rank // wide * wide, _held(rank, span, ranks, pieces)
+        after = _held(rank, wide, ranks, pieces)
+        own = np.arange(np.count_nonzero(tree.rank_of == rank // span))[:, None] * len(before)
+        send, receive, back, total = {}, {}, {}, {}
+        for peer, both in _shared(first, wide, ranks, pieces, before):
+            send[peer], total[peer] = (own + both - before.start).ravel(), len(both)
+        items, places = np.flatnonzero(tree.rank_of // GROUP == rank // wide), [np.zeros(0, int)]
+        for other in range(first, min(first + wide, ranks), span):
+            theirs = np.flatnonzero(tree.rank_of[items] == other // span)[:, None] * len(after)
+            for peer, both in _shared(other, span, ranks, pieces, after):
+                back[peer], receive[peer] = both - after.start, theirs.size * len(both)
+                places.append((theirs + back[peer]).ravel())
+        found = np.concatenate(places)
+        order = None if (np.diff(found) == 1).all() else found
+        yield Stage(send, receive, order, above.subtrees(items, rank // wide), back, total)
+        span, tree = wide, above
+
+
+def _held(rank: int, span: int, ranks: int, pieces: int) -> range:
+    """The pieces that a rank has of what its group of ``span`` ranks adds up."""
+    size, place = min(span, ranks - rank // span * span), rank % span
+    return range(-(-place * pieces // size), -(-(place + 1) * pieces // size))
+
+
+def _shared(
+    first: int, span: int, ranks: int, pieces: int, own: range
+) -> Iterator[tuple[int, np.ndarray]]:
+    """The ranks of the group from ``first`` on that have some of the pieces ``own``, and which."""
+    size = min(span, ranks - first)
+    for place in range(own.start * size // pieces, (own.stop - 1) * size // pieces + 1):
+        held = _held(first + place, span, ranks, pieces)
+        both = np.arange(max(held.start, own.start), min(held.stop, own.stop))
+        if len(both):
+            yield first + place, both
+
+
+def codes_of(work: np.ndarray) -> np.ndarray:
+    """Return the path to each client from the highest bit on, uint64 (n_clients,), ascending.
+
+    The work of each client is of the data alone, not of ranks; integers (n_clients,).
+    """
     total = np.concatenate([[0], np.cumsum(work)])
     codes, first, end = np.zeros(len(work), np.uint64), np.array([0]), np.array([len(work)])
     bit = np.uint64(1 << 63)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import pickle
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,9 @@ from mpifed.watchdog import heartbeat
 
 # Arrays of what arrived whose memory is used again.
 KEPT = 4
+
+# Ranks of a group whose first one reduces for all, where ranks sleep.
+GROUP = 16
 
 # Bytes in one MPI message at most.
 PIECE = 1 << 28
@@ -97,14 +101,30 @@ class Mpi(Communicator):
 
     def _reduce(self, values: np.ndarray, operation: Any, over: Any) -> np.ndarray:
         source = np.ascontiguousarray(values)
-        if self._sleeps:  # a tree of ranks that sleep waits once for each of its levels
-            flat, each = source.reshape(1, -1), [1] * self.size
-            found = self.by_first(flat, each, lambda every: over(every, 0)[None])
-            return found.reshape(source.shape).copy()
+        if self._sleeps:  # a tree of pairs of ranks that sleep would wait at each of its levels
+            return self._reduce_by_groups(source.reshape(1, -1), over).reshape(source.shape)
         result = np.empty_like(source)
         self._wait(self._comm.Iallreduce(source, result, operation))
         self.bytes_sent += source.nbytes
         return result
+
+    def _reduce_by_groups(self, row: np.ndarray, over: Any) -> np.ndarray:
+        """Reduce within groups of ranks, then among their first ones, and so on."""
+        one, spans = np.zeros(1, int), [1]
+        while spans[-1] * GROUP < self.size:
+            spans.append(spans[-1] * GROUP)
+        for down in (False, True):
+            for span in spans[::-1] if down else spans:
+                first = self.rank // (span * GROUP) * span * GROUP
+                ranks = range(first, min(first + span * GROUP, self.size), span)
+                up = {first: one} if self.rank in ranks else {}
+                to = dict.fromkeys(ranks, one) if self.rank == first else {}
+                if down:
+                    row = self.exchange_rows(row, to, dict.fromkeys(up, 1)) if up else row
+                else:
+                    every = self.exchange_rows(row, up, dict.fromkeys(to, 1))
+                    row = over(every, 0)[None] if to else row
+        return row.copy()
 
     def nodes(self) -> np.ndarray:
         first = self._local.bcast(self.rank)
@@ -128,24 +148,34 @@ class Mpi(Communicator):
         self.barrier()
         return self._comm.bcast(value, root)
 
-    def gather_object(self, value: Any, root: int = 0) -> list[Any] | None:
-        self.barrier()
-        return self._comm.gather(value, root)
+    def gather_object(self, value: Any) -> list[Any] | None:
+        every, step = [value], 1
+        while step < self.size:  # a binomial tree: rank 0 hears log ranks
+            if self.rank & step:
+                packed = np.frombuffer(pickle.dumps(every), np.uint8)
+                self.send(np.array([packed.size]), self.rank - step)
+                self.send(packed, self.rank - step)
+                return None
+            if self.rank + step < self.size:
+                (size,) = self.receive((1,), np.int64, self.rank + step)
+                every += pickle.loads(self.receive((size,), np.uint8, self.rank + step))
+            step *= 2
+        return every
 
     def exchange_rows(
-        self, rows: np.ndarray, send: Sequence[np.ndarray], receive: Sequence[int]
+        self, rows: np.ndarray, send: Mapping[int, np.ndarray], receive: Mapping[int, int]
     ) -> np.ndarray:
-        result = self._reused.empty((sum(receive), rows.shape[1]), rows.dtype)
-        blocks = np.split(result, np.cumsum(receive)[:-1])
-        if len(send[self.rank]):
-            np.take(rows, send[self.rank], axis=0, out=blocks[self.rank], mode="clip")
-        pending = []
-        for peer, count in enumerate(receive):
-            if peer != self.rank and count:
-                pending += [self._comm.Irecv(part, peer) for part in messages(blocks[peer])]
-        for step in range(1, self.size):
-            peer = (self.rank + step) % self.size
-            for part in messages(rows, send[peer]) if len(send[peer]) else ():
+        result = self._reused.empty((sum(receive.values()), rows.shape[1]), rows.dtype)
+        pending, first = [], 0
+        for peer in sorted(receive):
+            block = result[first : first + receive[peer]]
+            first += len(block)
+            if peer == self.rank:
+                np.take(rows, send[peer], axis=0, out=block, mode="clip")
+            elif len(block):
+                pending += [self._comm.Irecv(part, peer) for part in messages(block)]
+        for peer in sorted(send, key=lambda peer: (peer - self.rank) % self.size):
+            for part in messages(rows, send[peer]) if peer != self.rank and len(send[peer]) else ():
                 pending.append(self._comm.Isend(part, peer))
                 self.bytes_sent += part.nbytes
         self._wait(*pending, nbytes=result.nbytes)

@@ -39,14 +39,17 @@ class Played(Alone):
     def broadcast_object(self, value, root=0):
         return self._all(value)[root]
 
-    def gather_object(self, value, root=0):
+    def gather_object(self, value):
         every = self._all(value)
-        return every if self.rank == root else None
+        return every if self.rank == 0 else None
 
     def exchange_rows(self, rows, send, receive):
         every = self._all((rows, send))
-        arrived = np.concatenate([those[of[self.rank]] for those, of in every])
-        assert len(arrived) == sum(receive)
+        arrived = [those[of.get(self.rank, np.zeros(0, int))] for those, of in every]
+        assert {peer: len(own) for peer, own in enumerate(arrived) if len(own)} == {
+            peer: count for peer, count in receive.items() if count
+        }
+        arrived = np.concatenate(arrived)
         self._barrier.wait()  # nobody changes its rows before all have read them
         return arrived
 

@@ -23,8 +23,9 @@ from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.mixer import Mixer, products_agree
 from mpifed.exchange.reduction import SparseRows, sum_and_mass, weighted_sum
 from mpifed.exchange.server import Server
+from mpifed.federation import tree as trees
 from mpifed.federation.clients import Federation, contiguous_owners
-from mpifed.federation.tree import APART, Tree, merges
+from mpifed.federation.tree import APART, Tree, codes_of, merges
 from mpifed.mpi.communicator import Alone, world
 from mpifed.mpi.reused import Reused
 from topologies import mixing_matrix
@@ -87,6 +88,7 @@ def test_a_sum_has_the_same_bits_on_any_ranks(layout, dtype, width, seed, few, s
     with pytest.MonkeyPatch.context() as patch:
         whole = action(Alone(), alone(work))
         patch.setattr(reduction, "FEW", 1 << 16 if few else -1)
+        patch.setattr(trees, "GROUP", data.draw(st.sampled_from([2, 3, 16])))
         patch.setattr(reduction, "COLUMNS", data.draw(st.sampled_from([5, 16, 1 << 20])))
         patch.setattr(reduction, "CACHED", data.draw(st.sampled_from([1, 40, 1 << 17])))
         patch.setattr(reduction, "WIDE", data.draw(st.sampled_from([1, 1 << 10])))
@@ -94,7 +96,7 @@ def test_a_sum_has_the_same_bits_on_any_ranks(layout, dtype, width, seed, few, s
     for total, mass in every:
         assert total.dtype == dtype and bits(total) == bits(whole[0]) and mass == whole[1]
     everyone = np.arange(len(work))
-    heights = Tree(work, owner).heights(everyone[:-1], everyone[1:])
+    heights = Tree(codes_of(work), owner).heights(everyone[:-1], everyone[1:])
     for column in range(min(width, 3)):
         chosen = [t for t in np.flatnonzero(active) if not sparse or column in columns[t]]
         terms = [Fraction(float(rows[t, column])) * Fraction(weights[t]) for t in chosen]
@@ -159,7 +161,7 @@ def test_a_client_of_another_rank_is_refused_on_all():
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=200))
 def test_a_tree_is_cut_within_the_middle_half_of_its_nodes(work):
     n = len(work)
-    tree = Tree(np.array(work), np.zeros(n, int))
+    tree = Tree(codes_of(np.array(work)), np.zeros(n, int))
     assert tree.roots.tolist() == [0]
     heights = tree.heights(np.arange(n - 1), np.arange(1, n))
     assert len(set(heights.tolist())) <= np.log(max(n, 2)) / np.log(4 / 3) + 1
@@ -174,11 +176,11 @@ def test_a_tree_is_cut_within_the_middle_half_of_its_nodes(work):
 
 
 def test_a_tree_of_equal_work_is_halved_by_number():
-    tree = Tree(np.ones(8, int), np.zeros(8, int))
+    tree = Tree(codes_of(np.ones(8, int)), np.zeros(8, int))
     assert tree.heights(np.arange(7), np.arange(1, 8)).tolist() == [62, 63, 62, 64, 62, 63, 62]
-    assert Tree(np.ones(8, int), np.arange(8) // 4).roots.tolist() == [0, 4]
-    assert Tree(np.ones(8, int), np.arange(8) // 3).roots.tolist() == [0, 2, 3, 4, 6]
-    assert len(Tree(np.ones(8, int), np.arange(8) % 2).roots) == 8
+    assert Tree(codes_of(np.ones(8, int)), np.arange(8) // 4).roots.tolist() == [0, 4]
+    assert Tree(codes_of(np.ones(8, int)), np.arange(8) // 3).roots.tolist() == [0, 2, 3, 4, 6]
+    assert len(Tree(codes_of(np.ones(8, int)), np.arange(8) % 2).roots) == 8
 
 
 def test_what_is_apart_is_not_merged():
@@ -193,7 +195,7 @@ def test_ranks_move_little_more_than_in_an_allreduce(skewed):
     for ranks in (2, 3, 4, 7, 8):
         for _ in range(20):
             work = generator.integers(20, 400, 300) if skewed else np.full(300, 50)
-            tree = Tree(work, contiguous_owners(work.astype(float), ranks, work))
+            tree = Tree(codes_of(work), contiguous_owners(work.astype(float), ranks, work))
             ratios.append((len(tree.roots) + ranks) / (2 * ranks))
     assert np.mean(ratios) <= 1.5
 
