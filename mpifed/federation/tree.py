@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Ranks that add their sums together, and then groups of ranks that do: so that a rank sends to
-# few others.
+# Ranks that add up their sums for each other; groups of so many do the same, and groups of these.
 GROUP = 16
 
 # The height of what is never merged.

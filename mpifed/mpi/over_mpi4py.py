@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import os
-import pickle
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,9 +19,6 @@ from mpifed.watchdog import heartbeat
 
 # Arrays of what arrived whose memory is used again.
 KEPT = 4
-
-# Ranks of a group whose first one reduces for all, where ranks sleep.
-GROUP = 16
 
 # Bytes in one MPI message at most.
 PIECE = 1 << 28
@@ -92,39 +89,19 @@ class Mpi(Communicator):
                     pause = min(2 * pause, LONGEST_PAUSE)
 
     def max(self, values: np.ndarray) -> np.ndarray:
-        return self._reduce(values, self._mpi.MAX, np.max)
+        return self._reduce(values, self._mpi.MAX)
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         if values.dtype != np.int64:
             raise TypeError(f"only int64 sums are exact in any order, not {values.dtype}")
-        return self._reduce(values, self._mpi.SUM, np.sum)
+        return self._reduce(values, self._mpi.SUM)
 
-    def _reduce(self, values: np.ndarray, operation: Any, over: Any) -> np.ndarray:
+    def _reduce(self, values: np.ndarray, operation: Any) -> np.ndarray:
         source = np.ascontiguousarray(values)
-        if self._sleeps:  # a tree of pairs of ranks that sleep would wait at each of its levels
-            return self._reduce_by_groups(source.reshape(1, -1), over).reshape(source.shape)
         result = np.empty_like(source)
         self._wait(self._comm.Iallreduce(source, result, operation))
         self.bytes_sent += source.nbytes
         return result
-
-    def _reduce_by_groups(self, row: np.ndarray, over: Any) -> np.ndarray:
-        """Reduce within groups of ranks, then among their first ones, and so on."""
-        one, spans = np.zeros(1, int), [1]
-        while spans[-1] * GROUP < self.size:
-            spans.append(spans[-1] * GROUP)
-        for down in (False, True):
-            for span in spans[::-1] if down else spans:
-                first = self.rank // (span * GROUP) * span * GROUP
-                ranks = range(first, min(first + span * GROUP, self.size), span)
-                up = {first: one} if self.rank in ranks else {}
-                to = dict.fromkeys(ranks, one) if self.rank == first else {}
-                if down:
-                    row = self.exchange_rows(row, to, dict.fromkeys(up, 1)) if up else row
-                else:
-                    every = self.exchange_rows(row, up, dict.fromkeys(to, 1))
-                    row = over(every, 0)[None] if to else row
-        return row.copy()
 
     def nodes(self) -> np.ndarray:
         first = self._local.bcast(self.rank)
@@ -149,18 +126,10 @@ class Mpi(Communicator):
         return self._comm.bcast(value, root)
 
     def gather_object(self, value: Any) -> list[Any] | None:
-        every, step = [value], 1
-        while step < self.size:  # a binomial tree: rank 0 hears log ranks
-            if self.rank & step:
-                packed = np.frombuffer(pickle.dumps(every), np.uint8)
-                self.send(np.array([packed.size]), self.rank - step)
-                self.send(packed, self.rank - step)
-                return None
-            if self.rank + step < self.size:
-                (size,) = self.receive((1,), np.int64, self.rank + step)
-                every += pickle.loads(self.receive((size,), np.uint8, self.rank + step))
-            step *= 2
-        return every
+        self.barrier()
+        # Along a tree of pairs, where ``gather`` has rank 0 receive a message from each.
+        found: list[Any] | None = self._comm.reduce([value], operator.add)
+        return found
 
     def exchange_rows(
         self, rows: np.ndarray, send: Mapping[int, np.ndarray], receive: Mapping[int, int]
