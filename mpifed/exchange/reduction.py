@@ -35,6 +35,11 @@ class SparseRows:
     size: int
 
     @property
+    def shape(self) -> torch.Size:
+        """The clients and the numbers of each."""
+        return torch.Size([len(self.columns), self.size])
+
+    @property
     def dtype(self) -> torch.dtype:
         """The type of the values."""
         return self.values.dtype
@@ -132,18 +137,17 @@ def weighted_sums(
     if (np.diff(order) < 0).any():
         several = [_chosen(rows, order) for rows in several]
         weights, ids = weights[order], ids[order]
-    ranks = federation.communicator.size
-    parts = [_subtrees(federation, rows, weights, ids) for rows in several]
-    nbytes = sum(part.itemsize * part.shape[1] for part in parts)
-    few = nbytes * len(federation.tree.roots) <= FEW or nbytes <= SHARE * min(ranks, GROUP)
-    if ranks > 1 and few:
+    nbytes = sum(rows.shape[1:].numel() * rows.dtype.itemsize for rows in several)
+    pieces = pieces_of(federation, nbytes)
+    parts = [_subtrees(federation, rows, weights, ids, pieces) for rows in several]
+    if pieces == 1:
         parts = _totals(federation, parts, 1)
-    elif ranks > 1:
+    else:
         parts = [_by_shares(federation, part) for part in parts]
-    made = []
-    for rows, part in zip(several, parts, strict=True):
-        shape = torch.Size([rows.size]) if isinstance(rows, SparseRows) else rows.shape[1:]
-        made.append(torch.from_numpy(part[0, : shape.numel()]).view(shape))
+    made = [
+        torch.from_numpy(part[0, : rows.shape[1:].numel()]).view(rows.shape[1:])
+        for rows, part in zip(several, parts, strict=True)
+    ]
     if not all(map(is_finite, made)):
         values = [rows.values if isinstance(rows, SparseRows) else rows for rows in several]
         check_not_diverged(federation.communicator, [*values, torch.from_numpy(weights)], ids, what)
@@ -154,6 +158,12 @@ def _chosen(rows: Tensor | SparseRows, order: np.ndarray) -> Tensor | SparseRows
     if isinstance(rows, SparseRows):
         return SparseRows(rows.columns[order], rows.values[order], rows.size)
     return rows[torch.from_numpy(order)]
+
+
+def pieces_of(federation: Federation, nbytes: int) -> int:
+    """Return in how many pieces ranks add their sums: 1 where rank 0 adds, or there is no other."""
+    ranks, few = federation.communicator.size, FEW // len(federation.tree.roots)
+    return 1 if nbytes <= max(few, SHARE * min(ranks, GROUP)) else ranks
 
 
 def bytes_of_sum(federation: Federation, payload: int) -> int:
@@ -179,14 +189,18 @@ def check_not_diverged(
 
 
 def _subtrees(
-    federation: Federation, rows: Tensor | SparseRows, weights: np.ndarray, ids: np.ndarray
+    federation: Federation,
+    rows: Tensor | SparseRows,
+    weights: np.ndarray,
+    ids: np.ndarray,
+    pieces: int = 1,
 ) -> np.ndarray:
     """The sums of the largest subtrees that live on this rank, (subtrees, columns)."""
     own = federation.tree.subtrees(ids, federation.communicator.rank)
     if isinstance(rows, SparseRows):
-        return _of_few(federation, rows, weights, own)
+        return _of_few(federation, rows, weights, own, pieces)
     flat = rows.detach().flatten(1)
-    made = np.empty((own.number, _padded(federation, flat.shape[1])), on_host(flat[:, :0]).dtype)
+    made = np.empty((own.number, _padded(flat.shape[1], pieces)), on_host(flat[:, :0]).dtype)
     made[:, flat.shape[1] :] = 0
     if len(own.firsts) < own.number:
         made[np.setdiff1d(np.arange(own.number), own.places)] = -0.0
@@ -218,14 +232,13 @@ def add_along(levels: list[tuple[np.ndarray, np.ndarray]], terms: Any) -> None:
             terms[left] += terms[right]
 
 
-def _padded(federation: Federation, columns: int) -> int:
-    """Columns that all ranks have an equal share of."""
-    ranks = federation.communicator.size
-    return -(-columns // ranks) * ranks
+def _padded(columns: int, pieces: int) -> int:
+    """Columns of equal pieces."""
+    return -(-columns // pieces) * pieces
 
 
 def _of_few(
-    federation: Federation, rows: SparseRows, weights: np.ndarray, own: Subtrees
+    federation: Federation, rows: SparseRows, weights: np.ndarray, own: Subtrees, pieces: int
 ) -> np.ndarray:
     """``_subtrees`` of rows with few coordinates: a tree of those that have it for each column."""
     tree, ids, places, values = federation.tree, own.ids, own.places, on_host(rows.values)
@@ -239,7 +252,7 @@ def _of_few(
     levels = merges(np.where(together, heights, APART))
     add_along(levels, terms[:, None])
     firsts = np.flatnonzero(np.concatenate([[True], ~together])[: len(terms)])
-    made = np.full((own.number, _padded(federation, rows.size)), -0.0, values.dtype)
+    made = np.full((own.number, _padded(rows.size, pieces)), -0.0, values.dtype)
     made[places[client[firsts]], column[firsts]] = terms[firsts]
     return made
 
@@ -256,6 +269,10 @@ def _totals(federation: Federation, parts: list[np.ndarray], pieces: int) -> lis
     """The totals of all columns, in pieces of which each rank adds some."""
     communicator = federation.communicator
     stages = federation.tree.stages(communicator.rank, communicator.size, pieces)
+    if not stages:
+        return parts
+    if not stages:
+        return parts
     packed = [part.view(np.uint8) for part in parts]
     ends = np.cumsum([some.shape[1] for some in packed])
     rows = packed[0] if len(packed) == 1 else np.concatenate(packed, axis=1)

@@ -88,6 +88,7 @@ def test_a_sum_has_the_same_bits_on_any_ranks(layout, dtype, width, seed, few, s
     with pytest.MonkeyPatch.context() as patch:
         whole = action(Alone(), alone(work))
         patch.setattr(reduction, "FEW", 1 << 16 if few else -1)
+        patch.setattr(reduction, "SHARE", 1 << 9 if few else 0)
         patch.setattr(trees, "GROUP", data.draw(st.sampled_from([2, 3, 16])))
         patch.setattr(reduction, "COLUMNS", data.draw(st.sampled_from([5, 16, 1 << 20])))
         patch.setattr(reduction, "CACHED", data.draw(st.sampled_from([1, 40, 1 << 17])))
@@ -348,6 +349,7 @@ def test_an_average_and_its_bits_are_those_of_one_rank(way, few, monkeypatch):
     rounds, made = of_way(way)
     expected, booked = average(server_on(Alone(), **made), **rounds)
     monkeypatch.setattr(reduction, "FEW", 1 << 16 if few else 0)
+    monkeypatch.setattr(reduction, "SHARE", 1 << 9 if few else 0)
     for ranks in (2, 3, 6):
         for owner in (None, np.arange(N) % ranks):
             many = on_played_ranks(
@@ -364,6 +366,7 @@ def test_an_average_is_that_of_one_rank(way, few, monkeypatch):
     rounds, made = of_way(way)
     expected, _ = average(server_on(Alone(), **made), **rounds)
     monkeypatch.setattr(reduction, "FEW", 1 << 16 if few else 0)
+    monkeypatch.setattr(reduction, "SHARE", 1 << 9 if few else 0)
     assert torch.equal(average(server_on(world(), **made), **rounds)[0], expected)
 
 
