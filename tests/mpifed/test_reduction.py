@@ -382,3 +382,42 @@ def test_a_run_is_that_of_one_rank(algorithm, tmp_path, monkeypatch):
 def test_a_run_may_be_resumed(tmp_path):
     chosen = {"placement": "balanced", "dtype": "float64", "participation": 0.6}
     assert same_after_a_resume({**SMALL, **chosen}, tmp_path)
+
+
+# What ranks send each other.
+
+
+def messages_of(ranks, action):
+    """The most messages that one of so many ranks sends in ``action(federation)``."""
+
+    def counting(communicator):
+        sent, exchange_rows = [], communicator.exchange_rows
+
+        def counted(rows, send, receive):
+            sent.extend(peer for peer in send if peer != communicator.rank and len(send[peer]))
+            return exchange_rows(rows, send, receive)
+
+        communicator.exchange_rows = counted
+        action(federation(communicator, np.arange(ranks), np.ones(ranks, int)))
+        return len(sent)
+
+    return max(on_played_ranks(ranks, counting))
+
+
+@pytest.mark.parametrize("numbers", [10, 1 << 14])
+def test_messages_of_a_sum_grow_as_the_log_of_ranks(numbers, monkeypatch):
+    monkeypatch.setattr(trees, "GROUP", 4)
+    rows, weights = torch.ones(1, numbers), np.ones(1)
+    for ranks, levels in ((4, 1), (13, 2), (40, 3)):
+        sent = messages_of(ranks, lambda where: weighted_sum(where, rows, weights, where.hosted))
+        assert sent <= 2 * levels * (trees.GROUP + 1)
+
+
+def test_a_rank_of_a_ring_sends_to_two_others():
+    options = {"topology": "ring", "weights": "metropolis_hastings", "schedule": "static"}
+
+    def action(where):
+        made = Gossip(where, 0, Gossip.prepare(Alone(), len(where.owner), 0, options), **options)
+        made.at(1, ~where.unseen).average(torch.ones(1, 3), torch.ones(1), torch.ones(1, 3))
+
+    assert [messages_of(ranks, action) for ranks in (4, 40)] == [2, 2]
