@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import socket
 import struct
@@ -28,6 +29,13 @@ CANCELLING = 10.0
 
 # Signals that a process passes on to its rank.
 PASSED_ON = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTERM", "SIGCONT")
+
+# Processes that start ranks, the outermost of which a user waits for: MPICH's, Open MPI's, PRRTE's.
+NAMES = ("mpirun", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy", "orterun", "orted")
+NAMES += ("prterun", "prte", "prted")
+
+# Seconds that a launcher may take to end by itself once it has lost a host.
+LEAVING = 5.0
 
 # What a supervisor sends to a process that is to end its job by the launcher, in place of a code.
 END_JOB = b"end the job"
@@ -144,6 +152,22 @@ def end_job() -> NoReturn:
             subprocess.run(words, check=False, capture_output=True, timeout=CANCELLING)
     os.kill(os.getpid(), signal.SIGKILL)
     os._exit(EXIT_FAILED)
+
+
+def outermost_launcher(process: int) -> int:
+    """Return the launcher on this host that has started all others over ``process``, or zero."""
+    found = 0
+    with contextlib.suppress(OSError):
+        while Path(f"/proc/{process}/comm").read_text(errors="replace").strip() in NAMES:
+            found, process = process, int(stat_of(process)[1])
+    return found
+
+
+def end_launcher(process: int) -> None:
+    """Kill a launcher that does not end by itself, since it waits for a host that is lost."""
+    watched = watch_process(process) if process else None
+    if watched is not None and not select.select([watched], [], [], LEAVING)[0]:
+        os.kill(process, signal.SIGKILL)
 
 
 def hold_signals() -> None:

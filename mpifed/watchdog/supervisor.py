@@ -25,8 +25,10 @@ from mpifed.watchdog.launcher import (
     END_JOB,
     Launch,
     die_with_parent,
+    end_launcher,
     hold_signals,
     name_process,
+    outermost_launcher,
     peer_of,
     watch_process,
 )
@@ -396,6 +398,7 @@ class Supervisor:
     def _end(self, code: int) -> None:
         """End all ranks of the job, and remove the shared memory that MPI no longer removes."""
         self.ended = True
+        launcher = outermost_launcher(self.launch.process) if self.hosts.lost() else 0
         running = [one for one in self.ranks.values() if one.process and one.code is None]
         segments = {path for rank in running for path in segments_of(rank.process or 0)}
         for rank in running:
@@ -413,3 +416,4 @@ class Supervisor:
                 break
         for rank in self.ranks.values():
             self._answer(rank, bytes([code]) if self._begun or self._all_are_here else END_JOB)
+        end_launcher(launcher)
