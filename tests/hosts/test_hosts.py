@@ -1,0 +1,155 @@
+"""Jobs of several hosts: the same digests, and the failures that only a network has."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rig import SCRIPTS, WORDS, begun, command, environment, link, listening, processes, run
+
+pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("hosts")]
+
+LONG = (*WORDS, "rounds=1000000", "evaluation.every=1000")
+
+KINDS = {
+    "server": (),
+    "gossip": ("exchange=gossip",),
+    "asynchrony": (
+        *("exchange=gossip", "exchange.topology=ring", "exchange.asynchrony=wait_free"),
+        *("exchange.weights=metropolis_hastings", "compute.seconds=0.01"),
+    ),
+}
+
+
+def digest_of(directory: Path) -> str:
+    return json.loads((directory / "summary.json").read_text())["state_digest"]
+
+
+def of_one_process(directory: Path, *words: object) -> str:
+    line = [sys.executable, "-m", "mpifed.run", *WORDS, *words, "--output", directory]
+    subprocess.run([str(word) for word in line], check=True, env=environment(), timeout=90)
+    return digest_of(directory)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_digests_are_those_of_one_process(kind, tmp_path):
+    words = (*KINDS[kind], "rounds=8")
+    expected = of_one_process(tmp_path / "alone", *words)
+    for hosts in (1, 2, 4):
+        done = run(command(hosts, 4, *WORDS, *words, "--output", tmp_path / f"{hosts}"))
+        assert (done.returncode, digest_of(tmp_path / f"{hosts}")) == (0, expected), done.stderr
+
+
+@pytest.mark.parametrize("what", ["cut", "deaf", "off"])
+def test_a_host_that_is_lost_is_named_and_ends_the_job(what, tmp_path):
+    with begun(command(2, 4, *LONG, "--output", tmp_path / "run"), tmp_path / "run") as job:
+        since = time.monotonic()
+        link("node2", what)
+        said = job.communicate(timeout=40)[0]
+        assert job.returncode
+        assert time.monotonic() - since < 40
+        (line,) = [line for line in said.splitlines() if line.startswith("mpifed:")]
+        assert "on node2 (clients" in line
+        time.sleep(max(0, since + 40 - time.monotonic()))  # the other host ends by itself
+        assert processes("node2") == processes("node1") == []
+
+
+def test_a_link_that_comes_back_after_five_seconds_changes_nothing(tmp_path):
+    expected = of_one_process(tmp_path / "alone", "rounds=1200")
+    line = command(2, 4, *WORDS, "rounds=1200", "--output", tmp_path / "run")
+    with begun(line, tmp_path / "run") as job:
+        link("node2", "cut")
+        time.sleep(5)
+        assert job.poll() is None
+        link("node2", "whole")
+        said = job.communicate(timeout=120)[0]
+    assert (job.returncode, digest_of(tmp_path / "run")) == (0, expected), said
+
+
+def test_a_rank_killed_on_another_host_is_named(tmp_path):
+    with begun(command(2, 4, *LONG, "--output", tmp_path / "run"), tmp_path / "run") as job:
+        (victim,) = processes("node2", "mpifed-rank-3")
+        os.kill(victim, signal.SIGKILL)
+        said = job.communicate(timeout=10)[0]
+    assert job.returncode
+    (line,) = [line for line in said.splitlines() if line.startswith("mpifed:")]
+    assert "rank 3 on node2" in line
+
+
+def test_a_full_disk_on_the_host_that_writes_is_reported(tmp_path):
+    full = tmp_path / "full"
+    full.mkdir()
+    enter = str(SCRIPTS / "enter")
+    subprocess.run([enter, "node1", f"mount -t tmpfs -o size=1m tmpfs {full}"], check=True)
+    words = ("clients=8", "rounds=400", "checkpoint.every=1", "checkpoint.keep=1000", "--quiet")
+    done = run(command(2, 4, *words, "--output", full / "run"))
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("mpifed:")]
+    assert "space" in line
+
+
+def test_clocks_an_hour_apart_change_nothing(tmp_path):
+    library = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+    if library is None:
+        pytest.skip("no libfaketime; scripts/hosts/install installs it")
+    expected = of_one_process(tmp_path / "alone", "rounds=8")
+    python = tmp_path / "python"
+    python.write_text(
+        "#!/bin/bash\n"
+        '[ "$(hostname)" = node1 ] || '
+        f"export LD_PRELOAD={library} FAKETIME=+1h FAKETIME_DONT_FAKE_MONOTONIC=1\n"
+        f'exec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    line = command(2, 4, *WORDS, "rounds=8", "--output", tmp_path / "run")
+    line[-1] = line[-1].replace(f"{sys.executable} -m", f"{python} -m")
+    done = run(line)
+    assert (done.returncode, digest_of(tmp_path / "run")) == (0, expected), done.stderr
+
+
+def test_a_host_name_that_does_not_resolve_hides_no_lost_host(tmp_path):
+    """The launcher goes by addresses then, as do supervisors."""
+    for i in (1, 2):
+        subprocess.run([SCRIPTS / "enter", f"node{i}", f"hostname nowhere{i}"], check=True)
+    line = command(2, 4, *LONG, "--output", tmp_path / "run")
+    for i in (1, 2):
+        line[-1] = line[-1].replace(f"node{i}:", f"10.77.0.{i}:")
+    with begun(line, tmp_path / "run") as job:
+        link("node2", "cut")
+        said = job.communicate(timeout=40)[0]
+    (told,) = [line for line in said.splitlines() if line.startswith("mpifed:")]
+    assert "on nowhere2" in told
+
+
+def test_two_jobs_on_the_same_hosts_do_not_see_each_other(tmp_path):
+    expected = of_one_process(tmp_path / "alone", "rounds=8")
+    jobs = [
+        subprocess.Popen(
+            command(2, 4, *WORDS, "rounds=8", "--output", tmp_path / name), env=environment()
+        )
+        for name in ("first", "second")
+    ]
+    assert [job.wait(120) for job in jobs] == [0, 0]
+    assert {digest_of(tmp_path / name) for name in ("first", "second")} == {expected}
+
+
+def test_foreign_messages_change_nothing(tmp_path):
+    expected = of_one_process(tmp_path / "alone", "rounds=1200")
+    line = command(2, 4, *WORDS, "rounds=1200", "--output", tmp_path / "run")
+    with begun(line, tmp_path / "run") as job:
+        (address,) = listening("node1", "mpifed-guard")
+        assert address[0] == "10.77.0.1"  # not all addresses of the host
+        for _ in range(30):
+            message = b'{"key": "x", "end": true}\n'
+            code = f"import socket; socket.create_connection({address}).sendall({message} * 1000)"
+            enter = [str(SCRIPTS / "enter"), "node3", shlex.join([sys.executable, "-c", code])]
+            subprocess.run(enter, check=False, capture_output=True, timeout=20)
+        said = job.communicate(timeout=120)[0]
+    assert (job.returncode, digest_of(tmp_path / "run")) == (0, expected), said
