@@ -1,4 +1,4 @@
-"""Requests: a user's words become a configuration, a directory and a checkpoint to resume from."""
+"""Requests: a user's words become a configuration and a directory; what may be resumed, and how."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from mpifed.config.configuration import (
     ARITHMETIC,
     UNREAD,
     Configuration,
+    arithmetic_of,
     completed,
     differences,
     to_mapping,
@@ -258,10 +259,11 @@ def check_resume(configuration: Configuration, task: Task) -> None:
     """Refuse to resume a run under another configuration."""
     point = task.point
     known = task.stored if point is None else point.meta.configuration
-    if known is not None and known.get("arithmetic", 1) != ARITHMETIC:
+    version = ARITHMETIC if known is None else arithmetic_of(known)[-1][1]
+    if version != ARITHMETIC:
         task.remarks.append(
             f"an earlier mpifed began this run, whose sums are rounded otherwise (arithmetic "
-            f"{known.get('arithmetic', 1)}, now {ARITHMETIC})"
+            f"{version}, now {ARITHMETIC})"
         )
     if point is not None:
         check_changes(point.meta.configuration, configuration, point.path, point.meta.horizon)
@@ -276,8 +278,8 @@ def check_resume(configuration: Configuration, task: Task) -> None:
 
 
 def as_begun(configuration: Configuration, task: Task) -> tuple[Configuration, int]:
-    """Return the configuration to train under, with the ``local.stepping`` with which the run
-    began, and R of its learning-rate schedules.
+    """Return the configuration to train under, with the ``local.stepping`` and the arithmetic with
+    which the run began, and R of its learning-rate schedules.
     """
     horizon, local = configuration.rounds, configuration.local
     stored = task.stored if task.point is None else task.point.meta.configuration
@@ -290,4 +292,11 @@ def as_begun(configuration: Configuration, task: Task) -> tuple[Configuration, i
     section = stored.get("local") if stored is not None else None
     if local.stepping == "auto" and isinstance(section, Mapping):
         local = dataclasses.replace(local, stepping=section.get("stepping", "auto"))
-    return dataclasses.replace(configuration, local=local), horizon
+    changed = dataclasses.replace(configuration, local=local)
+    if task.point is not None:
+        held = arithmetic_of(task.point.meta.configuration)
+        if held[-1][1] != ARITHMETIC:
+            held = [*held, [task.point.meta.round + 1, ARITHMETIC]]
+        if len(held) > 1:
+            changed = dataclasses.replace(changed, arithmetic=held)
+    return changed, horizon
