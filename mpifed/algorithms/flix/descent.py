@@ -32,6 +32,7 @@ from mpifed.algorithms.flix.objective import FlixObjective, Method, as_linear, m
 from mpifed.checkpoint import files as checkpoint
 from mpifed.checkpoint.integrity import Damaged
 from mpifed.components.registry import plain
+from mpifed.config.configuration import Configuration
 from mpifed.errors import InputError
 from mpifed.exchange.base import Exchange, ServerChannel, to_server
 from mpifed.exchange.measuring import agreed, largest, total
@@ -217,7 +218,7 @@ class Descent(Algorithm[AnyChannel]):
         return {**given, "local_tolerance": tolerance}
 
     @staticmethod
-    def validate(configuration: Any) -> None:
+    def validate(configuration: Configuration) -> None:
         """Check ``flix_alpha`` against the clients, and ``optima_from`` against its run's files."""
         own = configuration.algorithm.options
         alpha, place = own["flix_alpha"], own["optima_from"]
