@@ -15,6 +15,7 @@ from collections.abc import Iterable
 
 from topologies import inputs
 from topologies.inputs import InputError as InputError
+from topologies.inputs import RunError as RunError
 
 EXIT_FINISHED = 0
 EXIT_FAILED = 1
@@ -60,10 +61,6 @@ class StopRequested(RuntimeError):
 
 class AgreedStop(StopRequested):
     """A ``StopRequested`` that every rank raises, so that all end in order."""
-
-
-class RunError(RuntimeError):
-    """A failure while running that the input did not cause (a full disk, a diverged client)."""
 
 
 class CodeError(RunError):

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import datetime
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -214,6 +215,9 @@ def understand(request: Request) -> Task:
     remarks = [f"passed over: {reason}" for reason in point.passed_over] if point else []
     if request.resume and point is None:
         remarks.append(f"{output} holds no checkpoint: the run begins with round 1")
+    if request.quiet and point is not None:
+        for reason in point.passed_over:
+            logging.getLogger("mpifed").warning("passed over: %s", reason)
     if request.restart:
         stored = None
     return Task(mapping, output, point, stored, remarks, request.restart)
@@ -244,6 +248,9 @@ def _check_output(output: Path, request: Request, point: ResumePoint | None) -> 
     check_output(output)
     if not (request.resume or request.restart):
         check_free(output)
+    old = output / "checkpoints"
+    if request.restart and old.exists() and not os.access(old, os.W_OK):
+        raise InputError(f"--restart cannot move {old}, which is not writable; nothing was changed")
     check_own(output)
     if not holds_run(output):
         return

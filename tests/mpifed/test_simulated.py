@@ -18,8 +18,8 @@ from mpifed.mpi.communicator import Alone, world
 from mpifed.report.figure import Wanted, series
 from mpifed.report.groups import group_runs
 from mpifed.report.runs import find_runs
-from mpifed.retime import main
-from mpifed.training.retiming import is_retimed, retime, write
+from mpifed.retime import is_retimed, main
+from mpifed.training.retiming import retime, write
 from mpifed.training.simulated_time import read_links, step_seconds
 from mpifed.training.verification import verify
 from topologies.links.network import read_network
