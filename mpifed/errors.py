@@ -72,11 +72,10 @@ def note(error: BaseException, text: str) -> None:
     error.__dict__.setdefault("__notes__", []).append(text)
 
 
-def wrong_result(component: object, method: str, given: str, wanted: str) -> TypeError:
-    """Return the error for what a component's method returned; a note names the component."""
-    error = TypeError(f"{method} returned {given}; it must return {wanted}")
-    note(error, f"{type(component).__module__}:{type(component).__qualname__}")
-    return error
+def wrong_result(component: object, method: str, given: str, wanted: str) -> RunError:
+    """Return the error for what a component's method returned, which no traceback explains."""
+    name = f"{type(component).__module__}:{type(component).__qualname__}"
+    return RunError(f"{name}: {method} returned {given}; it must return {wanted}")
 
 
 class PeerFailure(RuntimeError):

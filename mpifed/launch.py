@@ -249,11 +249,6 @@ def _ranks_to_start(words: Words) -> int | None:
     if asked != "auto":
         return int(asked)
     known: Mapping[str, Any] = words.mapping or words.overrides
-    stored = Path(words.options.output or "", "config.yaml")
-    if "clients" not in known and words.resume is not None and stored.is_file():
-        from mpifed.results.configurations import read_stored
-
-        known = read_stored(stored)
     clients, cores = known.get("clients"), physical_cores()
     ranks = min(cores, clients) if isinstance(clients, int) else cores
     return ranks if ranks > 1 else None

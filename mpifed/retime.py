@@ -55,15 +55,10 @@ def _target(run: Path, place: Path, output: Path | None) -> Path | None:
         return None
     check_output(output)
     target = output / (run.resolve().name if run == place else run.relative_to(place))
-    if target.exists() and not is_retimed(target):
+    summary = target / "summary.json"
+    if target.exists() and not (summary.is_file() and "retimed" in read_summary(summary)):
         raise InputError(f"--output: {target} exists and was not written by this command")
     return target
-
-
-def is_retimed(directory: Path) -> bool:
-    """Return whether a directory is one that this command has made."""
-    path = directory / "summary.json"
-    return path.is_file() and "retimed" in read_summary(path)
 
 
 def parser() -> Parser:

@@ -85,9 +85,6 @@ class Alone(Communicator):
     def local_rank(self) -> int:
         return 0
 
-    def ranks_per_core(self) -> float:
-        return 1.0
-
     def abort(self, code: int) -> None:
         os._exit(code)
 

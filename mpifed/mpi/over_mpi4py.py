@@ -44,7 +44,7 @@ class Mpi(Communicator):
         self._local = own.local
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
         self.bytes_sent, self._beside, self._reused = 0, beside, Reused(KEPT)
-        self._sleeps = beside or self.ranks_per_core() > 1
+        self._sleeps = beside or self._local.Get_size() > own.cores
 
     @property
     def mpi4py(self) -> Any:
@@ -181,9 +181,6 @@ class Mpi(Communicator):
 
     def local_rank(self) -> int:
         return int(self._local.Get_rank())
-
-    def ranks_per_core(self) -> float:
-        return float(self._local.Get_size() / _comms().cores)
 
     def abort(self, code: int) -> None:
         self._mpi.COMM_WORLD.Abort(code)

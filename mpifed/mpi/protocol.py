@@ -74,8 +74,5 @@ class Communicator(Protocol):
     def local_rank(self) -> int:
         """Return the number of this rank among those of its node, from 0."""
 
-    def ranks_per_core(self) -> float:
-        """Return how many ranks of its node share a core."""
-
     def abort(self, code: int) -> None:
         """End all processes of the job at once, with exit code ``code``."""

@@ -213,11 +213,10 @@ def understand(request: Request) -> Task:
         output = _default_output(mapping)
     _check_output(output, request, point)
     remarks = [f"passed over: {reason}" for reason in point.passed_over] if point else []
+    for line in remarks if request.quiet else ():
+        logging.getLogger("mpifed").warning(line)
     if request.resume and point is None:
         remarks.append(f"{output} holds no checkpoint: the run begins with round 1")
-    if request.quiet and point is not None:
-        for reason in point.passed_over:
-            logging.getLogger("mpifed").warning("passed over: %s", reason)
     if request.restart:
         stored = None
     return Task(mapping, output, point, stored, remarks, request.restart)

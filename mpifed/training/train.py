@@ -314,19 +314,9 @@ def remarks(setup: Setup) -> list[str]:
     return [*_of_cores(setup), *setup.dataset.remarks(), *_of_weights(setup), *own]
 
 
-# Ranks that share a core from which on a run is told of ``hosts=cores``.
-MANY = 4
-
-
 def _of_cores(setup: Setup) -> list[str]:
-    """Return a line where cores of this computer lie idle, or many ranks share them."""
+    """Return a line where cores of this computer lie idle."""
     communicator, configuration = setup.federation.communicator, setup.configuration
-    ranks = communicator.ranks_per_core()
-    if configuration.hosts != "cores" and ranks > MANY:
-        return [
-            f"{ranks:.3g} ranks share a core: with hosts=cores the first ones would host all "
-            "clients, which takes less time and memory and changes no number"
-        ]
     idle = physical_cores() - configuration.threads
     is_alone = communicator.size == 1 and launched_rank() is None and setup.device.type == "cpu"
     if is_alone and idle > 0 and configuration.clients > 1:

@@ -20,10 +20,9 @@ from commands import (
     summary_of,
     wait_for,
 )
-from on_ranks import SMALL, folder_of, run, same_after_a_resume, unlike_one_rank
+from on_ranks import SMALL, folder_of, same_after_a_resume, unlike_one_rank
 
 from mpifed.api import Request, execute
-from mpifed.command import usable_cores
 from mpifed.errors import AgreedInputError, InputError
 from mpifed.mpi.communicator import Alone, world
 from mpifed.training import build
@@ -111,21 +110,6 @@ def test_a_spare_rank_that_is_asked_to_stop_stops_the_run(tmp_path, monkeypatch)
     # What is asked in one run does not stop the next.
     again = Request("synthetic-fedem", {**SMALL, "hosts": "cores"}, folder / "again", quiet=True)
     assert execute(again, communicator, lambda: False).status == "finished"
-
-
-@pytest.mark.parametrize("hosts", ["ranks", "cores"])
-def test_many_ranks_on_few_cores_are_told_of_it(hosts, tmp_path, monkeypatch):
-    for ranks in (4, 5):
-        monkeypatch.setattr(Alone, "ranks_per_core", lambda self, ranks=ranks: ranks)
-        run("synthetic-fedem", {**SMALL, "hosts": hosts}, tmp_path / f"{ranks}", Alone())
-        log = (tmp_path / f"{ranks}" / "log.txt").read_text()
-        told = "5 ranks share a core: with hosts=cores the first ones would host all" in log
-        assert told == (hosts == "ranks" and ranks == 5)
-
-
-@pytest.mark.mpi
-def test_these_ranks_share_a_node():
-    assert world().ranks_per_core() == world().size / usable_cores(os.sched_getaffinity(0))
 
 
 def test_another_word_is_refused(tmp_path):
