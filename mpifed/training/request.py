@@ -6,6 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import datetime
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -213,6 +214,8 @@ def understand(request: Request) -> Task:
         output = _default_output(mapping)
     _check_output(output, request, point)
     remarks = [f"passed over: {reason}" for reason in point.passed_over] if point else []
+    for line in remarks if request.quiet else ():
+        logging.getLogger("mpifed").warning(line)
     if request.resume and point is None:
         remarks.append(f"{output} holds no checkpoint: the run begins with round 1")
     if request.restart:
@@ -245,6 +248,9 @@ def _check_output(output: Path, request: Request, point: ResumePoint | None) -> 
     check_output(output)
     if not (request.resume or request.restart):
         check_free(output)
+    old = output / "checkpoints"
+    if request.restart and old.exists() and not os.access(old, os.W_OK):
+        raise InputError(f"--restart cannot move {old}, which is not writable; nothing was changed")
     check_own(output)
     if not holds_run(output):
         return
