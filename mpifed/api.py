@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -14,6 +13,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from mpifed.checkpoint import files as checkpoint
+from mpifed.command import say
 from mpifed.components.registry import Section, is_component, name_of
 from mpifed.config.configuration import Configuration, decided, resolve, to_yaml
 from mpifed.data.from_python import check_section
@@ -195,7 +195,7 @@ def execute(
         done = first and _nothing_left(request, task, configuration.rounds)
         if communicator.broadcast_object(done):
             if first and not request.quiet:
-                print(f"finished before: {task.output}", flush=True)
+                say(f"finished before: {task.output}")
             return Result(task.output, "finished")
         configuration, horizon = as_begun(configuration, task)
         torch.set_num_threads(configuration.threads)
@@ -208,7 +208,7 @@ def execute(
 @contextmanager
 def _failures_named(configuration: Configuration) -> Iterator[None]:
     """Turn what code raises into a ``CodeError`` that names component, client and round."""
-    own = (InputError, RunError, PeerFailure, StopRequested, KeyboardInterrupt, BrokenPipeError)
+    own = (InputError, RunError, PeerFailure, StopRequested, KeyboardInterrupt)
     try:
         yield
     except own:
@@ -223,7 +223,7 @@ def _failures_named(configuration: Configuration) -> Iterator[None]:
                 where, first = [known[module]], first or place
             place = place.tb_next
         error.__traceback__ = first or error.__traceback__  # without what called the user's code
-        where += [told.get(text, text) for text in getattr(error, "__notes__", [])]
+        where += [told.get(text, text) for text in error.__dict__.pop("__notes__", [])]
         raise CodeError(": ".join([", ".join(where), in_words(error)][not where :])) from error
 
 
@@ -249,8 +249,8 @@ def _carry_out(
     first = communicator.rank == 0
     with clock.measure("startup"):
         stored = checkpoint.read_arrays(task.point.path) if task.point is not None else None
-        say = None if request.quiet else functools.partial(print, flush=True)
-        listen: AbstractContextManager[list[str]] = listening(say) if first else nullcontext([])
+        said = None if request.quiet else say
+        listen: AbstractContextManager[list[str]] = listening(said) if first else nullcontext([])
         with listen as heard:
             setup = agree(communicator, lambda: make(configuration, communicator, horizon, stored))
         task.remarks.extend(f"warning: {line}" for line in dict.fromkeys(heard))
@@ -258,7 +258,7 @@ def _carry_out(
     if request.dry_run:
         lines = [to_yaml(configuration), *plan_lines(setup), *task.remarks]
         if first:
-            print(*lines, sep="\n", flush=True)
+            say("\n".join(lines))
         return Result(task.output, "dry run")
     clock.seconds["startup"] += request.spent
     return Result(task.output, train(setup, task, request, clock, stop_requested))

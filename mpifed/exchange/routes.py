@@ -1,4 +1,4 @@
-"""What ranks send each other in a round of gossip, found from W and from who lives where.
+"""What gossip sends: which rows go from rank to rank in a round, by W and by who lives where.
 
 The rows of neighbours one by one, for gossip that is not linear in them.
 """

@@ -1,4 +1,4 @@
-"""The binary tree over clients along which sums are added, whoever takes part and wherever."""
+"""The binary tree over clients along which a server's sums are added, whoever takes part."""
 
 from __future__ import annotations
 

@@ -8,14 +8,13 @@ import json
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from mpifed.command import Parser, carried_out, parser_of, say
-from mpifed.errors import EXIT_FINISHED, InputError, RunError, complain, one_line
+from mpifed.errors import EXIT_FINISHED, InputError, RunError, complain
 from mpifed.watchdog.launcher import check_one_process
 
 SITE_VARIABLE = "MPIFED_SITE"
@@ -98,10 +97,6 @@ def _check(options: Any) -> None:
     for line in plan.check_here(job):
         say(line)
     script = render.script(job)
-    read = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
-    if read.returncode:
-        raise InputError(f"bash finds a fault in the script: {one_line(read.stderr.strip())}")
-    say("bash reads the script")
     say(slurm.test_only(script) if shutil.which("sbatch") else "there is no SLURM here: left out")
 
 

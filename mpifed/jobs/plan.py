@@ -27,7 +27,6 @@ from mpifed.results.run_directories import check_output as check_place
 from mpifed.results.run_directories import holds_run
 from mpifed.sweep import plan as sweep
 from mpifed.sweep.plan import Planned
-from mpifed.training import request
 from topologies.schema import check_options, shown
 
 # The templates of scripts, sites and examples: a link to the folder jobs of the repository.
@@ -263,6 +262,8 @@ def continued(job: Job, tasks: Sequence[int], words: Sequence[str]) -> tuple[Job
         done = (directory / "DONE").exists() and read_summary(directory / "summary.json")
         if done and done["rounds"] >= asked.rounds:
             continue
+        from mpifed.training import request  # which imports torch, as no wrong name shall
+
         stored = request.stored_configuration(directory)
         if stored is not None:
             request.check_changes(stored, asked, directory, request.stored_horizon(stored))

@@ -85,9 +85,6 @@ class Alone(Communicator):
     def local_rank(self) -> int:
         return 0
 
-    def local_size(self) -> int:
-        return 1
-
     def abort(self, code: int) -> None:
         os._exit(code)
 

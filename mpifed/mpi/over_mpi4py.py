@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from mpifed.command import usable_cores
 from mpifed.mpi.protocol import Communicator
 from mpifed.mpi.reused import Reused
 from mpifed.watchdog import heartbeat
@@ -43,7 +44,7 @@ class Mpi(Communicator):
         self._local = own.local
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
         self.bytes_sent, self._beside, self._reused = 0, beside, Reused(KEPT)
-        self._sleeps = beside or self._local.Get_size() > (os.cpu_count() or 1)
+        self._sleeps = beside or self._local.Get_size() > own.cores
 
     @property
     def mpi4py(self) -> Any:
@@ -181,9 +182,6 @@ class Mpi(Communicator):
     def local_rank(self) -> int:
         return int(self._local.Get_rank())
 
-    def local_size(self) -> int:
-        return int(self._local.Get_size())
-
     def abort(self, code: int) -> None:
         self._mpi.COMM_WORLD.Abort(code)
 
@@ -210,16 +208,19 @@ def world_size() -> int:
 
 
 class _Comms(NamedTuple):
-    """The ranks; duplicates of them, whose messages do not mix; and those of them on this node."""
+    """The ranks; duplicates of them, whose messages do not mix; those on this node; its cores."""
 
     comm: Any
     aside: Any
     other: Any
     local: Any
+    cores: int
 
 
 @functools.cache
 def _comms() -> _Comms:
     """The communicators of the job's ranks, which are created once per process."""
     comm = MPI.COMM_WORLD
-    return _Comms(comm, comm.Dup(), comm.Dup(), comm.Split_type(MPI.COMM_TYPE_SHARED))
+    local = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    cores = set().union(*local.allgather(os.sched_getaffinity(0)))  # each rank may be bound to one
+    return _Comms(comm, comm.Dup(), comm.Dup(), local, usable_cores(cores))

@@ -1,4 +1,4 @@
-"""The supervisor of a node: forks its ranks, sees how each ends, and reports the first failure."""
+"""The supervisor of a node: forks ranks, reports the first that is killed, ends all others."""
 
 from __future__ import annotations
 

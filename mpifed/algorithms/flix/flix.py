@@ -1,4 +1,4 @@
-"""FLIX (Gasanov et al. 2021): explicit mixtures of each client's own optimum and one shared model.
+"""FLIX (Gasanov et al. 2021), DCGD and DIANA: mixtures of each client's own optimum and one model.
 
     T_i(x) = alpha_i x + (1 - alpha_i) x_i,   minimise f~(x) = (1/n) sum_i f_i(T_i(x))
 
