@@ -55,6 +55,7 @@ from mpifed.models.losses import loss_for
 from mpifed.models.modules import complete, module_model, seeded
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import RunState, shared_tensors
+from mpifed.watchdog import heartbeat
 
 
 def make_algorithm(
@@ -522,6 +523,7 @@ def _check_samples(configuration: Configuration, federation: Federation, dataset
     description = dataset.description
     samples = description.n_train + description.n_val + description.n_test
     by_rank = _bytes_by_rank(configuration, description, federation)
+    heartbeat.set_planned(by_rank[federation.communicator.rank])
     host, here = sum_on_host(federation.communicator, by_rank)
     if kept_bytes(configuration, dataset, federation) is not None:
         # Those of the participants of a round alone, and not for long.

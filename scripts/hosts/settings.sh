@@ -10,7 +10,7 @@ die() {
 }
 
 # first HOST: the process that keeps the namespaces of a host; they end with it.
-first() { cat "$ROOT/$1" 2>/dev/null || die "there is no host $1; scripts/hosts/start N makes node1 to nodeN"; }
+first() { cat "$ROOT/${1/#10.77.0./node}" 2>/dev/null || die "there is no host $1; scripts/hosts/start N makes node1 to nodeN"; }
 
 # end HOST: kills all processes of a host at once; its namespaces end with them.
 end() {
