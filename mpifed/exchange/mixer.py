@@ -72,9 +72,7 @@ class Mixer:
         largest = np.zeros(self.rows)
         np.maximum.at(largest, row, np.abs(self._of_others))
         np.maximum(largest, np.abs(1 - np.bincount(row, self._of_others, self.rows)), out=largest)
-        # Not finer than what float64 adds up to one without rounding.
-        unit = np.maximum(np.ldexp(np.finfo(dtype).epsneg, np.frexp(largest)[1]), 2.0**-53)
-        rounded = np.rint(self._of_others / unit[row]) * unit[row]
+        rounded = on_grid(self._of_others, largest[row], dtype)
         own = 1 - np.bincount(row, rounded, self.rows)
         return np.concatenate([rounded, own])[self._order].astype(dtype)
 
@@ -135,6 +133,20 @@ class Mixer:
             of = torch.from_numpy(self._place[entries]).to(x.device)
             w = numbers[torch.from_numpy(entries).to(x.device)][:, None]
             made[rows] += x[of] * w
+
+
+def on_grid(weights: np.ndarray, largest: Any, dtype: Any) -> np.ndarray:
+    """Return weights rounded to the spacing of numbers near the ``largest`` of their row."""
+    # Not finer than what float64 adds up to one without rounding.
+    unit = np.maximum(np.ldexp(np.finfo(dtype).epsneg, np.frexp(largest)[1]), 2.0**-53)
+    return np.asarray(np.rint(weights / unit) * unit)
+
+
+def shared_weights(weights: np.ndarray, dtype: Any) -> tuple[np.ndarray, float]:
+    """Return weights that several rows share, rounded, and what each has more for itself."""
+    largest = max(np.abs(weights).max(), abs(1 - weights.sum()))
+    rounded = on_grid(weights, largest, dtype)
+    return rounded, 1 - float(rounded.sum())
 
 
 def is_dense(weights: scipy.sparse.csr_array) -> bool:

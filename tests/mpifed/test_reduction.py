@@ -228,13 +228,21 @@ def test_rounded_rows_of_w_sum_to_one_exactly(n, density, seed, dtype):
 
 
 @settings(max_examples=60, deadline=None)
-@given(layouts(most=20), DTYPES, st.sampled_from([1, 7, 5000]), st.integers(0, 99), st.booleans())
-def test_gossip_has_the_same_bits_on_any_ranks(layout, dtype, width, seed, dense):
+@given(
+    layouts(most=20),
+    DTYPES,
+    st.sampled_from([1, 7, 5000]),
+    st.integers(0, 99),
+    st.booleans(),
+    st.sampled_from(["star", "complete", "erdos_renyi"]),
+)
+def test_gossip_has_the_same_bits_on_any_ranks(layout, dtype, width, seed, dense, name):
     work, owner, active, ranks = layout
     n, generator = len(work), np.random.default_rng(seed)
     if n < 2:
         return
-    options = {"topology": {"name": "erdos_renyi", "p": 0.5, "on_disconnected": "keep"}}
+    topology = {"p": 0.5, "on_disconnected": "keep"} if name == "erdos_renyi" else {}
+    options = {"topology": {"name": name, **topology}}
     options |= {"weights": "metropolis_hastings", "schedule": "static"}
     rows = torch.from_numpy(generator.normal(size=(n, width))).to(dtype)
 
@@ -247,6 +255,7 @@ def test_gossip_has_the_same_bits_on_any_ranks(layout, dtype, width, seed, dense
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mixing, "MANY", 1)
         patch.setattr(mixing, "DENSE", 0.0 if dense else 2.0)
+        patch.setattr(routing, "SUMMED", 1 + seed % 2 * 15)
         patch.setattr(routing, "BUFFER", 1 << 15)
         patch.setattr(mixing, "INNER", 8)
         ids, whole, w = action(Alone(), alone(work))
