@@ -146,8 +146,6 @@ class GossipChannel(Channel):
         made = self._memory_like(flat)
         for columns, arrived in arrivals(communicator, route.transfer, flat):
             route.mixer(flat[:, columns], arrived, made[:, columns])
-        alone = torch.from_numpy(np.flatnonzero(~route.linked)).to(made.device)
-        made[alone] = flat[alone]
         for shared, nodes in route.summed:
             weights, rest = shared_weights(shared, on_host(flat[:, :0]).dtype)
             total = weighted_sum(federation, flat, weights[route.mine], ids)

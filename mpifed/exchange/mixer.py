@@ -83,10 +83,8 @@ class Mixer:
             self._on_device(there, made)
             return
         x, target = on_host(mine), made.numpy()
-        mix, width = (
-            self._sparse_part,
-            max(WIDTH // 4, CACHED // (1 + len(self._columns) + self.rows)),
-        )
+        mix, cached = self._sparse_part, CACHED // (1 + len(self._columns) + self.rows)
+        width = max(WIDTH // 4, cached)
         if self._dense and products_agree(mine.dtype):
             mix, width = self._dense_part, WIDTH
         for start in range(0, x.shape[1], width):

@@ -63,10 +63,7 @@ def places(columns: np.ndarray, size: int) -> np.ndarray:
 def gathered(rows: Tensor, columns: np.ndarray) -> Tensor:
     """Return the numbers of each of ``rows``, (clients, size), at its ``columns``, (clients, k)."""
     at = places(columns, rows.shape[1])
-    flat = rows.contiguous().view(-1)
-    if rows.device.type != "cpu":
-        return flat[torch.from_numpy(at).to(rows.device)]
-    return torch.from_numpy(flat.numpy()[at])
+    return rows.contiguous().view(-1)[torch.from_numpy(at).to(rows.device)]
 
 
 def add_scaled(rows: Tensor, more: Tensor | SparseRows, scale: float) -> Tensor:
@@ -74,11 +71,7 @@ def add_scaled(rows: Tensor, more: Tensor | SparseRows, scale: float) -> Tensor:
     if not isinstance(more, SparseRows):
         return more.mul(scale).add_(rows)
     whole = rows.clone()
-    if rows.device.type != "cpu":
-        places_ = torch.from_numpy(more.places).to(rows.device)
-        whole.view(-1)[places_] += more.values * scale
-        return whole
-    whole.view(-1).numpy()[more.places] += (more.values * scale).numpy()
+    whole.view(-1)[torch.from_numpy(more.places).to(rows.device)] += more.values * scale
     return whole
 
 

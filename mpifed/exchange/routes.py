@@ -90,8 +90,7 @@ class Route:
         Rows of W with most of the nodes, if they are few or differ only in W[t, t], which stands as
         the largest of the others. Of W alone, not of ranks.
         """
-        w, found = self.sparse, dict[bytes, list[int]]()
-        n = w.shape[0]
+        w, n, found = self.sparse, len(self.active), dict[bytes, list[int]]()
         for node in np.flatnonzero(np.diff(w.indptr) > n / 2).tolist():
             row = w[[node]].toarray()[0]
             row[node] = 0
@@ -136,10 +135,6 @@ class Route:
         return np.flatnonzero(self.owner == self.federation.communicator.rank)
 
     @cached_property
-    def _incoming(self) -> scipy.sparse.csr_array:
-        return self.by_rows[self.mine]
-
-    @cached_property
     def messages(self) -> int:
         """Messages between clients in a round: one for every direction of an edge with weight."""
         used = int(np.count_nonzero(self.matrix.weights))
@@ -153,15 +148,10 @@ class Route:
         return np.bincount(sender[receiver != sender], minlength=self.sparse.shape[0])
 
     @cached_property
-    def linked(self) -> np.ndarray:
-        """Which of ``mine`` have a neighbour; the others keep their row to the bit."""
-        return np.diff(self._incoming.indptr) > (self.sparse.diagonal()[self.mine] != 0)
-
-    @cached_property
     def mixer(self) -> Mixer:
         """The rows of W for ``mine``, to multiply these and what arrives."""
         columns = np.concatenate([self.mine, self.transfer.arriving])
-        return Mixer(self._incoming, self.mine, columns, is_dense(self.by_rows))
+        return Mixer(self.by_rows[self.mine], self.mine, columns, is_dense(self.by_rows))
 
 
 # Routes of earlier rounds that are kept for when their matrix comes again.
@@ -184,7 +174,6 @@ class Routing:
         self.federation, self.schedule = federation, schedule
         self._from_rank_0 = from_rank_0
         self._routes: dict[tuple[int, bytes], Route] = {}
-        self._weights: dict[int, scipy.sparse.csr_array] = {}
 
     def route(self, round: int, active: np.ndarray) -> Route:
         """Return what this rank does in a round. Collective when first asked for."""
@@ -207,14 +196,7 @@ class Routing:
 
     def weights(self, round: int) -> scipy.sparse.csr_array:
         """Return W^k over all training clients, without explicit zeros. Collective."""
-        phase = self._phase(round)
-        if phase not in self._weights:
-            if len(self._weights) >= ROUTES_KEPT:
-                self._weights.clear()
-            found = self._matrix(round).to_sparse()
-            found.eliminate_zeros()
-            self._weights[phase] = found
-        return self._weights[phase]
+        return self.route(round, ~self.federation.unseen).sparse
 
     def _phase(self, round: int) -> int:
         period = self.schedule.period
