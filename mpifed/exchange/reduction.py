@@ -1,9 +1,10 @@
 """Sums over clients along one binary tree, so that ranks and placements change no number.
 
 A sum is made of additions in the rows' own type of floating-point numbers, in the order that
-``Federation.tree`` says. A client that takes no part is no term: it stands as -0.0, which leaves
-every number as it is to the bit. A rank adds the subtrees whose clients all live there; what these
-come to is added for all ranks, each of which takes a share of the columns.
+``Federation.tree`` says. A client that takes no part is no term; a subtree without any stands as
+zero, and no total is -0.0, so that this leaves every bit. A rank adds the subtrees whose clients
+all live there; what these come to is added for all ranks, each of which takes a share of the
+columns.
 
 Rows of which a few coordinates are nonzero; operations on them touch no others.
 """
@@ -62,10 +63,7 @@ def places(columns: np.ndarray, size: int) -> np.ndarray:
 def gathered(rows: Tensor, columns: np.ndarray) -> Tensor:
     """Return the numbers of each of ``rows``, (clients, size), at its ``columns``, (clients, k)."""
     at = places(columns, rows.shape[1])
-    flat = rows.contiguous().view(-1)
-    if rows.device.type != "cpu":
-        return flat[torch.from_numpy(at).to(rows.device)]
-    return torch.from_numpy(flat.numpy()[at])
+    return rows.contiguous().view(-1)[torch.from_numpy(at).to(rows.device)]
 
 
 def add_scaled(rows: Tensor, more: Tensor | SparseRows, scale: float) -> Tensor:
@@ -73,11 +71,7 @@ def add_scaled(rows: Tensor, more: Tensor | SparseRows, scale: float) -> Tensor:
     if not isinstance(more, SparseRows):
         return more.mul(scale).add_(rows)
     whole = rows.clone()
-    if rows.device.type != "cpu":
-        places_ = torch.from_numpy(more.places).to(rows.device)
-        whole.view(-1)[places_] += more.values * scale
-        return whole
-    whole.view(-1).numpy()[more.places] += (more.values * scale).numpy()
+    whole.view(-1)[torch.from_numpy(more.places).to(rows.device)] += more.values * scale
     return whole
 
 
@@ -181,10 +175,7 @@ def _subtrees(
     if isinstance(rows, SparseRows):
         return _of_few(federation, rows, weights, own)
     flat = rows.detach().flatten(1)
-    made = np.empty((own.number, _padded(federation, flat.shape[1])), on_host(flat[:, :0]).dtype)
-    made[:, flat.shape[1] :] = 0
-    if len(own.firsts) < own.number:
-        made[np.setdiff1d(np.arange(own.number), own.places)] = -0.0
+    made = np.zeros((own.number, _padded(federation, flat.shape[1])), on_host(flat[:, :0]).dtype)
     on_cpu = rows.device.type == "cpu"
     w: Any = torch.from_numpy(weights).to(flat)[:, None]
     x: Any = flat
@@ -234,7 +225,7 @@ def _of_few(
     levels = merges(np.where(together, heights, APART))
     add_along(levels, terms[:, None])
     firsts = np.flatnonzero(np.concatenate([[True], ~together])[: len(terms)])
-    made = np.full((own.number, _padded(federation, rows.size)), -0.0, values.dtype)
+    made = np.zeros((own.number, _padded(federation, rows.size)), values.dtype)
     made[places[client[firsts]], column[firsts]] = terms[firsts]
     return made
 

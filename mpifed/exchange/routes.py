@@ -17,7 +17,7 @@ from torch import Tensor
 import topologies
 from mpifed.errors import RunError
 from mpifed.exchange.mixer import WIDTH, Mixer, is_dense
-from mpifed.exchange.reduction import check_not_diverged
+from mpifed.exchange.reduction import bytes_of_sum, check_not_diverged
 from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import on_host
@@ -25,6 +25,9 @@ from topologies import MixingMatrix
 
 # Bytes of rows, leaving and arriving, that a rank holds at a time.
 BUFFER = 1 << 23
+
+# How many times more nodes there are than sums in place of their rows.
+SUMMED = 16
 
 
 @dataclass(frozen=True)
@@ -81,28 +84,55 @@ class Route:
         return w
 
     @cached_property
-    def transfer(self) -> Transfer:
-        """The rows that other ranks need, and those that this one needs."""
-        links, communicator = self.sparse.tocoo(), self.federation.communicator
+    def summed(self) -> list[tuple[np.ndarray, list[int]]]:
+        """What is added along the tree: weights of all nodes, and the nodes t that share them.
+
+        Rows of W with most of the nodes, if they are few or differ only in W[t, t], which stands as
+        the largest of the others. Of W alone, not of ranks.
+        """
+        w, n, found = self.sparse, len(self.active), dict[bytes, list[int]]()
+        for node in np.flatnonzero(np.diff(w.indptr) > n / 2).tolist():
+            row = w[[node]].toarray()[0]
+            row[node] = 0
+            row[node] = row.max()
+            found.setdefault(row.tobytes(), []).append(node)
+            if len(found) > n / SUMMED:
+                return []
+        return [(np.frombuffer(row), nodes) for row, nodes in found.items()]
+
+    @cached_property
+    def by_rows(self) -> scipy.sparse.csr_array:
+        """W without the rows that are ``summed``."""
+        kept = np.ones(self.sparse.shape[0])
+        kept[[node for _, nodes in self.summed for node in nodes]] = 0
+        w = self.sparse.multiply(kept[:, None]).tocsr()
+        w.eliminate_zeros()
+        return w
+
+    def transfer_for(self, w: scipy.sparse.csr_array) -> Transfer:
+        """Return which rows ranks need of each other where they multiply ``w``."""
+        links, communicator = w.tocoo(), self.federation.communicator
         to, source = self.owner[links.row], self.owner[links.col]
         across = to != source
         return transfer(
             to[across], links.col[across], self.owner, communicator.rank, communicator.size
         )
 
+    @cached_property
+    def transfer(self) -> Transfer:
+        """The rows that other ranks need, and those that this one needs."""
+        return self.transfer_for(self.by_rows)
+
     @property
     def rows_moved(self) -> int:
-        """Rows that MPI moves in a round."""
-        return int(self.transfer.between.sum())
+        """Rows, and sums of rows, that MPI moves in a round."""
+        sums = len(self.summed) * bytes_of_sum(self.federation, 1)
+        return int(self.transfer.between.sum()) + sums
 
     @cached_property
     def mine(self) -> np.ndarray:
         """The participating nodes hosted here, ascending."""
         return np.flatnonzero(self.owner == self.federation.communicator.rank)
-
-    @cached_property
-    def _incoming(self) -> scipy.sparse.csr_array:
-        return self.sparse[self.mine]
 
     @cached_property
     def messages(self) -> int:
@@ -118,15 +148,10 @@ class Route:
         return np.bincount(sender[receiver != sender], minlength=self.sparse.shape[0])
 
     @cached_property
-    def linked(self) -> np.ndarray:
-        """Which of ``mine`` have a neighbour; the others keep their row to the bit."""
-        return np.diff(self._incoming.indptr) > (self.sparse.diagonal()[self.mine] != 0)
-
-    @cached_property
     def mixer(self) -> Mixer:
         """The rows of W for ``mine``, to multiply these and what arrives."""
         columns = np.concatenate([self.mine, self.transfer.arriving])
-        return Mixer(self._incoming, self.mine, columns, is_dense(self.sparse))
+        return Mixer(self.by_rows[self.mine], self.mine, columns, is_dense(self.by_rows))
 
 
 # Routes of earlier rounds that are kept for when their matrix comes again.
@@ -149,7 +174,6 @@ class Routing:
         self.federation, self.schedule = federation, schedule
         self._from_rank_0 = from_rank_0
         self._routes: dict[tuple[int, bytes], Route] = {}
-        self._weights: dict[int, scipy.sparse.csr_array] = {}
 
     def route(self, round: int, active: np.ndarray) -> Route:
         """Return what this rank does in a round. Collective when first asked for."""
@@ -172,14 +196,7 @@ class Routing:
 
     def weights(self, round: int) -> scipy.sparse.csr_array:
         """Return W^k over all training clients, without explicit zeros. Collective."""
-        phase = self._phase(round)
-        if phase not in self._weights:
-            if len(self._weights) >= ROUTES_KEPT:
-                self._weights.clear()
-            found = self._matrix(round).to_sparse()
-            found.eliminate_zeros()
-            self._weights[phase] = found
-        return self._weights[phase]
+        return self.route(round, ~self.federation.unseen).sparse
 
     def _phase(self, round: int) -> int:
         period = self.schedule.period
@@ -243,7 +260,8 @@ class Nearby:
 
 def nearby(communicator: Communicator, route: Route) -> Nearby:
     """Return who hears whom in a round, receiver by receiver in the order of the senders."""
-    ids, mine, moved = route.federation.training[route.mine], route.mine, route.transfer
+    ids, mine = route.federation.training[route.mine], route.mine
+    moved = route.transfer_for(route.sparse)
     place = np.zeros(route.matrix.n, np.int64)
     place[np.concatenate([mine, moved.arriving])] = np.arange(len(mine) + len(moved.arriving))
     arcs = route.sparse[mine].tocoo()

@@ -17,7 +17,7 @@ from mpifed.training.build import Setup, kept_bytes, sample_bytes
 
 # Bytes of the samples of clients that are scored together, at most, but for one client alone: few
 # enough that the next ones take the same memory.
-BLOCK = 8e6
+BLOCK = 16e6
 
 # Sets of clients that are kept: all, those in training, unseen ones.
 LASTING = 4

@@ -234,7 +234,8 @@ def test_gossip_has_the_same_bits_on_any_ranks(layout, dtype, width, seed, dense
     n, generator = len(work), np.random.default_rng(seed)
     if n < 2:
         return
-    options = {"topology": {"name": "erdos_renyi", "p": 0.5, "on_disconnected": "keep"}}
+    erdos_renyi = {"name": "erdos_renyi", "p": 0.5, "on_disconnected": "keep"}
+    options = {"topology": [erdos_renyi, {"name": "star"}, {"name": "complete"}][seed % 3]}
     options |= {"weights": "metropolis_hastings", "schedule": "static"}
     rows = torch.from_numpy(generator.normal(size=(n, width))).to(dtype)
 
@@ -247,6 +248,7 @@ def test_gossip_has_the_same_bits_on_any_ranks(layout, dtype, width, seed, dense
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mixing, "MANY", 1)
         patch.setattr(mixing, "DENSE", 0.0 if dense else 2.0)
+        patch.setattr(routing, "SUMMED", 1 + seed % 2 * 15)
         patch.setattr(routing, "BUFFER", 1 << 15)
         patch.setattr(mixing, "INNER", 8)
         ids, whole, w = action(Alone(), alone(work))
@@ -269,21 +271,37 @@ def test_products_that_depend_on_other_rows_are_not_taken(monkeypatch):
     assert torch.allclose(found, x.mean(0).expand(9, -1), atol=1e-6)
 
 
-def test_products_of_this_computer_are_tried():
-    assert products_agree(torch.float32) in (True, False)
-    assert products_agree(torch.float64) in (True, False)
+@pytest.mark.parametrize("place", [0, 41, 79])
+def test_products_that_depend_on_the_place_of_a_row_are_found(place, monkeypatch):
+    def wrong(w, x, product):
+        torch.mm(w, x, out=product)
+        product[place : place + 1] *= 1.5
+
+    monkeypatch.setattr(mixing, "blocked_product", wrong)
+    assert not products_agree.__wrapped__(torch.float64)
 
 
-def test_mixing_keeps_constants_and_the_mean_to_rounding():
-    n = 50
-    w = scipy.sparse.csr_array(random_matrix(np.random.default_rng(2), n, 0.4))
-    x, same = torch.randn(n, 3), torch.full((n, 3), 0.3)
-    for dense in (False, True):
-        made, found = Mixer(w, np.arange(n), np.arange(n), dense), torch.empty(n, 3)
-        made(same, np.empty((0, 3), np.float32), found)
-        assert torch.allclose(found, same, rtol=1e-6, atol=0)
-        made(x, np.empty((0, 3), np.float32), found)
-        assert torch.allclose(found.double().mean(0), x.double().mean(0), rtol=0, atol=1e-7)
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_mixing_keeps_constants_and_the_mean_to_rounding(dtype, dense):
+    n, eps = 50, torch.finfo(dtype).eps
+    w = random_matrix(np.random.default_rng(2), n, 0.8)
+    made = Mixer(scipy.sparse.csr_array(w), np.arange(n), np.arange(n), dense)
+
+    def mixed(x):
+        found = torch.empty_like(x)
+        made(x, np.empty((0, 3), x.numpy().dtype), found)
+        return found
+
+    # Multiples of the type's spacing below one add up without rounding, whatever the order.
+    exact = w.max(1) >= 0.5 if dtype == torch.float32 else np.full(n, True)
+    assert exact.any() and (mixed(torch.ones(n, 3, dtype=dtype))[exact] == 1).all()
+    # Else each neighbour's product and addition is rounded once.
+    same = torch.full((n, 3), 0.3, dtype=dtype)
+    error = ((mixed(same) - same).abs() / same).amax(1).numpy()
+    assert (error <= np.count_nonzero(w, 1) * eps / 2 * 1.001).all()
+    x = torch.randn(n, 3, dtype=dtype)
+    assert torch.allclose(mixed(x).double().mean(0), x.double().mean(0), rtol=0, atol=2 * eps)
 
 
 def test_memory_is_used_again_once_nothing_refers_to_it():

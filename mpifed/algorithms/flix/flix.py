@@ -105,7 +105,7 @@ class Flix(Descent[Channel]):
     ) -> list[str]:
         """Rounds that Theorem 2, which is about whole messages, needs with equal coefficients."""
         alpha = self.objective.alpha(clients.federation.training)
-        equal = len(alpha) > 0 and bool((alpha == alpha[0]).all())
+        equal = bool((alpha == alpha[0]).all())
         if exchange.compressor is not None or not self.averages or c.mu_hat <= 0 or not equal:
             return []
         variance = weighted_variance(state.optima, state.smoothness, clients)
