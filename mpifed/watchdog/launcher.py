@@ -32,8 +32,10 @@ CANCELLING = 10.0
 PASSED_ON = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTERM", "SIGCONT")
 
 # Processes that start ranks, the outermost of which a user waits for: MPICH's, Open MPI's, PRRTE's.
-NAMES = ("mpirun", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy", "orterun", "orted")
-NAMES += ("prterun", "prte", "prted")
+NAMES = (
+    *("mpirun", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy"),
+    *("orterun", "orted", "prterun", "prte", "prted"),
+)
 
 # Seconds that a process may be stopped (SIGSTOP) while the one that watches it is not.
 STOPPED = 5.0
