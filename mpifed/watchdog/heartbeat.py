@@ -19,7 +19,7 @@ from mpifed.watchdog.launcher import started_at
 STALL_LIMIT = 3600.0
 
 NUMBERS = ("steps", "round", "waiting", "begun", "ending", "reported", "code", "planned")
-TEXTS = {"clients": 256, "leader": 384, "failure": 3392}
+TEXTS = {"clients": 256, "leader": 384, "failure": 3392, "log": 4096}
 
 
 class Page(ctypes.Structure):
@@ -113,6 +113,11 @@ def set_stall_limit(limit: float | None) -> None:
 def set_planned(size: float) -> None:
     """Note the bytes of samples that this rank is to hold, for reports of its death."""
     _Own.page.planned = int(size)
+
+
+def set_log(path: str) -> None:
+    """Name the file in which a failure is to be noted as well: with a launcher, stderr may end."""
+    _Own.page.set_text("log", path)
 
 
 def leader() -> str:

@@ -414,8 +414,12 @@ class Supervisor:
         round = max([host.round, *(one.page.round for one in self.ranks.values())])
         when = f"round {round}" if round >= 0 else "before the first round"
         clients = f" ({host.clients})" if host.clients else ""
+        line = f"rank {host.rank} on {host.name}{clients}: {when}: {fault.what}"
         with contextlib.suppress(OSError):  # whoever read it may have gone with the launcher
-            complain("mpifed", f"rank {host.rank} on {host.name}{clients}: {when}: {fault.what}")
+            complain("mpifed", line)
+        for log in filter(None, (rank.page.text("log") for rank in self.ranks.values())):
+            with contextlib.suppress(OSError), open(log, "a", encoding="utf-8") as file:
+                file.write(line + "\n")
         self._end(fault.code)
 
     def _kill(self, rank: _Rank) -> None:

@@ -5,14 +5,27 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from rig import SCRIPTS, WORDS, begun, command, environment, link, listening, processes, run
+from rig import (
+    SCRIPTS,
+    WORDS,
+    begun,
+    command,
+    environment,
+    is_open_mpi,
+    link,
+    listening,
+    processes,
+    run,
+)
 
 pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("hosts")]
 
@@ -155,3 +168,70 @@ def test_foreign_messages_change_nothing(tmp_path):
             subprocess.run(enter, check=False, capture_output=True, timeout=20)
         said = job.communicate(timeout=120)[0]
     assert (job.returncode, digest_of(tmp_path / "run")) == (0, expected), said
+
+
+@pytest.fixture
+def step(hosts, tmp_path: Path) -> Iterator[Callable[..., list[str]]]:
+    """The command line of a job step of a SLURM whose nodes are hosts."""
+    root = Path(f"/tmp/mpifed-slurm-{os.getpid()}-hosts")  # short, for it holds a socket
+    variables = os.environ | {
+        "LOCAL_SLURM_ROOT": str(root),
+        "LOCAL_SLURM_HOSTS": "yes",
+        "LOCAL_SLURM_NODES": "2",
+        "LOCAL_SLURM_CPUS": "2",
+        "LOCAL_SLURM_PORT": "24017",
+    }
+    scripts = SCRIPTS.parent / "slurm"
+    if not shutil.which("slurmctld", path=f"{os.environ.get('PATH', '')}:/usr/sbin"):
+        pytest.skip("no slurmctld on this machine; scripts/slurm/install installs SLURM")
+    subprocess.run([scripts / "start"], env=variables, check=True, timeout=60)
+    plugin = "pmix" if is_open_mpi() else "pmi2"
+
+    def line(*words: object) -> list[str]:
+        front = ["srun", "--nodes=2", "--ntasks=4", f"--mpi={plugin}", "--kill-on-bad-exit=1"]
+        words = (*front, sys.executable, "-m", "mpifed.run", *words)
+        job = shlex.join(map(str, words))
+        return [str(SCRIPTS / "enter"), "node1", f"SLURM_CONF={root}/slurm.conf {job}"]
+
+    yield line
+    subprocess.run([scripts / "stop", "--purge"], env=variables, check=True, timeout=60)
+
+
+def test_under_slurm_digests_are_those_of_one_process(step, tmp_path):
+    expected = of_one_process(tmp_path / "alone", "rounds=8")
+    done = run(step(*WORDS, "rounds=8", "--output", tmp_path / "run"))
+    assert (done.returncode, digest_of(tmp_path / "run")) == (0, expected), done.stderr
+
+
+def test_under_slurm_a_lost_host_is_named(step, tmp_path):
+    """The step itself ends when SLURM gives the node up, after its SlurmdTimeout."""
+    with begun(step(*LONG, "--output", tmp_path / "run"), tmp_path / "run") as job:
+        since = time.monotonic()
+        link("node2", "cut")
+        line = next(line for line in job.stdout if line.startswith("mpifed:"))
+        assert time.monotonic() - since < 40
+        assert "on node2 (clients" in line
+        job.kill()
+
+
+# Directories of control groups of this process, and the file for the limit of memory: v1 and v2.
+GROUPS = {"/sys/fs/cgroup/memory": "memory.limit_in_bytes", "/sys/fs/cgroup": "memory.max"}
+
+
+def test_a_memory_limit_names_the_rank_and_what_it_held(tmp_path):
+    place, limit = next((p, f) for p, f in GROUPS.items() if Path(p, "cgroup.procs").exists())
+    group = Path(place, f"mpifed-{os.getpid()}")
+    group.mkdir()
+    try:
+        if not (group / limit).exists():
+            pytest.skip(f"{group} has no {limit}: memory cannot be limited here")
+        (group / limit).write_text("700000000")
+        words = ("clients=8", "data.n_test=120000", "rounds=3", "storage.samples=10000000000")
+        line = shlex.join(command(1, 2, *words, "--quiet", "--output", str(tmp_path / "run")))
+        done = run(["bash", "-c", f"echo $$ >{group}/cgroup.procs; exec {line}"])
+    finally:
+        time.sleep(1)
+        group.rmdir()
+    assert done.returncode
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("mpifed:")]
+    assert "SIGKILL" in line and "MB of samples by --dry-run" in line

@@ -437,6 +437,7 @@ def test_ranks_end_with_their_launcher_and_leave_no_shared_memory(tmp_path):
         all_ended([*ranks, *supervisors])
         assert process.wait(30) not in (0, 75)
     assert not [path for path in segments if Path(path).exists()]
+    assert "rank " in (target / "log.txt").read_text().splitlines()[-1]
 
 
 @pytest.mark.slow
