@@ -130,9 +130,10 @@ def _submitted(job: Any, tasks: list[int], history: list[Any], options: Any) -> 
         if report_script:
             say(f"{words} --dependency=afterany:... <<'SCRIPT'\n{report_script}SCRIPT")
         return
-    for script in [*(script for _, script in parts), report_script]:
-        if script:
-            scheduler.test_only(script)
+    for _, script in parts:
+        scheduler.test_only(script)
+    if report_script:
+        scheduler.test_only(report_script)
     record.prepare(job)
     # Marks that the runs are finished, to stop, or continued by a job of before.
     runs = [job.runs[task].directory for task in tasks]

@@ -23,8 +23,8 @@ VERSION = 1
 PLACE = Path("job", "job.json")
 # What the scheduler said of jobs that a job submitted to be continued, a line each.
 AGAIN = Path("job", "again.txt")
-# A job as the commands of a scheduler take it, where it is not a number.
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+# A job as the commands of Flux take it; elsewhere it is a number.
+NAME = re.compile(r"f[A-Za-z0-9]+")
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,7 @@ def read(directory: Path) -> tuple[Record, list[int]]:
 
 def _name(value: Any) -> int | str:
     """Return a job, which commands get as a word and must not take for an option."""
-    if not isinstance(value, int) and not NAME.fullmatch(value):
-        raise ValueError(f"{value!r} is no job")
-    return int(value) if str(value).isdigit() else value
+    return value if isinstance(value, str) and NAME.fullmatch(value) else int(value)
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -92,8 +92,8 @@ class Scheduler:
     def answers(self, said: str) -> Iterator[tuple[str, str, str]]:
         """Yield job, state and reason from what the command said, here of bars between them."""
         for line in said.splitlines():
-            job, state, reason = line.split("|", 2)
-            yield job.strip(), state.strip(), reason.strip()
+            job, state, *reason = line.split("|", 2)
+            yield job.strip(), state.strip(), "".join(reason).strip()
 
     def endings(self, action: str, alive: Mapping[str, Queued]) -> list[list[str]]:
         """Return the commands that stop or cancel jobs; a script looks for its own stop file."""
@@ -247,7 +247,7 @@ class Pbs(Scheduler):
 
     title, directive = "PBS", "#PBS"
     submission, cancellation = ("qsub",), ("qdel",)
-    number, over = r"\d[\w.-]*", "Unknown Job Id|Job has finished"
+    number, over = r"^\d+", "Unknown Job Id|Job has finished"
     place = 'job=$PBS_JOBID nodes=$(sort -u "$PBS_NODEFILE" | paste -sd,)'
     states: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys("QHWT", "PENDING"),
@@ -263,7 +263,7 @@ class Pbs(Scheduler):
         """Yield the jobs of a full report."""
         for part in re.split(r"^Job Id: ", said, flags=re.MULTILINE)[1:]:
             known = dict(re.findall(r"^    (\w+) = (.*)", part, re.MULTILINE))
-            yield part.split()[0], known.get("job_state", ""), known.get("comment", "")
+            yield part.partition(".")[0], known.get("job_state", ""), known.get("comment", "")
 
     def asked(self, job: Job, output: Path) -> Iterator[str]:
         """Yield chunks of a node each, or of a rank where no nodes are given."""
@@ -349,7 +349,7 @@ class Lsf(Scheduler):
 
     def questions(self, jobs: Sequence[str]) -> Sequence[str]:
         """Ask for jobs that are over as well."""
-        return ["bjobs", "-a", "-noheader", "-o", "jobid stat pend_reason delimiter='|'", *jobs]
+        return ["bjobs", "-a", "-noheader", "-o", "jobid stat delimiter='|'", *jobs]
 
     def asked(self, job: Job, output: Path) -> Iterator[str]:
         """Yield a slot for each rank; its limit is in minutes."""
