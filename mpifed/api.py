@@ -20,7 +20,7 @@ from mpifed.data.from_python import check_section
 from mpifed.errors import CodeError, InputError, PeerFailure, RunError, StopRequested, in_words
 from mpifed.exchange.mixing import mixing_overrides
 from mpifed.mpi.agreement import agree
-from mpifed.mpi.communicator import Alone, Communicator, world
+from mpifed.mpi.communicator import Alone, Communicator, given, world
 from mpifed.results.results import Result, read
 from mpifed.tracking import check_tracker
 from mpifed.training.build import make
@@ -56,11 +56,12 @@ def run(
     on_round: Callback | str | None = None,
     track: str | None = None,
     restart: bool = False,
+    comm: Any = None,
     **overrides: Any,
 ) -> Result:
     """Run an experiment with the same checks and the same run directory as the command.
 
-    Collective: under MPI every rank calls it, and every rank gets the result.
+    Collective: under MPI every rank, of the job or of ``comm``, calls it and gets the result.
 
     Parameters
     ----------
@@ -99,6 +100,9 @@ def run(
         Where recorded rounds are sent as well; see docs/tracking.md.
     restart : bool
         Begin anew in ``output``; what is there of a run is moved to ``replaced-1`` in it.
+    comm : mpi4py.MPI.Intracomm, optional
+        The ranks that run it, all of the job by default. Runs on communicators that share no rank
+        go on side by side; give each an ``output``.
     **overrides
         Keys of the configuration. Those with dots are passed in a mapping:
         ``run("synthetic-fedem", **{"exchange.name": "gossip"})``. Classes and functions of the top
@@ -119,7 +123,12 @@ def run(
     for name, path in (("experiment", experiment), ("output", output), ("resume", resume)):
         if path is not None and not (name == "resume" and isinstance(path, bool)):
             check_path(name, path)
-    communicator = world() if ranks is None else Alone()
+    if comm is not None and ranks is not None:
+        raise InputError("comm and ranks were given; at most one of them may be")
+    if comm is not None:
+        communicator = given(comm)
+    else:
+        communicator = world() if ranks is None else Alone()
     mixing = agree(communicator, lambda: mixing_overrides(topology, weights, schedule, overrides))
     overrides = {**overrides, **mixing}
     agree(communicator, lambda: check_section(overrides.get("data")))
