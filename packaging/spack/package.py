@@ -17,7 +17,7 @@ class PyMpifed(PythonPackage):
 
     version("1.0.0rc1")
 
-    depends_on("python@3.10:", type=("build", "run"))
+    depends_on("python@3.11:", type=("build", "run"))
     depends_on("py-setuptools@77:", type="build")
     depends_on("py-annotated-types@0.6:", type=("build", "run"))
     depends_on("py-h5py@3.7:", type=("build", "run"))
