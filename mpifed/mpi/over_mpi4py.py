@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import operator
 import os
 import time
 from collections.abc import Sequence
@@ -238,8 +237,12 @@ def _beside(comm: Any) -> _Comms:
 @functools.cache
 def _key() -> int:
     """Under which a caller's communicator keeps those made of it, which are freed with it."""
-    free = operator.methodcaller("Free")
-    return int(MPI.Comm.Create_keyval(delete_fn=lambda comm, key, own: [*map(free, own)]))
+
+    def free(comm: Any, key: int, own: _Comms) -> None:
+        for one in own:
+            one.Free()
+
+    return int(MPI.Comm.Create_keyval(delete_fn=free))
 
 
 def comms_of(given: Any) -> _Comms:
