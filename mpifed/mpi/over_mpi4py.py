@@ -238,13 +238,12 @@ def _beside(comm: Any) -> _Comms:
 @functools.cache
 def _key() -> int:
     """Under which a caller's communicator keeps those made of it, which are freed with it."""
-    return int(MPI.Comm.Create_keyval(delete_fn=lambda comm, key, own: _free(own)))
 
+    def free(comm: Any, key: int, own: _Comms) -> None:
+        for one in (own.comm, own.aside, own.other, own.local):
+            one.Free()
 
-def _free(own: _Comms) -> None:
-    *communicators, _ = own
-    for comm in communicators:
-        comm.Free()
+    return int(MPI.Comm.Create_keyval(delete_fn=free))
 
 
 def comms_of(given: Any) -> _Comms:

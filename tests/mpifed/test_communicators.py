@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from on_ranks import SMALL, differences, folder_of, run
 
@@ -50,6 +52,11 @@ def test_a_run_on_some_ranks_leaves_the_others_alone(tmp_path):
         with pytest.raises(InputError, match="must be an intracommunicator"):
             mpifed.run("synthetic-fedem", comm=part)
     job.barrier()
+
+
+def test_the_page_splits_the_job_as_the_tests_do():
+    page = Path(__file__).parents[2] / "docs" / "running.md"
+    assert "comm=MPI.COMM_WORLD.Split(part), output=" in page.read_text()
 
 
 def test_ranks_and_a_communicator_exclude_each_other():
