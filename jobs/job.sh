@@ -5,9 +5,8 @@
 set -uo pipefail
 umask 077
 #@ settings
-
 #@ scheduler
-asked='' cancelled='' process=''
+asked='' cancelled='' process='' ended=''
 
 # note TEXT: to the output of the job, and to the events that `python -m mpifed.jobs status` shows.
 note() {

@@ -13,7 +13,6 @@ shown() { scontrol show job "$job" 2>/dev/null | sed -n "s/.*\b$1=\([0-9][^ ]*\)
 preempted() { at=$(shown PreemptTime) && [ -n "$at" ] && ! [[ $at < $(shown StartTime) ]]; }
 queue_again() {
   trap 'ended=yes' TERM # by which SLURM ends this shell now, and scontrol, whose answer then says nothing
-  ended=''
   scontrol requeue "$job"
   for _ in {1..12}; do # a SLURM that is slow queues the job again after scontrol has given up
     if [ -z "$ended" ] && running; then sleep 5 && continue; fi
