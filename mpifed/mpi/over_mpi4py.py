@@ -107,9 +107,7 @@ class Mpi(Communicator):
         return result
 
     def nodes(self) -> np.ndarray:
-        first = self._local.bcast(self.rank)
-        every = self.broadcast_object(self.gather_object(first))
-        return np.unique(every, return_inverse=True)[1]
+        return _nodes()
 
     def broadcast(self, values: np.ndarray | None, root: int = 0) -> np.ndarray:
         about = (values.shape, values.dtype.str) if values is not None else None
@@ -207,6 +205,13 @@ def pieces(size: int, itemsize: int) -> list[slice]:
 def world_size() -> int:
     """Return the number of ranks in the job."""
     return int(MPI.COMM_WORLD.Get_size())
+
+
+@functools.cache
+def _nodes() -> np.ndarray:
+    """The node of each rank, numbered by their first ranks. Collective when first asked for."""
+    first = _comms().local.bcast(_comms().comm.Get_rank())
+    return np.unique(_comms().comm.allgather(first), return_inverse=True)[1]
 
 
 class _Comms(NamedTuple):
