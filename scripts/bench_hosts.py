@@ -33,7 +33,7 @@ MODEL = 4 * 1_206_590
 RATES = {"100mbit": 1e8, "1gbit": 1e9}
 
 # Mbit/s of a link, both ways, where messages take much longer than computations.
-RATE = 5
+RATE = 20
 
 # Bytes of a TCP segment's data over those of its frame.
 PAYLOAD = 1448 / 1514
