@@ -236,14 +236,16 @@ class Crossing:
     def __init__(self, federation: Federation, plan: Combination) -> None:
         self.federation, self.plan = federation, plan
         owner = federation.owner[federation.training]
-        rank, size = federation.communicator.rank, federation.communicator.size
+        communicator = federation.communicator
+        rank, size = communicator.rank, communicator.size
         of_row, of_column = owner[plan.receiver], owner[plan.sender]
         self.rows = np.flatnonzero(of_row == rank)
         self.columns = np.flatnonzero(of_column == rank)
         used = plan.weights.tocoo()
         to, column = of_row[used.row], used.col.astype(np.int64)
         across = to != of_column[column]
-        self.transfer = transfer(to[across], column[across], of_column, rank, size)
+        node = communicator.nodes()
+        self.transfer = transfer(to[across], column[across], of_column, rank, size, node)
         sources = np.concatenate([self.columns, self.transfer.arriving])
         part, own = plan.weights[self.rows], plan.own[self.rows]
         self.mixer = Mixer(part, own, sources, is_dense(plan.weights))

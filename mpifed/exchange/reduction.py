@@ -151,8 +151,10 @@ def _chosen(rows: Tensor | SparseRows, order: np.ndarray) -> Tensor | SparseRows
 
 def bytes_of_sum(federation: Federation, payload: int) -> int:
     """Return the bytes that MPI moves for a sum of rows of ``payload`` bytes."""
-    ranks, subtrees = federation.communicator.size, len(federation.tree.roots)
-    return payload * (subtrees + ranks) * (ranks - 1) // ranks
+    at, counts = federation.hosts, np.array(federation.tree.counts)
+    within = len(federation.tree.roots) - counts[at.adders].sum() / len(at.adding)
+    between = len(at.tree.roots) * (1 - 1 / at.number)
+    return round(payload * (within + between + federation.communicator.size - 1))
 
 
 def check_not_diverged(
@@ -205,9 +207,9 @@ def add_along(levels: list[tuple[np.ndarray, np.ndarray]], terms: Any) -> None:
 
 
 def _padded(federation: Federation, columns: int) -> int:
-    """Columns that all ranks have an equal share of."""
-    ranks = federation.communicator.size
-    return -(-columns // ranks) * ranks
+    """Columns that all ranks that add have an equal share of."""
+    shares = federation.hosts.number * len(federation.hosts.adding)
+    return -(-columns // shares) * shares
 
 
 def _of_few(
@@ -250,14 +252,58 @@ def _by_one(federation: Federation, parts: list[np.ndarray]) -> list[np.ndarray]
 
 
 def _by_shares(federation: Federation, part: np.ndarray) -> np.ndarray:
-    """The totals of all columns, of which each rank adds a share."""
-    tree, communicator = federation.tree, federation.communicator
-    ranks, totals = communicator.size, []
-    # Row c * ranks + r of what is sent is the share of rank r in the sum c.
-    send = [np.arange(len(part)) * ranks + rank for rank in range(ranks)]
-    for columns in np.split(part, range(ranks * COLUMNS, part.shape[1], ranks * COLUMNS), axis=1):
-        shares = columns.reshape(len(part) * ranks, columns.shape[1] // ranks)
-        terms = tree.in_order(communicator.exchange_rows(shares, send, tree.counts))
-        add_along(tree.top, terms)
-        totals.append(communicator.gather_rows(terms[:1], [1] * ranks).reshape(1, -1))
+    """The totals of all columns, of which ranks add a share; each sum of a host leaves it once."""
+    communicator, at, totals = federation.communicator, federation.hosts, []
+    counts, adds = np.array(federation.tree.counts), at.adders[communicator.rank]
+    several, step = at.number < communicator.size, at.number * len(at.adding) * COLUMNS
+    for rows in np.split(part, range(step, part.shape[1], step), axis=1):
+        if several:
+            rows = _deal(communicator, rows, at.adding, at.here, counts[at.here] * adds)
+        if adds:
+            rows = rows[at.order]
+            add_along(at.own.levels, rows)
+            rows = rows[at.own.firsts] if at.own.levels else rows
+        if at.number > 1:
+            by_host = np.array(at.tree.counts)[communicator.nodes()[at.alike]]
+            rows = _deal(communicator, rows, at.alike, at.alike, by_host)
+            if adds:
+                rows = rows[at.order_alike]
+                add_along(at.tree.top, rows)
+            rows = _tell(communicator, rows[:1], at.alike, at.alike)
+            rows = rows.reshape(1, -1) if adds else rows
+        if several:
+            rows = _tell(communicator, rows[:1], at.here, at.adding)
+        totals.append(rows.reshape(1, -1))
     return totals[0] if len(totals) == 1 else np.concatenate(totals, axis=1)
+
+
+def _deal(
+    communicator: Communicator, rows: np.ndarray, to: np.ndarray, of: np.ndarray, counts: np.ndarray
+) -> np.ndarray:
+    """The i-th of ``to`` gets the i-th share of the columns of all rows."""
+    n = max(1, len(to))
+    rows = rows.reshape(len(rows) * n, rows.shape[1] // n)
+    chosen = [np.arange(place, len(rows), n) for place in range(n)]
+    return _sent(communicator, rows, dict(zip(to, chosen, strict=False)), of, counts)
+
+
+def _tell(
+    communicator: Communicator, row: np.ndarray, to: np.ndarray, of: np.ndarray
+) -> np.ndarray:
+    """All of ``to`` get the row of each of ``of``; others have none."""
+    chosen = dict.fromkeys(to, np.arange(len(row)))
+    return _sent(communicator, row, chosen, of, np.ones(len(of), int))
+
+
+def _sent(
+    communicator: Communicator,
+    rows: np.ndarray,
+    to: dict[int, np.ndarray],
+    of: np.ndarray,
+    counts: np.ndarray,
+) -> np.ndarray:
+    """What arrives of ``counts`` rows from the ranks ``of``, where these go ``to`` some ranks."""
+    receive = np.zeros(communicator.size, int)
+    receive[of] = counts
+    send = [to.get(peer, np.zeros(0, int)) for peer in range(communicator.size)]
+    return communicator.exchange_rows(rows, send, receive.tolist())

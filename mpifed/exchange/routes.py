@@ -36,29 +36,63 @@ class Transfer:
 
     ``send`` has positions among its own rows for each rank, ``receive`` how many rows come from
     each, ``arriving`` which ones, by rank and then by number, and ``between`` how many each rank
-    gets of each other, int64 (ranks, ranks).
+    gets of each other, int64 (ranks, ranks). ``onward`` is what a rank passes on to others of its
+    host of what has arrived, and gets so; the last two are then of both.
     """
 
     send: list[np.ndarray]
     receive: list[int]
     arriving: np.ndarray
     between: np.ndarray
+    onward: Transfer | None = None
 
 
-def transfer(to: np.ndarray, row: np.ndarray, owner: np.ndarray, rank: int, ranks: int) -> Transfer:
-    """Return what rank ``rank`` moves where the ranks ``to`` need the rows ``row`` of ``owner``."""
+def transfer(
+    to: np.ndarray,
+    row: np.ndarray,
+    owner: np.ndarray,
+    rank: int,
+    ranks: int,
+    node: np.ndarray | None = None,
+) -> Transfer:
+    """Return what rank ``rank`` moves where the ranks ``to`` need the rows ``row`` of ``owner``.
+
+    With ``node``, the host of each rank, a row goes to each other host once.
+    """
     # In 64 bits: ranks times nodes, and its square, may be above 2^31.
-    pairs = np.unique(to.astype(np.int64) * len(owner) + row)
-    to, row = pairs // max(1, len(owner)), pairs % max(1, len(owner))
+    n = max(1, len(owner))
+    to, row = np.divmod(np.unique(to.astype(np.int64) * n + row), n)
     source = owner[row]
-    own, mine = source == rank, np.flatnonzero(owner == rank)
+    mine, direct = np.flatnonzero(owner == rank), np.ones(len(to), bool)
+    if node is not None:
+        order = np.lexsort((to, row, node[to]))
+        new = np.diff(node[to[order]] * n + row[order], prepend=-1) != 0
+        starts = np.flatnonzero(new)
+        count = np.diff(starts, append=len(order))
+        relay = np.empty_like(to)
+        # Those who need a row take turns.
+        relay[order] = np.repeat(to[order[starts + row[order[starts]] % count]], count)
+        direct = (node[to] == node[source]) | (relay == to)
+    first = _transfer(to[direct], row[direct], source[direct], mine, rank, ranks)
+    if direct.all():
+        return first
+    more = ~direct
+    onward = _transfer(to[more], row[more], relay[more], first.arriving, rank, ranks)
+    arriving = np.concatenate([first.arriving, onward.arriving])
+    between = first.between + onward.between
+    return Transfer(first.send, first.receive, arriving, between, onward)
+
+
+def _transfer(
+    to: np.ndarray, row: np.ndarray, source: np.ndarray, held: np.ndarray, rank: int, ranks: int
+) -> Transfer:
+    """``transfer`` of pairs that are sorted, by a rank that holds the rows ``held``."""
+    own, order = source == rank, np.argsort(held)
     ends = np.searchsorted(to[own], np.arange(1, ranks))
-    arriving = row[to == rank]
-    arriving = arriving[np.argsort(owner[arriving], kind="stable")]
+    places = order[np.searchsorted(held, row[own], sorter=order)]
+    arriving = row[to == rank][np.argsort(source[to == rank], kind="stable")]
     between = np.bincount(to * ranks + source, minlength=ranks * ranks).reshape(ranks, ranks)
-    return Transfer(
-        np.split(np.searchsorted(mine, row[own]), ends), between[rank].tolist(), arriving, between
-    )
+    return Transfer(np.split(places, ends), between[rank].tolist(), arriving, between)
 
 
 @dataclass(frozen=True)
@@ -114,9 +148,8 @@ class Route:
         links, communicator = w.tocoo(), self.federation.communicator
         to, source = self.owner[links.row], self.owner[links.col]
         across = to != source
-        return transfer(
-            to[across], links.col[across], self.owner, communicator.rank, communicator.size
-        )
+        rank, ranks, node = communicator.rank, communicator.size, communicator.nodes()
+        return transfer(to[across], links.col[across], self.owner, rank, ranks, node)
 
     @cached_property
     def transfer(self) -> Transfer:
@@ -232,7 +265,12 @@ def arrivals(
         width = max(1, BUFFER // (max(1, fullest) * own.itemsize) // WIDTH) * WIDTH
     for start in range(0, rows.shape[1], width):
         part = slice(start, min(start + width, rows.shape[1]))
-        yield part, communicator.exchange_rows(own[:, part], moved.send, moved.receive)
+        arrived = communicator.exchange_rows(own[:, part], moved.send, moved.receive)
+        if moved.onward is not None:
+            onward = moved.onward
+            passed = communicator.exchange_rows(arrived, onward.send, onward.receive)
+            arrived = np.concatenate([arrived, passed])
+        yield part, arrived
 
 
 # Columns of neighbours that are looked at together: the same on any ranks, as sums over them are.

@@ -30,7 +30,7 @@ from mpifed.federation.participation import (
     is_unbiased,
     present,
 )
-from mpifed.federation.tree import Tree
+from mpifed.federation.tree import Hosts, Tree
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import client_keys, stream
 
@@ -81,6 +81,13 @@ class Federation:
     def tree(self) -> Tree:
         """The tree along which sums over clients are added."""
         return Tree(self.n_train, self.owner, self.communicator.size)
+
+    @cached_property
+    def hosts(self) -> Hosts:
+        """How the ranks of several hosts share such sums."""
+        communicator = self.communicator
+        nodes = communicator.nodes()
+        return Hosts(self.tree, self.n_train, self.owner, nodes, communicator.rank)
 
     @cached_property
     def n_train_total(self) -> int:

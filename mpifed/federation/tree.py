@@ -82,9 +82,7 @@ class Tree:
         self._last: dict[int, Subtrees] = {}
         self.counts = np.bincount(rank_of, minlength=ranks).tolist()
         self.top = merges(self.heights(self.roots[:-1], self.roots[1:]))
-        self._order: np.ndarray | None = None
-        if (np.diff(rank_of) < 0).any():
-            self._order = np.argsort(np.argsort(rank_of, kind="stable"))
+        self._order = arrival_order(rank_of)
 
     def subtrees(self, ids: np.ndarray, rank: int) -> Subtrees:
         """Return what ``rank`` adds up of the clients ``ids``, ascending, that live there."""
@@ -100,13 +98,74 @@ class Tree:
 
     def in_order(self, rows: np.ndarray) -> np.ndarray:
         """Return rows of the subtrees, which are in the order of ranks, in that of ``roots``."""
-        return rows if self._order is None else rows[self._order]
+        return np.asarray(rows[self._order])
 
     def heights(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
         """Return the height of the lowest node above each pair of clients, int64."""
         apart = self.codes[one] ^ self.codes[other]
         # Without the second bit no rounding reaches the next power of two.
         return np.frexp((apart & ~(apart >> np.uint64(1))).astype(np.float64))[1].astype(np.int64)
+
+
+class Hosts:
+    """How the ranks of several hosts share a sum.
+
+    Of every host the i-th rank adds the i-th share of the columns: what its host has of it, and
+    then its own part of that share for all hosts.
+
+    Parameters
+    ----------
+    tree : Tree
+        The tree over clients.
+    work, owner : ndarray
+        What it was made from.
+    node : ndarray
+        The host of each rank.
+    rank : int
+        This rank.
+
+    Attributes
+    ----------
+    number : int
+        How many hosts there are.
+    adders : ndarray
+        Which ranks add, as many on every host, bool.
+    here, adding, alike : ndarray
+        The ranks of this host, those of them that add, and those of all hosts that add the same
+        share as this one: none where it adds nothing.
+    tree : Tree
+        The tree, with the largest subtrees whose clients all live on one host.
+    own : Subtrees
+        How this host adds the sums of its ranks.
+    order, order_alike : ndarray or slice
+        Where among the rows that arrive from ``here`` and from ``alike`` each sum is.
+    """
+
+    def __init__(
+        self, tree: Tree, work: np.ndarray, owner: np.ndarray, node: np.ndarray, rank: int
+    ) -> None:
+        sizes = np.bincount(node)
+        by_host = np.argsort(node, kind="stable")
+        place = np.empty(len(node), np.int64)
+        place[by_host] = np.arange(len(node)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        self.number, self.adders = len(sizes), place < sizes.min()
+        self.here = np.flatnonzero(node == node[rank])
+        self.adding = self.here[: sizes.min()]
+        self.alike = np.flatnonzero(self.adders & (place == place[rank]))
+        self.tree = Tree(work, node[owner], self.number)
+        roots = tree.roots[node[owner[tree.roots]] == node[rank]]
+        self.own = self.tree.subtrees(roots, int(node[rank]))
+        self.order = arrival_order(owner[roots])
+        sender = np.zeros(self.number, np.int64)
+        sender[node[self.alike]] = self.alike
+        self.order_alike = arrival_order(sender[node[owner[self.tree.roots]]])
+
+
+def arrival_order(sender: np.ndarray) -> np.ndarray | slice:
+    """Return where each item is among rows that arrive sender by sender."""
+    if (np.diff(sender) >= 0).all():
+        return slice(None)
+    return np.argsort(np.argsort(sender, kind="stable"))
 
 
 def _codes(work: np.ndarray) -> np.ndarray:

@@ -54,7 +54,7 @@ class Alone(Communicator):
         return values.copy()
 
     def nodes(self) -> np.ndarray:
-        return np.zeros(1, np.int64)
+        return np.zeros(self.size, np.int64)
 
     def broadcast(self, values: np.ndarray | None, root: int = 0) -> np.ndarray:
         assert values is not None

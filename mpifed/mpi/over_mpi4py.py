@@ -44,7 +44,7 @@ class Mpi(Communicator):
         self._mpi, self._given = MPI, given
         own = _comms() if given is None else comms_of(given)
         self._comm, self._aside = (own.other if beside else own.comm), own.aside
-        self._local = own.local
+        self._local, self._nodes = own.local, own.nodes
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
         self.bytes_sent, self._beside, self._reused = 0, beside, Reused(KEPT)
         launch, here = launched(), self._local.Get_size()
@@ -114,9 +114,7 @@ class Mpi(Communicator):
         return result
 
     def nodes(self) -> np.ndarray:
-        first = self._local.bcast(self.rank)
-        every = self.broadcast_object(self.gather_object(first))
-        return np.unique(every, return_inverse=True)[1]
+        return self._nodes
 
     def broadcast(self, values: np.ndarray | None, root: int = 0) -> np.ndarray:
         about = (values.shape, values.dtype.str) if values is not None else None
@@ -214,13 +212,16 @@ def world_size() -> int:
 
 
 class _Comms(NamedTuple):
-    """The ranks; duplicates of them, whose messages do not mix; those on this node; its cores."""
+    """The ranks; duplicates of them, whose messages do not mix; those on this node; its cores;
+    and the node of each rank, numbered by their first ranks.
+    """
 
     comm: Any
     aside: Any
     other: Any
     local: Any
     cores: int
+    nodes: np.ndarray
 
 
 @functools.cache
@@ -232,7 +233,9 @@ def _comms() -> _Comms:
 def _beside(comm: Any) -> _Comms:
     local = comm.Split_type(MPI.COMM_TYPE_SHARED)
     cores = set().union(*local.allgather(os.sched_getaffinity(0)))  # each rank may be bound to one
-    return _Comms(comm, comm.Dup(), comm.Dup(), local, usable_cores(cores))
+    firsts = comm.allgather(local.bcast(comm.Get_rank()))
+    nodes = np.unique(firsts, return_inverse=True)[1]
+    return _Comms(comm, comm.Dup(), comm.Dup(), local, usable_cores(cores), nodes)
 
 
 @functools.cache

@@ -34,12 +34,14 @@ DTYPES = st.sampled_from([torch.float32, torch.float64])
 
 @st.composite
 def layouts(draw, most=24):
-    """Work of some clients, their ranks in blocks or anyhow, and who takes part."""
+    """Work of some clients, their ranks in blocks or anyhow, who takes part, and ranks' hosts."""
     n, ranks = draw(st.integers(1, most)), draw(st.integers(1, 5))
     work = np.array(draw(st.lists(st.integers(0, 40), min_size=n, max_size=n)))
     owner = np.array(draw(st.lists(st.integers(0, ranks - 1), min_size=n, max_size=n)))
     active = np.array(draw(st.lists(st.booleans(), min_size=n, max_size=n)))
-    return work, np.sort(owner) if draw(st.booleans()) else owner, active, ranks
+    owner = np.sort(owner) if draw(st.booleans()) else owner
+    hosts = draw(st.lists(st.integers(0, 2), min_size=ranks, max_size=ranks))
+    return work, owner, active, np.unique(hosts, return_inverse=True)[1]
 
 
 def federation(communicator, owner, work):
@@ -65,7 +67,7 @@ def bits(values):
     st.data(),
 )
 def test_a_sum_has_the_same_bits_on_any_ranks(layout, dtype, width, seed, few, sparse, data):
-    work, owner, active, ranks = layout
+    work, owner, active, node = layout
     generator = np.random.default_rng(seed)
     weights = generator.normal(size=len(work))
     scale = 10.0 ** generator.integers(-6, 6, size=(len(work), 1))
@@ -90,7 +92,7 @@ def test_a_sum_has_the_same_bits_on_any_ranks(layout, dtype, width, seed, few, s
         patch.setattr(reduction, "COLUMNS", data.draw(st.sampled_from([5, 16, 1 << 20])))
         patch.setattr(reduction, "CACHED", data.draw(st.sampled_from([1, 40, 1 << 17])))
         patch.setattr(reduction, "WIDE", data.draw(st.sampled_from([1, 1 << 10])))
-        every = on_played_ranks(ranks, lambda c: action(c, federation(c, owner, work)))
+        every = on_played_ranks(len(node), lambda c: action(c, federation(c, owner, work)), node)
     for total, mass in every:
         assert total.dtype == dtype and bits(total) == bits(whole[0]) and mass == whole[1]
     everyone = np.arange(len(work))
@@ -114,6 +116,28 @@ def test_a_sum_of_many_equal_clients_is_exact_to_log_n_roundings(dtype):
     bound = roundings * torch.finfo(dtype).eps / 2 * np.abs(products).sum(0)
     assert (np.abs(found.double().numpy() - products.sum(0)) <= bound).all()
     assert mass == pytest.approx(weights.sum(), rel=1e-14)
+
+
+@pytest.mark.parametrize("node", [[0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 2, 3]])
+def test_what_hosts_have_leaves_each_once(node):
+    """A sum costs 2 (h - 1) of its size between h hosts, gossip each row for each other host."""
+    hosts, numbers = np.array(node), 1 << 15
+    options = {"topology": "complete", "weights": "metropolis_hastings", "schedule": "static"}
+    owner = np.argsort(hosts, kind="stable")  # hosts have neighbours
+
+    def action(communicator):
+        where = federation(communicator, owner, np.ones(4, int))
+        rows, weights = torch.ones(1, numbers), np.ones(1)
+        weighted_sum(where, rows, weights, where.hosted)
+        summed = communicator.crossed
+        made = Gossip(where, 0, Gossip.prepare(communicator, 4, 0, options), **options)
+        made.at(1, np.ones(4, bool)).average(rows, torch.ones(1).double(), rows)
+        return summed, communicator.crossed - summed
+
+    summed, gossiped = np.sum(on_played_ranks(4, action, hosts), axis=0)
+    others = hosts.max()
+    assert summed == 2 * others * 4 * numbers
+    assert gossiped == 4 * others * 4 * numbers
 
 
 def test_whoever_is_absent_is_no_term_not_even_a_zero():
@@ -230,7 +254,7 @@ def test_rounded_rows_of_w_sum_to_one_exactly(n, density, seed, dtype):
 @settings(max_examples=60, deadline=None)
 @given(layouts(most=20), DTYPES, st.sampled_from([1, 7, 5000]), st.integers(0, 99), st.booleans())
 def test_gossip_has_the_same_bits_on_any_ranks(layout, dtype, width, seed, dense):
-    work, owner, active, ranks = layout
+    work, owner, active, node = layout
     n, generator = len(work), np.random.default_rng(seed)
     if n < 2:
         return
@@ -252,7 +276,7 @@ def test_gossip_has_the_same_bits_on_any_ranks(layout, dtype, width, seed, dense
         patch.setattr(routing, "BUFFER", 1 << 15)
         patch.setattr(mixing, "INNER", 8)
         ids, whole, w = action(Alone(), alone(work))
-        every = on_played_ranks(ranks, lambda c: action(c, federation(c, owner, work)))
+        every = on_played_ranks(len(node), lambda c: action(c, federation(c, owner, work)), node)
     assert sorted(np.concatenate([each[0] for each in every])) == ids.tolist()
     for some, mixed, _ in every:
         assert bits(mixed) == bits(whole[np.searchsorted(ids, some)])
