@@ -273,8 +273,7 @@ def read_links(
     up, down = options.upload, options.download
     if options.path is None:
         rates = [math.inf if rate is None else rate for rate in (options.bandwidth, up, down)]
-        spread = "all_reduce" if options.server == "all_reduce" else None
-        return one_site(n, options.latency, *rates), spread
+        return one_site(n, options.latency, *rates), options.server
     path = options.path
     network: Network = _by_rank_0(communicator, lambda: read_network(path), "network.path")
     sites = np.ones(network.n)
