@@ -83,10 +83,11 @@ class _Rank:
     descriptors: list[int]
     launched: int = 0
     signals: list[int] = field(default_factory=list)
+    segments: set[str] = field(default_factory=set)
     process: int | None = None
     code: int | None = None
     answered = False
-    killed = False
+    killed = noted = False
     stopped = held = False  # itself, and the process that its launcher started for it
     stopped_for = still_for = 0.0
     seen: tuple[int, ...] = ()
@@ -357,6 +358,8 @@ class Supervisor:
         if int(self._age) > int(self._age - passed):
             for rank in running:
                 rank.held = is_stopped(rank.launched)
+                if rank.page.begun and not rank.noted:  # before it may end with its launcher
+                    rank.noted, rank.segments = True, segments_of(rank.process or 0)
         for rank in running:
             # Imports before it is forked are steps of the first.
             page = rank.page if rank.process else next(iter(self.ranks.values())).page
@@ -432,14 +435,15 @@ class Supervisor:
         self.ended = True
         launcher = outermost_launcher(self.launch.process) if self.hosts.lost() else 0
         running = [one for one in self.ranks.values() if one.process and one.code is None]
-        segments = {path for rank in running for path in segments_of(rank.process or 0)}
+        for rank in running:
+            rank.segments |= segments_of(rank.process or 0)
         for rank in running:
             self._kill(rank)
         for rank in running:
             _, status = os.waitpid(rank.process or 0, 0)
             rank.code = os.waitstatus_to_exitcode(status)
         kill_children()
-        remove_segments(segments)
+        remove_segments(path for rank in self.ranks.values() for path in rank.segments)
         self.hosts.end()
         latest = time.monotonic() + LATEST
         while self.launch.on_one_host and not (self._begun or self._all_are_here):
