@@ -52,8 +52,8 @@ class ResumePoint:
     @property
     def run_directory(self) -> Path | None:
         """The run directory that holds the checkpoint; None if it is elsewhere."""
-        folder = self.path.resolve().parent
-        return folder.parent if folder.name == "checkpoints" else None
+        folder = self.path.absolute().parent  # which may be a link to another disk
+        return folder.parent.resolve() if folder.name == "checkpoints" else None
 
 
 def finished_after(directory: Path) -> int | None:
