@@ -40,9 +40,6 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    if words[:1] == ["help"]:
-        # ``mpifed help run`` is ``mpifed run --help``.
-        words = [*words[1:2], "--help"]
     name = words[0] if words else "--help"
     if name in SUBCOMMANDS:
         module, _ = SUBCOMMANDS[name]

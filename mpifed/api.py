@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -14,13 +13,14 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from mpifed.checkpoint import files as checkpoint
+from mpifed.command import say
 from mpifed.components.registry import Section, is_component, name_of
 from mpifed.config.configuration import Configuration, decided, resolve, to_yaml
 from mpifed.data.from_python import check_section
 from mpifed.errors import CodeError, InputError, PeerFailure, RunError, StopRequested, in_words
 from mpifed.exchange.mixing import mixing_overrides
 from mpifed.mpi.agreement import agree
-from mpifed.mpi.communicator import Alone, Communicator, world
+from mpifed.mpi.communicator import Alone, Communicator, given, world
 from mpifed.results.results import Result, read
 from mpifed.tracking import check_tracker
 from mpifed.training.build import make
@@ -56,11 +56,12 @@ def run(
     on_round: Callback | str | None = None,
     track: str | None = None,
     restart: bool = False,
+    comm: Any = None,
     **overrides: Any,
 ) -> Result:
     """Run an experiment with the same checks and the same run directory as the command.
 
-    Collective: under MPI every rank calls it, and every rank gets the result.
+    Collective: under MPI every rank, of the job or of ``comm``, calls it and gets the result.
 
     Parameters
     ----------
@@ -99,6 +100,9 @@ def run(
         Where recorded rounds are sent as well; see docs/tracking.md.
     restart : bool
         Begin anew in ``output``; what is there of a run is moved to ``replaced-1`` in it.
+    comm : mpi4py.MPI.Intracomm, optional
+        The ranks that run it, all of the job by default. Runs on communicators that share no rank
+        go on side by side; give each an ``output``.
     **overrides
         Keys of the configuration. Those with dots are passed in a mapping:
         ``run("synthetic-fedem", **{"exchange.name": "gossip"})``. Classes and functions of the top
@@ -119,7 +123,12 @@ def run(
     for name, path in (("experiment", experiment), ("output", output), ("resume", resume)):
         if path is not None and not (name == "resume" and isinstance(path, bool)):
             check_path(name, path)
-    communicator = world() if ranks is None else Alone()
+    if comm is not None and ranks is not None:
+        raise InputError("comm and ranks were given; at most one of them may be")
+    if comm is not None:
+        communicator = given(comm)
+    else:
+        communicator = world() if ranks is None else Alone()
     mixing = agree(communicator, lambda: mixing_overrides(topology, weights, schedule, overrides))
     overrides = {**overrides, **mixing}
     agree(communicator, lambda: check_section(overrides.get("data")))
@@ -195,7 +204,7 @@ def execute(
         done = first and _nothing_left(request, task, configuration.rounds)
         if communicator.broadcast_object(done):
             if first and not request.quiet:
-                print(f"finished before: {task.output}", flush=True)
+                say(f"finished before: {task.output}")
             return Result(task.output, "finished")
         configuration, horizon = as_begun(configuration, task)
         torch.set_num_threads(configuration.threads)
@@ -208,7 +217,7 @@ def execute(
 @contextmanager
 def _failures_named(configuration: Configuration) -> Iterator[None]:
     """Turn what code raises into a ``CodeError`` that names component, client and round."""
-    own = (InputError, RunError, PeerFailure, StopRequested, KeyboardInterrupt, BrokenPipeError)
+    own = (InputError, RunError, PeerFailure, StopRequested, KeyboardInterrupt)
     try:
         yield
     except own:
@@ -223,7 +232,7 @@ def _failures_named(configuration: Configuration) -> Iterator[None]:
                 where, first = [known[module]], first or place
             place = place.tb_next
         error.__traceback__ = first or error.__traceback__  # without what called the user's code
-        where += [told.get(text, text) for text in getattr(error, "__notes__", [])]
+        where += [told.get(text, text) for text in error.__dict__.pop("__notes__", [])]
         raise CodeError(": ".join([", ".join(where), in_words(error)][not where :])) from error
 
 
@@ -249,8 +258,8 @@ def _carry_out(
     first = communicator.rank == 0
     with clock.measure("startup"):
         stored = checkpoint.read_arrays(task.point.path) if task.point is not None else None
-        say = None if request.quiet else functools.partial(print, flush=True)
-        listen: AbstractContextManager[list[str]] = listening(say) if first else nullcontext([])
+        said = None if request.quiet else say
+        listen: AbstractContextManager[list[str]] = listening(said) if first else nullcontext([])
         with listen as heard:
             setup = agree(communicator, lambda: make(configuration, communicator, horizon, stored))
         task.remarks.extend(f"warning: {line}" for line in dict.fromkeys(heard))
@@ -258,7 +267,7 @@ def _carry_out(
     if request.dry_run:
         lines = [to_yaml(configuration), *plan_lines(setup), *task.remarks]
         if first:
-            print(*lines, sep="\n", flush=True)
+            say("\n".join(lines))
         return Result(task.output, "dry run")
     clock.seconds["startup"] += request.spent
     return Result(task.output, train(setup, task, request, clock, stop_requested))

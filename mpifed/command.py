@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import io
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, InputError, RunError, complain
 from topologies import inputs
-from topologies.inputs import is_silent, number
+from topologies.inputs import discard_output, is_silent, number
+from topologies.inputs import say as say
 
 
 class Parser(inputs.Parser):
@@ -66,11 +68,19 @@ def ranks_or_auto(text: str) -> int | str:
 
 
 def physical_cores() -> int:
-    """Return the number of physical cores on which this process may run."""
+    """Return the number of physical cores that this process may use."""
     cores = set()
     for core in os.sched_getaffinity(0):
         siblings = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
         cores.add(siblings.read_text() if siblings.exists() else str(core))
+    return min(len(cores), usable_cores(os.sched_getaffinity(0)))
+
+
+def usable_cores(cores: Collection[int]) -> int:
+    """Return how many of these cores may be used, by the quota of the container."""
+    with contextlib.suppress(OSError, ValueError):  # there is none, or it is 'max'
+        quota, period = map(int, Path("/sys/fs/cgroup/cpu.max").read_text("ascii").split())
+        return min(len(cores), max(1, quota // period))
     return len(cores)
 
 
@@ -115,6 +125,8 @@ def carried_out(command: str, action: Callable[[], int], *, by_all: bool = False
     """
     if is_silent() and not by_all:
         return EXIT_FINISHED
+    if sys.stdout is None:  # it was closed
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A name that the terminal cannot show must not end a command that has succeeded.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -133,13 +145,3 @@ def carried_out(command: str, action: Callable[[], int], *, by_all: bool = False
             discard_output()
         return EXIT_BAD_INPUT if too_long or isinstance(error, InputError) else EXIT_FAILED
     return EXIT_FAILED
-
-
-def say(text: str) -> None:
-    """Print whole lines on standard output."""
-    print(text, flush=True)
-
-
-def discard_output() -> None:
-    """Send standard output nowhere: Python flushes once more at its end, and would complain."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

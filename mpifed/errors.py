@@ -15,6 +15,7 @@ from collections.abc import Iterable
 
 from topologies import inputs
 from topologies.inputs import InputError as InputError
+from topologies.inputs import RunError as RunError
 
 EXIT_FINISHED = 0
 EXIT_FAILED = 1
@@ -62,10 +63,6 @@ class AgreedStop(StopRequested):
     """A ``StopRequested`` that every rank raises, so that all end in order."""
 
 
-class RunError(RuntimeError):
-    """A failure while running that the input did not cause (a full disk, a diverged client)."""
-
-
 class CodeError(RunError):
     """Code that failed, often a user's own; its traceback is that of ``__cause__``."""
 
@@ -75,11 +72,10 @@ def note(error: BaseException, text: str) -> None:
     error.__dict__.setdefault("__notes__", []).append(text)
 
 
-def wrong_result(component: object, method: str, given: str, wanted: str) -> TypeError:
-    """Return the error for what a component's method returned; a note names the component."""
-    error = TypeError(f"{method} returned {given}; it must return {wanted}")
-    note(error, f"{type(component).__module__}:{type(component).__qualname__}")
-    return error
+def wrong_result(component: object, method: str, given: str, wanted: str) -> RunError:
+    """Return the error for what a component's method returned, which no traceback explains."""
+    name = f"{type(component).__module__}:{type(component).__qualname__}"
+    return RunError(f"{name}: {method} returned {given}; it must return {wanted}")
 
 
 class PeerFailure(RuntimeError):

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import gc
 import importlib
-import io
 import os
 import signal
 import socket
@@ -21,7 +20,6 @@ from mpifed import __version__
 from mpifed.command import (
     Parser,
     become,
-    discard_output,
     parser_of,
     physical_cores,
     ranks_or_auto,
@@ -81,9 +79,6 @@ def bound_threads() -> None:
 def started(prepare: Callable[[], Callable[[], int]], command: str = NAME) -> int:
     """Prepare a command and carry it out; return its exit code."""
     bound_threads()
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # A name that the terminal cannot show must not end a run that has succeeded.
-        sys.stdout.reconfigure(errors="backslashreplace")
     gc.disable()  # what is imported holds no garbage: it takes an eighth less time
     try:
         action = prepare()
@@ -125,8 +120,6 @@ def reporting(communicator: Any, action: Callable[[], int], command: str = NAME)
         if isinstance(error, PeerFailure):
             # The rank that failed reports it, and its abort ends this wait.
             time.sleep(PATIENCE)
-        if isinstance(error, BrokenPipeError):
-            discard_output()
         return _fail(command, communicator, *_told(error))
 
 
@@ -232,7 +225,7 @@ def _prepared(arguments: list[str], stop_requested: Callable[[], bool]) -> Calla
         return lambda: _show(text)
     ranks = _ranks_to_start(words)
     if ranks is not None:
-        more = ["--expect-ranks", str(ranks)]
+        more = ["--expect-ranks", str(words.options.expect_ranks or ranks)]
         command = under_mpirun(ranks, "mpifed.run", [*without_ranks(arguments), *more])
         return lambda: become(command)
     # A mismatch is found without torch; ranks that a launcher has started import it side by side,
@@ -256,11 +249,6 @@ def _ranks_to_start(words: Words) -> int | None:
     if asked != "auto":
         return int(asked)
     known: Mapping[str, Any] = words.mapping or words.overrides
-    stored = Path(words.options.output or "", "config.yaml")
-    if "clients" not in known and words.resume is not None and stored.is_file():
-        from mpifed.results.configurations import read_stored
-
-        known = read_stored(stored)
     clients, cores = known.get("clients"), physical_cores()
     ranks = min(cores, clients) if isinstance(clients, int) else cores
     return ranks if ranks > 1 else None

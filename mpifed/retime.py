@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mpifed.command import Parser, carried_out, parser_of
-from mpifed.config.experiments import parse_overrides
+from mpifed.config.configuration import check_names
+from mpifed.config.experiments import apply_overrides, parse_overrides
 from mpifed.errors import EXIT_FINISHED, InputError
 from mpifed.report.runs import run_directories
+from mpifed.results.configurations import read_stored
+from mpifed.results.results import read_summary
 from mpifed.results.run_directories import check_output
 
 
@@ -32,6 +35,8 @@ def _run(words: Sequence[str] | None) -> int:
     }
     if options.output is not None and len({*targets.values()}) < len(targets):
         raise InputError("two of these runs have the same name")
+    for run in targets:  # before torch is imported
+        check_names(apply_overrides(read_stored(run / "config.yaml"), overrides))
 
     from mpifed.training.retiming import retime, write
 
@@ -50,10 +55,8 @@ def _target(run: Path, place: Path, output: Path | None) -> Path | None:
         return None
     check_output(output)
     target = output / (run.resolve().name if run == place else run.relative_to(place))
-
-    from mpifed.training.retiming import is_retimed
-
-    if target.exists() and not is_retimed(target):
+    summary = target / "summary.json"
+    if target.exists() and not (summary.is_file() and "retimed" in read_summary(summary)):
         raise InputError(f"--output: {target} exists and was not written by this command")
     return target
 

@@ -301,7 +301,7 @@ def is_finite(tensor: Tensor) -> bool:
 
 
 def check_result(made: Any, like: Tensor | np.ndarray, component: object, method: str) -> None:
-    """Raise ``TypeError`` unless what a user's code returned has the form of another array.
+    """Raise ``RunError`` unless what a user's code returned has the form of another array.
 
     Parameters
     ----------

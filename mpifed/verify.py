@@ -15,6 +15,7 @@ from mpifed.command import (
     become,
     carried_out,
     parser_of,
+    say,
     under_mpirun,
     whole,
     without_ranks,
@@ -74,28 +75,28 @@ def _kernels() -> int:
 def _action(
     directory: Path, rounds: tuple[int, int] | int | None, communicator: Any, quiet: bool
 ) -> Callable[[], int]:
-    def say(line: str) -> None:
+    def tell(line: str) -> None:
         if communicator.rank == 0:
-            print(line, flush=True)
+            say(line)
 
     def action() -> int:
         from mpifed.training.verification import other_versions, verify
 
-        verdict = verify(directory, rounds, communicator, (lambda line: None) if quiet else say)
+        verdict = verify(directory, rounds, communicator, (lambda line: None) if quiet else tell)
         ranks = f"{communicator.size} rank{'s' * (communicator.size > 1)}"
         for line in verdict.differences:
-            say(f"differs: {line}")
+            tell(f"differs: {line}")
         if not verdict.differences:
             states = f"{verdict.compared} round{'s' * (verdict.compared > 1)}"
-            say(
+            tell(
                 f"verified: rounds {verdict.first} to {verdict.last} on {ranks}, states of "
                 f"{states} compared"
             )
             return EXIT_FINISHED
         if communicator.rank == 0:
             for line in other_versions(directory):
-                say(f"note: {line}")
-        say(f"NOT verified: {directory} differs from what these rounds give on {ranks}")
+                tell(f"note: {line}")
+        tell(f"NOT verified: {directory} differs from what these rounds give on {ranks}")
         return EXIT_FAILED
 
     return action

@@ -28,13 +28,13 @@ die() {
 
 find_python() {
   local candidate
-  for candidate in ${MPIFED_PYTHON:-python3 python3.13 python3.12 python3.11 python3.10}; do
-    if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+  for candidate in ${MPIFED_PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}; do
+    if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
       command -v "$candidate"
       return
     fi
   done
-  die 2 "no Python 3.10 or newer found${MPIFED_PYTHON:+ at MPIFED_PYTHON=$MPIFED_PYTHON}; install one, or name it with MPIFED_PYTHON=/path/to/python"
+  die 2 "no Python 3.11 or newer found${MPIFED_PYTHON:+ at MPIFED_PYTHON=$MPIFED_PYTHON}; install one, or name it with MPIFED_PYTHON=/path/to/python"
 }
 
 make_venv() {

@@ -42,7 +42,9 @@ COLUMNS = (
 
 
 def state_of(method: type[Algorithm]) -> type | None:
-    """Return the dataclass of a method's state, or None where the annotations do not say."""
+    """Return the dataclass of a method's state, or None where neither it nor ``init`` says."""
+    if hasattr(method, "state_class"):
+        return method.state_class
     found = typing.get_type_hints(method.init)["return"]
     if isinstance(found, typing.TypeVar):
         arguments = [

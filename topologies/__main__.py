@@ -21,7 +21,7 @@ from topologies.analysis.consensus import MESSAGE_BYTES, gossip, messages_receiv
 from topologies.analysis.measures import Plan, carry_out, plan
 from topologies.analysis.ranking import BUDGETS, candidates, rank, read_budget
 from topologies.graphs.families import FAMILIES
-from topologies.inputs import Parser, TopologyError, cpu_seconds, is_silent, number
+from topologies.inputs import Parser, RunError, TopologyError, cpu_seconds, is_silent, number, say
 from topologies.links.network import at_sites, one_site, read_network
 from topologies.links.overlays import OVERLAYS, cycle_time, design
 from topologies.matrix import MixingMatrix
@@ -44,16 +44,13 @@ def main(arguments: list[str] | None = None) -> int:
             found = options.run(options)
         if found is not None:
             value, lines = found
-            print(json.dumps(value) if options.json else "\n".join(lines), flush=True)
-    except BrokenPipeError:
-        # The reader (head, less) has seen enough; what is left in the buffer has nowhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (TopologyError, MemoryError, OSError) as error:
+            say(json.dumps(value) if options.json else "\n".join(lines))
+    except (TopologyError, MemoryError, OSError, RunError) as error:
         if os.environ.get("MPIFED_DEBUG") == "1":
             raise
         message = " ".join(str(error).split()) or "there is not enough memory for this graph"
         print(f"topologies: {message}", file=sys.stderr)
-        return 2
+        return 1 if isinstance(error, RunError) else 2
     return 0
 
 

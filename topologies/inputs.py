@@ -9,6 +9,7 @@ import os
 import re
 import resource
 import stat
+import sys
 import zipfile
 from collections.abc import Callable, Iterable
 from importlib import import_module
@@ -20,6 +21,10 @@ from typing import IO, Any, NoReturn
 
 class InputError(ValueError):
     """A wrong configuration or input: the field, the value given, and what is allowed."""
+
+
+class RunError(RuntimeError):
+    """A failure while running that the input did not cause (a full disk, a diverged client)."""
 
 
 # What the functions of this package raise where a graph, a matrix or a schedule cannot be made.
@@ -155,6 +160,21 @@ def in_environment(names: Iterable[str]) -> int | None:
     return next((int(value) for value in values if value.isdecimal() and value.isascii()), None)
 
 
+def discard_output() -> None:
+    """Send standard output nowhere: Python flushes once more at its end, and would complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def say(text: str, end: str = "\n") -> None:
+    """Print at once; where the reader has left, what goes on without one goes on in silence."""
+    try:
+        print(text, end=end, flush=True)
+    except OSError as error:
+        discard_output()
+        if not isinstance(error, BrokenPipeError):
+            raise RunError(f"standard output cannot be written: {error.strerror}") from error
+
+
 def number(kind: type, allowed: str, holds: Callable[[Any], bool]) -> Callable[[str], Any]:
     """Return the ``type`` of an argument that is a number."""
 
@@ -177,6 +197,9 @@ class Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
         """Return the help, without the marks of code in docstrings."""
         return super().format_help().replace("``", "")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        say(message, end="")  # argparse would say nothing of a full disk
 
     def error(self, message: str) -> NoReturn:
         """Raise the message of argparse, with what may be meant."""

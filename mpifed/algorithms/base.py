@@ -86,7 +86,8 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel]):
     6. at every evaluation ``deploy``, ``adapt``, ``measure`` and ``learnt``.
 
     Subclasses set the attributes below where the defaults do not fit, those marked (instance) also
-    in ``__init__``. Misspelt attributes and methods are refused when the class is made.
+    in ``__init__``. A method without a default has to be there; an attribute of another name is not
+    read, so that a misspelt one leaves the default.
 
     Attributes
     ----------
@@ -240,25 +241,67 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel]):
 
     def payload(self) -> int:
         """Return how many numbers a client sends in one round; by default those of one model."""
-        return self.model.n_parameters
+        return self.model.n_parameters if self.communicates else 0
 
 
 class GlobalModel(Algorithm[AnyChannel]):
-    """A method that learns one model: ``model`` and ``optimizer`` are fields of its state."""
+    """A method that learns one model.
+
+    The first field of its state is ``model``, the last one ``optimizer``.
+    """
+
+    state_class: ClassVar[type[Any]]
+    n_trained_models: ClassVar[int] = 1  # of a client, each with its part of the optimizer
 
     def __init__(self, model: Model, local: LocalSolver) -> None:
         self.model, self.local = model, local
 
+    def init(self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype) -> Any:
+        """Return a ``state_class`` of one model for all, ``variables`` and no momentum."""
+        model = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client=False)
+        optimizer = self.local.init(len(clients), self.n_trained_models, dtype)
+        return self.state_class(model, *self.variables(model, len(clients)), optimizer)
+
+    def variables(self, model: Tensor, n_clients: int) -> tuple[Tensor, ...]:
+        """Return the first values of the fields between ``model`` and ``optimizer``."""
+        return ()
+
     def deploy(self, state: Any, clients: Clients, draws: Draws) -> Predictor:
         """Return the model, with running statistics of the clients' own where these stay."""
-        return Predictor(self.local.own(state.model, state.optimizer))
+        return self.predictor(self.local.own(state.model, state.optimizer), clients, draws)
 
     def adapt(self, state: Any, clients: Clients, exchange: Exchange, draws: Draws) -> Predictor:
         """Return the model, under gossip the mean of all."""
-        return Predictor(exchange.mean(state.model))
+        return self.predictor(exchange.mean(state.model), clients, draws)
+
+    def predictor(self, models: Tensor, clients: Clients, draws: Draws) -> Predictor:
+        """Return what clients make of the model, (1, P) or (clients, 1, P), to predict with."""
+        return Predictor(models)
 
 
-class Personal(Algorithm[Channel]):
+class Corrected(GlobalModel[AnyChannel]):
+    """A method whose clients add a correction to their gradients, and send its change."""
+
+    def variables(self, model: Tensor, n_clients: int) -> tuple[Tensor, ...]:
+        """Return corrections, (clients, 1, trained): there are none for buffers."""
+        return (model.new_zeros(n_clients, 1, self.local.n_trained),)
+
+    def payload(self) -> int:
+        """Return the numbers of a model and of a correction."""
+        return self.model.n_parameters + self.local.n_trained
+
+
+class Descriptive(Algorithm[AnyChannel]):
+    """A method whose parameters describe the data, and with which nothing is predicted."""
+
+    uses_model = False
+
+    def deploy(self, state: Any, clients: Clients, draws: Draws) -> Predictor:
+        """Return that there is nothing to predict with."""
+        return Predictor(None)
+
+
+class Personal(GlobalModel[Channel]):
     """A method whose server averages one model beside the clients' own.
 
     Its papers (Deng et al. 2020, T Dinh et al. 2020) weigh clients alike; FedAvg, and the tables of
@@ -275,15 +318,12 @@ class Personal(Algorithm[Channel]):
     def __init__(
         self, model: Model, local: LocalSolver, *, client_weights: Weights = "uniform"
     ) -> None:
-        self.model, self.local = model, local
+        super().__init__(model, local)
         self.averages_by = "samples" if client_weights == "samples" else "clients"
 
-    def first_models(
-        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
-        """Return the first shared model, and a copy of it for every client, (clients, 1, P)."""
-        model = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client=False)
-        return model, self.copies(model, len(clients)).clone()
+    def variables(self, model: Tensor, n_clients: int) -> tuple[Tensor, ...]:
+        """Return the clients' own models, copies of the shared one, (clients, 1, P)."""
+        return (self.copies(model, n_clients).clone(),)
 
     def copies(self, model: Tensor, n_clients: int) -> Tensor:
         """Return a shared model, (1, P), or rows of it as they are, as (n_clients, 1, P)."""
@@ -317,6 +357,23 @@ def initial_models(
     if not rows:
         return torch.empty(0, count, model.n_parameters, dtype=dtype, device=clients.device)
     return torch.stack(rows).to(clients.device)
+
+
+def starting_point(
+    model: Model,
+    start: str | None,
+    clients: Clients,
+    exchange: Exchange,
+    draws: Draws,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Return one model as shared state: of ones, random, or by any other word of zeros."""
+    first = torch.zeros(1, model.n_parameters, dtype=dtype, device=clients.device)
+    if start == "ones":
+        first += 1
+    elif start == "random":
+        first[0] = torch.from_numpy(model.init(draws.stream("model"))).to(dtype)
+    return exchange.spread(first)
 
 
 def _draw(model: Model, count: int, draws: Draws, client: int, dtype: torch.dtype) -> Tensor:

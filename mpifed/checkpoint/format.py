@@ -1,4 +1,4 @@
-"""The content of a checkpoint in HDF5 besides the state: groups, attributes and metrics."""
+"""The layout of a checkpoint in HDF5, besides the state: groups, attributes and metrics."""
 
 from __future__ import annotations
 

@@ -33,12 +33,19 @@ from mpifed.local.options import LocalOptions
 from mpifed.watchdog.heartbeat import STALL_LIMIT
 from topologies.schema import LARGEST, check_options, check_value, shown
 
-# The version of the arithmetic: digests of runs with another one cannot be repeated. 1 were sums of
-# integers; runs of then do not mention it.
+# The version of the arithmetic, without which the rounding of sums cannot be repeated. 1 were sums
+# of integers; runs of then do not mention it.
 ARITHMETIC = 2
 
 # Keys of configurations that a run writes or wrote, and that are ignored where they are read.
 UNREAD = ("arithmetic", "placement_costs")
+
+
+def arithmetic_of(stored: Mapping[str, Any]) -> list[list[int]]:
+    """Return the first round of each version of the arithmetic, and it, of a stored run."""
+    held = stored.get("arithmetic", 1)
+    return held if isinstance(held, list) else [[1, held]]
+
 
 # Options of shipped exchanges that have ended, and why.
 RETIRED = {
@@ -218,8 +225,9 @@ class Configuration:
         Where samples and states of clients are kept.
     reschedule : bool
         Whether a run that is resumed for more rounds stretches its learning-rate schedule to them.
-    arithmetic : int
-        The version of the arithmetic that this mpifed has; what is given is not read.
+    arithmetic : int or list of [round, version]
+        The version of the arithmetic that this mpifed has; where others began the run, the first
+        round of each. What is given is not read.
     """
 
     experiment: str = "custom"
@@ -249,7 +257,7 @@ class Configuration:
     checkpoint: CheckpointOptions = CheckpointOptions()
     storage: StorageOptions = StorageOptions()
     reschedule: bool = False
-    arithmetic: int = ARITHMETIC
+    arithmetic: int | list[list[int]] = ARITHMETIC
 
     @property
     def n_training(self) -> int:

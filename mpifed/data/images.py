@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from PIL import Image
-from scipy import ndimage
 
 from mpifed.random import stream
 
@@ -66,6 +65,8 @@ def rotated(pictures: np.ndarray, angle: float) -> np.ndarray:
     square = pictures.shape[-1] == pictures.shape[-2]
     if quarters == round(quarters) and (square or round(quarters) % 2 == 0):
         return np.ascontiguousarray(np.rot90(pictures, round(quarters), axes=(-2, -1)))
+    from scipy import ndimage  # here, since it takes a quarter of a second
+
     turned = ndimage.rotate(
         pictures.astype(np.float64), angle, axes=(-1, -2), reshape=False, order=1
     )

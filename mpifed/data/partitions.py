@@ -1,4 +1,4 @@
-"""Ways to deal the samples of one data set to clients."""
+"""Partitions: ways to deal the samples of one data set to clients, Dirichlet's among them."""
 
 from __future__ import annotations
 

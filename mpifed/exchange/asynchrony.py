@@ -227,8 +227,6 @@ class AsynchronousChannel(Channel):
         made = values.new_empty(len(crossing.rows), values.shape[1])
         for columns, arrived in arrivals(communicator, crossing.transfer, values):
             crossing.mixer(values[:, columns], arrived, made[:, columns])
-        alone = np.flatnonzero(crossing.alone)
-        made[alone] = values[crossing.own[alone]]
         return made
 
 
@@ -238,15 +236,16 @@ class Crossing:
     def __init__(self, federation: Federation, plan: Combination) -> None:
         self.federation, self.plan = federation, plan
         owner = federation.owner[federation.training]
-        rank, size = federation.communicator.rank, federation.communicator.size
+        communicator = federation.communicator
+        rank, size = communicator.rank, communicator.size
         of_row, of_column = owner[plan.receiver], owner[plan.sender]
         self.rows = np.flatnonzero(of_row == rank)
         self.columns = np.flatnonzero(of_column == rank)
-        self.own = np.searchsorted(self.columns, plan.own[self.rows])
         used = plan.weights.tocoo()
         to, column = of_row[used.row], used.col.astype(np.int64)
         across = to != of_column[column]
-        self.transfer = transfer(to[across], column[across], of_column, rank, size)
+        node = communicator.nodes()
+        self.transfer = transfer(to[across], column[across], of_column, rank, size, node)
         sources = np.concatenate([self.columns, self.transfer.arriving])
         part, own = plan.weights[self.rows], plan.own[self.rows]
         self.mixer = Mixer(part, own, sources, is_dense(plan.weights))
@@ -255,11 +254,6 @@ class Crossing:
     def fresh(self) -> np.ndarray:
         """The columns hosted here that have been computed in this round."""
         return self.columns[self.plan.slot[self.columns] == FRESH]
-
-    @property
-    def alone(self) -> np.ndarray:
-        """Which of ``rows`` mix nothing, bool."""
-        return np.diff(self.plan.weights.indptr)[self.rows] == 1
 
     @property
     def keeps(self) -> tuple[Tensor, Tensor, Tensor]:

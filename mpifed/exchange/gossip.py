@@ -23,6 +23,7 @@ from mpifed.exchange.choco import contracted, gossip_step
 from mpifed.exchange.compression import Compressor, message_sizes
 from mpifed.exchange.corrections import Correction, Kept, Neighbours
 from mpifed.exchange.corrections.base import fitted, mixed_by
+from mpifed.exchange.mixer import shared_weights
 from mpifed.exchange.mixing import complete, computed_in_rounds, prepare_arrays, restore
 from mpifed.exchange.reduction import check_not_diverged, weighted_sum
 from mpifed.exchange.routes import Route, Routing, arrivals, nearby
@@ -145,8 +146,11 @@ class GossipChannel(Channel):
         made = self._memory_like(flat)
         for columns, arrived in arrivals(communicator, route.transfer, flat):
             route.mixer(flat[:, columns], arrived, made[:, columns])
-        alone = torch.from_numpy(np.flatnonzero(~route.linked)).to(made.device)
-        made[alone] = flat[alone]
+        for shared, nodes in route.summed:
+            weights, rest = shared_weights(shared, on_host(flat[:, :0]).dtype)
+            total = weighted_sum(federation, flat, weights[route.mine], ids)
+            for place in np.flatnonzero(np.isin(route.mine, nodes)).tolist():
+                torch.mul(flat[place], rest, out=made[place]).add_(total)
         return made.view(rows.shape)
 
 

@@ -1,9 +1,10 @@
 """Sums over clients along one binary tree, so that ranks and placements change no number.
 
 A sum is made of additions in the rows' own type of floating-point numbers, in the order that
-``Federation.tree`` says. A client that takes no part is no term: it stands as -0.0, which leaves
-every number as it is to the bit. A rank adds the subtrees whose clients all live there; what these
-come to is added for all ranks, each of which takes a share of the columns.
+``Federation.tree`` says. A client that takes no part is no term; a subtree without any stands as
+zero, and no total is -0.0, so that this leaves every bit. A rank adds the subtrees whose clients
+all live there; what these come to is added for all ranks, each of which takes a share of the
+columns.
 
 Rows of which a few coordinates are nonzero; operations on them touch no others.
 """
@@ -67,10 +68,7 @@ def places(columns: np.ndarray, size: int) -> np.ndarray:
 def gathered(rows: Tensor, columns: np.ndarray) -> Tensor:
     """Return the numbers of each of ``rows``, (clients, size), at its ``columns``, (clients, k)."""
     at = places(columns, rows.shape[1])
-    flat = rows.contiguous().view(-1)
-    if rows.device.type != "cpu":
-        return flat[torch.from_numpy(at).to(rows.device)]
-    return torch.from_numpy(flat.numpy()[at])
+    return rows.contiguous().view(-1)[torch.from_numpy(at).to(rows.device)]
 
 
 def add_scaled(rows: Tensor, more: Tensor | SparseRows, scale: float) -> Tensor:
@@ -78,11 +76,7 @@ def add_scaled(rows: Tensor, more: Tensor | SparseRows, scale: float) -> Tensor:
     if not isinstance(more, SparseRows):
         return more.mul(scale).add_(rows)
     whole = rows.clone()
-    if rows.device.type != "cpu":
-        places_ = torch.from_numpy(more.places).to(rows.device)
-        whole.view(-1)[places_] += more.values * scale
-        return whole
-    whole.view(-1).numpy()[more.places] += (more.values * scale).numpy()
+    whole.view(-1)[torch.from_numpy(more.places).to(rows.device)] += more.values * scale
     return whole
 
 
@@ -170,8 +164,8 @@ def bytes_of_sum(federation: Federation, payload: int) -> int:
     """Return the bytes that MPI moves for a sum of rows of ``payload`` bytes."""
     ranks, tree = federation.communicator.size, federation.tree
     moved, groups = payload * (len(tree.roots) + ranks) * (ranks - 1) // ranks, ranks
-    while groups > GROUP:  # their sums, in pieces that only chance keeps where they are
-        groups, tree = -(-groups // GROUP), tree.above
+    while groups > tree.group:  # their sums, in pieces that only chance keeps where they are
+        groups, tree = -(-groups // tree.group), tree.above
         moved += payload * (len(tree.roots) + groups)
     return moved
 
@@ -269,8 +263,6 @@ def _totals(federation: Federation, parts: list[np.ndarray], pieces: int) -> lis
     """The totals of all columns, in pieces of which each rank adds some."""
     communicator = federation.communicator
     stages = federation.tree.stages(communicator.rank, communicator.size, pieces)
-    if not stages:
-        return parts
     if not stages:
         return parts
     packed = [part.view(np.uint8) for part in parts]

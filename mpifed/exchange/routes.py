@@ -1,4 +1,4 @@
-"""What ranks send each other in a round of gossip, found from W and from who lives where.
+"""What gossip sends: which rows go from rank to rank in a round, by W and by who lives where.
 
 The rows of neighbours one by one, for gossip that is not linear in them.
 """
@@ -17,7 +17,7 @@ from torch import Tensor
 import topologies
 from mpifed.errors import RunError
 from mpifed.exchange.mixer import WIDTH, Mixer, is_dense
-from mpifed.exchange.reduction import check_not_diverged
+from mpifed.exchange.reduction import bytes_of_sum, check_not_diverged
 from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import on_host
@@ -26,42 +26,77 @@ from topologies import MixingMatrix
 # Bytes of rows, leaving and arriving, that a rank holds at a time.
 BUFFER = 1 << 23
 
+# How many times more nodes there are than sums in place of their rows.
+SUMMED = 16
+
 
 @dataclass(frozen=True)
 class Transfer:
     """Which rows, each once, a rank sends to others and receives.
 
     ``send`` has positions among its own rows for each rank that needs some, ``receive`` how many
-    rows come from each that sends some, ``arriving`` which ones, by rank and then by number,
-    ``total`` how many all ranks move, and ``fullest`` how many most leave and enter a rank.
+    rows come from each that sends some, ``arriving`` which ones, by rank and then by number, and
+    ``moved`` how many leave and enter each rank, int64 (ranks,). ``onward`` is what a rank passes
+    on to others of its host of what has arrived, and gets so; the last two are then of both.
     """
 
     send: dict[int, np.ndarray]
     receive: dict[int, int]
     arriving: np.ndarray
-    total: int
-    fullest: int
+    moved: np.ndarray
+    onward: Transfer | None = None
 
 
-def transfer(to: np.ndarray, row: np.ndarray, owner: np.ndarray, rank: int, ranks: int) -> Transfer:
-    """Return what rank ``rank`` moves where the ranks ``to`` need the rows ``row`` of ``owner``."""
+def transfer(
+    to: np.ndarray,
+    row: np.ndarray,
+    owner: np.ndarray,
+    rank: int,
+    ranks: int,
+    node: np.ndarray | None = None,
+) -> Transfer:
+    """Return what rank ``rank`` moves where the ranks ``to`` need the rows ``row`` of ``owner``.
+
+    With ``node``, the host of each rank, a row goes to each other host once.
+    """
     # In 64 bits: ranks times nodes, and its square, may be above 2^31.
-    pairs = np.unique(to.astype(np.int64) * len(owner) + row)
-    to, row = pairs // max(1, len(owner)), pairs % max(1, len(owner))
+    n = max(1, len(owner))
+    to, row = np.divmod(np.unique(to.astype(np.int64) * n + row), n)
     source = owner[row]
-    own, mine = source == rank, np.flatnonzero(owner == rank)
-    arriving = row[to == rank]
-    arriving = arriving[np.argsort(owner[arriving], kind="stable")]
+    mine, direct = np.flatnonzero(owner == rank), np.ones(len(to), bool)
+    if node is not None:
+        order = np.lexsort((to, row, node[to]))
+        new = np.diff(node[to[order]] * n + row[order], prepend=-1) != 0
+        starts = np.flatnonzero(new)
+        count = np.diff(starts, append=len(order))
+        relay = np.empty_like(to)
+        # Those who need a row take turns.
+        relay[order] = np.repeat(to[order[starts + row[order[starts]] % count]], count)
+        direct = (node[to] == node[source]) | (relay == to)
+    first = _transfer(to[direct], row[direct], source[direct], mine, rank, ranks)
+    if direct.all():
+        return first
+    more = ~direct
+    onward = _transfer(to[more], row[more], relay[more], first.arriving, rank, ranks)
+    arriving = np.concatenate([first.arriving, onward.arriving])
+    return Transfer(first.send, first.receive, arriving, first.moved + onward.moved, onward)
+
+
+def _transfer(
+    to: np.ndarray, row: np.ndarray, source: np.ndarray, held: np.ndarray, rank: int, ranks: int
+) -> Transfer:
+    """``transfer`` of pairs that are sorted, by a rank that holds the rows ``held``."""
+    own, order = source == rank, np.argsort(held)
+    places = order[np.searchsorted(held, row[own], sorter=order)]
     peers, starts = np.unique(to[own], return_index=True)
-    positions = np.split(np.searchsorted(mine, row[own]), starts[1:])
-    froms, counts = np.unique(owner[arriving], return_counts=True)
-    moved = np.bincount(to, minlength=ranks) + np.bincount(source, minlength=ranks)
+    mine = to == rank
+    froms, counts = np.unique(source[mine], return_counts=True)
+    arriving = row[mine][np.argsort(source[mine], kind="stable")]
     return Transfer(
-        dict(zip(peers.tolist(), positions, strict=False)),
+        dict(zip(peers.tolist(), np.split(places, starts[1:]), strict=False)),
         dict(zip(froms.tolist(), counts.tolist(), strict=True)),
         arriving,
-        len(row),
-        int(moved.max(initial=0)),
+        np.bincount(to, minlength=ranks) + np.bincount(source, minlength=ranks),
     )
 
 
@@ -88,28 +123,54 @@ class Route:
         return w
 
     @cached_property
-    def transfer(self) -> Transfer:
-        """The rows that other ranks need, and those that this one needs."""
-        links, communicator = self.sparse.tocoo(), self.federation.communicator
+    def summed(self) -> list[tuple[np.ndarray, list[int]]]:
+        """What is added along the tree: weights of all nodes, and the nodes t that share them.
+
+        Rows of W with most of the nodes, if they are few or differ only in W[t, t], which stands as
+        the largest of the others. Of W alone, not of ranks.
+        """
+        w, n, found = self.sparse, len(self.active), dict[bytes, list[int]]()
+        for node in np.flatnonzero(np.diff(w.indptr) > n / 2).tolist():
+            row = w[[node]].toarray()[0]
+            row[node] = 0
+            row[node] = row.max()
+            found.setdefault(row.tobytes(), []).append(node)
+            if len(found) > n / SUMMED:
+                return []
+        return [(np.frombuffer(row), nodes) for row, nodes in found.items()]
+
+    @cached_property
+    def by_rows(self) -> scipy.sparse.csr_array:
+        """W without the rows that are ``summed``."""
+        kept = np.ones(self.sparse.shape[0])
+        kept[[node for _, nodes in self.summed for node in nodes]] = 0
+        w = self.sparse.multiply(kept[:, None]).tocsr()
+        w.eliminate_zeros()
+        return w
+
+    def transfer_for(self, w: scipy.sparse.csr_array) -> Transfer:
+        """Return which rows ranks need of each other where they multiply ``w``."""
+        links, communicator = w.tocoo(), self.federation.communicator
         to, source = self.owner[links.row], self.owner[links.col]
         across = to != source
-        return transfer(
-            to[across], links.col[across], self.owner, communicator.rank, communicator.size
-        )
+        rank, ranks, node = communicator.rank, communicator.size, communicator.nodes()
+        return transfer(to[across], links.col[across], self.owner, rank, ranks, node)
+
+    @cached_property
+    def transfer(self) -> Transfer:
+        """The rows that other ranks need, and those that this one needs."""
+        return self.transfer_for(self.by_rows)
 
     @property
     def rows_moved(self) -> int:
-        """Rows that MPI moves in a round."""
-        return self.transfer.total
+        """Rows, and sums of rows, that MPI moves in a round."""
+        sums = len(self.summed) * bytes_of_sum(self.federation, 1)
+        return int(self.transfer.moved.sum()) // 2 + sums
 
     @cached_property
     def mine(self) -> np.ndarray:
         """The participating nodes hosted here, ascending."""
         return np.flatnonzero(self.owner == self.federation.communicator.rank)
-
-    @cached_property
-    def _incoming(self) -> scipy.sparse.csr_array:
-        return self.sparse[self.mine]
 
     @cached_property
     def messages(self) -> int:
@@ -125,15 +186,10 @@ class Route:
         return np.bincount(sender[receiver != sender], minlength=self.sparse.shape[0])
 
     @cached_property
-    def linked(self) -> np.ndarray:
-        """Which of ``mine`` have a neighbour; the others keep their row to the bit."""
-        return np.diff(self._incoming.indptr) > (self.sparse.diagonal()[self.mine] != 0)
-
-    @cached_property
     def mixer(self) -> Mixer:
         """The rows of W for ``mine``, to multiply these and what arrives."""
         columns = np.concatenate([self.mine, self.transfer.arriving])
-        return Mixer(self._incoming, self.mine, columns, is_dense(self.sparse))
+        return Mixer(self.by_rows[self.mine], self.mine, columns, is_dense(self.by_rows))
 
 
 # Routes of earlier rounds that are kept for when their matrix comes again.
@@ -156,7 +212,6 @@ class Routing:
         self.federation, self.schedule = federation, schedule
         self._from_rank_0 = from_rank_0
         self._routes: dict[tuple[int, bytes], Route] = {}
-        self._weights: dict[int, scipy.sparse.csr_array] = {}
 
     def route(self, round: int, active: np.ndarray) -> Route:
         """Return what this rank does in a round. Collective when first asked for."""
@@ -179,14 +234,7 @@ class Routing:
 
     def weights(self, round: int) -> scipy.sparse.csr_array:
         """Return W^k over all training clients, without explicit zeros. Collective."""
-        phase = self._phase(round)
-        if phase not in self._weights:
-            if len(self._weights) >= ROUTES_KEPT:
-                self._weights.clear()
-            found = self._matrix(round).to_sparse()
-            found.eliminate_zeros()
-            self._weights[phase] = found
-        return self._weights[phase]
+        return self.route(round, ~self.federation.unseen).sparse
 
     def _phase(self, round: int) -> int:
         period = self.schedule.period
@@ -218,10 +266,18 @@ def arrivals(
     own = on_host(rows if communicator.size > 1 else rows[:0])
     if width is None:
         # The same columns are mixed together on any number of ranks.
-        width = max(1, BUFFER // (max(1, moved.fullest) * own.itemsize) // WIDTH) * WIDTH
+        width = (
+            max(1, BUFFER // (max(1, int(moved.moved.max(initial=0))) * own.itemsize) // WIDTH)
+            * WIDTH
+        )
     for start in range(0, rows.shape[1], width):
         part = slice(start, min(start + width, rows.shape[1]))
-        yield part, communicator.exchange_rows(own[:, part], moved.send, moved.receive)
+        arrived = communicator.exchange_rows(own[:, part], moved.send, moved.receive)
+        if moved.onward is not None:
+            onward = moved.onward
+            passed = communicator.exchange_rows(arrived, onward.send, onward.receive)
+            arrived = np.concatenate([arrived, passed])
+        yield part, arrived
 
 
 # Columns of neighbours that are looked at together: the same on any ranks, as sums over them are.
@@ -249,7 +305,8 @@ class Nearby:
 
 def nearby(communicator: Communicator, route: Route) -> Nearby:
     """Return who hears whom in a round, receiver by receiver in the order of the senders."""
-    ids, mine, moved = route.federation.training[route.mine], route.mine, route.transfer
+    ids, mine = route.federation.training[route.mine], route.mine
+    moved = route.transfer_for(route.sparse)
     place = np.zeros(route.matrix.n, np.int64)
     place[np.concatenate([mine, moved.arriving])] = np.arange(len(mine) + len(moved.arriving))
     arcs = route.sparse[mine].tocoo()

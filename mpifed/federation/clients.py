@@ -30,7 +30,7 @@ from mpifed.federation.participation import (
     is_unbiased,
     present,
 )
-from mpifed.federation.tree import Tree, codes_of
+from mpifed.federation.tree import Tree, codes_of, group_sizes
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import client_keys, stream
 
@@ -80,7 +80,8 @@ class Federation:
     @cached_property
     def tree(self) -> Tree:
         """The tree along which sums over clients are added."""
-        return Tree(codes_of(self.n_train), self.owner)
+        sizes = group_sizes(self.communicator.nodes())
+        return Tree(codes_of(self.n_train), self.owner, sizes)
 
     @cached_property
     def n_train_total(self) -> int:

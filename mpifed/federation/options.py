@@ -31,9 +31,9 @@ class NetworkOptions:
         The same for what it receives.
     path : str, optional
         A file of sites (.csv of latencies, .graphml or .gml) in place of latency and bandwidth.
-    server : int, optional
-        The site of the server, from 0, in a file of sites. None is the site from which the
-        slowest client is nearest.
+    server : int or 'all_reduce', optional
+        The site of the server, from 0, in a file of sites; or no server: clients add shares of the
+        sum and send these to each other. None is the site from which the slowest client is nearest.
     """
 
     latency: Annotated[float, Ge(0)] = 0.0
@@ -41,7 +41,7 @@ class NetworkOptions:
     upload: Annotated[float, Gt(0)] | None = None
     download: Annotated[float, Gt(0)] | None = None
     path: str | None = None
-    server: Annotated[int, Ge(0)] | None = None
+    server: Annotated[int, Ge(0)] | Literal["all_reduce"] | None = None
 
     def __post_init__(self) -> None:
         if self.path is not None and (self.latency or self.bandwidth is not None):
@@ -49,7 +49,7 @@ class NetworkOptions:
                 "network.path is given beside network.latency or network.bandwidth, which the file "
                 "has; allowed: one of them"
             )
-        if self.server is not None and self.path is None:
+        if isinstance(self.server, int) and self.path is None:
             raise InputError(
                 f"network.server is {self.server}, a site of a file, but network.path is empty"
             )

@@ -1,4 +1,4 @@
-"""The binary tree over clients along which sums are added, whoever takes part and wherever."""
+"""The binary tree over clients along which a server's sums are added, whoever takes part."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class Tree:
         The rank of each of these subtrees.
     """
 
-    def __init__(self, codes: np.ndarray, owner: np.ndarray) -> None:
-        self.codes = codes
+    def __init__(self, codes: np.ndarray, owner: np.ndarray, sizes: tuple[int, ...] = ()) -> None:
+        self.codes, self.sizes = codes, sizes
         n, places = len(owner), np.arange(len(owner))
         starts = np.flatnonzero(np.diff(owner, prepend=-1))
         ends = np.append(starts[1:], n)
@@ -82,10 +82,15 @@ class Tree:
         self._last: dict[int, Subtrees] = {}
         self._stages: dict[tuple[int, int, int], list[Stage]] = {}
 
+    @property
+    def group(self) -> int:
+        """How many ranks add up their sums together."""
+        return self.sizes[0] if self.sizes else GROUP
+
     @cached_property
     def above(self) -> Tree:
-        """The tree whose leaves are ``roots``, on groups of ``GROUP`` ranks."""
-        return Tree(self.codes[self.roots], self.rank_of // GROUP)
+        """The tree whose leaves are ``roots``, on groups of ``group`` ranks."""
+        return Tree(self.codes[self.roots], self.rank_of // self.group, self.sizes[1:])
 
     def stages(self, rank: int, ranks: int, pieces: int) -> list[Stage]:
         """Return how ``rank`` helps to add what the subtrees of all come to, in so many pieces."""
@@ -143,14 +148,17 @@ class Stage(NamedTuple):
 def _stages(tree: Tree, rank: int, ranks: int, pieces: int) -> Iterator[Stage]:
     span = 1
     while span < ranks:
-        wide, above = span * GROUP, tree.above
+        wide, above = span * tree.group, tree.above
         first, before = rank // wide * wide, _held(rank, span, ranks, pieces)
         after = _held(rank, wide, ranks, pieces)
         own = np.arange(np.count_nonzero(tree.rank_of == rank // span))[:, None] * len(before)
         send, receive, back, total = {}, {}, {}, {}
         for peer, both in _shared(first, wide, ranks, pieces, before):
             send[peer], total[peer] = (own + both - before.start).ravel(), len(both)
-        items, places = np.flatnonzero(tree.rank_of // GROUP == rank // wide), [np.zeros(0, int)]
+        items, places = (
+            np.flatnonzero(tree.rank_of // tree.group == rank // wide),
+            [np.zeros(0, int)],
+        )
         for other in range(first, min(first + wide, ranks), span):
             theirs = np.flatnonzero(tree.rank_of[items] == other // span)[:, None] * len(after)
             for peer, both in _shared(other, span, ranks, pieces, after):
@@ -178,6 +186,22 @@ def _shared(
         both = np.arange(max(held.start, own.start), min(held.stop, own.stop))
         if len(both):
             yield first + place, both
+
+
+def group_sizes(nodes: np.ndarray) -> tuple[int, ...]:
+    """Return in what groups the ranks of ``nodes``, (ranks,), add: hosts first, so that each sum
+    leaves a host once; none where hosts do not have as many ranks, one behind the other.
+    """
+    each = int(np.count_nonzero(nodes == nodes[0]))
+    if each == len(nodes) or (nodes != np.arange(len(nodes)) // each).any():
+        return ()
+    sizes = []
+    while each > 1:
+        sizes.append(max(k for k in range(1, GROUP + 1) if each % k == 0))
+        if sizes[-1] == 1:
+            sizes[-1] = each
+        each //= sizes[-1]
+    return tuple(sizes)
 
 
 def codes_of(work: np.ndarray) -> np.ndarray:

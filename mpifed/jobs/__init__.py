@@ -1,1 +1,1 @@
-"""SLURM jobs: ``python -m mpifed.jobs``, explained in docs/slurm.md."""
+"""Jobs of clusters: ``python -m mpifed.jobs``, explained in docs/slurm.md and docs/clusters.md."""

@@ -1,6 +1,4 @@
-"""``python -m mpifed.jobs``: run experiments as SLURM jobs that survive what clusters do
-to jobs.
-"""
+"""``python -m mpifed.jobs``: run experiments as jobs that survive what clusters do to jobs."""
 
 from __future__ import annotations
 
@@ -8,14 +6,13 @@ import json
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from mpifed.command import Parser, carried_out, parser_of, say
-from mpifed.errors import EXIT_FINISHED, InputError, RunError, complain, one_line
+from mpifed.errors import EXIT_FINISHED, InputError, RunError, complain
 from mpifed.watchdog.launcher import check_one_process
 
 SITE_VARIABLE = "MPIFED_SITE"
@@ -83,26 +80,26 @@ def _plan(options: Any) -> Any:
 
 
 def _render(options: Any) -> None:
-    from mpifed.jobs.render import script
+    from mpifed.jobs.render import scripts
 
-    say(script(_plan(options)).removesuffix("\n"))
+    job = _plan(options)
+    for _, script in scripts(job, range(len(job.runs))):
+        say(script.removesuffix("\n"))
 
 
 def _check(options: Any) -> None:
-    from mpifed.jobs import plan, render, slurm
+    from mpifed.jobs import plan, render
 
     job = _plan(options)
+    scheduler = render.scheduler_of(job)
     plan.check_output(job)
     nodes = f" on {job.layout.nodes} nodes" if job.layout.nodes else ""
     say(f"{_runs(job.runs)} of {job.layout.ranks} ranks{nodes}")
     for line in plan.check_here(job):
         say(line)
-    script = render.script(job)
-    read = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
-    if read.returncode:
-        raise InputError(f"bash finds a fault in the script: {one_line(read.stderr.strip())}")
-    say("bash reads the script")
-    say(slurm.test_only(script) if shutil.which("sbatch") else "there is no SLURM here: left out")
+    script = render.scripts(job, range(len(job.runs)))[0][1]
+    there = shutil.which(scheduler.submission[0])
+    say(scheduler.test_only(script) if there else f"there is no {scheduler.title} here: left out")
 
 
 def _submit(options: Any) -> None:
@@ -115,37 +112,53 @@ def _submit(options: Any) -> None:
 
 def _submitted(job: Any, tasks: list[int], history: list[Any], options: Any) -> None:
     """Submit these runs of ``job`` and record them; checks come before anything is written."""
-    from mpifed.jobs import plan, record, render, slurm
+    from mpifed.jobs import plan, record, render
 
-    scripts = [render.script(job, tasks), *([render.report_script(job)] if job.sweep else [])]
+    scheduler, parts = render.scheduler_of(job), render.scripts(job, tasks)
+    report_script = render.report_script(job) if job.sweep and scheduler.arrays else None
     if not options.unchecked:
         list(plan.check_here(job))
     if options.dry_run:
-        for script, later in zip(scripts, ("", " --dependency=afterany:..."), strict=False):
-            say(f"sbatch --parsable{later} <<'SCRIPT'\n{script}SCRIPT")
+        words = shlex.join(scheduler.submission)
+        for _, script in parts:
+            say(f"{words} <<'SCRIPT'\n{script}SCRIPT")
+        if report_script:
+            say(f"{words} --dependency=afterany:... <<'SCRIPT'\n{report_script}SCRIPT")
         return
-    for script in scripts:
-        slurm.test_only(script)
+    for _, script in parts:
+        scheduler.test_only(script)
+    if report_script:
+        scheduler.test_only(report_script)
     record.prepare(job)
-    # Marks that the runs are finished or to stop, by which the job would end at once.
+    # Marks that the runs are finished, to stop, or continued by a job of before.
     runs = [job.runs[task].directory for task in tasks]
-    marks = [run / name for run in runs for name in ("job/stop", "DONE")]
-    marks = [mark for mark in {*marks, job.output / "job" / "stop"} if mark.exists()]
-    for mark in marks:
+    marks = [run / name for run in runs for name in ("job/stop", "DONE", record.AGAIN)]
+    kept = {
+        mark: mark.read_text(encoding="utf-8")
+        for mark in {*marks, job.output / "job" / "stop"}
+        if mark.exists()
+    }
+    for mark in kept:
         mark.unlink()
-    try:
-        number, report = slurm.submit(scripts[0]), None
-    except BaseException:
-        for mark in marks:
-            mark.touch(mode=0o600)
-        raise
-    # Recorded first: a job that nobody knows of cannot be stopped.
-    record.write(job, [*history, record.entry(number, tasks, report)], scripts[0])
-    if job.sweep:
-        report = slurm.submit(scripts[1], [f"--dependency=afterany:{number}"])
-        record.write(job, [*history, record.entry(number, tasks, report)], scripts[0])
-    summary = f"{_runs(tasks)}, report by job {report}" if report else _runs(tasks)
-    say(f"job {number}: {summary}, {job.output}")
+    for part, script in parts:
+        place = job.output if scheduler.arrays else job.runs[part[0]].directory
+        try:
+            number = scheduler.submit(script)
+        except BaseException:
+            if part is parts[0][0]:
+                for mark, text in kept.items():
+                    record.replace_text(mark, text)
+            raise
+        record.replace_text(place / "job" / "job.sh", script)
+        # Recorded at once: a job that nobody knows of cannot be stopped.
+        history = [*history, record.entry(number, part, None)]
+        record.write(job, history)
+        summary = f"job {number}: {_runs(part)}"
+        if report_script:
+            report = scheduler.submit(report_script, [f"--dependency=afterany:{number}"])
+            record.write(job, [*history[:-1], {**history[-1], "report": report}])
+            summary += f", report by job {report}"
+        say(f"{summary}, {place}")
     say(f"status: python -m mpifed.jobs status {shlex.quote(str(job.output))}")
 
 
@@ -166,16 +179,25 @@ def _chosen(words: Sequence[str]) -> list[tuple[Any, list[int]]]:
 
 
 def _status(options: Any) -> None:
-    from mpifed.jobs import record, slurm
+    from mpifed.jobs import record
 
     chosen = _chosen(options.words)
-    try:
-        queued = slurm.queue()
-    except (InputError, RunError) as error:
-        # What the runs tell themselves needs no SLURM.
-        complain("mpifed.jobs", str(error))
-        queued = None
-    rows = [record.status(known, task, queued) for known, tasks in chosen for task in tasks]
+    jobs: dict[Any, list[str]] = {}
+    for known, tasks in chosen:
+        jobs.setdefault(known.scheduler, []).extend(map(known.name, tasks))
+    queued: dict[Any, Any] = {}
+    for scheduler, names in jobs.items():
+        try:
+            queued[scheduler] = scheduler.queue(names)
+        except (InputError, RunError) as error:
+            # What the runs tell themselves needs no scheduler.
+            complain("mpifed.jobs", str(error))
+            queued[scheduler] = None
+    rows = [
+        record.status(known, task, queued[known.scheduler])
+        for known, tasks in chosen
+        for task in tasks
+    ]
     if options.json:
         say(json.dumps(rows, indent=2, default=str))
         return
@@ -185,43 +207,42 @@ def _status(options: Any) -> None:
 
 def _stop(options: Any) -> None:
     """Make each job write a checkpoint and end; what only waits is taken from the queue."""
-    waiting, running = ["--state=PENDING"], ["--signal=USR1", "--batch", "--state=RUNNING"]
-    _end(options, "stop", (waiting, running))
+    _end(options, "stop")
 
 
 def _cancel(options: Any) -> None:
     """End jobs at once; they stay cancelled, and their results are kept."""
-    _end(options, "cancel", ([],))
+    _end(options, "cancel")
 
 
-def _end(options: Any, action: str, ways: Sequence[list[str]]) -> None:
-    from mpifed.jobs import slurm
-
+def _end(options: Any, action: str) -> None:
     for known, tasks in _chosen(options.words):
         place, jobs = known.place(tasks), [known.name(task) for task in tasks]
         if action == "cancel" and len(tasks) == len(known.job.runs):
             jobs += known.reports()
-        queued = slurm.queue()
-        alive = [job for job in jobs if job in queued and queued[job].alive]
+        queued = known.scheduler.queue(jobs)
+        alive = {job: queued[job] for job in jobs if job in queued and queued[job].alive}
         if not alive:
             raise InputError(f"{place} has no job in the queue; nothing is to {action}")
+        ways = known.scheduler.endings(action, alive)
         if options.dry_run:
             for way in ways:
-                say(shlex.join(["scancel", *way, *alive]))
+                say(shlex.join(way))
             continue
         (place / "job" / "stop").touch(mode=0o600)  # the job is not queued again
         for way in ways:
-            slurm.cancel(alive, way)
+            known.scheduler.end(way)
         say(f"{'cancelled' if action == 'cancel' else 'asked to stop'}: {place}")
 
 
 def _resume(options: Any) -> None:
     """Submit what is not finished again, with the options and overrides that are given."""
-    from mpifed.jobs import plan, slurm
+    from mpifed.jobs import plan
 
     known, tasks = _chosen(options.words[:1])[0]
-    place, queued = known.place(tasks), slurm.queue()
-    alive = [job for job in map(known.name, tasks) if job in queued and queued[job].alive]
+    place, names = known.place(tasks), list(map(known.name, tasks))
+    queued = known.scheduler.queue(names)
+    alive = [job for job in names if job in queued and queued[job].alive]
     if alive:
         raise InputError(f"{place} has a job in the queue, {alive[0]}; stop or cancel it first")
     job, todo = plan.continued(known.job, tasks, options.words[1:])

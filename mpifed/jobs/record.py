@@ -15,12 +15,16 @@ from mpifed.errors import InputError, one_line
 from mpifed.io.atomic import replacing
 from mpifed.io.text import MissingFile, damaged, read_json, read_text
 from mpifed.jobs.plan import Job
-from mpifed.jobs.slurm import Queued
+from mpifed.jobs.schedulers import SCHEDULERS, Queued, Scheduler
 from mpifed.results.results import read_metrics
 from mpifed.sweep.plan import Planned
 
 VERSION = 1
 PLACE = Path("job", "job.json")
+# What the scheduler said of jobs that a job submitted to be continued, a line each.
+AGAIN = Path("job", "again.txt")
+# A job as the commands of Flux take it; elsewhere it is a number.
+NAME = re.compile(r"f[A-Za-z0-9]+")
 
 
 @dataclass(frozen=True)
@@ -30,10 +34,18 @@ class Record:
     job: Job
     history: tuple[dict[str, Any], ...]
 
+    @property
+    def scheduler(self) -> Scheduler:
+        """The scheduler that has the jobs."""
+        return SCHEDULERS[self.job.given.get("scheduler", "slurm")]
+
     def name(self, task: int) -> str:
-        """Return the newest job that has a run, as SLURM's commands take it."""
+        """Return the newest job that has a run, as the scheduler's commands take it."""
         newest = [entry["job"] for entry in self.history if task in entry["tasks"]][-1]
-        return f"{newest}_{task}" if self.job.sweep else str(newest)
+        if self.scheduler.arrays:
+            return f"{newest}_{task}" if self.job.sweep else str(newest)
+        later = _text(self.job.runs[task].directory / AGAIN).splitlines()
+        return str(self.scheduler.job_in(later[-1]) if later else newest)
 
     def reports(self) -> list[str]:
         """Return the jobs that report on the runs."""
@@ -52,7 +64,7 @@ def prepare(job: Job) -> None:
         (directory / "job").mkdir(mode=0o700, exist_ok=True)
 
 
-def write(job: Job, history: Sequence[dict[str, Any]], script: str) -> None:
+def write(job: Job, history: Sequence[dict[str, Any]]) -> None:
     """Record a job that was submitted."""
     places = (str(run.directory.relative_to(job.output)) for run in job.runs)
     known = {
@@ -67,11 +79,10 @@ def write(job: Job, history: Sequence[dict[str, Any]], script: str) -> None:
         ],
         "history": list(history),
     }
-    replace_text(job.output / "job" / "job.sbatch", script)
     replace_text(job.output / PLACE, json.dumps(known, indent=2) + "\n")
 
 
-def entry(number: int, tasks: Sequence[int], report: int | None) -> dict[str, Any]:
+def entry(number: int | str, tasks: Sequence[int], report: int | str | None) -> dict[str, Any]:
     """Return an entry of the history, submitted now."""
     now = datetime.now().astimezone().isoformat(timespec="seconds")
     return {"job": number, "tasks": list(tasks), "report": report, "submitted": now}
@@ -97,8 +108,7 @@ def read(directory: Path) -> tuple[Record, list[int]]:
             Planned(place / run["directory"], dict(run["overrides"]), {}) for run in found["runs"]
         )
         history = tuple(
-            # Numbers, since SLURM's commands get them as words.
-            {**each, "job": int(each["job"]), "report": int(each["report"] or 0) or None}
+            {**each, "job": _name(each["job"]), "report": _name(each["report"] or 0) or None}
             for each in found["history"]
         )
         given = dict(found["job"])
@@ -111,6 +121,11 @@ def read(directory: Path) -> tuple[Record, list[int]]:
     return Record(job, history), tasks
 
 
+def _name(value: Any) -> int | str:
+    """Return a job, which commands get as a word and must not take for an option."""
+    return value if isinstance(value, str) and NAME.fullmatch(value) else int(value)
+
+
 def replace_text(path: Path, text: str) -> None:
     """Write a file atomically and private to the user; raises ``OSError``."""
     with replacing(path, mode=0o600) as partial:
@@ -118,10 +133,12 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def status(record: Record, task: int, queued: Mapping[str, Queued] | None) -> dict[str, Any]:
-    """Return the status of a run; ``queued`` is None where SLURM does not answer."""
+    """Return the status of a run; ``queued`` is None where nothing answers."""
     directory, name = record.job.runs[task].directory, record.name(task)
     known = progress(directory)
-    printed = record.job.output / "job" / f"slurm-{name}.out"
+    printed = directory / "job" / "output.txt"
+    if record.scheduler.arrays:
+        printed = record.job.output / "job" / f"slurm-{name}.out"
     return {
         "directory": directory,
         "job": name,
@@ -137,13 +154,13 @@ def _state(
     if finished:
         return "finished"
     if queued is None:
-        return "SLURM does not answer"
+        return f"{record.scheduler.title} does not answer"
     asked = any((place / "job" / "stop").exists() for place in (directory, record.job.output))
     entry = queued.get(name)
     if entry is None or (asked and not entry.alive):
         return "stopped" if asked else "not in the queue"
     state = entry.state.lower()
-    if state == "pending" and entry.reason != "None":
+    if state == "pending" and entry.reason not in ("", "None"):
         state = f"pending ({entry.reason})"
     return f"stopping ({state})" if asked else state
 

@@ -1,4 +1,4 @@
-"""The section ``local`` of a configuration."""
+"""The section ``local`` of a configuration: ``local.lr`` and the rest, with their bounds."""
 
 from __future__ import annotations
 

@@ -61,13 +61,12 @@ def client_scores(
             z = torch.cat([z, beside(first)(x)[None]])
         weights = [weights_of(i, split.x[part]) for i, part in group]
         found = score(model.loss, z, split.y[whole], _side_by_side(weights, sizes))
-        sizes_before = np.cumsum([0, *sizes[:-1]])
+        sizes_before, ids = np.cumsum([0, *sizes[:-1]]), [i for i, _ in group]
         hits = torch.stack([found.hits, found.possible]).double().cpu().numpy()
-        sums[2:, [i for i, _ in group]] += np.add.reduceat(hits, sizes_before, axis=1)
-        losses = torch.stack([found.loss, found.nll]).double()
-        for (i, _), own in zip(group, losses.split(sizes, 1), strict=True):
-            # Part by part: the bits of a sum depend on how many numbers are added.
-            sums[:2, i] += own.sum(1).tolist()
+        sums[2:, ids] += np.add.reduceat(hits, sizes_before, axis=1)
+        losses = torch.stack([found.loss, found.nll]).double().split(sizes, 1)
+        # Part by part: the bits of a sum depend on how many numbers are added.
+        sums[:2, ids] += torch.stack([own.sum(1) for own in losses], 1).cpu().numpy()
     counts = split.counts[rows]
     means = np.divide(sums[:2], counts, out=np.full((2, len(rows)), np.nan), where=counts > 0)
     return ClientScores(*means, *sums[2:])

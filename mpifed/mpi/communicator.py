@@ -21,6 +21,7 @@ __all__ = [
     "Communicator",
     "begin_mpi",
     "check_size",
+    "given",
     "import_mpi",
     "spare_memory",
     "world",
@@ -53,7 +54,7 @@ class Alone(Communicator):
         return values.copy()
 
     def nodes(self) -> np.ndarray:
-        return np.zeros(1, np.int64)
+        return np.zeros(self.size, np.int64)
 
     def broadcast(self, values: np.ndarray | None, root: int = 0) -> np.ndarray:
         assert values is not None
@@ -85,9 +86,6 @@ class Alone(Communicator):
     def local_rank(self) -> int:
         return 0
 
-    def local_size(self) -> int:
-        return 1
-
     def abort(self, code: int) -> None:
         os._exit(code)
 
@@ -105,6 +103,14 @@ def world(expected_ranks: int | None = None) -> Communicator:
         communicator = Mpi() if world_size() > 1 else Alone()
     check_size(communicator.size, expected_ranks, dict(os.environ), why)
     return communicator
+
+
+def given(comm: Any) -> Communicator:
+    """Return the operations on a caller's communicator of mpi4py. Collective over its ranks."""
+    from mpifed.mpi.over_mpi4py import Mpi
+
+    made = Mpi(given=comm)
+    return made if made.size > 1 else Alone()
 
 
 def check_size(size: int, expected: int | None, environment: dict[str, str], why: str = "") -> None:

@@ -8,14 +8,17 @@ import operator
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from mpi4py import MPI
 
+from mpifed.command import usable_cores
+from mpifed.errors import InputError
 from mpifed.mpi.protocol import Communicator
 from mpifed.mpi.reused import Reused
 from mpifed.watchdog import heartbeat
+from mpifed.watchdog.launcher import launched
 
 # Arrays of what arrived whose memory is used again.
 KEPT = 4
@@ -37,14 +40,18 @@ LARGE, BUSY = 1 << 16, 5e-2
 class Mpi(Communicator):
     """Ranks of the job, over mpi4py; see ``Communicator`` for the operations."""
 
-    def __init__(self, beside: bool = False) -> None:
-        """Create the operations on the ranks of the job."""
-        self._mpi, own = MPI, _comms()
+    def __init__(self, beside: bool = False, given: Any = None) -> None:
+        """Create the operations on the ranks of the job, or of a ``given`` communicator."""
+        self._mpi, self._given = MPI, given
+        own = _comms() if given is None else comms_of(given)
         self._comm, self._aside = (own.other if beside else own.comm), own.aside
-        self._local = own.local
+        self._local, self._nodes = own.local, own.nodes
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
         self.bytes_sent, self._beside, self._reused = 0, beside, Reused(KEPT)
-        self._sleeps = beside or self._local.Get_size() > (os.cpu_count() or 1)
+        launch, here = launched(), self._local.Get_size()
+        if launch is not None:  # whose other ranks on this node may be busy beside these
+            here = max(here, launch.here or 0)
+        self._sleeps = beside or here > own.cores
 
     @property
     def mpi4py(self) -> Any:
@@ -53,7 +60,7 @@ class Mpi(Communicator):
     def for_second_thread(self) -> Mpi | None:
         if self._mpi.Query_thread() < self._mpi.THREAD_MULTIPLE:
             return None
-        return Mpi(beside=True)
+        return Mpi(beside=True, given=self._given)
 
     def all_agree(self, mine: bool, patience: float) -> bool | None:
         answer = np.zeros(1, np.int64)
@@ -104,9 +111,7 @@ class Mpi(Communicator):
         return result
 
     def nodes(self) -> np.ndarray:
-        first = self._local.bcast(self.rank)
-        every = self.broadcast_object(self.gather_object(first))
-        return np.unique(every, return_inverse=True)[1]
+        return self._nodes
 
     def broadcast(self, values: np.ndarray | None, root: int = 0) -> np.ndarray:
         about = (values.shape, values.dtype.str) if values is not None else None
@@ -180,9 +185,6 @@ class Mpi(Communicator):
     def local_rank(self) -> int:
         return int(self._local.Get_rank())
 
-    def local_size(self) -> int:
-        return int(self._local.Get_size())
-
     def abort(self, code: int) -> None:
         self._mpi.COMM_WORLD.Abort(code)
 
@@ -209,16 +211,51 @@ def world_size() -> int:
 
 
 class _Comms(NamedTuple):
-    """The ranks; duplicates of them, whose messages do not mix; and those of them on this node."""
+    """The ranks; duplicates of them, whose messages do not mix; those on this node; its cores;
+    and the node of each rank, numbered by their first ranks.
+    """
 
     comm: Any
     aside: Any
     other: Any
     local: Any
+    cores: int
+    nodes: np.ndarray
 
 
 @functools.cache
 def _comms() -> _Comms:
     """The communicators of the job's ranks, which are created once per process."""
-    comm = MPI.COMM_WORLD
-    return _Comms(comm, comm.Dup(), comm.Dup(), comm.Split_type(MPI.COMM_TYPE_SHARED))
+    return _beside(MPI.COMM_WORLD)
+
+
+def _beside(comm: Any) -> _Comms:
+    local = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    cores = set().union(*local.allgather(os.sched_getaffinity(0)))  # each rank may be bound to one
+    firsts = comm.allgather(local.bcast(comm.Get_rank()))
+    nodes = np.unique(firsts, return_inverse=True)[1]
+    return _Comms(comm, comm.Dup(), comm.Dup(), local, usable_cores(cores), nodes)
+
+
+@functools.cache
+def _key() -> int:
+    """Under which a caller's communicator keeps those made of it, which are freed with it."""
+
+    def free(comm: Any, key: int, own: _Comms) -> None:
+        for one in (own.comm, own.aside, own.other, own.local):
+            one.Free()
+
+    return int(MPI.Comm.Create_keyval(delete_fn=free))
+
+
+def comms_of(given: Any) -> _Comms:
+    """Return the communicators of a caller's ranks: duplicates, whose messages do not mix with
+    the caller's. Collective the first time.
+    """
+    if not isinstance(given, MPI.Intracomm) or not given:
+        raise InputError(f"comm is {given!r}; it must be an intracommunicator of mpi4py")
+    found = given.Get_attr(_key())
+    if found is None:
+        found = _beside(given.Dup())
+        given.Set_attr(_key(), found)
+    return cast(_Comms, found)

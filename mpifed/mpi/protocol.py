@@ -65,8 +65,5 @@ class Communicator(Protocol):
     def local_rank(self) -> int:
         """Return the number of this rank among those of its node, from 0."""
 
-    def local_size(self) -> int:
-        """Return the number of ranks of its node."""
-
     def abort(self, code: int) -> None:
         """End all processes of the job at once, with exit code ``code``."""

@@ -16,9 +16,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from types import FrameType
 
-from mpifed.command import Parser, carried_out, launch_words, parser_of, whole
+from mpifed.command import Parser, carried_out, launch_words, parser_of, say, whole
 from mpifed.config.experiments import DEFAULT_EXPERIMENT, split_words
-from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED, InputError
+from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED, InputError, complain
 from mpifed.results.results import read_summary
 from mpifed.results.run_directories import check_output
 from mpifed.sweep.plan import Planned, check_data, plan, run_words, write_index
@@ -188,7 +188,7 @@ class Sweep:
 
     def _say(self, number: int, what: str, error: bool = False) -> None:
         name = f"[{number + 1}/{len(self.runs)}] {self.runs[number].directory.name}"
-        print(f"{name}: {what}", file=sys.stderr if error else sys.stdout, flush=True)
+        complain(name, what) if error else say(f"{name}: {what}")
 
     @contextlib.contextmanager
     def _passing_requests(self) -> Iterator[None]:

@@ -19,6 +19,7 @@ from mpifed.algorithms.base import Algorithm, algorithm_class, check_rows, check
 from mpifed.checkpoint.row_file import why_unusable
 from mpifed.components.registry import find
 from mpifed.components.registry import make as make_component
+from mpifed.components.tables import ON_TRANSPORT
 from mpifed.config.configuration import PLAIN_MEAN, Configuration
 from mpifed.data.base import (
     Checked,
@@ -49,10 +50,12 @@ from mpifed.io.memory import check_memory, enough_memory
 from mpifed.local.minibatches import work_of
 from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model, Parametrised
+from mpifed.models.icnn import DenseICNN
 from mpifed.models.losses import loss_for
 from mpifed.models.modules import complete, module_model, seeded
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import RunState, shared_tensors
+from mpifed.watchdog import heartbeat
 
 
 def make_algorithm(
@@ -65,7 +68,10 @@ def make_algorithm(
     """Return the algorithm of a run, with a solver of its own."""
     longest = int(description.n_train.max())
     solver = LocalSolver(model, configuration.local, horizon, longest, device)
-    made: Callable[..., Algorithm] = algorithm_class(configuration.algorithm.name)
+    name = configuration.algorithm.name
+    if isinstance(model, DenseICNN):
+        name = ON_TRANSPORT.get(name, name)
+    made: Callable[..., Algorithm] = algorithm_class(name)
     return made(model, solver, **configuration.algorithm.options)
 
 
@@ -518,6 +524,7 @@ def _check_samples(configuration: Configuration, federation: Federation, dataset
     description = dataset.description
     samples = description.n_train + description.n_val + description.n_test
     by_rank = _bytes_by_rank(configuration, description, federation)
+    heartbeat.set_planned(by_rank[federation.communicator.rank])
     host, here = sum_on_host(federation.communicator, by_rank)
     if kept_bytes(configuration, dataset, federation) is not None:
         # Those of the participants of a round alone, and not for long.

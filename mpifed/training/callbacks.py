@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from mpifed.command import say
 from mpifed.components.registry import load
 from mpifed.config.configuration import to_mapping
 from mpifed.errors import InputError, note
@@ -151,7 +152,7 @@ class Progress:
         self._log(line)
         if not self._quiet:
             self._clear()
-            print(line, flush=True)
+            say(line)
 
     def round(self, number: int) -> None:
         """Show that round ``number`` is complete."""
@@ -165,12 +166,12 @@ class Progress:
         if self._one_line and self._replaces:
             self._replace(self._line(number))
         elif self._one_line:
-            print(self._line(number), flush=True)
+            say(self._line(number))
 
     def close(self) -> None:
         """End the line: with its last text where it is all that is shown."""
         if self._one_line and self._width:
-            print(flush=True)
+            say("")
             self._width = 0
         self._clear()
 
@@ -178,12 +179,12 @@ class Progress:
         # A line that is longer than the terminal could not be replaced.
         if width := _columns():
             text = text[: max(1, width - 1)]
-        print(f"\r{text.ljust(self._width)}", end="", flush=True)
+        say(f"\r{text.ljust(self._width)}", end="")
         self._width, self._shown = len(text), time.monotonic()
 
     def _clear(self) -> None:
         if self._width:
-            print(f"\r{' ' * self._width}\r", end="", flush=True)
+            say(f"\r{' ' * self._width}\r", end="")
             self._width = 0
 
     def _line(self, number: int) -> str:

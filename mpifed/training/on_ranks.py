@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mpifed.command import under_mpirun
+from mpifed.command import say, under_mpirun
 from mpifed.components.registry import name_of
 from mpifed.config.configuration import resolve
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, EXIT_STOPPED, InputError, RunError
@@ -115,7 +115,7 @@ def _finished(command: list[str], request: Request) -> tuple[int, str]:
             if line.strip(" -\n"):
                 last.append(" ".join(line.split()))
             if _is_shown(request, line):
-                print(line, end="", flush=True)  # also where a notebook shows what is printed
+                say(line, end="")  # also where a notebook shows what is printed
         code = process.wait()
     except BaseException:
         process.terminate()

@@ -1,4 +1,4 @@
-"""Requests: a user's words become a configuration, a directory and a checkpoint to resume from."""
+"""Requests: a user's words become a configuration and a directory; what may be resumed, and how."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import datetime
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from mpifed.config.configuration import (
     ARITHMETIC,
     UNREAD,
     Configuration,
+    arithmetic_of,
     completed,
     differences,
     to_mapping,
@@ -50,8 +52,8 @@ class ResumePoint:
     @property
     def run_directory(self) -> Path | None:
         """The run directory that holds the checkpoint; None if it is elsewhere."""
-        folder = self.path.resolve().parent
-        return folder.parent if folder.name == "checkpoints" else None
+        folder = self.path.absolute().parent  # which may be a link to another disk
+        return folder.parent.resolve() if folder.name == "checkpoints" else None
 
 
 def finished_after(directory: Path) -> int | None:
@@ -212,6 +214,8 @@ def understand(request: Request) -> Task:
         output = _default_output(mapping)
     _check_output(output, request, point)
     remarks = [f"passed over: {reason}" for reason in point.passed_over] if point else []
+    for line in remarks if request.quiet else ():
+        logging.getLogger("mpifed").warning(line)
     if request.resume and point is None:
         remarks.append(f"{output} holds no checkpoint: the run begins with round 1")
     if request.restart:
@@ -244,6 +248,9 @@ def _check_output(output: Path, request: Request, point: ResumePoint | None) -> 
     check_output(output)
     if not (request.resume or request.restart):
         check_free(output)
+    old = output / "checkpoints"
+    if request.restart and old.exists() and not os.access(old, os.W_OK):
+        raise InputError(f"--restart cannot move {old}, which is not writable; nothing was changed")
     check_own(output)
     if not holds_run(output):
         return
@@ -258,10 +265,11 @@ def check_resume(configuration: Configuration, task: Task) -> None:
     """Refuse to resume a run under another configuration."""
     point = task.point
     known = task.stored if point is None else point.meta.configuration
-    if known is not None and known.get("arithmetic", 1) != ARITHMETIC:
+    version = ARITHMETIC if known is None else arithmetic_of(known)[-1][1]
+    if version != ARITHMETIC:
         task.remarks.append(
             f"an earlier mpifed began this run, whose sums are rounded otherwise (arithmetic "
-            f"{known.get('arithmetic', 1)}, now {ARITHMETIC})"
+            f"{version}, now {ARITHMETIC})"
         )
     if point is not None:
         check_changes(point.meta.configuration, configuration, point.path, point.meta.horizon)
@@ -276,8 +284,8 @@ def check_resume(configuration: Configuration, task: Task) -> None:
 
 
 def as_begun(configuration: Configuration, task: Task) -> tuple[Configuration, int]:
-    """Return the configuration to train under, with the ``local.stepping`` with which the run
-    began, and R of its learning-rate schedules.
+    """Return the configuration to train under, with the ``local.stepping`` and the arithmetic with
+    which the run began, and R of its learning-rate schedules.
     """
     horizon, local = configuration.rounds, configuration.local
     stored = task.stored if task.point is None else task.point.meta.configuration
@@ -290,4 +298,11 @@ def as_begun(configuration: Configuration, task: Task) -> tuple[Configuration, i
     section = stored.get("local") if stored is not None else None
     if local.stepping == "auto" and isinstance(section, Mapping):
         local = dataclasses.replace(local, stepping=section.get("stepping", "auto"))
-    return dataclasses.replace(configuration, local=local), horizon
+    changed = dataclasses.replace(configuration, local=local)
+    if task.point is not None:
+        held = arithmetic_of(task.point.meta.configuration)
+        if held[-1][1] != ARITHMETIC:
+            held = [*held, [task.point.meta.round + 1, ARITHMETIC]]
+        if len(held) > 1:
+            changed = dataclasses.replace(changed, arithmetic=held)
+    return changed, horizon

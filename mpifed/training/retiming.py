@@ -132,9 +132,3 @@ def write(found: Retimed, directory: Path) -> None:
             replace_bytes(directory / name, (found.run / name).read_bytes())
     replace_bytes(directory / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
     replace_bytes(directory / "DONE", b"")
-
-
-def is_retimed(directory: Path) -> bool:
-    """Return whether a directory is one that ``write`` has made."""
-    path = directory / "summary.json"
-    return path.is_file() and "retimed" in read_summary(path)

@@ -24,6 +24,7 @@ from mpifed.io.hdf5 import disk_reason
 from mpifed.results.results import read_metrics
 from mpifed.results.run_directories import check_free
 from mpifed.training.evaluation import ClientResults
+from mpifed.watchdog import heartbeat
 
 # Seconds to wait for a process that was killed to release the run directory.
 PATIENCE = 5.0
@@ -78,6 +79,7 @@ class Recorder:
         self.directory.mkdir(mode=0o700, exist_ok=True)
         self._log = _appending(self.directory / "log.txt", os.O_CREAT)
         self._lock(self._log)
+        heartbeat.set_log(str((self.directory / "log.txt").absolute()))
         if is_new:  # another process may have begun a run since the directory was looked at
             check_free(self.directory)
         if set_aside:

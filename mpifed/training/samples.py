@@ -17,7 +17,7 @@ from mpifed.training.build import Setup, kept_bytes, sample_bytes
 
 # Bytes of the samples of clients that are scored together, at most, but for one client alone: few
 # enough that the next ones take the same memory.
-BLOCK = 8e6
+BLOCK = 16e6
 
 # Sets of clients that are kept: all, those in training, unseen ones.
 LASTING = 4
@@ -61,7 +61,7 @@ class Made:
         make = setup.dataset.make_split
         assert make is not None
         self.federation, self._setup, self._make = setup.federation, setup, make
-        self._budget, self._keeps = budget, True
+        self._budget = budget
         self._kept: OrderedDict[tuple[SplitName, bytes], tuple[np.ndarray, Split]] = OrderedDict()
 
     def clients(self, rows: np.ndarray, effort: np.ndarray | None = None) -> Clients:
@@ -85,15 +85,12 @@ class Made:
         about, ids = self._setup.dataset.description, self.federation.hosted[rows]
         per_sample = sample_bytes(self._setup.configuration, about)
         counts = about.n_train[ids] + about.n_val[ids] + about.n_test[ids]
-        # Blocks that do not fit in memory together would be gone when they are asked for again.
-        self._keeps = counts.sum() * per_sample <= self._budget
         yield from parts_up_to(BLOCK, counts * per_sample)
-        self._keeps = True
         if not len(rows):
             yield slice(0, 0)
 
     def split(self, name: SplitName, ids: np.ndarray) -> Split:
-        """Return one split of some clients."""
+        """Return one split of some clients; those asked for last are kept, as many as may be."""
         key = name, ids.tobytes()
         if key in self._kept:
             self._kept.move_to_end(key)
@@ -105,7 +102,7 @@ class Made:
         if self._setup.device.type != "cpu":
             device = self._setup.device
             found = Split(found.x.to(device), found.y.to(device), found.offsets)
-        if self._keeps and len(ids) and size <= self._budget:
+        if len(ids) and size <= self._budget:
             self._kept[key] = ids, found
         return found
 

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from scipy.special import ndtri
@@ -30,6 +30,7 @@ from topologies.links.network import (
     Links,
     Network,
     after_gossip,
+    all_reduce_round,
     at_sites,
     one_site,
     read_network,
@@ -107,7 +108,11 @@ class SimulatedClock:
         work[here] = steps * (each if self.measured is None else self.measured)
         if arcs is None:
             n = max(1, len(here))
-            taken = server_round(self.links, here, work[here], down / n, up / n, self.server)
+            of_all = self.links, here, work[here], down / n, up / n
+            if self.server == "all_reduce":
+                taken = all_reduce_round(*of_all)
+            else:
+                taken = server_round(*of_all, self.server)
             self.start = np.full(len(self.start), self.start.max() + taken)
             return
         receivers, senders = arcs.T
@@ -263,12 +268,12 @@ StepSeconds = Callable[[int, np.ndarray], np.ndarray]
 
 def read_links(
     options: NetworkOptions, n: int, communicator: Communicator
-) -> tuple[Links, int | None]:
+) -> tuple[Links, int | Literal["all_reduce"] | None]:
     """Return the links among ``n`` training clients, and the site of a server. Collective."""
     up, down = options.upload, options.download
     if options.path is None:
         rates = [math.inf if rate is None else rate for rate in (options.bandwidth, up, down)]
-        return one_site(n, options.latency, *rates), None
+        return one_site(n, options.latency, *rates), options.server
     path = options.path
     network: Network = _by_rank_0(communicator, lambda: read_network(path), "network.path")
     sites = np.ones(network.n)
@@ -282,7 +287,7 @@ def read_links(
     server = options.server
     if server is None:
         server = int(np.argmin((network.latency + network.latency.T).max(axis=1)))
-    if server >= network.n:
+    if server != "all_reduce" and server >= network.n:
         raise InputError(
             f"network.server is {server}, but '{path}' has {network.n} sites; allowed: 0 to "
             f"{network.n - 1}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 import math
-import os
 import resource
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mpifed.checkpoint import files as checkpoint
-from mpifed.command import physical_cores
+from mpifed.command import physical_cores, say
 from mpifed.config.configuration import to_yaml
 from mpifed.errors import (
     AgreedStop,
@@ -129,8 +128,8 @@ def train(
 ) -> str:
     """Run to the last round, or stop on request; collective."""
     communicator, quiet = setup.federation.communicator, request.quiet
-    say = partial(print, flush=True) if communicator.rank == 0 and not quiet else None
-    with listening(say) as heard, ExitStack() as at_the_end:
+    speaks = communicator.rank == 0 and not quiet
+    with listening(say if speaks else None) as heard, ExitStack() as at_the_end:
         with clock.measure("data"):
             loading = enough_memory("the samples of the clients hosted here")
             samples = agree(communicator, loading(partial(samples_of, setup)))
@@ -144,7 +143,7 @@ def train(
                 with stop_requests_from(stop_requested):
                     agree(communicator, engine.prepare)
             except AgreedStop as stopped:
-                if say is not None:
+                if speaks:
                     say(str(stopped))
                 return "stopped"
         told = partial(evaluation.remarks, setup, engine.state, samples)
@@ -173,7 +172,7 @@ def train(
                     recorder.finish(began_as(setup, engine, "diverged"))
             kind = InputError if isinstance(error, InputError) else RunError
             raise kind(f"round {engine.round}: {error}{more}") from error
-        except (PeerFailure, BrokenPipeError, KeyboardInterrupt) as error:
+        except (PeerFailure, KeyboardInterrupt) as error:
             if recorder is not None and isinstance(error, PeerDiverged):
                 recorder.finish(began_as(setup, engine, "diverged"))
             raise
@@ -315,19 +314,9 @@ def remarks(setup: Setup) -> list[str]:
     return [*_of_cores(setup), *setup.dataset.remarks(), *_of_weights(setup), *own]
 
 
-# Ranks that share a core from which on a run is told of ``hosts=cores``.
-MANY = 4
-
-
 def _of_cores(setup: Setup) -> list[str]:
-    """Return a line where cores of this computer lie idle, or many ranks share them."""
+    """Return a line where cores of this computer lie idle."""
     communicator, configuration = setup.federation.communicator, setup.configuration
-    ranks, cores = communicator.local_size(), os.cpu_count() or 1
-    if configuration.hosts != "cores" and ranks > MANY * cores:
-        return [
-            f"{ranks} ranks share {cores} core{'s' * (cores > 1)}: with hosts=cores the first ones "
-            "would host all clients, which takes less time and memory and changes no number"
-        ]
     idle = physical_cores() - configuration.threads
     is_alone = communicator.size == 1 and launched_rank() is None and setup.device.type == "cpu"
     if is_alone and idle > 0 and configuration.clients > 1:

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from mpifed.checkpoint import files as checkpoint
-from mpifed.config.configuration import ARITHMETIC, Configuration, resolve
+from mpifed.config.configuration import ARITHMETIC, Configuration, arithmetic_of, resolve
 from mpifed.errors import InputError, one_line
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Communicator
@@ -156,10 +156,15 @@ def verify(
     read = agree(communicator, lambda: read_run(directory) if first else None)
     recorded: Recorded = communicator.broadcast_object(read)
     begin, end = agree(communicator, lambda: chosen_rounds(rounds, recorded.rounds))
-    agree(communicator, lambda: _check_arithmetic(recorded))
-    start = max((number for number in recorded.checkpoints if number < begin), default=0)
+    origins = agree(communicator, lambda: _origins(recorded, end))
+    start = max((number for number in origins if number < begin), default=origins[0])
     if (begin, end) == (1, recorded.rounds):
-        start = 0
+        start = origins[0]
+    if start >= begin:
+        say(
+            f"rounds {begin} to {start} cannot be repeated: the run began with an arithmetic whose "
+            f"sums are rounded otherwise, and round {start} is the first state stored since"
+        )
     # The state of a round of which nothing is recorded shows in the next one.
     last = min(number for number in recorded.known if number >= end)
     verdict = Verdict(start + 1, last, differences=list(recorded.lacking))
@@ -181,14 +186,18 @@ def verify(
     return verdict
 
 
-def _check_arithmetic(recorded: Recorded) -> None:
-    """Refuse a run whose digests cannot be repeated."""
-    version = recorded.mapping.get("arithmetic", 1)
-    if version != ARITHMETIC:
-        raise InputError(
-            f"{recorded.directory} was made by an mpifed of arithmetic {version}, and this one has "
-            f"{ARITHMETIC}: sums are rounded otherwise, so that no digest can be the same"
-        )
+def _origins(recorded: Recorded, end: int) -> list[int]:
+    """Return the rounds before ``end``, ascending, from whose state all can be repeated."""
+    since, version = arithmetic_of(recorded.mapping)[-1]
+    found = [number for number in (0, *recorded.checkpoints) if since - 1 <= number < end]
+    if version == ARITHMETIC and found:
+        return sorted(found)
+    other = version if version != ARITHMETIC else arithmetic_of(recorded.mapping)[-2][1]
+    raise InputError(
+        f"{recorded.directory} was made by an mpifed of arithmetic {other}, and this one has "
+        f"{ARITHMETIC}: sums are rounded otherwise, so that digests differ; no state before round "
+        f"{end} is stored from which all was computed as here"
+    )
 
 
 def _engine(

@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -23,8 +24,10 @@ from mpifed.watchdog import heartbeat
 from mpifed.watchdog.launcher import (
     END_JOB,
     PASSED_ON,
+    STOPPED,
     Launch,
     end_job,
+    is_stopped,
     launched,
     release_signals,
     started_at,
@@ -141,9 +144,7 @@ def _exit_code(launch: Launch, connection: socket.socket, supervisor: int) -> in
 
     for signal_name in PASSED_ON:
         signal.signal(getattr(signal, signal_name), pass_on)
-    answer = b""
-    with contextlib.suppress(OSError):
-        answer = connection.recv(64)
+    answer = _await_answer(connection, supervisor)
     connection.close()
     if not answer:  # a launcher may be about to kill this process too: it takes up to a second
         time.sleep(1.0 if supervisor else 2.0)
@@ -154,6 +155,18 @@ def _exit_code(launch: Launch, connection: socket.socket, supervisor: int) -> in
         sys.stderr.flush()
         end_job()
     return answer[0]
+
+
+def _await_answer(connection: socket.socket, supervisor: int) -> bytes:
+    """Return the supervisor's answer; empty where it has ended or, started here, stays stopped."""
+    stopped = 0
+    while not select.select([connection], [], [], 1.0 if supervisor else None)[0]:
+        stopped = stopped + 1 if is_stopped(supervisor) else 0
+        if stopped > STOPPED:
+            os.kill(supervisor, signal.SIGKILL)
+    with contextlib.suppress(OSError):
+        return connection.recv(64)
+    return b""
 
 
 def skip_teardown() -> None:

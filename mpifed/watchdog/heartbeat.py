@@ -18,8 +18,8 @@ from mpifed.watchdog.launcher import started_at
 # Seconds that a rank may take no step, unless the configuration says otherwise.
 STALL_LIMIT = 3600.0
 
-NUMBERS = ("steps", "round", "waiting", "begun", "ending", "reported", "code")
-TEXTS = {"clients": 256, "leader": 384, "failure": 3392}
+NUMBERS = ("steps", "round", "waiting", "begun", "ending", "reported", "code", "planned")
+TEXTS = {"clients": 256, "leader": 384, "failure": 3392, "log": 4096}
 
 
 class Page(ctypes.Structure):
@@ -108,6 +108,16 @@ def waiting() -> Iterator[None]:
 def set_stall_limit(limit: float | None) -> None:
     """Set the seconds that this rank may take no step; None for no limit."""
     _Own.page.limit = math.inf if limit is None else limit
+
+
+def set_planned(size: float) -> None:
+    """Note the bytes of samples that this rank is to hold, for reports of its death."""
+    _Own.page.planned = int(size)
+
+
+def set_log(path: str) -> None:
+    """Name the file in which a failure is to be noted as well: with a launcher, stderr may end."""
+    _Own.page.set_text("log", path)
 
 
 def leader() -> str:

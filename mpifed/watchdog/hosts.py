@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hmac
 import json
 import secrets
 import socket
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +20,9 @@ BEAT, SILENCE = 1.0, 20.0
 
 # Seconds that all others wait longer for the host of rank 0 than that for them.
 LATER = 3.0
+
+# The question for the address of an interface, in netdevice(7).
+SIOCGIFADDR = 0x8915
 
 # Seconds that a connection may take to be made.
 CONNECTING = 3.0
@@ -32,6 +37,22 @@ class Host:
     clients: str
     round: int
     silent: float = 0.0
+
+
+def _own_address() -> str:
+    """Return the address of this host's name; where that is none of a network, an interface's."""
+    with contextlib.suppress(OSError):
+        address = socket.gethostbyname(socket.gethostname())
+        if not address.startswith("127."):
+            return address
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                found = fcntl.ioctl(any_socket, SIOCGIFADDR, struct.pack("256s", name.encode()))
+                address = socket.inet_ntoa(found[20:24])
+                if not address.startswith("127."):
+                    return address
+    return ""  # all of this host
 
 
 class Hosts:
@@ -49,10 +70,9 @@ class Hosts:
         if self._launch.size == 1:
             return ""
         self._key = secrets.token_hex(16)
-        host = "127.0.0.1" if self._launch.on_one_host else socket.gethostname()
+        host = "127.0.0.1" if self._launch.on_one_host else _own_address()
         with contextlib.suppress(OSError):
-            place = (host if self._launch.on_one_host else "", 0)
-            self._listening = socket.create_server(place, backlog=socket.SOMAXCONN)
+            self._listening = socket.create_server((host, 0), backlog=socket.SOMAXCONN)
             self._listening.setblocking(False)
             register(self._listening, self._admit)
             return json.dumps([host, self._listening.getsockname()[1], self._key])

@@ -7,10 +7,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import socket
 import struct
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -20,7 +22,7 @@ from topologies.inputs import launched_rank as launched_rank
 
 LOCAL_SIZE_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
-PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
+PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 
 # Seconds that ``scancel`` may take.
 CANCELLING = 10.0
@@ -28,6 +30,18 @@ CANCELLING = 10.0
 
 # Signals that a process passes on to its rank.
 PASSED_ON = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTERM", "SIGCONT")
+
+# Processes that start ranks, the outermost of which a user waits for: MPICH's, Open MPI's, PRRTE's.
+NAMES = (
+    *("mpirun", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy"),
+    *("orterun", "orted", "prterun", "prte", "prted"),
+)
+
+# Seconds that a process may be stopped (SIGSTOP) while the one that watches it is not.
+STOPPED = 5.0
+
+# Seconds that a launcher may take to end by itself once it has lost a host.
+LEAVING = 5.0
 
 # What a supervisor sends to a process that is to end its job by the launcher, in place of a code.
 END_JOB = b"end the job"
@@ -120,12 +134,39 @@ def stat_of(process: int | str) -> list[str]:
     return text.rsplit(")", 1)[1].split()  # the name before may have spaces and brackets
 
 
+def is_stopped(process: int) -> bool:
+    """Return whether a process is stopped, as by SIGSTOP."""
+    with contextlib.suppress(OSError):
+        return stat_of(process)[0] == "T"
+    return False
+
+
 def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when ``parent``, which has just started it, ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(EXIT_FAILED)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of all that is started below this process and loses its own parent."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def kill_children() -> None:
+    """Kill the processes that this one is the parent of, and those that it becomes so by that."""
+
+    def children() -> Iterator[int]:
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                if stat_of(entry.name)[1] == str(os.getpid()):
+                    yield int(entry.name)
+
+    while found := list(children()):
+        for child in found:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
 
 
 def name_process(name: str) -> None:
@@ -144,6 +185,22 @@ def end_job() -> NoReturn:
             subprocess.run(words, check=False, capture_output=True, timeout=CANCELLING)
     os.kill(os.getpid(), signal.SIGKILL)
     os._exit(EXIT_FAILED)
+
+
+def outermost_launcher(process: int) -> int:
+    """Return the launcher on this host that has started all others over ``process``, or zero."""
+    found = 0
+    with contextlib.suppress(OSError):
+        while Path(f"/proc/{process}/comm").read_text(errors="replace").strip() in NAMES:
+            found, process = process, int(stat_of(process)[1])
+    return found
+
+
+def end_launcher(process: int) -> None:
+    """Kill a launcher that does not end by itself, since it waits for a host that is lost."""
+    watched = watch_process(process) if process else None
+    if watched is not None and not select.select([watched], [], [], LEAVING)[0]:
+        os.kill(process, signal.SIGKILL)
 
 
 def hold_signals() -> None:

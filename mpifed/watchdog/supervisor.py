@@ -1,10 +1,11 @@
-"""The supervisor of a node: forks its ranks, sees how each ends, and reports the first failure."""
+"""The supervisor of a node: forks ranks, reports the first that is killed, ends all others."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 import json
+import math
 import os
 import resource
 import selectors
@@ -23,10 +24,16 @@ from mpifed.watchdog.heartbeat import Page
 from mpifed.watchdog.hosts import Host, Hosts
 from mpifed.watchdog.launcher import (
     END_JOB,
+    STOPPED,
     Launch,
+    adopt_orphans,
     die_with_parent,
+    end_launcher,
     hold_signals,
+    is_stopped,
+    kill_children,
     name_process,
+    outermost_launcher,
     peer_of,
     watch_process,
 )
@@ -36,8 +43,9 @@ from mpifed.watchdog.shared_memory import remove_abandoned, remove_segments, seg
 # itself stopped has seen nothing meanwhile.
 TICK, LONGEST_TICK = 0.1, 0.4
 
-# Seconds that a rank may be stopped (SIGSTOP) while its supervisor is not.
-STOPPED = 5.0
+# Seconds that ranks of this node may take to come, and to begin MPI without a step forward.
+START_LIMIT = 60.0
+START_VARIABLE = "MPIFED_START_LIMIT"
 
 # Seconds on top of the limit for a rank that waits for others, and the least limit for the end.
 WAITING, ENDING = 60.0, 120.0
@@ -73,28 +81,33 @@ class _Rank:
     page: Page
     about: dict[str, Any]
     descriptors: list[int]
+    launched: int = 0
     signals: list[int] = field(default_factory=list)
+    segments: set[str] = field(default_factory=set)
     process: int | None = None
     code: int | None = None
     answered = False
-    killed = False
-    stopped = False
+    killed = noted = False
+    stopped = held = False  # itself, and the process that its launcher started for it
     stopped_for = still_for = 0.0
     seen: tuple[int, ...] = ()
 
-    def fault(self, page: Page, passed: float) -> str | None:
+    def fault(self, page: Page, passed: float, start_limit: float = math.inf) -> str | None:
         """Add the time that has passed; return what is wrong if nothing moves for too long."""
-        self.stopped_for = self.stopped_for + passed if self.stopped else 0.0
+        self.stopped_for = self.stopped_for + passed if self.stopped or self.held else 0.0
         if self.stopped_for > STOPPED:
             return f"the process has been stopped for {STOPPED:.0f} s"
         seen = (page.steps, page.waiting, page.ending)
         self.still_for = self.still_for + passed if seen == self.seen else passed
         self.seen = seen
         limit = max(page.limit, ENDING) if page.ending else page.limit
+        if not page.begun:
+            limit = min(limit, start_limit)
         if page.waiting and self.still_for > limit + WAITING:
             return f"no other rank answered for {self.still_for:.0f} s"
         if not page.waiting and self.still_for > limit:
-            return f"no step forward for {self.still_for:.0f} s (stall_limit)"
+            which = START_VARIABLE if limit == start_limit else "stall_limit"
+            return f"no step forward for {self.still_for:.0f} s ({which})"
         return None
 
 
@@ -138,6 +151,8 @@ class Supervisor:
         self.faults: list[_Fault] = []
         self.ended = False
         self.pages = heartbeat.new_pages(launch.together)
+        limit = float(os.environ.get(START_VARIABLE, START_LIMIT))
+        self._start_limit, self._age = limit + launch.together / 2, 0.0
         self.hosts = Hosts(launch)
         self._selector = selectors.DefaultSelector()
         self._limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -173,6 +188,7 @@ class Supervisor:
             idle = 0.0 if not self.ranks or self.connections or self.faults else idle + passed
             if idle > 0 and (len(self.ranks) == self.launch.together or idle > LINGERING):
                 self.hosts.leave()
+                kill_children()
                 break
         return False
 
@@ -180,6 +196,7 @@ class Supervisor:
         """Part from the process that has started this one, and from its launcher."""
         os.setpgid(0, 0)
         name_process("mpifed-guard")
+        adopt_orphans()
         hold_signals()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # some launchers ignore it, and so the ends
         if "PMI_FD" in os.environ:
@@ -218,7 +235,8 @@ class Supervisor:
             if place == self.launch.together or about["rank"] in self.ranks:
                 self._forget(connection)
                 return
-            rank = _Rank(about["rank"], self.pages[place], about, list(descriptors))
+            by = peer_of(connection)[0]
+            rank = _Rank(about["rank"], self.pages[place], about, list(descriptors), by)
             if rank.number == 0:
                 rank.page.set_text("leader", self.hosts.listen(self._register))
             self.connections[connection] = self.ranks[rank.number] = rank
@@ -292,14 +310,14 @@ class Supervisor:
         flags = os.WNOHANG | os.WUNTRACED | os.WCONTINUED
         for rank in self.ranks.values():  # not for any child: imports have some of their own
             if rank.process is not None and rank.code is None:
-                process, status = os.waitpid(rank.process, flags)
+                process, status, used = os.wait4(rank.process, flags)
                 if not process:
                     continue
                 rank.stopped = os.WIFSTOPPED(status)
                 if os.WIFEXITED(status) or os.WIFSIGNALED(status):
-                    self._note_end(rank, os.waitstatus_to_exitcode(status))
+                    self._note_end(rank, os.waitstatus_to_exitcode(status), used.ru_maxrss)
 
-    def _note_end(self, rank: _Rank, code: int) -> None:
+    def _note_end(self, rank: _Rank, code: int, kibibytes: int) -> None:
         rank.code = code
         page = rank.page
         if rank.killed:
@@ -308,7 +326,10 @@ class Supervisor:
             self._end(page.code)
         elif code < 0:
             how = f"the process was killed by {signal.Signals(-code).name}"
-            how += " (out of memory?)" if code == -signal.SIGKILL else ""
+            if code == -signal.SIGKILL:
+                how += f" (out of memory?); it held up to {kibibytes * 1024 / 1e6:,.0f} MB"
+                if page.planned:
+                    how += f", {page.planned / 1e6:,.0f} MB of samples by --dry-run"
             self._suspect(BY_SIGNAL, rank.number, how)
         elif not page.ending:
             self._suspect(BY_CODE, rank.number, f"the process left with code {code}")
@@ -333,6 +354,12 @@ class Supervisor:
     def _look(self, passed: float) -> None:
         """Look at what ranks and supervisors of other hosts show."""
         running = [rank for rank in self.ranks.values() if rank.code is None]
+        self._age += passed
+        if int(self._age) > int(self._age - passed):
+            for rank in running:
+                rank.held = is_stopped(rank.launched)
+                if rank.page.begun and not rank.noted:  # before it may end with its launcher
+                    rank.noted, rank.segments = True, segments_of(rank.process or 0)
         for rank in running:
             # Imports before it is forked are steps of the first.
             page = rank.page if rank.process else next(iter(self.ranks.values())).page
@@ -340,8 +367,14 @@ class Supervisor:
                 self.hosts.end()
                 if not any(fault.what == "" for fault in self.faults):
                     self._suspect(ABORTING, rank.number, "", page.code)
-            elif (what := rank.fault(page, passed)) is not None:
+            elif (what := rank.fault(page, passed, self._start_limit)) is not None:
                 self._suspect(BY_SIGNAL, rank.number, what)
+        missing = (self.launch.here or 0) - len(self.ranks)
+        if missing > 0 and self._age > self._start_limit:
+            absent = {*range(self.launch.size)} - {*self.ranks}
+            what = f"{missing} of {self.launch.here} ranks of this host have not come after"
+            what += f" {self._start_limit:.0f} s ({START_VARIABLE})"
+            self._suspect(BY_SIGNAL, min(absent), what)
         if running and not self._all_are_here:
             self.hosts.look(
                 self._as_host(running[0].number), running[0].page.text("leader"), passed
@@ -384,8 +417,12 @@ class Supervisor:
         round = max([host.round, *(one.page.round for one in self.ranks.values())])
         when = f"round {round}" if round >= 0 else "before the first round"
         clients = f" ({host.clients})" if host.clients else ""
+        line = f"rank {host.rank} on {host.name}{clients}: {when}: {fault.what}"
         with contextlib.suppress(OSError):  # whoever read it may have gone with the launcher
-            complain("mpifed", f"rank {host.rank} on {host.name}{clients}: {when}: {fault.what}")
+            complain("mpifed", line)
+        for log in filter(None, (rank.page.text("log") for rank in self.ranks.values())):
+            with contextlib.suppress(OSError), open(log, "a", encoding="utf-8") as file:
+                file.write(line + "\n")
         self._end(fault.code)
 
     def _kill(self, rank: _Rank) -> None:
@@ -396,14 +433,17 @@ class Supervisor:
     def _end(self, code: int) -> None:
         """End all ranks of the job, and remove the shared memory that MPI no longer removes."""
         self.ended = True
+        launcher = outermost_launcher(self.launch.process) if self.hosts.lost() else 0
         running = [one for one in self.ranks.values() if one.process and one.code is None]
-        segments = {path for rank in running for path in segments_of(rank.process or 0)}
+        for rank in running:
+            rank.segments |= segments_of(rank.process or 0)
         for rank in running:
             self._kill(rank)
         for rank in running:
             _, status = os.waitpid(rank.process or 0, 0)
             rank.code = os.waitstatus_to_exitcode(status)
-        remove_segments(segments)
+        kill_children()
+        remove_segments(path for rank in self.ranks.values() for path in rank.segments)
         self.hosts.end()
         latest = time.monotonic() + LATEST
         while self.launch.on_one_host and not (self._begun or self._all_are_here):
@@ -413,3 +453,6 @@ class Supervisor:
                 break
         for rank in self.ranks.values():
             self._answer(rank, bytes([code]) if self._begun or self._all_are_here else END_JOB)
+            if is_stopped(rank.launched):
+                os.kill(rank.launched, signal.SIGKILL)
+        end_launcher(launcher)

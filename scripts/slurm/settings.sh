@@ -9,6 +9,7 @@ PORT=${LOCAL_SLURM_PORT:-16817}
 REQUEUE_DELAY=${LOCAL_SLURM_REQUEUE_DELAY:-5}
 KILL_WAIT=${LOCAL_SLURM_KILL_WAIT:-5}
 GRACE=${LOCAL_SLURM_GRACE:-10}
+HOSTS=${LOCAL_SLURM_HOSTS:-no}
 PREEMPT_SIGNAL=${LOCAL_SLURM_PREEMPT_SIGNAL:-yes}
 
 MARK=.mpifed-slurm # what tells our directory from another
@@ -16,4 +17,6 @@ UNSHARE=(unshare --uts --ipc --mount --propagation private)
 APART=no
 if "${UNSHARE[@]}" true 2>/dev/null; then APART=yes; fi
 PATH=$PATH:/usr/sbin:/sbin
+ON=() # before a command that asks the controller
+if [ "$HOSTS" = yes ]; then ON=("$(dirname "${BASH_SOURCE[0]}")/../hosts/enter" node1); fi
 export SLURM_CONF=$ROOT/slurm.conf

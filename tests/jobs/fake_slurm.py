@@ -12,7 +12,8 @@ from pathlib import Path
 COMMANDS = {
     "sbatch": 'cat >"$FAKE/script"; env >"$FAKE/environment"; echo "${FAKE_JOB:-7};cluster"',
     "squeue": 'cat "$FAKE/queue" 2>/dev/null; exit 0',
-    "scontrol": 'case "$*" in show*) cat "$FAKE/show" 2>/dev/null ;; esac; exit 0',
+    "scontrol": 'case "$*" in show*) cat "$FAKE/show" 2>/dev/null ;;\n'
+    'requeue*) : >"$FAKE/queue" ;; esac; exit 0',
     "scancel": "exit 0",
     "sleep": "exit 0",
     "srun": 'if [ "$1" = --mpi=list ]; then echo "none pmi2 pmix"; exit 0; fi\n'

@@ -107,7 +107,7 @@ def test_a_job_is_recorded_privately_and_known_again(
     assert "job 7: 1 run" in call(capfd, "submit", UNCHECKED, *TINY, "--output", output)
     assert [words.split()[0] for words in slurm.calls("sbatch")] == ["--test-only", "--parsable"]
     script = (slurm.directory / "script").read_text()
-    assert script == (output / "job" / "job.sbatch").read_text()
+    assert script == (output / "job" / "job.sh").read_text()
     variables = (slurm.directory / "environment").read_text()
     assert "SLURM_CONF=/etc/slurm.conf" in variables
     for foreign in ("SLURM_JOB_ID", "SBATCH_PARTITION", "PMI_RANK"):
@@ -177,7 +177,7 @@ def test_a_sweep_is_followed_as_a_whole_and_in_parts(
     slurm.answer("queue", "")
     monkeypatch.setenv("FAKE_JOB", "11")
     call(capfd, "resume", UNCHECKED, output)
-    assert "#SBATCH --array=0,2\n" in (output / "job" / "job.sbatch").read_text()
+    assert "#SBATCH --array=0,2\n" in (output / "job" / "job.sh").read_text()
     assert not (output / "seed=0" / "job" / "stop").exists()
 
 
@@ -264,8 +264,12 @@ def test_without_an_answer_of_slurm_the_runs_still_tell_how_far_they_are(
     program.write_text("#!/bin/bash\necho 'squeue: error: no controller' >&2\nexit 1\n")
     said = call(capfd, "status", output)
     assert "job 7, SLURM does not answer, round 4 of ?, test accuracy 0.7500" in said
-    assert "mpifed.jobs: squeue failed: no controller\n" in said
+    assert "mpifed.jobs: SLURM does not answer: no controller\n" in said
     assert "no controller" in call(capfd, "stop", output, code=1)
+    said = "allocation failure: Unable to contact slurm controller (connect failure)"
+    (slurm.directory / "bin" / "sbatch").write_text(f"#!/bin/bash\necho '{said}' >&2; exit 1\n")
+    told = call(capfd, "check", *TINY, "--output", tmp_path / "other", code=1)
+    assert told.endswith(f"mpifed.jobs: SLURM does not answer: {said}\n")
 
 
 @pytest.mark.parametrize(

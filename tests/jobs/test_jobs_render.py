@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpifed.errors import InputError
-from mpifed.jobs import render
+from mpifed.jobs import render, schedulers
 from mpifed.jobs.plan import FILES, Job, continued, plan
 from mpifed.sweep.plan import Planned
 
@@ -35,6 +35,11 @@ TEXTS = st.text(st.characters(exclude_categories=["C", "Z"], include_characters=
 def planned(name: str) -> Job:
     words, site = CASES[name]
     return plan([*COMMON, *words], site, Path("/runs") / name, False)
+
+
+def script(job: Job) -> str:
+    ((_, found),) = render.scripts(job, range(len(job.runs)))
+    return found
 
 
 def shellcheck() -> str:
@@ -67,27 +72,27 @@ def shellcheck() -> str:
     ],
 )
 def test_a_script_asks_for_what_the_options_say(name: str, lines: list[str]) -> None:
-    found = render.script(planned(name)).splitlines()
+    found = script(planned(name)).splitlines()
     assert [line for line in lines if line not in found] == []
 
 
 def test_a_script_is_short() -> None:
-    assert render.script(planned("mpirun")).count("\n") <= 120
+    assert script(planned("mpirun")).count("\n") <= 120
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_shellcheck_finds_nothing_in_rendered_scripts(name: str) -> None:
     command, job = [shellcheck(), "--severity=warning", "-"], planned(name)
-    for script in (render.script(job), render.report_script(job)):
-        subprocess.run(command, input=script, text=True, check=True, timeout=60)
+    for text in (script(job), render.report_script(job)):
+        subprocess.run(command, input=text, text=True, check=True, timeout=60)
 
 
 @pytest.mark.parametrize("path", sorted((FILES / "examples").glob("*.yaml")), ids=lambda p: p.stem)
 def test_the_examples_render(path: Path, tmp_path: Path) -> None:
     job = plan([str(path)], None, tmp_path / "run", False)
-    script = render.script(job)
-    assert job.sweep == (path.stem == "sweep") == ("#SBATCH --array=0" in script)
-    subprocess.run(["bash", "-n"], input=script, text=True, check=True, timeout=20)
+    text = script(job)
+    assert job.sweep == (path.stem == "sweep") == ("#SBATCH --array=0" in text)
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True, timeout=20)
     assert not (tmp_path / "run").exists()
 
 
@@ -122,7 +127,7 @@ def test_the_command_line_goes_before_the_experiment_and_that_before_the_site(
 
 def test_directives_can_be_added() -> None:
     words = ["job.ranks=2", "job.extra_directives=['--reservation=a b']"]
-    assert "#SBATCH --reservation=a b\n" in render.script(plan(words, None, Path("/x"), False))
+    assert "#SBATCH --reservation=a b\n" in script(plan(words, None, Path("/x"), False))
 
 
 def test_smoke_is_one_round_on_two_ranks(tmp_path: Path) -> None:
@@ -144,10 +149,10 @@ def test_no_text_breaks_out_of_a_script(texts: list[str]) -> None:
     output = Path("/runs") / folder_name.replace("/", "_").replace("\\", "_")
     run = Planned(output, {"data.path": value}, {})
     job = Job("own", experiment, output, False, (run,), options)
-    script = render.script(job)
+    text = script(job)
     show = 'printf "%s\\0" "$run_dir" "$experiment" "$mpirun" "${container[@]}" "${words[@]}"'
-    settings_only = script.split("\njob=${SLURM_ARRAY")[0]
-    exports = "\n".join(line for line in script.splitlines() if line.startswith("export TEXT"))
+    settings_only = text.split("\njob=${SLURM_ARRAY")[0]
+    exports = "\n".join(line for line in text.splitlines() if line.startswith("export TEXT"))
     done = subprocess.run(
         ["bash", "-c", f"{settings_only}\n{exports}\n{show}; printf '%s\\0' \"${{TEXT-}}\""],
         capture_output=True,
@@ -170,7 +175,7 @@ def test_directives_are_quoted_as_sbatch_reads_them(text: str) -> None:
     """By the rules of sbatch: a word ends at a blank outside of quotes, # begins a comment, a
     backslash takes the next character as it stands.
     """
-    written = render._for_sbatch(text)
+    written = schedulers.for_sbatch(text)
     found, quoted, place = "", False, 0
     while place < len(written):
         character = written[place]
@@ -187,4 +192,4 @@ def test_directives_are_quoted_as_sbatch_reads_them(text: str) -> None:
     assert not quoted
 
     with pytest.raises(InputError, match="one line of text"):
-        render._for_sbatch(f"{text}\n")
+        schedulers.for_sbatch(f"{text}\n")

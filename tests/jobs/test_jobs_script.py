@@ -21,9 +21,7 @@ STOPPED = '{"status": "stopped"}'
 
 @pytest.fixture
 def slurm(tmp_path: Path) -> FakeSlurm:
-    found = fake_slurm(tmp_path / "slurm")
-    found.answer("queue", "RUNNING\n")
-    return found
+    return fake_slurm(tmp_path / "slurm")
 
 
 def launcher(tmp_path: Path, body: str) -> Path:
@@ -38,7 +36,7 @@ def launcher(tmp_path: Path, body: str) -> Path:
 
 def script(tmp_path: Path, body: str, *words: str) -> str:
     mine = ["job.ranks=2", f"job.mpirun={launcher(tmp_path, body)}", *words]
-    return render.script(plan(mine, None, tmp_path / "run", False))
+    return render.scripts(plan(mine, None, tmp_path / "run", False), [0])[0][1]
 
 
 @contextmanager
@@ -48,6 +46,7 @@ def begun(slurm: FakeSlurm, text: str, **more: str) -> Iterator[subprocess.Popen
     variables |= {"SLURM_JOB_NODELIST": "n1", **more}
     path = slurm.directory / "job.sh"
     path.write_text(text)
+    slurm.answer("queue", "RUNNING\n")
     process = subprocess.Popen(
         ["bash", str(path)],
         env=slurm.variables(**variables),
@@ -80,11 +79,11 @@ def requeued(slurm: FakeSlurm) -> list[str]:
     [
         ("touch DONE; exit 0", 0, False),
         ("touch DONE; exit 137", 0, False),  # the launcher's own end does not count
-        ("exit 0", 0, True),
-        ("exit 75", 0, True),
-        ("exit 138", 0, True),
-        ("exit 10", 0, True),  # as MPICH's mpirun says it
-        (f"echo '{STOPPED}' >summary.json; exit 143", 0, True),
+        ("exit 0", 75, True),
+        ("exit 75", 75, True),
+        ("exit 138", 75, True),
+        ("exit 10", 75, True),  # as MPICH's mpirun says it
+        (f"echo '{STOPPED}' >summary.json; exit 143", 75, True),
         ("exit 1", 1, False),
         ("exit 2", 2, False),
         ("exit 137", 137, False),
@@ -113,12 +112,12 @@ def test_a_preemption_in_this_life_is_no_failure(
     assert requeued(slurm) == (["requeue 7"] if again else [])
 
 
-@pytest.mark.parametrize(("restarts", "code"), [(1, 0), (2, 76)])
+@pytest.mark.parametrize(("restarts", "code"), [(1, 75), (2, 76)])
 def test_restarts_have_a_limit(restarts: int, code: int, slurm: FakeSlurm, tmp_path: Path) -> None:
     text = script(tmp_path, "exit 75", "job.max_restarts=2")
     found, said = ended(slurm, text, SLURM_RESTART_COUNT=str(restarts))
     assert found == code, said
-    assert bool(requeued(slurm)) == (code == 0)
+    assert bool(requeued(slurm)) == (code == 75)
     assert ("job.max_restarts is 2" in said) == (code == 76)
 
 
@@ -127,7 +126,7 @@ def test_a_life_without_a_checkpoint_is_followed_by_a_pause(
 ) -> None:
     def pauses(body: str) -> int:
         before = len(slurm.calls("scontrol"))
-        assert ended(slurm, script(tmp_path, body))[0] == 0
+        assert ended(slurm, script(tmp_path, body))[0] == 75
         return sum("StartTime=" in call for call in slurm.calls("scontrol")[before:])
 
     left = "mkdir -p checkpoints; touch checkpoints/round-{}.h5; exit 75"
@@ -149,7 +148,7 @@ def test_what_an_earlier_life_said_is_not_of_this_one(
     assert requeued(slurm) == []
 
 
-@pytest.mark.parametrize(("signalled", "code"), [(True, 0), (False, 255)])
+@pytest.mark.parametrize(("signalled", "code"), [(True, 75), (False, 255)])
 def test_a_launcher_that_was_asked_before_it_could_listen_is_queued_again(
     signalled: bool, code: int, slurm: FakeSlurm, tmp_path: Path
 ) -> None:
@@ -179,7 +178,7 @@ def test_a_prologue_that_fails_ends_the_job_with_what_it_said(
     assert requeued(slurm) == []
 
 
-@pytest.mark.parametrize(("number", "code", "again"), [("USR1", 0, True), ("TERM", 143, False)])
+@pytest.mark.parametrize(("number", "code", "again"), [("USR1", 75, True), ("TERM", 143, False)])
 def test_a_request_during_the_prologue_is_kept(
     number: str, code: int, again: bool, slurm: FakeSlurm, tmp_path: Path
 ) -> None:
@@ -247,7 +246,7 @@ while true; do /bin/sleep 0.05; done"""
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "again"), [(signal.SIGUSR1, 0, True), (signal.SIGTERM, 143, False)]
+    ("number", "code", "again"), [(signal.SIGUSR1, 75, True), (signal.SIGTERM, 143, False)]
 )
 def test_requests_are_handed_on_and_only_one_revives(
     number: int, code: int, again: bool, slurm: FakeSlurm, tmp_path: Path
@@ -305,7 +304,9 @@ def test_the_plugin_of_srun_follows_the_library(
     ("answer", "code", "refused"),
     [
         ("kill $PPID; exit 143", 75, False),
-        (': >"$FAKE/queue"; exit 1', 0, False),
+        (': >"$FAKE/queue"; exit 1', 75, False),
+        # It has not answered scontrol, and queues the job again while the script waits.
+        ("touch late; exit 1", 75, False),
         ("exit 1", 75, True),
     ],
 )
@@ -314,6 +315,7 @@ def test_slurm_that_ends_the_script_has_queued_the_job(
 ) -> None:
     """It ends the script and scontrol in it at once, or answers late what it has done."""
     program = slurm.directory / "bin" / "scontrol"
-    program.write_text(f"#!/bin/bash\ncase $1 in requeue) {answer} ;; esac\n")
+    program.write_text(f"#!/bin/bash\ncd $FAKE; case $1 in requeue) {answer} ;; esac\n")
+    program.with_name("sleep").write_text("#!/bin/bash\ncd $FAKE; [ ! -e late ] || : >queue\n")
     found, said = ended(slurm, script(tmp_path, "exit 75"))
     assert (found, "SLURM did not queue" in said) == (code, refused)

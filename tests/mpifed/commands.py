@@ -114,7 +114,7 @@ def environment(**more: str) -> dict[str, str]:
     }
     return kept | {
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(HERE),
+        "PYTHONPATH": f"{HERE}:{HERE.parents[1]}",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "PRTE_ALLOW_RUN_AS_ROOT": "1",

@@ -17,9 +17,12 @@ T = TypeVar("T")
 class Played(Alone):
     """One of several ranks that move arrays to each other."""
 
-    def __init__(self, rank: int, barrier: threading.Barrier, values: list[Any]) -> None:
+    def __init__(
+        self, rank: int, barrier: threading.Barrier, values: list[Any], node: np.ndarray
+    ) -> None:
         super().__init__()
-        self.rank, self.size = rank, len(values)
+        self.rank, self.size, self._node = rank, len(values), node
+        self.crossed = 0  # bytes that have come from other hosts
         self._barrier, self._values = barrier, values
 
     def _all(self, value: Any) -> list[Any]:
@@ -29,6 +32,9 @@ class Played(Alone):
         found = list(self._values)
         self._barrier.wait()
         return found
+
+    def nodes(self):
+        return self._node
 
     def max(self, values):
         return np.max(self._all(values), axis=0)
@@ -46,6 +52,9 @@ class Played(Alone):
     def exchange_rows(self, rows, send, receive):
         every = self._all((rows, send))
         arrived = np.concatenate([those[of.get(self.rank, [])] for those, of in every])
+        lengths = np.array([len(of.get(self.rank, [])) for _, of in every])
+        far = lengths[self._node != self._node[self.rank]].sum()
+        self.crossed += int(far) * arrived.shape[1] * arrived.itemsize
         assert len(arrived) == sum(receive.values())
         self._barrier.wait()  # nobody changes its rows before all have read them
         return arrived
@@ -56,15 +65,18 @@ class Played(Alone):
         return np.concatenate(every)
 
 
-def on_played_ranks(size: int, action: Callable[[Any], T]) -> list[T]:
-    """What ``action(communicator)`` returns on each of ``size`` ranks."""
+def on_played_ranks(
+    size: int, action: Callable[[Any], T], node: np.ndarray | None = None
+) -> list[T]:
+    """What ``action(communicator)`` returns on each of ``size`` ranks, which live on ``node``."""
+    node = np.zeros(size, int) if node is None else node
     if size == 1:
         return [action(Alone())]
     barrier, values = threading.Barrier(size, timeout=60), [None] * size
 
     def one(rank: int) -> T:
         try:
-            return action(Played(rank, barrier, values))
+            return action(Played(rank, barrier, values, node))
         except BaseException:
             barrier.abort()
             raise

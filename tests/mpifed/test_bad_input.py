@@ -278,6 +278,16 @@ def test_an_output_that_holds_a_run(tmp_path, capfd):
     assert len(rows(elsewhere)) == 2
 
 
+def test_checkpoints_may_be_a_link_to_another_disk(tmp_path, capfd):
+    target, disk = tmp_path / "run", tmp_path / "disk"
+    assert call([*TINY, "--quiet", "--output", target], capfd).code == 0
+    (target / "checkpoints").rename(disk)
+    (target / "checkpoints").symlink_to(disk)
+    outcome = call([*TINY, "--quiet", "rounds=6", "--resume", "--output", target], capfd)
+    assert (outcome.code, outcome.messages) == (0, [])
+    assert (disk / "round-000006.h5").exists()
+
+
 def test_an_output_in_which_another_process_runs(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("mpifed.training.run_directory.PATIENCE", 0.1)
     target = tmp_path / "run"

@@ -18,6 +18,7 @@ from mpifed.data.base import Description, HeldOut, Shards
 from mpifed.data.federated_file import Contents, write
 from mpifed.data.sources.flix import Tags
 from mpifed.data.sources.mnist import Digits
+from mpifed.errors import RunError
 from mpifed.models.linear import linear
 from mpifed.mpi.communicator import Alone
 from mpifed.training.evaluation import ClientResults, bottom_decile, score_clients, summarise
@@ -201,7 +202,7 @@ def predictor(parameters, mixture=None):
 
 @pytest.mark.parametrize("case", SHAPES)
 def test_predictors_of_other_shapes_are_refused(case):
-    with pytest.raises(TypeError) as refused:
+    with pytest.raises(RunError) as refused:
         checked_predictor(None, "deploy", predictor(*SHAPES[case]), N, P)
     assert f"parameters of shape {SHAPES[case][0]} and " in str(refused.value)
     assert "return (M, 6) for M models that all share, or (3, M, 6)" in str(refused.value)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from mpifed.algorithms.fedmm.fedmm_ot import FedMMOT, batches_of
+from mpifed.algorithms.fedmm.fedmm_ot import FedAdamOT, FedMMOT, batches_of
 from mpifed.algorithms.global_model.fedadam import FedAdam
 from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.data.base import Description, Shards, Split
@@ -149,7 +149,7 @@ def test_two_dimensional_gaussians_come_below_five_per_cent():
 def test_fedadam_is_adam_on_the_mean_of_the_joint_gradients():
     adam = Adam(0.01)
     run = Run(
-        FedAdam, server_lr=0.01, beta1=0.9, beta2=0.999, tau=adam.epsilon, bias_correction=True
+        FedAdamOT, server_lr=0.01, beta1=0.9, beta2=0.999, tau=adam.epsilon, bias_correction=True
     )
     objective = Objective(run.model, "w2gn")
     both = run.state.model[0]
@@ -268,7 +268,7 @@ def test_local_steps_are_gradient_steps_from_where_the_client_is_on_new_batches(
 
 def test_fedadam_keeps_both_potentials_convex_and_takes_the_options_of_its_losses():
     options = {"lambda_cycle": 0.5, "cycle": "both"}
-    run = Run(FedAdam, server_lr=0.01, beta1=0.0, beta2=0.0, tau=1.0, **options)
+    run = Run(FedAdamOT, server_lr=0.01, beta1=0.0, beta2=0.0, tau=1.0, **options)
     omega, theta = (bent(run, half) for half in run.state.model.view(2, -1))
     run.state = replace(run.state, model=torch.cat([omega, theta])[None])
     objective, draws = Objective(run.model, "w2gn", **options), Draws(0, 1)
@@ -293,7 +293,7 @@ def test_scores_are_on_the_same_points_in_every_round():
     assert run.score() == first
 
 
-@pytest.mark.parametrize("kind", [FedMMOT, FedAdam])
+@pytest.mark.parametrize("kind", [FedMMOT, FedAdamOT])
 def test_scores_divide_by_the_variance_that_the_data_name(kind):
     """The covariance [[2, 1], [1, 2]] of Q has the trace 4; its absolute entries add up to 6."""
     trace, printed = Run(kind), Run(kind, data={"target_variance": "l1"})

@@ -374,6 +374,18 @@ def test_sparse_and_dense_ways_agree():
         assert torch.allclose(ways[0].gradients(w), ways[1].gradients(w), atol=1e-14)
 
 
+def test_each_client_has_the_way_that_fits_its_own_samples():
+    def first_empty(x, y):
+        return torch.cat([0 * x[:40], x[40:]]), y  # of 40 samples a client
+
+    (clients, description), way = shifted(logistic(), first_empty), Regulariser("l2", 0.3)
+    model = linear(description)
+    mixed, dense = (objective_of(model, clients, way, sparse=s) for s in (None, False))
+    assert [members.tolist() for members, _ in mixed.parts] == [[0], [1, 2, 3, 4, 5]]
+    w = torch.ones(6, model.n_parameters, dtype=torch.float64)
+    assert torch.allclose(mixed.gradients(w), dense.gradients(w), atol=1e-14)
+
+
 def shifted(data, change):
     """The same clients with ``change`` of inputs and labels."""
     clients, description = data

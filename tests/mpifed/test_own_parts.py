@@ -116,8 +116,8 @@ def test_what_parts_of_a_round_return_has_the_form_of_what_they_were_given(kind,
     place, *more = PLACES[kind]
     words = [*WORDS, "algorithm=fedavg", f"{place}={__name__}:{kind.__name__}", *more]
     done = call([*words, "--output", tmp_path / "run"], capfd)
-    named = "" if kind is Forgets else rf".* '{__name__}:{kind.__name__}', "
-    assert done.code == 1 and re.match(f"mpifed: {named}round 1: ", done.err), done
+    named = "" if kind is Forgets else f"{__name__}:{kind.__name__}: "
+    assert done.code == 1 and done.err.startswith(f"mpifed: round 1: {named}"), done
 
 
 # What a user's class declares is enforced in every configuration.
@@ -304,20 +304,20 @@ def test_a_client_that_is_trained_alone_is_named(tmp_path, capfd):
 
 
 WRONG_RESULTS = {
-    ReturnsNothing: ", round 1: TypeError: round returned NoneType; it must return FedAvgState",
-    StartsWithNothing: ": TypeError: init returned NoneType; it must return a dataclass",
-    DeploysNumbers: ", round 0: TypeError: deploy returned Tensor; it must return a Predictor",
-    MeasuresMore: ", round 0: TypeError: measure returned ['norm']; it must return columns",
+    ReturnsNothing: "round 1: {}: round returned NoneType; it must return FedAvgState",
+    StartsWithNothing: "{}: init returned NoneType; it must return a dataclass",
+    DeploysNumbers: "round 0: {}: deploy returned Tensor; it must return a Predictor",
+    MeasuresMore: "round 0: {}: measure returned ['norm']; it must return columns",
 }
 
 
 @pytest.mark.parametrize("kind", WRONG_RESULTS, ids=lambda kind: kind.__name__)
-def test_what_a_method_returns_wrongly_ends_as_what_it_raises(kind, tmp_path, capfd):
+def test_what_a_method_returns_wrongly_is_one_line(kind, tmp_path, capfd):
     named = own_of_failing_components("algorithm", kind)
     done = call([*WORDS_FAILING_COMPONENTS, named, "--output", tmp_path / "run"], capfd)
-    line, *traceback = done.err.splitlines()
-    assert line.startswith(f"mpifed: algorithm '{__name__}:{kind.__name__}'{WRONG_RESULTS[kind]}")
-    assert done.code == 1 and traceback[0] == "Traceback (most recent call last):"
+    (line,) = done.err.splitlines()
+    said = WRONG_RESULTS[kind].format(f"{__name__}:{kind.__name__}")
+    assert done.code == 1 and line.startswith(f"mpifed: {said}")
 
 
 def test_a_method_without_a_round_is_refused(tmp_path, capfd):
@@ -332,10 +332,10 @@ def test_one_rank_says_it_for_all(kind, tmp_path):
     named = own_of_failing_components("algorithm", kind)
     done = launch(2, *WORDS_FAILING_COMPONENTS, named, "--output", tmp_path / "run")
     (line,) = done.messages
-    assert done.code == 1 and f"algorithm '{__name__}:{kind.__name__}'" in line
-    rank, error = (1, "round 2: KeyError") if kind is Fails else (0, "TypeError: init returned")
+    assert done.code == 1 and f"{__name__}:{kind.__name__}" in line
+    rank, error = (1, "round 2: KeyError") if kind is Fails else (0, "init returned")
     assert f"rank {rank} on " in line and error in line
-    assert done.err.count("Traceback (most recent call last):") == 1
+    assert done.err.count("Traceback (most recent call last):") == (kind is Fails)
 
 
 def test_a_run_that_failed_in_its_first_round_begins_again(tmp_path, capfd, monkeypatch):

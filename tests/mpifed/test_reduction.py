@@ -35,12 +35,14 @@ DTYPES = st.sampled_from([torch.float32, torch.float64])
 
 @st.composite
 def layouts(draw, most=24):
-    """Work of some clients, their ranks in blocks or anyhow, and who takes part."""
+    """Work of some clients, their ranks in blocks or anyhow, who takes part, and ranks' hosts."""
     n, ranks = draw(st.integers(1, most)), draw(st.integers(1, 5))
     work = np.array(draw(st.lists(st.integers(0, 40), min_size=n, max_size=n)))
     owner = np.array(draw(st.lists(st.integers(0, ranks - 1), min_size=n, max_size=n)))
     active = np.array(draw(st.lists(st.booleans(), min_size=n, max_size=n)))
-    return work, np.sort(owner) if draw(st.booleans()) else owner, active, ranks
+    owner = np.sort(owner) if draw(st.booleans()) else owner
+    hosts = draw(st.lists(st.integers(0, 2), min_size=ranks, max_size=ranks))
+    return work, owner, active, np.unique(hosts, return_inverse=True)[1]
 
 
 def federation(communicator, owner, work):
@@ -66,7 +68,7 @@ def bits(values):
     st.data(),
 )
 def test_a_sum_has_the_same_bits_on_any_ranks(layout, dtype, width, seed, few, sparse, data):
-    work, owner, active, ranks = layout
+    work, owner, active, node = layout
     generator = np.random.default_rng(seed)
     weights = generator.normal(size=len(work))
     scale = 10.0 ** generator.integers(-6, 6, size=(len(work), 1))
@@ -93,7 +95,7 @@ def test_a_sum_has_the_same_bits_on_any_ranks(layout, dtype, width, seed, few, s
         patch.setattr(reduction, "COLUMNS", data.draw(st.sampled_from([5, 16, 1 << 20])))
         patch.setattr(reduction, "CACHED", data.draw(st.sampled_from([1, 40, 1 << 17])))
         patch.setattr(reduction, "WIDE", data.draw(st.sampled_from([1, 1 << 10])))
-        every = on_played_ranks(ranks, lambda c: action(c, federation(c, owner, work)))
+        every = on_played_ranks(len(node), lambda c: action(c, federation(c, owner, work)), node)
     for total, mass in every:
         assert total.dtype == dtype and bits(total) == bits(whole[0]) and mass == whole[1]
     everyone = np.arange(len(work))
@@ -117,6 +119,29 @@ def test_a_sum_of_many_equal_clients_is_exact_to_log_n_roundings(dtype):
     bound = roundings * torch.finfo(dtype).eps / 2 * np.abs(products).sum(0)
     assert (np.abs(found.double().numpy() - products.sum(0)) <= bound).all()
     assert mass == pytest.approx(weights.sum(), rel=1e-14)
+
+
+@pytest.mark.parametrize("node", [[0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 2, 3]])
+def test_what_hosts_have_leaves_each_once(node):
+    """A sum costs 2 (h - 1) of its size between h hosts, gossip each row for each other host."""
+    hosts, numbers = np.array(node), 1 << 15
+    options = {"topology": "complete", "weights": "metropolis_hastings", "schedule": "static"}
+    owner = np.argsort(hosts, kind="stable")  # hosts have neighbours
+
+    def action(communicator):
+        where = federation(communicator, owner, np.ones(4, int))
+        rows, weights = torch.ones(1, numbers), np.ones(1)
+        weighted_sum(where, rows, weights, where.hosted)
+        summed = communicator.crossed
+        made = Gossip(where, 0, Gossip.prepare(communicator, 4, 0, options), **options)
+        made.at(1, np.ones(4, bool)).average(rows, torch.ones(1).double(), rows)
+        return summed, communicator.crossed - summed
+
+    summed, gossiped = np.sum(on_played_ranks(4, action, hosts), axis=0)
+    others = hosts.max()
+    in_blocks = (np.diff(hosts) >= 0).all()  # else each rank's sum leaves
+    assert summed == (2 * others if in_blocks else 4) * 4 * numbers
+    assert gossiped == 4 * others * 4 * numbers
 
 
 def test_whoever_is_absent_is_no_term_not_even_a_zero():
@@ -233,11 +258,12 @@ def test_rounded_rows_of_w_sum_to_one_exactly(n, density, seed, dtype):
 @settings(max_examples=60, deadline=None)
 @given(layouts(most=20), DTYPES, st.sampled_from([1, 7, 5000]), st.integers(0, 99), st.booleans())
 def test_gossip_has_the_same_bits_on_any_ranks(layout, dtype, width, seed, dense):
-    work, owner, active, ranks = layout
+    work, owner, active, node = layout
     n, generator = len(work), np.random.default_rng(seed)
     if n < 2:
         return
-    options = {"topology": {"name": "erdos_renyi", "p": 0.5, "on_disconnected": "keep"}}
+    erdos_renyi = {"name": "erdos_renyi", "p": 0.5, "on_disconnected": "keep"}
+    options = {"topology": [erdos_renyi, {"name": "star"}, {"name": "complete"}][seed % 3]}
     options |= {"weights": "metropolis_hastings", "schedule": "static"}
     rows = torch.from_numpy(generator.normal(size=(n, width))).to(dtype)
 
@@ -250,10 +276,11 @@ def test_gossip_has_the_same_bits_on_any_ranks(layout, dtype, width, seed, dense
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mixing, "MANY", 1)
         patch.setattr(mixing, "DENSE", 0.0 if dense else 2.0)
+        patch.setattr(routing, "SUMMED", 1 + seed % 2 * 15)
         patch.setattr(routing, "BUFFER", 1 << 15)
         patch.setattr(mixing, "INNER", 8)
         ids, whole, w = action(Alone(), alone(work))
-        every = on_played_ranks(ranks, lambda c: action(c, federation(c, owner, work)))
+        every = on_played_ranks(len(node), lambda c: action(c, federation(c, owner, work)), node)
     assert sorted(np.concatenate([each[0] for each in every])) == ids.tolist()
     for some, mixed, _ in every:
         assert bits(mixed) == bits(whole[np.searchsorted(ids, some)])
@@ -272,21 +299,37 @@ def test_products_that_depend_on_other_rows_are_not_taken(monkeypatch):
     assert torch.allclose(found, x.mean(0).expand(9, -1), atol=1e-6)
 
 
-def test_products_of_this_computer_are_tried():
-    assert products_agree(torch.float32) in (True, False)
-    assert products_agree(torch.float64) in (True, False)
+@pytest.mark.parametrize("place", [0, 41, 79])
+def test_products_that_depend_on_the_place_of_a_row_are_found(place, monkeypatch):
+    def wrong(w, x, product):
+        torch.mm(w, x, out=product)
+        product[place : place + 1] *= 1.5
+
+    monkeypatch.setattr(mixing, "blocked_product", wrong)
+    assert not products_agree.__wrapped__(torch.float64)
 
 
-def test_mixing_keeps_constants_and_the_mean_to_rounding():
-    n = 50
-    w = scipy.sparse.csr_array(random_matrix(np.random.default_rng(2), n, 0.4))
-    x, same = torch.randn(n, 3), torch.full((n, 3), 0.3)
-    for dense in (False, True):
-        made, found = Mixer(w, np.arange(n), np.arange(n), dense), torch.empty(n, 3)
-        made(same, np.empty((0, 3), np.float32), found)
-        assert torch.allclose(found, same, rtol=1e-6, atol=0)
-        made(x, np.empty((0, 3), np.float32), found)
-        assert torch.allclose(found.double().mean(0), x.double().mean(0), rtol=0, atol=1e-7)
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_mixing_keeps_constants_and_the_mean_to_rounding(dtype, dense):
+    n, eps = 50, torch.finfo(dtype).eps
+    w = random_matrix(np.random.default_rng(2), n, 0.8)
+    made = Mixer(scipy.sparse.csr_array(w), np.arange(n), np.arange(n), dense)
+
+    def mixed(x):
+        found = torch.empty_like(x)
+        made(x, np.empty((0, 3), x.numpy().dtype), found)
+        return found
+
+    # Multiples of the type's spacing below one add up without rounding, whatever the order.
+    exact = w.max(1) >= 0.5 if dtype == torch.float32 else np.full(n, True)
+    assert exact.any() and (mixed(torch.ones(n, 3, dtype=dtype))[exact] == 1).all()
+    # Else each neighbour's product and addition is rounded once.
+    same = torch.full((n, 3), 0.3, dtype=dtype)
+    error = ((mixed(same) - same).abs() / same).amax(1).numpy()
+    assert (error <= np.count_nonzero(w, 1) * eps / 2 * 1.001).all()
+    x = torch.randn(n, 3, dtype=dtype)
+    assert torch.allclose(mixed(x).double().mean(0), x.double().mean(0), rtol=0, atol=2 * eps)
 
 
 def test_memory_is_used_again_once_nothing_refers_to_it():

@@ -18,8 +18,9 @@ from mpifed.mpi.communicator import Alone, world
 from mpifed.report.figure import Wanted, series
 from mpifed.report.groups import group_runs
 from mpifed.report.runs import find_runs
+from mpifed.results.results import read_summary
 from mpifed.retime import main
-from mpifed.training.retiming import is_retimed, retime, write
+from mpifed.training.retiming import retime, write
 from mpifed.training.simulated_time import read_links, step_seconds
 from mpifed.training.verification import verify
 from topologies.links.network import read_network
@@ -272,7 +273,7 @@ def test_what_is_written_is_a_run_of_that_network(tmp_path, capsys):
     for _ in range(2):  # a repeated command replaces what it has written
         assert main([*words, "--output", str(tmp_path / "slow")]) == 0
     made = tmp_path / "slow" / "seed=3"
-    assert is_retimed(made) and not (made / "checkpoints").exists()
+    assert "retimed" in read_summary(made / "summary.json") and not (made / "checkpoints").exists()
     there = trained(tmp_path / "there", **({"network": {}} | THERE), **GOSSIP_RETIMING)
     assert rows(made) == rows(there.directory)
     assert (made / "config.yaml").read_text() == (there.directory / "config.yaml").read_text()

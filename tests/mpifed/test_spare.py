@@ -20,7 +20,7 @@ from commands import (
     summary_of,
     wait_for,
 )
-from on_ranks import SMALL, folder_of, run, same_after_a_resume, unlike_one_rank
+from on_ranks import SMALL, folder_of, same_after_a_resume, unlike_one_rank
 
 from mpifed.api import Request, execute
 from mpifed.errors import AgreedInputError, InputError
@@ -110,24 +110,6 @@ def test_a_spare_rank_that_is_asked_to_stop_stops_the_run(tmp_path, monkeypatch)
     # What is asked in one run does not stop the next.
     again = Request("synthetic-fedem", {**SMALL, "hosts": "cores"}, folder / "again", quiet=True)
     assert execute(again, communicator, lambda: False).status == "finished"
-
-
-@pytest.mark.parametrize("hosts", ["ranks", "cores"])
-def test_many_ranks_on_few_cores_are_told_of_it(hosts, tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    for ranks in (8, 9):
-        monkeypatch.setattr(Alone, "local_size", lambda self, ranks=ranks: ranks)
-        run("synthetic-fedem", {**SMALL, "hosts": hosts}, tmp_path / f"{ranks}", Alone())
-        log = (tmp_path / f"{ranks}" / "log.txt").read_text()
-        told = (
-            "9 ranks share 2 cores: with hosts=cores the first ones would host all clients" in log
-        )
-        assert told == (hosts == "ranks" and ranks == 9)
-
-
-@pytest.mark.mpi
-def test_these_ranks_share_a_node():
-    assert world().local_size() == world().size and Alone().local_size() == 1
 
 
 def test_another_word_is_refused(tmp_path):

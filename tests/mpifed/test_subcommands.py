@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -141,3 +142,24 @@ def test_the_first_process_of_a_job_answers_alone(words, tmp_path, monkeypatch, 
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
     main(words.split())
     assert capfd.readouterr() != ("", "")
+
+
+@pytest.mark.parametrize("target", ["full", "pipe"])
+@pytest.mark.parametrize("words", [TINY, ["--dry-run"], ["--help"], ["--version"], ["--list"]])
+def test_a_full_disk_is_told_once_and_a_reader_that_left_stops_no_run(words, target, tmp_path):
+    read, pipe = os.pipe()
+    os.close(read)
+    with open(pipe, "wb") as left, open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "mpifed.run", *words, "--output", tmp_path / "run"],
+            stdout=full if target == "full" else left, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    said = "mpifed: standard output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == ((1, said) if target == "full" else (0, ""))
+    assert (tmp_path / "run" / "DONE").exists() == (words is TINY and target == "pipe")
+
+
+def test_other_numbers_of_ranks_are_refused(tmp_path):
+    words = [*TINY, "--ranks", "2", "--expect-ranks", "3", "--output", str(tmp_path / "run")]
+    done = subprocess.run([sys.executable, "-m", "mpifed.run", *words], env=environment())
+    assert done.returncode == 2 and not (tmp_path / "run").exists()

@@ -237,7 +237,7 @@ def test_a_run_of_another_arithmetic_is_refused_with_the_reason(tampered, capfd)
     assert "arithmetic 1, and this one has 2: sums are rounded otherwise" in said
 
 
-def test_a_run_of_another_arithmetic_is_read_and_goes_on(tampered):
+def test_a_run_of_another_arithmetic_is_read_and_goes_on(tampered, capfd):
     made_before(tampered)
     assert mpifed.load(tampered).components
     more = Request(None, {"rounds": 7}, tampered, resume=True, quiet=True)
@@ -247,7 +247,13 @@ def test_a_run_of_another_arithmetic_is_read_and_goes_on(tampered):
     assert "exchange.reduction has ended and changes nothing: ranks add along one tree" in log
     assert "exchange.transport has ended" in log
     stored = yaml.safe_load((tampered / "config.yaml").read_text())
-    assert stored["arithmetic"] == 2 and not {"reduction", "transport"} & set(stored["exchange"])
+    assert stored["arithmetic"] == [[1, 1], [7, 2]]
+    assert not {"reduction", "transport"} & set(stored["exchange"])
+    assert main([str(tampered)]) == 0
+    said = capfd.readouterr().out
+    assert "rounds 1 to 6 cannot be repeated" in said and "repeating rounds 7 to 7" in said
+    assert main([str(tampered), "--rounds", "2:5"]) == 2
+    assert "arithmetic 1, and this one has 2" in capfd.readouterr().err
 
 
 def test_kernels_that_depend_on_addresses_are_not_verified(capfd, monkeypatch):
@@ -255,7 +261,8 @@ def test_kernels_that_depend_on_addresses_are_not_verified(capfd, monkeypatch):
     exact = torch.mm
     monkeypatch.setattr(torch, "mm", lambda a, b: exact(a, b) * (1 + a.data_ptr() % 64))
     assert main(["--kernels"]) == 1
-    assert "MKL_CBWR" in capfd.readouterr().out
+    told = "MKL_CBWR" if torch.backends.mkl.is_available() else "built without MKL"
+    assert told in capfd.readouterr().out
 
 
 @pytest.mark.mpi

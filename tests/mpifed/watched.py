@@ -1,6 +1,7 @@
 """A rank without MPI and torch, as test_watchdog.py starts it; what ranks share is ``colorsys``.
 
-``python watched.py ACTION``: ``leave:CODE``, ``begin-and-leave:CODE``, ``wait:FILE`` or ``hang``.
+``python watched.py ACTION``, an action being ``leave:CODE``, ``begin-and-leave:CODE``,
+``leave-a-child:CODE``, ``wait:FILE`` or ``hang``.
 """
 
 from __future__ import annotations
@@ -44,6 +45,13 @@ def action() -> int:
     what, _, rest = sys.argv[1].partition(":")
     if what == "begin-and-leave":
         heartbeat.mpi_has_begun(heartbeat.leader())
+    elif what == "leave-a-child":
+        child = os.fork()
+        if not child:
+            os.setsid()
+            time.sleep(60)
+            os._exit(0)
+        print(child, flush=True)
     elif what == "wait":
         while not came and not os.path.exists(rest):
             heartbeat.step()

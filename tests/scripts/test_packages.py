@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import sys
+import tomllib
 
 import jinja2
 import yaml
@@ -11,11 +11,6 @@ from distributions import ROOT
 from packaging.requirements import Requirement
 
 import mpifed
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CONDA = {"pytorch": "torch", "matplotlib-base": "matplotlib"}

@@ -204,6 +204,21 @@ def after_gossip(
     return after
 
 
+def all_reduce_round(
+    links: Links, active: Nodes, work: Array, down_bits: float, up_bits: float
+) -> float:
+    """Return the seconds of a round in which each client adds a share of the sum of all messages:
+    it gets this share of each, and sends the result to all.
+    """
+    n = len(active)
+    receivers, senders = np.argwhere(~np.eye(n, dtype=bool)).T
+    idle = after = np.zeros(n)
+    for bits, busy in ((up_bits, work), (down_bits, idle)):
+        travel = links.travel(active[receivers], active[senders], bits / max(1, n))
+        after = after_gossip(after, busy, receivers, senders, travel)
+    return float(after.max(initial=0.0))
+
+
 def server_round(
     links: Links, active: Nodes, work: Array, down_bits: float, up_bits: float, server: int | None
 ) -> float:

@@ -20,7 +20,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor
+from mpifed.algorithms.base import Descriptive
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.exchange.measuring import total
 from mpifed.federation.clients import Clients, Draws
@@ -40,7 +40,7 @@ class FedMGSState:
     total: Tensor = state.server()
 
 
-class FedMGS(Algorithm[ServerChannel]):
+class FedMGS(Descriptive[ServerChannel]):
     """FedMGS: matrix factorisation; codes stay with clients, statistics are shared.
 
     Parameters
@@ -69,7 +69,6 @@ class FedMGS(Algorithm[ServerChannel]):
     learns = "a factor; codes of each client"
     sends = "two statistics"
     aggregates = "sums"
-    uses_model = False
     devices = ("cpu",)
     model_type = NoModel
     local_options = ()
@@ -168,10 +167,6 @@ class FedMGS(Algorithm[ServerChannel]):
         for _ in range(self.atom_steps):
             atoms = atoms - size * (atoms @ gram - summed[k:])
         return atoms
-
-    def deploy(self, state: FedMGSState, clients: Clients, draws: Draws) -> Predictor:
-        """Nothing is predicted: W and H describe the data."""
-        return Predictor(None)
 
     def learnt(self, state: FedMGSState, exchange: Exchange) -> dict[str, Tensor]:
         """``dictionary`` W (p, K); codes are not shown."""

@@ -30,7 +30,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor, message_variance, step_scale
+from mpifed.algorithms.base import Descriptive, message_variance, step_scale
 from mpifed.components.base import Compressors
 from mpifed.components.registry import complete, find
 from mpifed.data.base import Description, Split
@@ -211,7 +211,7 @@ def gamma_of(rule: StepRule, beta: float, t: int) -> float:
     return rules[rule]
 
 
-class FedMM(Algorithm[Channel]):
+class FedMM(Descriptive[Channel]):
     """FedMM: majorise-minimise with aggregation of surrogates, control variates, compression.
 
     Parameters
@@ -237,7 +237,6 @@ class FedMM(Algorithm[Channel]):
     learns = "the parameters of a surrogate"
     sends = "a change of its statistic"
     aggregates = "sums"
-    uses_model = False
     devices = ("cpu",)
     model_type = NoModel
     local_options = ()
@@ -441,10 +440,6 @@ class FedMM(Algorithm[Channel]):
         with at_the_server("T(S)"):
             return self.surrogate.minimiser(s)
 
-    def deploy(self, state: FedMMState, clients: Clients, draws: Draws) -> Predictor:
-        """Nothing is predicted: theta describes the data."""
-        return Predictor(None)
-
     def learnt(self, state: FedMMState, exchange: Exchange) -> dict[str, Tensor]:
         """theta, under gossip that of sum mu_i S_i, in the parts that the surrogate names."""
         self.recall(state)
@@ -478,7 +473,7 @@ class FedMM(Algorithm[Channel]):
         }
 
     def payload(self) -> int:
-        return self.message_size()
+        return self.message_size() if self.communicates else 0
 
 
 class FedMMTheta(FedMM):
@@ -566,6 +561,3 @@ class SaSsmm(FedMM):
                 "client, which does not differ from itself"
             )
         return [*unread, *self.about(state)]
-
-    def payload(self) -> int:
-        return 0

@@ -4,12 +4,15 @@ Clients hold parts of the source P; the target Q is public. Each client improves
 f_omega by one gradient step, and the results are aggregated with control variates as in FedMM. The
 server alone improves the conjugate f_theta, on samples of Q. The gradient of f_omega is the map
 from P to Q.
+
+The baseline of the paper's section 7.2 is FedAdam: a client makes one gradient step on potential
+and conjugate together, and the server applies Adam to the mean.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge, Gt, Le
@@ -18,7 +21,8 @@ from torch import Tensor
 from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor
 from mpifed.algorithms.fedmm.fedmm import StepRule, gamma_of
-from mpifed.exchange.base import Exchange, ServerChannel
+from mpifed.algorithms.global_model.fedadam import FedAdam, FedAdamState
+from mpifed.exchange.base import Channel, Exchange, ServerChannel, to_server
 from mpifed.exchange.measuring import computed_once, where_recorded
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.minibatches import batches
@@ -35,6 +39,7 @@ from mpifed.optimal_transport.losses import (
     conjugate_steps,
     cosine,
     identity_potential,
+    joint_gradient,
     l2_uvp,
     source_gradient,
     target_gradient,
@@ -201,6 +206,82 @@ class FedMMOT(Algorithm[ServerChannel]):
 
     def payload(self) -> int:
         return self.model.n_parameters
+
+
+class FedAdamOT(FedAdam):
+    """FedAdam on the transport benchmark: potential and conjugate are one model, [omega, theta].
+
+    Parameters
+    ----------
+    **options
+        Those of ``FedAdam``; clients count alike.
+    """
+
+    columns = ("l2_uvp", "cosine")
+    tasks = ("unlabelled",)
+    step_option = "algorithm.server_lr"
+
+    def __init__(self, model: Any, local: LocalSolver, **options: Any) -> None:
+        super().__init__(model, local, **options)
+        check_targets(local.options.batch_size, model.dimension)
+        self.objective = Objective(model, "w2gn", self.lambda_cycle, self.cycle)
+        self.averages_by = "clients"
+
+    def init(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> FedAdamState:
+        model = torch.zeros(1, self.payload(), dtype=dtype, device=clients.device)
+        optimizer = self.local.init(len(clients), 1, dtype)
+        return FedAdamState(model, optimizer, self.adam.init(model))
+
+    def prepare(
+        self, state: FedAdamState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> FedAdamState:
+        """Bring both networks near the identity map; collective."""
+        icnn, dtype = self.objective.model, state.model.dtype
+        omega = first_potential(icnn, clients, draws, dtype, self.pretraining)
+        return replace(state, model=torch.cat([omega, omega])[None])
+
+    def round(self, state: Any, clients: Clients, channel: Channel, draws: Draws) -> FedAdamState:
+        server, everyone = to_server(channel), len(clients.federation.training)
+        server.broadcast(state.model)
+        arrived = server.send(self.updates(state.model, clients, draws))
+        ones = torch.ones(len(clients), dtype=torch.float64)
+        after = self.stepped(state, server.mean(arrived, ones, everyone).to(state.model))
+        rows = [self.objective.model.convexify(row) for row in after.model.view(2, -1)]
+        return replace(after, model=torch.cat(rows)[None])
+
+    def updates(self, model: Tensor, clients: Clients, draws: Draws) -> Tensor:
+        """Return a negative gradient of each client on a batch of samples, (clients, 1, 2 P)."""
+        omega, theta = model.view(2, -1)
+        size, benchmark = self.local.options.batch_size, self.objective.model.problem
+        y = benchmark.sample_target(draws.stream("target 0"), size, omega.dtype).to(omega.device)
+        rows = [
+            torch.cat(joint_gradient(self.objective, omega, theta, x, y))
+            for x in batches_of(clients, draws, "samples 0", size)
+        ]
+        return -torch.stack(rows)[:, None] if rows else model.new_zeros(0, *model.shape)
+
+    def deploy(self, state: Any, clients: Clients, draws: Draws) -> Predictor:
+        """Nothing is predicted: the gradient of f_omega maps samples."""
+        return Predictor(None)
+
+    def adapt(self, state: Any, clients: Clients, exchange: Exchange, draws: Draws) -> Predictor:
+        return Predictor(None)
+
+    def learnt(self, state: FedAdamState, exchange: Exchange) -> dict[str, Tensor]:
+        """``potential`` omega and ``conjugate`` theta, parameters of the networks, (P,) each."""
+        omega, theta = state.model.view(2, -1)
+        return {"potential": omega, "conjugate": theta}
+
+    def measure(
+        self, state: FedAdamState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> dict[str, float | None]:
+        icnn, omega = self.objective.model, state.model.view(2, -1)[0]
+        return map_scores(icnn, icnn.problem, omega, clients, draws)
+
+    def payload(self) -> int:
+        return 2 * self.model.n_parameters
 
 
 def first_potential(

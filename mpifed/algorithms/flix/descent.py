@@ -20,11 +20,19 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from mpifed import state as states
-from mpifed.algorithms.base import Algorithm, AnyChannel, Predictor, Weighting, message_variance
+from mpifed.algorithms.base import (
+    Algorithm,
+    AnyChannel,
+    Predictor,
+    Weighting,
+    message_variance,
+    starting_point,
+)
 from mpifed.algorithms.flix.objective import FlixObjective, Method, as_linear, minimum
 from mpifed.checkpoint import files as checkpoint
 from mpifed.checkpoint.integrity import Damaged
 from mpifed.components.registry import plain
+from mpifed.config.configuration import Configuration
 from mpifed.errors import InputError
 from mpifed.exchange.base import Exchange, ServerChannel, to_server
 from mpifed.exchange.measuring import agreed, largest, total
@@ -210,7 +218,7 @@ class Descent(Algorithm[AnyChannel]):
         return {**given, "local_tolerance": tolerance}
 
     @staticmethod
-    def validate(configuration: Any) -> None:
+    def validate(configuration: Configuration) -> None:
         """Check ``flix_alpha`` against the clients, and ``optima_from`` against its run's files."""
         own = configuration.algorithm.options
         alpha, place = own["flix_alpha"], own["optima_from"]
@@ -280,13 +288,9 @@ class Descent(Algorithm[AnyChannel]):
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
     ) -> FlixState:
         size, count, double = self.model.n_parameters, len(clients), torch.float64
-        first = torch.zeros(1, size, dtype=dtype, device=clients.device)
-        if self.start == "ones":
-            first += 1
-        elif self.start == "random":
-            first[0] = torch.from_numpy(self.model.init(draws.stream("model"))).to(dtype)
+        first = starting_point(self.model, self.start, clients, exchange, draws, dtype)
         return FlixState(
-            model=exchange.spread(first),
+            model=first,
             optima=local_starts(self.model, clients, draws, self.local_start, dtype),
             gradient_norm=torch.zeros(count, dtype=double),
             smoothness=torch.zeros(count, dtype=double),

@@ -1,4 +1,4 @@
-"""FLIX (Gasanov et al. 2021): explicit mixtures of each client's own optimum and one shared model.
+"""FLIX (Gasanov et al. 2021), DCGD and DIANA: mixtures of each client's own optimum and one model.
 
     T_i(x) = alpha_i x + (1 - alpha_i) x_i,   minimise f~(x) = (1/n) sum_i f_i(T_i(x))
 
@@ -105,7 +105,7 @@ class Flix(Descent[Channel]):
     ) -> list[str]:
         """Rounds that Theorem 2, which is about whole messages, needs with equal coefficients."""
         alpha = self.objective.alpha(clients.federation.training)
-        equal = len(alpha) > 0 and bool((alpha == alpha[0]).all())
+        equal = bool((alpha == alpha[0]).all())
         if exchange.compressor is not None or not self.averages or c.mu_hat <= 0 or not equal:
             return []
         variance = weighted_variance(state.optima, state.smoothness, clients)

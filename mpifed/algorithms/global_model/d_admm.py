@@ -25,8 +25,8 @@ from annotated_types import Gt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import GlobalModel, initial_models
-from mpifed.exchange.base import Channel, Exchange
+from mpifed.algorithms.base import GlobalModel
+from mpifed.exchange.base import Channel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Proximal, Shift
 from mpifed.local.solver import LocalSolver, OptimizerState
@@ -57,6 +57,7 @@ class DADMM(GlobalModel[Channel]):
     aggregates = "sums"
     exchanges = ("gossip",)
     compressors = "none"
+    state_class = DADMMState
     steps_locally = True
 
     def __init__(
@@ -64,11 +65,8 @@ class DADMM(GlobalModel[Channel]):
     ) -> None:
         self.model, self.local, self.c = model, local, admm_c
 
-    def init(
-        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
-    ) -> DADMMState:
-        x = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client=False)
-        return DADMMState(x, x, torch.zeros_like(x), self.local.init(len(clients), 1, dtype))
+    def variables(self, model: Tensor, n_clients: int) -> tuple[Tensor, ...]:
+        return model, torch.zeros_like(model)
 
     def round(
         self, state: DADMMState, clients: Clients, channel: Channel, draws: Draws

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -72,8 +72,15 @@ class FedAvg(GlobalModel[Channel]):
         trained, optimizer = self.local(
             start, state.optimizer, clients, draws, step_scale=scale, adjustments=terms
         )
-        return FedAvgState(channel.average(trained, clients.weights, before=state.model), optimizer)
+        return self.averaged(replace(state, optimizer=optimizer), trained, clients, channel)
 
     def terms(self, start: Tensor) -> Sequence[Adjustment]:
         """Return what is added to gradients of local steps from ``start``."""
         return ()
+
+    def averaged(
+        self, state: FedAvgState, trained: Tensor, clients: Clients, channel: Channel
+    ) -> FedAvgState:
+        """Return the state with the average of the models that clients have ``trained``."""
+        model = channel.average(trained, clients.weights, before=state.model)
+        return replace(state, model=model)

@@ -14,8 +14,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from mpifed.algorithms.base import Predictor
-from mpifed.algorithms.global_model.fedavg import FedAvg, FedAvgState
-from mpifed.exchange.base import Exchange
+from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
@@ -64,12 +63,6 @@ class FedAvgFineTuned(FedAvg):
         super().__init__(model, local, **options)
         self.tuner = tuner_of(local, tune_epochs, tune_lr)
 
-    def deploy(self, state: FedAvgState, clients: Clients, draws: Draws) -> Predictor:
+    def predictor(self, models: Tensor, clients: Clients, draws: Draws) -> Predictor:
         """Every client's copy of the global model, fine-tuned on its shard, (clients, 1, P)."""
-        return tuned(self.tuner, self.local.own(state.model, state.optimizer), clients, draws)
-
-    def adapt(
-        self, state: FedAvgState, clients: Clients, exchange: Exchange, draws: Draws
-    ) -> Predictor:
-        """Unseen clients fine-tune the global model like all others."""
-        return tuned(self.tuner, exchange.mean(state.model), clients, draws)
+        return tuned(self.tuner, models, clients, draws)

@@ -26,8 +26,8 @@ from annotated_types import Gt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import GlobalModel, initial_models
-from mpifed.exchange.base import Channel, Exchange
+from mpifed.algorithms.base import Corrected
+from mpifed.exchange.base import Channel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Shift
 from mpifed.local.solver import LocalSolver, OptimizerState
@@ -43,7 +43,7 @@ class KGTState:
     optimizer: OptimizerState = state.client()
 
 
-class KGT(GlobalModel[Channel]):
+class KGT(Corrected[Channel]):
     """K-GT: gradient tracking whose corrections are part of each local step.
 
     Parameters
@@ -57,6 +57,7 @@ class KGT(GlobalModel[Channel]):
     aggregates = "sums"
     exchanges = ("gossip",)
     compressors = "none"
+    state_class = KGTState
     steps_locally = True
 
     def __init__(
@@ -64,13 +65,6 @@ class KGT(GlobalModel[Channel]):
     ) -> None:
         super().__init__(model, local)
         self.eta_s = eta_s
-
-    def init(
-        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
-    ) -> KGTState:
-        x = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client=False)
-        c = x.new_zeros(len(clients), 1, self.local.n_trained)
-        return KGTState(x, c, self.local.init(len(clients), 1, dtype))
 
     def round(self, state: KGTState, clients: Clients, channel: Channel, draws: Draws) -> KGTState:
         x, c, trained = channel.broadcast(state.model), state.correction, self.local.n_trained
@@ -83,6 +77,3 @@ class KGT(GlobalModel[Channel]):
         mixed = channel.average(both, clients.equal_weights, before=both)
         x, mean = mixed[..., :-trained], mixed[..., -trained:]
         return KGTState(x, c - z + mean, optimizer)  # lines 7 and 8
-
-    def payload(self) -> int:
-        return self.model.n_parameters + self.local.n_trained

@@ -64,6 +64,3 @@ class Local(Algorithm[Channel]):
 
     def deploy(self, state: LocalState, clients: Clients, draws: Draws) -> Predictor:
         return Predictor(state.models)
-
-    def payload(self) -> int:
-        return 0

@@ -26,7 +26,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor
+from mpifed.algorithms.base import Algorithm, Predictor, starting_point
 from mpifed.data.base import Split
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
@@ -128,10 +128,7 @@ class MetaLearner(Algorithm[Channel]):
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
     ) -> MetaState:
-        first = torch.zeros(1, self.model.n_parameters, dtype=dtype, device=clients.device)
-        if self.start == "random":
-            first[0] = torch.from_numpy(self.model.init(draws.stream("model"))).to(dtype)
-        return MetaState(exchange.spread(first))
+        return MetaState(starting_point(self.model, self.start, clients, exchange, draws, dtype))
 
     def round(
         self, state: MetaState, clients: Clients, channel: Channel, draws: Draws

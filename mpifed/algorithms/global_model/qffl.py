@@ -24,8 +24,8 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import GlobalModel, averaged_buffers, initial_models
-from mpifed.exchange.base import Exchange, ServerChannel
+from mpifed.algorithms.base import GlobalModel, averaged_buffers
+from mpifed.exchange.base import ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.objective import row_norms
 from mpifed.local.scoring import train_risks
@@ -59,6 +59,7 @@ class Qffl(GlobalModel[ServerChannel]):
     sends = "its move and its risk"
     aggregates = "sums"
     exchanges = ("server",)
+    state_class = QfflState
     compressors = "unbiased"
     averages_by = None
     steps_locally = True
@@ -75,12 +76,6 @@ class Qffl(GlobalModel[ServerChannel]):
         super().__init__(model, local)
         self.q = q
         self.lipschitz = lipschitz or 1 / local.options.lr
-
-    def init(
-        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
-    ) -> QfflState:
-        w = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client=False)
-        return QfflState(w, self.local.init(len(clients), 1, dtype))
 
     def round(
         self, state: QfflState, clients: Clients, channel: ServerChannel, draws: Draws

@@ -20,13 +20,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-import torch
 from annotated_types import Gt, Le
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import GlobalModel, initial_models
-from mpifed.exchange.base import Channel, Exchange
+from mpifed.algorithms.base import GlobalModel
+from mpifed.exchange.base import Channel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Shift
 from mpifed.local.solver import LocalSolver, OptimizerState
@@ -54,6 +53,7 @@ class Scaffnew(GlobalModel[Channel]):
     learns = "one model"
     sends = "its model"
     compressors = "none"
+    state_class = ScaffnewState
 
     def __init__(
         self, model: Model, local: LocalSolver, *, scaffnew_p: Annotated[float, Gt(0), Le(1)] = 0.1
@@ -61,12 +61,8 @@ class Scaffnew(GlobalModel[Channel]):
         self.model, self.local, self.p = model, local, scaffnew_p
         self.averages_by = "clients"
 
-    def init(
-        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
-    ) -> ScaffnewState:
-        x = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client=False)
-        h = x.new_zeros(len(clients), 1, self.local.n_trained)
-        return ScaffnewState(x, h, self.local.init(len(clients), 1, dtype))
+    def variables(self, model: Tensor, n_clients: int) -> tuple[Tensor, ...]:
+        return (model.new_zeros(n_clients, 1, self.local.n_trained),)
 
     def round(
         self, state: ScaffnewState, clients: Clients, channel: Channel, draws: Draws

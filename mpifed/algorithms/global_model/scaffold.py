@@ -16,14 +16,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-import torch
 from annotated_types import Gt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import GlobalModel, averaged_buffers, initial_models
+from mpifed.algorithms.base import Corrected, averaged_buffers
 from mpifed.errors import InputError
-from mpifed.exchange.base import Exchange, ServerChannel
+from mpifed.exchange.base import ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Shift
 from mpifed.local.linear_objective import Objectives
@@ -42,7 +41,7 @@ class ScaffoldState:
     optimizer: OptimizerState = state.client()
 
 
-class Scaffold(GlobalModel[ServerChannel]):
+class Scaffold(Corrected[ServerChannel]):
     """SCAFFOLD: local SGD along gradients that are corrected by control variates.
 
     Parameters
@@ -60,6 +59,7 @@ class Scaffold(GlobalModel[ServerChannel]):
     aggregates = "sums"
     exchanges = ("server",)
     compressors = "none"
+    state_class = ScaffoldState
     server_steps = True
     steps_locally = True
 
@@ -85,13 +85,9 @@ class Scaffold(GlobalModel[ServerChannel]):
         decay = Regulariser("l2", local.options.weight_decay)
         self.risks = Objectives(model, decay) if variate_option == "I" else None
 
-    def init(
-        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
-    ) -> ScaffoldState:
-        x = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client=False)
-        c = x.new_zeros(1, self.local.n_trained)
-        own = x.new_zeros(len(clients), *c.shape)
-        return ScaffoldState(x, c, own, self.local.init(len(clients), 1, dtype))
+    def variables(self, model: Tensor, n_clients: int) -> tuple[Tensor, ...]:
+        (own,) = super().variables(model, n_clients)
+        return model.new_zeros(1, self.local.n_trained), own
 
     def round(
         self, state: ScaffoldState, clients: Clients, channel: ServerChannel, draws: Draws
@@ -118,6 +114,3 @@ class Scaffold(GlobalModel[ServerChannel]):
             return self.risks(clients).gradients(x[:, 0])[:, None, :trained]
         rates = self.local.total_rates(state.optimizer, clients, draws)[:, None, None].to(x)
         return state.variates - state.variate + (x - y)[..., :trained] / rates  # option II
-
-    def payload(self) -> int:
-        return self.model.n_parameters + self.local.n_trained

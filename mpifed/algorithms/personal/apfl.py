@@ -94,6 +94,8 @@ class APFL(Personal):
     """
 
     server_steps = True
+    state_class = APFLState
+    n_trained_models = 2
     learns = "one model, and a mixture with its own for each client"
     sends = "its copy of the global model"
 
@@ -110,12 +112,9 @@ class APFL(Personal):
         super().__init__(model, local, client_weights=client_weights)
         self.apfl_alpha, self.how = apfl_alpha, (apfl_adaptive, apfl_variant)
 
-    def init(
-        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
-    ) -> APFLState:
-        model, personal = self.first_models(clients, exchange, draws, dtype)
-        alpha = personal.new_full((len(clients),), self.apfl_alpha)
-        return APFLState(model, personal, alpha, self.local.init(len(clients), 2, dtype))
+    def variables(self, model: Tensor, n_clients: int) -> tuple[Tensor, ...]:
+        alpha = model.new_full((n_clients,), self.apfl_alpha)
+        return (*super().variables(model, n_clients), alpha)
 
     def round(
         self, state: APFLState, clients: Clients, channel: Channel, draws: Draws

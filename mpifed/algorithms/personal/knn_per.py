@@ -213,21 +213,12 @@ class KnnPer(FedAvg):
                 found[i] = best_weight(self.model.loss, outputs, val.y, grid)
         return found
 
-    def _mixed(self, models: Tensor, clients: Clients) -> Predictor:
+    def predictor(self, models: Tensor, clients: Clients, draws: Draws) -> Predictor:
+        """h_m of each client; on its training samples each is its own nearest neighbour."""
         weights = self._chosen(models, clients)
         weights[torch.from_numpy(clients.shards.train.counts[clients.rows] == 0)] = 0
         mixture = torch.stack([1 - weights, weights], 1).to(models)
         return Predictor(models, mixture, beside=partial(self._neighbours, models, clients))
-
-    def deploy(self, state: FedAvgState, clients: Clients, draws: Draws) -> Predictor:
-        """h_m of each client; on its training samples each is its own nearest neighbour."""
-        return self._mixed(self.local.own(state.model, state.optimizer), clients)
-
-    def adapt(
-        self, state: FedAvgState, clients: Clients, exchange: Exchange, draws: Draws
-    ) -> Predictor:
-        """Unseen clients mix the global model with neighbours among their training samples."""
-        return self._mixed(exchange.mean(state.model), clients)
 
 
 def own_of(models: Tensor, i: int) -> Tensor:

@@ -81,6 +81,7 @@ class L2GD(Personal):
     sends = "its model, where a step to the mean follows one of its own"
     exchanges = ("server",)
     steps_locally = False
+    state_class = L2GDState
     _takes_risks, _instead = "algorithm.l2gd_gradients is 'full'", "minibatch"
 
     def __init__(
@@ -106,12 +107,6 @@ class L2GD(Personal):
         self.p, self.strength, self.full = l2gd_p, l2gd_lambda, l2gd_gradients == "full"
         self.local_options = ("lr", "lr_schedule") if self.full else None
         self.objectives = Objectives(model, Regulariser())
-
-    def init(
-        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
-    ) -> L2GDState:
-        model, models = self.first_models(clients, exchange, draws, dtype)
-        return L2GDState(model, models, self.local.init(len(clients), 1, dtype))
 
     def round(
         self, state: L2GDState, clients: Clients, channel: Channel, draws: Draws

@@ -85,6 +85,7 @@ class PFedMe(Personal):
     """
 
     server_steps = True
+    state_class = PFedMeState
     learns = "one model, and one model a client near it"
     sends = "its copy of the shared model"
 
@@ -104,12 +105,6 @@ class PFedMe(Personal):
         super().__init__(model, local, client_weights=client_weights)
         self.strength, self.beta, self.variant = pfedme_lambda, beta, pfedme_variant
         self.envelope = Envelope(pfedme_lambda, pfedme_eta, warm_start, inner_steps)
-
-    def init(
-        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
-    ) -> PFedMeState:
-        model, personal = self.first_models(clients, exchange, draws, dtype)
-        return PFedMeState(model, personal, self.local.init(len(clients), 1, dtype))
 
     def remarks(self, state: PFedMeState, clients: Clients, exchange: Exchange) -> list[str]:
         """Warn of steps whose eigenvalue 1 - lr (lambda + curvature) is below -1, so that theta_i

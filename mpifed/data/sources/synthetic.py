@@ -209,7 +209,8 @@ class Synthetic(GeneratedDataset):
         components = np.ascontiguousarray(self.truth.components.T)
         uniform, logits, chances = np.empty((3, len(x)))
         products = np.empty((len(x), setting.n_components))
-        for client, begin, end in zip(clients, split.offsets, split.offsets[1:], strict=False):
+        begins, ends = split.offsets[:-1].tolist(), split.offsets[1:].tolist()
+        for client, begin, end in zip(clients.tolist(), begins, ends, strict=True):
             heartbeat.step()
             labels = stream(setting.seed, f"synthetic/{name}/labels", client=client)
             labels.random(out=uniform[begin:end])

@@ -216,9 +216,13 @@ def test_wide_inputs_are_projected_and_narrow_ones_are_not():
 
 def test_a_federation_sends_components_and_moments():
     xs, ys = two_populations()
-    run = Run(FedGMM, clients_of(xs, ys), local={"lr": 0.1}, n_gaussians=3, n_components=2, **EXACT)
+    options = {"local": {"lr": 0.1}, "n_gaussians": 3, "n_components": 2, **EXACT}
+    run = Run(FedGMM, clients_of(xs, ys), **options)
     prepared = run.server.ledger.up_bits
     assert prepared == 4 * 5 * 64  # a count, two means and two squares
+    compressed = Run(FedGMM, clients_of(xs, ys), ("rand_k", {"k": 2}), **options)
+    assert compressed.server.ledger.up_bits == prepared
+    assert compressed.state.statistics.equal(run.state.statistics)
     run.go(3)
     numbers = 2 * 2 + 3 * (1 + 2 + 4)
     assert run.server.ledger.up_bits - prepared == run.server.ledger.down_bits

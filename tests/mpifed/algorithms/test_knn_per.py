@@ -237,7 +237,8 @@ def test_a_client_without_training_samples_predicts_with_the_shared_model(weight
     model = linear(about)
     row = torch.zeros(1, model.n_parameters)
     row[0, -1] = 1.0
-    served = KnnPer(model, solver_of(model), knn_lambda=weight)._mixed(row, clients)
+    method = KnnPer(model, solver_of(model), knn_lambda=weight)
+    served = method.predictor(row, clients, Draws(0, 0))
     assert served.mixture.tolist() == [[1.0, 0.0]]
 
 

@@ -1,18 +1,16 @@
 #!/bin/bash
-# mpifed under SLURM: runs, and is queued again until RUN_DIR/DONE exists. docs/slurm.md explains it.
+# mpifed: runs, and is queued again until RUN_DIR/DONE exists. docs/slurm.md explains it.
 #@ directives
 
 set -uo pipefail
 umask 077
 #@ settings
-
-job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID:-0}}
-job=${job:-$SLURM_JOB_ID}
-asked='' cancelled='' process=''
+#@ scheduler
+asked='' cancelled='' process='' ended=''
 
 # note TEXT: to the output of the job, and to the events that `python -m mpifed.jobs status` shows.
 note() {
-  printf '%s job %s restart %s: %s\n' "$(date +%FT%T)" "$job" "${SLURM_RESTART_COUNT:-0}" "$*" |
+  printf '%s job %s restart %s: %s\n' "$(date +%FT%T)" "$job" "$restarts" "$*" |
     tee -a "$run_dir/job/events.txt"
 }
 finish() { # finish CODE TEXT
@@ -24,15 +22,14 @@ stopped() {
   return 1
 }
 newest_checkpoint() { printf '%s\n' "$run_dir"/checkpoints/round-*.h5 | tail -n 1; }
-# Once a job has had nodes, SLURM wants as many tasks again, although the job would take fewer.
-take_fewer() { [ -z "$least_ranks" ] || scontrol update JobId="$job" NumTasks="$least_ranks"; }
+pass_on() { kill -USR1 "$process" 2>/dev/null; }
 
 # USR1 asks for a checkpoint and another life of the job; TERM (scancel, the limit, a lost node) for a
 # checkpoint. Both reach this shell alone: the launcher hands USR1 on to the ranks, which end with 75.
 request() {
   note "received $1"
   asked=yes
-  if [ -n "$process" ]; then kill -USR1 "$process" 2>/dev/null; fi
+  if [ -n "$process" ]; then pass_on; fi
   if [ "$1" = TERM ]; then cancelled=yes && take_fewer; fi # SLURM queues a job again that lost a node
 }
 mkdir -p "$run_dir/job" || exit 2
@@ -40,16 +37,13 @@ trap 'request USR1' USR1
 trap 'request TERM' TERM
 if [ -e "$run_dir/DONE" ]; then finish 0 'the run is finished already'; fi
 if stopped; then finish 75 'stopped before it began, as requested'; fi
+#@ watch
 #@ prologue
 #@ experiment
 
-# SLURM leaves SLURM_NTASKS at the smallest where the number of nodes is its to choose.
-ranks=${SLURM_NTASKS:-$SLURM_JOB_NUM_NODES}
-if [ -n "${SLURM_NTASKS_PER_NODE:-}" ]; then ranks=$((SLURM_JOB_NUM_NODES * SLURM_NTASKS_PER_NODE)); fi
-threads=${SLURM_CPUS_PER_TASK:-1}
 export OMP_NUM_THREADS=$threads MKL_NUM_THREADS=$threads OPENBLAS_NUM_THREADS=$threads
 export TTY_COMPATIBLE=0 # Open MPI gives rank 0 a terminal, although the output is a file
-note "$ranks ranks on $SLURM_JOB_NODELIST"
+note "$ranks ranks on $nodes"
 #@ launcher
 before=$(newest_checkpoint) code=75
 rm -f "$run_dir/summary.json" || finish 2 'the run directory cannot be written'
@@ -57,7 +51,7 @@ if [ -z "$asked" ]; then
   "${launcher[@]}" "${container[@]}" "$python" -m mpifed.run "${words[@]}" --output "$run_dir" --resume \
     --expect-ranks "$ranks" &
   process=$!
-  if [ -n "$asked" ]; then kill -USR1 "$process" 2>/dev/null; fi # a signal since the line before
+  if [ -n "$asked" ]; then pass_on; fi # a signal since the line before
   while # wait returns at every trapped signal
     wait "$process"
     code=$?
@@ -70,32 +64,17 @@ if [ -e "$run_dir/DONE" ]; then finish 0 'finished'; fi
 if [ -n "$cancelled" ]; then finish 143 'ended from outside'; fi
 if stopped; then finish 75 'stopped, as requested'; fi
 
-# A pre-emption without a signal ends the ranks alone; an earlier life may have been pre-empted as well.
-shown() { scontrol show job "$job" 2>/dev/null | sed -n "s/.*\b$1=\([0-9][^ ]*\).*/\1/p"; }
-preempted=$(shown PreemptTime)
-if [[ $preempted < $(shown StartTime) ]]; then preempted=''; fi
 # 138, and 10 of MPICH's mpirun: USR1 came while the ranks were starting. 0: the launcher was ended from
 # outside. Where one rank ends before the others a launcher may say anything, but the run has noted why.
 case $code in
   0 | 10 | 75 | 138) ;;
-  *) if [ -z "$preempted" ] && ! { [ -n "$asked" ] && [ "$code" -ge 128 ]; } &&
+  *) if ! preempted && ! { [ -n "$asked" ] && [ "$code" -ge 128 ]; } &&
     ! grep -q '"status": "stopped"' "$run_dir/summary.json" 2>/dev/null; then finish "$code" 'failed'; fi ;;
 esac
-if [ "${SLURM_RESTART_COUNT:-0}" -ge "$max_restarts" ]; then
+if [ "$restarts" -ge "$max_restarts" ]; then
   finish 76 "not finished, and job.max_restarts is $max_restarts; python -m mpifed.jobs resume continues it"
 fi
-# A job that was cancelled just now must not be revived.
-running() { [ "$(squeue --noheader --jobs="$job" --format=%T 2>/dev/null)" = RUNNING ]; }
-if [ -n "$cancelled" ] || ! running; then
-  finish 75 'not queued again: SLURM is ending the job'
-fi
+if [ -n "$cancelled" ] || ! running; then finish 75 "not queued again: $scheduler is ending the job"; fi
 note 'queued again'
-trap 'ended=yes' TERM # by which SLURM ends this shell now, and scontrol, whose answer then says nothing
-if ! scontrol requeue "$job" && [ -z "${ended:-}" ] && running; then
-  finish 75 'SLURM did not queue the job again; python -m mpifed.jobs resume continues it'
-fi
-take_fewer
-if [ "$(newest_checkpoint)" = "$before" ]; then scontrol update JobId="$job" StartTime=now+30seconds; fi
-trap - TERM
-if [ -z "${ended:-}" ]; then exec sleep 60; fi
-exit 75
+queue_again
+finish 75 "$scheduler did not queue the job again; python -m mpifed.jobs resume continues it"

@@ -1,0 +1,237 @@
+"""Jobs of several hosts: the same digests, and the failures that only a network has."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from rig import (
+    SCRIPTS,
+    WORDS,
+    begun,
+    command,
+    environment,
+    is_open_mpi,
+    link,
+    listening,
+    processes,
+    run,
+)
+
+pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("hosts")]
+
+LONG = (*WORDS, "rounds=1000000", "evaluation.every=1000")
+
+KINDS = {
+    "server": (),
+    "gossip": ("exchange=gossip",),
+    "asynchrony": (
+        *("exchange=gossip", "exchange.topology=ring", "exchange.asynchrony=wait_free"),
+        *("exchange.weights=metropolis_hastings", "compute.seconds=0.01"),
+    ),
+}
+
+
+def digest_of(directory: Path) -> str:
+    return json.loads((directory / "summary.json").read_text())["state_digest"]
+
+
+def of_one_process(directory: Path, *words: object) -> str:
+    line = [sys.executable, "-m", "mpifed.run", *WORDS, *words, "--output", directory]
+    subprocess.run([str(word) for word in line], check=True, env=environment(), timeout=90)
+    return digest_of(directory)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_digests_are_those_of_one_process(kind, tmp_path):
+    words = (*KINDS[kind], "rounds=8")
+    expected = of_one_process(tmp_path / "alone", *words)
+    for hosts in (1, 2, 4):
+        done = run(command(hosts, 4, *WORDS, *words, "--output", tmp_path / f"{hosts}"))
+        assert (done.returncode, digest_of(tmp_path / f"{hosts}")) == (0, expected), done.stderr
+
+
+@pytest.mark.parametrize("what", ["cut", "deaf", "off"])
+def test_a_host_that_is_lost_is_named_and_ends_the_job(what, tmp_path):
+    with begun(command(2, 4, *LONG, "--output", tmp_path / "run"), tmp_path / "run") as job:
+        since = time.monotonic()
+        link("node2", what)
+        said = job.communicate(timeout=40)[0]
+        assert job.returncode
+        assert time.monotonic() - since < 40
+        (line,) = [line for line in said.splitlines() if line.startswith("mpifed:")]
+        assert "on node2 (clients" in line
+        time.sleep(max(0, since + 32 - time.monotonic()))  # the other host ends by itself
+        if what != "off":
+            link("node2", "whole")
+            time.sleep(1)
+        assert processes("node2") == []
+
+
+def test_a_link_that_comes_back_after_five_seconds_changes_nothing(tmp_path):
+    expected = of_one_process(tmp_path / "alone", "rounds=500")
+    line = command(2, 4, *WORDS, "rounds=500", "--output", tmp_path / "run")
+    with begun(line, tmp_path / "run") as job:
+        link("node2", "cut")
+        time.sleep(5)
+        assert job.poll() is None
+        link("node2", "whole")
+        said = job.communicate(timeout=120)[0]
+    assert (job.returncode, digest_of(tmp_path / "run")) == (0, expected), said
+
+
+def test_a_rank_killed_on_another_host_is_named(tmp_path):
+    with begun(command(2, 4, *LONG, "--output", tmp_path / "run"), tmp_path / "run") as job:
+        (victim,) = processes("node2", "mpifed-rank-3")
+        os.kill(victim, signal.SIGKILL)
+        said = job.communicate(timeout=15)[0]
+    assert job.returncode
+    (line,) = [line for line in said.splitlines() if line.startswith("mpifed:")]
+    assert "rank 3 on node2" in line
+
+
+def test_a_full_disk_on_the_host_that_writes_is_reported(tmp_path):
+    full = tmp_path / "full"
+    full.mkdir()
+    enter = str(SCRIPTS / "enter")
+    subprocess.run([enter, "node1", f"mount -t tmpfs -o size=1m tmpfs {full}"], check=True)
+    words = ("clients=8", "rounds=400", "checkpoint.every=1", "checkpoint.keep=1000", "--quiet")
+    done = run(command(2, 4, *words, "--output", full / "run"))
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("mpifed:")]
+    assert "space" in line
+
+
+# Python's clock of the other host, an hour late.
+LATE = """
+import socket, time
+if socket.gethostname() != "node1":
+    clock = time.time
+    time.time = lambda: clock() - 3600
+"""
+
+
+def test_clocks_an_hour_apart_change_nothing(tmp_path):
+    expected = of_one_process(tmp_path / "alone", "rounds=8")
+    (tmp_path / "sitecustomize.py").write_text(LATE)
+    line = command(2, 4, *WORDS, "rounds=8", "--output", tmp_path / "run")
+    done = run(line, PYTHONPATH=f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    assert (done.returncode, digest_of(tmp_path / "run")) == (0, expected), done.stderr
+
+
+def test_a_host_name_that_does_not_resolve_hides_no_lost_host(tmp_path):
+    """The launcher goes by addresses then, as do supervisors."""
+    for i in (1, 2):
+        subprocess.run([SCRIPTS / "enter", f"node{i}", f"hostname nowhere{i}"], check=True)
+    line = command(2, 4, *LONG, "--output", tmp_path / "run")
+    for i in (1, 2):
+        line[-1] = line[-1].replace(f"node{i}:", f"10.77.0.{i}:")
+    with begun(line, tmp_path / "run") as job:
+        link("node2", "cut")
+        said = job.communicate(timeout=40)[0]
+    (told,) = [line for line in said.splitlines() if line.startswith("mpifed:")]
+    assert "on nowhere2" in told
+
+
+def test_two_jobs_on_the_same_hosts_do_not_see_each_other(tmp_path):
+    expected = of_one_process(tmp_path / "alone", "rounds=8")
+    jobs = [
+        subprocess.Popen(
+            command(2, 4, *WORDS, "rounds=8", "--output", tmp_path / name), env=environment()
+        )
+        for name in ("first", "second")
+    ]
+    assert [job.wait(120) for job in jobs] == [0, 0]
+    assert {digest_of(tmp_path / name) for name in ("first", "second")} == {expected}
+
+
+def test_foreign_messages_change_nothing(tmp_path):
+    expected = of_one_process(tmp_path / "alone", "rounds=500")
+    line = command(2, 4, *WORDS, "rounds=500", "--output", tmp_path / "run")
+    with begun(line, tmp_path / "run") as job:
+        inherited = listening("node1", "mpirun")
+        (address,) = listening("node1", "mpifed-guard") - inherited
+        assert address[0] == "10.77.0.1"  # not all addresses of the host
+        for _ in range(30):
+            message = b'{"key": "x", "end": true}\n'
+            code = f"import socket; socket.create_connection({address}).sendall({message} * 1000)"
+            enter = [str(SCRIPTS / "enter"), "node3", shlex.join([sys.executable, "-c", code])]
+            subprocess.run(enter, check=False, capture_output=True, timeout=20)
+        said = job.communicate(timeout=120)[0]
+    assert (job.returncode, digest_of(tmp_path / "run")) == (0, expected), said
+
+
+@pytest.fixture
+def step(hosts, tmp_path: Path) -> Iterator[Callable[..., list[str]]]:
+    """The command line of a job step of a SLURM whose nodes are hosts."""
+    root = Path(f"/tmp/mpifed-slurm-{os.getpid()}-hosts")  # short, for it holds a socket
+    variables = os.environ | {
+        "LOCAL_SLURM_ROOT": str(root),
+        "LOCAL_SLURM_HOSTS": "yes",
+        "LOCAL_SLURM_NODES": "2",
+        "LOCAL_SLURM_CPUS": "2",
+        "LOCAL_SLURM_PORT": "24017",
+    }
+    scripts = SCRIPTS.parent / "slurm"
+    if not shutil.which("slurmctld", path=f"{os.environ.get('PATH', '')}:/usr/sbin"):
+        pytest.skip("no slurmctld on this machine; scripts/slurm/install installs SLURM")
+    subprocess.run([scripts / "start"], env=variables, check=True, timeout=60)
+    plugin = "pmix" if is_open_mpi() else "pmi2"
+
+    def line(*words: object) -> list[str]:
+        front = ["srun", "--nodes=2", "--ntasks=4", f"--mpi={plugin}", "--kill-on-bad-exit=1"]
+        words = (*front, sys.executable, "-m", "mpifed.run", *words)
+        job = shlex.join(map(str, words))
+        return [str(SCRIPTS / "enter"), "node1", f"SLURM_CONF={root}/slurm.conf {job}"]
+
+    yield line
+    subprocess.run([scripts / "stop", "--purge"], env=variables, check=True, timeout=60)
+
+
+def test_under_slurm_digests_are_those_of_one_process(step, tmp_path):
+    expected = of_one_process(tmp_path / "alone", "rounds=8")
+    done = run(step(*WORDS, "rounds=8", "--output", tmp_path / "run"))
+    assert (done.returncode, digest_of(tmp_path / "run")) == (0, expected), done.stderr
+
+
+def test_under_slurm_a_lost_host_is_named(step, tmp_path):
+    """The step itself ends when SLURM gives the node up, after its SlurmdTimeout."""
+    with begun(step(*LONG, "--output", tmp_path / "run"), tmp_path / "run") as job:
+        since = time.monotonic()
+        link("node2", "cut")
+        line = next(line for line in job.stdout if line.startswith("mpifed:"))
+        assert time.monotonic() - since < 40
+        assert "on node2 (clients" in line
+        job.kill()
+
+
+# Directories of control groups of this process, and the file for the limit of memory: v1 and v2.
+GROUPS = {"/sys/fs/cgroup/memory": "memory.limit_in_bytes", "/sys/fs/cgroup": "memory.max"}
+
+
+def test_a_memory_limit_names_the_rank_and_what_it_held(tmp_path):
+    place, limit = next((p, f) for p, f in GROUPS.items() if Path(p, "cgroup.procs").exists())
+    group = Path(place, f"mpifed-{os.getpid()}")
+    group.mkdir()
+    try:
+        if not (group / limit).exists():
+            pytest.skip(f"{group} has no {limit}: memory cannot be limited here")
+        (group / limit).write_text("700000000")
+        words = ("clients=8", "data.n_test=120000", "rounds=3", "storage.samples=10000000000")
+        line = shlex.join(command(1, 2, *words, "--quiet", "--output", str(tmp_path / "run")))
+        done = run(["bash", "-c", f"echo $$ >{group}/cgroup.procs; exec {line}"])
+    finally:
+        time.sleep(1)
+        group.rmdir()
+    assert done.returncode
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("mpifed:")]
+    assert "SIGKILL" in line and "MB of samples by --dry-run" in line
