@@ -77,22 +77,31 @@ def run(line: list[str], seconds: float = 90, **more: str) -> subprocess.Complet
 @contextlib.contextmanager
 def begun(line: list[str], directory: Path, **more: str) -> Iterator[subprocess.Popen[str]]:
     """A job that trains meanwhile; what is left of it at the end is killed."""
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        line, env=environment(**more), stdout=pipe, stderr=subprocess.STDOUT, text=True
-    ) as job:
-        try:
-            deadline = time.monotonic() + STARTING
-            while not (directory / "metrics.csv").exists():
-                assert job.poll() is None and time.monotonic() < deadline, job.communicate()[0]
-                time.sleep(0.05)
-            time.sleep(1)
-            yield job
-        finally:
-            for host in ("node1", "node2"):
-                for process in processes(host):
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(process, 9)
+    place = directory.with_suffix(".said")
+    with place.open("w") as said:  # a pipe would stay open in what the launcher leaves behind
+        job = subprocess.Popen(
+            line, env=environment(**more), stdout=said, stderr=subprocess.STDOUT, text=True
+        )
+    try:
+        deadline = time.monotonic() + STARTING
+        while not (directory / "metrics.csv").exists():
+            assert job.poll() is None and time.monotonic() < deadline, place.read_text()
+            time.sleep(0.05)
+        time.sleep(1)
+        yield job
+    finally:
+        for host in ("node1", "node2"):
+            for process in processes(host):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, 9)
+        job.kill()
+        job.wait()
+
+
+def said_by(job: subprocess.Popen[str], directory: Path, seconds: float) -> str:
+    """What a job has printed when it has ended, in so many seconds."""
+    job.wait(seconds)
+    return directory.with_suffix(".said").read_text()
 
 
 def processes(host: str, name: str = "") -> list[int]:
