@@ -94,7 +94,7 @@ def test_a_rank_killed_on_another_host_is_named(tmp_path):
     with begun(command(2, 4, *LONG, "--output", tmp_path / "run"), tmp_path / "run") as job:
         (victim,) = processes("node2", "mpifed-rank-3")
         os.kill(victim, signal.SIGKILL)
-        said = said_by(job, tmp_path / "run", 15)
+        said = said_by(job, tmp_path / "run", 30)
     assert job.returncode
     (line,) = [line for line in said.splitlines() if line.startswith("mpifed:")]
     assert "rank 3 on node2" in line
