@@ -256,6 +256,7 @@ def _by_shares(federation: Federation, part: np.ndarray) -> np.ndarray:
     communicator, at, totals = federation.communicator, federation.hosts, []
     counts, adds = np.array(federation.tree.counts), at.adders[communicator.rank]
     several, step = at.number < communicator.size, at.number * len(at.adding) * COLUMNS
+    by_host = np.array(at.tree.counts)[communicator.nodes()[at.alike]]
     for rows in np.split(part, range(step, part.shape[1], step), axis=1):
         if several:
             rows = _deal(communicator, rows, at.adding, at.here, counts[at.here] * adds)
@@ -264,7 +265,6 @@ def _by_shares(federation: Federation, part: np.ndarray) -> np.ndarray:
             add_along(at.own.levels, rows)
             rows = rows[at.own.firsts] if at.own.levels else rows
         if at.number > 1:
-            by_host = np.array(at.tree.counts)[communicator.nodes()[at.alike]]
             rows = _deal(communicator, rows, at.alike, at.alike, by_host)
             if adds:
                 rows = rows[at.order_alike]
