@@ -419,6 +419,8 @@ def preload(words: list[str]) -> None:
     """Import what ``mpifed run`` needs with these words."""
     bound_threads()
     gc.disable()  # as in ``started``, which enables it again in the ranks
+    if {"-h", "--help", "--version"} & {*words}:
+        return  # which is printed by rank 0
     known = _known[tuple(words)] = read_words(words)
     if known.options.list is not None:
         return

@@ -199,7 +199,8 @@ class Parser(argparse.ArgumentParser):
         return super().format_help().replace("``", "")
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        say(message, end="")  # argparse would say nothing of a full disk
+        if not is_silent():
+            say(message, end="")  # argparse would say nothing of a full disk
 
     def error(self, message: str) -> NoReturn:
         """Raise the message of argparse, with what may be meant."""

@@ -166,10 +166,11 @@ def products_agree(dtype: torch.dtype) -> bool:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2 * INNER + 13, WIDTH, generator=generator, dtype=dtype)
     w = torch.randn(5 * ROWS, len(x), generator=generator, dtype=dtype)
-    w = torch.cat([w, w.flip(0)])
+    w = torch.cat([w, w.flip(0), w[:1].expand(3 * ROWS, -1)])
     whole = torch.empty(len(w), WIDTH, dtype=dtype)
     blocked_product(w, x, whole)
-    found = [whole[: 5 * ROWS].equal(whole[5 * ROWS :].flip(0))]
+    found = [whole[: 5 * ROWS].equal(whole[5 * ROWS : 10 * ROWS].flip(0))]
+    found.append(bool((whole[10 * ROWS :] == whole[:1]).all()))
     for rows in (1, 2, 3, 5, 8):
         some = whole.new_empty(rows * ROWS, WIDTH)
         blocked_product(w[ROWS : ROWS + rows * ROWS], x, some)

@@ -64,7 +64,7 @@ def transfer(
     to, row = np.divmod(np.unique(to.astype(np.int64) * n + row), n)
     source = owner[row]
     mine, direct = np.flatnonzero(owner == rank), np.ones(len(to), bool)
-    if node is not None:
+    if node is not None and node.any():  # several hosts
         order = np.lexsort((to, row, node[to]))
         new = np.diff(node[to[order]] * n + row[order], prepend=-1) != 0
         starts = np.flatnonzero(new)

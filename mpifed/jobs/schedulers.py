@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -43,7 +44,7 @@ class Queued(NamedTuple):
         return self.state not in ENDED
 
 
-class Scheduler:
+class Scheduler(ABC):
     """One scheduler, by its commands; scripts are submitted on the standard input of one."""
 
     title: str
@@ -85,9 +86,9 @@ class Scheduler:
             for job, state, reason in self.answers(answer.stdout)
         }
 
+    @abstractmethod
     def questions(self, jobs: Sequence[str]) -> Sequence[str]:
         """Return the command that says how ``jobs`` stand."""
-        raise NotImplementedError
 
     def answers(self, said: str) -> Iterator[tuple[str, str, str]]:
         """Yield job, state and reason from what the command said, here of bars between them."""
@@ -110,39 +111,9 @@ class Scheduler:
         """Return what the scheduler says of a script without submitting it."""
         return f"{self.title} has no way to try a script without submitting it: left out"
 
+    @abstractmethod
     def directives(self, job: Job, tasks: Sequence[int]) -> str:
         """Return what a job asks for, as the lines of its script that the scheduler reads."""
-        options, layout = job.options, job.layout
-        self._refuse(options, "qos", "constraint", "mem_per_cpu", "array_limit")
-        if layout.elastic:
-            raise InputError(f"job.nodes is {options.nodes}; {self.title} takes a whole number")
-        if (options.gpus_per_node or options.mem) and not layout.nodes:
-            raise InputError(
-                f"job.nodes is missing, over which {self.title} lays job.gpus_per_node and job.mem"
-            )
-        if not str(options.gpus_per_node).isdigit():
-            given = shown(options.gpus_per_node)
-            raise InputError(f"job.gpus_per_node is {given}; {self.title} takes a number")
-        output = job.runs[tasks[0]].directory / "job" / f"{self.submission[0]}.out"
-        plain = {"job.name": job.name, "--output": output}
-        plain |= {f"job.{name}": getattr(options, name) for name in ("partition", "account", "mem")}
-        for name, value in plain.items():
-            if value is not None and not PLAIN.fullmatch(str(value)):
-                raise InputError(f"{name} is {shown(str(value))}, which {self.title} cannot read")
-        lines = [*self.asked(job, output), *(options.extra_directives or ())]
-        return "\n".join(f"{self.directive} {line}" for line in lines)
-
-    def asked(self, job: Job, output: Path) -> Iterator[str]:
-        """Yield the options of the command of submission, a line each."""
-        raise NotImplementedError
-
-    def _refuse(self, options: JobOptions, *names: str) -> None:
-        for name in names:
-            if getattr(options, name):
-                raise InputError(
-                    f"job.{name} is not for {self.title}; what is like it goes in "
-                    "job.extra_directives"
-                )
 
     def _refusal(self, said: str) -> InputError | RunError:
         if re.search(SILENT, said):
@@ -242,7 +213,45 @@ class Slurm(Scheduler):
         return "\n".join(f"#SBATCH {line}" for line in lines)
 
 
-class Pbs(Scheduler):
+class JobEach(Scheduler):
+    """A scheduler of which a sweep takes a job for each run."""
+
+    def directives(self, job: Job, tasks: Sequence[int]) -> str:
+        """Return what a run asks for, after refusing what only SLURM has."""
+        options, layout = job.options, job.layout
+        self._refuse(options, "qos", "constraint", "mem_per_cpu", "array_limit")
+        if layout.elastic:
+            raise InputError(f"job.nodes is {options.nodes}; {self.title} takes a whole number")
+        if (options.gpus_per_node or options.mem) and not layout.nodes:
+            raise InputError(
+                f"job.nodes is missing, over which {self.title} lays job.gpus_per_node and job.mem"
+            )
+        if not str(options.gpus_per_node).isdigit():
+            given = shown(options.gpus_per_node)
+            raise InputError(f"job.gpus_per_node is {given}; {self.title} takes a number")
+        output = job.runs[tasks[0]].directory / "job" / f"{self.submission[0]}.out"
+        plain = {"job.name": job.name, "--output": output}
+        plain |= {f"job.{name}": getattr(options, name) for name in ("partition", "account", "mem")}
+        for name, value in plain.items():
+            if value is not None and not PLAIN.fullmatch(str(value)):
+                raise InputError(f"{name} is {shown(str(value))}, which {self.title} cannot read")
+        lines = [*self.asked(job, output), *(options.extra_directives or ())]
+        return "\n".join(f"{self.directive} {line}" for line in lines)
+
+    @abstractmethod
+    def asked(self, job: Job, output: Path) -> Iterator[str]:
+        """Yield the options of the command of submission, a line each."""
+
+    def _refuse(self, options: JobOptions, *names: str) -> None:
+        for name in names:
+            if getattr(options, name):
+                raise InputError(
+                    f"job.{name} is not for {self.title}; what is like it goes in "
+                    "job.extra_directives"
+                )
+
+
+class Pbs(JobEach):
     """PBS Professional and OpenPBS."""
 
     title, directive = "PBS", "#PBS"
@@ -287,7 +296,7 @@ class Pbs(Scheduler):
         yield f"-o {output}"
 
 
-class Flux(Scheduler):
+class Flux(JobEach):
     """Flux, whose batch jobs are instances of Flux with ``flux run`` in them."""
 
     title, directive = "Flux", "# flux:"
@@ -334,7 +343,7 @@ class Flux(Scheduler):
         yield f"--output={output}"
 
 
-class Lsf(Scheduler):
+class Lsf(JobEach):
     """IBM Spectrum LSF."""
 
     title, directive = "LSF", "#BSUB"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 PLACE = "/dev/shm/"
 # How the files of MPICH and of Open MPI begin.
-NAMES = ("mpich_shm_", "mpich_shar_tmp", "sm_segment.")
+NAMES = ("mpich_shm_", "mpich_shar_tmp", "sm_segment.", "vader_segment.")
 
 # Seconds after which every rank of a job has opened the files of its node.
 SETTLED = 60.0

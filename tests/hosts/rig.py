@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 import time
@@ -13,6 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 HERE = Path(__file__).parent
+sys.path.append(str(HERE.parent / "mpifed"))
+from commands import OPEN_MPI, mpirun  # noqa: E402
+
 SCRIPTS = HERE.parents[1] / "scripts" / "hosts"
 
 # Seconds of a rank's start in which others must not count it as lost.
@@ -22,22 +24,6 @@ WORDS = (
     *("synthetic-fedem", "clients=8", "data.n_test=20", "data.dimension=20", "evaluation.every=4"),
     *("local.batch_size=64", "--quiet"),
 )
-
-# Root, and more ranks than cores; MPICH knows none of these.
-OPEN_MPI = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "PRTE_ALLOW_RUN_AS_ROOT": "1",
-    "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    "OMPI_MCA_mpi_yield_when_idle": "1",
-}
-
-
-def mpirun() -> str:
-    own = Path(sys.executable).parent / "mpirun"
-    return str(own) if own.exists() else str(shutil.which("mpirun"))
 
 
 def is_open_mpi() -> bool:
@@ -64,7 +50,8 @@ def command(hosts: int, ranks: int, *words: object) -> list[str]:
 
 
 def environment(**more: str) -> dict[str, str]:
-    return os.environ | OPEN_MPI | {"OMP_NUM_THREADS": "1"} | more
+    yields = {"OMPI_MCA_mpi_yield_when_idle": "1", "OMP_NUM_THREADS": "1"}
+    return os.environ | OPEN_MPI | yields | more
 
 
 def run(line: list[str], seconds: float = 90, **more: str) -> subprocess.CompletedProcess[str]:
@@ -77,22 +64,31 @@ def run(line: list[str], seconds: float = 90, **more: str) -> subprocess.Complet
 @contextlib.contextmanager
 def begun(line: list[str], directory: Path, **more: str) -> Iterator[subprocess.Popen[str]]:
     """A job that trains meanwhile; what is left of it at the end is killed."""
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        line, env=environment(**more), stdout=pipe, stderr=subprocess.STDOUT, text=True
-    ) as job:
-        try:
-            deadline = time.monotonic() + STARTING
-            while not (directory / "metrics.csv").exists():
-                assert job.poll() is None and time.monotonic() < deadline, job.communicate()[0]
-                time.sleep(0.05)
-            time.sleep(1)
-            yield job
-        finally:
-            for host in ("node1", "node2"):
-                for process in processes(host):
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(process, 9)
+    place = directory.with_suffix(".said")
+    with place.open("w") as said:  # a pipe would stay open in what the launcher leaves behind
+        job = subprocess.Popen(
+            line, env=environment(**more), stdout=said, stderr=subprocess.STDOUT, text=True
+        )
+    try:
+        deadline = time.monotonic() + STARTING
+        while not (directory / "metrics.csv").exists():
+            assert job.poll() is None and time.monotonic() < deadline, place.read_text()
+            time.sleep(0.05)
+        time.sleep(1)
+        yield job
+    finally:
+        for host in ("node1", "node2"):
+            for process in processes(host):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, 9)
+        job.kill()
+        job.wait()
+
+
+def said_by(job: subprocess.Popen[str], directory: Path, seconds: float) -> str:
+    """What a job has printed when it has ended, in so many seconds."""
+    job.wait(seconds)
+    return directory.with_suffix(".said").read_text()
 
 
 def processes(host: str, name: str = "") -> list[int]:

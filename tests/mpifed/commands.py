@@ -36,6 +36,19 @@ TINY = (
 )
 
 
+# How the report of a rank that SIGKILL has ended goes on, as a pattern.
+HELD = r"; it held up to [\d,]+ MB(, [\d,]+ MB of samples by --dry-run)?"
+
+# What Open MPI needs where ranks are more than cores, or belong to root; MPICH knows none of these.
+OPEN_MPI = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_ALLOW_RUN_AS_ROOT": "1",
+    "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+}
+
 STORED = {
     **{"experiment": "x", "clients": 4, "rounds": 9, "seed": 0},
     **{section: {"name": "none"} for section in ("data", "model", "algorithm", "exchange")},
@@ -115,12 +128,7 @@ def environment(**more: str) -> dict[str, str]:
     return kept | {
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": f"{HERE}:{HERE.parents[1]}",
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "PRTE_ALLOW_RUN_AS_ROOT": "1",
-        "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        **OPEN_MPI,
         **more,
     }
 

@@ -79,9 +79,9 @@ def test_only_rank_zero_calls_it_and_a_failure_ends_all_ranks(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_ranks_of_their_own_call_it_and_show_one_line(tmp_path: Path, capfd, monkeypatch) -> None:
-    from test_on_ranks import LAUNCHER
+    from commands import OPEN_MPI
 
-    for name, value in (LAUNCHER | {"HEARD": str(tmp_path / "heard")}).items():
+    for name, value in (OPEN_MPI | {"HEARD": str(tmp_path / "heard")}).items():
         monkeypatch.setenv(name, value)
     mpifed.run(**SMALL, output=tmp_path / "run", ranks=2, on_round=heard.write, progress=True)
     assert len((tmp_path / "heard").read_text().splitlines()) == 3

@@ -7,17 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import user_components
-from commands import call, environment, launch, summary_of
+from commands import OPEN_MPI, call, launch, summary_of
 
 import mpifed
 from mpifed import launch as launching
 from mpifed.errors import InputError, RunError
 from mpifed.training import train
-
-LAUNCHER = {
-    name: value for name, value in environment().items() if name.startswith(("OMPI", "PRTE"))
-}
-"""What Open MPI needs where ranks are more than cores, or belong to root."""
 
 TINY = {"clients": 4, "rounds": 2, "data.n_test": 20}
 
@@ -43,7 +38,7 @@ def test_what_ranks_cannot_have_is_refused_before_they_start(tmp_path: Path, mon
 
 @pytest.mark.slow
 def test_it_is_the_run_of_one_rank(tmp_path: Path, capfd, monkeypatch) -> None:
-    for name, value in LAUNCHER.items():
+    for name, value in OPEN_MPI.items():
         monkeypatch.setenv(name, value)
     alone = mpifed.run(**TINY, output=tmp_path / "one")
     several = mpifed.run(**TINY, output=tmp_path / "two", ranks=2)
@@ -59,7 +54,7 @@ def test_it_is_the_run_of_one_rank(tmp_path: Path, capfd, monkeypatch) -> None:
 
 @pytest.mark.slow
 def test_a_failure_on_a_rank_is_raised(tmp_path: Path, monkeypatch) -> None:
-    for name, value in (LAUNCHER | {"FAIL": "mistake:1:2"}).items():
+    for name, value in (OPEN_MPI | {"FAIL": "mistake:1:2"}).items():
         monkeypatch.setenv(name, value)
     said = r"^rank 1 on .*: algorithm '.*:Fails', round 2: ValueError: the user's mistake"
     with pytest.raises(RunError, match=said):

@@ -144,6 +144,13 @@ def test_the_first_process_of_a_job_answers_alone(words, tmp_path, monkeypatch, 
     assert capfd.readouterr() != ("", "")
 
 
+@pytest.mark.parametrize("word", ["--help", "--version"])
+def test_ranks_print_what_ends_a_command_once(word):
+    outcome = launch(2, word)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.count("usage: " if word == "--help" else "mpifed ") == 1
+
+
 @pytest.mark.parametrize("target", ["full", "pipe"])
 @pytest.mark.parametrize("words", [TINY, ["--dry-run"], ["--help"], ["--version"], ["--list"]])
 def test_a_full_disk_is_told_once_and_a_reader_that_left_stops_no_run(words, target, tmp_path):
