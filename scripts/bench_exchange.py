@@ -101,10 +101,10 @@ def gossip(communicator: Any, numbers: int, repeats: int) -> dict[str, Any]:
     route = made.routing.route(1, everyone)
     rows = torch.ones(len(federation.hosted), numbers)
     sent, received = route.transfer.send, route.transfer.receive
-    others = [peer for peer in range(communicator.size) if received[peer]]
+    others = sorted(received)
     neighbours = communicator.mpi4py.Create_dist_graph_adjacent(others, others)
     going = np.ones(sum(len(sent[peer]) for peer in others) * numbers, np.float32)
-    coming = np.empty(sum(received) * numbers, np.float32)
+    coming = np.empty(sum(received.values()) * numbers, np.float32)
     counts = [len(sent[peer]) * numbers for peer in others]
     arriving = [received[peer] * numbers for peer in others]
 

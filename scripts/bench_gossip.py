@@ -155,7 +155,7 @@ def one_round(gossip: Any, route: Any, rows: Any) -> dict[str, Any]:
     received = len(route.transfer.arriving)
     every = communicator.gather_object((sent, cpu, (rise, mixed.nbytes, received * size)))
     everywhere = CLIENTS * (communicator.size - 1) * size
-    distinct = int(route.transfer.between.sum()) * size
+    distinct = route.rows_moved * size
     return {
         "sent": sum(one[0] for one in every or ()),
         "everywhere": everywhere,

@@ -36,6 +36,7 @@ import bench_interruption
 import bench_methods
 import bench_models
 import bench_networks
+import bench_ranks
 import bench_scale
 import bench_startup
 import bench_suite
@@ -302,6 +303,7 @@ for part in (
     bench_suite,
     bench_startup,
     bench_tracking,
+    bench_ranks,
 ):
     BENCHMARKS |= part.BENCHMARKS
 

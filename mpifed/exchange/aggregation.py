@@ -93,8 +93,8 @@ class ByCoordinates(Aggregator):
         size, present = communicator.size, round.ids_by_rank
         order = np.argsort(np.concatenate(present))
         # Row c * size + r of what is sent is the share of rank r in the row of client c.
-        send = [np.arange(len(flat)) * size + rank for rank in range(size)]
-        receive = [len(clients) for clients in present]
+        send = {rank: np.arange(len(flat)) * size + rank for rank in range(size)}
+        receive = {rank: len(clients) for rank, clients in enumerate(present)}
         found = np.empty(flat.shape[1])
         at_once = size * max(1, AT_ONCE // (max(1, len(order)) + size * max(1, len(flat))))
         # The widths of all ranks are those of the one with the fewest columns at a time.
@@ -355,10 +355,8 @@ def inner_products(rows: Tensor, round: Round) -> np.ndarray:
     communicator, flat = round.federation.communicator, rows.detach().flatten(1)
     present = round.ids_by_rank
     order = torch.from_numpy(np.argsort(np.concatenate(present)))
-    everything, nothing = np.arange(len(flat)), np.zeros(0, int)
-    send = [everything] + [nothing] * (communicator.size - 1)
-    at_root = communicator.rank == 0
-    receive = [len(clients) if at_root else 0 for clients in present]
+    send, at_root = {0: np.arange(len(flat))}, communicator.rank == 0
+    receive = {rank: len(clients) for rank, clients in enumerate(present) if at_root}
     products = torch.zeros(len(order), len(order), dtype=torch.float64)
     width = max(1, AT_ONCE // max(1, len(order)))
     for start in range(0, flat.shape[1], width):

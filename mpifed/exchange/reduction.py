@@ -22,7 +22,7 @@ from torch import Tensor
 
 from mpifed.errors import raise_first_diverged
 from mpifed.federation.clients import Federation
-from mpifed.federation.tree import APART, Subtrees, merges
+from mpifed.federation.tree import APART, GROUP, Subtrees, merges
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import is_finite, on_host
 
@@ -34,6 +34,11 @@ class SparseRows:
     columns: np.ndarray
     values: Tensor
     size: int
+
+    @property
+    def shape(self) -> torch.Size:
+        """The clients and the numbers of each."""
+        return torch.Size([len(self.columns), self.size])
 
     @property
     def dtype(self) -> torch.dtype:
@@ -126,17 +131,17 @@ def weighted_sums(
     if (np.diff(order) < 0).any():
         several = [_chosen(rows, order) for rows in several]
         weights, ids = weights[order], ids[order]
-    tree, ranks = federation.tree, federation.communicator.size
-    parts = [_subtrees(federation, rows, weights, ids) for rows in several]
-    nbytes = sum(part.itemsize * part.shape[1] for part in parts)
-    if ranks > 1 and (nbytes * len(tree.roots) <= FEW or nbytes <= SHARE * ranks):
-        parts = _by_one(federation, parts)
-    elif ranks > 1:
+    nbytes = sum(rows.shape[1:].numel() * rows.dtype.itemsize for rows in several)
+    pieces = pieces_of(federation, nbytes)
+    parts = [_subtrees(federation, rows, weights, ids, pieces) for rows in several]
+    if pieces == 1:
+        parts = _totals(federation, parts, 1)
+    else:
         parts = [_by_shares(federation, part) for part in parts]
-    made = []
-    for rows, part in zip(several, parts, strict=True):
-        shape = torch.Size([rows.size]) if isinstance(rows, SparseRows) else rows.shape[1:]
-        made.append(torch.from_numpy(part[0, : shape.numel()]).view(shape))
+    made = [
+        torch.from_numpy(part[0, : rows.shape[1:].numel()]).view(rows.shape[1:])
+        for rows, part in zip(several, parts, strict=True)
+    ]
     if not all(map(is_finite, made)):
         values = [rows.values if isinstance(rows, SparseRows) else rows for rows in several]
         check_not_diverged(federation.communicator, [*values, torch.from_numpy(weights)], ids, what)
@@ -149,12 +154,20 @@ def _chosen(rows: Tensor | SparseRows, order: np.ndarray) -> Tensor | SparseRows
     return rows[torch.from_numpy(order)]
 
 
+def pieces_of(federation: Federation, nbytes: int) -> int:
+    """Return in how many pieces ranks add their sums: 1 where rank 0 adds, or there is no other."""
+    ranks, few = federation.communicator.size, FEW // len(federation.tree.roots)
+    return 1 if nbytes <= max(few, SHARE * min(ranks, GROUP)) else ranks
+
+
 def bytes_of_sum(federation: Federation, payload: int) -> int:
     """Return the bytes that MPI moves for a sum of rows of ``payload`` bytes."""
-    at, counts = federation.hosts, np.array(federation.tree.counts)
-    within = len(federation.tree.roots) - counts[at.adders].sum() / len(at.adding)
-    between = len(at.tree.roots) * (1 - 1 / at.number)
-    return round(payload * (within + between + federation.communicator.size - 1))
+    ranks, tree = federation.communicator.size, federation.tree
+    moved, groups = payload * (len(tree.roots) + ranks) * (ranks - 1) // ranks, ranks
+    while groups > tree.group:  # their sums, in pieces that only chance keeps where they are
+        groups, tree = -(-groups // tree.group), tree.above
+        moved += payload * (len(tree.roots) + groups)
+    return moved
 
 
 def check_not_diverged(
@@ -170,14 +183,21 @@ def check_not_diverged(
 
 
 def _subtrees(
-    federation: Federation, rows: Tensor | SparseRows, weights: np.ndarray, ids: np.ndarray
+    federation: Federation,
+    rows: Tensor | SparseRows,
+    weights: np.ndarray,
+    ids: np.ndarray,
+    pieces: int = 1,
 ) -> np.ndarray:
     """The sums of the largest subtrees that live on this rank, (subtrees, columns)."""
     own = federation.tree.subtrees(ids, federation.communicator.rank)
     if isinstance(rows, SparseRows):
-        return _of_few(federation, rows, weights, own)
+        return _of_few(federation, rows, weights, own, pieces)
     flat = rows.detach().flatten(1)
-    made = np.zeros((own.number, _padded(federation, flat.shape[1])), on_host(flat[:, :0]).dtype)
+    made = np.empty((own.number, _padded(flat.shape[1], pieces)), on_host(flat[:, :0]).dtype)
+    made[:, flat.shape[1] :] = 0
+    if len(own.firsts) < own.number:
+        made[np.setdiff1d(np.arange(own.number), own.places)] = -0.0
     on_cpu = rows.device.type == "cpu"
     w: Any = torch.from_numpy(weights).to(flat)[:, None]
     x: Any = flat
@@ -206,14 +226,13 @@ def add_along(levels: list[tuple[np.ndarray, np.ndarray]], terms: Any) -> None:
             terms[left] += terms[right]
 
 
-def _padded(federation: Federation, columns: int) -> int:
-    """Columns that all ranks that add have an equal share of."""
-    shares = federation.hosts.number * len(federation.hosts.adding)
-    return -(-columns // shares) * shares
+def _padded(columns: int, pieces: int) -> int:
+    """Columns of equal pieces."""
+    return -(-columns // pieces) * pieces
 
 
 def _of_few(
-    federation: Federation, rows: SparseRows, weights: np.ndarray, own: Subtrees
+    federation: Federation, rows: SparseRows, weights: np.ndarray, own: Subtrees, pieces: int
 ) -> np.ndarray:
     """``_subtrees`` of rows with few coordinates: a tree of those that have it for each column."""
     tree, ids, places, values = federation.tree, own.ids, own.places, on_host(rows.values)
@@ -227,83 +246,44 @@ def _of_few(
     levels = merges(np.where(together, heights, APART))
     add_along(levels, terms[:, None])
     firsts = np.flatnonzero(np.concatenate([[True], ~together])[: len(terms)])
-    made = np.zeros((own.number, _padded(federation, rows.size)), values.dtype)
+    made = np.full((own.number, _padded(rows.size, pieces)), -0.0, values.dtype)
     made[places[client[firsts]], column[firsts]] = terms[firsts]
     return made
 
 
-def _by_one(federation: Federation, parts: list[np.ndarray]) -> list[np.ndarray]:
-    """The totals of all columns, which rank 0 adds and sends to all."""
-    tree = federation.tree
-    ends = np.cumsum([part.shape[1] * part.itemsize for part in parts])[:-1]
-
-    def typed(packed: np.ndarray) -> list[np.ndarray]:
-        columns = zip(np.split(packed, ends, axis=1), parts, strict=True)
-        return [np.ascontiguousarray(own).view(part.dtype) for own, part in columns]
-
-    def added(every: np.ndarray) -> np.ndarray:
-        totals = typed(tree.in_order(every))
-        for total in totals:
-            add_along(tree.top, total)
-        return np.concatenate([total[:1].view(np.uint8) for total in totals], axis=1)
-
-    packed = np.concatenate([part.view(np.uint8) for part in parts], axis=1)
-    return typed(federation.communicator.by_first(packed, tree.counts, added))
-
-
 def _by_shares(federation: Federation, part: np.ndarray) -> np.ndarray:
-    """The totals of all columns, of which ranks add a share; each sum of a host leaves it once."""
-    communicator, at, totals = federation.communicator, federation.hosts, []
-    counts, adds = np.array(federation.tree.counts), at.adders[communicator.rank]
-    several, step = at.number < communicator.size, at.number * len(at.adding) * COLUMNS
-    by_host = np.array(at.tree.counts)[communicator.nodes()[at.alike]]
-    for rows in np.split(part, range(step, part.shape[1], step), axis=1):
-        if several:
-            rows = _deal(communicator, rows, at.adding, at.here, counts[at.here] * adds)
-        if adds:
-            rows = rows[at.order]
-            add_along(at.own.levels, rows)
-            rows = rows[at.own.firsts] if at.own.levels else rows
-        if at.number > 1:
-            rows = _deal(communicator, rows, at.alike, at.alike, by_host)
-            if adds:
-                rows = rows[at.order_alike]
-                add_along(at.tree.top, rows)
-            rows = _tell(communicator, rows[:1], at.alike, at.alike)
-            rows = rows.reshape(1, -1) if adds else rows
-        if several:
-            rows = _tell(communicator, rows[:1], at.here, at.adding)
-        totals.append(rows.reshape(1, -1))
+    """The totals of all columns, of which each rank adds a share."""
+    ranks = federation.communicator.size
+    cut = np.split(part, range(ranks * COLUMNS, part.shape[1], ranks * COLUMNS), axis=1)
+    totals = [_totals(federation, [some], ranks)[0] for some in cut]
     return totals[0] if len(totals) == 1 else np.concatenate(totals, axis=1)
 
 
-def _deal(
-    communicator: Communicator, rows: np.ndarray, to: np.ndarray, of: np.ndarray, counts: np.ndarray
-) -> np.ndarray:
-    """The i-th of ``to`` gets the i-th share of the columns of all rows."""
-    n = max(1, len(to))
-    rows = rows.reshape(len(rows) * n, rows.shape[1] // n)
-    chosen = [np.arange(place, len(rows), n) for place in range(n)]
-    return _sent(communicator, rows, dict(zip(to, chosen, strict=False)), of, counts)
+def _totals(federation: Federation, parts: list[np.ndarray], pieces: int) -> list[np.ndarray]:
+    """The totals of all columns, in pieces of which each rank adds some."""
+    communicator = federation.communicator
+    stages = federation.tree.stages(communicator.rank, communicator.size, pieces)
+    if not stages:
+        return parts
+    packed = [part.view(np.uint8) for part in parts]
+    ends = np.cumsum([some.shape[1] for some in packed])
+    rows = packed[0] if len(packed) == 1 else np.concatenate(packed, axis=1)
+    rows = rows.reshape(len(rows) * pieces, ends[-1] // pieces)
+    for stage in stages:
+        rows = communicator.exchange_rows(rows, stage.send, stage.receive)
+        if stage.places is not None:
+            rows[stage.places] = rows.copy()
+        number, width = len(stage.adds.ids), rows.shape[1]
+        terms = rows.reshape(number, len(rows) // max(1, number) * width)
+        for some in _typed(terms, parts, ends) if len(rows) else ():
+            add_along(stage.adds.levels, some)
+        rows = terms[stage.adds.firsts].reshape(-1, width) if len(rows) else rows
+    for stage in reversed(stages):
+        rows = communicator.exchange_rows(rows, stage.back, stage.total)
+    return _typed(rows.reshape(1, ends[-1]), parts, ends)
 
 
-def _tell(
-    communicator: Communicator, row: np.ndarray, to: np.ndarray, of: np.ndarray
-) -> np.ndarray:
-    """All of ``to`` get the row of each of ``of``; others have none."""
-    chosen = dict.fromkeys(to, np.arange(len(row)))
-    return _sent(communicator, row, chosen, of, np.ones(len(of), int))
-
-
-def _sent(
-    communicator: Communicator,
-    rows: np.ndarray,
-    to: dict[int, np.ndarray],
-    of: np.ndarray,
-    counts: np.ndarray,
-) -> np.ndarray:
-    """What arrives of ``counts`` rows from the ranks ``of``, where these go ``to`` some ranks."""
-    receive = np.zeros(communicator.size, int)
-    receive[of] = counts
-    send = [to.get(peer, np.zeros(0, int)) for peer in range(communicator.size)]
-    return communicator.exchange_rows(rows, send, receive.tolist())
+def _typed(packed: np.ndarray, parts: list[np.ndarray], ends: np.ndarray) -> list[np.ndarray]:
+    """Views of some pieces, or of all columns, in the types of ``parts``."""
+    columns = zip(np.split(packed, ends[:-1], axis=1), parts, strict=True)
+    return [own.view(part.dtype) for own, part in columns]

@@ -34,16 +34,16 @@ SUMMED = 16
 class Transfer:
     """Which rows, each once, a rank sends to others and receives.
 
-    ``send`` has positions among its own rows for each rank, ``receive`` how many rows come from
-    each, ``arriving`` which ones, by rank and then by number, and ``between`` how many each rank
-    gets of each other, int64 (ranks, ranks). ``onward`` is what a rank passes on to others of its
-    host of what has arrived, and gets so; the last two are then of both.
+    ``send`` has positions among its own rows for each rank that needs some, ``receive`` how many
+    rows come from each that sends some, ``arriving`` which ones, by rank and then by number, and
+    ``moved`` how many leave and enter each rank, int64 (ranks,). ``onward`` is what a rank passes
+    on to others of its host of what has arrived, and gets so; the last two are then of both.
     """
 
-    send: list[np.ndarray]
-    receive: list[int]
+    send: dict[int, np.ndarray]
+    receive: dict[int, int]
     arriving: np.ndarray
-    between: np.ndarray
+    moved: np.ndarray
     onward: Transfer | None = None
 
 
@@ -79,8 +79,7 @@ def transfer(
     more = ~direct
     onward = _transfer(to[more], row[more], relay[more], first.arriving, rank, ranks)
     arriving = np.concatenate([first.arriving, onward.arriving])
-    between = first.between + onward.between
-    return Transfer(first.send, first.receive, arriving, between, onward)
+    return Transfer(first.send, first.receive, arriving, first.moved + onward.moved, onward)
 
 
 def _transfer(
@@ -88,11 +87,17 @@ def _transfer(
 ) -> Transfer:
     """``transfer`` of pairs that are sorted, by a rank that holds the rows ``held``."""
     own, order = source == rank, np.argsort(held)
-    ends = np.searchsorted(to[own], np.arange(1, ranks))
     places = order[np.searchsorted(held, row[own], sorter=order)]
-    arriving = row[to == rank][np.argsort(source[to == rank], kind="stable")]
-    between = np.bincount(to * ranks + source, minlength=ranks * ranks).reshape(ranks, ranks)
-    return Transfer(np.split(places, ends), between[rank].tolist(), arriving, between)
+    peers, starts = np.unique(to[own], return_index=True)
+    mine = to == rank
+    froms, counts = np.unique(source[mine], return_counts=True)
+    arriving = row[mine][np.argsort(source[mine], kind="stable")]
+    return Transfer(
+        dict(zip(peers.tolist(), np.split(places, starts[1:]), strict=False)),
+        dict(zip(froms.tolist(), counts.tolist(), strict=True)),
+        arriving,
+        np.bincount(to, minlength=ranks) + np.bincount(source, minlength=ranks),
+    )
 
 
 @dataclass(frozen=True)
@@ -160,7 +165,7 @@ class Route:
     def rows_moved(self) -> int:
         """Rows, and sums of rows, that MPI moves in a round."""
         sums = len(self.summed) * bytes_of_sum(self.federation, 1)
-        return int(self.transfer.between.sum()) + sums
+        return int(self.transfer.moved.sum()) // 2 + sums
 
     @cached_property
     def mine(self) -> np.ndarray:
@@ -260,9 +265,11 @@ def arrivals(
     # A single rank needs nothing on the host.
     own = on_host(rows if communicator.size > 1 else rows[:0])
     if width is None:
-        fullest = int((moved.between.sum(0) + moved.between.sum(1)).max())
         # The same columns are mixed together on any number of ranks.
-        width = max(1, BUFFER // (max(1, fullest) * own.itemsize) // WIDTH) * WIDTH
+        width = (
+            max(1, BUFFER // (max(1, int(moved.moved.max(initial=0))) * own.itemsize) // WIDTH)
+            * WIDTH
+        )
     for start in range(0, rows.shape[1], width):
         part = slice(start, min(start + width, rows.shape[1]))
         arrived = communicator.exchange_rows(own[:, part], moved.send, moved.receive)

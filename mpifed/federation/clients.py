@@ -30,7 +30,7 @@ from mpifed.federation.participation import (
     is_unbiased,
     present,
 )
-from mpifed.federation.tree import Hosts, Tree
+from mpifed.federation.tree import Tree, codes_of, group_sizes
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import client_keys, stream
 
@@ -80,14 +80,8 @@ class Federation:
     @cached_property
     def tree(self) -> Tree:
         """The tree along which sums over clients are added."""
-        return Tree(self.n_train, self.owner, self.communicator.size)
-
-    @cached_property
-    def hosts(self) -> Hosts:
-        """How the ranks of several hosts share such sums."""
-        communicator = self.communicator
-        nodes = communicator.nodes()
-        return Hosts(self.tree, self.n_train, self.owner, nodes, communicator.rank)
+        sizes = group_sizes(self.communicator.nodes())
+        return Tree(codes_of(self.n_train), self.owner, sizes)
 
     @cached_property
     def n_train_total(self) -> int:
@@ -152,7 +146,9 @@ def contiguous_owners(
     starts, after = [0], _last_starts(total, blocks, limit)
     heights = None
     if n_train is not None:
-        heights = Tree(n_train, np.zeros(n, int)).heights(np.arange(n - 1), np.arange(1, n))
+        heights = Tree(codes_of(n_train), np.zeros(n, int)).heights(
+            np.arange(n - 1), np.arange(1, n)
+        )
     for left in range(blocks - 1, 0, -1):
         begin = starts[-1]
         latest = int(np.searchsorted(total, total[begin] + limit, side="right")) - 1

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+
+# Ranks that add up their sums for each other; groups of so many do the same, and groups of these.
+GROUP = 16
 
 # The height of what is never merged.
 APART = 255
@@ -42,29 +47,24 @@ class Tree:
 
     Parameters
     ----------
-    work : ndarray
-        The work of each client, integers (n_clients,): of the data alone, not of ranks.
+    codes : ndarray
+        The path to each leaf from the highest bit on, uint64 (n_clients,), ascending; see
+        ``codes_of``.
     owner : ndarray
         The rank of each client, (n_clients,).
-    ranks : int
-        How many ranks there are, at least.
 
     Attributes
     ----------
-    codes : ndarray
-        The path to each leaf from the highest bit on, uint64 (n_clients,), ascending.
     inside : ndarray
         The height of the lowest node above each client that has clients of other ranks, int (n,).
     roots : ndarray
         The first clients of the largest subtrees whose clients all live on one rank, ascending.
-    counts : list of int
-        How many of these subtrees each rank has.
-    top : list of (ndarray, ndarray)
-        In which order their sums are added, see ``merges``.
+    rank_of : ndarray
+        The rank of each of these subtrees.
     """
 
-    def __init__(self, work: np.ndarray, owner: np.ndarray, ranks: int = 0) -> None:
-        self.codes = _codes(np.asarray(work))
+    def __init__(self, codes: np.ndarray, owner: np.ndarray, sizes: tuple[int, ...] = ()) -> None:
+        self.codes, self.sizes = codes, sizes
         n, places = len(owner), np.arange(len(owner))
         starts = np.flatnonzero(np.diff(owner, prepend=-1))
         ends = np.append(starts[1:], n)
@@ -78,27 +78,38 @@ class Tree:
         beside = self.heights(places[1:], places[:-1])
         joins[1:] = (np.diff(owner) == 0) & (beside < self.inside[1:])
         self.roots = np.flatnonzero(~joins)
-        self._rank_of = rank_of = owner[self.roots]
+        self.rank_of = owner[self.roots]
         self._last: dict[int, Subtrees] = {}
-        self.counts = np.bincount(rank_of, minlength=ranks).tolist()
-        self.top = merges(self.heights(self.roots[:-1], self.roots[1:]))
-        self._order = arrival_order(rank_of)
+        self._stages: dict[tuple[int, int, int], list[Stage]] = {}
+
+    @property
+    def group(self) -> int:
+        """How many ranks add up their sums together."""
+        return self.sizes[0] if self.sizes else GROUP
+
+    @cached_property
+    def above(self) -> Tree:
+        """The tree whose leaves are ``roots``, on groups of ``group`` ranks."""
+        return Tree(self.codes[self.roots], self.rank_of // self.group, self.sizes[1:])
+
+    def stages(self, rank: int, ranks: int, pieces: int) -> list[Stage]:
+        """Return how ``rank`` helps to add what the subtrees of all come to, in so many pieces."""
+        key = rank, ranks, pieces
+        if key not in self._stages:
+            self._stages[key] = list(_stages(self, *key))
+        return self._stages[key]
 
     def subtrees(self, ids: np.ndarray, rank: int) -> Subtrees:
         """Return what ``rank`` adds up of the clients ``ids``, ascending, that live there."""
         found = self._last.get(rank)
         if found is None or not np.array_equal(found.ids, ids):
-            mine = self.roots[self._rank_of == rank]
+            mine = self.roots[self.rank_of == rank]
             places = np.searchsorted(mine, ids, side="right") - 1
             inside = np.diff(places) == 0
             levels = merges(np.where(inside, self.heights(ids[:-1], ids[1:]), APART))
             firsts = np.flatnonzero(np.diff(places, prepend=-1))
             found = self._last[rank] = Subtrees(ids.copy(), len(mine), places, firsts, levels)
         return found
-
-    def in_order(self, rows: np.ndarray) -> np.ndarray:
-        """Return rows of the subtrees, which are in the order of ranks, in that of ``roots``."""
-        return np.asarray(rows[self._order])
 
     def heights(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
         """Return the height of the lowest node above each pair of clients, int64."""
@@ -107,68 +118,97 @@ class Tree:
         return np.frexp((apart & ~(apart >> np.uint64(1))).astype(np.float64))[1].astype(np.int64)
 
 
-class Hosts:
-    """How the ranks of several hosts share a sum.
-
-    Of every host the i-th rank adds the i-th share of the columns: what its host has of it, and
-    then its own part of that share for all hosts.
-
-    Parameters
-    ----------
-    tree : Tree
-        The tree over clients.
-    work, owner : ndarray
-        What it was made from.
-    node : ndarray
-        The host of each rank.
-    rank : int
-        This rank.
+class Stage(NamedTuple):
+    """What a rank does where groups of ranks add up their sums, each rank some of the pieces.
 
     Attributes
     ----------
-    number : int
-        How many hosts there are.
-    adders : ndarray
-        Which ranks add, as many on every host, bool.
-    here, adding, alike : ndarray
-        The ranks of this host, those of them that add, and those of all hosts that add the same
-        share as this one: none where it adds nothing.
-    tree : Tree
-        The tree, with the largest subtrees whose clients all live on one host.
-    own : Subtrees
-        How this host adds the sums of its ranks.
-    order, order_alike : ndarray or slice
-        Where among the rows that arrive from ``here`` and from ``alike`` each sum is.
+    send : dict
+        The rows (subtree, piece) that each rank gets of this one.
+    receive : dict
+        How many rows come from each rank.
+    places : ndarray or None
+        Where what arrives is among the rows (subtree, piece) that are added; None if in order.
+    adds : Subtrees
+        How these are added.
+    back : dict
+        The pieces of the total that each rank gets of this one.
+    total : dict
+        How many of these come from each rank.
     """
 
-    def __init__(
-        self, tree: Tree, work: np.ndarray, owner: np.ndarray, node: np.ndarray, rank: int
-    ) -> None:
-        sizes = np.bincount(node)
-        by_host = np.argsort(node, kind="stable")
-        place = np.empty(len(node), np.int64)
-        place[by_host] = np.arange(len(node)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        self.number, self.adders = len(sizes), place < sizes.min()
-        self.here = np.flatnonzero(node == node[rank])
-        self.adding = self.here[: sizes.min()]
-        self.alike = np.flatnonzero(self.adders & (place == place[rank]))
-        self.tree = Tree(work, node[owner], self.number)
-        roots = tree.roots[node[owner[tree.roots]] == node[rank]]
-        self.own = self.tree.subtrees(roots, int(node[rank]))
-        self.order = arrival_order(owner[roots])
-        sender = np.zeros(self.number, np.int64)
-        sender[node[self.alike]] = self.alike
-        self.order_alike = arrival_order(sender[node[owner[self.tree.roots]]])
+    send: dict[int, np.ndarray]
+    receive: dict[int, int]
+    places: np.ndarray | None
+    adds: Subtrees
+    back: dict[int, np.ndarray]
+    total: dict[int, int]
 
 
-def arrival_order(sender: np.ndarray) -> np.ndarray | slice:
-    """Return where each item is among rows that arrive sender by sender."""
-    if (np.diff(sender) >= 0).all():
-        return slice(None)
-    return np.argsort(np.argsort(sender, kind="stable"))
+def _stages(tree: Tree, rank: int, ranks: int, pieces: int) -> Iterator[Stage]:
+    span = 1
+    while span < ranks:
+        wide, above = span * tree.group, tree.above
+        first, before = rank // wide * wide, _held(rank, span, ranks, pieces)
+        after = _held(rank, wide, ranks, pieces)
+        own = np.arange(np.count_nonzero(tree.rank_of == rank // span))[:, None] * len(before)
+        send, receive, back, total = {}, {}, {}, {}
+        for peer, both in _shared(first, wide, ranks, pieces, before):
+            send[peer], total[peer] = (own + both - before.start).ravel(), len(both)
+        items, places = (
+            np.flatnonzero(tree.rank_of // tree.group == rank // wide),
+            [np.zeros(0, int)],
+        )
+        for other in range(first, min(first + wide, ranks), span):
+            theirs = np.flatnonzero(tree.rank_of[items] == other // span)[:, None] * len(after)
+            for peer, both in _shared(other, span, ranks, pieces, after):
+                back[peer], receive[peer] = both - after.start, theirs.size * len(both)
+                places.append((theirs + back[peer]).ravel())
+        found = np.concatenate(places)
+        order = None if (np.diff(found) == 1).all() else found
+        yield Stage(send, receive, order, above.subtrees(items, rank // wide), back, total)
+        span, tree = wide, above
 
 
-def _codes(work: np.ndarray) -> np.ndarray:
+def _held(rank: int, span: int, ranks: int, pieces: int) -> range:
+    """The pieces that a rank has of what its group of ``span`` ranks adds up."""
+    size, place = min(span, ranks - rank // span * span), rank % span
+    return range(-(-place * pieces // size), -(-(place + 1) * pieces // size))
+
+
+def _shared(
+    first: int, span: int, ranks: int, pieces: int, own: range
+) -> Iterator[tuple[int, np.ndarray]]:
+    """The ranks of the group from ``first`` on that have some of the pieces ``own``, and which."""
+    size = min(span, ranks - first)
+    for place in range(own.start * size // pieces, (own.stop - 1) * size // pieces + 1):
+        held = _held(first + place, span, ranks, pieces)
+        both = np.arange(max(held.start, own.start), min(held.stop, own.stop))
+        if len(both):
+            yield first + place, both
+
+
+def group_sizes(nodes: np.ndarray) -> tuple[int, ...]:
+    """Return in what groups the ranks of ``nodes``, (ranks,), add: hosts first, so that each sum
+    leaves a host once; none where hosts do not have as many ranks, one behind the other.
+    """
+    each = int(np.count_nonzero(nodes == nodes[0]))
+    if each == len(nodes) or (nodes != np.arange(len(nodes)) // each).any():
+        return ()
+    sizes = []
+    while each > 1:
+        sizes.append(max(k for k in range(1, GROUP + 1) if each % k == 0))
+        if sizes[-1] == 1:
+            sizes[-1] = each
+        each //= sizes[-1]
+    return tuple(sizes)
+
+
+def codes_of(work: np.ndarray) -> np.ndarray:
+    """Return the path to each client from the highest bit on, uint64 (n_clients,), ascending.
+
+    The work of each client is of the data alone, not of ranks; integers (n_clients,).
+    """
     total = np.concatenate([[0], np.cumsum(work)])
     codes, first, end = np.zeros(len(work), np.uint64), np.array([0]), np.array([len(work)])
     bit = np.uint64(1 << 63)

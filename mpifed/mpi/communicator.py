@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,13 +63,13 @@ class Alone(Communicator):
     def broadcast_object(self, value: Any, root: int = 0) -> Any:
         return value
 
-    def gather_object(self, value: Any, root: int = 0) -> list[Any] | None:
+    def gather_object(self, value: Any) -> list[Any] | None:
         return [value]
 
     def exchange_rows(
-        self, rows: np.ndarray, send: Sequence[np.ndarray], receive: Sequence[int]
+        self, rows: np.ndarray, send: Mapping[int, np.ndarray], receive: Mapping[int, int]
     ) -> np.ndarray:
-        return rows[send[0]]
+        return rows[send.get(0, np.zeros(0, int))]
 
     def gather_rows(self, rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
         return rows

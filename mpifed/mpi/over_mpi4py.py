@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -95,19 +96,15 @@ class Mpi(Communicator):
                     pause = min(2 * pause, LONGEST_PAUSE)
 
     def max(self, values: np.ndarray) -> np.ndarray:
-        return self._reduce(values, self._mpi.MAX, np.max)
+        return self._reduce(values, self._mpi.MAX)
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         if values.dtype != np.int64:
             raise TypeError(f"only int64 sums are exact in any order, not {values.dtype}")
-        return self._reduce(values, self._mpi.SUM, np.sum)
+        return self._reduce(values, self._mpi.SUM)
 
-    def _reduce(self, values: np.ndarray, operation: Any, over: Any) -> np.ndarray:
+    def _reduce(self, values: np.ndarray, operation: Any) -> np.ndarray:
         source = np.ascontiguousarray(values)
-        if self._sleeps:  # a tree of ranks that sleep waits once for each of its levels
-            flat, each = source.reshape(1, -1), [1] * self.size
-            found = self.by_first(flat, each, lambda every: over(every, 0)[None])
-            return found.reshape(source.shape).copy()
         result = np.empty_like(source)
         self._wait(self._comm.Iallreduce(source, result, operation))
         self.bytes_sent += source.nbytes
@@ -133,24 +130,26 @@ class Mpi(Communicator):
         self.barrier()
         return self._comm.bcast(value, root)
 
-    def gather_object(self, value: Any, root: int = 0) -> list[Any] | None:
+    def gather_object(self, value: Any) -> list[Any] | None:
         self.barrier()
-        return self._comm.gather(value, root)
+        # Along a tree of pairs, where ``gather`` has rank 0 receive a message from each.
+        found: list[Any] | None = self._comm.reduce([value], operator.add)
+        return found
 
     def exchange_rows(
-        self, rows: np.ndarray, send: Sequence[np.ndarray], receive: Sequence[int]
+        self, rows: np.ndarray, send: Mapping[int, np.ndarray], receive: Mapping[int, int]
     ) -> np.ndarray:
-        result = self._reused.empty((sum(receive), rows.shape[1]), rows.dtype)
-        blocks = np.split(result, np.cumsum(receive)[:-1])
-        if len(send[self.rank]):
-            np.take(rows, send[self.rank], axis=0, out=blocks[self.rank], mode="clip")
-        pending = []
-        for peer, count in enumerate(receive):
-            if peer != self.rank and count:
-                pending += [self._comm.Irecv(part, peer) for part in messages(blocks[peer])]
-        for step in range(1, self.size):
-            peer = (self.rank + step) % self.size
-            for part in messages(rows, send[peer]) if len(send[peer]) else ():
+        result = self._reused.empty((sum(receive.values()), rows.shape[1]), rows.dtype)
+        pending, first = [], 0
+        for peer in sorted(receive):
+            block = result[first : first + receive[peer]]
+            first += len(block)
+            if peer == self.rank:
+                np.take(rows, send[peer], axis=0, out=block, mode="clip")
+            elif len(block):
+                pending += [self._comm.Irecv(part, peer) for part in messages(block)]
+        for peer in sorted(send, key=lambda peer: (peer - self.rank) % self.size):
+            for part in messages(rows, send[peer]) if peer != self.rank and len(send[peer]) else ():
                 pending.append(self._comm.Isend(part, peer))
                 self.bytes_sent += part.nbytes
         self._wait(*pending, nbytes=result.nbytes)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-
-Combine = Callable[[np.ndarray], np.ndarray]
 
 
 class Communicator(Protocol):
@@ -42,22 +40,15 @@ class Communicator(Protocol):
     def broadcast_object(self, value: Any, root: int = 0) -> Any:
         """Return a small Python object of ``root`` on every rank."""
 
-    def gather_object(self, value: Any, root: int = 0) -> list[Any] | None:
-        """Return every rank's small Python object on ``root``, in rank order; None elsewhere."""
+    def gather_object(self, value: Any) -> list[Any] | None:
+        """Return every rank's small Python object on rank 0, in rank order; None elsewhere."""
 
     def exchange_rows(
-        self, rows: np.ndarray, send: Sequence[np.ndarray], receive: Sequence[int]
+        self, rows: np.ndarray, send: Mapping[int, np.ndarray], receive: Mapping[int, int]
     ) -> np.ndarray:
-        """Send rows to every rank and receive rows from every rank."""
-
-    def by_first(self, rows: np.ndarray, counts: Sequence[int], combine: Combine) -> np.ndarray:
-        """Return the one row that rank 0 makes of the rows of all ranks, ``counts`` of each."""
-        first, nothing = self.rank == 0, [np.zeros(0, int)] * self.size
-        send = [np.arange(len(rows)), *nothing[1:]]
-        every = self.exchange_rows(rows, send, counts if first else [0] * self.size)
-        made = combine(every) if first else rows[:0]
-        send = [np.arange(1)] * self.size if first else nothing
-        return self.exchange_rows(made, send, [1, *[0] * (self.size - 1)])
+        """Send the rows in ``send`` to ranks, and return ``receive`` rows of ranks, in their
+        order.
+        """
 
     def gather_rows(self, rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
         """Return the rows of all ranks on every rank."""

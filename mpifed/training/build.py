@@ -156,8 +156,9 @@ def hosting_ranks(configuration: Configuration, communicator: Communicator) -> n
     ranks = np.arange(communicator.size, dtype=np.int32)
     if configuration.hosts == "ranks" or communicator.size == 1:
         return ranks
-    every = communicator.broadcast_object(communicator.gather_object(cores_of_this_process()))
-    return first_per_core(communicator.nodes(), every, configuration.threads)
+    nodes, every = communicator.nodes(), communicator.gather_object(cores_of_this_process())
+    found = None if every is None else first_per_core(nodes, every, configuration.threads)
+    return communicator.broadcast(found)
 
 
 def first_per_core(nodes: np.ndarray, cores: Sequence[frozenset[int]], threads: int) -> np.ndarray:
@@ -584,9 +585,8 @@ def _bytes_by_rank(
 
 def sum_on_host(communicator: Communicator, by_rank: np.ndarray) -> tuple[str, float]:
     """Return this host's name and the sum over its ranks of ``by_rank``, (ranks,); collective."""
-    host = socket.gethostname()
-    hosts = communicator.broadcast_object(communicator.gather_object(host))
-    return host, float(by_rank[np.array(hosts) == host].sum())
+    nodes = communicator.nodes()
+    return socket.gethostname(), float(by_rank[nodes == nodes[communicator.rank]].sum())
 
 
 def sample_bytes(configuration: Configuration, description: Description) -> int:

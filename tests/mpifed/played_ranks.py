@@ -45,18 +45,17 @@ class Played(Alone):
     def broadcast_object(self, value, root=0):
         return self._all(value)[root]
 
-    def gather_object(self, value, root=0):
+    def gather_object(self, value):
         every = self._all(value)
-        return every if self.rank == root else None
+        return every if self.rank == 0 else None
 
     def exchange_rows(self, rows, send, receive):
         every = self._all((rows, send))
-        found = [those[of[self.rank]] for those, of in every if len(of[self.rank])]
-        arrived = np.concatenate([rows[:0], *found])
-        lengths = np.array([len(of[self.rank]) for _, of in every])
+        arrived = np.concatenate([those[of.get(self.rank, [])] for those, of in every])
+        lengths = np.array([len(of.get(self.rank, [])) for _, of in every])
         far = lengths[self._node != self._node[self.rank]].sum()
         self.crossed += int(far) * arrived.shape[1] * arrived.itemsize
-        assert len(arrived) == sum(receive)
+        assert len(arrived) == sum(receive.values())
         self._barrier.wait()  # nobody changes its rows before all have read them
         return arrived
 
