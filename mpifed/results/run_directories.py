@@ -41,8 +41,9 @@ def check_output(output: Path) -> None:
 
 def holds_run(directory: Path) -> bool:
     """Return whether ``directory`` holds a run, finished or not."""
-    names = ("config.yaml", "metrics.csv", "checkpoints", "DONE")
-    return any(os.path.exists(directory / name) for name in names)
+    names = ("config.yaml", "metrics.csv", "DONE")
+    begun = any(os.path.exists(directory / name) for name in names)
+    return begun or any(directory.glob("checkpoints/round-*"))
 
 
 def check_free(output: Path) -> None:

@@ -166,6 +166,17 @@ def test_a_foreign_run_directory_is_not_gone_on_with(tmp_path, capfd):
     assert (target / "metrics.csv").read_bytes() == before
 
 
+def test_a_folder_of_checkpoints_that_are_foreign_holds_no_run(tmp_path, capfd):
+    foreign = tmp_path / "run" / "checkpoints" / "model.pt"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_bytes(b"PK")
+    for words in ([], ["--resume"], ["--restart"]):
+        outcome = call([*TINY, "--output", tmp_path / "run", *words], capfd)
+        assert (outcome.code, len(outcome.messages)) == (2, 1), outcome
+        assert "other files ('checkpoints')" in outcome.messages[0]
+    assert [*tmp_path.rglob("*.*")] == [foreign] and foreign.read_bytes() == b"PK"
+
+
 def test_data_files_that_do_not_fit(tmp_path, capfd):
     file, target = tmp_path / "digits.h5", tmp_path / "run"
     assert make_data(["digits", "--output", str(file), "--clients", "5"]) == 0
