@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -119,8 +119,17 @@ def _prefix(field: dataclasses.Field[Any]) -> str:
 
 def shared_tensors(state: Any) -> list[Tensor]:
     """Return the fields that the exchange averages, in order of declaration."""
-    fields = dataclasses.fields(state)
-    return [getattr(state, f.name) for f in fields if f.metadata["owner"] == "shared"]
+    return [getattr(state, name) for name in _shared_names(state)]
+
+
+def merged(state: State, mean: Callable[[Tensor], Tensor]) -> State:
+    """Return a state in which every client has the ``mean`` of each field that is averaged."""
+    rows = {name: getattr(state, name) for name in _shared_names(state)}
+    return replace_tensors(state, {name: mean(own).expand_as(own) for name, own in rows.items()})
+
+
+def _shared_names(state: Any) -> list[str]:
+    return [f.name for f in dataclasses.fields(state) if f.metadata["owner"] == "shared"]
 
 
 def replace_tensors(state: State, values: dict[str, Tensor]) -> State:

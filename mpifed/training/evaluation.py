@@ -47,6 +47,9 @@ COLUMNS = [
 ]
 UNSEEN_COLUMNS = ["unseen_train_accuracy", "unseen_test_accuracy"]
 
+# Under gossip: the score of the average of all clients' models (Zhu et al. 2025).
+MERGED = "merged_test_accuracy"
+
 
 @dataclass(frozen=True)
 class ClientResults:
@@ -84,20 +87,23 @@ def scored_clients(federation: Federation, share: float, draws: Draws) -> np.nda
 def score_clients(
     federation: Federation,
     model: Model,
-    served: Iterable[tuple[Clients, Predictor]],
+    served: Iterable[tuple[Clients, Predictor, Predictor | None]],
     validates: bool = False,
     ids: np.ndarray | None = None,
     scored_split: Callable[[Split, np.ndarray], Split] = lambda train, ids: train,
 ) -> ClientResults | None:
     """Score hosted clients on their training and test splits; collective.
 
+    The second predictor, if any, is what they have of the merged state.
     ``scored_split(train, ids)`` returns the training samples of clients with their true labels.
     """
     parts = []
-    for clients, predictor in served:
+    for clients, predictor, merged in served:
         if len(clients):
             train = scored_split(clients.shards.train, clients.shards.client_ids)
             parts.append(_score(model, clients, predictor, train, validates))
+            if merged is not None:
+                parts[-1][MERGED] = _test_accuracy(model, clients, merged)
     gathered = federation.communicator.gather_object(parts)
     if gathered is None:
         return None
@@ -160,6 +166,16 @@ def _score(
     return found | {name: _array(values) for name, values in predictor.results.items()}
 
 
+def _test_accuracy(model: Model, clients: Clients, predictor: Predictor) -> np.ndarray:
+    """The share of its test samples that each client predicts right; NaN without any."""
+    if predictor.parameters is None or model.loss.measure != "accuracy":
+        return np.full(len(clients), np.nan)
+    of = (predictor.parameters_of, predictor.weights_of)
+    scores = client_scores(model, *of, clients.shards.test, clients.rows, predictor.beside)
+    with np.errstate(invalid="ignore"):
+        return scores.hits / scores.possible
+
+
 def _array(values: torch.Tensor) -> np.ndarray:
     return (values.double() if values.is_floating_point() else values).cpu().numpy()
 
@@ -212,10 +228,10 @@ def summarise(
         "test_accuracy_min": float(tested.min()) if len(tested) else None,
         "test_accuracy_std": float(tested.std()) if len(tested) else None,
     }
-    samples = {"train": results.n_train, "test": results.n_test}
+    samples = {"train": results.n_train, "test": results.n_test, "merged": results.n_test}
     if "n_validation" in results.more:
         samples["validation"] = results.more["n_validation"]
-    for name in (*VALIDATION_COLUMNS, *(f"{split}_nll" for split in samples)):
+    for name in (MERGED, *VALIDATION_COLUMNS, *(f"{split}_nll" for split in samples)):
         if name in results.more:
             summary[name] = average(results.more[name], samples[name.partition("_")[0]], seen)
     for name in results.more:
@@ -272,11 +288,7 @@ def with_growth(
         made = setup.algorithm.adapt(state, fewer, setup.exchange, draws)
         counts = len(fewer), setup.model.n_parameters
         adapted = base.checked_predictor(setup.algorithm, "adapt", made, *counts)
-        of = (adapted.parameters_of, adapted.weights_of)
-        test = unseen.shards.test
-        scores = client_scores(setup.model, *of, test, unseen.rows, adapted.beside)
-        with np.errstate(invalid="ignore"):
-            found[:, k] = scores.hits / scores.possible
+        found[:, k] = _test_accuracy(setup.model, unseen, adapted)
     return replace(predictor, results={**predictor.results, NAME: torch.from_numpy(found)})
 
 
@@ -287,6 +299,7 @@ def columns_of(setup: Setup) -> list[str]:
     validation = VALIDATION_COLUMNS if validates else []
     return [
         *COLUMNS,
+        *([MERGED] if _merges(setup) else []),
         *([COLUMN] if is_simulated(setup) else []),
         *([] if waits(setup) else STALENESS),
         *([EPSILON] if setup.configuration.privacy.is_asked_for else []),
@@ -295,6 +308,12 @@ def columns_of(setup: Setup) -> list[str]:
         *task_columns(setup.model, setup.algorithm.deploys_mixtures, validates),
         *setup.algorithm.columns,
     ]
+
+
+def _merges(setup: Setup) -> bool:
+    """Whether clients have models of their own that are averaged."""
+    algorithm = setup.algorithm
+    return setup.exchange.shared_is_rows and algorithm.communicates and algorithm.uses_model
 
 
 @dataclass(frozen=True)
@@ -321,7 +340,7 @@ def evaluate(setup: Setup, samples: Samples, state: states.RunState, draws: Draw
     training, exchange = training_of(setup, samples), setup.exchange
     shared, trained = states.shared_tensors(state.algorithm), of_trained(setup, state, training)
     return Evaluation(
-        score(setup, samples, state, training, trained, draws),
+        score(setup, samples, state, training, draws),
         exchange.consensus_distance(exchange.latest(shared, state.memory)) if shared else None,
         measure(setup, trained, training, draws),
         _learnt(setup, trained),
@@ -392,7 +411,6 @@ def score(
     samples: Samples,
     state: states.RunState,
     training: Clients,
-    trained: Any,
     draws: Draws,
 ) -> ClientResults | None:
     """Score clients with the predictors of this round."""
@@ -408,23 +426,27 @@ def score(
 
     checked = partial(base.checked_predictor, algorithm)
     size = setup.model.n_parameters
+    merged = states.merged(state.algorithm, setup.exchange.mean) if _merges(setup) else None
 
-    def served() -> Iterator[tuple[Clients, Predictor]]:
+    def deployed(whole: Any, clients: Clients, chosen: np.ndarray) -> Predictor:
+        every = len(chosen) == len(federation.hosted)
+        own = whole if every else states.select(whole, torch.from_numpy(chosen), is_rows)
+        return checked("deploy", algorithm.deploy(own, clients, draws), len(clients), size)
+
+    def served() -> Iterator[tuple[Clients, Predictor, Predictor | None]]:
         rows = here[~is_unseen]
         for block in samples.blocks(rows):
-            clients, own = training, trained
-            if len(rows[block]) < len(training):
-                clients, chosen = samples.clients(rows[block]), torch.from_numpy(rows[block])
-                own = states.select(state.algorithm, chosen, is_rows)
-            deployed = algorithm.deploy(own, clients, draws)
-            yield clients, checked("deploy", deployed, len(clients), size)
+            chosen = rows[block]
+            clients = training if len(chosen) == len(training) else samples.clients(chosen)
+            of_merged = None if merged is None else deployed(merged, clients, chosen)
+            yield clients, deployed(state.algorithm, clients, chosen), of_merged
         if federation.unseen.any():
             unseen = samples.among_hosted(here[is_unseen])
             adapted = algorithm.adapt(state.algorithm, unseen, setup.exchange, draws)
             predictor = checked("adapt", adapted, len(unseen), size)
             if options.unseen_shares and draws.round == setup.configuration.rounds:
                 predictor = with_growth(setup, state.algorithm, unseen, predictor, draws)
-            yield unseen, predictor
+            yield unseen, predictor, None
 
     training_split = partial(scored_split, setup.dataset)
     return score_clients(federation, setup.model, served(), options.validates, ids, training_split)

@@ -111,7 +111,7 @@ def test_clients_are_scored_on_their_own_samples_with_their_own_mixture(make_cli
     model = linear(description)
     theta = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 2, 6)))
     pi = torch.tensor([[0.2, 0.8], [0.6, 0.4]], dtype=torch.float64)
-    found = score_clients(clients.federation, model, [(clients, Predictor(theta, pi))])
+    found = score_clients(clients.federation, model, [(clients, Predictor(theta, pi), None)])
     test = clients.shards.test
     for t, (a, b) in enumerate([(0, 7), (7, 19)]):
         x, y = test.x[a:b].numpy(), test.y[a:b].numpy()
@@ -134,7 +134,7 @@ def test_regressions_report_the_loss_of_what_is_deployed_and_the_likelihood_apar
     model = linear(dataclasses.replace(description, task="regression", n_classes=1))
     theta = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 6)))
     pi = torch.tensor([[0.2, 0.8], [0.6, 0.4]], dtype=torch.float64)
-    found = score_clients(clients.federation, model, [(clients, Predictor(theta, pi))])
+    found = score_clients(clients.federation, model, [(clients, Predictor(theta, pi), None)])
     for t, (a, b) in enumerate([(0, 7), (7, 19)]):
         x, y = test.x[a:b].numpy(), targets[a:b, 0].numpy()
         z = x @ theta[:, :5].numpy().T + theta[:, 5].numpy()
@@ -214,7 +214,7 @@ def test_predictors_of_other_shapes_are_refused(case):
 )
 def test_predictors_of_the_documented_shapes_are_scored(shapes, make_clients):
     clients, description = make_clients([4, 9, 2], dtype=torch.float32)
-    served = [(clients, predictor(*shapes))]
+    served = [(clients, predictor(*shapes), None)]
     found = score_clients(clients.federation, linear(description), served)
     # Models of zeros give every label the probability 1/2.
     assert found.test_loss == pytest.approx(np.full(3, np.log(2)), rel=1e-6)

@@ -154,6 +154,25 @@ def test_scores_of_clients_are_those_of_the_run(case):
     assert scored >= 2 * trained.n_clients
 
 
+def test_the_merged_accuracy_is_that_of_the_average_of_all_models(case):
+    name, result, trained = case
+    if name != "fedavg, gossip":
+        assert ("merged_test_accuracy" in result.metrics) == ("gossip" in name)
+        return
+    modules = [trained.client(client) for client in range(trained.n_clients)]
+    every = [module.state_dict() for module in modules]
+    floats = [key for key in every[0] if every[0][key].is_floating_point()]
+    merged = {key: torch.stack([own[key] for own in every]).mean(0) for key in floats}
+    modules[0].load_state_dict({**every[0], **merged})
+    samples = [trained.samples(client).test for client in range(trained.n_clients)]
+    with torch.no_grad():
+        found = [scores("classification", modules[0](own.x), own.y)["accuracy"] for own in samples]
+    assert found == pytest.approx(result.clients["merged_test_accuracy"].tolist())
+    expected = np.average(found, weights=[len(own.y) for own in samples])
+    assert result.metrics["merged_test_accuracy"][-1] == pytest.approx(expected)
+    assert expected != pytest.approx(result.metrics["test_accuracy"][-1], abs=1e-3)
+
+
 def test_components_are_what_clients_share(case):
     name, _, trained = case
     method = name.partition(",")[0]

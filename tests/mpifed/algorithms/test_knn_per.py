@@ -172,7 +172,7 @@ def test_training_is_that_of_fedavg_and_weight_zero_its_predictor(make_clients):
     assert torch.equal(found.model, plain.model)
     draws, scored = Draws(0, 3), []
     for each in (method, FedAvg(model, solver)):
-        served = [(clients, each.deploy(found, clients, draws))]
+        served = [(clients, each.deploy(found, clients, draws), None)]
         scored.append(score_clients(clients.federation, model, served))
     assert scored[0].test_loss == pytest.approx(scored[1].test_loss, rel=1e-12)
     assert np.array_equal(scored[0].test_accuracy, scored[1].test_accuracy)
@@ -188,7 +188,7 @@ def test_clients_predict_with_the_mix_of_both(make_clients):
         method.deploy(state, some, Draws(0, 2)),
         method.adapt(state, some, Server(clients.federation, 0), Draws(0, 2)),
     ):
-        found = score_clients(clients.federation, model, [(some, served)])
+        found = score_clients(clients.federation, model, [(some, served, None)])
         for client in (0, 2):
             own, test = (s.of_client(client) for s in (clients.shards.train, clients.shards.test))
             (x, y), (points, labels) = ((s.x.numpy(), s.y.numpy()) for s in (own, test))
