@@ -35,6 +35,7 @@ STILL = {
     "exchange.schedule.local_rounds": 1,
 }
 STATIC = {"exchange.schedule": "static", **STILL}
+ONCE = {"exchange.when": "every", "exchange.gossip_steps": 1}
 EVERYBODY = {"participation": 1.0}
 RENORMALISED = {"participation.weights": "renormalised"}
 PARTICIPANTS = {"exchange.average_over": "participants", **RENORMALISED}
@@ -175,10 +176,21 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
     ({"exchange.asynchrony": "pairwise"}, STATIC, "which draws neighbours itself"),
     (
         {"exchange.schedule": ("teleport", "random_walk")},
-        {**EVERYBODY, "exchange.asynchrony": "none", **STILL},
+        {**EVERYBODY, "exchange.asynchrony": "none", **STILL, **ONCE},
         "whose models few clients have, and would be lost",
     ),
-    ({**GOSSIP, "compression": Not("none")}, {**STATIC, **EVERYBODY}, "which needs every message"),
+    (
+        {**GOSSIP, "compression": Not("none")},
+        {**STATIC, **EVERYBODY, **ONCE},
+        "which needs every message",
+    ),
+    (ASYNCHRONOUS, ONCE, "which knows no rounds"),
+    (
+        {"exchange.correction": Not(None)},
+        {"exchange.gossip_steps": 1},
+        "which corrects one step of gossip",
+    ),
+    ({"exchange.chebyshev": True}, {**STATIC, **EVERYBODY}, "whose weights are those of one W"),
     # Methods.
     (
         {"algorithm": ("scaffold", "kgt", "scaffnew")},

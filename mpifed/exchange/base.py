@@ -475,11 +475,12 @@ class Exchange(Component):
         """
         return None
 
-    def arcs(self, round: int, active: np.ndarray, itemsize: int) -> np.ndarray | None:
-        """Return who hears whom in a round, for the clock of the simulated federation. Collective.
+    def arcs(self, round: int, active: np.ndarray, itemsize: int) -> list[np.ndarray] | None:
+        """Return the messages of a round, for the clock of the simulated federation. Collective.
 
-        Receivers and senders, as places among the training clients, int64 (messages, 2); None where
-        clients talk to a server. The parameters are those of ``routing.Routing.route``.
+        Of each step of gossip receivers and senders, as places among the training clients, int64
+        (messages, 2); None where clients talk to a server. The parameters are those of
+        ``routes.Routing.route``.
         """
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +32,7 @@ from mpifed.federation.clients import Federation, participants
 from mpifed.mpi.communicator import Communicator
 from mpifed.mpi.reused import Reused
 from mpifed.state import Nothing, check_result, client, on_host
-from topologies.schedules.sequences import Partial
+from topologies.schedules.sequences import Around, Partial, identity
 from topologies.schema import ComponentOf
 
 
@@ -58,11 +59,30 @@ class GossipChannel(Channel):
             return self._corrected(rows, before, self.exchange.correction)
         if self.compressor is not None:
             return self._compressed(rows, self.compressor)
-        self._book_whole(rows, math.prod(rows.shape[1:]), self.exchange.routing)
-        return self._mixed(rows, self.exchange.routing)
+        return self._mixed_often(rows)
 
-    def _route(self, routing: Routing) -> Route:
-        return routing.route(self.round.number, self.round.active)
+    def _mixed_often(self, rows: Tensor) -> Tensor:
+        """The rows after all steps of gossip of the round.
+
+        With Chebyshev weights x_j = w_j W x_{j-1} + (1 - w_j) x_{j-2}, where w_1 = 1,
+        w_2 = 2 / (2 - s^2) and w_j = 4 / (4 - s^2 w_{j-1}) for the SLEM s of W (Golub and Varga
+        1961): after k steps the distance from the mean is at most 1 / T_k(1 / s) of what it was,
+        not s^k.
+        """
+        exchange, routing, size = self.exchange, self.exchange.routing, math.prod(rows.shape[1:])
+        before, now, weight = rows, rows, 1.0
+        for step in range(exchange.gossip_steps):
+            self._book_whole(rows, size, routing, step)
+            mixed = self._mixed(now, routing, step)
+            if step and exchange.slem is not None:
+                weight = 1 / (1 - exchange.slem**2 * weight / (2 if step == 1 else 4))
+                mixed = (mixed * weight).add_(before * (1 - weight))
+            before, now = now, mixed
+        return now
+
+    def _route(self, routing: Routing, step: int = 0) -> Route:
+        number = (self.round.number - 1) * self.exchange.gossip_steps + step + 1
+        return routing.route(number, self.round.active)
 
     def _book(self, bits: int, floats: int) -> None:
         """What goes up an edge comes down it."""
@@ -71,9 +91,9 @@ class GossipChannel(Channel):
         ledger.down_bits += bits
         ledger.up_floats += floats
 
-    def _book_whole(self, rows: Tensor, numbers: int, routing: Routing) -> None:
+    def _book_whole(self, rows: Tensor, numbers: int, routing: Routing, step: int = 0) -> None:
         """Messages of ``numbers`` numbers of the type of ``rows``."""
-        messages = self._route(routing).messages
+        messages = self._route(routing, step).messages
         self._book(messages * bits_of(torch.Size([numbers]), rows.dtype), messages * numbers)
 
     def _corrected(self, rows: Tensor, before: Tensor, correction: Correction) -> Tensor:
@@ -135,9 +155,9 @@ class GossipChannel(Channel):
         dtype = on_host(rows[:0]).dtype
         return torch.from_numpy(self.exchange.reused.empty(tuple(rows.shape), dtype))
 
-    def _mixed(self, rows: Tensor, routing: Routing) -> Tensor:
+    def _mixed(self, rows: Tensor, routing: Routing, step: int = 0) -> Tensor:
         """The rows of W X, equal for any ranks."""
-        route, federation = self._route(routing), self.exchange.federation
+        route, federation = self._route(routing, step), self.exchange.federation
         if not route.messages:
             return rows
         communicator, ids = federation.communicator, federation.training[route.mine]
@@ -158,7 +178,7 @@ def gossip_lines(route: Route, period: int | None, payload: int, values_kept: in
     """Return lines on a round of gossip."""
     matrix, moved = route.matrix, route.rows_moved
     lines = [
-        f"exchange    gossip; {matrix.n} nodes, {len(matrix.edges)} edges in round 1, "
+        f"exchange    gossip; {matrix.n} nodes, {len(matrix.edges)} edges at first, "
         f"{'no period' if period is None else f'period {period}'}, W {matrix.sha256[:12]}"
     ]
     if values_kept:
@@ -192,6 +212,50 @@ class Attended(Partial):
         return self.inner.matrix(k).restricted_to(self.taking_part(k))
 
 
+@dataclass(frozen=True)
+class Chosen(Around):
+    """``inner`` in some of the first ``horizon`` rounds and in all later ones, of ``steps`` each.
+
+    The matrices of the rounds that communicate follow each other as those of ``inner`` do.
+    """
+
+    rounds: list[int]
+    horizon: int
+    steps: int = 1
+    period = None
+
+    def matrix(self, k: int) -> topologies.MixingMatrix:
+        """Return W^k; k counts the steps of all rounds."""
+        earlier, step = divmod(k - 1, self.steps)
+        round = earlier + 1
+        turn = bisect_right(self.rounds, round) + max(0, round - self.horizon)
+        if round <= self.horizon and (not turn or self.rounds[turn - 1] != round):
+            return identity(self.n)
+        return self.inner.matrix((turn - 1) * self.steps + step + 1)
+
+
+def communicating(when: When, budget: int | None, horizon: int) -> list[int]:
+    """Return the rounds of the first ``horizon`` in which clients send, ascending.
+
+    Examples
+    --------
+    >>> communicating("late", 3, 100), communicating("geometric", 4, 100)
+    ([98, 99, 100], [1, 79, 96, 100])
+    """
+    if not isinstance(when, str):
+        return sorted(set(when))
+    count = min(horizon, budget or max(1, horizon // 10))
+    if when == "late":
+        return [*range(horizon - count + 1, horizon + 1)]
+    left, found = 0, []
+    for j in range(count):
+        # As far from the end as geometric growth says, with room for those before it.
+        far = round(horizon ** (j / max(1, count - 1)))
+        left = min(max(left + 1, far), horizon - count + 1 + j)
+        found.append(horizon + 1 - left)
+    return found[::-1]
+
+
 def predict(
     schedule: topologies.Schedule, taking_part: Callable[[int], np.ndarray] | None, rounds: int
 ) -> dict[str, float | int] | None:
@@ -220,6 +284,12 @@ WIDTH = 1 << 16
 MOST_VERSIONS = 100
 
 
+# Steps of gossip in a round.
+MOST_STEPS = 1000
+
+When = Literal["every", "late", "geometric"] | list[Annotated[int, Ge(1)]]
+
+
 class Gossip(Exchange):
     """Clients average with their neighbours by mixing matrices (D-FedEM and its kin).
 
@@ -245,9 +315,20 @@ class Gossip(Exchange):
         Values of each client that are kept for its neighbours under 'wait_free': a client sends
         nothing new while all but one of them are on their way. None is as many as the delays of
         first computations need, at least 2.
+    when : {'every', 'late', 'geometric'} or list of int
+        The rounds that communicate: every one; the last ``budget``; ``budget`` of them, at
+        distances from the end that grow geometrically; or those of a list. Clients train alone in
+        the others. Rounds that a resume adds communicate.
+    budget : int, optional
+        How many rounds communicate under 'late' and 'geometric'. None is a tenth of them.
+    gossip_steps : int
+        How often clients average with their neighbours in a round.
+    chebyshev : bool
+        Whether these steps have Chebyshev weights, for a static symmetric W.
     """
 
     shared_is_rows = True
+    slem: float | None = None
 
     def __init__(
         self,
@@ -263,6 +344,10 @@ class Gossip(Exchange):
         correction: Annotated[Any, ComponentOf("correction")] = "none",
         asynchrony: Literal["none", "wait_free", "pairwise"] = "none",
         kept_versions: Annotated[int, Ge(2), Le(MOST_VERSIONS)] | None = None,
+        when: When = "every",
+        budget: Annotated[int, Ge(1)] | None = None,
+        gossip_steps: Annotated[int, Ge(1), Le(MOST_STEPS)] = 1,
+        chebyshev: bool = False,
     ) -> None:
         super().__init__(federation, seed, stored, compressor)
         self.asynchrony = asynchrony
@@ -273,11 +358,30 @@ class Gossip(Exchange):
         self._arrays = dict(stored)
         if compressor is not None and "choco" not in self._arrays:
             self._arrays["choco"] = self._constants(seed, schedule)
-        self.schedule = restore(len(federation.training), seed, schedule, stored)
-        self.correction = fitted(correction, self.schedule, federation)
-        mixing, within = mixed_by(self.correction, self.schedule)
-        drawn = computed_in_rounds(schedule)
-        self.routing, self.reused = Routing(federation, mixing, drawn, within), Reused(2)
+        self.when, self.budget, self.gossip_steps = when, budget, gossip_steps
+        self.reused, self._drawn = Reused(2), computed_in_rounds(schedule)
+        self._correction = correction
+        schedule = restore(len(federation.training), seed, schedule, stored)
+        if chebyshev:
+            if gossip_steps == 1:
+                raise InputError("exchange.chebyshev is true, but exchange.gossip_steps is 1")
+            if "slem" not in self._arrays:
+                self._arrays["slem"] = self._slem(schedule)
+            self.slem = float(self._arrays["slem"])
+        self._mix_by(schedule)
+
+    def _mix_by(self, schedule: topologies.Schedule) -> None:
+        self.schedule = schedule
+        self.correction = fitted(self._correction, schedule, self.federation)
+        mixing, within = mixed_by(self.correction, schedule)
+        self.routing = Routing(self.federation, mixing, self._drawn, within)
+
+    def spread_over(self, horizon: int) -> None:
+        """Choose the rounds that communicate among the first ``horizon``. Collective."""
+        if self.when != "every":
+            rounds = communicating(self.when, self.budget, horizon)
+            chosen = Chosen(self.schedule, rounds, horizon, self.gossip_steps)
+            self._mix_by(chosen)
 
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
@@ -319,6 +423,17 @@ class Gossip(Exchange):
             matrix = restore(n, seed, schedule, self._arrays).matrix(1)
             found = choco.constants(matrix.to_dense())
         return self.federation.communicator.broadcast(found)
+
+    def _slem(self, schedule: topologies.Schedule) -> np.ndarray:
+        """The SLEM of the static W, found on rank 0. Collective."""
+        found: Any = None
+        if self.federation.communicator.rank == 0:
+            matrix = schedule.matrix(1)
+            found = topologies.slem(matrix) if matrix.symmetric else "its matrix is not symmetric"
+        found = self.federation.communicator.broadcast_object(found)
+        if isinstance(found, str):
+            raise InputError(f"exchange.chebyshev is true, but {found}")
+        return np.array(found)
 
     def _bounds(self, size: int) -> tuple[float, float, float]:
         """``gap``, ``spread`` and ``delta`` for messages of ``size`` numbers."""
@@ -424,6 +539,8 @@ class Gossip(Exchange):
         """
         if self.compressor is not None or self.correction is not None or self.values_kept:
             return None
+        if self.when != "every" or self.gossip_steps > 1:
+            return None
         federation, seed = self.federation, self.seed
         taking_part = None
         if federation.participation != 1.0:
@@ -441,14 +558,24 @@ class Gossip(Exchange):
             return hosted, shared
         return hosted[training], shared[torch.from_numpy(np.flatnonzero(training))]
 
-    def arcs(self, round: int, active: np.ndarray, itemsize: int) -> np.ndarray:
-        return self.routing.arcs(round, active)
+    def arcs(self, round: int, active: np.ndarray, itemsize: int) -> list[np.ndarray]:
+        first = (round - 1) * self.gossip_steps + 1
+        return [self.routing.arcs(first + step, active) for step in range(self.gossip_steps)]
 
     def arrays(self) -> dict[str, np.ndarray]:
         return self._arrays
 
     def describe(self, payload: int, itemsize: int) -> list[str]:
-        route = self.routing.route(1, ~self.federation.unseen)
+        first, lines = 1, []
+        if isinstance(self.schedule, Chosen):
+            rounds, horizon = self.schedule.rounds, self.schedule.horizon
+            first = rounds[0]
+            lines = [
+                f"            {len(rounds)} of {horizon} rounds communicate, from round {first} on"
+            ]
+        if self.gossip_steps > 1:
+            lines += [f"            {self.gossip_steps} times in a round"]
+        route = self.routing.route((first - 1) * self.gossip_steps + 1, ~self.federation.unseen)
         if self.correction is not None:
             payload = self.correction.numbers(payload // itemsize) * itemsize
-        return gossip_lines(route, self.schedule.period, payload, self.values_kept)
+        return [*gossip_lines(route, self.schedule.period, payload, self.values_kept), *lines]

@@ -20,6 +20,7 @@ from topologies.matrix import MixingMatrix
 from topologies.schedules.given import as_matrix, schedule_section
 
 _ASYNCHRONY = ("asynchrony", "kept_versions")
+_OFTEN = {"when": "every", "budget": None, "gossip_steps": 1, "chebyshev": False}
 
 DEFAULT_TOPOLOGY, DEFAULT_WEIGHTS, DEFAULT_SCHEDULE = "erdos_renyi", "fmmc", "static"
 
@@ -33,6 +34,7 @@ def complete(options: Mapping[str, Any], n_training: int) -> dict[str, Any]:
         # Runs of plain gossip mention neither, as those of earlier versions.
         **({} if corrected.name == "none" else {"correction": corrected}),
         **{key: options[key] for key in _ASYNCHRONY if waits_not},
+        **{key: options[key] for key, usual in _OFTEN.items() if options.get(key, usual) != usual},
     }
 
 

@@ -35,6 +35,7 @@ from mpifed.errors import InputError
 from mpifed.exchange.attacks import Attackers, attackers, check_labels
 from mpifed.exchange.base import Channel, Exchange, Transform, exchange_class
 from mpifed.exchange.compression import build
+from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.privacy import local_noise
 from mpifed.exchange.server import Server, Silent
 from mpifed.federation.clients import (
@@ -87,8 +88,9 @@ def make_exchange(
     federation: Federation,
     stored: Mapping[str, np.ndarray],
     algorithm: Algorithm,
+    horizon: int,
 ) -> Exchange:
-    """Return the exchange of a run; collective."""
+    """Return the exchange of a run of ``horizon`` rounds; collective."""
     compressor = None
     if configuration.compression.name != "none":
         compressor = build(configuration.compression)
@@ -102,6 +104,8 @@ def make_exchange(
         section = "server_optimizer"
         exchange.optimizer = make_component(section, configuration.server_optimizer, section)
         exchange.shared_buffers = algorithm.shared_buffers
+    if isinstance(exchange, Gossip):
+        exchange.spread_over(horizon)
     if configuration.privacy.is_asked_for:
         exchange.privacy = configuration.privacy
     return exchange
@@ -505,7 +509,7 @@ def make(
             f"evaluation.unseen_fraction is {configuration.evaluation.unseen_fraction:g}, but "
             f"algorithm '{configuration.algorithm.name}' cannot serve unseen clients"
         )
-    exchange = make_exchange(configuration, federation, stored, algorithm)
+    exchange = make_exchange(configuration, federation, stored, algorithm, horizon)
     sums_updates = [options.get("correction")]
     sums_updates += ["pairwise"] if options.get("asynchrony") == "pairwise" else []
     if any(sums_updates) and isinstance(model, Model) and model.n_buffers:

@@ -101,7 +101,7 @@ def _replayed(setup: Setup, metrics: Metrics) -> np.ndarray:
         for round in range(rounds[row - 1] + 1, rounds[row] + 1):
             active = taking_part(setup, round)
             arcs = setup.exchange.arcs(round, active, setup.dtype.itemsize)
-            messages = int(active.sum()) if arcs is None else len(arcs)
+            messages = int(active.sum()) if arcs is None else sum(map(len, arcs))
             known.append((round, active, arcs, messages * bool(active.any())))
         total = max(1, sum(messages for *_, messages in known))
         # Fractions: means of equal sizes are exact.

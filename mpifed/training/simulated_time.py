@@ -97,7 +97,7 @@ class SimulatedClock:
         self.add(round, active, arcs, up, down)
 
     def add(
-        self, round: int, active: np.ndarray, arcs: np.ndarray | None, up: float, down: float
+        self, round: int, active: np.ndarray, arcs: list[np.ndarray] | None, up: float, down: float
     ) -> None:
         """Add a round whose messages are known."""
         clients = self._among(active)
@@ -115,11 +115,13 @@ class SimulatedClock:
                 taken = server_round(*of_all, self.server)
             self.start = np.full(len(self.start), self.start.max() + taken)
             return
-        receivers, senders = arcs.T
-        travel = self.links.travel(receivers, senders, up / max(1, len(arcs)))
-        if not up:
-            receivers, senders, travel = receivers[:0], senders[:0], travel[:0]
-        self.start = after_gossip(self.start, work, receivers, senders, travel)
+        messages = sum(map(len, arcs))
+        for receivers, senders in (of_step.T for of_step in arcs):
+            travel = self.links.travel(receivers, senders, up / max(1, messages))
+            if not up:
+                receivers, senders, travel = receivers[:0], senders[:0], travel[:0]
+            self.start = after_gossip(self.start, work, receivers, senders, travel)
+            work = np.zeros(len(self.start))
 
     def _among(self, active: np.ndarray) -> np.ndarray:
         """Return the training clients among the active ones."""

@@ -95,6 +95,10 @@ def cases(periodic: str) -> dict[str, Case]:
         "epidemic": Case(schedule("epidemic", True, sends=3)),
         "epidemic, regular": Case(schedule("epidemic", True, sends=2, regular=True), absent=0.3),
         "local rounds": Case(schedule("static", local_rounds=2)),
+        "late": Case({"when": "late", "budget": 2, **schedule("one_peer_exponential", True)}),
+        "rounds by number": Case({"when": [1, 3]}, absent=0.3),
+        "three steps": Case({"gossip_steps": 3, **schedule("one_peer_exponential", True)}),
+        "Chebyshev": Case({"gossip_steps": 4, "chebyshev": True}, topology=random),
         "fmmc": Case({}, weights="fmmc", topology=random),
         "negative self-weights": Case({}, weights="best_constant", topology=random),
         "complete": Case({}, topology="complete"),
@@ -153,6 +157,7 @@ def play(case: Case, communicator: Communicator) -> Played:
     owner, unseen = owners(case, stored, communicator), np.isin(np.arange(case.n), case.unseen)
     federation = Federation(communicator, owner, unseen, np.ones(case.n, np.int64))
     exchange = Gossip(federation, SEED, stored, **options)
+    exchange.spread_over(ROUNDS)
     x = torch.from_numpy(np.stack([start(case, t) for t in range(case.n)])[federation.hosted])
     mine, actives = [x.numpy()], []
     for k in range(1, ROUNDS + 1):

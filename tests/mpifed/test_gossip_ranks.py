@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -10,11 +11,13 @@ import gossip_cases
 import numpy as np
 import pytest
 from commands import environment, mpirun
+from hypothesis import given
+from hypothesis import strategies as st
 from on_ranks import folder_of
 
 import topologies
 from mpifed.errors import InputError
-from mpifed.exchange.gossip import Gossip
+from mpifed.exchange.gossip import Gossip, communicating
 from mpifed.mpi.communicator import Alone, world
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* is disconnected", "ignore:fmmc on this")
@@ -62,6 +65,25 @@ def test_matrices_of_another_size_are_bad_input(periodic):
         Gossip.prepare(Alone(), 5, gossip_cases.SEED, options)
 
 
+def chebyshev(matrix: np.ndarray, steps: int) -> np.ndarray:
+    """T_k(W / s) / T_k(1 / s), by the eigenvalues of W."""
+    values, vectors = np.linalg.eigh(matrix)
+    slem = np.sort(np.abs(values))[-2]
+    chosen = [0] * steps + [1]
+    scaled = np.polynomial.chebyshev.chebval(values / slem, chosen)
+    return (vectors * scaled / np.polynomial.chebyshev.chebval(1 / slem, chosen)) @ vectors.T
+
+
+@given(horizon=st.integers(1, 10**6), budget=st.integers(1, 300))
+def test_a_budget_of_rounds_is_spent_and_ends_with_the_last(horizon, budget):
+    for when in ("late", "geometric"):
+        rounds = communicating(when, budget, horizon)
+        assert len(rounds) == min(budget, horizon) and rounds[-1] == horizon and rounds[0] >= 1
+        gaps = np.diff(rounds)
+        assert (gaps > 0).all() and (when == "late" or (np.diff(gaps) <= 1).all())
+    assert communicating("late", budget, horizon)[0] == horizon - min(budget, horizon) + 1
+
+
 def test_gossip_is_the_product_with_the_dense_matrix(alone, periodic):
     for name, case in gossip_cases.cases(periodic).items():
         played = alone[name]
@@ -69,12 +91,18 @@ def test_gossip_is_the_product_with_the_dense_matrix(alone, periodic):
         moved = False
         for k, active in enumerate(played.active, 1):
             before, after = played.rounds[k - 1], played.rounds[k]
-            matrix = played.exchange.schedule.matrix(k).restricted_to(active[training])
+            steps = played.exchange.gossip_steps
+            numbers = range((k - 1) * steps + 1, k * steps + 1)
+            every = [played.exchange.schedule.matrix(number) for number in numbers]
+            dense = [matrix.restricted_to(active[training]).to_dense() for matrix in every]
+            product = functools.reduce(lambda earlier, w: w @ earlier, dense)
+            if name == "Chebyshev":
+                product = chebyshev(dense[0], steps)
             expected = before.astype(np.float64)
-            expected[training] = matrix.to_dense() @ expected[training]
+            expected[training] = product @ expected[training]
             # A rounding for each weight, product and sum, and of W's diagonal in float64.
             eps = np.finfo(case.dtype).eps
-            tolerance = case.n * eps * np.abs(before).max(0)
+            tolerance = steps * case.n * eps * np.abs(before).max(0)
             assert (np.abs(after - expected) <= tolerance).all(), (name, k)
             assert np.array_equal(after[~active], before[~active]), (name, k)
             moved |= not np.array_equal(after, before)
