@@ -288,6 +288,8 @@ class Steps:
         Which parameters are trained; None for all.
     coupling : Coupling or None
         What moves the models of a client together; None trains them apart.
+    sam_radius : float
+        How far above the parameters gradients are taken.
     """
 
     train: Split
@@ -299,3 +301,4 @@ class Steps:
     adjustments: tuple[Adjustment, ...]
     mask: Mask | None
     coupling: Coupling | None = None
+    sam_radius: float = 0.0

@@ -40,6 +40,9 @@ class LocalOptions:
         What Adam adds to the root of the second moment.
     weight_decay : float
         Factor of the parameters that is added to the gradient.
+    sam_radius : float
+        The rho of sharpness-aware steps (Foret et al. 2021; under gossip DFedSAM, Shi et al. 2023):
+        gradients g are taken again at theta + rho g / ||g||, on the same samples. 0 is none.
     batch_size : int
         Samples of a minibatch.
     epochs : int
@@ -70,6 +73,7 @@ class LocalOptions:
     beta2: Annotated[float, Ge(0), Lt(1)] = 0.999
     epsilon: Annotated[float, Gt(0)] = 1e-8
     weight_decay: Annotated[float, Ge(0)] = 0.0
+    sam_radius: Annotated[float, Ge(0)] = 0.0
     batch_size: Annotated[int, Ge(1)] = 128
     epochs: Annotated[int, Ge(1)] = 1
     steps: Annotated[int, Ge(1)] | None = None

@@ -34,6 +34,7 @@ from mpifed.local.minibatches import (
     plan,
     work_of,
 )
+from mpifed.local.objective import row_norms
 from mpifed.local.optimizers import (
     RULES,
     Mask,
@@ -45,7 +46,7 @@ from mpifed.local.optimizers import (
     without_buffers,
 )
 from mpifed.local.options import LocalOptions
-from mpifed.models.base import Model, RowGradients
+from mpifed.models.base import Gradient, Model, RowGradients
 from mpifed.random import bits_at
 from mpifed.watchdog import heartbeat
 
@@ -70,6 +71,7 @@ class Stacked:
     width: int
     block_bytes: int
     device: torch.device
+    sam_radius: float = 0.0
     _plans: dict[tuple[bytes, int], Minibatches] = field(default_factory=dict)
     _buffer: Tensor | None = None
 
@@ -157,7 +159,11 @@ class Stacked:
     ) -> Tensor:
         """The gradient of the rows ``w`` on one minibatch each, padded to ``width``."""
         x, y, scale = (part.unflatten(0, (len(w), self.width)) for part in batch)
-        return compute(w, x, y, scale) if self.alone else never_alone(compute, w, x, y, scale)
+        found = compute if self.alone else partial(never_alone, compute)
+        gradient = found(w, x, y, scale)
+        if not self.sam_radius:
+            return gradient
+        return found(ascended(w, gradient, self.sam_radius), x, y, scale)
 
     def _inputs(self, x: Tensor, samples: Tensor) -> Tensor:
         """``x[samples]`` in memory that is used again, so that it stays in the cache."""
@@ -180,6 +186,20 @@ class Stacked:
                 work, self.batch_size, self.width, components, block, dtype, self.device
             )
         return self._plans[key]
+
+
+def ascended(points: Tensor, gradients: Tensor, radius: float) -> Tensor:
+    """Return theta + radius g / ||g||, row by row (Foret et al. 2021, eq. 2)."""
+    scale = radius / row_norms(gradients).clamp(min=torch.finfo(points.dtype).tiny)
+    return points + gradients * scale[:, None].to(points)
+
+
+def _sharpen(compute: Gradient, batch: Batch, row: Tensor, gradient: Tensor, radius: float) -> None:
+    """Replace the gradient at ``row`` by that above it; running statistics are those at it."""
+    kept, numbers = row.clone(), len(gradient)
+    row[:numbers] = ascended(row[None, :numbers], gradient[None], radius)[0]
+    compute(*batch)
+    row.copy_(kept)
 
 
 # Inputs, targets and weights of the samples of a minibatch.
@@ -244,6 +264,8 @@ def _train(
     with model.training(trained[client, m], gradient, mask) as compute:
         for number, rate, batch in batches:
             compute(*batch)
+            if steps.sam_radius:
+                _sharpen(compute, batch, trained[client, m], gradient, steps.sam_radius)
             for term in steps.adjustments:
                 term.add_to(gradient[None, None], w[None, None], *part)
             done = float(steps.done[client] + number + 1)
@@ -265,12 +287,14 @@ def _couple(
     rows, own = trained[block], tuple(moment[block] for moment in moments)
     for number, rate, batch in batches:
         done = float(steps.done[client] + number * steps.coupling.steps)
-        found = partial(_gradient_alone, model, batch, rows)
+        found = partial(_gradient_alone, model, batch, rows, steps.sam_radius)
         about = found, rule, own, block, done, steps.adjustments, steps.mask
         steps.coupling.move(Minibatch(rows, where, number, rate, *about))
 
 
-def _gradient_alone(model: Model, batch: Batch, rows: Tensor, points: Tensor, m: int) -> Tensor:
+def _gradient_alone(
+    model: Model, batch: Batch, rows: Tensor, radius: float, points: Tensor, m: int
+) -> Tensor:
     """The gradient at one point; running statistics are those of model ``m``."""
     trained = model.n_parameters - model.n_buffers
     found, buffers = points.new_empty(trained), rows[0, m, trained:]
@@ -278,6 +302,8 @@ def _gradient_alone(model: Model, batch: Batch, rows: Tensor, points: Tensor, m:
     row = torch.cat([points[0, :trained], buffers])
     with model.training(row, found) as compute:
         compute(*batch)
+        if radius:
+            _sharpen(compute, batch, row, found, radius)
     buffers.copy_(row[trained:])
     return found[None]
 
@@ -440,9 +466,8 @@ class LocalSolver:
         block_bytes = together if chosen == "stacked" else 0
         self.stacked: Stacked | None = None
         if (chosen == "stacked" or model.same_bits) and not model.n_buffers:
-            self.stacked = Stacked(
-                model, self.rule, options.batch_size, self.width, block_bytes, device
-            )
+            about = options.batch_size, self.width, block_bytes, device, options.sam_radius
+            self.stacked = Stacked(model, self.rule, *about)
 
     def variant(
         self,
@@ -548,6 +573,7 @@ class LocalSolver:
             tuple(adjustments),
             None if mask is None else Mask(mask[: self.n_trained].to(self.device)),
             coupling,
+            options.sam_radius,
         )
         start = self.own(start, optimizer)
         if self.stacked is not None:

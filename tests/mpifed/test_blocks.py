@@ -149,7 +149,13 @@ def test_training_does_not_depend_on_the_block(
     clients, description = make_clients(counts, (36,), n_classes, dtype)
     model = build(description)
     options = LocalOptions(
-        lr=0.3, momentum=0.9, weight_decay=1e-3, batch_size=20, epochs=2, stepping="stacked"
+        lr=0.3,
+        momentum=0.9,
+        weight_decay=1e-3,
+        batch_size=20,
+        epochs=2,
+        stepping="stacked",
+        sam_radius=0.05 * (components > 1),
     )
     first = np.stack([model.init(np.random.default_rng(m)) for m in range(components)])
     start = torch.from_numpy(first).to(dtype).expand(len(clients), -1, -1)

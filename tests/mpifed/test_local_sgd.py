@@ -45,7 +45,10 @@ def plain_sgd(clients, start, momentum, options, q, draws, rates):
                 begin = epoch * n + index * size
                 batch = sequence[begin : min(begin + size, (epoch + 1) * n)]
                 assert how == "shuffled" or len(batch) == min(size, work.samples[t])
-                g = logistic_gradient(w, x[batch], y[batch], q[m, batch] / len(batch))
+                about = x[batch], y[batch], q[m, batch] / len(batch)
+                g = logistic_gradient(w, *about)
+                if options.sam_radius:
+                    g = logistic_gradient(w + options.sam_radius * g / np.linalg.norm(g), *about)
                 v[:] = options.momentum * v + g + options.weight_decay * w
                 w -= rates[t] * v
     return trained, buffers
@@ -61,6 +64,7 @@ def plain_sgd(clients, start, momentum, options, q, draws, rates):
         {"steps": 2, "sampling": "uniform"},
         {"epochs": 2, "sampling": "uniform"},
         {"batch_size": 1000},
+        {"sam_radius": 0.2, "momentum": 0.5, "weight_decay": 5e-4},
     ],
 )
 def test_the_batched_solver_is_the_plain_loop(make_clients, components, changes):

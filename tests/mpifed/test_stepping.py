@@ -28,6 +28,7 @@ OPTIMIZERS = {
     "adam": {"optimizer": "adam", "lr": 0.01, "weight_decay": 5e-4},
     "adamw": {"optimizer": "adamw", "lr": 0.01, "weight_decay": 0.1, "beta1": 0.8},
 }
+SHARP = OPTIMIZERS | {"sharp": {"lr": 0.1, "momentum": 0.5, "sam_radius": 0.1}}
 NETWORKS = {
     "cnn": ("cnn", {}),
     "norm and dropout": ("cnn", {"norm": True, "dropout": 0.4}),
@@ -95,7 +96,7 @@ def test_one_client_is_a_plain_script_bit_for_bit(make_clients, network, how):
         assert np.array_equal(trained[client, 0].double().numpy(), expected)
 
 
-@pytest.mark.parametrize("how", OPTIMIZERS)
+@pytest.mark.parametrize("how", SHARP)
 def test_stacked_and_one_by_one_agree_for_a_module(make_clients, how):
     clients, description = make_clients(COUNTS, (8, 8), 10)
     model = model_of("cnn", {}, description)
@@ -104,7 +105,7 @@ def test_stacked_and_one_by_one_agree_for_a_module(make_clients, how):
     q = torch.rand(2, sum(COUNTS), dtype=torch.float64)
     found = []
     for stepping in ("stacked", "one_by_one"):
-        options = {**OPTIMIZERS[how], "batch_size": 8, "epochs": 2, "stepping": stepping}
+        options = {**SHARP[how], "batch_size": 8, "epochs": 2, "stepping": stepping}
         solver = solver_of(model, **options)
         state = solver.init(3, 2, torch.float64)
         for round in (1, 2):
@@ -115,26 +116,40 @@ def test_stacked_and_one_by_one_agree_for_a_module(make_clients, how):
 
 
 @pytest.mark.parametrize("make", [linear, mlp])
-@pytest.mark.parametrize("how", OPTIMIZERS)
+@pytest.mark.parametrize("how", SHARP)
 def test_stepping_changes_no_bit_of_a_model_with_formulas(make_clients, make, how):
     clients, description = make_clients(COUNTS, (6,), 4, torch.float32)
     model = make(description)
     start = torch.rand(3, 2, model.n_parameters) - 0.5
     found = []
     for stepping in ("stacked", "one_by_one"):
-        solver = solver_of(model, batch_size=8, stepping=stepping, **OPTIMIZERS[how])
+        solver = solver_of(model, batch_size=8, stepping=stepping, **SHARP[how])
         state = solver.init(3, 2, torch.float32)
         found.append(solver(start, state, clients, Draws(0, 1))[0])
     assert torch.equal(*found)
 
 
-@pytest.mark.parametrize("how", OPTIMIZERS)
+def ascend(module, radius, train) -> None:
+    """Replaces the gradients by those at theta + radius g / ||g||."""
+    parameters = [p for p in module.parameters() if p.grad is not None]
+    norm = torch.cat([p.grad.flatten() for p in parameters]).norm()
+    moves = [radius * p.grad / norm for p in parameters]
+    for sign in (1, -1):
+        with torch.no_grad():
+            for parameter, move in zip(parameters, moves, strict=True):
+                parameter += sign * move
+        if sign == 1:
+            module.zero_grad()
+            nn.functional.cross_entropy(module(train.x), train.y).backward()
+
+
+@pytest.mark.parametrize("how", SHARP)
 @pytest.mark.parametrize("stepping", ["stacked", "one_by_one"])
 def test_optimizers_of_rows_are_those_of_torch(make_clients, how, stepping):
     """In float64, over two rounds, so that moments and counts of steps are kept."""
     clients, description = make_clients([16], (8, 8), 10)
     model = model_of("lazy", {}, description)
-    options = LocalOptions(batch_size=16, steps=3, stepping=stepping, **OPTIMIZERS[how])
+    options = LocalOptions(batch_size=16, steps=3, stepping=stepping, **SHARP[how])
     solver = LocalSolver(model, options, 10, 16, torch.device("cpu"))
     start = torch.from_numpy(model.init(np.random.default_rng(0)))
     module = model.module(start).train()
@@ -146,6 +161,8 @@ def test_optimizers_of_rows_are_those_of_torch(make_clients, how, stepping):
         optimizer.zero_grad()
         train = clients.shards.train
         nn.functional.cross_entropy(module(train.x), train.y).backward()
+        if options.sam_radius:
+            ascend(module, options.sam_radius, train)
         optimizer.step()
     assert np.allclose(rows[0, 0].numpy(), model.layout.row(module), atol=1e-12)
 
