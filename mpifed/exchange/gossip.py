@@ -23,7 +23,7 @@ from mpifed.exchange.base import Channel, Exchange, Round, bits_of, timed
 from mpifed.exchange.choco import contracted, gossip_step
 from mpifed.exchange.compression import Compressor, message_sizes
 from mpifed.exchange.corrections import Correction, Kept, Neighbours
-from mpifed.exchange.corrections.base import fitted, mixed_by
+from mpifed.exchange.corrections.base import BEARABLE, PLAYED, fitted, growth, mixed_by
 from mpifed.exchange.mixer import shared_weights
 from mpifed.exchange.mixing import complete, computed_in_rounds, prepare_arrays, restore
 from mpifed.exchange.reduction import check_not_diverged, weighted_sum
@@ -451,12 +451,33 @@ class Gossip(Exchange):
         return self.consensus_step
 
     def remarks(self, size: int, rounds: int) -> list[str]:
-        """Return the forecast of CHOCO-Gossip for messages of ``size`` numbers, if compressed."""
+        """Return the forecast of CHOCO-Gossip for messages of ``size`` numbers, if compressed.
+
+        A warning where the correction diverges by itself. Collective.
+        """
+        if self.correction is not None:
+            return self._warning(self.correction)
         if self.compressor is None:
             return []
         words: dict[Any, str] = {None: "the best proven", "paper": "that of the paper's theorem"}
         where_from = words.get(self.consensus_step, "as configured")
         return choco.forecast(self.choco_step(size), where_from, self._bounds(size), rounds)
+
+    def _warning(self, correction: Correction) -> list[str]:
+        schedule, grown = self.routing.schedule, 0.0
+        is_linear = correction.needs in ("doubly_stochastic", "symmetric")
+        if not is_linear or schedule.period == 1 or self._drawn or schedule.n > MOST_NODES:
+            return []
+        if self.federation.communicator.rank == 0 and self.routing.within is None:
+            grown = growth(correction, schedule)
+        grown = self.federation.communicator.broadcast_object(grown)
+        if grown <= BEARABLE:
+            return []
+        return [
+            f"warning: by itself this correction enlarges differences between clients {grown:.0e} "
+            f"times in at most {PLAYED} rounds of this schedule, so that training may diverge; "
+            "allowed: tracking, or another schedule"
+        ]
 
     def keep_versions(self, reach: np.ndarray, seconds: np.ndarray) -> None:
         """Choose how many versions are kept for messages that travel ``reach`` seconds.

@@ -21,7 +21,7 @@ NAMES = [name for name in CORRECTIONS if name != "none"]
 OTHERS = ("local", "sa_ssmm", "fedbn", "kgt", "scaffnew", "d_admm")
 """These send nothing, have one client, running statistics, or corrections of their own."""
 METHODS = [name for name in ALGORITHMS if goes_with(name, "gossip") and name not in OTHERS]
-FORGETFUL = ("push_sum", "clique_averaging", "clipped_gossip")
+FORGETFUL = ("push_sum", "clique_averaging", "clipped_gossip", "dgd")
 """These remember nothing, or weights that stay one here."""
 every_correction = pytest.mark.parametrize("correction", NAMES)
 
@@ -47,7 +47,7 @@ def gossip(correction, n=4):
 
 
 def may_be_absent(correction):
-    return correction != "relay_sum"
+    return correction not in ("relay_sum", "nids")
 
 
 @every_correction

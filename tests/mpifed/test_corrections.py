@@ -128,6 +128,54 @@ def exact_diffusion_as_written(w, eta):
         yield x
 
 
+def nids_as_written(w, eta):
+    half, last = (np.eye(N) + w) / 2, np.zeros((N, D))
+    x = last - eta * gradients(last)
+    while True:
+        yield x
+        last, x = x, half @ (2 * x - last - eta * (gradients(x) - gradients(last)))
+
+
+def aug_dgm_as_written(w, eta):
+    x = np.zeros((N, D))
+    y = gradients(x)
+    while True:
+        last, x = x, w @ (x - eta * y)
+        yield x
+        y = w @ (y + gradients(x) - gradients(last))
+
+
+def dgd_as_written(w, eta):
+    x = np.zeros((N, D))
+    while True:
+        x = w @ x - eta * gradients(x)
+        yield x
+
+
+def push_pull_as_written(w, eta, before=False):
+    x, columns = np.zeros((N, D)), w / w.sum(0)
+    y = gradients(x)
+    while True:
+        last, x = x, w @ x - eta * y if before else w @ (x - eta * y)
+        yield x
+        y = columns @ y + gradients(x) - gradients(last)
+
+
+def ab_as_written(w, eta):
+    return push_pull_as_written(w, eta, before=True)
+
+
+def push_diging_as_written(w, eta):
+    columns, u, v = w / w.sum(0), np.zeros((N, D)), np.ones((N, 1))
+    x = u / v
+    y = gradients(x)
+    while True:
+        u, v, last = columns @ (u - eta * y), columns @ v, x
+        x = u / v
+        yield x
+        y = columns @ y + gradients(x) - gradients(last)
+
+
 def quasi_global_as_written(w, eta, beta=0.5, mu=0.7):
     x = m = np.zeros((N, D))
     while True:
@@ -171,6 +219,9 @@ AS_WRITTEN = [
     pytest.param("extra", extra_as_written, "ring", id="extra"),
     pytest.param("d2", d2_as_written, "path", id="d2"),
     pytest.param("exact_diffusion", exact_diffusion_as_written, "ring", id="exact_diffusion"),
+    pytest.param("nids", nids_as_written, "ring", id="nids"),
+    pytest.param("aug_dgm", aug_dgm_as_written, "ring", id="aug_dgm"),
+    pytest.param("dgd", dgd_as_written, "ring", id="dgd"),
     pytest.param(QUASI, quasi_global_as_written, "ring", id="quasi_global"),
     pytest.param(LAM, decentlam_as_written, "ring", id="decentlam"),
     pytest.param("relay_sum", relay_sgd_as_written, "path", id="relay_sum on a path"),
@@ -184,6 +235,22 @@ def test_a_correction_is_the_recursion_of_its_paper(correction, written, topolog
     run, paper = Descent(exchange, eta), written(matrix_of(exchange), eta)
     for _ in range(25):
         np.testing.assert_allclose(run.go(1), next(paper), rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("correction", "written"),
+    [
+        ("push_pull", push_pull_as_written),
+        ({"name": "push_pull", "tracking_mixes": "before"}, ab_as_written),
+        ("push_diging", push_diging_as_written),
+    ],
+)
+def test_directed_graphs_reach_the_optimum_by_the_recursion_of_the_paper(correction, written):
+    exchange, eta = exchange_of(correction, **DIRECTED), 0.03
+    run, paper = Descent(exchange, eta), written(matrix_of(exchange), eta)
+    for _ in range(25):
+        np.testing.assert_allclose(run.go(1), next(paper), rtol=0, atol=1e-11)
+    np.testing.assert_allclose(run.go(3000), np.tile(OPTIMUM, (N, 1)), rtol=0, atol=1e-10)
 
 
 def test_relay_sum_is_the_mean_of_values_delayed_by_distance():
@@ -395,6 +462,26 @@ def test_directed_schedules_that_keep_the_mean_go_with_what_needs_no_more(correc
     exchange = exchange_of(correction, None, None, "one_peer_exponential")
     found = Descent(exchange, 0.02).go(1500)
     assert np.abs(found - OPTIMUM).max() < (1e-11 if correction == "tracking" else 1)
+
+
+@pytest.mark.parametrize(
+    ("correction", "schedule", "warns"),
+    [
+        ("extra", {"name": "base_k", "peers": 1}, True),
+        ("exact_diffusion", {"name": "base_k", "peers": 1}, True),
+        ("d2", "ou_equidyn", True),
+        ("tracking", {"name": "base_k", "peers": 1}, False),
+        ("extra", "ou_equidyn", False),
+    ],
+)
+def test_a_correction_that_diverges_by_itself_on_a_schedule_is_warned_of(
+    correction, schedule, warns
+):
+    exchange = exchange_of(correction, None, None, schedule, n=12)
+    assert any("diverge" in line for line in exchange.remarks(D, 100)) == warns
+    x = start = np.random.default_rng(3).normal(size=(12, D))
+    run = Descent(exchange, 0.0, lambda x: 0 * x, x=start)
+    assert (np.abs(run.go(600) - x.mean(0)).max() > 1e3) == warns
 
 
 REFUSED = [

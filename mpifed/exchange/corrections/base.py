@@ -15,6 +15,7 @@ What corrections ask of mixing matrices and of the rest of a configuration.
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -243,6 +244,32 @@ def fitted(
     if said is not None:
         raise InputError(said)
     return correction
+
+
+# Rounds in which gossip is played, and by how much differences may grow meanwhile.
+PLAYED, BEARABLE = 200, 10.0
+
+
+def growth(correction: Correction, schedule: topologies.Schedule) -> float:
+    """Return by how much differences between clients grow where nothing else moves them.
+
+    For steps that are linear in what is mixed. Schedules that change from round to round can make
+    corrections diverge that converge on each of their matrices.
+    """
+    first = np.random.default_rng(0).normal(size=(schedule.n, 1))
+    x = start = torch.from_numpy(first - first.mean())
+    kept = x.new_zeros(schedule.n, correction.width(1))
+    for k in range(1, PLAYED + 1):
+        w = schedule.matrix(k).to_sparse()
+        mix = functools.partial(_product, w)
+        x, kept = correction.step(x, x, kept, Neighbours(mix, mix, w, np.arange(schedule.n)))
+        if x.norm() > BEARABLE**6 * start.norm():
+            break
+    return float(x.norm() / start.norm())
+
+
+def _product(w: scipy.sparse.csr_array, rows: Tensor) -> Tensor:
+    return torch.from_numpy(w @ rows.numpy())
 
 
 def mixed_by(

@@ -14,7 +14,14 @@ has in proportion to what its receivers would give it. Where W is doubly stochas
 plain gossip moves the mean, and push-sum does not.
 
 It removes the bias of unequal column sums, not that of unlike data. Convergence (Theorem 1) asks
-for the step sizes of plain gossip, strongly connected graphs, and P[i, i] > 0.
+for the step sizes of plain gossip, strongly connected graphs, and P[i, i] > 0. The subgradient-push
+of Nedic and Olshevsky (2015, eq. 4) is the same recursion, with s after the mixing.
+
+Push-DIGing (Nedic, Olshevsky and Shi 2017, Alg. 2) tracks the mean update beside it, which removes
+the bias of unlike data too:
+
+    y^k = P y^(k-1) + u^k - u^(k-1),   y^0 = u^0
+    s^(k+1) = P (w^k x^k + y^k)
 """
 
 from __future__ import annotations
@@ -46,3 +53,24 @@ class PushSum(Correction):
         mixed = neighbours.mix(message)
         w = mixed[:, -1:].clone()
         return mixed[:, :-1].div_(w), w - 1
+
+
+class PushDiging(PushSum):
+    """Push-DIGing: gradient tracking on directed graphs, by push-sum (Nedic et al. 2017)."""
+
+    def width(self, size: int) -> int:
+        return size + 1
+
+    def numbers(self, size: int) -> int:
+        return 2 * size + 1
+
+    def step(
+        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
+    ) -> tuple[Tensor, Tensor]:
+        size = x.shape[1]
+        u, w = moved - x, kept[:, size:] + 1
+        y = kept[:, :size] + u  # P y^(k-1) - u^(k-1) is kept
+        message = torch.cat([x * w + y, w, y], 1)
+        message /= neighbours.column_sums.to(x)
+        s, w, y = neighbours.mix(message).split([size, 1, size], dim=1)
+        return s / w, torch.cat([y - u, w - 1], 1)

@@ -1,6 +1,6 @@
 """Gradient tracking: every client estimates the mean update of all and moves by it.
 
-Mixing after the step (NEXT, Di Lorenzo and Scutari 2016, eqs. 12-16; Aug-DGM, Xu et al. 2015):
+Mixing after the step (NEXT, Di Lorenzo and Scutari 2016, eqs. 12-16):
 
     y^k = W y^(k-1) + u^k - u^(k-1)
     x^(k+1) = W (x^k + y^k)
@@ -10,10 +10,21 @@ or before it (DIGing, Nedic, Olshevsky and Shi 2017, Alg. 1):
     y^k = W y^(k-1) + u^k - u^(k-1)
     x^(k+1) = W x^k + y^k
 
-with u^0 = y^0 = 0. Columns of W sum to one, so the y_i have the mean of the u_i in every round.
+with u^0 = y^0 = 0, or mixing y as well after it is changed (Aug-DGM, Xu et al. 2015, eq. 6):
+
+    y^k = W (y^(k-1) + u^k - u^(k-1)),   y^1 = u^1
+    x^(k+1) = W (x^k + y^k)
+
+Columns of W sum to one, so the y_i have the mean of the u_i in every round.
 With equal quadratic risks mixing after the step bears eta L below the least of 2 and
 (1 - l^2) / |l| for the least eigenvalue l of W where that is negative, and mixing before it
 (1 + l)^2 / 2. The papers' own bounds, for all convex risks, are smaller.
+
+Push-Pull (Pu, Shi, Xu and Nedic 2021) and AB (Xin and Khan 2018) mix x by W, whose rows sum to one,
+and y by P[i, j] = W[i, j] / sum_i W[i, j], whose columns do, so that W may be any directed graph:
+
+    y^k = P y^(k-1) + u^k - u^(k-1)
+    x^(k+1) = W (x^k + y^k)          (Push-Pull, eq. 6)        W x^k + y^k          (AB, eq. 3)
 
 A message has x and y; what is kept is W y - u.
 
@@ -23,11 +34,12 @@ the limit is that of FedAvg with as many steps; ``algorithm=kgt`` corrects the s
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
-from mpifed.exchange.corrections.base import Correction, Neighbours
+from mpifed.exchange.corrections.base import Correction, Needs, Neighbours
 
 
 class Tracking(Correction):
@@ -40,7 +52,7 @@ class Tracking(Correction):
         steps only.
     """
 
-    needs = "doubly_stochastic"
+    needs: ClassVar[Needs] = "doubly_stochastic"
 
     def __init__(self, *, tracking_mixes: Literal["after", "before"] = "after") -> None:
         self.after = tracking_mixes == "after"
@@ -52,6 +64,39 @@ class Tracking(Correction):
         self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
         y = (moved - x).add_(kept)  # W y^(k-1) - u^(k-1) is kept
-        mixed = neighbours.mix(y)
+        mixed = self._passed(y, neighbours)
         after = neighbours.mix(y.add_(x)) if self.after else neighbours.mix(x).add_(y)
         return after, mixed.sub_(moved).add_(x)
+
+    def _passed(self, y: Tensor, neighbours: Neighbours) -> Tensor:
+        """Return W y."""
+        return neighbours.mix(y)
+
+
+class PushPull(Tracking):
+    """Push-Pull and, mixing before the step, AB: tracking on directed graphs (Pu et al. 2021)."""
+
+    needs = "positive"
+
+    def _passed(self, y: Tensor, neighbours: Neighbours) -> Tensor:
+        """Return P y."""
+        return neighbours.mix(y / neighbours.column_sums.to(y))
+
+
+class AugDgm(Tracking):
+    """Aug-DGM: tracking whose estimates are mixed with their last change (Xu et al. 2015)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def width(self, size: int) -> int:
+        return size + 1
+
+    def step(
+        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
+    ) -> tuple[Tensor, Tensor]:
+        u, begun = moved - x, kept[:, -1:] > 0
+        own = kept[:, :-1] + u  # y^(k-1) - u^(k-1) is kept
+        y = torch.where(begun, neighbours.mix(own), own)
+        found = torch.cat([y - u, torch.ones_like(kept[:, -1:])], 1)
+        return neighbours.mix(y.add_(x)), found
