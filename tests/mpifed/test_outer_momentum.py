@@ -140,3 +140,12 @@ def test_eigenvalues_with_which_the_momentum_diverges_are_refused():
         exchange_of("gasloc", "hypercube", "uniform")
     exchange_of({"name": "gasloc", "outer_momentum": 0.4}, "hypercube", "uniform")
     exchange_of({"name": "gasloc", "momentum_of": "own"}, "hypercube", "uniform")
+
+
+@pytest.mark.parametrize(("beta", "converges"), [(0.5, True), (0.9, False)])
+def test_random_pairs_on_a_ring_bear_less_momentum(beta, converges):
+    start = np.random.default_rng(0).normal(size=(N, D))
+    correction = {"name": "gasloc", "outer_momentum": beta}
+    exchange = exchange_of(correction, "ring", None, "random_matching")
+    error = np.abs(Descent(exchange, 0.0, x=start).go(300) - start.mean(0)).max()
+    assert error < 1e-12 if converges else error > 100
