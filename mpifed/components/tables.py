@@ -113,6 +113,8 @@ CORRECTIONS = {
     "clique_averaging": "mpifed.exchange.corrections.clique_averaging:CliqueAveraging",
     "quasi_global": "mpifed.exchange.corrections.quasi_global:QuasiGlobal",
     "decentlam": "mpifed.exchange.corrections.decentlam:DecentLaM",
+    "gasloc": "mpifed.exchange.corrections.gasloc:Gasloc",
+    "noloco": "mpifed.exchange.corrections.noloco:Noloco",
     "push_sum": "mpifed.exchange.corrections.push_sum:PushSum",
     "clipped_gossip": "mpifed.exchange.corrections.clipped_gossip:ClippedGossip",
     "relay_sum": "mpifed.exchange.corrections.relay_sum:RelaySum",

@@ -20,8 +20,9 @@ class LocalOptions:
 
     Parameters
     ----------
-    optimizer : {'sgd', 'adam', 'adamw'}
-        Stochastic gradient descent, Adam, or Adam with weights that decay apart from the gradient.
+    optimizer : {'sgd', 'adam', 'adamw', 'muon'}
+        Stochastic gradient descent, Adam, Adam with weights that decay apart from the gradient, or
+        Muon for hidden matrices with AdamW for all else.
     lr : float
         Learning rate of the first round.
     lr_schedule : {'constant', 'multi_step', 'sqrt', 'linear', 'cosine'}
@@ -35,7 +36,7 @@ class LocalOptions:
     reset_momentum : bool
         Whether every round begins without momentum, or without moments of Adam.
     beta1, beta2 : float
-        Decay rates of Adam's moments.
+        Decay rates of Adam's moments; beta1 also of Muon's.
     epsilon : float
         What Adam adds to the root of the second moment.
     weight_decay : float
@@ -62,7 +63,7 @@ class LocalOptions:
         Type of the products in local steps. None is that of the parameters.
     """
 
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    optimizer: Literal["sgd", "adam", "adamw", "muon"] = "sgd"
     lr: Annotated[float, Gt(0)] = 0.1
     lr_schedule: Literal["constant", "multi_step", "sqrt", "linear", "cosine"] = "constant"
     lr_clock: Literal["round", "local_epoch"] = "round"

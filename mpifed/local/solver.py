@@ -409,7 +409,7 @@ __all__ = ["LocalSolver", "OptimizerState"]
 
 
 class LocalSolver:
-    """SGD with momentum and weight decay, Adam or AdamW on each client's samples.
+    """SGD with momentum and weight decay, Adam, AdamW or Muon on each client's samples.
 
     One step of SGD on row (t, m) with minibatch I, where q = 1 without sample weights:
         g = (1 / |I|) sum_{i in I} q_i(m) grad l(theta; s_i) + adjustments + weight_decay theta
@@ -459,7 +459,7 @@ class LocalSolver:
         width = min(options.batch_size, longest)
         self.width = -(-width // LANES) * LANES
         check_plan(options, longest, self.width, epochs_field)
-        self.rule = RULES[options.optimizer](options)
+        self.rule = RULES[options.optimizer](options, model)
         self.n_trained = model.n_parameters - model.n_buffers
         chosen = model.stepping if options.stepping == "auto" else options.stepping
         together = BLOCK_BYTES if device.type == "cpu" else GPU_BLOCK_BYTES

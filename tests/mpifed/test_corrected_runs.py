@@ -124,6 +124,6 @@ def test_it_is_the_same_on_these_ranks_as_on_one(correction, tmp_path):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("correction", ["tracking", "d2", "push_sum", "relay_sum"])
+@pytest.mark.parametrize("correction", ["tracking", "d2", "gasloc", "push_sum", "relay_sum"])
 def test_a_resumed_run_is_the_uninterrupted_one_on_other_ranks(correction, tmp_path):
     assert same_after_a_resume(of_ranks(correction), tmp_path)

@@ -21,6 +21,7 @@ from mpifed.checkpoint.row_file import RowFile
 from mpifed.errors import RunError
 from mpifed.local.optimizers import RULES, SgdState, unwritten
 from mpifed.local.options import LocalOptions
+from mpifed.models.mlp import Mlp
 from mpifed.mpi.communicator import Alone, world
 from mpifed.training.run_directory import Recorder
 
@@ -39,7 +40,7 @@ def resident() -> int:
 def test_moments_take_no_memory_before_a_client_steps(optimizer):
     options = LocalOptions(optimizer=optimizer, momentum=0.9 if optimizer == "sgd" else 0.0)
     before = resident()
-    rule = RULES[optimizer](options)
+    rule = RULES[optimizer](options, Mlp((3, 4, 2)))
     moments = rule.moments(rule.init(64, 1, PAGES // 64, torch.zeros(0)))
     assert all(moment.shape == (64, 1, PAGES // 64) for moment in moments)
     assert resident() - before < PAGES * 4 / 16

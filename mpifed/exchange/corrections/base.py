@@ -112,7 +112,7 @@ class Correction(Component):
     """
 
     needs: ClassVar[Needs] = "symmetric"
-    least_eigenvalue: ClassVar[float] = -1.0
+    least_eigenvalue: float = -1.0
 
     def width(self, size: int) -> int:
         """Return how many numbers a client remembers for a value of ``size`` numbers."""
@@ -238,7 +238,7 @@ def fitted(
         if said is None and bound > -1 and (least := least_eigenvalue(schedule)) < bound + ROUNDING:
             said = (
                 f"exchange.correction is '{name}', but the least eigenvalue of W is {least:.6g}; "
-                f"it must be above {bound:.6g}; allowed: exact_diffusion, or other weights"
+                f"it must be above {bound:.6g}; allowed: other weights, or exact_diffusion"
             )
     said = federation.communicator.broadcast_object(said)
     if said is not None:

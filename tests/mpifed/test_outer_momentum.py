@@ -1,0 +1,151 @@
+"""Outer momentum on what local steps add: DiLoCo under a server, GASLoC and NoLoCo under gossip.
+
+Programs in float64 numpy play them as their papers write them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from convex import Run, clients_of
+from personal_runs import COUNTS, gradient, mean, regression, taking_part
+from test_corrections import D, Descent, N, exchange_of, gradients, matrix_of
+
+from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.errors import InputError
+from mpifed.exchange.server import Server
+from mpifed.exchange.server_optimizers import Nesterov
+
+ETA, RATE, BETA = 0.05, 0.7, 0.9
+
+
+def adamw(x, kept, of, lr, decay, steps, betas=(0.9, 0.999), epsilon=1e-8):
+    """Loshchilov and Hutter 2019, Algorithm 2; ``kept`` has m, v and t, and changes."""
+    for _ in range(steps):
+        g = of(x)
+        kept["t"] += 1
+        kept["m"] = betas[0] * kept["m"] + (1 - betas[0]) * g
+        kept["v"] = betas[1] * kept["v"] + (1 - betas[1]) * g**2
+        m, v = (kept[k] / (1 - b ** kept["t"]) for k, b in zip("mv", betas, strict=True))
+        x = x - lr * (m / (np.sqrt(v) + epsilon) + decay * x)
+    return x
+
+
+def test_diloco_is_fedavg_with_adamw_inside_and_nesterov_outside():
+    """Douillard et al. 2023, Algorithm 1; each worker keeps the state of its AdamW."""
+    data, samples = regression()
+    server = Server(data[0].federation, 0)
+    server.optimizer = Nesterov(lr=RATE, beta=BETA)
+    local = {"optimizer": "adamw", "lr": 0.02, "weight_decay": 0.1, "batch_size": 64, "epochs": 3}
+    run = Run(FedAvg, data, local=local, server=server)
+    theta, outer = run.x.copy(), 0
+    inner = [{"m": 0, "v": 0, "t": 0} for _ in COUNTS]
+    for round in range(1, 7):
+        here = taking_part(data, round)
+        if len(here):
+            moved = {
+                i: adamw(theta, inner[i], lambda x, i=i: gradient(samples[i], x), 0.02, 0.1, 3)
+                for i in here
+            }
+            delta = mean({i: theta - moved[i] for i in here}, here, True)  # line 12
+            outer = BETA * outer + delta
+            theta = theta - RATE * (delta + BETA * outer)  # line 14
+        assert run.go().x == pytest.approx(theta, rel=1e-9)
+
+
+def gasloc(w, own):
+    x, last = np.zeros((N, D)), np.zeros((N, D))
+    while True:
+        y = x - RATE * ETA * gradients(x)
+        now = y if own else w(1) @ y
+        x, last = w(1) @ y + BETA * (now - last), now
+        yield x
+
+
+def noloco(w, pull):
+    phi = delta = np.zeros((N, D))
+    k = 0
+    while True:
+        k += 1
+        theta = phi - ETA * gradients(phi)
+        groups = [np.flatnonzero(row) for row in w(k)]
+        update, centre = (
+            np.stack([each[group].mean(0) for group in groups]) for each in (theta - phi, phi)
+        )
+        delta = 0.5 * delta + RATE * update - pull * (phi - centre)
+        phi = phi + delta
+        yield phi
+
+
+PAIRS = {"topology": "complete", "weights": None, "schedule": "random_matching"}
+
+
+@pytest.mark.parametrize(
+    ("options", "written", "graph"),
+    [
+        ({"name": "gasloc"}, lambda w: gasloc(w, False), {}),
+        ({"name": "gasloc", "momentum_of": "own"}, lambda w: gasloc(w, True), {}),
+        ({"name": "noloco"}, lambda w: noloco(w, RATE), PAIRS),
+        ({"name": "noloco", "pull": 1.2}, lambda w: noloco(w, 1.2), PAIRS),
+    ],
+)
+def test_it_is_the_recursion_of_its_paper(options, written, graph):
+    exchange = exchange_of(options, **graph)
+    run, paper = Descent(exchange, ETA), written(lambda k: matrix_of(exchange, k))
+    for _ in range(25):
+        np.testing.assert_allclose(run.go(1), next(paper), rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize(("correction", "beta"), [("gasloc", BETA), ("noloco", 0.5)])
+def test_on_the_complete_graph_it_is_a_server_with_momentum(correction, beta):
+    """GASLoC is DiLoCo; NoLoCo is FedAvg with momentum at the server."""
+    found = Descent(exchange_of(correction, "complete", "uniform"), ETA).go(20)
+    x, m = np.zeros(D), 0
+    for _ in range(20):
+        delta = -ETA * gradients(np.tile(x, (N, 1))).mean(0)
+        m = beta * m + delta
+        x = x + RATE * (delta + beta * m if correction == "gasloc" else m)
+    np.testing.assert_allclose(found, np.tile(x, (N, 1)), rtol=1e-11)
+
+
+def test_gasloc_on_the_complete_graph_is_a_run_of_diloco():
+    draw = np.random.default_rng(4)
+    data = clients_of(draw.normal(size=(N, 12, D)), draw.normal(size=(N, 12)))
+    server = Server(data[0].federation, 0)
+    server.optimizer = Nesterov(lr=RATE, beta=BETA)
+    local = {"optimizer": "adamw", "lr": 0.01, "batch_size": 5, "epochs": 2}
+    diloco = Run(FedAvg, data, local=local, server=server).go(10).x
+    gossip = exchange_of("gasloc", "complete", "uniform")
+    found = Run(FedAvg, data, local=local, server=gossip).go(10).state.model
+    np.testing.assert_allclose(found[:, 0], np.tile(diloco, (N, 1)), rtol=1e-9)
+
+
+def test_momentum_speeds_up_gossip_as_its_characteristic_roots_say():
+    """For each eigenvalue l, the roots of r^2 - l (1 + gamma) r + l gamma."""
+    start = np.random.default_rng(0).normal(size=(N, D))
+    gaps = []
+    for beta in (0.0, 0.4):
+        exchange = exchange_of({"name": "gasloc", "outer_momentum": beta})
+        values = np.linalg.eigvalsh(matrix_of(exchange))[:-1]
+        rate = max(abs(np.roots([1, -e * (1 + beta), e * beta])).max() for e in values)
+        run = Descent(exchange, 0.0, x=start)
+        errors = [np.abs(run.go(1) - start.mean(0)).max() for _ in range(60)]
+        assert (errors[59] / errors[39]) ** (1 / 20) == pytest.approx(rate, rel=0.02)
+        gaps.append(1 - rate)
+    assert gaps[1] > 1.5 * gaps[0]
+
+
+def test_eigenvalues_with_which_the_momentum_diverges_are_refused():
+    with pytest.raises(InputError, match=r"is -0\.5; it must be above -0\.357143"):
+        exchange_of("gasloc", "hypercube", "uniform")
+    exchange_of({"name": "gasloc", "outer_momentum": 0.4}, "hypercube", "uniform")
+    exchange_of({"name": "gasloc", "momentum_of": "own"}, "hypercube", "uniform")
+
+
+@pytest.mark.parametrize(("beta", "converges"), [(0.5, True), (0.9, False)])
+def test_random_pairs_on_a_ring_bear_less_momentum(beta, converges):
+    start = np.random.default_rng(0).normal(size=(N, D))
+    correction = {"name": "gasloc", "outer_momentum": beta}
+    exchange = exchange_of(correction, "ring", None, "random_matching")
+    error = np.abs(Descent(exchange, 0.0, x=start).go(300) - start.mean(0)).max()
+    assert error < 1e-12 if converges else error > 100
