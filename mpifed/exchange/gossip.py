@@ -457,6 +457,11 @@ class Gossip(Exchange):
         """
         if self.correction is not None:
             return self._warning(self.correction)
+        if not self.schedule.doubly_stochastic and not self.values_kept:
+            return [
+                "warning: columns of the mixing matrices do not sum to one, so that gossip moves "
+                "the mean of all clients; exchange.correction=push_sum keeps it"
+            ]
         if self.compressor is None:
             return []
         words: dict[Any, str] = {None: "the best proven", "paper": "that of the paper's theorem"}

@@ -147,8 +147,38 @@ def test_texts_of_rounds_keep_every_bit():
     assert mixed.matrix(1).to_dense().tolist() == np.kron(np.eye(2), np.full((2, 2), 0.5)).tolist()
     with pytest.raises(topologies.TopologyError, match="'0-1' has no weight, as in 0-1:"):
         topologies.build_schedule("matrices", 2, nodes=2, rounds="0-1")
-    with pytest.raises(topologies.TopologyError, match=r"columns do not sum to one by 0\.5"):
-        topologies.build_schedule("matrices", 2, nodes=2, rounds="0>1:0.5")
+    one_way = topologies.build_schedule("matrices", 2, nodes=2, rounds="0>1:0.5")
+    assert one_way.matrix(1).to_dense().tolist() == [[1, 0], [0.5, 0.5]]
+    assert not one_way.doubly_stochastic
+
+
+ARCS = nx.DiGraph([*((i, (i + 1) % N) for i in range(N)), (0, N // 2)])
+LISTENS = nx.to_numpy_array(ARCS, sorted(ARCS)).T + np.eye(N)
+LISTENS /= LISTENS.sum(1, keepdims=True)
+
+
+def directed(n, round):
+    """A user's function of a directed matrix whose columns do not sum to one."""
+    return LISTENS
+
+
+@pytest.mark.parametrize("way", ["graph", "array", "csv", "npy", "npz", "function"])
+def test_a_directed_matrix_is_given_in_any_way(tmp_path, way):
+    file = tmp_path / f"w.{way}"
+    if way == "csv":
+        np.savetxt(file, LISTENS, delimiter=",")
+    elif way == "npy":
+        np.save(file, LISTENS)
+    elif way == "npz":
+        topologies.MixingMatrix.from_sparse(LISTENS).save(file)
+    given = {
+        "graph": {"schedule": [ARCS]},
+        "array": {"weights": LISTENS},
+        "function": {"schedule": directed},
+    }.get(way, {"schedule": {"name": "periodic", "path": str(file)}})
+    found = run(tmp_path, **given, **{"exchange.correction": "push_sum"})
+    wanted = run(tmp_path / "again", schedule=[LISTENS], **{"exchange.correction": "push_sum"})
+    assert found.summary["state_digest"] == wanted.summary["state_digest"]
 
 
 # Functions, classes and other objects that a Python program passes to ``mpifed.run``.

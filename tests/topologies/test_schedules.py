@@ -265,8 +265,7 @@ def test_periodic_matrices_from_a_directory(tmp_path):
     with pytest.raises(TopologyError, match=r"entries are negative by 0\.25"):
         build_schedule("periodic", 4, path=str(tmp_path))
     MixingMatrix(4, [[0, 1]], [0.5], symmetric=False).save(tmp_path / "w-2.npz")
-    with pytest.raises(TopologyError, match=r"w-2\.npz' .* columns do not sum to one by 0\.5"):
-        build_schedule("periodic", 4, path=str(tmp_path))
+    assert not build_schedule("periodic", 4, path=str(tmp_path)).doubly_stochastic
     with pytest.raises(TopologyError, match="one size"):
         Periodic((rounds[0], metropolis_hastings(nx.path_graph(3))))
 

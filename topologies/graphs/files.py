@@ -26,6 +26,11 @@ def read_matrix(path: str | Path) -> MixingMatrix:
     """Return the mixing matrix in a file."""
     if Path(path).suffix == ".npz":
         return MixingMatrix.load(path)
+    if Path(path).suffix == ".npy":
+        try:
+            return MixingMatrix.from_sparse(np.load(io.BytesIO(read_bytes(path))))
+        except (OSError, ValueError) as error:
+            raise TopologyError(f"{str(path)!r} is not an array of numbers: {error}") from error
     return MixingMatrix.from_sparse(read_numbers(path))
 
 
@@ -110,7 +115,8 @@ def matrix(n: int | None = None, *, path: str) -> nx.Graph:
     found = read_matrix(path)
     if not found.symmetric:
         raise TopologyError(
-            f"matrix: {path} holds a directed matrix, but must hold a symmetric one"
+            f"matrix: {path} holds a directed matrix, but must hold a symmetric one; a directed "
+            "one is a schedule, periodic with this path"
         )
     check_nodes("matrix", n, found.n, path)
     graph = nx.empty_graph(found.n)
@@ -200,7 +206,7 @@ def graph_section(graph: nx.Graph) -> dict[str, Any]:
     """Return a networkx graph as the parameters of the family ``edges``, with its name."""
     if graph.is_directed():
         raise TopologyError(
-            "the graph is directed, but a topology is undirected; pass its weights as an array"
+            "the graph is directed, but a topology is undirected; pass it as schedule=[graph]"
         )
     try:
         simple = plain(nx.Graph(graph))

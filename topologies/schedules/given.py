@@ -7,6 +7,7 @@ import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,9 +16,9 @@ import numpy as np
 from annotated_types import Ge
 
 from topologies.graphs.build import build_graph
-from topologies.graphs.files import plain, words_of
+from topologies.graphs.files import plain, read_matrix, words_of
 from topologies.inputs import TopologyError, check_nodes
-from topologies.matrix import IMPORT_TOLERANCE, NEGATIVE, MixingMatrix
+from topologies.matrix import COLUMNS, IMPORT_TOLERANCE, NEGATIVE, MixingMatrix
 from topologies.schedules.sequences import Arrays, Drawn, Periodic, Schedule, Static, check_round
 from topologies.weights.rules import metropolis_hastings, mixing_matrix
 
@@ -40,22 +41,22 @@ def restore_static(n: int, arrays: Arrays) -> Static:
 
 
 def prepare_periodic(*, path: str) -> Arrays:
-    """Return the matrices in the ``.npz`` files of a directory, concatenated.
+    """Return the matrices in files, concatenated.
 
     Parameters
     ----------
     path
-        Directory of .npz files, in the order of their names.
+        A file with one matrix (.npz, .npy or .csv), or a directory of .npz files, in the order of
+        their names.
     """
-    files = sorted(Path(path).glob("*.npz"))
+    files = [Path(path)] if Path(path).is_file() else sorted(Path(path).glob("*.npz"))
     if not files:
         raise TopologyError(f"periodic: there is no .npz file in the directory {path!r}")
-    matrices = [MixingMatrix.load(file) for file in files]
+    matrices = [read_matrix(file) for file in files]
     for file, matrix in zip(files, matrices, strict=True):
-        report = matrix.validate(IMPORT_TOLERANCE)
-        sums = [v for v in report.violations if v.name != NEGATIVE]
+        report = matrix.validate(IMPORT_TOLERANCE).besides(COLUMNS)
         # Negative self-weights are those of best_constant and matcha, and keep the mean.
-        if sums or matrix.weights.min(initial=0.0) < -IMPORT_TOLERANCE:
+        if not report.besides(NEGATIVE).ok or matrix.weights.min(initial=0.0) < -IMPORT_TOLERANCE:
             raise TopologyError(f"periodic: {str(file)!r} does not hold a mixing matrix: {report}")
     return {
         "edges": np.concatenate([matrix.edges for matrix in matrices]),
@@ -141,7 +142,7 @@ def _round(text: str, n: int) -> MixingMatrix:
     edges = np.array([arc[:2] for arc in arcs], dtype=np.int64).reshape(-1, 2)
     weights = np.array([weight for _, _, weight in arcs], dtype=np.float64)
     matrix = MixingMatrix(n, edges, weights, symmetric=symmetric)
-    report = matrix.validate(IMPORT_TOLERANCE)
+    report = matrix.validate(IMPORT_TOLERANCE).besides(COLUMNS)
     if not report.ok:
         raise TopologyError(f"matrices: a round is not a mixing matrix: {report}")
     return matrix
@@ -161,9 +162,15 @@ def _text(matrix: MixingMatrix) -> str:
 
 
 def as_matrix(value: Any) -> MixingMatrix:
-    """Return a mixing matrix from an array, a graph (Metropolis-Hastings weights), or as it is."""
+    """Return a mixing matrix from an array, a graph (Metropolis-Hastings weights), or as it is.
+
+    In a directed graph each node weighs alike itself and those from which arcs come.
+    """
     if isinstance(value, MixingMatrix):
         return value
+    if isinstance(value, nx.DiGraph):
+        arcs = nx.to_numpy_array(value, sorted(value), weight=None).T + np.eye(len(value))
+        return MixingMatrix.from_sparse((arcs > 0) / (arcs > 0).sum(1, keepdims=True))
     if isinstance(value, nx.Graph):
         return metropolis_hastings(plain(nx.Graph(value)))
     return MixingMatrix.from_sparse(value)
@@ -181,10 +188,22 @@ class OfRounds:
     tau = 1
     # Of rounds that nobody has asked for yet nothing is known.
     symmetric = False
-    doubly_stochastic = True
+
+    @cached_property
+    def doubly_stochastic(self) -> bool:
+        """Whether the matrix of the first round is; others must be then."""
+        return self._matrix(1).doubly_stochastic
 
     def matrix(self, k: int) -> MixingMatrix:
         """Return W^k for the round k >= 1."""
+        made = self._matrix(k)
+        if self.doubly_stochastic and not made.doubly_stochastic:
+            raise TopologyError(
+                f"{self.name} for round {k}: columns do not sum to one, but those of round 1 do"
+            )
+        return made
+
+    def _matrix(self, k: int) -> MixingMatrix:
         found = self.function(self.n, round=check_round(k), **self.options)
         where = f"{self.name} for round {k}"
         try:
@@ -192,8 +211,6 @@ class OfRounds:
         except TopologyError as error:
             raise TopologyError(f"{where}: {error}") from None
         check_nodes(where, self.n, made.n, "the matrix")
-        if not made.doubly_stochastic:
-            raise TopologyError(f"{where}: columns do not sum to one")
         return made
 
 
