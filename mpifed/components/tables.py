@@ -110,6 +110,7 @@ CORRECTIONS = {
     "decentlam": "mpifed.exchange.corrections.decentlam:DecentLaM",
     "push_sum": "mpifed.exchange.corrections.push_sum:PushSum",
     "clipped_gossip": "mpifed.exchange.corrections.clipped_gossip:ClippedGossip",
+    "monna": "mpifed.exchange.corrections.monna:Monna",
     "relay_sum": "mpifed.exchange.corrections.relay_sum:RelaySum",
 }
 AGGREGATORS = {

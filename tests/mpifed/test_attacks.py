@@ -229,6 +229,12 @@ RANKS = {
         "attack": {"name": "sign_flip", "clients": [2], "scale": 9.0},
         "participation": 0.7,
     },
+    "monna gossip": {
+        "exchange": "gossip",
+        "exchange.correction": {"name": "monna", "byzantine": 0.3},
+        "attack": {"name": "sign_flip", "clients": [2], "scale": 9.0},
+        "participation": 0.7,
+    },
     "central": {
         "privacy": {"noise_multiplier": 1.0, "clip_norm": 0.5, "delta": 0.01},
         "participation": {"name": "bernoulli", "p": 0.6},
