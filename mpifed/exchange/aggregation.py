@@ -32,6 +32,9 @@ __path__: list[str] = []  # its base was a module, see mpifed.moved
 # The share of participants that may be attackers.
 Byzantine = Annotated[float, Ge(0), Lt(0.5)]
 
+Total = Callable[[Tensor, Tensor], Tensor]
+Groups = np.ndarray | None
+
 # Numbers that a rank holds of other ranks' rows at a time.
 AT_ONCE = 1 << 22
 
@@ -57,11 +60,7 @@ class Aggregator(Component):
         return 3
 
     def aggregate(
-        self,
-        updates: Tensor,
-        round: Round,
-        total: Callable[[Tensor, Tensor], Tensor],
-        members: np.ndarray | None = None,
+        self, updates: Tensor, round: Round, total: Total, members: Groups = None
     ) -> Tensor:
         """Return the aggregate of the participants' updates (participants, ...). Collective.
 
@@ -97,11 +96,7 @@ class ByCoordinates(Aggregator):
         """
 
     def aggregate(
-        self,
-        updates: Tensor,
-        round: Round,
-        total: Callable[[Tensor, Tensor], Tensor],
-        members: np.ndarray | None = None,
+        self, updates: Tensor, round: Round, total: Total, members: Groups = None
     ) -> Tensor:
         """Each rank combines a share of the coordinates of all updates."""
         communicator, flat = round.federation.communicator, updates.detach().flatten(1)
@@ -155,11 +150,7 @@ class ByProducts(Aggregator):
         return self.shares(products)
 
     def aggregate(
-        self,
-        updates: Tensor,
-        round: Round,
-        total: Callable[[Tensor, Tensor], Tensor],
-        members: np.ndarray | None = None,
+        self, updates: Tensor, round: Round, total: Total, members: Groups = None
     ) -> Tensor:
         """Rank 0 finds the shares of the products, and all ranks add."""
         federation, shares = round.federation, np.zeros(round.federation.n_clients)
