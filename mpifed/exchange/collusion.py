@@ -3,7 +3,7 @@
 Of the updates u_i that the h honest participants of a round send, mu is the mean and sigma the
 standard deviation of each coordinate. A message mu + t d may be found by a search for the t that
 takes what the server makes of all messages as far from mu as possible, as in ByzFL (Gonzalez et al.
-2025): it knows the aggregator, and what stands before it.
+2025): it knows the aggregator and what stands before it, but no compressor.
 """
 
 from __future__ import annotations

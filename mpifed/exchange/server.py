@@ -198,21 +198,14 @@ class ServerRound(ServerChannel):
         if server.adds_noise:
             assert server.privacy is not None
             return central_noise(rows, self._sum, server.privacy, round)
-        aggregator, before = server.aggregator, server.pre_aggregator
-        if aggregator is None:
+        if server.aggregator is None:
             updates = rows if server.clip is None else clipped(rows, server.clip)
             total, divisor, _ = self._total_and_shares(updates, weights, whole)
             return total.double() / divisor
-        came = round.count if before is None else before.count(round.count)
-        if aggregator.needs_fixed_number and came < aggregator.least(came):
-            raise RunError(
-                f"exchange.aggregator needs at least {aggregator.least(came)} updates, but "
-                f"{came} came"
-            )
         # What is not finite is refused with the client's number, before anything is made of it.
         check_not_diverged(server.federation.communicator, [rows], round.ids, "update")
         made = self.outcome(rows)
-        if aggregator.centred:
+        if server.aggregator.centred:
             part = self._next_part(made.numel())
             last = self.memory.centre.last.clone()
             last[part] = made.flatten()
@@ -220,20 +213,25 @@ class ServerRound(ServerChannel):
         return made
 
     def outcome(self, updates: Tensor) -> Tensor:
-        server, round = self.exchange, self.round
+        server, round, members = self.exchange, self.round, None
+        aggregator, before, came = server.aggregator, server.pre_aggregator, round.count
         if server.clip is not None:
             updates = clipped(updates, server.clip)
-        if server.aggregator is None:
-            return self._sum(updates, torch.full((len(updates),), 1 / round.count).double())
-        members = None
-        if server.pre_aggregator is not None:
-            members = server.pre_aggregator.members(updates, round)
-        if not server.aggregator.centred:
-            return server.aggregator.aggregate(updates, round, self._sum, members)
+        if aggregator is None:
+            return self._sum(updates, torch.full((len(updates),), 1 / came).double())
+        if before is not None:
+            came, members = before.count(came), before.members(updates, round)
+        if aggregator.needs_fixed_number and came < aggregator.least(came):
+            raise RunError(
+                f"exchange.aggregator needs at least {aggregator.least(came)} updates, but "
+                f"{came} came"
+            )
+        if not aggregator.centred:
+            return aggregator.aggregate(updates, round, self._sum, members)
         place, shape = self._place, updates.shape[1:]
         centre = self.memory.centre.last[place : place + math.prod(shape)].view(shape)
         away = updates - centre.to(updates)
-        return centre + server.aggregator.aggregate(away, round, self._sum, members)
+        return centre + aggregator.aggregate(away, round, self._sum, members)
 
     @timed
     def send(self, rows: Tensor, whole: bool = False) -> Tensor:

@@ -206,12 +206,14 @@ def test_these_ranks_make_of_updates_what_one_makes(name, monkeypatch):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("name", ["median", "krum"])
-def test_a_dry_run_says_what_ranks_send(name):
+@pytest.mark.parametrize(
+    ("name", "before"), [("median", "none"), ("krum", "none"), ("krum", "nnm")]
+)
+def test_a_dry_run_says_what_ranks_send(name, before):
     n, size, communicator = 9, 6000, world()
     clients = federation(n, communicator, np.arange(n) % communicator.size)
     hosted = len(clients.hosted)
-    server = Server(clients, 0, aggregator=name)
+    server = Server(clients, 0, aggregator=name, pre_aggregator=before)
     said = server.describe(4 * size, 4)[1]
     before = communicator.bytes_sent
     channel = server.at(1, np.ones(n, bool))

@@ -1,9 +1,11 @@
-"""Means of as many of n updates as are honest, n - f.
+"""Means of n - f of n updates, as many as are honest. Which, differs:
 
-monna     of those nearest to a trusted client's (Farhadkhani et al. 2023, where each client
-trusts itself)
-meamed    in each coordinate, of those values that are nearest to its median
-(Xie, Koyejo and Gupta 2018, mean around median)
+    monna     those nearest to a trusted client's (Farhadkhani et al. 2023, where each client
+              trusts itself)
+    meamed    in each coordinate, the values nearest to its median
+              (Xie, Koyejo and Gupta 2018, mean around median)
+
+With f = 0 they are the plain mean.
 """
 
 from __future__ import annotations
