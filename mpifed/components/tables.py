@@ -117,6 +117,7 @@ CORRECTIONS = {
     "noloco": "mpifed.exchange.corrections.noloco:Noloco",
     "push_sum": "mpifed.exchange.corrections.push_sum:PushSum",
     "clipped_gossip": "mpifed.exchange.corrections.clipped_gossip:ClippedGossip",
+    "monna": "mpifed.exchange.corrections.monna:Monna",
     "relay_sum": "mpifed.exchange.corrections.relay_sum:RelaySum",
 }
 AGGREGATORS = {
@@ -125,6 +126,15 @@ AGGREGATORS = {
     "trimmed_mean": "mpifed.exchange.aggregation:TrimmedMean",
     "krum": "mpifed.exchange.aggregation:Krum",
     "geometric_median": "mpifed.exchange.aggregation:GeometricMedian",
+    "centred_clipping": "mpifed.exchange.aggregators.centred_clipping:CentredClipping",
+    "mda": "mpifed.exchange.aggregators.minimum_diameter:MinimumDiameter",
+    "monna": "mpifed.exchange.aggregators.honest_means:NearestToTrusted",
+    "meamed": "mpifed.exchange.aggregators.honest_means:AroundMedian",
+}
+PRE_AGGREGATORS = {
+    "none": "mpifed.exchange.pre_aggregation:NoPreAggregator",
+    "nnm": "mpifed.exchange.pre_aggregation:NearestNeighbourMixing",
+    "bucketing": "mpifed.exchange.pre_aggregation:Bucketing",
 }
 SERVER_OPTIMIZERS = {
     "sgd": "mpifed.exchange.server_optimizers:Sgd",
@@ -139,6 +149,9 @@ ATTACKS = {
     "label_flip": "mpifed.exchange.attacks:LabelFlip",
     "sign_flip": "mpifed.exchange.attacks:SignFlip",
     "model_replacement": "mpifed.exchange.attacks:ModelReplacement",
+    "alie": "mpifed.exchange.colluding:LittleIsEnough",
+    "ipm": "mpifed.exchange.colluding:InnerProduct",
+    "mimic": "mpifed.exchange.colluding:Mimic",
 }
 SURROGATES = {
     "quadratic": "mpifed.surrogates.quadratic:quadratic",
@@ -156,6 +169,7 @@ TABLES = {
     "compression": COMPRESSORS,
     "correction": CORRECTIONS,
     "aggregator": AGGREGATORS,
+    "pre_aggregator": PRE_AGGREGATORS,
     "server_optimizer": SERVER_OPTIMIZERS,
     "attack": ATTACKS,
     "surrogate": SURROGATES,
@@ -172,6 +186,7 @@ BASES = {
         "mpifed.exchange.aggregation:ByCoordinates",
         "mpifed.exchange.aggregation:ByProducts",
     ),
+    "pre_aggregator": ("mpifed.exchange.pre_aggregation:PreAggregator",),
     "server_optimizer": ("mpifed.exchange.server_optimizers:ServerOptimizer",),
     "attack": ("mpifed.exchange.attacks:Attack",),
     "surrogate": ("mpifed.surrogates.base:Surrogate",),
@@ -193,6 +208,7 @@ LISTS = {
     "correction": "corrections",
     "compression": "compressors",
     "aggregator": "aggregators",
+    "pre_aggregator": "pre_aggregators",
     "server_optimizer": "server_optimizers",
     "attack": "attacks",
     "surrogate": "surrogates",

@@ -113,6 +113,11 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         {"participation:fraction": Not(None), "algorithm:aggregates": Not("means")},
         "so that it needs a fixed number of updates",
     ),
+    (
+        {"exchange.aggregator:centred": True},
+        {"algorithm:aggregates": Not("means"), "algorithm.restarts": 1},
+        "which remembers the aggregate of one update",
+    ),
     *(
         (
             asked,
@@ -151,6 +156,7 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
     # Attacks.
     ({"attack:changes_updates": True}, SENDS, "which changes what clients send"),
     ({"attack:changes_updates": True, **GOSSIP}, UPDATES, "which changes the update of a model"),
+    ({"attack:colludes": True}, {"exchange": "server", **UPDATES}, "which sends one update to all"),
     # Gossip.
     (GOSSIP, RENORMALISED, "where the weights of absent clients' edges return to both ends"),
     (

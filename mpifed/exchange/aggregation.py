@@ -19,7 +19,7 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from mpifed.components.base import Component
-from mpifed.components.registry import complete, find
+from mpifed.components.registry import complete, find, make
 from mpifed.errors import InputError
 from mpifed.exchange.base import Round
 from mpifed.federation.clients import Federation
@@ -28,6 +28,12 @@ from mpifed.state import check_result, on_host
 from topologies.schema import LARGEST
 
 __path__: list[str] = []  # its base was a module, see mpifed.moved
+
+# The share of participants that may be attackers.
+Byzantine = Annotated[float, Ge(0), Lt(0.5)]
+
+Total = Callable[[Tensor, Tensor], Tensor]
+Groups = np.ndarray | None
 
 # Numbers that a rank holds of other ranks' rows at a time.
 AT_ONCE = 1 << 22
@@ -42,20 +48,24 @@ class Aggregator(Component):
     ----------
     needs_fixed_number : bool
         Whether the number of participants must be the same in every round.
+    centred : bool
+        Whether what it aggregates are distances of the updates from its last aggregate.
     """
 
     needs_fixed_number: ClassVar[bool] = False
+    centred: ClassVar[bool] = False
 
     def least(self, n: int) -> int:
         """Return how many of ``n`` participants it needs at least, to be more than a mean."""
         return 3
 
     def aggregate(
-        self, updates: Tensor, round: Round, total: Callable[[Tensor, Tensor], Tensor]
+        self, updates: Tensor, round: Round, total: Total, members: Groups = None
     ) -> Tensor:
         """Return the aggregate of the participants' updates (participants, ...). Collective.
 
-        ``total(rows, weights)`` is their weighted sum over all ranks.
+        ``total(rows, weights)`` is their weighted sum over all ranks. With ``members``, bool
+        (means, participants), it is that of the means of these groups of updates.
         """
         raise NotImplementedError
 
@@ -86,7 +96,7 @@ class ByCoordinates(Aggregator):
         """
 
     def aggregate(
-        self, updates: Tensor, round: Round, total: Callable[[Tensor, Tensor], Tensor]
+        self, updates: Tensor, round: Round, total: Total, members: Groups = None
     ) -> Tensor:
         """Each rank combines a share of the coordinates of all updates."""
         communicator, flat = round.federation.communicator, updates.detach().flatten(1)
@@ -105,7 +115,8 @@ class ByCoordinates(Aggregator):
             padded = np.zeros((len(part), size * width), part.dtype)
             padded[:, : part.shape[1]] = part
             arrived = communicator.exchange_rows(padded.reshape(-1, width), send, receive)
-            share = self.combine(arrived[order].astype(np.float64))
+            columns = arrived[order].astype(np.float64)
+            share = self.combine(columns if members is None else means(columns, members))
             check_result(share, found[:width], self, "combine")
             shares = communicator.gather_rows(share[None], [1] * size)
             found[start : start + part.shape[1]] = shares.reshape(-1)[: part.shape[1]]
@@ -139,14 +150,22 @@ class ByProducts(Aggregator):
         return self.shares(products)
 
     def aggregate(
-        self, updates: Tensor, round: Round, total: Callable[[Tensor, Tensor], Tensor]
+        self, updates: Tensor, round: Round, total: Total, members: Groups = None
     ) -> Tensor:
         """Rank 0 finds the shares of the products, and all ranks add."""
         federation, shares = round.federation, np.zeros(round.federation.n_clients)
         products = inner_products(updates, round)
         if federation.communicator.rank == 0:
-            found = self.weighted_shares(products, federation.n_train[round.active])
-            check_result(found, products[0], self, "shares")
+            n_train = federation.n_train[round.active]
+            if members is None:
+                found = self.weighted_shares(products, n_train)
+                check_result(found, products[0], self, "shares")
+            else:
+                weights = members / members.sum(axis=1, keepdims=True)
+                mixed = weights @ products @ weights.T
+                found = self.weighted_shares(mixed, weights @ n_train)
+                check_result(found, mixed[0], self, "shares")
+                found = found @ weights
             shares[round.active] = found
         own = federation.communicator.broadcast(shares)[round.ids]
         return total(updates, torch.from_numpy(own))
@@ -155,9 +174,8 @@ class ByProducts(Aggregator):
         self, payload: int, itemsize: int, summed: int, federation: Federation
     ) -> tuple[int, str]:
         """Updates that are not on rank 0 go there, and then a sum is made."""
-        on_rank_0 = int((~federation.unseen[federation.hosted_of(0)]).sum())
-        elsewhere = len(federation.training) - on_rank_0
-        return elsewhere * payload + summed, "rank 0 compares all updates, and ranks add some"
+        moved = bytes_to_rank_0(federation, payload)
+        return moved + summed, "rank 0 compares all updates, and ranks add some"
 
 
 class Mean(Aggregator):
@@ -255,7 +273,7 @@ class Krum(ByProducts):
     def __init__(
         self,
         *,
-        byzantine: Annotated[float, Ge(0), Lt(0.5)] = 0.2,
+        byzantine: Byzantine = 0.2,
         selected: Annotated[int, Ge(1), Lt(LARGEST)] = 1,
     ) -> None:
         self.byzantine, self.selected = byzantine, selected
@@ -368,6 +386,23 @@ def inner_products(rows: Tensor, round: Round) -> np.ndarray:
     return communicator.broadcast(products.numpy())
 
 
+def bytes_to_rank_0(federation: Federation, payload: int) -> int:
+    """Return the bytes that MPI moves where all participants' rows go to rank 0."""
+    on_rank_0 = int((~federation.unseen[federation.hosted_of(0)]).sum())
+    return (len(federation.training) - on_rank_0) * payload
+
+
+def means(columns: np.ndarray, members: np.ndarray) -> np.ndarray:
+    """Return means of groups of rows, float64 (groups, width); see ``Aggregator.aggregate``."""
+    made = np.zeros((len(members), columns.shape[1]))
+    for mean, group in zip(made, members, strict=True):
+        # Added row by row: see TrimmedMean.
+        for place in np.flatnonzero(group):
+            mean += columns[place]
+        mean /= group.sum()
+    return made
+
+
 def clipped(rows: Tensor, norm: float) -> Tensor:
     """Return rows (clients, ...), of which those longer than ``norm`` are scaled to it."""
     lengths = norms(rows)
@@ -385,31 +420,47 @@ def norms(rows: Tensor) -> np.ndarray:
     return np.sqrt(np.array(squares, np.float64))
 
 
+# Components of a server by what leaves the mean of updates as it is.
+IDLE = {"aggregator": "mean", "pre_aggregator": "none"}
+
+
 def completed(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a server, without ``aggregator`` and ``clip`` that ask for nothing.
+    """Return the options of a server, without those of aggregation that ask for nothing.
 
     Runs that average do not mention them, as those of earlier versions.
     """
-    asked = complete("aggregator", options["aggregator"], "exchange.aggregator", "mean")
-    found = {**options, "aggregator": asked}
-    idle = {"aggregator": asked.name == "mean", "clip": options["clip"] is None}
-    return {key: value for key, value in found.items() if not idle.get(key)}
+    named = {
+        kind: complete(kind, options[kind], f"exchange.{kind}", idle) for kind, idle in IDLE.items()
+    }
+    idle = {kind: asked.name == IDLE[kind] for kind, asked in named.items()}
+    idle["clip"] = options["clip"] is None
+    return {key: value for key, value in {**options, **named}.items() if not idle.get(key)}
 
 
 def check_number(configuration: Any) -> None:
     """Check that an aggregator has enough updates to choose from."""
-    if configuration.exchange.options.get("aggregator") is None:
+    asked = configuration.exchange.options.get("aggregator")
+    before = configuration.exchange.options.get("pre_aggregator")
+    if asked is None and before is not None:
+        raise InputError(
+            f"exchange.pre_aggregator is '{before.name}', but exchange.aggregator is 'mean', "
+            "which bears no attack before or after it; allowed: another aggregator"
+        )
+    if asked is None:
         return
-    asked, n = configuration.exchange.options["aggregator"], configuration.n_training
-    aggregator = build(asked)
+    aggregator, n = build(asked), configuration.n_training
     assert aggregator is not None
     fraction = fixed_fraction(configuration.participation)
     count = n if fraction is None else count_participants(fraction, n)
+    what = f"{count} clients take part in a round"
+    if before is not None:
+        count = make("pre_aggregator", before, "exchange.pre_aggregator").count(count)
+        what += f", of which '{before.name}' makes {count} updates"
     if count < aggregator.least(count):
         raise InputError(
-            f"exchange.aggregator is '{asked.name}', but at most {count} clients take part in a "
-            "round, with which its options make it a plain mean or leave it nothing to choose; "
-            "allowed: more clients or participants, or other options"
+            f"exchange.aggregator is '{asked.name}', but at most {what}, with which its options "
+            "make it a plain mean or leave it nothing to choose; allowed: more clients or "
+            "participants, or other options"
         )
 
 

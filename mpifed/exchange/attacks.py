@@ -44,15 +44,18 @@ class Attack(Component):
     ----------
     changes_labels, changes_updates : bool
         What it changes: whether its class has a method ``relabelled``, and one ``sent``.
+    colludes : bool
+        Whether its clients know all updates; see ``mpifed.exchange.collusion``.
     """
 
     changes_labels: ClassVar[bool] = False
     changes_updates: ClassVar[bool] = False
+    colludes: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         cls.changes_labels = cls.relabelled is not Attack.relabelled
-        cls.changes_updates = cls.sent is not Attack.sent
+        cls.changes_updates = cls.colludes or cls.sent is not Attack.sent
 
     def __init__(
         self,

@@ -117,8 +117,9 @@ class Transform:
     who: np.ndarray
     how: Callable[[Tensor, np.ndarray, Round], Tensor]
 
-    def __call__(self, rows: Tensor, round: Round, before: Tensor | None = None) -> Tensor:
+    def __call__(self, rows: Tensor, channel: Channel, before: Tensor | None = None) -> Tensor:
         """Return the participants' ``rows``, updates of ``before`` (or of zero), transformed."""
+        round = channel.round
         places = np.flatnonzero(self.who[round.ids])
         if not len(places):
             return rows
@@ -160,11 +161,11 @@ class Channel(ABC):
     ----------
     memory : Any
         What the messages of this round leave behind; see ``Exchange.remember``.
-    transforms : sequence of Transform
+    transforms : sequence of Transform, or functions alike
         What clients do to their updates before they send them, in turn: noise, then attacks.
     """
 
-    transforms: Sequence[Transform] = ()
+    transforms: Sequence[Callable[[Tensor, Channel, Tensor | None], Tensor]] = ()
 
     def __init__(self, exchange: Exchange, round: Round, memory: Any = None) -> None:
         self.exchange, self.round = exchange, round
@@ -214,7 +215,7 @@ class Channel(ABC):
     def transformed(self, rows: Tensor, before: Tensor | None = None) -> Tensor:
         """Return ``rows``, updates of ``before`` (or of zero), as the clients send them."""
         for transform in self.transforms:
-            rows = transform(rows, self.round, before)
+            rows = transform(rows, self, before)
         return rows
 
     def check_update(self, rows: Tensor, weights: Tensor, before: Tensor) -> None:
@@ -293,6 +294,13 @@ class ServerChannel(Channel):
 
         ``weights`` and ``whole`` are as in ``average``. Where absent clients count too, they count
         with zeros: the rows must be updates.
+        """
+
+    @abstractmethod
+    def outcome(self, updates: Tensor) -> Tensor:
+        """Return what the server would make of updates that arrive, float64. Collective.
+
+        Where it averages, clients count alike here.
         """
 
     @abstractmethod

@@ -12,10 +12,19 @@ import torch
 from annotated_types import Gt
 from torch import Tensor
 
+from mpifed.components.registry import make
 from mpifed.errors import RunError
-from mpifed.exchange.aggregation import build, check_number, clipped, completed, inner_products
+from mpifed.exchange.aggregation import (
+    build,
+    bytes_to_rank_0,
+    check_number,
+    clipped,
+    completed,
+    inner_products,
+)
 from mpifed.exchange.base import Exchange, Round, ServerChannel, bits_of, timed
 from mpifed.exchange.compression import Compressor, ErrorFeedback, RandK, compressed, message_sizes
+from mpifed.exchange.pre_aggregation import NoPreAggregator
 from mpifed.exchange.privacy import central_noise
 from mpifed.exchange.reduction import (
     SparseRows,
@@ -24,7 +33,7 @@ from mpifed.exchange.reduction import (
     sum_and_mass,
     weighted_sum,
 )
-from mpifed.exchange.server_optimizers import ServerMemory, ServerOptimizer
+from mpifed.exchange.server_optimizers import Centre, ServerMemory, ServerOptimizer
 from mpifed.federation.clients import Draws, Federation
 from mpifed.state import Nothing, on_host
 from topologies.schema import ComponentOf
@@ -44,6 +53,8 @@ class Server(Exchange):
         began with.
     aggregator : str or mapping
         What takes the place of the mean of updates.
+    pre_aggregator : str or mapping
+        What makes means of some updates each, which the aggregator gets in place of updates.
     clip : float, optional
         Largest Euclidean norm of an update; the server scales longer ones to it.
     """
@@ -59,18 +70,21 @@ class Server(Exchange):
         *,
         average_over: Literal["participants", "all"] = "participants",
         aggregator: Annotated[Any, ComponentOf("aggregator")] = "mean",
+        pre_aggregator: Annotated[Any, ComponentOf("pre_aggregator")] = "none",
         clip: Annotated[float, Gt(0)] | None = None,
     ) -> None:
         super().__init__(federation, seed, stored, compressor)
         self.average_over = average_over
         self.aggregator, self.clip = build(aggregator), clip
+        before = make("pre_aggregator", pre_aggregator, "exchange.pre_aggregator")
+        self.pre_aggregator = None if isinstance(before, NoPreAggregator) else before
         self.optimizer: ServerOptimizer | None = None
         # Where the averaged numbers are running statistics, along which no optimizer moves.
         self.shared_buffers = slice(0, 0)
 
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
-        """Return the options; ``aggregator`` and ``clip`` only where they ask for something."""
+        """Return the options; those of aggregation only where they ask for something."""
         return completed(options)
 
     @staticmethod
@@ -89,7 +103,10 @@ class Server(Exchange):
         moments: Any = Nothing()
         if self.optimizer is not None and shared:
             moments = self.optimizer.init(shared[0].new_zeros(numbers))
-        return ServerMemory(feedback, moments)
+        centre: Any = Nothing()
+        if self.aggregator is not None and self.aggregator.centred and shared:
+            centre = Centre(shared[0].new_zeros(numbers, dtype=torch.float64))
+        return ServerMemory(feedback, moments, centre)
 
     @property
     def adds_noise(self) -> bool:
@@ -113,6 +130,8 @@ class Server(Exchange):
         how = f"ranks add sums of subtrees of clients, {subtrees} in all"
         if self.aggregator is not None:
             moved, how = self.aggregator.traffic(payload, itemsize, moved, self.federation)
+        if self.pre_aggregator is not None and self.pre_aggregator.compares:
+            moved += bytes_to_rank_0(self.federation, payload)
         everyone = self.federation.training
         sent = up = payload * len(everyone)
         if self.compressor is not None and payload:
@@ -179,19 +198,40 @@ class ServerRound(ServerChannel):
         if server.adds_noise:
             assert server.privacy is not None
             return central_noise(rows, self._sum, server.privacy, round)
-        updates = rows if server.clip is None else clipped(rows, server.clip)
-        aggregator = server.aggregator
-        if aggregator is None:
+        if server.aggregator is None:
+            updates = rows if server.clip is None else clipped(rows, server.clip)
             total, divisor, _ = self._total_and_shares(updates, weights, whole)
             return total.double() / divisor
-        if aggregator.needs_fixed_number and round.count < aggregator.least(round.count):
-            raise RunError(
-                f"exchange.aggregator needs at least {aggregator.least(round.count)} updates, but "
-                f"{round.count} came"
-            )
         # What is not finite is refused with the client's number, before anything is made of it.
-        check_not_diverged(server.federation.communicator, [updates], round.ids, "update")
-        return aggregator.aggregate(updates, round, self._sum)
+        check_not_diverged(server.federation.communicator, [rows], round.ids, "update")
+        made = self.outcome(rows)
+        if server.aggregator.centred:
+            part = self._next_part(made.numel())
+            last = self.memory.centre.last.clone()
+            last[part] = made.flatten()
+            self.memory = replace(self.memory, centre=Centre(last))
+        return made
+
+    def outcome(self, updates: Tensor) -> Tensor:
+        server, round, members = self.exchange, self.round, None
+        aggregator, before, came = server.aggregator, server.pre_aggregator, round.count
+        if server.clip is not None:
+            updates = clipped(updates, server.clip)
+        if aggregator is None:
+            return self._sum(updates, torch.full((len(updates),), 1 / came).double())
+        if before is not None:
+            came, members = before.count(came), before.members(updates, round)
+        if aggregator.needs_fixed_number and came < aggregator.least(came):
+            raise RunError(
+                f"exchange.aggregator needs at least {aggregator.least(came)} updates, but "
+                f"{came} came"
+            )
+        if not aggregator.centred:
+            return aggregator.aggregate(updates, round, self._sum, members)
+        place, shape = self._place, updates.shape[1:]
+        centre = self.memory.centre.last[place : place + math.prod(shape)].view(shape)
+        away = updates - centre.to(updates)
+        return centre + aggregator.aggregate(away, round, self._sum, members)
 
     @timed
     def send(self, rows: Tensor, whole: bool = False) -> Tensor:

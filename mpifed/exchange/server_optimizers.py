@@ -48,11 +48,19 @@ class Moments(Moment):
 
 
 @dataclass(frozen=True)
+class Centre:
+    """The last aggregate, where an aggregator begins at it, float64."""
+
+    last: Tensor = server()
+
+
+@dataclass(frozen=True)
 class ServerMemory:
-    """What a server with an optimizer remembers: what a compressor kept back, and moments."""
+    """What a server remembers: what a compressor kept back, moments, and an aggregate."""
 
     feedback: Any = inline()
     moments: Any = inline()
+    centre: Any = inline()
 
 
 class ServerOptimizer(Component):

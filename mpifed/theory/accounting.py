@@ -1,21 +1,24 @@
-"""What rounds of private training cost: epsilon, by the Renyi accountant of dp-accounting.
+"""What rounds of private training cost: epsilon, by Google's package dp-accounting.
 
 One client's presence moves a sum of updates by the clip norm C, and its replacement by another by
-2 C. Which neighbours are meant depends on how participants are drawn, because the package has
-bounds on the amplification by sampling for these (Mironov, Talwar and Zhang 2019; Wang, Balle and
-Kasiviswanathan 2019):
+2 C. Which neighbours are meant depends on how participants are drawn, because the package accounts
+for the amplification by sampling for these:
 
-* central, ``bernoulli``: Poisson sampling, neighbours by presence, z;
-* central, a fixed fraction below 1: sampling without replacement, by replacement, z / 2;
-* central, otherwise: no amplification, by presence, z, all rounds;
+* central, ``bernoulli``: Poisson sampling, neighbours by presence, z, by privacy losses;
+* central, a fixed fraction below 1: sampling without replacement, by replacement, z / 2, by the
+  Renyi bound of Wang, Balle and Kasiviswanathan (2019), which is not tight;
+* central, otherwise: no amplification, by presence, z, all rounds, by privacy losses;
 * local: no amplification, by replacement of the client's data, z / 2, the rounds in which the
-  client took part that did most often.
+  client took part that did most often, by privacy losses.
+
+Privacy losses are rounded up to a grid (Koskela, Jalko and Honkela 2020): epsilon is a bound.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -27,11 +30,17 @@ from mpifed.federation.participation import Bernoulli, count_participants, fixed
 EPSILON = "epsilon"
 
 
+# The grid of privacy losses: a finer one takes longer, and changes the fifth digit of epsilon.
+GRID = 1e-3
+
+
 def gaussian(noise_multiplier: float, rounds: int, delta: float) -> float:
     """Return epsilon of ``rounds`` Gaussian mechanisms without sampling."""
     from dp_accounting import GaussianDpEvent
 
-    return _epsilon(GaussianDpEvent(noise_multiplier), rounds, delta, by_replacement=False)
+    # Together they are one mechanism with less noise.
+    event = GaussianDpEvent(noise_multiplier / max(1, rounds) ** 0.5)
+    return _by_losses(event, min(1, rounds), delta)
 
 
 def poisson_sampled(
@@ -41,29 +50,37 @@ def poisson_sampled(
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 
     event = PoissonSampledDpEvent(probability, GaussianDpEvent(noise_multiplier))
-    return _epsilon(event, rounds, delta, by_replacement=False)
+    return _by_losses(event, rounds, delta)
+
+
+def _by_losses(event: object, rounds: int, delta: float) -> float:
+    from dp_accounting import NeighboringRelation
+    from dp_accounting.pld import PLDAccountant
+
+    accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, GRID)
+    return _epsilon(accountant, event, rounds, delta)
 
 
 def sampled_without_replacement(
     n: int, count: int, noise_multiplier: float, rounds: int, delta: float
 ) -> float:
     """Return epsilon where ``count`` of ``n`` clients take part, for neighbours by replacement."""
-    from dp_accounting import GaussianDpEvent, SampledWithoutReplacementDpEvent
-
-    event = SampledWithoutReplacementDpEvent(n, count, GaussianDpEvent(noise_multiplier))
-    return _epsilon(event, rounds, delta, by_replacement=True)
-
-
-def _epsilon(event: object, rounds: int, delta: float, by_replacement: bool) -> float:
-    from dp_accounting import NeighboringRelation
+    from dp_accounting import (
+        GaussianDpEvent,
+        NeighboringRelation,
+        SampledWithoutReplacementDpEvent,
+    )
     from dp_accounting.rdp import RdpAccountant
 
+    accountant = RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE)
+    event = SampledWithoutReplacementDpEvent(n, count, GaussianDpEvent(noise_multiplier))
+    return _epsilon(accountant, event, rounds, delta)
+
+
+def _epsilon(accountant: Any, event: object, rounds: int, delta: float) -> float:
     if rounds == 0:
         return 0.0
-    relation = NeighboringRelation.ADD_OR_REMOVE_ONE
-    if by_replacement:
-        relation = NeighboringRelation.REPLACE_ONE
-    accountant, log = RdpAccountant(neighboring_relation=relation), logging.getLogger("absl")
+    log = logging.getLogger("absl")
     # It warns of orders that it leaves out of its minimum, which only makes epsilon larger.
     was, log.disabled = log.disabled, True
     try:

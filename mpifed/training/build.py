@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,7 +34,8 @@ from mpifed.data.base import (
 )
 from mpifed.errors import InputError
 from mpifed.exchange.attacks import Attackers, attackers, check_labels
-from mpifed.exchange.base import Channel, Exchange, Transform, exchange_class
+from mpifed.exchange.base import Channel, Exchange, exchange_class
+from mpifed.exchange.collusion import Colluding, collusion
 from mpifed.exchange.compression import build
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.privacy import local_noise
@@ -235,13 +237,15 @@ def attacked(
     return found, Poisoned(dataset, found)
 
 
-def transforms_of(configuration: Configuration, hostile: Attackers | None) -> list[Transform]:
+def transforms_of(configuration: Configuration, hostile: Attackers | None) -> list[Any]:
     """Return what clients do to their updates before they send them, in turn."""
-    found, options = [], configuration.privacy
+    found: list[Any] = []
+    options = configuration.privacy
     if options.is_asked_for and options.where == "local":
         found.append(local_noise(options, configuration.clients))
     if hostile is not None and hostile.attack.changes_updates:
-        found.append(hostile.transform)
+        colluding = isinstance(hostile.attack, Colluding)
+        found.append(partial(collusion, hostile) if colluding else hostile.transform)
     return found
 
 

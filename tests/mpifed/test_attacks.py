@@ -196,10 +196,42 @@ RANKS = {
     },
     "trimmed_mean": {"exchange.aggregator": "trimmed_mean", "compression": "quantise"},
     "geometric_median": {"exchange.aggregator": "geometric_median", "dtype": "float64"},
+    "centred_clipping": {
+        "exchange.aggregator": {"name": "centred_clipping", "radius": 0.2},
+        "attack": {"name": "alie", "clients": [1, 6]},
+        "participation": 0.7,
+    },
+    "nnm": {
+        "exchange.pre_aggregator": "nnm",
+        "exchange.aggregator": {"name": "krum", "selected": 2},
+        "attack": {"name": "ipm", "fraction": 0.3, "epsilon": "search"},
+    },
+    "bucketing": {
+        "exchange.pre_aggregator": "bucketing",
+        "exchange.aggregator": {"name": "trimmed_mean", "trim": 0.34},
+        "attack": {"name": "mimic", "clients": [2], "victim": 5},
+    },
+    "mda": {
+        "exchange.aggregator": {"name": "mda", "byzantine": 0.3},
+        "attack": {"name": "alie", "fraction": 0.3, "z": "search"},
+        "exchange.clip": 0.5,
+    },
+    "monna": {"exchange.aggregator": {"name": "monna", "byzantine": 0.3, "trusted": 1}},
+    "meamed": {
+        "exchange.pre_aggregator": "nnm",
+        "exchange.aggregator": {"name": "meamed", "byzantine": 0.3},
+        "attack": {"name": "alie", "fraction": 0.3, "z": "formula"},
+    },
     "clusters": {"algorithm": "ifca", "exchange.aggregator": "median"},
     "clipped gossip": {
         "exchange": "gossip",
         "exchange.correction": {"name": "clipped_gossip", "radius": 0.05},
+        "attack": {"name": "sign_flip", "clients": [2], "scale": 9.0},
+        "participation": 0.7,
+    },
+    "monna gossip": {
+        "exchange": "gossip",
+        "exchange.correction": {"name": "monna", "byzantine": 0.3},
         "attack": {"name": "sign_flip", "clients": [2], "scale": 9.0},
         "participation": 0.7,
     },
@@ -233,6 +265,6 @@ def test_a_run_that_one_rank_began_ends_alike_on_these(way, tmp_path):
     assert same_after_a_resume({**SMALL, **RANKS[way]}, tmp_path)
 
 
-@pytest.mark.parametrize("way", ["model_replacement", "central"])
+@pytest.mark.parametrize("way", ["model_replacement", "central", "centred_clipping", "bucketing"])
 def test_a_resumed_run_is_the_uninterrupted_one(way, tmp_path):
     assert same_after_a_resume({**SMALL, **RANKS[way]}, tmp_path)

@@ -131,6 +131,20 @@ def test_radii_are_at_most_those_of_the_honest_alone(attackers):
                 assert naive_radius(w, far, i, 0.3) <= np.sqrt(bound) * (1 + 1e-12)
 
 
+@pytest.mark.parametrize("byzantine", [0.0, 0.3, 0.45])
+@pytest.mark.parametrize("absent", [[], [2]])
+def test_monna_is_the_mean_of_the_values_nearest_to_the_own(byzantine, absent):
+    asked = {"name": "monna", "byzantine": byzantine}
+    exchange = exchange_of(asked, "erdos_renyi", part=1.0 if not absent else 0.9)
+    active = ~np.isin(np.arange(N), absent)
+    w = exchange.routing.route(1, active).sparse.toarray()[np.ix_(active, active)]
+    flat = ROWS[active].reshape(active.sum(), -1)
+    for i, made in enumerate(mixed(exchange, ROWS, active).reshape(flat.shape)):
+        heard = sorted({i, *np.flatnonzero(w[i])}, key=lambda j, i=i: away(flat, i, j))
+        kept = heard[: len(heard) - int(byzantine * len(heard) + 1e-9)]
+        assert made == pytest.approx(flat[kept].mean(axis=0), abs=1e-12)
+
+
 def test_either_a_radius_or_what_is_tolerated_is_named():
     for options, word in (({}, "neither"), ({"radius": 1.0, "tolerated": 0.2}, "both")):
         with pytest.raises(InputError, match=f"{word} of radius and tolerated"):

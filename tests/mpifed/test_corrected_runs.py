@@ -21,7 +21,7 @@ NAMES = [name for name in CORRECTIONS if name != "none"]
 OTHERS = ("local", "sa_ssmm", "fedbn", "kgt", "scaffnew", "d_admm")
 """These send nothing, have one client, running statistics, or corrections of their own."""
 METHODS = [name for name in ALGORITHMS if goes_with(name, "gossip") and name not in OTHERS]
-FORGETFUL = ("push_sum", "clique_averaging", "clipped_gossip", "dgd")
+FORGETFUL = ("push_sum", "clique_averaging", "clipped_gossip", "dgd", "monna")
 """These remember nothing, or weights that stay one here."""
 every_correction = pytest.mark.parametrize("correction", NAMES)
 

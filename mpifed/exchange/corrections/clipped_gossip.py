@@ -23,6 +23,7 @@ is at most the sum over honest neighbours, wherever attackers are.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from typing import Annotated
 
 import numpy as np
@@ -36,7 +37,42 @@ from mpifed.exchange.routes import Nearby
 from mpifed.state import on_host
 
 
-class ClippedGossip(Correction):
+class ByDistances(Correction):
+    """Base class of corrections that move clients to neighbours by shares of their distances."""
+
+    needs = "positive"
+
+    def width(self, size: int) -> int:
+        return 0
+
+    @abstractmethod
+    def shares(self, arcs: Nearby, away: np.ndarray) -> np.ndarray:
+        """Return by which share of each of the distances (arcs,) its receiver moves."""
+
+    def step(
+        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
+    ) -> tuple[Tensor, Tensor]:
+        assert neighbours.nearby is not None
+        arcs = neighbours.nearby()
+        squares = np.zeros(len(arcs.weights))
+        for part, others in arcs.pieces(moved):
+            own = on_host(moved[:, part]).astype(np.float64)
+            for arc, (receiver, sender) in enumerate(
+                zip(arcs.receivers, arcs.senders, strict=True)
+            ):
+                squares[arc] += np.square(others[sender] - own[receiver]).sum()
+        shares = self.shares(arcs, np.sqrt(squares))
+        after = torch.empty_like(moved)
+        for part, others in arcs.pieces(moved):
+            own = on_host(moved[:, part]).astype(np.float64)
+            made = own.copy()
+            for share, receiver, sender in zip(shares, arcs.receivers, arcs.senders, strict=True):
+                made[receiver] += share * (others[sender] - own[receiver])
+            after[:, part] = torch.from_numpy(made).to(moved)
+        return after, kept
+
+
+class ClippedGossip(ByDistances):
     """Clipped gossip: a neighbour moves a client by at most its weight times a radius (He 2022).
 
     Parameters
@@ -47,8 +83,6 @@ class ClippedGossip(Correction):
         delta, in place of a radius: the weight of attackers among the neighbours of a client, at
         most; each client's radius then follows its distances in each round.
     """
-
-    needs = "positive"
 
     def __init__(
         self,
@@ -64,33 +98,10 @@ class ClippedGossip(Correction):
             )
         self.radius, self.tolerated = radius, tolerated
 
-    def width(self, size: int) -> int:
-        return 0
-
-    def step(
-        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
-    ) -> tuple[Tensor, Tensor]:
-        assert neighbours.nearby is not None
-        arcs = neighbours.nearby()
-        squares = np.zeros(len(arcs.weights))
-        for part, others in arcs.pieces(moved):
-            own = on_host(moved[:, part]).astype(np.float64)
-            for arc, (receiver, sender) in enumerate(
-                zip(arcs.receivers, arcs.senders, strict=True)
-            ):
-                squares[arc] += np.square(others[sender] - own[receiver]).sum()
-        away = np.sqrt(squares)
+    def shares(self, arcs: Nearby, away: np.ndarray) -> np.ndarray:
         radius = self._radii(arcs, away)
         shares = np.divide(radius, away, out=np.ones(len(away)), where=away > radius)
-        shares *= arcs.weights
-        after = torch.empty_like(moved)
-        for part, others in arcs.pieces(moved):
-            own = on_host(moved[:, part]).astype(np.float64)
-            made = own.copy()
-            for share, receiver, sender in zip(shares, arcs.receivers, arcs.senders, strict=True):
-                made[receiver] += share * (others[sender] - own[receiver])
-            after[:, part] = torch.from_numpy(made).to(moved)
-        return after, kept
+        return shares * arcs.weights
 
     def _radii(self, arcs: Nearby, away: np.ndarray) -> np.ndarray:
         """Return the radius of each arc's receiver, from the distances (arcs,)."""

@@ -1,0 +1,1 @@
+"""More aggregators, those of ByzFL (Gonzalez et al. 2025)."""

@@ -1,0 +1,38 @@
+"""MoNNA: each client takes the mean of the values nearest to its own (Farhadkhani et al. 2023).
+
+Of the values z = x + u of a client and its d neighbours, n = d + 1 in all, it keeps the n - f
+nearest to its own, which is one of them, and takes their mean in place of one with weights. In the
+paper all clients are neighbours, and step along momentum: ``local.momentum``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mpifed.exchange.aggregation import Byzantine, count_of
+from mpifed.exchange.corrections.clipped_gossip import ByDistances
+from mpifed.exchange.routes import Nearby
+
+
+class Monna(ByDistances):
+    """Nearest-neighbour averaging: the mean of the values nearest to the own (MoNNA, 2023).
+
+    Parameters
+    ----------
+    byzantine : float
+        Share of a client and its neighbours that may be attackers; f is that of n, rounded down.
+    """
+
+    def __init__(self, *, byzantine: Byzantine = 0.2) -> None:
+        self.byzantine = byzantine
+
+    def shares(self, arcs: Nearby, away: np.ndarray) -> np.ndarray:
+        found = np.zeros(len(away))
+        for receiver in np.unique(arcs.receivers):
+            heard = np.flatnonzero(arcs.receivers == receiver)
+            n = len(heard) + 1
+            kept = n - count_of(self.byzantine, n)
+            # Of equal distances the first client's.
+            nearest = heard[np.argsort(away[heard], kind="stable")[: kept - 1]]
+            found[nearest] = 1 / kept
+        return found
