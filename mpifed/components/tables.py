@@ -96,6 +96,7 @@ COMPRESSORS = {
     "top_k": "mpifed.exchange.compression:TopK",
     "quantise": "mpifed.exchange.compression:Quantise",
     "natural": "mpifed.exchange.compression:Natural",
+    "sign": "mpifed.exchange.compression:Sign",
     "bernoulli": "mpifed.exchange.compression:Bernoulli",
     "composition": "mpifed.exchange.compression:Composition",
 }

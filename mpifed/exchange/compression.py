@@ -198,15 +198,17 @@ class Sparsifier(Compressor):
     a ``fraction`` of them where k is null.
     """
 
-    index_bits = INDEX_BITS
-
-    def __init__(self, k: int | None, fraction: float | None) -> None:
+    def __init__(self, k: int | None, fraction: float | None, indices: str = "int32") -> None:
         if k is None and fraction is None:
             raise InputError(
                 "compression.k and compression.fraction are both empty; one must say how many "
                 "coordinates are sent"
             )
-        self.k, self.fraction = k, fraction
+        self.k, self.fraction, self.indices = k, fraction, indices
+
+    def index_bits(self, size: int) -> int:
+        """Return what an index into a row of ``size`` numbers takes."""
+        return {"seed": 0, "log2": (size - 1).bit_length()}.get(self.indices, INDEX_BITS)
 
     @abstractmethod
     def scale(self, size: int) -> float:
@@ -244,8 +246,9 @@ class Sparsifier(Compressor):
     def bits(
         self, size: int, itemsize: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
     ) -> np.ndarray:
-        each = 8 * itemsize + self.index_bits
-        return np.full(len(ids), self.kept(size) * each, np.int64)
+        each = 8 * itemsize + self.index_bits(size)
+        # A row with zeros, where that is shorter.
+        return np.full(len(ids), min(self.kept(size) * each, 8 * itemsize * size), np.int64)
 
     def floats(
         self, size: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
@@ -263,8 +266,9 @@ class RandK(Sparsifier):
         Number of coordinates that are sent. None leaves it to ``fraction``.
     fraction : float
         Share of the coordinates that is sent, at least one of them.
-    indices : {'seed', 'explicit'}
-        Whether the receiver draws the indices too, at no cost, or they are sent as int32.
+    indices : {'seed', 'explicit', 'log2'}
+        Whether the receiver draws the indices too, at no cost, or they are sent, as int32 or in
+        ceil(log2 d) bits each.
     """
 
     unbiased = True
@@ -274,10 +278,9 @@ class RandK(Sparsifier):
         *,
         k: Annotated[int, Ge(1)] | None = None,
         fraction: Annotated[float, Gt(0), Le(1)] | None = 0.1,
-        indices: Literal["seed", "explicit"] = "seed",
+        indices: Literal["seed", "explicit", "log2"] = "seed",
     ) -> None:
-        super().__init__(k, fraction)
-        self.index_bits = INDEX_BITS if indices == "explicit" else 0
+        super().__init__(k, fraction, indices)
 
     def omega(self, size: int) -> float:
         return size / self.kept(size) - 1
@@ -317,6 +320,8 @@ class TopK(Sparsifier):
         Number of coordinates that are sent. None leaves it to ``fraction``.
     fraction : float
         Share of the coordinates that is sent, at least one of them.
+    indices : {'int32', 'log2'}
+        Whether an index is sent as int32 or in ceil(log2 d) bits.
     """
 
     unbiased = False
@@ -326,8 +331,9 @@ class TopK(Sparsifier):
         *,
         k: Annotated[int, Ge(1)] | None = None,
         fraction: Annotated[float, Gt(0), Le(1)] | None = 0.1,
+        indices: Literal["int32", "log2"] = "int32",
     ) -> None:
-        super().__init__(k, fraction)
+        super().__init__(k, fraction, indices)
 
     def omega(self, size: int) -> float:
         raise ValueError("top_k is biased: it has no omega")
@@ -521,6 +527,34 @@ class Natural(Compressor):
         return arrived
 
 
+class Sign(Compressor):
+    """The sign of each number, and their mean magnitude: biased, delta = 1 / d at least. Scaled
+    signs of EF-SignSGD (Karimireddy et al. 2019, Lemma 8).
+    """
+
+    unbiased = False
+
+    def omega(self, size: int) -> float:
+        raise ValueError("sign is biased: it has no omega")
+
+    def contraction(self, size: int) -> float:
+        return 1 / size
+
+    def bits(
+        self, size: int, itemsize: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
+    ) -> np.ndarray:
+        return np.full(len(ids), size + SCALE_BITS, np.int64)
+
+    def __call__(
+        self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
+    ) -> Tensor:
+        # One call for every row: how numpy groups a sum must not depend on the others.
+        sums = np.array([np.add.reduce(row) for row in np.abs(on_host(rows)).astype(np.float64)])
+        scale = (sums / rows.shape[1]).astype(np.float32)
+        sent = torch.from_numpy(scale).to(rows)[:, None].expand_as(rows)
+        return torch.where(rows < 0, -sent, sent)
+
+
 def _norms(blocked: np.ndarray) -> np.ndarray:
     """Euclidean norms over the last axis, one sum per client and block."""
     # One call for every block: how numpy groups a sum must not depend on the others.
@@ -670,7 +704,7 @@ class Composition(Compressor):
     ) -> np.ndarray:
         k = self.inner.kept(size)
         written = self.outer.bits(k, itemsize, draws, ids, f"{purpose}/outer")
-        return k * self.inner.index_bits + written
+        return k * self.inner.index_bits(size) + written
 
     def floats(
         self, size: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE

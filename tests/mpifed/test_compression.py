@@ -49,6 +49,7 @@ UNBIASED = [
 BIASED = [
     {"name": "top_k", "k": 2},
     {"name": "top_k", "fraction": 0.5},
+    {"name": "sign"},
     {"name": "bernoulli", "p": 0.5, "inner": {"name": "top_k", "k": 2}},
     {
         "name": "composition",
@@ -104,6 +105,14 @@ def test_biased_ones_have_a_contraction_and_no_omega(section):
     assert not compressor.unbiased
     with pytest.raises(ValueError, match="biased"):
         compressor.omega(10)
+
+
+def test_the_error_of_signs_is_what_their_scale_leaves():
+    rows = random_rows(4, 50)
+    rows[0, :7] = 0
+    arrived = build("sign")(rows, Draws(0, 1), np.arange(4))
+    expected = (rows**2).sum(1) - rows.abs().sum(1) ** 2 / 50
+    assert torch.allclose(((arrived - rows) ** 2).sum(1), expected, rtol=1e-12)
 
 
 def test_rand_k_is_uniform_over_all_subsets_and_exact_over_their_enumeration():
@@ -281,7 +290,7 @@ def test_rows_are_left_as_they_were_and_draws_decide(section):
     one = compressor(rows, Draws(0, 1), ids)
     assert torch.equal(rows, before)
     assert torch.equal(one, compressor(rows, Draws(0, 1), ids))
-    deterministic = section["name"] in ("identity", "top_k")
+    deterministic = section["name"] in ("identity", "top_k", "sign")
     for other in (Draws(1, 1), Draws(0, 2)):
         assert torch.equal(one, compressor(rows, other, ids)) == deterministic
     assert torch.equal(one, compressor(rows, Draws(0, 1), ids, "other")) == deterministic
@@ -327,6 +336,9 @@ def test_chosen_coordinates_of_a_stochastic_gradient_are_those_of_the_minibatch(
         ({"name": "rand_k", "k": 30}, 32 * 30, 64 * 30, 30),
         ({"name": "rand_k", "fraction": 0.1, "indices": "explicit"}, 64 * 30, 96 * 30, 30),
         ({"name": "top_k", "k": 30}, 64 * 30, 96 * 30, 30),
+        ({"name": "top_k", "k": 30, "indices": "log2"}, 41 * 30, 73 * 30, 30),
+        ({"name": "top_k", "k": 200}, 32 * 300, 64 * 300, 200),
+        ("sign", 300 + 32, 300 + 32, 300),
         ("quantise", 8 * 300 + 32, 8 * 300 + 32, 300),
         ({"name": "quantise", "bits": 4, "block": 256}, 4 * 300 + 64, 4 * 300 + 64, 300),
         ({"name": "quantise", "levels": 5, "norm": "l2"}, 4 * 300 + 32, 4 * 300 + 32, 300),
