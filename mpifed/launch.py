@@ -360,7 +360,7 @@ def _request(words: Words) -> Any:
 
 @contextlib.contextmanager
 def _requests_to_stop() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether SIGUSR1 or SIGTERM was received."""
+    """Yield a function that returns whether SIGUSR1, SIGTERM or SIGINT was received."""
     _came.clear()
     handlers = {**dict.fromkeys(REQUESTS, _note), signal.SIGINT: _interrupt}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
@@ -400,6 +400,10 @@ def _end_children_by_signals() -> None:
 
 
 def _interrupt(number: int, frame: Any) -> None:
+    """Ask the run to stop; end it at the second time."""
+    if number not in _came:
+        _came.append(number)
+        return
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise KeyboardInterrupt
 

@@ -105,11 +105,14 @@ class CheckpointOptions:
     ----------
     every : int
         Rounds between checkpoints. The last round and a stop on request are stored as well.
+    minutes : float, optional
+        Minutes after which the next round is stored, whichever comes first. None is never.
     keep : int
         Checkpoints that are kept. Older ones are removed when a new one is complete.
     """
 
     every: Annotated[int, Ge(1), Le(LARGEST)] = 50
+    minutes: Annotated[float, Gt(0)] | None = 10.0
     keep: Annotated[int, Ge(1), Le(LARGEST)] = 2
 
 
@@ -336,8 +339,14 @@ def to_yaml(configuration: Configuration) -> str:
 def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return a stored configuration with defaults for keys of some sections that it may lack."""
     found = {**stored, "data": with_defaults("data", stored.get("data"))}
+    found["compression"] = with_defaults("compression", stored.get("compression"))
     found["exchange"] = with_name("exchange", stored.get("exchange"))
-    for name, options in (("evaluation", EvaluationOptions()), ("storage", StorageOptions())):
+    sections: dict[str, Any] = {
+        "evaluation": EvaluationOptions(),
+        "storage": StorageOptions(),
+        "local": LocalOptions(),
+    }
+    for name, options in sections.items():
         given = stored.get(name)
         found[name] = dataclasses.asdict(options) | (given if isinstance(given, dict) else {})
     return found

@@ -199,9 +199,8 @@ class Sweep:
             for one in self.going.values():
                 one.process.send_signal(signal.SIGUSR1)
 
-        before = {
-            request: signal.signal(request, pass_on) for request in (signal.SIGTERM, signal.SIGUSR1)
-        }
+        requests = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+        before = {request: signal.signal(request, pass_on) for request in requests}
         try:
             yield
         finally:

@@ -215,7 +215,7 @@ class Engine:
         options = setup.configuration.privacy
         private = options.is_asked_for and setup.federation.communicator.rank == 0
         self.accountant = accountant_of(options, setup.federation, self.seed) if private else None
-        self._began = time.perf_counter()
+        self._began = self._saved = time.perf_counter()
 
     @property
     def everyone(self) -> Clients:
@@ -284,11 +284,11 @@ class Engine:
             self.evaluate(recorder, progress)
         while self.round < configuration.rounds:
             self.advance()
-            stopping = self.agree(stop_requested())
+            stopping, is_due = self.agree(stop_requested(), self._is_due())
             last = self.round == configuration.rounds
             if last or self.round % configuration.evaluation.every == 0:
                 self.evaluate(recorder, progress)
-            if last or stopping or self.round % configuration.checkpoint.every == 0:
+            if last or stopping or is_due or self.round % configuration.checkpoint.every == 0:
                 self._checkpoint(directory, recorder)
             if progress is not None:
                 progress.round(self.round)
@@ -358,12 +358,17 @@ class Engine:
         self.clock.seconds["local"] += spent - exchanging
         return states.RunState(moved, channel.memory), here
 
-    def agree(self, stop: bool) -> bool:
-        """Return whether any rank was asked to stop."""
+    def _is_due(self) -> bool:
+        """Whether the last checkpoint was begun as long ago as checkpoint.minutes says."""
+        minutes = self.setup.configuration.checkpoint.minutes
+        return minutes is not None and time.perf_counter() - self._saved >= 60 * minutes
+
+    def agree(self, stop: bool, is_due: bool = False) -> tuple[bool, bool]:
+        """Return whether any rank was asked to stop, and whether a checkpoint is due on any."""
         is_rows, (changed, ids) = self.setup.exchange.shared_is_rows, self.rows.unchecked()
         own = bad_clients(changed, is_rows, ids)
         first = -float(own[0]) if own else -np.inf
-        flags = np.array([float(stop), first, float(self.writer.failed)])
+        flags = np.array([float(stop), first, float(self.writer.failed), float(is_due)])
         answer = self.setup.federation.communicator.max(flags)
         raise_first_diverged(-answer[1], own, f"state after round {self.round}")
         if server_diverged(self.state, is_rows):
@@ -374,7 +379,7 @@ class Engine:
         if answer[2]:
             self.writer.finish()
             raise PeerFailure
-        return bool(answer[0])
+        return bool(answer[0]), bool(answer[3])
 
     def digest(self) -> str | None:
         """Return the digest of the state on rank 0, None elsewhere."""
@@ -427,6 +432,7 @@ class Engine:
         return row, found.results, found.learnt
 
     def _checkpoint(self, directory: Path, recorder: Recorder | None) -> None:
+        self._saved = time.perf_counter()
         with self.clock.measure("checkpoint"):
             setup, data = self.setup, self.setup.dataset.description
             meta = checkpoint.Meta(

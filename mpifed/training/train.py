@@ -194,7 +194,8 @@ def train(
                 progress.say(f"local seconds, largest over mean: {summary['imbalance']}")
             recorder.finish({**summary, "versions": describe_versions()})
             count = f" ({len(said)} warning{'s' * (len(said) > 1)} in log.txt)" if said else ""
-            progress.say(f"{status}: {task.output}{count}")
+            goes_on = f"; mpifed run --resume --output {task.output} continues it"
+            progress.say(f"{status}: {task.output}{count}{goes_on if status == 'stopped' else ''}")
         communicator.barrier()
     return status
 

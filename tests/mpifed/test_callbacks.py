@@ -64,6 +64,30 @@ def test_the_command_calls_a_function_by_name(tmp_path: Path, capfd, monkeypatch
     assert not (tmp_path / "no").exists()
 
 
+def test_ctrl_c_saves_and_a_second_one_ends_at_once(tmp_path: Path, capfd, monkeypatch) -> None:
+    words = [*TINY, "--output"]
+    cut, whole = tmp_path / "cut", tmp_path / "whole"
+    monkeypatch.setenv("TIMES", "1")
+    done = call([*words, cut, "--on-round", "heard:interrupt"], capfd)
+    assert done.code == 75 and f"--resume --output {cut}" in done.out
+    assert checkpoints(cut) and not (cut / "DONE").exists()
+    assert call(["--resume", "--output", cut], capfd).code == 0
+    assert call([*words, whole], capfd).code == 0
+    digests = [mpifed.read(run).summary["state_digest"] for run in (cut, whole)]
+    assert digests[0] == digests[1]
+    monkeypatch.setenv("TIMES", "2")
+    ended = call([*words, tmp_path / "two", "--on-round", "heard:interrupt"], capfd)
+    assert ended.code == 1 and "interrupted" in ended.err
+
+
+def test_a_checkpoint_is_due_after_minutes(tmp_path: Path, capfd) -> None:
+    words = [*TINY, "checkpoint.keep=9", "checkpoint.every=100", "--output"]
+    for minutes, stored in ((1e-9, ["1", "2", "3", "4"]), ("null", ["4"])):
+        place = tmp_path / str(minutes)
+        assert call([*words, place, f"checkpoint.minutes={minutes}"], capfd).code == 0
+        assert [name[-4:-3] for name in checkpoints(place)] == stored
+
+
 @pytest.mark.slow
 def test_only_rank_zero_calls_it_and_a_failure_ends_all_ranks(tmp_path: Path) -> None:
     words = [*TINY, "--output", tmp_path / "run", "--on-round"]
