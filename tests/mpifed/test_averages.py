@@ -54,7 +54,7 @@ PERSONAL = (
     "knn_per",
 )
 WORDS = {
-    **dict.fromkeys(("fedprox", "qffl", "agnostic", "mocha"), PREDICTS),
+    **dict.fromkeys(("fedprox", "feddyn", "qffl", "agnostic", "mocha"), PREDICTS),
     **dict.fromkeys((*PERSONAL, "fedgmm"), PREDICTS),
     **dict.fromkeys(("fedper", "fedrep", "fedbabu"), (*PREDICTS, DEEP)),
     "fedbn": (*PREDICTS, "model=network_modules:normalised_mlp"),

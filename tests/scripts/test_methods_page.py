@@ -25,6 +25,7 @@ PAGES = {
     "baselines/one_model.md": {
         "FedProx": ["fedprox"],
         "SCAFFOLD": ["scaffold"],
+        "FedDyn": ["feddyn"],
         "q-FFL": ["qffl"],
         "AFL": ["agnostic"],
     },

@@ -44,6 +44,11 @@ CASES = {
         "compression": "rand_k",
         "evaluation.unseen_fraction": 0.3,
     },
+    "feddyn": {
+        "algorithm": {"name": "feddyn", "feddyn_alpha": 0.5},
+        "participation": LATE,
+        "evaluation.unseen_fraction": 0.3,
+    },
     "mocha": {"algorithm": {"name": "mocha", "sigma_every": 2}, "participation": LATE},
     "ditto": {
         "algorithm": {"name": "ditto", "personal_epochs": 2},

@@ -65,6 +65,7 @@ METHODS = {
     "l2sgd": (ONE, {"l2gd_p": 0.3, "l2gd_lambda": 2.0}, 100, NEAR_MEAN),
     "kgt": (FIVE, {}, 100, POOLED),
     "scaffnew": (ONE, {"scaffnew_p": 0.4}, 150, POOLED),
+    "feddyn": (FIVE, {"feddyn_alpha": 1.0}, 120, POOLED),
     "d_admm": (FIVE, {"admm_c": 1.0}, 60, POOLED),
 }
 """Options of ``local`` and of the method, rounds, and what the two clients deploy."""
