@@ -186,6 +186,16 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         "which corrects steps of plain SGD",
     ),
     (
+        {"algorithm": "fednova"},
+        SGD,
+        "which divides moves by the learning rates of their steps",
+    ),
+    (
+        {"algorithm": "fednova", "local.momentum": Gt(0)},
+        {"local.reset_momentum": True, "local.lr_clock": "round"},
+        "which divides moves by what momentum makes of steps from rest at one rate",
+    ),
+    (
         {"algorithm": ("kgt", "scaffnew", "d_admm")},
         {"exchange.asynchrony": "none", "exchange.correction": None},
         "which corrects gossip itself, in rounds",

@@ -55,6 +55,7 @@ PERSONAL = (
 )
 WORDS = {
     **dict.fromkeys(("fedprox", "feddyn", "qffl", "agnostic", "mocha"), PREDICTS),
+    "fednova": (*PREDICTS, "local.momentum=0"),
     **dict.fromkeys((*PERSONAL, "fedgmm"), PREDICTS),
     **dict.fromkeys(("fedper", "fedrep", "fedbabu"), (*PREDICTS, DEEP)),
     "fedbn": (*PREDICTS, "model=network_modules:normalised_mlp"),

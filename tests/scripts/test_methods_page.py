@@ -26,6 +26,7 @@ PAGES = {
         "FedProx": ["fedprox"],
         "SCAFFOLD": ["scaffold"],
         "FedDyn": ["feddyn"],
+        "FedNova": ["fednova"],
         "q-FFL": ["qffl"],
         "AFL": ["agnostic"],
     },

@@ -49,6 +49,13 @@ CASES = {
         "participation": LATE,
         "evaluation.unseen_fraction": 0.3,
     },
+    "fednova": {
+        "algorithm": "fednova",
+        "server_optimizer": "momentum",
+        "participation": LATE,
+        "compression": {"name": "top_k", "k": 3},
+        "evaluation.unseen_fraction": 0.3,
+    },
     "mocha": {"algorithm": {"name": "mocha", "sigma_every": 2}, "participation": LATE},
     "ditto": {
         "algorithm": {"name": "ditto", "personal_epochs": 2},
