@@ -23,6 +23,7 @@ METHODS: dict[str, tuple[str, str, int | None]] = {
     "fedrep": ("shared_body.fedrep:FedRep", "FedRep", 14),
     "fedbabu": ("shared_body.fedbabu:FedBABU", "FedBABU", None),
     "fedbn": ("shared_body.fedbn:FedBN", "FedBN", None),
+    "lg_fedavg": ("shared_body.lg_fedavg:LGFedAvg", "LG-FedAvg", None),
     "fedala": ("personal.fedala:FedALA", "FedALA", None),
     "knn_per": ("personal.knn_per:KnnPer", "kNN-Per", None),
     "fedrod": ("shared_body.fedrod:FedRoD", "FedRoD", None),

@@ -34,6 +34,7 @@ PAGES = {
         "fedper": ["fedper"],
         "fedrep": ["fedrep"],
         "fedbabu": ["fedbabu"],
+        "lg_fedavg": ["lg_fedavg"],
         "Normalisation: fedbn": ["fedbn"],
         "A mix of two models: fedala": ["fedala"],
         "Two heads: fedrod": ["fedrod"],

@@ -106,6 +106,7 @@ CASES = {
     "fedrep": {"algorithm": {"name": "fedrep", "head_epochs": 2}, **LAYERS},
     "fedbabu": {"algorithm": {"name": "fedbabu", "tune_epochs": 2}, **LAYERS},
     "fedbn": {"algorithm": "fedbn", **LAYERS, "model": "network_modules:normalised_mlp"},
+    "lg_fedavg": {"algorithm": "lg_fedavg", **LAYERS},
     "fedala": {"algorithm": {"name": "fedala", "first_epochs": 2}, **LAYERS},
     "knn_per": {
         "algorithm": "knn_per",
