@@ -49,6 +49,7 @@ METHODS: dict[str, tuple[str, str, int | None]] = {
     "scaffnew": ("global_model.scaffnew:Scaffnew", "Scaffnew", 23),
     "feddyn": ("global_model.feddyn:FedDyn", "FedDyn", None),
     "fednova": ("global_model.fednova:FedNova", "FedNova", None),
+    "moon": ("global_model.moon:Moon", "MOON", None),
     "d_admm": ("global_model.d_admm:DADMM", "ADMM", 48),
 }
 ALGORITHMS = {name: f"mpifed.algorithms.{path}" for name, (path, *_) in METHODS.items()}

@@ -186,6 +186,11 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         "which corrects steps of plain SGD",
     ),
     (
+        {"algorithm": "moon"},
+        {"local.buffers": "average"},
+        "whose other models have statistics too",
+    ),
+    (
         {"algorithm": "fednova"},
         SGD,
         "which divides moves by the learning rates of their steps",

@@ -27,6 +27,7 @@ PAGES = {
         "SCAFFOLD": ["scaffold"],
         "FedDyn": ["feddyn"],
         "FedNova": ["fednova"],
+        "MOON": ["moon"],
         "q-FFL": ["qffl"],
         "AFL": ["agnostic"],
     },

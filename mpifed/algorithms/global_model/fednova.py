@@ -1,4 +1,4 @@
-"""FedNova (Wang et al. 2020, eqs. 3 to 7): moves are divided by how far clients could step.
+"""FedNova (Wang et al. 2020): moves are divided by how far clients could step.
 
     y_i <- local steps on f_i, from x;      x - y_i = eta G_i a_i
     d_i <- G_i a_i / ||a_i||_1,             a weighted mean of the gradients of the steps
@@ -7,7 +7,7 @@
 The columns of G_i are the gradients of client i. FedAvg, which adds the moves as they are, has
 another minimiser where clients take different numbers of steps; here it is that of
 sum_i p_i f_i. eta ||a_i||_1 is the sum of the rates of a client's steps, for tau steps with
-momentum rho from rest (section 4)
+momentum rho from rest
 
     ||a_i||_1 = (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho)
 """

@@ -56,6 +56,13 @@ CASES = {
         "compression": {"name": "top_k", "k": 3},
         "evaluation.unseen_fraction": 0.3,
     },
+    "moon": {
+        "algorithm": {"name": "moon", "moon_mu": 2.0},
+        **LAYERS,
+        "model": "network_modules:normalised_mlp",
+        "local.momentum": 0.5,
+    },
+    "moon by gossip": {"algorithm": "moon", **LAYERS, "exchange": "gossip"},
     "mocha": {"algorithm": {"name": "mocha", "sigma_every": 2}, "participation": LATE},
     "ditto": {
         "algorithm": {"name": "ditto", "personal_epochs": 2},

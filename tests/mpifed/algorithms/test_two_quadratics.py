@@ -68,6 +68,7 @@ METHODS = {
     "scaffnew": (ONE, {"scaffnew_p": 0.4}, 150, POOLED),
     "feddyn": (FIVE, {"feddyn_alpha": 1.0}, 120, POOLED),
     "fednova": (FIVE, {}, 40, AVERAGE),
+    "moon": (FIVE, {}, 40, AVERAGE),
     "d_admm": (FIVE, {"admm_c": 1.0}, 60, POOLED),
 }
 """Options of ``local`` and of the method, rounds, and what the two clients deploy."""
