@@ -50,6 +50,7 @@ METHODS: dict[str, tuple[str, str, int | None]] = {
     "feddyn": ("global_model.feddyn:FedDyn", "FedDyn", None),
     "fednova": ("global_model.fednova:FedNova", "FedNova", None),
     "moon": ("global_model.moon:Moon", "MOON", None),
+    "fedpd": ("global_model.fedpd:FedPD", "FedPD", None),
     "d_admm": ("global_model.d_admm:DADMM", "ADMM", 48),
 }
 ALGORITHMS = {name: f"mpifed.algorithms.{path}" for name, (path, *_) in METHODS.items()}

@@ -26,6 +26,7 @@ PAGES = {
         "FedProx": ["fedprox"],
         "SCAFFOLD": ["scaffold"],
         "FedDyn": ["feddyn"],
+        "FedPD": ["fedpd"],
         "FedNova": ["fednova"],
         "MOON": ["moon"],
         "q-FFL": ["qffl"],

@@ -63,6 +63,10 @@ CASES = {
         "local.momentum": 0.5,
     },
     "moon by gossip": {"algorithm": "moon", **LAYERS, "exchange": "gossip"},
+    "fedpd": {
+        "algorithm": {"name": "fedpd", "fedpd_p": 0.5},
+        "evaluation.unseen_fraction": 0.3,
+    },
     "mocha": {"algorithm": {"name": "mocha", "sigma_every": 2}, "participation": LATE},
     "ditto": {
         "algorithm": {"name": "ditto", "personal_epochs": 2},

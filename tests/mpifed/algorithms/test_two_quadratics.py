@@ -69,6 +69,7 @@ METHODS = {
     "feddyn": (FIVE, {"feddyn_alpha": 1.0}, 120, POOLED),
     "fednova": (FIVE, {}, 40, AVERAGE),
     "moon": (FIVE, {}, 40, AVERAGE),
+    "fedpd": (FIVE, {}, 120, POOLED),
     "d_admm": (FIVE, {"admm_c": 1.0}, 60, POOLED),
 }
 """Options of ``local`` and of the method, rounds, and what the two clients deploy."""
