@@ -25,6 +25,7 @@ METHODS: dict[str, tuple[str, str, int | None]] = {
     "fedbn": ("shared_body.fedbn:FedBN", "FedBN", None),
     "lg_fedavg": ("shared_body.lg_fedavg:LGFedAvg", "LG-FedAvg", None),
     "fedala": ("personal.fedala:FedALA", "FedALA", None),
+    "fedproto": ("personal.fedproto:FedProto", "FedProto", None),
     "knn_per": ("personal.knn_per:KnnPer", "kNN-Per", None),
     "fedrod": ("shared_body.fedrod:FedRoD", "FedRoD", None),
     "fedrod_hyper": ("shared_body.fedrod:FedRoDHyper", "FedRoD (hyper)", None),

@@ -186,9 +186,9 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         "which corrects steps of plain SGD",
     ),
     (
-        {"algorithm": "moon"},
+        {"algorithm": ("moon", "fedproto")},
         {"local.buffers": "average"},
-        "whose other models have statistics too",
+        "whose models take their statistics along",
     ),
     (
         {"algorithm": "fednova"},

@@ -94,12 +94,28 @@ def as_module(model: Model) -> ModuleModel:
     return ModuleModel(builder, network, layout_of(network), loss=model.loss)
 
 
+def last_module(model: ModuleModel) -> nn.Module:
+    """Return the module of the last layer."""
+    name = last_layer(model)
+    return model.network if name == "*" else model.network.get_submodule(name)
+
+
+def last_sizes(model: Model) -> tuple[int, int]:
+    """Return how many inputs and outputs the last layer has."""
+    layer = last_module(as_module(model))
+    if not isinstance(layer, nn.Linear):
+        raise InputError(
+            f"the last layer of the model is a {type(layer).__name__}; it must be a Linear (a "
+            "module names another one in its attribute last_layer)"
+        )
+    return layer.in_features, layer.out_features
+
+
 @contextmanager
 def last_inputs(model: ModuleModel) -> Iterator[list[Tensor]]:
     """Yield the list of what the last layer is given from now on, call by call."""
-    name, seen = last_layer(model), list[Tensor]()
-    layer = model.network if name == "*" else model.network.get_submodule(name)
-    hook = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    seen = list[Tensor]()
+    hook = last_module(model).register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     try:
         yield seen
     finally:

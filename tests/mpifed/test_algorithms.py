@@ -43,6 +43,7 @@ OWN = {
     "fedbabu": DEEP,
     "lg_fedavg": DEEP,
     "moon": DEEP,
+    "fedproto": DEEP,
     "fedbn": {"model": "network_modules:normalised_mlp"},
     "scaffold": {"local": {"batch_size": 16}},
     "fednova": {"local": {"batch_size": 16, "momentum": 0.9, "reset_momentum": True}},

@@ -57,7 +57,9 @@ WORDS = {
     **dict.fromkeys(("fedprox", "feddyn", "fedpd", "qffl", "agnostic", "mocha"), PREDICTS),
     "fednova": (*PREDICTS, "local.momentum=0"),
     **dict.fromkeys((*PERSONAL, "fedgmm"), PREDICTS),
-    **dict.fromkeys(("fedper", "fedrep", "fedbabu", "lg_fedavg", "moon"), (*PREDICTS, DEEP)),
+    **dict.fromkeys(
+        ("fedper", "fedrep", "fedbabu", "lg_fedavg", "moon", "fedproto"), (*PREDICTS, DEEP)
+    ),
     "fedbn": (*PREDICTS, "model=network_modules:normalised_mlp"),
     "scaffold": (*PREDICTS, "local.momentum=0"),
     **dict.fromkeys(("local", "fedavg", "fedavg_ft", "fedem", "fedadam"), PREDICTS),

@@ -39,6 +39,7 @@ PAGES = {
         "lg_fedavg": ["lg_fedavg"],
         "Normalisation: fedbn": ["fedbn"],
         "A mix of two models: fedala": ["fedala"],
+        "Prototypes: fedproto": ["fedproto"],
         "Two heads: fedrod": ["fedrod"],
         "fedrod_hyper": ["fedrod_hyper"],
         "Nearest neighbours: knn_per": ["knn_per"],

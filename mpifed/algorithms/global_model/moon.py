@@ -28,7 +28,7 @@ from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
-from mpifed.models.contrastive import Contrastive
+from mpifed.models.representations import Contrastive
 
 
 @dataclass(frozen=True)

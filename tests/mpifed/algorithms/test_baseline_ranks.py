@@ -119,6 +119,12 @@ CASES = {
     "fedbn": {"algorithm": "fedbn", **LAYERS, "model": "network_modules:normalised_mlp"},
     "lg_fedavg": {"algorithm": "lg_fedavg", **LAYERS},
     "fedala": {"algorithm": {"name": "fedala", "first_epochs": 2}, **LAYERS},
+    "fedproto": {
+        "algorithm": {"name": "fedproto", "fedproto_lambda": 0.5},
+        "model": "network_modules:normalised_mlp",
+        "participation": LATE,
+        "local.momentum": 0.5,
+    },
     "knn_per": {
         "algorithm": "knn_per",
         **LAYERS,

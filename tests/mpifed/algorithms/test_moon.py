@@ -13,7 +13,7 @@ from numpy_mlp import HIDDEN, INPUTS, gradient, present, regressions
 from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.algorithms.global_model.moon import Moon
 from mpifed.errors import InputError
-from mpifed.models.contrastive import Contrastive
+from mpifed.models.representations import Contrastive
 
 WHOLE = {"lr": 0.3, "batch_size": 64}
 MU, TAU = 3.0, 0.4
