@@ -24,6 +24,7 @@ METHODS: dict[str, tuple[str, str, int | None]] = {
     "fedbabu": ("shared_body.fedbabu:FedBABU", "FedBABU", None),
     "fedbn": ("shared_body.fedbn:FedBN", "FedBN", None),
     "lg_fedavg": ("shared_body.lg_fedavg:LGFedAvg", "LG-FedAvg", None),
+    "fedpac": ("shared_body.fedpac:FedPAC", "FedPAC", None),
     "fedala": ("personal.fedala:FedALA", "FedALA", None),
     "fedproto": ("personal.fedproto:FedProto", "FedProto", None),
     "knn_per": ("personal.knn_per:KnnPer", "kNN-Per", None),

@@ -186,7 +186,7 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         "which corrects steps of plain SGD",
     ),
     (
-        {"algorithm": ("moon", "fedproto")},
+        {"algorithm": ("moon", "fedproto", "fedpac")},
         {"local.buffers": "average"},
         "whose models take their statistics along",
     ),

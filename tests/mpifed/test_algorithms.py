@@ -44,6 +44,7 @@ OWN = {
     "lg_fedavg": DEEP,
     "moon": DEEP,
     "fedproto": DEEP,
+    "fedpac": DEEP,
     "fedbn": {"model": "network_modules:normalised_mlp"},
     "scaffold": {"local": {"batch_size": 16}},
     "fednova": {"local": {"batch_size": 16, "momentum": 0.9, "reset_momentum": True}},

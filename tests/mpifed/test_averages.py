@@ -57,9 +57,8 @@ WORDS = {
     **dict.fromkeys(("fedprox", "feddyn", "fedpd", "qffl", "agnostic", "mocha"), PREDICTS),
     "fednova": (*PREDICTS, "local.momentum=0"),
     **dict.fromkeys((*PERSONAL, "fedgmm"), PREDICTS),
-    **dict.fromkeys(
-        ("fedper", "fedrep", "fedbabu", "lg_fedavg", "moon", "fedproto"), (*PREDICTS, DEEP)
-    ),
+    **dict.fromkeys(("fedper", "fedrep", "fedbabu", "lg_fedavg"), (*PREDICTS, DEEP)),
+    **dict.fromkeys(("moon", "fedproto", "fedpac"), (*PREDICTS, DEEP)),
     "fedbn": (*PREDICTS, "model=network_modules:normalised_mlp"),
     "scaffold": (*PREDICTS, "local.momentum=0"),
     **dict.fromkeys(("local", "fedavg", "fedavg_ft", "fedem", "fedadam"), PREDICTS),

@@ -37,6 +37,7 @@ PAGES = {
         "fedrep": ["fedrep"],
         "fedbabu": ["fedbabu"],
         "lg_fedavg": ["lg_fedavg"],
+        "fedpac": ["fedpac"],
         "Normalisation: fedbn": ["fedbn"],
         "A mix of two models: fedala": ["fedala"],
         "Prototypes: fedproto": ["fedproto"],

@@ -58,6 +58,32 @@ class Nearest(nn.Module):
         return logits[:, 1:] - logits[:, :1] if len(points) == 2 else logits
 
 
+def label_sums(model: Model, models: Tensor, clients: Clients, labels: int) -> Tensor:
+    """Return sums over each client's samples of each label: of z, 1 and |z|^2.
+
+    Tensor of (clients, labels, h + 2), with the representations z by the client's row of
+    ``models``, (clients, 1, P).
+    """
+    inputs, _ = last_sizes(model)
+    found = models.new_zeros(len(clients), labels, inputs + 2)
+    for sums, row, client in zip(found, models, clients.rows, strict=True):
+        own = clients.shards.train.of_client(client)
+        parts = zip(*(a.split(model.scored_together) for a in (own.x, own.y)), strict=True)
+        for x, y in parts:
+            z = representation(model, row, x)[0]
+            squares = z.square().sum(1, keepdim=True)
+            sums.index_add_(0, y, torch.cat([z, torch.ones_like(squares), squares], 1))
+    return found
+
+
+def new_prototypes(before: Tensor, sums: Tensor, channel: ServerChannel) -> Tensor:
+    """Return prototypes, (labels, h + 1), from clients' sums of z and 1. Collective."""
+    everyone = torch.ones(len(sums), dtype=torch.float64)
+    total = channel.sum(channel.send(sums), everyone)
+    means = (total / total[:, -1:].clamp(min=1)).to(before)
+    return torch.where(total[:, -1:] > 0, means, before)
+
+
 class FedProto(Algorithm[ServerChannel]):
     """FedProto: models of the clients' own, whose representations of a label come together.
 
@@ -108,22 +134,8 @@ class FedProto(Algorithm[ServerChannel]):
         rows = torch.cat([state.models, received], -1)
         rows, optimizer = self.solver(rows, state.optimizer, clients, draws)
         models = rows[..., : self.model.n_parameters].clone()
-        everyone = torch.ones(len(clients), dtype=torch.float64)
-        total = channel.sum(channel.send(self._sums(models, clients)), everyone)
-        shown = total[:, -1:] > 0
-        means = (total / total[:, -1:].clamp(min=1)).to(state.prototypes)
-        return FedProtoState(models, torch.where(shown, means, state.prototypes), optimizer)
-
-    def _sums(self, models: Tensor, clients: Clients) -> Tensor:
-        """|D_ij| C_i(j) and |D_ij|, (clients, labels, h + 1)."""
-        found = models.new_zeros(len(clients), *self.shape)
-        for sums, row, client in zip(found, models, clients.rows, strict=True):
-            own = clients.shards.train.of_client(client)
-            parts = zip(*(a.split(self.model.scored_together) for a in (own.x, own.y)), strict=True)
-            for x, y in parts:
-                z = representation(self.model, row, x)[0]
-                sums.index_add_(0, y, torch.cat([z, z.new_ones(len(z), 1)], 1))
-        return found
+        sums = label_sums(self.model, models, clients, self.shape[0])[..., :-1]
+        return FedProtoState(models, new_prototypes(state.prototypes, sums, channel), optimizer)
 
     def deploy(self, state: FedProtoState, clients: Clients, draws: Draws) -> Predictor:
         """The nearest prototype in each client's representation, or its model."""

@@ -118,6 +118,11 @@ CASES = {
     "fedbabu": {"algorithm": {"name": "fedbabu", "tune_epochs": 2}, **LAYERS},
     "fedbn": {"algorithm": "fedbn", **LAYERS, "model": "network_modules:normalised_mlp"},
     "lg_fedavg": {"algorithm": "lg_fedavg", **LAYERS},
+    "fedpac": {
+        "algorithm": {"name": "fedpac", "fedpac_lambda": 0.5},
+        **LAYERS,
+        "model": "network_modules:normalised_mlp",
+    },
     "fedala": {"algorithm": {"name": "fedala", "first_epochs": 2}, **LAYERS},
     "fedproto": {
         "algorithm": {"name": "fedproto", "fedproto_lambda": 0.5},
