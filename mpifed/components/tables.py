@@ -27,6 +27,7 @@ METHODS: dict[str, tuple[str, str, int | None]] = {
     "fedpac": ("shared_body.fedpac:FedPAC", "FedPAC", None),
     "fedala": ("personal.fedala:FedALA", "FedALA", None),
     "fedproto": ("personal.fedproto:FedProto", "FedProto", None),
+    "fedfomo": ("personal.fedfomo:FedFomo", "FedFomo", None),
     "knn_per": ("personal.knn_per:KnnPer", "kNN-Per", None),
     "fedrod": ("shared_body.fedrod:FedRoD", "FedRoD", None),
     "fedrod_hyper": ("shared_body.fedrod:FedRoDHyper", "FedRoD (hyper)", None),

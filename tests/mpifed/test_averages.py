@@ -49,6 +49,7 @@ PERSONAL = (
     "l2gd",
     "l2sgd",
     "fedala",
+    "fedfomo",
     "fedrod",
     "fedrod_hyper",
     "knn_per",

@@ -49,6 +49,7 @@ PAGES = {
         "Ditto": ["ditto"],
         "pFedMe": ["pfedme"],
         "APFL": ["apfl"],
+        "FedFomo": ["fedfomo"],
         "L2GD and L2SGD+": ["l2gd", "l2sgd"],
     },
 }

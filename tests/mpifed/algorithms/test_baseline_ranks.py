@@ -130,6 +130,11 @@ CASES = {
         "participation": LATE,
         "local.momentum": 0.5,
     },
+    "fedfomo": {
+        "algorithm": {"name": "fedfomo", "fomo_models": 2},
+        "participation": LATE,
+        "evaluation.validation_fraction": 0.2,
+    },
     "knn_per": {
         "algorithm": "knn_per",
         **LAYERS,

@@ -47,6 +47,7 @@ METHODS = {
     "fedrep": (FIVE, {"head": []}, 40, AVERAGE),
     "fedbabu": (FIVE, {"head": [], "tune_epochs": 2}, 40, tuned(AVERAGE[0], 2)),
     "lg_fedavg": (FIVE, {"head": ["*"]}, 40, AVERAGE),
+    "fedfomo": (FIVE, {}, 60, OWN),
     "fedala": (FIVE, {"ala_share": 1.0, "ala_lr": 0.1}, 60, OWN),
     "flix": (None, {"flix_alpha": 0.5}, 60, [1.5, 3.5]),
     "dcgd": (None, {"flix_alpha": 0.5}, 60, [1.5, 3.5]),
