@@ -34,6 +34,7 @@ class FedNova(FedAvg):
     exchanges = ("server",)
 
     def __init__(self, model: Model, local: LocalSolver) -> None:
+        # Without FedAvg's options, which are for gossip.
         super().__init__(model, local)
 
     def round(

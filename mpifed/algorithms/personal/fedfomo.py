@@ -1,4 +1,4 @@
-"""FedFomo (Zhang et al. 2021, eqs. 4 to 6): clients take what is good for them of others' models.
+"""FedFomo (Zhang et al. 2021): clients take what is good for them of others' models.
 
 With the model theta_i that client i began a round with, the trained models theta'_n of itself and
 of M others that it asks for, and its loss L_i on validation samples,
