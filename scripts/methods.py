@@ -27,6 +27,8 @@ HEAD = """# Methods
 `none`). **unseen**: whether it serves clients that took no part in training. **a client keeps**:
 from round to round, beside its data; `optimizer` is momentum or moments.
 
+FedYogi, FedAdagrad and FedAvgM are `fedavg` with `server_optimizer=yogi`, `adagrad` and `momentum`.
+
 """
 
 COLUMNS = (

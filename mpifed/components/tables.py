@@ -23,7 +23,11 @@ METHODS: dict[str, tuple[str, str, int | None]] = {
     "fedrep": ("shared_body.fedrep:FedRep", "FedRep", 14),
     "fedbabu": ("shared_body.fedbabu:FedBABU", "FedBABU", None),
     "fedbn": ("shared_body.fedbn:FedBN", "FedBN", None),
+    "lg_fedavg": ("shared_body.lg_fedavg:LGFedAvg", "LG-FedAvg", None),
+    "fedpac": ("shared_body.fedpac:FedPAC", "FedPAC", None),
     "fedala": ("personal.fedala:FedALA", "FedALA", None),
+    "fedproto": ("personal.fedproto:FedProto", "FedProto", None),
+    "fedfomo": ("personal.fedfomo:FedFomo", "FedFomo", None),
     "knn_per": ("personal.knn_per:KnnPer", "kNN-Per", None),
     "fedrod": ("shared_body.fedrod:FedRoD", "FedRoD", None),
     "fedrod_hyper": ("shared_body.fedrod:FedRoDHyper", "FedRoD (hyper)", None),
@@ -46,6 +50,10 @@ METHODS: dict[str, tuple[str, str, int | None]] = {
     "l2sgd": ("personal.l2gd:L2SGD", "L2SGD+", None),
     "kgt": ("global_model.kgt:KGT", "K-GT", 47),
     "scaffnew": ("global_model.scaffnew:Scaffnew", "Scaffnew", 23),
+    "feddyn": ("global_model.feddyn:FedDyn", "FedDyn", None),
+    "fednova": ("global_model.fednova:FedNova", "FedNova", None),
+    "moon": ("global_model.moon:Moon", "MOON", None),
+    "fedpd": ("global_model.fedpd:FedPD", "FedPD", None),
     "d_admm": ("global_model.d_admm:DADMM", "ADMM", 48),
 }
 ALGORITHMS = {name: f"mpifed.algorithms.{path}" for name, (path, *_) in METHODS.items()}

@@ -204,6 +204,21 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         "which corrects steps of plain SGD",
     ),
     (
+        {"algorithm": ("moon", "fedproto", "fedpac")},
+        {"local.buffers": "average"},
+        "whose models take their statistics along",
+    ),
+    (
+        {"algorithm": "fednova"},
+        SGD,
+        "which divides moves by the learning rates of their steps",
+    ),
+    (
+        {"algorithm": "fednova", "local.momentum": Gt(0)},
+        {"local.reset_momentum": True, "local.lr_clock": "round"},
+        "which divides moves by what momentum makes of steps from rest at one rate",
+    ),
+    (
         {"algorithm": ("kgt", "scaffnew", "d_admm")},
         {"exchange.asynchrony": "none", "exchange.correction": None},
         "which corrects gossip itself, in rounds",
@@ -233,6 +248,7 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         {"exchange.asynchrony": ("none", "wait_free"), "algorithm.control_variate_rate": 0},
         "where values are projected and no server has control variates",
     ),
+    ({"algorithm": "fedpd"}, EVERYBODY, "whose clients all move in every round"),
     ({"algorithm": "fedmgs"}, EVERYBODY, "where algorithm.senders of all clients send"),
     ({"algorithm": "sa_ssmm"}, {"clients": 1, **EVERYBODY, **WHOLE}, "which sends nothing"),
     (

@@ -8,6 +8,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 
 import numpy as np
 import torch
@@ -15,9 +16,10 @@ from torch import Tensor, nn
 
 from mpifed.errors import InputError
 from mpifed.models.base import Gradient, Model
+from mpifed.models.layout import layout_of
 from mpifed.models.linear import Linear
 from mpifed.models.mlp import Mlp
-from mpifed.models.modules import ModuleModel
+from mpifed.models.modules import Builder, ModuleModel
 
 # Layers with running statistics: batch normalisation and its relatives.
 BATCH = (nn.modules.batchnorm._NormBase,)
@@ -67,19 +69,57 @@ def representation(model: Model, parameters: Tensor, x: Tensor) -> Tensor:
             f"the model is a {type(model).__name__}, of which the inputs of the last layer are not "
             "known; allowed: linear, mlp, or a torch module"
         )
-    name, seen = last_layer(model), []
-    layer = model.network if name == "*" else model.network.get_submodule(name)
-    hook = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    try:
+    name = last_layer(model)
+    with last_inputs(model) as seen:
         model.shared_logits(parameters, x)
-    finally:
-        hook.remove()
     if len(seen) != len(parameters) or any(len(found) != len(x) for found in seen):
         raise InputError(
             f"the model calls its last layer, '{name}', {len(seen) / len(parameters):g} times for "
             "a batch, or not on samples; name another one in the module's attribute last_layer"
         )
     return torch.stack(seen)
+
+
+def as_module(model: Model) -> ModuleModel:
+    """Return a model whose rows are those of ``model``, and which is a torch module."""
+    if isinstance(model, ModuleModel):
+        return model
+    if not isinstance(model, Linear | Mlp):
+        raise InputError(
+            f"the model is a {type(model).__name__}, which is no torch module; allowed: linear, "
+            "mlp, or a torch module"
+        )
+    network = model.module(torch.zeros(model.n_parameters))
+    builder = Builder(lambda: deepcopy(network), (), torch.float32, 0)
+    return ModuleModel(builder, network, layout_of(network), loss=model.loss)
+
+
+def last_module(model: ModuleModel) -> nn.Module:
+    """Return the module of the last layer."""
+    name = last_layer(model)
+    return model.network if name == "*" else model.network.get_submodule(name)
+
+
+def last_sizes(model: Model) -> tuple[int, int]:
+    """Return how many inputs and outputs the last layer has."""
+    layer = last_module(as_module(model))
+    if not isinstance(layer, nn.Linear):
+        raise InputError(
+            f"the last layer of the model is a {type(layer).__name__}; it must be a Linear (a "
+            "module names another one in its attribute last_layer)"
+        )
+    return layer.in_features, layer.out_features
+
+
+@contextmanager
+def last_inputs(model: ModuleModel) -> Iterator[list[Tensor]]:
+    """Yield the list of what the last layer is given from now on, call by call."""
+    seen = list[Tensor]()
+    hook = last_module(model).register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    try:
+        yield seen
+    finally:
+        hook.remove()
 
 
 def normalisation_layers(model: Model, every: bool = False) -> list[str]:

@@ -44,6 +44,29 @@ CASES = {
         "compression": "rand_k",
         "evaluation.unseen_fraction": 0.3,
     },
+    "feddyn": {
+        "algorithm": {"name": "feddyn", "feddyn_alpha": 0.5},
+        "participation": LATE,
+        "evaluation.unseen_fraction": 0.3,
+    },
+    "fednova": {
+        "algorithm": "fednova",
+        "server_optimizer": "momentum",
+        "participation": LATE,
+        "compression": {"name": "top_k", "k": 3},
+        "evaluation.unseen_fraction": 0.3,
+    },
+    "moon": {
+        "algorithm": {"name": "moon", "moon_mu": 2.0},
+        **LAYERS,
+        "model": "network_modules:normalised_mlp",
+        "local.momentum": 0.5,
+    },
+    "moon by gossip": {"algorithm": "moon", **LAYERS, "exchange": "gossip"},
+    "fedpd": {
+        "algorithm": {"name": "fedpd", "fedpd_p": 0.5},
+        "evaluation.unseen_fraction": 0.3,
+    },
     "mocha": {"algorithm": {"name": "mocha", "sigma_every": 2}, "participation": LATE},
     "ditto": {
         "algorithm": {"name": "ditto", "personal_epochs": 2},
@@ -94,7 +117,24 @@ CASES = {
     "fedrep": {"algorithm": {"name": "fedrep", "head_epochs": 2}, **LAYERS},
     "fedbabu": {"algorithm": {"name": "fedbabu", "tune_epochs": 2}, **LAYERS},
     "fedbn": {"algorithm": "fedbn", **LAYERS, "model": "network_modules:normalised_mlp"},
+    "lg_fedavg": {"algorithm": "lg_fedavg", **LAYERS},
+    "fedpac": {
+        "algorithm": {"name": "fedpac", "fedpac_lambda": 0.5},
+        **LAYERS,
+        "model": "network_modules:normalised_mlp",
+    },
     "fedala": {"algorithm": {"name": "fedala", "first_epochs": 2}, **LAYERS},
+    "fedproto": {
+        "algorithm": {"name": "fedproto", "fedproto_lambda": 0.5},
+        "model": "network_modules:normalised_mlp",
+        "participation": LATE,
+        "local.momentum": 0.5,
+    },
+    "fedfomo": {
+        "algorithm": {"name": "fedfomo", "fomo_models": 2},
+        "participation": LATE,
+        "evaluation.validation_fraction": 0.2,
+    },
     "knn_per": {
         "algorithm": "knn_per",
         **LAYERS,

@@ -46,6 +46,8 @@ METHODS = {
     "fedper": (FIVE, {"head": []}, 40, AVERAGE),
     "fedrep": (FIVE, {"head": []}, 40, AVERAGE),
     "fedbabu": (FIVE, {"head": [], "tune_epochs": 2}, 40, tuned(AVERAGE[0], 2)),
+    "lg_fedavg": (FIVE, {"head": ["*"]}, 40, AVERAGE),
+    "fedfomo": (FIVE, {}, 60, OWN),
     "fedala": (FIVE, {"ala_share": 1.0, "ala_lr": 0.1}, 60, OWN),
     "flix": (None, {"flix_alpha": 0.5}, 60, [1.5, 3.5]),
     "dcgd": (None, {"flix_alpha": 0.5}, 60, [1.5, 3.5]),
@@ -65,6 +67,10 @@ METHODS = {
     "l2sgd": (ONE, {"l2gd_p": 0.3, "l2gd_lambda": 2.0}, 100, NEAR_MEAN),
     "kgt": (FIVE, {}, 100, POOLED),
     "scaffnew": (ONE, {"scaffnew_p": 0.4}, 150, POOLED),
+    "feddyn": (FIVE, {"feddyn_alpha": 1.0}, 120, POOLED),
+    "fednova": (FIVE, {}, 40, AVERAGE),
+    "moon": (FIVE, {}, 40, AVERAGE),
+    "fedpd": (FIVE, {}, 120, POOLED),
     "d_admm": (FIVE, {"admm_c": 1.0}, 60, POOLED),
 }
 """Options of ``local`` and of the method, rounds, and what the two clients deploy."""

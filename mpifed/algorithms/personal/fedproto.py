@@ -1,0 +1,155 @@
+"""FedProto (Tan et al. 2022, Algorithm 1): clients share the prototypes of labels, and no model.
+
+With the representation f_i(x) by the model of client i, and its samples D_ij of label j,
+
+    client i   w_i <- steps on L_S(F_i(x), y) + lambda d(f_i(x), Cbar(y))              (eq. 7)
+               C_i(j) <- mean of f_i over D_ij                                         (eq. 3)
+    server     Cbar(j) <- sum_i |D_ij| C_i(j) / sum_i |D_ij|                           (eq. 6)
+    predicts   argmin_j ||f_i(x) - Cbar(j)||                                           (eq. 4)
+
+d is the mean square of differences, sample by sample, as in published code. Eq. 6 also divides by
+the number of clients, which is left out, since Cbar would be no mean. A label that nobody has shown
+yet pulls nothing and is not predicted. A representation is what the last layer is given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Literal
+
+import torch
+from annotated_types import Ge
+from torch import Tensor, nn
+
+from mpifed import state
+from mpifed.algorithms.base import Algorithm, Predictor, initial_models
+from mpifed.exchange.base import Exchange, ServerChannel
+from mpifed.federation.clients import Clients, Draws
+from mpifed.local.solver import LocalSolver, OptimizerState
+from mpifed.models.base import Model
+from mpifed.models.heads import last_sizes, representation
+from mpifed.models.representations import Prototyped
+
+
+@dataclass(frozen=True)
+class FedProtoState:
+    """The clients' models, and the prototypes."""
+
+    models: Tensor = state.client()  # w_i, (clients, 1, P)
+    prototypes: Tensor = state.server()  # (labels, h + 1); the last number is 1 where it is known
+    optimizer: OptimizerState = state.client()
+
+
+class Nearest(nn.Module):
+    """The squared distances to prototypes, negative: logits of the labels."""
+
+    def __init__(self, model: Model, row: Tensor, prototypes: Tensor) -> None:
+        super().__init__()
+        self.model, self.row, self.prototypes = model, row, prototypes
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits of a batch, (B, labels); of label 1 alone where there are two."""
+        points, known = self.prototypes[:, :-1], self.prototypes[:, -1] > 0
+        size = self.model.scored_together
+        z = torch.cat([representation(self.model, self.row, part)[0] for part in x.split(size)])
+        exact = "donot_use_mm_for_euclid_dist"
+        logits = -torch.cdist(z, points, compute_mode=exact).square().masked_fill(~known, 1e30)
+        return logits[:, 1:] - logits[:, :1] if len(points) == 2 else logits
+
+
+def label_sums(model: Model, models: Tensor, clients: Clients, labels: int) -> Tensor:
+    """Return sums over each client's samples of each label: of z, 1 and |z|^2.
+
+    Tensor of (clients, labels, h + 2), with the representations z by the client's row of
+    ``models``, (clients, 1, P).
+    """
+    inputs, _ = last_sizes(model)
+    found = models.new_zeros(len(clients), labels, inputs + 2)
+    for sums, row, client in zip(found, models, clients.rows, strict=True):
+        own = clients.shards.train.of_client(client)
+        parts = zip(*(a.split(model.scored_together) for a in (own.x, own.y)), strict=True)
+        for x, y in parts:
+            z = representation(model, row, x)[0]
+            squares = z.square().sum(1, keepdim=True)
+            sums.index_add_(0, y, torch.cat([z, torch.ones_like(squares), squares], 1))
+    return found
+
+
+def new_prototypes(before: Tensor, sums: Tensor, channel: ServerChannel) -> Tensor:
+    """Return prototypes, (labels, h + 1), from clients' sums of z and 1. Collective."""
+    everyone = torch.ones(len(sums), dtype=torch.float64)
+    total = channel.sum(channel.send(sums), everyone)
+    means = (total / total[:, -1:].clamp(min=1)).to(before)
+    return torch.where(total[:, -1:] > 0, means, before)
+
+
+class FedProto(Algorithm[ServerChannel]):
+    """FedProto: models of the clients' own, whose representations of a label come together.
+
+    Parameters
+    ----------
+    fedproto_lambda : float
+        Strength lambda of the pull to prototypes; 0 is training alone.
+    deployed : {'prototypes', 'model'}
+        What clients predict with: the nearest prototype, or the model's own last layer.
+    """
+
+    learns = "one model a client, prototypes of labels"
+    sends = "its prototypes and how many samples they are of"
+    aggregates = "sums"
+    exchanges = ("server",)
+    compressors = "none"
+    steps_locally = True
+    averages_by = None
+    tasks = ("classification",)
+
+    def __init__(
+        self,
+        model: Model,
+        local: LocalSolver,
+        *,
+        fedproto_lambda: Annotated[float, Ge(0)] = 1.0,
+        deployed: Literal["prototypes", "model"] = "prototypes",
+    ) -> None:
+        self.model, self.local = model, local
+        self.deploys_mixtures = deployed == "prototypes"
+        inputs, outputs = last_sizes(model)
+        self.shape = max(outputs, 2), inputs + 1
+        beside = Prototyped(model, self.shape, fedproto_lambda)
+        self.solver = local.variant(local.purpose, model=beside, stepping="auto")
+
+    def init(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> FedProtoState:
+        models = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client=False)
+        rows = models.expand(len(clients), 1, self.model.n_parameters).clone()
+        optimizer = self.local.init(len(clients), 1, dtype)
+        return FedProtoState(rows, models.new_zeros(self.shape), optimizer)
+
+    def round(
+        self, state: FedProtoState, clients: Clients, channel: ServerChannel, draws: Draws
+    ) -> FedProtoState:
+        received = channel.broadcast(state.prototypes).flatten(1)[:, None]
+        rows = torch.cat([state.models, received], -1)
+        rows, optimizer = self.solver(rows, state.optimizer, clients, draws)
+        models = rows[..., : self.model.n_parameters].clone()
+        sums = label_sums(self.model, models, clients, self.shape[0])[..., :-1]
+        return FedProtoState(models, new_prototypes(state.prototypes, sums, channel), optimizer)
+
+    def deploy(self, state: FedProtoState, clients: Clients, draws: Draws) -> Predictor:
+        """The nearest prototype in each client's representation, or its model."""
+        if not self.deploys_mixtures:
+            return Predictor(state.models)
+        mixture = state.models.new_tensor([0.0, 1.0]).expand(len(clients), 2)
+        return Predictor(state.models, mixture, beside=partial(self._nearest, state))
+
+    def _nearest(self, state: FedProtoState, i: int) -> Nearest:
+        return Nearest(self.model, state.models[i], state.prototypes)
+
+    def learnt(self, state: FedProtoState, exchange: Exchange) -> dict[str, Tensor]:
+        """``prototypes``, (labels, h + 1), the last number being 1 where one is known."""
+        return {"prototypes": state.prototypes}
+
+    def payload(self) -> int:
+        return self.shape[0] * self.shape[1]

@@ -1,0 +1,138 @@
+"""FedPAC (Xu, Tong and Huang 2023, Algorithm 1): aligned features, and heads that collaborate.
+
+With the body theta, the head phi_i of client i, and its samples D_i, of which a share p_i(k) has
+label k, with the mean feature mu_i(k) by the body that the server sent,
+
+    client i   h_i(k) <- p_i(k) mu_i(k),   V_i <- (mean of |f(x)|^2 - |h_i|^2) / |D_i|
+               phi_i <- an epoch of steps, theta fixed
+               theta_i <- steps on L(x, y) + lambda d(f_i(x), c(y)), phi_i fixed
+    server     theta <- sum_i (|D_i| / n) theta_i,  c(k) <- the mean of f_i over samples of label k
+               phi_i <- sum_j alpha_ij phi_j, where alpha_i minimises over the simplex
+                        sum_j alpha_ij^2 V_j + sum_k |sum_j alpha_ij (h_i(k) - h_j(k))|^2
+
+so that heads are combined where labels and features are alike. d is the mean square of differences;
+this, V_i and when features are taken were read from the authors' code. It also drops alpha_ij below
+0.001, which is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from annotated_types import Ge
+from scipy.optimize import nnls
+from torch import Tensor
+
+from mpifed import state
+from mpifed.algorithms.personal.fedproto import label_sums, new_prototypes
+from mpifed.algorithms.shared_body.fedrep import FedRep, FedRepState
+from mpifed.exchange.base import Channel, Exchange, ServerChannel, to_server
+from mpifed.federation.clients import Clients, Draws
+from mpifed.local.solver import LocalSolver
+from mpifed.models.base import Model
+from mpifed.models.heads import last_sizes
+from mpifed.models.representations import Prototyped
+
+
+@dataclass(frozen=True)
+class FedPACState(FedRepState):
+    """The body, the clients' heads, the optimizers of both, and the prototypes."""
+
+    prototypes: Tensor = state.server()  # c, (labels, h + 1); the last number is 1 where known
+
+
+class FedPAC(FedRep):
+    """FedPAC: a shared body with aligned features, and combinations of the clients' heads.
+
+    Parameters
+    ----------
+    fedpac_lambda : float
+        Strength lambda of the pull to prototypes.
+    head_epochs : int
+        Epochs of the head in a round; those of the body are ``local.epochs``.
+    **options
+        Those of ``FedRep``.
+    """
+
+    learns = "one body, a head of each client that is combined from those of all"
+    sends = "its body, head, prototypes and moments of its features"
+    aggregates = "sums"
+    exchanges = ("server",)
+    compressors = "none"
+    tasks = ("classification",)
+
+    def __init__(
+        self,
+        model: Model,
+        local: LocalSolver,
+        *,
+        fedpac_lambda: Annotated[float, Ge(0)] = 1.0,
+        head_epochs: Annotated[int, Ge(1)] = 1,
+        **options: Any,
+    ) -> None:
+        super().__init__(model, local, head_epochs=head_epochs, **options)
+        inputs, outputs = last_sizes(model)
+        self.shape = max(outputs, 2), inputs + 1
+        beside = Prototyped(model, self.shape, fedpac_lambda)
+        self.solver = local.variant(local.purpose, model=beside, stepping="auto")
+
+    def init(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> FedPACState:
+        begun = super().init(clients, exchange, draws, dtype)
+        prototypes = torch.zeros(self.shape, dtype=dtype, device=clients.device)
+        return FedPACState(**vars(begun), prototypes=prototypes)
+
+    def round(  # type: ignore[override]
+        self, state: FedPACState, clients: Clients, channel: Channel, draws: Draws
+    ) -> FedPACState:
+        server, (start, _) = to_server(channel), self.start(state, clients, channel)
+        weights = self.collaborators(start, clients, server)
+        tuned, of_head = self.head_solver(start, state.of_head, clients, draws, mask=self.head)
+        received = channel.broadcast(state.prototypes).flatten(1)[:, None]
+        rows = torch.cat([tuned, received], -1)
+        rows, optimizer = self.solver(rows, state.optimizer, clients, draws, mask=self.body)
+        done = rows[..., : self.model.n_parameters]
+        body = channel.average(done[..., self.body], clients.weights, before=state.body)
+        sums = label_sums(self.model, done, clients, self.shape[0])[..., :-1]
+        prototypes = new_prototypes(state.prototypes, sums, server)
+        heads = server.send(done[..., self.head])
+        everyone = np.flatnonzero(server.round.active)
+        own = torch.from_numpy(np.searchsorted(everyone, clients.ids))
+        combined = torch.empty_like(heads)
+        for place, alpha in enumerate(weights):
+            combined[own == place] = server.sum(heads, alpha[own]).to(heads)
+        return FedPACState(body, server.scatter(combined), optimizer, of_head, prototypes)
+
+    def collaborators(self, models: Tensor, clients: Clients, server: ServerChannel) -> Tensor:
+        """Return alpha, float64 (participants, participants) of all ranks."""
+        sums = label_sums(self.model, models, clients, self.shape[0]).double()
+        count = sums[..., -2].sum(1).clamp(min=1)
+        means = (sums[..., :-2] / count[:, None, None]).flatten(1)
+        variances = (sums[..., -1].sum(1) / count - means.square().sum(1)) / count
+        moments = server.send(torch.cat([means, variances[:, None]], 1).to(models))
+        products = server.products(moments[:, :-1]).cpu().numpy()
+        spread = server.gather(moments[:, -1])[server.round.active]
+        (found,) = server.at_server(lambda: [torch.from_numpy(combinations(products, spread))])
+        return found.cpu()
+
+    def payload(self) -> int:
+        labels, inputs = self.shape
+        return self.model.n_parameters + labels * (2 * inputs - 1) + 1
+
+
+def combinations(products: np.ndarray, variances: np.ndarray) -> np.ndarray:
+    """Return alpha from the products of all h_i, float64 (n, n), and all V_i, (n,)."""
+    n, found = len(products), np.zeros_like(products)
+    for i in range(n):
+        apart = products[i, i] - products[i] - products[:, i, None] + products
+        matrix = apart + np.diag(variances)
+        # Positive definite whatever is rounded.
+        root = np.linalg.cholesky(matrix + (1e-9 * np.trace(matrix) + 1e-30) * np.eye(n))
+        # The minimiser of x'Px / 2 - sum x over x >= 0 is a multiple of alpha.
+        alpha, _ = nnls(root.T, np.linalg.solve(root, np.ones(n)))
+        found[i] = alpha / alpha.sum()
+    return found

@@ -1,0 +1,58 @@
+"""FedPD: few or exact local steps, rounds without communication, and its twin FedDyn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from convex import Run, two_quadratics
+from least_squares import LeastSquares
+
+from mpifed.algorithms.global_model.feddyn import FedDyn
+from mpifed.algorithms.global_model.fedpd import FedPD
+from mpifed.random import stream
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+def test_it_ends_at_the_minimiser_whatever_the_number_of_steps(steps):
+    local = {"lr": 0.1, "epochs": steps}
+    run = Run(FedPD, two_quadratics(), local=local, fedpd_eta=1.0).go(300)
+    assert run.deployed() == pytest.approx(3.0, abs=1e-9)
+    assert run.state.multiplier.flatten().numpy() == pytest.approx([-3, 3], abs=1e-8)
+
+
+def test_with_exact_minimisers_it_is_feddyn():
+    problem, local = LeastSquares(participation=1.0), {"lr": 0.3, "epochs": 400, "batch_size": 20}
+    run = Run(FedPD, problem.data, local=local, fedpd_eta=0.5)
+    twin = Run(FedDyn, problem.data, local=local, feddyn_alpha=2.0)
+    for _ in range(3):
+        assert run.go().deployed() == pytest.approx(twin.go().deployed(), abs=1e-11)
+        assert run.state.multiplier.numpy() == pytest.approx(
+            -twin.state.gradient.numpy(), abs=1e-11
+        )
+
+
+@pytest.mark.parametrize("weights", ["samples", "uniform"])
+def test_rounds_are_those_of_numpy(weights):
+    problem, eta, p, lr, decay = LeastSquares(participation=1.0), 0.5, 0.5, 0.1, 0.05
+    local = {"lr": lr, "epochs": 3, "batch_size": 20, "weight_decay": decay}
+    options = {"fedpd_eta": eta, "fedpd_p": p, "client_weights": weights}
+    run = Run(FedPD, problem.data, local=local, **options)
+    n = len(problem.xs)
+    shares = problem.shares if weights == "samples" else np.full(n, 1 / n)
+    x = problem.starts(run)
+    own, anchor, dual, sent = np.tile(x, (n, 1)), np.tile(x, (n, 1)), np.zeros((n, len(x))), 0
+    for round in range(1, 9):
+        for i in range(n):
+            for _ in range(3):
+                slope = problem.gradient(i, own[i]) + decay * own[i] + dual[i]
+                own[i] -= lr * (slope + (own[i] - anchor[i]) / eta)
+        dual += (own - anchor) / eta
+        anchor = own + eta * dual
+        if stream(0, "coin", round, -1).random() >= p:
+            x = shares @ anchor
+            anchor, sent = np.tile(x, (n, 1)), sent + 1
+        run.go()
+        assert run.deployed()[0] == pytest.approx(x, abs=1e-12)
+        assert run.state.anchor[:, 0].numpy() == pytest.approx(anchor, abs=1e-12)
+    assert 0 < sent < 8
+    assert run.server.ledger.up_bits == sent * n * 64 * len(x)
