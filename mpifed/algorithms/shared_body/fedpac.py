@@ -10,9 +10,9 @@ label k, with the mean feature mu_i(k) by the body that the server sent,
                phi_i <- sum_j alpha_ij phi_j, where alpha_i minimises over the simplex
                         sum_j alpha_ij^2 V_j + sum_k |sum_j alpha_ij (h_i(k) - h_j(k))|^2
 
-so that heads are combined where labels and features are alike. d is the mean square of differences;
-this, V_i and when features are taken were read from the authors' code. It also drops alpha_ij below
-0.001, which is left out.
+so that heads are combined where labels and features are alike. d, the mean square of differences,
+and V_i were read from the authors' code, which also drops alpha_ij below 0.001; that is left out.
+That features are those of the received body is assumed.
 """
 
 from __future__ import annotations
