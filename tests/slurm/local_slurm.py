@@ -103,7 +103,8 @@ def started(root: Path, port: int, **settings: Any) -> Iterator[LocalSlurm]:
     """A SLURM that is there as long as it is needed."""
     named = {f"LOCAL_SLURM_{key.upper()}": str(value) for key, value in settings.items()}
     named |= {"LOCAL_SLURM_ROOT": str(root), "LOCAL_SLURM_PORT": str(port)}
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
+    theirs = ("SLURM_", "PRTE_MCA_rmaps")  # where ranks go, SLURM says
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(theirs)}
     variables = clean | named | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
     script = SCRIPTS / "start"
     try:

@@ -120,11 +120,14 @@ def test_a_killed_rank_ends_the_job(launcher: str, slurm: LocalSlurm, tmp_path: 
     print(f"{launcher}: {time.monotonic() - began:.1f} s from SIGKILL of a rank to the step's end")
     until(lambda: not ranks(output), 60)
     assert slurm.wait(job, "FAILED", "COMPLETED", seconds=60)["JobState"] == "FAILED"
-    (line,) = (line for line in told(output).splitlines() if "mpifed: " in line)
+    assert slurm.show(job)["Restarts"] == "0"
+    said = [line for line in told(output).splitlines() if "mpifed: " in line]
+    if "--mpi=pmix" in events(output) and not said:
+        return  # another rank's Open MPI 5 was faster: SLURM kills all that are left as it aborts
+    (line,) = said
     assert "mpifed: rank 5 on n2 (client 5): round " in line
     killed = re.escape("the process was killed by SIGKILL (out of memory?)")
     assert re.search(killed + HELD + "$", line), line
-    assert slurm.show(job)["Restarts"] == "0"
 
 
 def test_a_time_limit_is_only_a_pause(
@@ -186,7 +189,8 @@ def test_preemption_with_the_users_signal(slurm: LocalSlurm, whole: Path, tmp_pa
     job = slurm.submit(output, "job.ranks=2", ON_N1)
     reached(output, 10)
     take_n1(slurm)
-    assert slurm.wait(job, "COMPLETED")["Restarts"] == "1"
+    # SLURM 24.11 queues it once more, although it has finished.
+    assert slurm.wait(job, "COMPLETED")["Restarts"] in ("1", "2")
     same(output, whole)
     assert "received USR1" in events(output)
     assert "queued again" in events(output)
