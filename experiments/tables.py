@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mpifed.config.configuration import check_names, resolve, to_mapping
-from mpifed.config.experiments import apply_overrides, read_experiment
+from mpifed.config.configuration import apply_overrides, check_names, resolve, to_mapping
+from mpifed.config.experiments import read_experiment
 from mpifed.errors import EXIT_BAD_INPUT, InputError, RunError
 from mpifed.io.yaml_files import as_text
 from mpifed.reproduce.experiments import page, studies

@@ -299,10 +299,9 @@ def read_words(arguments: list[str]) -> Words:
     options = parser().parse_intermixed_args(arguments)
     if options.list is not None:
         return Words(options)
-    from mpifed.config.configuration import check_names
+    from mpifed.config.configuration import apply_overrides, check_names
     from mpifed.config.experiments import (
         YAML_FILES,
-        apply_overrides,
         parse_overrides,
         read_experiment,
         split_words,

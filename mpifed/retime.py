@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mpifed.command import Parser, carried_out, parser_of
-from mpifed.config.configuration import check_names
-from mpifed.config.experiments import apply_overrides, parse_overrides
+from mpifed.config.configuration import apply_overrides, check_names
+from mpifed.config.experiments import parse_overrides
 from mpifed.errors import EXIT_FINISHED, InputError
 from mpifed.report.runs import run_directories
 from mpifed.results.configurations import read_stored

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar, cast
 
@@ -14,13 +14,14 @@ from mpifed.components.registry import (
     Section,
     check_declared,
     complete,
+    declared_options,
     find_algorithm,
     named,
     plain,
     with_defaults,
 )
-from mpifed.config.experiments import DEFAULTS, as_data_file
-from mpifed.config.experiments import apply_overrides as apply_overrides
+from mpifed.components.tables import TABLES
+from mpifed.config.experiments import DEFAULTS, as_data_file, with_overrides
 from mpifed.config.experiments import experiment_names as experiment_names
 from mpifed.config.experiments import parse_overrides as parse_overrides
 from mpifed.config.experiments import read_experiment as read_experiment
@@ -274,6 +275,72 @@ SECTIONS: Mapping[str, type] = {
     for field in dataclasses.fields(Configuration)
     if dataclasses.is_dataclass(field.default) and not isinstance(field.default, Section)
 }
+
+
+def apply_overrides(mapping: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a mapping in which overrides are set, with or without their sections."""
+    return with_overrides(mapping, _with_sections(overrides, mapping))
+
+
+# Words of other tools, and what they are here.
+SYNONYMS = {
+    **dict.fromkeys(("learning_rate", "eta", "local_lr", "client_lr"), "local.lr"),
+    **dict.fromkeys(("local_epochs", "n_epochs", "num_epochs"), "local.epochs"),
+    **dict.fromkeys(("local_steps", "tau"), "local.steps"),
+    **dict.fromkeys(("batch", "bs", "local_batch_size"), "local.batch_size"),
+    **dict.fromkeys(("opt", "optim", "local_optimizer"), "local.optimizer"),
+    **dict.fromkeys(("num_rounds", "n_rounds", "global_rounds", "comm_rounds"), "rounds"),
+    **dict.fromkeys(("num_clients", "n_clients", "num_users", "nodes"), "clients"),
+    **dict.fromkeys(("fraction_fit", "client_fraction", "frac"), "participation"),
+    **dict.fromkeys(("graph", "network_topology"), "topology"),
+    **dict.fromkeys(("dataset", "data_path"), "data"),
+    **dict.fromkeys(("strategy", "method", "algo"), "algorithm"),
+    **dict.fromkeys(("net", "network_model"), "model"),
+}
+
+
+def _with_sections(overrides: Mapping[str, Any], mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """Return overrides whose keys name their sections: where one section in use has the key."""
+    graphs = dict.fromkeys(("topology", "weights", "schedule"))
+    graphs |= {key: value for key, value in overrides.items() if key in graphs}
+    found = {key: value for key, value in overrides.items() if key not in graphs}
+    if any(value is not None for value in graphs.values()):
+        from mpifed.exchange.mixing import mixing_overrides  # networkx
+
+        found |= mixing_overrides(**graphs, overrides=found)
+    known = {*Configuration.__dataclass_fields__, *UNREAD, "experiment"}
+    for key in [*found]:
+        section, _, last = key.rpartition(".")
+        meant = SYNONYMS.get(last, "")
+        if section and not meant.startswith(f"{section}."):
+            continue
+        if section:
+            places = [meant]
+        elif key in known:
+            continue
+        else:
+            places = [f"{name}.{key}" for name, kind in SECTIONS.items() if hasattr(kind, key)]
+            in_use = {kind: _options(kind, found, mapping) for kind in DEFAULTS}
+            places += [f"{kind}.{key}" for kind, options in in_use.items() if key in options]
+            if len(places) == 1:
+                found[places[0]] = found.pop(key)
+                continue
+            places = places or [meant] * bool(meant)
+        if places:
+            raise InputError(
+                f"Unknown configuration key {shown(key)}; did you mean {' or '.join(places)}?"
+            )
+    return found
+
+
+def _options(
+    kind: str, overrides: Mapping[str, Any], mapping: Mapping[str, Any]
+) -> Collection[str]:
+    """Return the options of the component in use."""
+    given = overrides.get(f"{kind}.name", overrides.get(kind, mapping.get(kind)))
+    name = given.get("name") if isinstance(given, Mapping) else given
+    target = TABLES[kind].get(name or DEFAULTS[kind]) if isinstance(name, str | None) else None
+    return declared_options(target) if target else ()
 
 
 def resolve(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:

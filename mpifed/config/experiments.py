@@ -96,7 +96,7 @@ def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
     return overrides
 
 
-def apply_overrides(mapping: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def with_overrides(mapping: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return a mapping in which dotted keys are set."""
     result = copy.deepcopy(dict(mapping))
     overrides = dict(_option_by_option(overrides, result))

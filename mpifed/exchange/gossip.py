@@ -358,6 +358,8 @@ class Gossip(Exchange):
         self._arrays = dict(stored)
         if compressor is not None and "choco" not in self._arrays:
             self._arrays["choco"] = self._constants(seed, schedule)
+        if budget is not None and when not in ("late", "geometric"):
+            raise InputError("exchange.budget is given, but exchange.when is not late or geometric")
         self.when, self.budget, self.gossip_steps = when, budget, gossip_steps
         self.reused, self._drawn = Reused(2), computed_in_rounds(schedule)
         self._correction = correction

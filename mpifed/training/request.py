@@ -18,12 +18,13 @@ from mpifed.config.configuration import (
     ARITHMETIC,
     UNREAD,
     Configuration,
+    apply_overrides,
     arithmetic_of,
     completed,
     differences,
     to_mapping,
 )
-from mpifed.config.experiments import apply_overrides, read_experiment
+from mpifed.config.experiments import read_experiment
 from mpifed.errors import InputError
 from mpifed.results.configurations import read_stored
 from mpifed.results.results import read_summary

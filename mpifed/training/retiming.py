@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mpifed.config.configuration import Configuration, resolve, to_yaml
-from mpifed.config.experiments import apply_overrides
+from mpifed.config.configuration import Configuration, apply_overrides, resolve, to_yaml
 from mpifed.errors import InputError
 from mpifed.io.atomic import replace_bytes
 from mpifed.mpi.communicator import Alone

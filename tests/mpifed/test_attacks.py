@@ -268,3 +268,12 @@ def test_a_run_that_one_rank_began_ends_alike_on_these(way, tmp_path):
 @pytest.mark.parametrize("way", ["model_replacement", "central", "centred_clipping", "bucketing"])
 def test_a_resumed_run_is_the_uninterrupted_one(way, tmp_path):
     assert same_after_a_resume({**SMALL, **RANKS[way]}, tmp_path)
+
+
+@pytest.mark.parametrize(("byzantine", "warns"), [(0.2, True), (0.25, False)])
+def test_more_attackers_than_an_aggregator_bears_are_warned_of(byzantine, warns):
+    attack = {"name": "sign_flip", "fraction": 0.2}
+    server = {"name": "server", "aggregator": {"name": "meamed", "byzantine": byzantine}}
+    engine = prepared("fedavg", server, clients=8, attack=attack)
+    lines = evaluation.remarks(engine.setup, engine.state, engine.samples)
+    assert any("bears" in line for line in lines) == warns

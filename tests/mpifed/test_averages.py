@@ -19,8 +19,8 @@ from torch.profiler import ProfilerActivity, profile
 from mpifed.algorithms.flix.flix import Flix
 from mpifed.algorithms.global_model.maml import Fomaml, Reptile
 from mpifed.components.tables import ALGORITHMS
-from mpifed.config.configuration import resolve, to_mapping
-from mpifed.config.experiments import apply_overrides, parse_overrides, read_experiment
+from mpifed.config.configuration import apply_overrides, resolve, to_mapping
+from mpifed.config.experiments import parse_overrides, read_experiment
 from mpifed.exchange.compression import Identity
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Federation

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 import mpifed
 from mpifed.checkpoint.integrity import seal
-from mpifed.config.configuration import Configuration, resolve, to_mapping, to_yaml
-from mpifed.config.experiments import apply_overrides, read_experiment
+from mpifed.config.configuration import Configuration, apply_overrides, resolve, to_mapping, to_yaml
+from mpifed.config.experiments import read_experiment
 from mpifed.data.__main__ import main as make_data
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import world
@@ -140,6 +140,29 @@ def test_experiments_that_are_not_there(words, expected, tmp_path, capfd, monkey
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.yaml").mkdir()
     refused(call(words, capfd), expected, tmp_path / "runs")
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("lr=0.1", "local.lr or server_optimizer.lr"),
+        ("learning_rate=0.1", "local.lr"),
+        ("local.learning_rate=0.1", "local.lr"),
+        ("num_rounds=3", "rounds"),
+    ],
+)
+def test_words_of_other_tools_are_answered_by_the_full_key(word, meant, tmp_path, capfd):
+    refused(call([*TINY, word], capfd), f"did you mean {meant}?", tmp_path / "run")
+
+
+def test_a_section_may_be_left_out_where_one_in_use_has_the_key():
+    short = {"epochs": 2, "batch_size": 32, "optimizer": "adam", "topology": "ring", "mu": 0.5}
+    full = {"local.epochs": 2, "local.batch_size": 32, "local.optimizer": "adam"}
+    full |= {"exchange": "gossip", "exchange.topology": "ring", "algorithm.mu": 0.5}
+    short["algorithm"] = full["algorithm"] = "fedprox"
+    base = read_experiment(None)
+    found, wanted = (resolve(apply_overrides(base, given)) for given in (short, full))
+    assert found == wanted and found.exchange.options["topology"].name == "ring"
 
 
 def test_a_foreign_run_directory_is_not_gone_on_with(tmp_path, capfd):

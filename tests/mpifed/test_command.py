@@ -23,9 +23,8 @@ from mpifed import __version__
 from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.components.registry import Section, find
 from mpifed.components.tables import EXCHANGES
-from mpifed.config.configuration import resolve, to_mapping, to_yaml
+from mpifed.config.configuration import apply_overrides, resolve, to_mapping, to_yaml
 from mpifed.config.experiments import (
-    apply_overrides,
     experiment_names,
     parse_overrides,
     read_experiment,

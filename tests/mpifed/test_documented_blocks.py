@@ -16,8 +16,8 @@ import pytest
 from commands import environment
 from documented_blocks import BLOCKS, COMMANDS, OTHERS, ROOT, Block
 
-from mpifed.config.configuration import resolve
-from mpifed.config.experiments import apply_overrides, parse_overrides, read_experiment, split_words
+from mpifed.config.configuration import apply_overrides, resolve
+from mpifed.config.experiments import parse_overrides, read_experiment, split_words
 from mpifed.jobs.__main__ import parser as jobs_parser
 from mpifed.launch import parser as run_parser
 from mpifed.report.__main__ import parser as report_parser

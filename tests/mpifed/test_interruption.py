@@ -29,8 +29,8 @@ from on_ranks import folder_of
 from mpifed.api import Request, execute
 from mpifed.checkpoint import files as checkpoint_files
 from mpifed.checkpoint.files import what_is_left
-from mpifed.config.configuration import resolve
-from mpifed.config.experiments import apply_overrides, parse_overrides, read_experiment
+from mpifed.config.configuration import apply_overrides, resolve
+from mpifed.config.experiments import parse_overrides, read_experiment
 from mpifed.mpi.communicator import Alone, world
 from mpifed.training.build import make
 from mpifed.training.engine import Clock, Engine

@@ -2,8 +2,8 @@
 
 import pytest
 
-from mpifed.config.configuration import resolve
-from mpifed.config.experiments import apply_overrides, read_experiment
+from mpifed.config.configuration import apply_overrides, resolve
+from mpifed.config.experiments import read_experiment
 from mpifed.reproduce.experiments.studies import studies
 
 

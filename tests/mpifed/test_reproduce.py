@@ -11,8 +11,8 @@ import scipy.stats
 import yaml
 
 import mpifed
-from mpifed.config.configuration import resolve, to_mapping
-from mpifed.config.experiments import apply_overrides, parse_overrides, read_experiment
+from mpifed.config.configuration import apply_overrides, resolve, to_mapping
+from mpifed.config.experiments import parse_overrides, read_experiment
 from mpifed.reproduce.__main__ import main
 from mpifed.reproduce.experiments.page import Row, best_of, paired_p, table_text
 from mpifed.reproduce.experiments.studies import Entry, Table, papers, runs_of, studies

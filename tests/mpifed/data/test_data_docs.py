@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from mpifed.components.tables import DATASETS
-from mpifed.config.configuration import resolve
-from mpifed.config.experiments import apply_overrides, parse_overrides, read_experiment
+from mpifed.config.configuration import apply_overrides, resolve
+from mpifed.config.experiments import parse_overrides, read_experiment
 
 TEXT = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^python -m mpifed\.run (digits-fedem data\.name=.*)$", TEXT, re.MULTILINE)
