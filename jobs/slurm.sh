@@ -3,7 +3,10 @@ job=${job:-$SLURM_JOB_ID}
 scheduler=SLURM restarts=${SLURM_RESTART_COUNT:-0} nodes=$SLURM_JOB_NODELIST threads=${SLURM_CPUS_PER_TASK:-1}
 # SLURM leaves SLURM_NTASKS at the smallest where the number of nodes is its to choose.
 ranks=${SLURM_NTASKS:-$SLURM_JOB_NUM_NODES}
-if [ -n "${SLURM_NTASKS_PER_NODE:-}" ]; then ranks=$((SLURM_JOB_NUM_NODES * SLURM_NTASKS_PER_NODE)); fi
+if [ -n "${SLURM_NTASKS_PER_NODE:-}" ]; then
+  ranks=$((SLURM_JOB_NUM_NODES * SLURM_NTASKS_PER_NODE))
+  export SLURM_TASKS_PER_NODE="$SLURM_NTASKS_PER_NODE(x$SLURM_JOB_NUM_NODES)" # the slots of Open MPI's mpirun
+fi
 # Once a job has had nodes, SLURM wants as many tasks again, although the job would take fewer.
 take_fewer() { [ -z "$least_ranks" ] || scontrol update JobId="$job" NumTasks="$least_ranks"; }
 # A job that was cancelled just now must not be revived.

@@ -81,7 +81,7 @@ def bits_chart(study: Study, level: float) -> Chart:
         group = study.fast.get((level, graph, "none"))
         if group is not None and len(group.runs) == seeds():
             found = group.curve(ACCURACY, 100.0)
-            x, y = found.bits[1:] / 2e9, found.mean[1:]
+            x, y = found.bits[1:] / 1e9, found.mean[1:]
             lines.append(Line(x, y, 0 * y, name, look(index % 6), group.method))
     title = f"Test accuracy of plain gossip, clients {LEVELS[level]} (%)"
     return Chart("study", "bits", title, "", "sent by all clients (Gbit)", tuple(lines), x_log=True)

@@ -84,9 +84,17 @@ def _curve(runs: Sequence[Run], rounds: np.ndarray, values: np.ndarray) -> Curve
     """Return the curve of values, (runs, rounds)."""
     if not len(rounds):
         return Curve(rounds, rounds, rounds, rounds)
-    sent = np.mean([_at(run, "up_bits", rounds) + _at(run, "down_bits", rounds) for run in runs], 0)
+    sent = np.mean([_sent(run, rounds) for run in runs], axis=0)
     deviation = values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(len(rounds))
     return Curve(rounds, sent, values.mean(axis=0), deviation)
+
+
+def _sent(run: Run, rounds: np.ndarray) -> np.ndarray:
+    """Return the bits of all messages: under gossip each goes up one edge and down the same."""
+    up, down = (_at(run, column, rounds) for column in ("up_bits", "down_bits"))
+    exchange = run.config.get("exchange")
+    name = exchange.get("name") if isinstance(exchange, dict) else exchange
+    return up if name == "gossip" else up + down
 
 
 def _common_rounds(runs: Sequence[Run]) -> np.ndarray:

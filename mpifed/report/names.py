@@ -83,7 +83,14 @@ KEYS = {
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00",
            "#56B4E9", "#000000", "#882255", "#7A7A1F")  # fmt: skip
 # Lengths of strokes and gaps in units of the line's width; none for a solid line.
-DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1, 1.5), (5, 2, 1, 2), (8, 2, 1, 2, 1, 2))
+DASHES: tuple[tuple[float, ...], ...] = (
+    (),
+    (5, 2),
+    (1, 1.5),
+    (5, 2, 1, 2),
+    (8, 2, 1, 2, 1, 2),
+    (2, 4),
+)
 # Shapes, as matplotlib names them.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
@@ -115,7 +122,7 @@ def looks(methods: Sequence[tuple[str, str]]) -> dict[str, Look]:
     """Return how each method is drawn, given the names of algorithms with the methods' labels.
 
     Up to nine algorithms have nine colours, and methods of one algorithm differ in dashes; of one
-    algorithm alone they differ in colours first. Two look alike only beyond 45 of them.
+    algorithm alone they differ in colours first. Two look alike only beyond 54 of them.
     """
     first = _first_colours({name for name, _ in methods})
     order = {label: index for index, (_, label) in enumerate(methods)}

@@ -81,17 +81,17 @@ class FedFomo(Algorithm[ServerChannel]):
     ) -> FedFomoState:
         models = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client=False)
         rows = models.expand(len(clients), 1, self.model.n_parameters).clone()
-        affinity = torch.zeros(len(rows), len(clients.federation.training), dtype=torch.float64)
+        affinity = rows.new_zeros(len(rows), len(clients.federation.training), dtype=torch.float64)
         return FedFomoState(rows, affinity, self.local.init(len(clients), 1, dtype))
 
     def round(
         self, state: FedFomoState, clients: Clients, channel: ServerChannel, draws: Draws
     ) -> FedFomoState:
         trained, optimizer = self.local(state.models, state.optimizer, clients, draws)
-        sent, affinity = channel.send(trained), state.affinity.clone()
+        sent, affinity = channel.send(trained), state.affinity.cpu().clone()
         everyone = np.flatnonzero(channel.round.active)
         places = np.searchsorted(clients.federation.training, everyone)
-        asked = self.asked(state.affinity[:, places].numpy(), everyone, clients, draws)
+        asked = self.asked(affinity[:, places].numpy(), everyone, clients, draws)
         # Books that every client is sent the models of others that it asked for.
         others = min(self.count, len(everyone) - 1)
         channel.scatter(trained.expand(-1, others, -1))
@@ -110,7 +110,7 @@ class FedFomo(Algorithm[ServerChannel]):
             total[who] += share
             moves[who] += share[:, None, None].to(way) * way
         scale = torch.where(total > 0, 1 / total, 0.0)[:, None, None].to(moves)
-        return FedFomoState(state.models + scale * moves, affinity, optimizer)
+        return FedFomoState(state.models + scale * moves, affinity.to(state.affinity), optimizer)
 
     def asked(
         self, affinity: np.ndarray, everyone: np.ndarray, clients: Clients, draws: Draws
@@ -136,7 +136,7 @@ class FedFomo(Algorithm[ServerChannel]):
         found = torch.zeros(len(who), dtype=torch.float64)
         for split, part in ((shards.val, validates), (shards.train, ~validates)):
             some = models if models.dim() == 2 else models[who[part]]
-            found[part] = train_risks(self.model, some, split, rows[part])[:, 0]
+            found[part] = train_risks(self.model, some, split, rows[part])[:, 0].cpu()
         return found
 
     def deploy(self, state: FedFomoState, clients: Clients, draws: Draws) -> Predictor:

@@ -141,7 +141,7 @@ class FedProto(Algorithm[ServerChannel]):
         """The nearest prototype in each client's representation, or its model."""
         if not self.deploys_mixtures:
             return Predictor(state.models)
-        mixture = state.models.new_tensor([0.0, 1.0]).expand(len(clients), 2)
+        mixture = torch.tensor([0.0, 1.0]).to(state.models).expand(len(clients), 2)
         return Predictor(state.models, mixture, beside=partial(self._nearest, state))
 
     def _nearest(self, state: FedProtoState, i: int) -> Nearest:
