@@ -79,12 +79,11 @@ def engine(experiment: str, **overrides: Any) -> Any:
 def scores_of(made: Any) -> Any:
     """Every client's scores between rounds of an engine."""
     from mpifed.federation.clients import Draws
-    from mpifed.training.evaluation import of_trained, score, training_of
+    from mpifed.training.evaluation import score, training_of
 
     training = training_of(made.setup, made.samples)
-    trained = of_trained(made.setup, made.state, training)
     draws = Draws(made.seed, made.round)
-    return score(made.setup, made.samples, made.state, training, trained, draws)
+    return score(made.setup, made.samples, made.state, training, draws)
 
 
 def measures_of(made: Any) -> Any:
@@ -93,7 +92,6 @@ def measures_of(made: Any) -> Any:
     from mpifed.training.evaluation import measure, of_trained, training_of
 
     training = training_of(made.setup, made.samples)
-    trained = of_trained(made.setup, made.state, training)
     return measure(made.setup, trained, training, Draws(made.seed, made.round))
 
 
