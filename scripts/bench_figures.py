@@ -92,6 +92,7 @@ def measures_of(made: Any) -> Any:
     from mpifed.training.evaluation import measure, of_trained, training_of
 
     training = training_of(made.setup, made.samples)
+    trained = of_trained(made.setup, made.state, training)
     return measure(made.setup, trained, training, Draws(made.seed, made.round))
 
 
