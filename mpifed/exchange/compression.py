@@ -34,21 +34,28 @@ NUMBERS = 1 << 15
 class Compressor(Component):
     """Base class of compressors; its keyword-only parameters are its options.
 
+    A subclass has ``__call__`` and ``bits``; an unbiased one has ``omega`` too.
+
     Attributes
     ----------
     unbiased : bool
-        Whether E C(v) = v.
+        Whether E C(v) = v; false by default.
     """
 
-    unbiased: bool
+    unbiased: bool = False
 
-    @abstractmethod
     def omega(self, size: int) -> float:
         """Return the least known omega for rows of ``size`` numbers; ``ValueError`` if biased."""
+        name = type(self).__name__
+        if self.unbiased:
+            raise InputError(f"compressor {name} is unbiased, but has no omega of its own")
+        raise ValueError(f"{name} is biased: it has no omega")
 
     def contraction(self, size: int) -> float:
-        """Return the largest known delta for rows of ``size`` numbers: 1 / (1 + omega)."""
-        return 1 / (1 + self.omega(size))
+        """Return the largest known delta for rows of ``size`` numbers: 1 / (1 + omega), and 0,
+        that none is known, if biased.
+        """
+        return 1 / (1 + self.omega(size)) if self.unbiased else 0.0
 
     @abstractmethod
     def __call__(
@@ -122,6 +129,18 @@ def build(section: Any, path: str = "compression") -> Compressor:
     4.0
     """
     return cast(Compressor, make("compression", section, path))
+
+
+def proven_contraction(compressor: Compressor, size: int) -> float:
+    """Return delta, from which a step is to be computed; ``InputError`` where none is known."""
+    delta = compressor.contraction(size)
+    if delta == 0:
+        raise InputError(
+            f"compressor {type(compressor).__name__} is biased and has no contraction of its own, "
+            "from which a step could be proven; give it one, or set exchange.consensus_step "
+            "(gossip) or algorithm.step (FLIX)"
+        )
+    return delta
 
 
 def compressed(
@@ -324,8 +343,6 @@ class TopK(Sparsifier):
         Whether an index is sent as int32 or in ceil(log2 d) bits.
     """
 
-    unbiased = False
-
     def __init__(
         self,
         *,
@@ -334,9 +351,6 @@ class TopK(Sparsifier):
         indices: Literal["int32", "log2"] = "int32",
     ) -> None:
         super().__init__(k, fraction, indices)
-
-    def omega(self, size: int) -> float:
-        raise ValueError("top_k is biased: it has no omega")
 
     def scale(self, size: int) -> float:
         return 1.0
@@ -531,11 +545,6 @@ class Sign(Compressor):
     """The sign of each number, and their mean magnitude: biased, delta = 1 / d at least. Scaled
     signs of EF-SignSGD (Karimireddy et al. 2019, Lemma 8).
     """
-
-    unbiased = False
-
-    def omega(self, size: int) -> float:
-        raise ValueError("sign is biased: it has no omega")
 
     def contraction(self, size: int) -> float:
         return 1 / size

@@ -21,7 +21,7 @@ from mpifed.exchange import choco
 from mpifed.exchange.asynchrony import AsynchronousChannel, Timetable, first_values
 from mpifed.exchange.base import Channel, Exchange, Round, bits_of, timed
 from mpifed.exchange.choco import contracted, gossip_step
-from mpifed.exchange.compression import Compressor, message_sizes
+from mpifed.exchange.compression import Compressor, message_sizes, proven_contraction
 from mpifed.exchange.corrections import Correction, Kept, Neighbours
 from mpifed.exchange.corrections.base import BEARABLE, PLAYED, fitted, growth, mixed_by
 from mpifed.exchange.mixer import shared_weights
@@ -446,11 +446,12 @@ class Gossip(Exchange):
 
     def choco_step(self, size: int) -> float:
         """Return gamma for messages of ``size`` numbers."""
-        if self.consensus_step is None:
-            return choco.optimal_step(*self._bounds(size))
-        if self.consensus_step == "paper":
-            return choco.theoretical_step(*self._bounds(size))
-        return self.consensus_step
+        if self.consensus_step not in (None, "paper"):
+            return float(self.consensus_step)
+        assert self.compressor is not None
+        proven_contraction(self.compressor, size)
+        step = choco.optimal_step if self.consensus_step is None else choco.theoretical_step
+        return step(*self._bounds(size))
 
     def remarks(self, size: int, rounds: int) -> list[str]:
         """Return the forecast of CHOCO-Gossip for messages of ``size`` numbers, if compressed.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Literal
 
@@ -228,6 +228,37 @@ HALF_SQUARED = Loss(
     lambda outputs, y, mixture: half_squared(mixed_output(outputs, mixture), y),
     mixed_output,
 )
+
+
+def own_loss(samples: Callable[[Tensor, Tensor], Tensor], like: Loss = CROSS_ENTROPY) -> Loss:
+    """Return a loss of your own, for the attribute ``loss`` of a network.
+
+    Parameters
+    ----------
+    samples : callable
+        ``samples(outputs, y)``: the loss of each sample, of the shape of ``y`` without the axes of
+        a sample. ``outputs`` may have an axis of models in front, which ``y`` then has too.
+    like : Loss
+        That of the task, whose measure stays: ``CROSS_ENTROPY``, ``SEQUENCE``, ``MULTI_LABEL`` or
+        ``SQUARED``.
+    """
+
+    def slopes(outputs: Tensor, y: Tensor) -> Tensor:
+        found: Tensor = torch.func.grad(lambda z: samples(z, y).sum())(outputs)
+        return found
+
+    def hits(
+        outputs: Tensor, y: Tensor, mixture: Tensor | None, losses: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        usual = score(like, outputs, y, mixture)
+        return usual.hits, usual.possible
+
+    def of_mixture(outputs: Tensor, y: Tensor, mixture: Tensor) -> Tensor:
+        return samples(like.mixed(outputs, mixture), y)
+
+    mixing = None if like.of_mixture is None else of_mixture
+    name = getattr(samples, "__name__", "own")
+    return replace(like, name=name, samples=samples, slopes=slopes, hits=hits, of_mixture=mixing)
 
 
 def validate_no_sequences(data: Description, model: str) -> None:

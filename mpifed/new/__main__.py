@@ -32,6 +32,26 @@ KINDS = {
         "pairs that average, others in every round",
         "synthetic-gossip clients=10 exchange.schedule=$module:$function",
     ),
+    "topology": (
+        "a ring with links to the opposite client",
+        "synthetic-gossip clients=10 exchange.topology=$module:$function",
+    ),
+    "compressor": (
+        "numbers of 16 bits (bfloat16)",
+        "digits-fedem algorithm=fedavg compression.name=$module:$name",
+    ),
+    "attack": (
+        "the signs of the update, reversed",
+        "digits-fedem algorithm=fedavg attack.name=$module:$name attack.fraction=0.2",
+    ),
+    "server_optimizer": (
+        "steps by the signs of a momentum",
+        "digits-fedem algorithm=fedavg server_optimizer.name=$module:$name",
+    ),
+    "loss": (
+        "the cross-entropy with smoothed labels, of a network",
+        "digits-fedem algorithm=fedavg model.name=$module:$name",
+    ),
 }
 
 
@@ -79,7 +99,7 @@ def check_name(name: str) -> None:
 
 def parser() -> Parser:
     """Return the parser of the command."""
-    kinds = "\n".join(f"  {name:<9} {about}" for name, (about, _) in KINDS.items())
+    kinds = "\n".join(f"  {name:<17} {about}" for name, (about, _) in KINDS.items())
     made = parser_of("new", f"{__doc__}\nkinds:\n{kinds}\n")
     made.add_argument("kind", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
     made.add_argument("name", metavar="NAME", help="name of the module, as in my_method")

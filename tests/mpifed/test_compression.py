@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+import mpifed
 from mpifed.algorithms.flix.flix import Dcgd, Diana
 from mpifed.algorithms.flix.objective import partial_gradients
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.errors import InputError, RunError
 from mpifed.exchange import compression, reduction
-from mpifed.exchange.compression import Compressor, Quantise, build
+from mpifed.exchange.compression import Compressor, Quantise, build, proven_contraction
 from mpifed.exchange.reduction import SparseRows, add_scaled, gathered, weighted_sum
 from mpifed.federation.clients import Draws, Federation
 from mpifed.local.linear_objective import objective_of
@@ -432,11 +433,6 @@ def test_senseless_sections_are_refused_with_the_reason(section, words):
 class Sign(Compressor):
     """The signs times the mean magnitude; a user's own, biased."""
 
-    unbiased = False
-
-    def omega(self, size):
-        raise ValueError("biased")
-
     def contraction(self, size):
         return 1 / size
 
@@ -456,6 +452,42 @@ def test_a_users_own_compressor_works_alone_and_inside():
     assert build(section)(row, Draws(0, 1), np.array([0])).tolist() == [[2.0, -2.0]]
     gated = build({"name": "bernoulli", "p": 0.5, "inner": section})
     assert not gated.unbiased and gated.contraction(2) == 0.25
+
+
+class Halved(Compressor):
+    """A user's own that says no more than it must."""
+
+    def __call__(self, rows, draws, ids, purpose="compression"):
+        return rows / 2
+
+    def bits(self, size, itemsize, draws, ids, purpose="compression"):
+        return np.full(len(ids), size, np.int64)
+
+
+class Claimed(Halved):
+    """Unbiased, it says, without saying how far."""
+
+    unbiased = True
+
+
+def test_what_is_sent_and_its_bits_are_enough_and_nothing_is_proven_of_it():
+    made = build("test_compression:Halved")
+    assert not made.unbiased and made.contraction(9) == 0
+    assert made.floats(9, Draws(0, 1), np.arange(2)).tolist() == [9, 9]
+    with pytest.raises(InputError, match="Halved is biased and has no contraction"):
+        proven_contraction(made, 9)
+    with pytest.raises(InputError, match="Claimed is unbiased, but has no omega"):
+        build("test_compression:Claimed").contraction(9)
+
+
+def test_gossip_of_what_nothing_is_proven_of_takes_a_step_that_is_given(tmp_path):
+    words = {"compression": "test_compression:Halved", "clients": 4, "rounds": 2}
+    with pytest.raises(InputError, match=r"exchange\.consensus_step"):
+        mpifed.run("synthetic-gossip", output=tmp_path / "none", **words)
+    assert not (tmp_path / "none" / "metrics.csv").exists()
+    step = {"exchange.consensus_step": 0.5}
+    run = mpifed.run("synthetic-gossip", output=tmp_path / "half", **words, **step)
+    assert run.metrics["consensus_distance"][-1] > 0
 
 
 def test_configurations_spell_out_the_options_inside():

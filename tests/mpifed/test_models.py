@@ -161,6 +161,23 @@ def test_a_mixture_of_one_model_is_that_model(name):
         assert torch.allclose(value, getattr(whole, key), atol=1e-13)
 
 
+@pytest.mark.parametrize("name", ["cross_entropy", "squared", "multi_label", "binary"])
+def test_a_copy_of_a_loss_as_ones_own_scores_and_slopes_as_it_does(name):
+    known = costs.CROSS_ENTROPY if name == "binary" else getattr(costs, name.upper())
+    own = costs.own_loss(known.samples, like=known)
+    z, y = outputs_and_targets(name)
+    if name in ("cross_entropy", "binary"):
+        z, y = (z[..., :1], y[:, 0] > 0) if name == "binary" else (z, y.argmax(1))
+        y = y.long()
+    pi = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+    for outputs, mixture in ((z[:1], None), (z, pi)):
+        whole = costs.score(known, outputs, y, mixture)
+        for key, value in vars(costs.score(own, outputs, y, mixture)).items():
+            assert torch.allclose(value, getattr(whole, key), atol=1e-13), key
+    each = y.expand(3, *y.shape)
+    assert torch.allclose(own.slopes(z, each), known.slopes(z, each), atol=1e-13)
+
+
 def test_mixed_tags_stay_finite_far_out():
     z = torch.tensor([[[1e4, -1e4]], [[-1e4, 1e4]]])
     found = costs.score(costs.MULTI_LABEL, z, torch.tensor([[1.0, 0.0]]), torch.tensor([0.5, 0.5]))

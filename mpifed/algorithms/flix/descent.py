@@ -35,6 +35,7 @@ from mpifed.components.registry import plain
 from mpifed.config.configuration import Configuration
 from mpifed.errors import InputError
 from mpifed.exchange.base import Exchange, ServerChannel, to_server
+from mpifed.exchange.compression import proven_contraction
 from mpifed.exchange.measuring import agreed, largest, total
 from mpifed.exchange.reduction import SparseRows, gathered
 from mpifed.federation.clients import Clients, Draws
@@ -357,7 +358,7 @@ class Descent(Algorithm[AnyChannel]):
         compressor = exchange.compressor
         if compressor is None or compressor.unbiased or exchange.shared_is_rows:
             return 1.0
-        return min(1.0, compressor.contraction(self.model.n_parameters))
+        return min(1.0, proven_contraction(compressor, self.model.n_parameters))
 
     def constants(self, state: FlixState, clients: Clients, exchange: Exchange) -> theory.Constants:
         """The constants of the theorems over all training clients; collective."""
