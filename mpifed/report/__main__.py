@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -28,7 +29,15 @@ from mpifed.report.figure import (
     grids,
     series,
 )
-from mpifed.report.groups import Estimate, Group, estimate, group_runs, last_differences, partner
+from mpifed.report.groups import (
+    SPREADS,
+    Estimate,
+    Group,
+    estimate,
+    group_runs,
+    last_differences,
+    partner,
+)
 from mpifed.report.names import in_words, look
 from mpifed.report.page import page
 from mpifed.report.runs import ACCURACY, DECILE, find_runs
@@ -45,6 +54,7 @@ POINTS = number(float, "from 4 to 40 points", lambda value: 4 <= value <= 40)
 FRACTION = number(float, "a fraction in (0, 1)", lambda value: 0 < value < 1)
 
 PLAIN_WIDTH = 120  # columns where the output is not a terminal
+WIDEST = 10_000  # a console that never squeezes a table: tables know their width
 # Columns of which files show all but the wall time, which differs from run to run.
 AGAINST_ALL = ("test-accuracy", "bottom-decile", "train-loss")
 
@@ -62,16 +72,26 @@ def _report(words: Sequence[str]) -> int:
     groups, notes = group_runs(found)
     against = options.against and _method("--against", options.against, groups)
     names = {_method("--label", name, groups): text for name, text in options.label}
-    groups = [replace(group, name=names.get(group.method, "")) for group in groups]
+    groups = [
+        replace(group, name=names.get(group.method, ""), spread=options.spread) for group in groups
+    ]
+    scores = [ACCURACY, DECILE] * tables.shows_accuracies(groups)
+    # A terminal has no room for more than one of the measures.
+    printed = [tables.results(groups, scores + tables.measured(groups)[:1])]
     texts = {
         "table.md": tables.report_markdown(groups, notes),
         "table.csv": tables.report_csv(groups),
     }
-    printed = []
+    latex = {"table.tex": tables.results(groups, scores + tables.measured(groups))}
     if against is not None or options.target is not None:
-        texts["comparison.md"] = tables.comparison(groups, against, options.target).markdown()
+        compared = tables.comparison(groups, against, options.target)
+        texts["comparison.md"] = compared.markdown()
         texts["comparison.csv"] = tables.comparison_csv(groups, against, options.target)
-        printed.append(texts["comparison.md"])
+        latex["comparison.tex"] = compared
+        printed.append(compared)
+    if options.latex:
+        texts |= {name: table.latex() for name, table in latex.items()}
+    said = [texts[name] for name in latex if name in texts]
     # All is read and checked before anything is written.
     made = Pictures(options.format, options.size, options.font, options.font_size,
                     dict(options.title), dict(options.x_label))  # fmt: skip
@@ -83,7 +103,7 @@ def _report(words: Sequence[str]) -> int:
         cells, name = grids(found, wanted), grid_name(wanted)
         texts[f"{name}.md"] = grid_markdown(cells, wanted)
         texts[f"{name}.csv"] = grid_csv(cells, wanted)
-        printed.append(texts[f"{name}.md"])
+        said.append(texts[f"{name}.md"])
         figures[name] = partial(grid_figure, cells, wanted)
     files: list[Path] = []
     if options.output is not None:
@@ -92,11 +112,10 @@ def _report(words: Sequence[str]) -> int:
         repeated = [*program("report").split(), *words]
         texts = {"report.html": page(groups, notes, shown, against, repeated)} | texts
         files = _write(texts, figures, made, options.output)
-    columns = tables.measured(groups)[:1]  # a terminal has no room for more
-    columns = [ACCURACY, DECILE] * tables.shows_accuracies(groups) + columns
-    console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
-    console.print(tables.results(groups, columns).terminal())
-    print(*printed, *(f"* {note}" for note in notes), *files, sep="\n")
+    width = shutil.get_terminal_size((PLAIN_WIDTH, 0)).columns
+    for table in printed:
+        Console(width=WIDEST).print(table.terminal(width))
+    print(*said, *(f"* {note}" for note in notes), *files, sep="\n")
     return EXIT_FINISHED
 
 
@@ -245,6 +264,8 @@ def parser() -> Parser:
     )
     made.add_argument("--output", type=Path, metavar="DIR", help="where tables and plots go")
     made.add_argument("--against", metavar="METHOD", help="a method as the table names it")
+    made.add_argument("--spread", choices=SPREADS, default="ci", help="what is shown behind ±")
+    made.add_argument("--latex", action="store_true", help="tables of LaTeX, with booktabs")
     made.add_argument("--target", type=FRACTION, metavar="FRACTION", help="a test accuracy")
     which = made.add_mutually_exclusive_group()
     which.add_argument("--figure", metavar="COLUMN", help="a column of metrics.csv to draw")

@@ -15,8 +15,12 @@ from mpifed.components.registry import without_module
 from mpifed.report.names import data_title, in_words, method_title
 from mpifed.report.runs import ACCURACY, DISTANCE, Run
 
-# What ``±`` is in every table, for those that have one.
-MEANING = "± is half the 95 % interval of Student's t over seeds."
+# What ``±`` is, as ``--spread`` chooses.
+SPREADS = {
+    "ci": "± is half the 95 % interval of Student's t over seeds.",
+    "sd": "± is the standard deviation over seeds.",
+    "se": "± is the standard error of the mean over seeds.",
+}
 LEVEL = 0.95
 
 # Relative to the first distance: below it, float32 rounding is as large as the contraction.
@@ -36,24 +40,30 @@ NO_DIFFERENCE = (
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its sample deviation, 95 % interval and p-value, by Student's t distribution."""
+    """A mean with its sample deviation, 95 % interval and p-value, by Student's t distribution.
+
+    ``spread`` names what is shown behind ``±``, one of ``SPREADS``.
+    """
 
     mean: float
     deviation: float
     half_width: float
     count: int
     p_value: float
+    spread: str = "ci"
 
     def text(self, form: str, width: str | None = None) -> str:
-        """Return the mean, and behind ``±`` half its interval if there is one."""
+        """Return the mean, and its spread behind ``±`` if there is one."""
         if math.isnan(self.mean):
             return "–"
-        if math.isnan(self.half_width):
+        if math.isnan(self.deviation):
             return format(self.mean, form)
-        return f"{self.mean:{form}} ± {self.half_width:{width or form.removeprefix('+')}}"
+        error = self.deviation / math.sqrt(self.count)
+        shown = {"ci": self.half_width, "sd": self.deviation, "se": error}[self.spread]
+        return f"{self.mean:{form}} ± {shown:{width or form.removeprefix('+')}}"
 
 
-def estimate(values: np.ndarray) -> Estimate:
+def estimate(values: np.ndarray, spread: str = "ci") -> Estimate:
     """Return what the finite ones of some values say of their mean."""
     from scipy.special import stdtr, stdtrit
 
@@ -61,13 +71,13 @@ def estimate(values: np.ndarray) -> Estimate:
     count = len(values)
     mean = float(values.mean()) if count else math.nan
     if count < 2:
-        return Estimate(mean, math.nan, math.nan, count, math.nan)
+        return Estimate(mean, math.nan, math.nan, count, math.nan, spread)
     deviation = float(values.std(ddof=1))
     error = deviation / math.sqrt(count)
     half_width = float(stdtrit(count - 1, (1 + LEVEL) / 2)) * error
     # Without any deviation the mean is certain: 0 or not.
     p_value = 2 * float(stdtr(count - 1, -abs(mean) / error)) if error else float(mean == 0)
-    return Estimate(mean, deviation, half_width, count, p_value)
+    return Estimate(mean, deviation, half_width, count, p_value, spread)
 
 
 @dataclass(frozen=True)
@@ -107,12 +117,16 @@ def _at(run: Run, column: str, rounds: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Group:
-    """The runs of one method on one data set, one per seed; ``name`` is the user's for it."""
+    """The runs of one method on one data set, one per seed; ``name`` is the user's for it.
+
+    ``spread`` is what tables show behind ``±``.
+    """
 
     data: str
     method: str
     runs: tuple[Run, ...]
     name: str = ""
+    spread: str = "ci"
 
     @property
     def words(self) -> tuple[str, str]:
@@ -135,8 +149,8 @@ class Group:
         return estimate(np.array([run.seconds for run in self.runs])).mean
 
     def estimate(self, column: str, factor: float = 1.0) -> Estimate:
-        """Return mean and interval over seeds of the last value of a column."""
-        return estimate(factor * np.array([run.last(column) for run in self.runs]))
+        """Return mean and spread over seeds of the last value of a column."""
+        return estimate(factor * np.array([run.last(column) for run in self.runs]), self.spread)
 
     def curve(self, column: str, factor: float = 1.0) -> Curve:
         """Return a column over the rounds that all seeds have evaluated."""

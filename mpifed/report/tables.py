@@ -1,6 +1,6 @@
 """Tables of results in the layout of Table 2 of Marfoq et al. (2021), and of what else is measured.
 
-A table is described once and rendered as Markdown, for a terminal, or as HTML (``page.py``).
+A table is described once and rendered as Markdown, LaTeX, for a terminal, or as HTML (``page.py``).
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ import io
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from html.entities import codepoint2name
 
 import numpy as np
+from rich.cells import cell_len
 from rich.markup import escape
 from rich.table import Table as RichTable
 
 from mpifed.report.groups import (
-    MEANING,
+    SPREADS,
     Estimate,
     Group,
     contractions,
@@ -45,9 +47,24 @@ CONSENSUS = (
     "to the round k with the least. Local steps feed the distance in every round, so a run that "
     "trains comes to rest above zero, and measures more than is predicted."
 )
+BETTER = "Bold is better than every other method: p < 0.05 in the paired t-test, not corrected."
+SURE = 0.05
 NONE = "–"
 BOLD = re.compile(r"\*\*(.+?)\*\*")
+FRAME = 3  # what a terminal's table adds to the width of a column
 PREFIXES = ("", "k", "M", "G", "T", "P")
+GREEK = "αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΦΨΩ"  # those that LaTeX and HTML call alike
+# What LaTeX would read as a command, or its usual fonts lack. Behind a row's end, brackets and
+# asterisks would be options.
+IN_LATEX = str.maketrans(
+    {mark: f"\\{mark}" for mark in "&%$#_{}"}
+    | {mark: f"{{{mark}}}" for mark in "[]*"}
+    | {mark: f"${mark}$" for mark in "<>|"}
+    | {letter: f"$\\{codepoint2name[ord(letter)]}$" for letter in GREEK}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+       "±": r"$\pm$", "×": r"$\times$", "−": "$-$", "²": "$^2$", "⌈": r"$\lceil$",
+       "⌉": r"$\rceil$", "–": "--"}
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -68,16 +85,59 @@ class Table:
         lines = [f"| {' | '.join(row)} |" for row in (self.header, rule, *self.rows)]
         return "\n".join([*([self.caption, ""] if self.caption else []), *lines]) + "\n"
 
-    def terminal(self) -> RichTable:
-        """Return the table for a terminal."""
-        table = RichTable(caption=self.caption or None, caption_justify="left", caption_style="")
-        for index, name in enumerate(self.header):
-            text = index < self.texts
-            table.add_column(name.replace(" ", "\n"), "", justify="left" if text else "right",
-                             no_wrap=not text, overflow="fold")  # fmt: skip
+    def latex(self) -> str:
+        """Return a ``table`` of LaTeX with the rules of the package booktabs."""
+        head, *rows = (
+            " & ".join(map(_in_latex, row)) + r" \\" for row in (self.header, *self.rows)
+        )
+        columns = "l" * self.texts + "r" * (len(self.header) - self.texts)
+        lines = [
+            r"% needs \usepackage{booktabs}", r"\begin{table}", r"\centering",
+            rf"\caption{{{_in_latex(self.caption)}}}", rf"\begin{{tabular}}{{{columns}}}",
+            r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", r"\end{table}",
+        ]  # fmt: skip
+        return "\n".join(lines) + "\n"
+
+    def terminal(self, width: int) -> RichTable:
+        """Return as many columns as ``width`` has room for, the texts always, without cut words."""
+        words, whole = [], []  # columns with names wrapped, and not
+        for name, *cells in zip(self.header, *self.rows, strict=True):
+            plain = [BOLD.sub(r"\1", cell) for cell in cells]
+            words.append(max(cell_len(word) for text in (name, *plain) for word in text.split()))
+            whole.append(max([words[-1], *map(cell_len, plain)]))
+        sizes = words[: self.texts] + whole[self.texts :]
+        ends = np.cumsum(sizes) + FRAME * np.arange(1, len(sizes) + 1) + 1
+        shown = max(self.texts, int((ends <= width).sum()))
+        spare = max(0, width - int(ends[shown - 1]))
+        for k in reversed(range(self.texts)):
+            more = min(spare, whole[k] - words[k])
+            sizes[k], spare = sizes[k] + more, spare - more
+        left_out = ", ".join(self.header[shown:])
+        caption = self.caption + f" No room for: {left_out}." * bool(left_out)
+        table = RichTable(caption=caption or None, caption_justify="left", caption_style="")
+        for k in range(shown):
+            name = self.header[k].replace(" ", "\n")
+            table.add_column(name, "", justify="left" if k < self.texts else "right",
+                             width=sizes[k], overflow="fold")  # fmt: skip
         for row in self.rows:
-            table.add_row(*(BOLD.sub(r"[bold]\1[/bold]", escape(cell)) for cell in row))
+            table.add_row(*(BOLD.sub(r"[bold]\1[/bold]", escape(cell)) for cell in row[:shown]))
         return table
+
+    def filled(self) -> Table:
+        """Return the table without the columns that are dashes from top to bottom."""
+        kept = [
+            k for k in range(len(self.header))
+            if k < self.texts or not self.rows or any(row[k] != NONE for row in self.rows)
+        ]  # fmt: skip
+        header, *rows = ([row[k] for k in kept] for row in (self.header, *self.rows))
+        return replace(self, header=header, rows=rows)
+
+
+def _in_latex(text: str) -> str:
+    """Return a cell with all that is special to LaTeX escaped, and its bold parts bold."""
+    minus = re.sub(r"(?<!\w)-(?=\d)", "−", text)
+    parts = [part.translate(IN_LATEX) for part in BOLD.split(minus)]
+    return "".join(rf"\textbf{{{part}}}" if k % 2 else part for k, part in enumerate(parts))
 
 
 def csv_lines(rows: Sequence[Mapping[str, object]]) -> str:
@@ -142,8 +202,9 @@ def shows_accuracies(groups: Sequence[Group]) -> bool:
 
 
 def by_data(groups: Sequence[Group]) -> Table:
-    """Return the accuracies: data sets down, methods across, the best of each row bold."""
-    cells = zip(groups, _last(groups, ACCURACY), _last(groups, DECILE), strict=True)
+    """Return the accuracies: data sets down, methods across."""
+    scores = [_last(groups, column) for column in (ACCURACY, DECILE)]
+    cells = zip(groups, *scores, strict=True)
     found = {
         (group.data, group.method): f"{average} / {decile}" + " *" * (not group.finished)
         for group, average, decile in cells
@@ -153,21 +214,30 @@ def by_data(groups: Sequence[Group]) -> Table:
         [in_words(data), *(found.get((data, method), NONE) for method in methods)]
         for data in dict.fromkeys(group.data for group in groups)
     ]
-    caption = CAPTION + _meaning(groups, [ACCURACY, DECILE])
+    caption = f"{CAPTION} {_meaning(scores, groups[0].spread)}".rstrip()
     return Table(["Data", *methods.values()], rows, 1, caption)
 
 
 def results(groups: Sequence[Group], columns: Sequence[str], digits: int = 1) -> Table:
     """Return the last values of some columns and the costs, a row for each data set and method."""
     texts = [_last(groups, column, digits) for column in columns]
+    sent = [[group.estimate(way).mean for way in ("up_bits", "down_bits")] for group in groups]
+    unit, bits = in_bits(sent)
     rows = [
-        [*group.words, str(len(group.runs)), *(cells[k] for cells in texts), *_cost(group)]
+        [
+            *group.words,
+            str(len(group.runs)),
+            *(cells[k] for cells in texts),
+            *_cost(group),
+            *bits[k],
+        ]
         for k, group in enumerate(groups)
     ]
     known = SCORES | MEASURES
     header = ["Data", "Method", "Seeds", *(known[column].short for column in columns)]
-    header += ["Rounds", "Seconds", "Sent up", "Sent down"]
-    return Table(header, rows, 2, SENT + _meaning(groups, columns))
+    header += ["Rounds", "Wall time (s)", f"Sent up ({unit})", f"Sent down ({unit})"]
+    caption = f"{SENT} {_meaning(texts, groups[0].spread)}".rstrip()
+    return Table(header, rows, 2, caption).filled()
 
 
 def consensus(groups: Sequence[Group]) -> Table:
@@ -182,7 +252,7 @@ def consensus(groups: Sequence[Group]) -> Table:
             shown = [NONE if math.isnan(value) else f"{value:.4g}" for value in (p, *found)]
             rows.append([*group.words, shown[0], tau, *shown[1:]])
     header = ["Data", "Method", "p", "τ", "Predicted per round", "Measured per round", "Distance"]
-    return Table(header, rows, 2, CONSENSUS)
+    return Table(header, rows, 2, CONSENSUS).filled()
 
 
 def comparison(groups: Sequence[Group], against: str | None, target: float | None) -> Table:
@@ -190,21 +260,25 @@ def comparison(groups: Sequence[Group], against: str | None, target: float | Non
     notes, header = [], ["Data", "Method", "Pairs"]
     if against is not None:
         name = next(group.words[1] for group in groups if group.method == against)
-        notes.append(f"Test accuracy minus that of {name} with the same seed, in points. {MEANING}")
-        notes.append("p is two-sided, of the paired t-test, not corrected.")
-        header += ["Average", "p", "Bottom decile", "p"]
+        notes.append(f"Test accuracy minus that of {name} with the same seed, in points.")
+        header += ["Average (points)", "p", "Bottom decile (points)", "p"]
     if target is not None:
         notes.append(f"Where the average first was {100 * target:g} per cent, mean over seeds.")
-        header += ["Round", "Sent up"]
+        arrivals = [np.array([reached(run, target) for run in group.runs]) for group in groups]
+        unit, sent = in_bits([[float(found[:, 1].mean())] for found in arrivals])
+        header += ["Round", f"Sent up ({unit})"]
     rows = []
-    for group in groups:
+    for k, group in enumerate(groups):
         other = partner(groups, group.data, against)
         row = [*group.words, NONE if other is None else str(len(pairs(group, other)))]
         for column in (ACCURACY, DECILE) if against is not None else ():
-            found = estimate(100 * _apart(group, other, column))
+            found = estimate(100 * _apart(group, other, column), group.spread)
             row += ["0", NONE] if group is other else [found.text("+.2f"), _p(found)]
-        rows.append([*row, *([] if target is None else _arrival(group, target))])
-    return Table(header, rows, 2, " ".join(notes))
+        rows.append([*row, *([] if target is None else [_arrival(arrivals[k][:, 0]), *sent[k]])])
+    meaning = _meaning(rows, groups[0].spread)
+    if meaning:
+        notes.insert(1, f"{meaning} p is two-sided, of the paired t-test, not corrected.")
+    return Table(header, rows, 2, " ".join(notes)).filled()
 
 
 def comparison_csv(groups: Sequence[Group], against: str | None, target: float | None) -> str:
@@ -233,53 +307,55 @@ def _p(found: Estimate) -> str:
     return "< 0.001" if found.p_value < 1e-3 else f"{found.p_value:.3f}"
 
 
-def _arrival(group: Group, target: float) -> list[str]:
-    """Return round and bits at the target, or how many of the seeds reached it if not all did."""
-    found = np.array([reached(run, target) for run in group.runs])
-    arrived = int(np.isfinite(found[:, 0]).sum())
-    if not arrived:
-        return ["never", NONE]
-    if arrived < len(found):
-        return [f"{arrived} of {len(found)} seeds", NONE]
-    return [f"{found[:, 0].mean():.0f}", bits(float(found[:, 1].mean()))]
+def _arrival(rounds: np.ndarray) -> str:
+    """Return the mean round at the target, or how many of the seeds reached it if not all did."""
+    arrived = int(np.isfinite(rounds).sum())
+    if arrived < len(rounds):
+        return f"{arrived} of {len(rounds)} seeds" if arrived else "never"
+    return f"{rounds.mean():.0f}"
 
 
 def _last(groups: Sequence[Group], column: str, digits: int = 1) -> list[str]:
-    """The last values of a column, the best of each data set bold; of time none is the best."""
-    percent = (SCORES | MEASURES)[column].percent
-    better = max if larger_is_better(column) else min
-    found = [group.estimate(column, 100.0 if percent else 1.0) for group in groups]
-    best: dict[str, float] = {}
-    for group, one in zip(groups, found, strict=True):
-        if one.count and column != "simulated_seconds":
-            best[group.data] = better(best.get(group.data, one.mean), one.mean)
-    texts = [one.text(f".{digits}f") if percent else one.text(".4g", ".2g") for one in found]
+    """The last values of a column, bold where the paired test says so."""
+    measure = (SCORES | MEASURES)[column]
+    found = [group.estimate(column, measure.factor) for group in groups]
+    forms = (f".{digits}f",) if measure.percent else (".4g", ".2g")
+    texts = [one.text(*forms) for one in found]
     return [
-        f"**{text}**" if one.mean == best.get(group.data) else text
-        for group, one, text in zip(groups, found, texts, strict=True)
+        f"**{text}**" if _better(group, groups, column) else text
+        for group, text in zip(groups, texts, strict=True)
     ]
 
 
-def _meaning(groups: Sequence[Group], columns: Sequence[str]) -> str:
-    """Say what ± is, where a cell of these columns has one."""
-    several = any(group.estimate(column).count > 1 for group in groups for column in columns)
-    return f" {MEANING}" if several else ""
+def _better(group: Group, groups: Sequence[Group], column: str) -> bool:
+    """Return whether a group is better than each other one of its data; in training none is."""
+    others = [other for other in groups if other.data == group.data and other is not group]
+    if not others or column == "simulated_seconds" or column.startswith("train_"):
+        return False
+    sign = 1 if larger_is_better(column) else -1
+    found = (estimate(sign * last_differences(group, other, column)) for other in others)
+    return all(one.mean > 0 and one.p_value < SURE for one in found)
+
+
+def _meaning(cells: Sequence[Sequence[str]], spread: str) -> str:
+    """Say what ± and bold are, where a cell has them."""
+    text = " ".join(cell for some in cells for cell in some)
+    return " ".join([SPREADS[spread]] * ("±" in text) + [BETTER] * bool(BOLD.search(text)))
 
 
 def _cost(group: Group) -> list[str]:
     rounds = [run.rounds for run in group.runs if run.rounds is not None]
     span = "-".join(map(str, sorted({min(rounds), max(rounds)}))) if rounds else NONE
     seconds = NONE if math.isnan(group.seconds) else f"{group.seconds:.1f}"
-    sent = [bits(group.estimate(column).mean) for column in ("up_bits", "down_bits")]
-    return [span if group.finished else f"{span} *", seconds, *sent]
+    return [span if group.finished else f"{span} *", seconds]
 
 
-def bits(value: float) -> str:
-    """Return a number of bits with its unit."""
-    if math.isnan(value):
-        return NONE
-    unit, prefix = bit_prefix(value)
-    return f"{value / unit:.3g} {prefix}bit"
+def in_bits(rows: Sequence[Sequence[float]]) -> tuple[str, list[list[str]]]:
+    """Return the unit that suits the largest of some numbers of bits, and all of them in it."""
+    unit, prefix = bit_prefix(max((value for row in rows for value in row if value > 0), default=0))
+    return f"{prefix}bit", [
+        [NONE if math.isnan(value) else f"{value / unit:.3g}" for value in row] for row in rows
+    ]
 
 
 def bit_prefix(value: float) -> tuple[float, str]:

@@ -69,10 +69,10 @@ def test_table_has_the_shape_of_the_papers(tmp_path: Path) -> None:
     assert lines[2:6] == [
         "| Data | FedEM | FedAvg |",
         "| --- | ---: | ---: |",
-        "| synthetic-paper | **74.1** / **64.1** | 69.1 / 59.1 |",
-        "| digits | **89.1** / **79.1** | – |",
+        "| synthetic-paper | 74.1 / 64.1 | 69.1 / 59.1 |",
+        "| digits | 89.1 / 79.1 | – |",
     ]
-    assert "| synthetic-paper | FedEM | 1 | 40 | 12.5 | 40 Mbit | 40 Mbit |" in lines
+    assert "| synthetic-paper | FedEM | 1 | 40 | 12.5 | 40 | 40 |" in lines
 
 
 def test_unfinished_runs_are_included_and_named(tmp_path: Path) -> None:
@@ -234,8 +234,8 @@ def test_means_and_intervals_of_what_was_measured_stand_in_the_tables(runs: Path
     assert measured(groups) == ["objective", "surrogate_update"]
     last = 2.0**-4
     assert [row[:5] for row in results(groups, measured(groups)).rows] == [
-        ["synthetic-paper", "FedMM", "2", f"**{1.5 + last:.4g} ± 6.4**", "**0.0625 ± 0**"],
-        ["synthetic-paper", "FedMM-Θ", "2", f"{5 + last:.4g} ± 0", "**0.0625 ± 0**"],
+        ["synthetic-paper", "FedMM", "2", f"{1.5 + last:.4g} ± 6.4", "0.0625 ± 0"],
+        ["synthetic-paper", "FedMM-Θ", "2", f"{5 + last:.4g} ± 0", "0.0625 ± 0"],
     ]
     text = report_markdown(groups, notes)
     assert "| Data | Method | Seeds | Objective | Surrogate update | Rounds |" in text
@@ -253,7 +253,7 @@ def test_validation_accuracy_is_in_per_cent_as_test_accuracy(tmp_path: Path) -> 
         lines = [f"{line},{last}" for line in text[1:]]
         (run / "metrics.csv").write_text("\n".join([f"{text[0]},validation_accuracy", *lines, ""]))
     groups, _ = group_runs(find_runs([tmp_path]))
-    assert results(groups, measured(groups), 2).rows[0][3] == "**62.50 ± 158.83**"
+    assert results(groups, measured(groups), 2).rows[0][3] == "62.50 ± 158.83"
     out = tmp_path / "out"
     assert main([str(tmp_path / "runs"), "--output", str(out), "--format", "none"]) == 0
     page = (out / "report.html").read_text()

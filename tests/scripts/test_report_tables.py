@@ -1,0 +1,167 @@
+"""Tables in a terminal of any width and in LaTeX, what ``±`` is in them, and what is bold."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+from run_directories import write_run
+from scipy import stats
+
+from mpifed.report.__main__ import main
+from mpifed.report.groups import group_runs
+from mpifed.report.runs import ACCURACY, find_runs
+from mpifed.report.tables import Table, results
+
+FEDAVG, LOCAL = {"name": "fedavg"}, {"name": "local"}
+FINALS = {"fedem": (0.75, 0.77, 0.78), "fedavg": (0.70, 0.73, 0.72), "local": (0.60, 0.65, 0.61)}
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    for name, finals in FINALS.items():
+        for seed, final in enumerate(finals):
+            write_run(tmp_path / "runs" / f"{name}{seed}", final=final, seed=seed,
+                      algorithm={"name": name})  # fmt: skip
+    return tmp_path / "runs"
+
+
+def columns_of(drawn: str) -> list[list[str]]:
+    """The words of each column that a terminal shows, its head first."""
+    lines = [re.split("[│┃]", line)[1:-1] for line in drawn.splitlines() if line[:1] in ("│", "┃")]
+    return [" ".join(cells).split() for cells in zip(*lines, strict=True)]
+
+
+WORD = st.text("abcőЖ漢-", min_size=1, max_size=12)
+NAME = st.lists(WORD, min_size=1, max_size=6).map(" ".join)
+ROW = st.tuples(NAME, NAME, st.just("3"), st.just("**75.1 ± 2.5**"), st.just("40"))
+
+
+@given(st.lists(ROW, min_size=1, max_size=5), st.integers(1, 200))
+def test_a_terminal_cuts_no_word_and_shows_all_names(
+    rows: list[tuple[str, ...]], width: int
+) -> None:
+    table = Table(["Data", "Method", "Seeds", "Test accuracy (%)", "Rounds"], rows)
+    console = Console(width=10_000, color_system=None)
+    with console.capture() as captured:
+        console.print(table.terminal(width))
+    found = columns_of(captured.get())
+    whole = [
+        " ".join(cells).replace("**", "").split() for cells in zip(table.header, *rows, strict=True)
+    ]
+    assert found == whole[: len(found)]
+    assert len(found) >= 2
+    widest = max(map(cell_len, captured.get().splitlines()))
+    assert widest <= width or len(found) == 2
+    for name in table.header[len(found) :]:
+        assert name in " ".join(captured.get().split())
+
+
+@pytest.mark.parametrize("width", [30, 80, 120])
+def test_the_command_obeys_the_width(
+    width: int, runs: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert main([str(runs)]) == 0
+    data, method, *_ = columns_of(capfd.readouterr().out)
+    assert data == ["Data", *["synthetic-paper"] * 3]
+    assert sorted(method) == ["FedAvg", "FedEM", "Local", "Method"]
+
+
+def cells_of(text: str) -> list[list[str]]:
+    """The cells of the tables of LaTeX, whose environments and braces must be balanced."""
+    bare = re.sub(r"\\\\|\\[{}%&$]", lambda found: " " if found[0] != r"\\" else "\n", text)
+    assert bare.count("{") == bare.count("}")
+    assert bare.replace("\\", "").count("$") % 2 == 0
+    open_ones = []
+    for kind, name in re.findall(r"\\(begin|end){(\w+)}", text):
+        if kind == "begin":
+            open_ones.append(name)
+        else:
+            assert open_ones.pop() == name
+    assert not open_ones
+    (columns,) = set(re.findall(r"\\begin{tabular}{([lr]+)}", text))
+    body = text.partition("\\toprule\n")[2].partition("\\bottomrule")[0].replace("\\midrule\n", "")
+    rows = [re.split(r"(?<!\\) & ", row.strip()) for row in body.split(" \\\\\n") if row.strip()]
+    assert {len(row) for row in rows} == {len(columns)}
+    return rows
+
+
+@pytest.mark.parametrize("spread", ["ci", "sd", "se"])
+def test_the_spread_is_the_one_that_was_asked_for(
+    spread: str, runs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    words = [str(runs), "--output", str(out), "--format", "none", "--latex", "--spread", spread]
+    assert main(words) == 0
+    text = (out / "table.tex").read_text()
+    assert text in capfd.readouterr().out
+    last = 100 * (np.array(FINALS["fedavg"]) - 0.25 * np.exp(-40 / 12))
+    deviation = last.std(ddof=1)
+    width = {
+        "ci": stats.t.ppf(0.975, 2) * deviation / 3**0.5, "sd": deviation, "se": deviation / 3**0.5
+    }[spread]  # fmt: skip
+    row = next(row for row in cells_of(text) if row[1] == "FedAvg")
+    assert row[3] == rf"{last.mean():.1f} $\pm$ {width:.1f}"
+    assert f"{last.mean():.2f} ± {width:.2f}" in (out / "report.html").read_text()
+    about = {"ci": "95", "sd": "standard deviation", "se": "standard error"}
+    for name in ("table.tex", "table.md"):
+        captions = (out / name).read_text()
+        assert [one for one in about if about[one] in captions] == [spread]
+
+
+def test_bold_is_what_the_paired_test_calls_better(runs: Path) -> None:
+    groups, _ = group_runs(find_runs([runs]))
+    table = results(groups, [ACCURACY, "train_loss"])
+    best = np.array(FINALS["fedem"])
+    for name in ("fedavg", "local"):
+        assert stats.ttest_rel(best, FINALS[name]).pvalue < 0.05
+    assert [row[3].startswith("**") for row in table.rows].count(True) == 1
+    (chosen,) = (row for row in table.rows if "**" in row[3])
+    assert chosen[1] == "FedEM"
+    assert not any("**" in row[4] for row in table.rows)
+    write_run(runs / "close", final=0.7, seed=0, algorithm={"name": "fedprox"})
+    groups, _ = group_runs(find_runs([runs]))
+    assert "**" not in str(results(groups, [ACCURACY]).rows)
+
+
+def test_one_seed_makes_no_columns_of_dashes(runs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    single = [str(runs / "fedem0"), str(runs / "fedavg0")]
+    words = ["--output", str(out), "--format", "none", "--latex", "--against", "FedAvg"]
+    assert main([*single, *words]) == 0
+    for name in ("table.tex", "comparison.tex"):
+        rows = cells_of((out / name).read_text())
+        assert not any(set(column) == {"--"} for column in zip(*rows[1:], strict=True))
+        assert "pm" not in str(rows)
+    assert "p" not in rows[0]
+
+
+SPECIAL = r"50% of A&B_#1 {x} ~ ^ \a $ <2> [z] α = −1 * Erdős"
+
+
+def test_all_that_is_special_to_latex_is_escaped() -> None:
+    table = Table(["Data", "x (%)"], [[f"[{SPECIAL}", "**-1.5 ± 2e-06**"]], 1, SPECIAL)
+    head, row = cells_of(table.latex())
+    assert head[1] == r"x (\%)"
+    assert row[1] == r"\textbf{$-$1.5 $\pm$ 2e-06}"
+    assert row[0].startswith("{[}")  # behind the end of a row, a bracket begins an option
+    for mark in (r"50\%", r"A\&B\_\#1", r"\{x\}", r"\textbackslash{}a", r"$\alpha$", "Erdős"):
+        assert mark in row[0]
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+def test_latex_reads_it(tmp_path: Path) -> None:
+    table = Table(["Data", "x (%)"], [[f"[{SPECIAL}", "**-1.5 ± 2e-06**"]] * 2, 1, SPECIAL)
+    text = r"\documentclass{article}\usepackage{booktabs}\begin{document}"
+    (tmp_path / "a.tex").write_text(text + "\n" + table.latex() + r"\end{document}")
+    words = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "a.tex"]
+    subprocess.run(words, cwd=tmp_path, check=True, capture_output=True)
