@@ -129,8 +129,8 @@ def combinations(products: np.ndarray, variances: np.ndarray) -> np.ndarray:
     n, found = len(products), np.zeros_like(products)
     for i in range(n):
         apart = products[i, i] - products[i] - products[:, i, None] + products
-        matrix = apart + np.diag(variances)
-        # Positive definite whatever is rounded.
+        # Positive definite whatever is rounded, and whatever an attacker sends.
+        matrix = apart + np.diag(np.maximum(variances, 0))
         root = np.linalg.cholesky(matrix + (1e-9 * np.trace(matrix) + 1e-30) * np.eye(n))
         # The minimiser of x'Px / 2 - sum x over x >= 0 is a multiple of alpha.
         alpha, _ = nnls(root.T, np.linalg.solve(root, np.ones(n)))
