@@ -331,8 +331,7 @@ class Personal(GlobalModel[Channel]):
 
     def combined(self, rows: Tensor, clients: Clients, channel: Channel, before: Tensor) -> Tensor:
         """Return the new shared model from the participants' (participants, 1, P). Collective."""
-        by_samples = self.averages_by == "samples"
-        weights = clients.weights if by_samples else clients.equal_weights
+        weights = clients.average_weights(self.averages_by == "samples")
         return channel.average(rows, weights, before=before)
 
 

@@ -262,6 +262,10 @@ class Clients:
         n = len(self.federation.training)
         return torch.full((len(self),), 1 / n, dtype=torch.float64)
 
+    def average_weights(self, by_samples: bool) -> Tensor:
+        """Return ``weights`` or ``equal_weights``."""
+        return self.weights if by_samples else self.equal_weights
+
     @cached_property
     def sampled_weights(self) -> Tensor:
         """1 / (n p), float64 (len,), with p the probability of taking part.

@@ -164,7 +164,7 @@ class Clustered(ByCluster):
         start, cluster = channel.scatter(state.models), state.cluster
         trained, optimizer = self.local(start, state.optimizer, clients, draws)
         updates = channel.send(trained - start)  # D_i
-        weights = clients.weights if self.averages_by == "samples" else clients.equal_weights
+        weights = clients.average_weights(self.averages_by == "samples")
         means = means_within(cluster, updates, weights, clients, channel)
         if draws.round > self.warm_up:
             moved, whole = (rows.flatten(1)[:, : self.local.n_trained] for rows in (updates, means))

@@ -144,7 +144,7 @@ class FedMGS(Descriptive[ServerChannel]):
 
     def weights(self, clients: Clients) -> Tensor:
         """Return mu_i, float64 (clients,)."""
-        return clients.weights if self.by_samples else clients.equal_weights
+        return clients.average_weights(self.by_samples)
 
     def improved_codes(self, atoms: Tensor, codes: Tensor, x: Tensor) -> Tensor:
         """Make Q1 projected gradient steps on the codes of one client."""

@@ -407,7 +407,7 @@ class FedMM(Descriptive[Channel]):
 
     def weights(self, clients: Clients) -> Tensor:
         """Return mu_i, float64 (clients,)."""
-        return clients.weights if self.by_samples else clients.equal_weights
+        return clients.average_weights(self.by_samples)
 
     def mean(self, s: Tensor, exchange: Exchange) -> Tensor:
         """Return S, under gossip sum mu_i S_i; collective."""

@@ -89,7 +89,7 @@ class FedAdam(FedAvg):
     def averaged(
         self, state: Any, trained: Tensor, clients: Clients, channel: Channel
     ) -> FedAdamState:
-        weights = clients.weights if self.averages_by == "samples" else clients.equal_weights
+        weights = clients.average_weights(self.averages_by == "samples")
         server = to_server(channel)
         delta = server.mean(server.send(trained - state.model), weights).to(state.model)
         after = self.stepped(state, delta)

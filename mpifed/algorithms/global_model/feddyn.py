@@ -82,7 +82,7 @@ class FedDyn(GlobalModel[ServerChannel]):
         own, optimizer = self.local(x, state.optimizer, clients, draws, adjustments=terms)
         gradient = state.gradient - self.alpha * (own - x)[..., :trained]
         moves = channel.send(own - x)
-        p = clients.weights if self.averages_by == "samples" else clients.equal_weights
+        p = clients.average_weights(self.averages_by == "samples")
         # Absent clients keep their g_t, whatever the weights of the mean.
         h = state.mean_gradient - self.alpha * channel.sum(moves, p).to(x)[..., :trained]
         after = state.model + channel.mean(moves, p).to(x)

@@ -91,7 +91,7 @@ class FedPD(GlobalModel[ServerChannel]):
         moved = own[..., :trained] + self.eta * multiplier
         anchor = torch.cat([moved, own[..., trained:]], -1)
         if draws.stream("coin").random() >= self.p:
-            p = clients.weights if self.averages_by == "samples" else clients.equal_weights
+            p = clients.average_weights(self.averages_by == "samples")
             model = channel.average(anchor, p, before=model)
             anchor = channel.broadcast(model).clone()
         return FedPDState(model, own, anchor, multiplier, optimizer)

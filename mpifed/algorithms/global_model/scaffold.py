@@ -97,7 +97,7 @@ class Scaffold(Corrected[ServerChannel]):
         y, optimizer = self.local(x, state.optimizer, clients, draws, adjustments=terms)  # line 10
         own = self.variates(state, x, y, clients, draws)  # line 12
         moves, changes = channel.send(y - x), channel.send(own - state.variates)  # line 13
-        p = clients.weights if self.by_samples else clients.equal_weights
+        p = clients.average_weights(self.by_samples)
         move = channel.mean(moves, p).to(x)
         after = state.model + self.server_lr * channel.along(move)  # line 17
         after = averaged_buffers(after, state.model + move, self.model.n_buffers)
