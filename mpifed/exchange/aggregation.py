@@ -59,6 +59,10 @@ class Aggregator(Component):
         """Return how many of ``n`` participants it needs at least, to be more than a mean."""
         return 3
 
+    def bears(self, n: int) -> int | None:
+        """Return how many attackers among ``n`` it is made for; None where no option says so."""
+        return None
+
     def aggregate(
         self, updates: Tensor, round: Round, total: Total, members: Groups = None
     ) -> Tensor:
@@ -244,11 +248,14 @@ class TrimmedMean(ByCoordinates):
         self.trim = trim
 
     def least(self, n: int) -> int:
-        return n if count_of(self.trim, n) else n + 1
+        return n if self.bears(n) else n + 1
+
+    def bears(self, n: int) -> int:
+        return count_of(self.trim, n)
 
     def combine(self, columns: np.ndarray) -> np.ndarray:
         columns.sort(axis=0)
-        cut = count_of(self.trim, len(columns))
+        cut = self.bears(len(columns))
         kept = columns[cut : len(columns) - cut]
         # Added row by row: numpy adds a single column in another order than several.
         total = np.zeros(columns.shape[1])
@@ -279,11 +286,14 @@ class Krum(ByProducts):
         self.byzantine, self.selected = byzantine, selected
 
     def least(self, n: int) -> int:
-        return max(2 * count_of(self.byzantine, n) + 3, self.selected)
+        return max(2 * self.bears(n) + 3, self.selected)
+
+    def bears(self, n: int) -> int:
+        return count_of(self.byzantine, n)
 
     def shares(self, products: np.ndarray) -> np.ndarray:
         n = len(products)
-        nearest = n - count_of(self.byzantine, n) - 2
+        nearest = n - self.bears(n) - 2
         squares = squared_distances(products)
         np.fill_diagonal(squares, np.inf)
         squares.sort(axis=1)

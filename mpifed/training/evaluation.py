@@ -14,11 +14,9 @@ import torch
 from mpifed import state as states
 from mpifed.algorithms import base
 from mpifed.algorithms.base import Predictor
-from mpifed.components.registry import Section
 from mpifed.config.configuration import ClientWeights
 from mpifed.data.base import Shards, Split
 from mpifed.errors import wrong_result
-from mpifed.exchange.aggregation import count_of
 from mpifed.federation.clients import Clients, Draws, Federation
 from mpifed.federation.participation import count_participants
 from mpifed.local.minibatches import chosen
@@ -370,14 +368,14 @@ def _of_attacks(setup: Setup) -> list[str]:
     configuration, found = setup.configuration, []
     if setup.attackers is not None:
         found.append(str(setup.attackers))
-        aggregator = configuration.exchange.options.get("aggregator") or Section("mean")
-        bears = {"byzantine", "trim"} & aggregator.options.keys()
-        share = aggregator.options[bears.pop()] if bears else None
+        aggregator = getattr(setup.exchange, "aggregator", None)
         number, n = int(setup.attackers.who.sum()), configuration.n_training
-        if share is not None and number > count_of(share, n):
+        bears = None if aggregator is None else aggregator.bears(n)
+        if bears is not None and number > bears:
+            name = configuration.exchange.options["aggregator"].name
             found.append(
-                f"warning: {number} clients attack, more than the {count_of(share, n)} of {n} that "
-                f"exchange.aggregator={aggregator.name} bears"
+                f"warning: {number} clients attack, more than the {bears} of {n} that "
+                f"exchange.aggregator={name} bears"
             )
     options, rounds = configuration.privacy, configuration.rounds
     if options.is_asked_for:

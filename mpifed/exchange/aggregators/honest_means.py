@@ -33,11 +33,15 @@ class OfHonest:
 
     def least(self, n: int) -> int:
         """Return how many of ``n`` participants it needs at least, to leave one out."""
-        return n if count_of(self.byzantine, n) else n + 1
+        return n if self.bears(n) else n + 1
+
+    def bears(self, n: int) -> int:
+        """Return f."""
+        return count_of(self.byzantine, n)
 
     def kept(self, n: int) -> int:
         """Return n - f."""
-        return n - count_of(self.byzantine, n)
+        return n - self.bears(n)
 
     def equal(self, order: np.ndarray, n: int) -> np.ndarray:
         """Return equal shares of the first n - f of ``n`` updates in an ``order``."""

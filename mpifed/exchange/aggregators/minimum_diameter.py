@@ -35,7 +35,7 @@ class MinimumDiameter(OfHonest, ByProducts):
         out = np.zeros(n, bool)
         while high - low > 1:  # the least diameter is above one and at most the other
             middle = (low + high) // 2
-            found = without_arcs(squares > diameters[middle], n - self.kept(n))
+            found = without_arcs(squares > diameters[middle], self.bears(n))
             if found is None:
                 low = middle
             else:
