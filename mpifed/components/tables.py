@@ -158,9 +158,9 @@ ATTACKS = {
     "label_flip": "mpifed.exchange.attacks:LabelFlip",
     "sign_flip": "mpifed.exchange.attacks:SignFlip",
     "model_replacement": "mpifed.exchange.attacks:ModelReplacement",
-    "alie": "mpifed.exchange.colluding:LittleIsEnough",
-    "ipm": "mpifed.exchange.colluding:InnerProduct",
-    "mimic": "mpifed.exchange.colluding:Mimic",
+    "alie": "mpifed.exchange.collusion:LittleIsEnough",
+    "ipm": "mpifed.exchange.collusion:InnerProduct",
+    "mimic": "mpifed.exchange.collusion:Mimic",
 }
 SURROGATES = {
     "quadratic": "mpifed.surrogates.quadratic:quadratic",
