@@ -310,27 +310,31 @@ def _with_sections(overrides: Mapping[str, Any], mapping: Mapping[str, Any]) -> 
         found |= mixing_overrides(**graphs, overrides=found)
     known = {*Configuration.__dataclass_fields__, *UNREAD, "experiment"}
     for key in [*found]:
+        if key in known:
+            continue
         section, _, last = key.rpartition(".")
+        places = [] if section else _places(key, found, mapping)
+        if len(places) == 1:
+            found[places[0]] = found.pop(key)
+            continue
         meant = SYNONYMS.get(last, "")
-        if section and not meant.startswith(f"{section}."):
-            continue
-        if section:
+        if meant and not places and meant.startswith(f"{section}." if section else ""):
             places = [meant]
-        elif key in known:
-            continue
-        else:
-            places = [f"{name}.{key}" for name, kind in SECTIONS.items() if hasattr(kind, key)]
-            in_use = {kind: _options(kind, found, mapping) for kind in DEFAULTS}
-            places += [f"{kind}.{key}" for kind, options in in_use.items() if key in options]
-            if len(places) == 1:
-                found[places[0]] = found.pop(key)
-                continue
-            places = places or [meant] * bool(meant)
         if places:
             raise InputError(
                 f"Unknown configuration key {shown(key)}; did you mean {' or '.join(places)}?"
             )
     return found
+
+
+def _places(key: str, overrides: Mapping[str, Any], mapping: Mapping[str, Any]) -> list[str]:
+    """Return an option with each section in use that has it."""
+    fields = {
+        name: [each.name for each in dataclasses.fields(kind)] for name, kind in SECTIONS.items()
+    }
+    sections = [name for name, names in fields.items() if key in names]
+    in_use = [kind for kind in DEFAULTS if key in _options(kind, overrides, mapping)]
+    return [f"{name}.{key}" for name in (*sections, *in_use)]
 
 
 def _options(
