@@ -103,7 +103,9 @@ def score_clients(
             train = scored_split(clients.shards.train, clients.shards.client_ids)
             parts.append(_score(model, clients, predictor, train, validates))
             if merged is not None:
-                parts[-1][MERGED] = _test_accuracy(model, clients, merged)
+                accurate = model.loss.measure == "accuracy"
+                shares = _test_shares(model, clients, merged)
+                parts[-1][MERGED] = shares if accurate else np.full(len(clients), np.nan)
     gathered = federation.communicator.gather_object(parts)
     if gathered is None:
         return None
@@ -166,9 +168,9 @@ def _score(
     return found | {name: _array(values) for name, values in predictor.results.items()}
 
 
-def _test_accuracy(model: Model, clients: Clients, predictor: Predictor) -> np.ndarray:
-    """The share of its test samples that each client predicts right; NaN without any."""
-    if predictor.parameters is None or model.loss.measure != "accuracy":
+def _test_shares(model: Model, clients: Clients, predictor: Predictor) -> np.ndarray:
+    """The share of what it could predict right of its test samples, by client; NaN without any."""
+    if predictor.parameters is None:
         return np.full(len(clients), np.nan)
     of = (predictor.parameters_of, predictor.weights_of)
     scores = client_scores(model, *of, clients.shards.test, clients.rows, predictor.beside)
@@ -288,7 +290,7 @@ def with_growth(
         made = setup.algorithm.adapt(state, fewer, setup.exchange, draws)
         counts = len(fewer), setup.model.n_parameters
         adapted = base.checked_predictor(setup.algorithm, "adapt", made, *counts)
-        found[:, k] = _test_accuracy(setup.model, unseen, adapted)
+        found[:, k] = _test_shares(setup.model, unseen, adapted)
     return replace(predictor, results={**predictor.results, NAME: torch.from_numpy(found)})
 
 

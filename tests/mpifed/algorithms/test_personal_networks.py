@@ -136,6 +136,16 @@ def test_all_of_the_data_is_what_the_client_has_and_none_needs_no_data(algorithm
         assert (found[unseen] == whole[unseen, None]).all()
 
 
+def test_shares_of_tags_have_the_recall_that_tags_are_measured_by(tmp_path):
+    evaluation = {"evaluation.unseen_fraction": 0.4, "evaluation.unseen_shares": [0.5, 1.0]}
+    words = {"clients": 5, "rounds": 1, "algorithm": "fedem", **evaluation}
+    run("flix-tags", words, tmp_path / "run", Alone())
+    with h5py.File(tmp_path / "run" / "clients.h5") as file:
+        unseen, recall = file["unseen"][:].astype(bool), file["test_recall_at_5"][:]
+        found = file["test_accuracy_by_share"][:]
+    assert np.array_equal(found[unseen, 1], recall[unseen]) and np.isfinite(found[unseen]).all()
+
+
 @pytest.mark.parametrize("algorithm", ["l2gd", "l2sgd", "fomaml", "maml", "reptile"])
 def test_methods_with_gradients_of_whole_risks_see_the_share_alone(algorithm):
     _, engine = ran(algorithm, rounds=1, clients=6, evaluation={"unseen_fraction": 0.4})
