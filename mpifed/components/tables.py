@@ -90,6 +90,8 @@ MODELS = {
     "mlp": "mpifed.models.mlp:mlp",
     "cnn": "mpifed.models.cnn:cnn",
     "mobilenet_v2": "mpifed.models.mobilenet:mobilenet_v2",
+    "vgg11": "mpifed.models.vgg:vgg11",
+    "resnet20": "mpifed.models.resnet:resnet20",
     "resnet18": "mpifed.models.resnet:resnet18",
     "resnet34": "mpifed.models.resnet:resnet34",
     "lstm": "mpifed.models.lstm:lstm",

@@ -1,4 +1,4 @@
-"""Convolutional networks for characters: those of FedEM's experiments on EMNIST and FEMNIST."""
+"""Small convolutional networks: those of FedEM's experiments on EMNIST and FEMNIST, and LeNet."""
 
 from __future__ import annotations
 
@@ -61,10 +61,34 @@ class PublishedCnn(Network):
         return self.output(relu_(self.hidden(h.flatten(1))))
 
 
+class LeNet(Network):
+    """LeNet-5 (LeCun et al. 1998) with ReLU, maxima over 2 x 2, and each of them normalised by
+    groups of channels, as in the published code of Takezawa et al. 2023.
+    """
+
+    def __init__(self, images: Images, n_outputs: int) -> None:
+        super().__init__()
+        self.images = images
+        height, width = (((side - 4) // 2 - 4) // 2 for side in (images.height, images.width))
+        self.conv1 = torch.nn.Conv2d(images.channels, 6, 5)
+        self.gn1 = torch.nn.GroupNorm(2, 6)
+        self.conv2 = torch.nn.Conv2d(6, 16, 5)
+        self.gn2 = torch.nn.GroupNorm(4, 16)
+        self.fc1 = torch.nn.Linear(16 * height * width, 120)
+        self.fc2 = torch.nn.Linear(120, 84)
+        self.output = torch.nn.Linear(84, n_outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs (B, n_outputs) for a batch (B, *input_shape)."""
+        h = self.gn1(relu_(max_pool2d(self.conv1(self.images(x)), 2)))
+        h = self.gn2(relu_(max_pool2d(self.conv2(h), 2)))
+        return self.output(relu_(self.fc2(relu_(self.fc1(h.flatten(1))))))
+
+
 def cnn(
     data: Description,
     *,
-    variant: Literal["reddi", "published"] = "reddi",
+    variant: Literal["reddi", "published", "lenet"] = "reddi",
     weights: str | None = None,
     new_classifier: bool = False,
 ) -> Network:
@@ -74,8 +98,9 @@ def cnn(
     ----------
     data : Description
         What the samples are.
-    variant : {'reddi', 'published'}
-        3 x 3 kernels, dropout, 128 hidden units (Reddi et al. 2021); or 5 x 5, none, 2048 units.
+    variant : {'reddi', 'published', 'lenet'}
+        3 x 3 kernels, dropout, 128 hidden units (Reddi et al. 2021); 5 x 5, none, 2048 units; or
+        LeNet-5 with group normalisation (Takezawa et al. 2023).
     weights : str, optional
         File with the first parameters, a state dict of torch.save. None draws them.
     new_classifier : bool
@@ -86,5 +111,5 @@ def cnn(
         made = ReddiCnn(images_of(data, "cnn", 6), data.n_outputs)
     else:
         images = images_of(data, "cnn", 16)
-        made = PublishedCnn(images, data.n_outputs)
+        made = (LeNet if variant == "lenet" else PublishedCnn)(images, data.n_outputs)
     return made.drawn(weights, new_classifier)

@@ -9,23 +9,39 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 from torch import Tensor, relu_
 from torch.nn import BatchNorm2d, Conv2d, GroupNorm, Identity, Linear, MaxPool2d, Module, Sequential
+from torch.nn.functional import pad
 
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.models.images import Images, Network, images_of
 
 Norm = Literal["batch", "group"]
-# Channels of the four stages.
+# Channels of the stages: of the networks for large images, and of those for CIFAR.
 WIDTHS = (64, 128, 256, 512)
+CIFAR_WIDTHS = (16, 32, 64)
 
 # Makes the normalisation of a number of channels.
 Normalisation = Callable[[int], Module]
 
 
+class Padded(Module):
+    """Every ``stride``-th pixel, and ``more`` channels of zeros (He et al. 2016, option A)."""
+
+    def __init__(self, stride: int, more: int) -> None:
+        super().__init__()
+        self.stride, self.more = stride, more
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (B, inputs + more, ...) for x (B, inputs, height, width)."""
+        return pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.more))
+
+
 class BasicBlock(Module):
     """Two 3 x 3 convolutions, to whose result the input is added."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int, norm: Normalisation) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, stride: int, norm: Normalisation, padded: bool = False
+    ) -> None:
         super().__init__()
         self.conv1 = Conv2d(inputs, outputs, 3, stride, 1, bias=False)
         self.bn1 = norm(outputs)
@@ -33,8 +49,10 @@ class BasicBlock(Module):
         self.bn2 = norm(outputs)
         self.downsample: Module = Identity()
         if stride > 1 or inputs != outputs:
-            self.downsample = Sequential(
-                Conv2d(inputs, outputs, 1, stride, bias=False), norm(outputs)
+            self.downsample = (
+                Padded(stride, outputs - inputs)
+                if padded
+                else Sequential(Conv2d(inputs, outputs, 1, stride, bias=False), norm(outputs))
             )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -44,7 +62,7 @@ class BasicBlock(Module):
 
 
 class ResNet(Network):
-    """Four stages of basic blocks."""
+    """Stages of basic blocks."""
 
     last_layer = "fc"
     by_fan_out = True
@@ -56,25 +74,28 @@ class ResNet(Network):
         blocks: tuple[int, ...],
         norm: Normalisation = BatchNorm2d,
         cifar_stem: bool = False,
+        widths: tuple[int, ...] = WIDTHS,
     ) -> None:
         super().__init__()
         self.images = images
         kernel, stride = (3, 1) if cifar_stem else (7, 2)
-        self.conv1 = Conv2d(images.channels, WIDTHS[0], kernel, stride, kernel // 2, bias=False)
-        self.bn1 = norm(WIDTHS[0])
+        self.conv1 = Conv2d(images.channels, widths[0], kernel, stride, kernel // 2, bias=False)
+        self.bn1 = norm(widths[0])
         self.maxpool = Identity() if cifar_stem else MaxPool2d(3, 2, 1)
-        channels = WIDTHS[0]
-        for stage, (width, count) in enumerate(zip(WIDTHS, blocks, strict=True)):
-            first = BasicBlock(channels, width, 1 if stage == 0 else 2, norm)
+        channels = widths[0]
+        for stage, (width, count) in enumerate(zip(widths, blocks, strict=True)):
+            padded = widths == CIFAR_WIDTHS
+            first = BasicBlock(channels, width, 1 if stage == 0 else 2, norm, padded)
             rest = [BasicBlock(width, width, 1, norm) for _ in range(count - 1)]
             self.add_module(f"layer{stage + 1}", Sequential(first, *rest))
             channels = width
+        self.stages = len(widths)
         self.fc = Linear(channels, n_outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs (B, n_outputs) for a batch (B, *input_shape)."""
         h = self.maxpool(relu_(self.bn1(self.conv1(self.images(x)))))
-        for stage in range(len(WIDTHS)):
+        for stage in range(self.stages):
             h = self.get_submodule(f"layer{stage + 1}")(h)
         return self.fc(h.mean((2, 3)))
 
@@ -88,12 +109,13 @@ def _build(
     groups: int,
     weights: str | None,
     new_classifier: bool,
+    widths: tuple[int, ...] = WIDTHS,
 ) -> Network:
-    if WIDTHS[0] % groups:
-        raise InputError(f"model.groups is {groups}; it must divide {WIDTHS[0]}")
+    if widths[0] % groups:
+        raise InputError(f"model.groups is {groups}; it must divide {widths[0]}")
     make: Normalisation = BatchNorm2d if norm == "batch" else partial(GroupNorm, groups)
     images = images_of(data, name)
-    made = ResNet(images, data.n_outputs, blocks, make, cifar_stem)
+    made = ResNet(images, data.n_outputs, blocks, make, cifar_stem, widths)
     return made.drawn(weights, new_classifier)
 
 
@@ -153,3 +175,32 @@ def resnet34(
         Draw the last layer although weights are given.
     """
     return _build("resnet34", (3, 4, 6, 3), data, cifar_stem, norm, groups, weights, new_classifier)
+
+
+def resnet20(
+    data: Description,
+    *,
+    norm: Norm = "batch",
+    groups: Annotated[int, Ge(1)] = 2,
+    weights: str | None = None,
+    new_classifier: bool = False,
+) -> Network:
+    """ResNet-20 for CIFAR (He et al. 2016, section 4.2), with shortcuts without parameters.
+
+    Parameters
+    ----------
+    data : Description
+        What the samples are.
+    norm : {'batch', 'group'}
+        By batch, or by groups of channels, which needs no running statistics (Hsieh et al. 2020).
+    groups : int
+        Groups of channels in each normalisation by groups; it divides 16.
+    weights : str, optional
+        File with the first parameters, a state dict of torch.save. None draws them.
+    new_classifier : bool
+        Draw the last layer although weights are given.
+    """
+    blocks = (3, 3, 3)
+    return _build(
+        "resnet20", blocks, data, True, norm, groups, weights, new_classifier, CIFAR_WIDTHS
+    )

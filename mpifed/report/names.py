@@ -56,6 +56,8 @@ NAMES = {
     "rand_k": "random k",
     "relay_sum": "RelaySum",
     "remark_one": "Remark 1",
+    "vgg11": "VGG-11",
+    "resnet20": "ResNet-20",
     "resnet18": "ResNet-18",
     "resnet34": "ResNet-34",
     "sign_flip": "sign flipping",

@@ -9,7 +9,7 @@ from torch.nn import Dropout, functional
 
 from mpifed.errors import InputError
 
-ALL = ("cnn", "mobilenet_v2", "resnet18", "resnet34", "lstm")
+ALL = ("cnn", "mobilenet_v2", "resnet18", "resnet20", "resnet34", "vgg11", "lstm")
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,16 @@ ALL = ("cnn", "mobilenet_v2", "resnet18", "resnet34", "lstm")
         ("resnet18", (3, 224, 224), 1000, {}, 11_689_512),
         ("resnet34", (3, 224, 224), 1000, {}, 21_797_672),
         ("resnet18", (3, 32, 32), 10, {"cifar_stem": True, "norm": "group"}, 11_173_962),
+        (
+            "cnn",
+            (28, 28),
+            10,
+            {"variant": "lenet"},
+            44_426 + 44,
+        ),  # LeCun et al. 1998; 22 groups' scales
+        ("resnet20", (3, 32, 32), 10, {}, 269_722),  # He et al. 2016: 0.27 million
+        ("vgg11", (3, 32, 32), 10, {}, 9_225_610),
+        ("vgg11", (3, 32, 32), 10, {"norm": "batch"}, 9_231_114),
         # Reddi et al. 2021: 820,522 with one bias a gate; torch has two, 2 x 4 x 256 more.
         ("lstm", (80,), 90, {}, 820_522 + 2048),
     ],
@@ -44,7 +54,7 @@ def test_the_width_of_mobilenet_is_a_factor_rounded_to_eights():
 
 @pytest.mark.parametrize("name", ALL)
 def test_first_parameters_are_drawn_anew_and_depend_on_the_seed_alone(name):
-    network = made(name, (12,) if name == "lstm" else (3, 16, 16))
+    network = made(name, (12,) if name == "lstm" else (3, 32, 32))
 
     def drawn(seed):
         torch.manual_seed(seed)

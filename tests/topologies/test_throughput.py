@@ -186,11 +186,11 @@ def starts(overlay, net, bits, steps, rounds):
 def test_the_clock_of_an_overlay_grows_by_its_cycle_time(n, seed, name):
     net = network_of_timing(n, seed)
     overlay = design(name, net, message_bits=1e5, local_steps=2)
-    rounds = starts(overlay, net, 1e5, 2, 400)
-    # In the long run starts repeat, up to a constant, with a period of a multiple of cycles.
-    span = math.lcm(*range(1, n + 1))
-    grown = (rounds[400] - rounds[400 - span]) / span
-    assert grown == pytest.approx(cycle_time(overlay, net, message_bits=1e5, local_steps=2), 1e-9)
+    rounds = starts(overlay, net, 1e5, 2, 2000)
+    # A node may follow a slightly faster cycle for long, but no node falls behind by more than
+    # a path takes.
+    grown = (rounds[2000] - rounds[1000]) / 1000
+    assert grown == pytest.approx(cycle_time(overlay, net, message_bits=1e5, local_steps=2), 2e-3)
 
 
 @settings(max_examples=25, deadline=None)

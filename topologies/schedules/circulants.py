@@ -114,7 +114,12 @@ def _periodic(n: int, rounds: Rounds) -> Periodic:
 
 
 def _mean_of(nodes: Nodes, base: int) -> Rounds:
-    """Return rounds that average all ``nodes``, split by the digits of their number."""
+    """Return rounds that average all ``nodes``, split by the digits of their number (Takezawa et
+    al. 2023, Algorithm 2).
+    """
+    if max(prime_factors(len(nodes)), default=1) <= base:
+        factors = _fewest_factors(len(nodes), base)
+        return _average(nodes.reshape(factors or (1,)), range(len(factors)))
     parts, rest, size = [], nodes, 1
     while size * base <= len(nodes):
         size *= base
@@ -128,7 +133,7 @@ def _mean_of(nodes: Nodes, base: int) -> Rounds:
 
     rounds: Rounds = defaultdict(list)
     for part in parts:
-        _add(rounds, 0, _average(part, range(1, part.ndim)))
+        _add(rounds, 0, _average(part, range(part.ndim)))
     start = len(rounds)
     for turn, part in enumerate(parts[:-1]):
         blocks = part.reshape(len(part), -1)
@@ -137,8 +142,8 @@ def _mean_of(nodes: Nodes, base: int) -> Rounds:
         for block in blocks:
             pairs = zip(block.tolist(), behind.tolist(), strict=False)
             rounds[start + turn] += [(i, j, weight) for i, j in pairs]
-        _add(rounds, start + turn + 1, _average(part, range(part.ndim)))
-    _add(rounds, start + len(parts) - 1, _average(parts[-1], range(1)))
+        # Every block of the part now has the mean of all.
+        _add(rounds, start + turn + 1, _average(part, range(1, part.ndim)))
     return rounds
 
 
