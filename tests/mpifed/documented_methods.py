@@ -15,7 +15,7 @@ from mpifed.federation.clients import Draws
 PAGE = Path(__file__).parents[2] / "docs" / "local_steps.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-NAMES = ("FedProx", "Scaffold", "FedRep")
+NAMES = ("FedProx", "Scaffold")
 
 
 def _loaded(name: str, text: str) -> type:
@@ -25,7 +25,7 @@ def _loaded(name: str, text: str) -> type:
     return getattr(module, name)
 
 
-FedProx, Scaffold, FedRep = map(_loaded, NAMES, BLOCKS)
+FedProx, Scaffold = map(_loaded, NAMES, BLOCKS)
 
 
 def path_of(method: type) -> str:

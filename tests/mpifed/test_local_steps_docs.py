@@ -7,14 +7,11 @@ import re
 import pytest
 import torch
 from commands import call, summary_of
-from documented_methods import TEXT, FedProx, FedRep, Scaffold, after, path_of
+from documented_methods import TEXT, FedProx, Scaffold, after, path_of
 from on_ranks import same_after_a_resume, unlike_one_rank
 
-from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.algorithms.global_model.fedprox import FedProx as ShippedFedProx
 from mpifed.algorithms.global_model.scaffold import Scaffold as ShippedScaffold
-from mpifed.local.linear_objective import objective_of
-from mpifed.local.objective import Regulariser
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSolver
 from mpifed.models.mlp import mlp
@@ -29,11 +26,6 @@ CASES = {
         "model.name": "network_modules:cnn",
         "model.norm": True,
         "participation": {"name": "stragglers", "rate": 0.5, "late": "partial"},
-    },
-    "fedrep": {
-        "algorithm": {"name": path_of(FedRep), "head": ["layers.1"]},
-        "model.name": "mlp",
-        "local.momentum": 0.5,
     },
 }
 
@@ -72,25 +64,9 @@ def test_the_shipped_methods_give_the_same_numbers(make_clients, documented, shi
     assert torch.equal(written.model, built_in.model)
 
 
-def test_fedrep_trains_heads_before_the_body(make_clients):
-    """One step each: the head's at the start, the body's at the new head."""
-    clients, description = make_clients(COUNTS, (6,), 4)
-    model = mlp(description)
-    solver = solver_of(model, lr=0.1, batch_size=64)
-    method = FedRep(model, solver, head=["layers.1"])
-    found = after(method, clients, 1, torch.float64)
-    risk = objective_of(model, clients, Regulariser())
-    x = after(FedAvg(model, solver), clients, 0, torch.float64).model.expand(3, -1)
-    tuned = x - 0.1 * risk.gradients(x) * method.head
-    moved = tuned - 0.1 * risk.gradients(tuned) * ~method.head
-    assert torch.allclose(found.heads[:, 0], moved[:, method.head], atol=1e-12)
-    body = clients.weights @ moved[:, ~method.head]
-    assert torch.allclose(found.body[0], body, atol=1e-12)
-
-
 def test_a_head_that_the_model_lacks_is_refused(tmp_path, capfd):
     words = ["algorithm.head=[layer.1]", "--output", tmp_path / "run"]
-    done = call([*RUN, f"algorithm.name={path_of(FedRep)}", *words], capfd)
+    done = call([*RUN, "algorithm.name=fedrep", *words], capfd)
     assert done.code == 2 and "algorithm.head has 'layer.1'" in done.messages[0]
     assert "did you mean 'layers.1'?" in done.messages[0]
     assert not (tmp_path / "run").exists()

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from convex import Run, two_quadratics
-from documented_methods import FedRep as DocumentedFedRep
 from documented_methods import after
 from numpy_mlp import BODY, HEAD, descended, present, regressions
 
@@ -71,18 +70,6 @@ def test_fedper_with_everything_as_head_is_local(make_clients):
     found = after(FedPer(model, solver, head=["*"]), clients, 3, torch.float64)
     alone = after(Local(model, solver, model_init="per_client"), clients, 3, torch.float64)
     assert torch.equal(found.heads, alone.models)
-
-
-def test_fedrep_is_the_method_of_the_documentation(make_clients):
-    clients, description = make_clients([37, 9, 20], (6,), 4)
-    model = mlp(description)
-    solver = solver_of(model, batch_size=8, momentum=0.9)
-    how = {"head": ["layers.1"], "head_epochs": 2}
-    found, page = (
-        after(m(model, solver, **how), clients, 3, torch.float64)
-        for m in (FedRep, DocumentedFedRep)
-    )
-    assert torch.equal(found.body, page.body) and torch.equal(found.heads, page.heads)
 
 
 def written_out(method, data, body, heads, rounds, lr):
