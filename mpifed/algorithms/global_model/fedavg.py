@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import GlobalModel, StepScale, initial_models, step_scale
+from mpifed.algorithms.base import (
+    GlobalModel,
+    StepScale,
+    dual_terms,
+    initial_models,
+    step_scale,
+)
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Adjustment
@@ -44,6 +50,7 @@ class FedAvg(GlobalModel[Channel]):
     sends = "its model"
     server_steps = True
     steps_locally = True
+    takes_duals = True
 
     def __init__(
         self,
@@ -68,7 +75,9 @@ class FedAvg(GlobalModel[Channel]):
         self, state: FedAvgState, clients: Clients, channel: Channel, draws: Draws
     ) -> FedAvgState:
         start = channel.broadcast(state.model)
-        scale, terms = step_scale(clients, channel, self.gossip_step_scale), self.terms(start)
+        scale = step_scale(clients, channel, self.gossip_step_scale)
+        duals = dual_terms(self.local, start, state.optimizer, clients, channel, draws, scale)
+        terms = (*self.terms(start), *duals)
         trained, optimizer = self.local(
             start, state.optimizer, clients, draws, step_scale=scale, adjustments=terms
         )
