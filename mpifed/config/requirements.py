@@ -194,6 +194,11 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         "where computations of all their steps and whole messages follow from the clock, alike in "
         "every run",
     ),
+    (
+        {"exchange.weights": "by_size"},
+        {"algorithm.gossip_step_scale": "none"},
+        "which weighs clients by their samples, as the learning rate would once more",
+    ),
     ({"exchange.asynchrony": "pairwise"}, STATIC, "which draws neighbours itself"),
     (
         {"exchange.schedule": ("teleport", "random_walk")},

@@ -16,6 +16,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 import topologies
+from mpifed.components.registry import named
 from mpifed.errors import InputError
 from mpifed.exchange import choco
 from mpifed.exchange.asynchrony import AsynchronousChannel, Timetable, first_values
@@ -386,6 +387,7 @@ class Gossip(Exchange):
         self.when, self.budget, self.gossip_steps = when, budget, gossip_steps
         self.reused, self._drawn = Reused(2), computed_in_rounds(schedule)
         self._correction = correction
+        self._by_size = weights is not None and named(weights, "exchange.weights")[0] == "by_size"
         schedule = restore(len(federation.training), seed, schedule, stored)
         if chebyshev:
             if gossip_steps == 1:
@@ -484,7 +486,8 @@ class Gossip(Exchange):
         """
         if self.correction is not None and self.compressor is None:
             return self._warning(self.correction)
-        if not self.schedule.doubly_stochastic and not self.values_kept:
+        keeps_mean = self.schedule.doubly_stochastic or self._by_size
+        if not keeps_mean and not self.values_kept:
             return [
                 "warning: columns of the mixing matrices do not sum to one, so that gossip moves "
                 "the mean of all clients; exchange.correction=push_sum keeps it"
