@@ -12,6 +12,7 @@ METHODS: dict[str, tuple[str, str, int | None]] = {
     "fedavg_ft": ("global_model.fedavg_ft:FedAvgFineTuned", "FedAvg+", 4),
     "fedprox": ("global_model.fedprox:FedProx", "FedProx", 3),
     "scaffold": ("global_model.scaffold:Scaffold", "SCAFFOLD", 7),
+    "svrg": ("global_model.svrg:Svrg", "SVRG", None),
     "qffl": ("global_model.qffl:Qffl", "q-FFL", None),
     "agnostic": ("global_model.agnostic:Agnostic", "AFL", None),
     "mocha": ("personal.mocha:Mocha", "MOCHA", 11),
