@@ -120,7 +120,6 @@ CORRECTIONS = {
     "push_pull": "mpifed.exchange.corrections.tracking:PushPull",
     "push_diging": "mpifed.exchange.corrections.push_sum:PushDiging",
     "heavy_ball": "mpifed.exchange.corrections.tracking:HeavyBall",
-    "momentum_tracking": "mpifed.exchange.corrections.tracking:MomentumTracking",
     "beer": "mpifed.exchange.corrections.compressed_tracking:Beer",
     "motef": "mpifed.exchange.corrections.compressed_tracking:Motef",
     "edm": "mpifed.exchange.corrections.diffusion:Edm",

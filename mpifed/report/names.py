@@ -27,7 +27,6 @@ NAMES = {
     "aug_dgm": "Aug-DGM",
     "push_pull": "Push-Pull",
     "heavy_ball": "ABm",
-    "momentum_tracking": "momentum tracking",
     "beer": "BEER",
     "motef": "MoTEF",
     "edm": "EDM",

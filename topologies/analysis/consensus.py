@@ -250,10 +250,7 @@ def slem(matrix: MixingMatrix) -> float:
 def stationary_distribution(matrix: MixingMatrix) -> Array:
     """Return pi with pi W = pi, float64 (n,), the weights of the mean to which gossip leads.
 
-    Raises
-    ------
-    TopologyError
-        If there are several, since the nodes fall apart, or more than 2000 nodes.
+    ``TopologyError`` is raised if there are several, or more than 2000 nodes.
     """
     n = matrix.n
     if n > DENSE_NODES:

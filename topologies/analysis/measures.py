@@ -12,7 +12,6 @@ import networkx as nx
 import numpy as np
 
 from topologies.analysis.consensus import (
-    DENSE_NODES,
     MESSAGE_BYTES,
     communication,
     consensus_rate,
@@ -20,7 +19,6 @@ from topologies.analysis.consensus import (
     effective_neighbours,
     sampled_rounds,
     slem,
-    weighted_slem,
 )
 from topologies.graphs.build import build_graph, parse_graph
 from topologies.inputs import TopologyError, cpu_seconds, node_count
@@ -48,7 +46,6 @@ def describe(
 
     The keys are those of ``python -m topologies show --json``. ``slem`` and what follows from it
     are given for a matrix that is used in every round; ``consensus_rate`` is p over ``tau`` rounds.
-    ``weighted_gap`` is 1 - ``weighted_slem`` of one whose columns do not sum to one.
 
     Parameters
     ----------
@@ -113,7 +110,6 @@ def describe(
         "doubly_stochastic": law.doubly_stochastic,
         "slem": modulus,
         "spectral_gap": None if modulus is None else 1 - modulus,
-        "weighted_gap": _weighted_gap(static),
         "consensus_rate": rate.p,
         "consensus_rate_error": rate.standard_error,
         "period": law.period,
@@ -131,15 +127,6 @@ def describe(
         "seconds": info.get("seconds", seconds),
         "sha256": rounds[0].sha256 if static is not None else _digest(rounds),
     }
-
-
-def _weighted_gap(static: MixingMatrix | None) -> float | None:
-    if static is None or static.doubly_stochastic or static.n > DENSE_NODES:
-        return None
-    try:
-        return 1 - weighted_slem(static)
-    except TopologyError:
-        return None
 
 
 def _union(n: int, rounds: list[MixingMatrix]) -> nx.Graph:

@@ -12,11 +12,14 @@ MoTEF (Islamov, Gao and Stich 2025, arXiv 2405.20114, Alg. 1) has m^k = (1 - lam
 lambda u^k, with m^1 = u^1, in place of u^k; with lambda = 1 it is BEER. The papers begin with
 g^1 = 0: here y^1 is sent in round 1, as all later ones.
 
-With whole messages and gamma = 1 all replicas are exact after round 1, and BEER is gradient
-tracking that mixes before the step (``tracking_mixes: before``), begun by a round without gossip.
-gamma is ``exchange.consensus_step``; the best one that is proven for gossip alone is larger than
-the papers' c rho delta. Convergence (Theorem 4.2): W symmetric and the same in all rounds, any
-contraction C, and step sizes of the order of gamma rho / L.
+With whole messages and gamma = 1 all replicas are exact after round 1: BEER is gradient tracking
+that mixes before the step, begun by a round without gossip, and MoTEF tracks momentum (Takezawa et
+al. 2023, arXiv 2209.15505). Biased-DMT (Xu et al. 2026, arXiv 2604.08236) tracks momentum of biased
+gradients; its recursion could not be had.
+
+gamma is ``exchange.consensus_step``: the best one that is proven for gossip alone is above the
+papers' c rho delta. Convergence (Theorem 4.2): the same symmetric W in all rounds, any contraction
+C, and step sizes of the order of gamma rho / L.
 """
 
 from __future__ import annotations

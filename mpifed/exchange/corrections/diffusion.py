@@ -22,9 +22,8 @@ each of the tau local steps, so that these do not drift, and mixes what they lea
     x^(k+1) = V phi_tau
     q^(k+1) = q^k + phi_tau - V phi_tau
 
-With one step, LED and EDM with beta = 0 are exact diffusion. Of both papers the abstracts alone
-could be had: the recursions, with the step 1 / tau of LED's dual variable, EDM's weight 1 - beta
-and its m^0 = 0, were not compared with their text. Both are written with W in place of V.
+With one step, LED and EDM with beta = 0 are exact diffusion. Both papers, of which the abstracts
+alone could be had, are said to have W for V; 1 / tau, 1 - beta and m^0 = 0 are assumed.
 
 Convergence: W symmetric; for D2 lambda_min(W) > -1/3 (Assumption 1.2 of the paper); for NIDS
 eta < 2 / L, whatever the graph (Theorem 1).

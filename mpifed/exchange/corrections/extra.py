@@ -19,9 +19,8 @@ that agree before the first round,
     x^(k+1) = phi_tau;   d^(k+1) = d^k + (W - I) x^(k+1)
     all steps of the next round together take -(p / 2) (d^(k+1) + (W - I) x^(k+1)) from it
 
-which with one step and p = 1 is EXTRA. The page of an implementation has phi_s for x_i^k in the
-term of rho and another sign in that of z_ij; the form above has the optimum as its limit. With
-equal quadratic risks and u = 0 it contracts for p (1 - lambda_min(W)) < 8 / 3.
+which with one step and p = 1 is EXTRA. The abstract alone could be had; a page of formulas has
+phi_s for x_i^k in the term of rho, and another sign of x_j, with which no consensus is a limit.
 
 Convergence of EXTRA (Theorem 3.3): W symmetric, eta < 2 lambda_min(W~) / L =
 (1 + lambda_min(W)) / L. With equal quadratic risks the bound is (5 + 3 lambda_min(W)) / (4 L) (Li

@@ -29,14 +29,6 @@ and y by P[i, j] = W[i, j] / sum_i W[i, j], whose columns do, so that W may be a
 With momentum of the last move, AB is ABm, the distributed heavy ball (Xin and Khan 2020,
 arXiv 1808.02942, eq. 8): x^(k+1) = W x^k + y^k + beta (x^k - x^(k-1)).
 
-Momentum tracking (Takezawa et al. 2023, arXiv 2209.15505; with lambda = 1 - beta Biased-DMT, Xu et
-al. 2026, arXiv 2604.08236, for biased gradients) tracks a mean of updates in place of u:
-
-    m^k = beta m^(k-1) + (1 - beta) u^k,   m^0 = 0
-
-Takezawa et al. have (1 - beta) in the step size. Of Biased-DMT the abstract alone could be had;
-that it mixes as NEXT does is assumed. ``motef`` tracks momentum by compressed messages.
-
 A message has x and y; what is kept is W y - u.
 
 Where clients take several steps in a round, u is their sum (local updates, Nguyen et al. 2023), and
@@ -137,35 +129,3 @@ class HeavyBall(PushPull):
         after, passed = super().step(x, moved, passed, neighbours)
         after.add_(move, alpha=self.beta)
         return after, torch.cat([passed, after - x], 1)
-
-
-class MomentumTracking(Tracking):
-    """Momentum tracking and Biased-DMT: tracking of the mean momentum (Takezawa et al. 2023).
-
-    Parameters
-    ----------
-    beta : float
-        Share of the momentum that stays from round to round.
-    tracking_mixes : {'after', 'before'}
-        Whether values are mixed after the step, or before it.
-    """
-
-    def __init__(
-        self,
-        *,
-        beta: Annotated[float, Ge(0), Lt(1)] = 0.9,
-        tracking_mixes: Literal["after", "before"] = "after",
-    ) -> None:
-        super().__init__(tracking_mixes=tracking_mixes)
-        self.beta = beta
-
-    def width(self, size: int) -> int:
-        return 2 * size
-
-    def step(
-        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
-    ) -> tuple[Tensor, Tensor]:
-        passed, m = halves(kept)
-        m = (self.beta * m).add_(moved - x, alpha=1 - self.beta)
-        after, passed = super().step(x, x + m, passed, neighbours)
-        return after, torch.cat([passed, m], 1)

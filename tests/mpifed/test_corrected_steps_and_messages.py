@@ -1,7 +1,4 @@
-"""Corrections with momentum, with compressed messages and within local steps, on quadratics.
-
-Programs of this file play the papers' recursions; see ``test_corrections``.
-"""
+"""Corrections with compressed messages and within local steps, beside programs of the papers."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import pytest
 import torch
 from test_algorithms import engine_of, prepared
 from test_corrections import (
-    DIRECTED,
     MATRICES,
     OPTIMUM,
     D,
@@ -25,64 +21,11 @@ from mpifed.errors import InputError
 from mpifed.exchange.choco import constants, optimal_step
 from mpifed.exchange.compression import build
 from mpifed.exchange.corrections.base import growth
-from mpifed.exchange.gossip import Gossip
-from mpifed.exchange.mixing import complete
-from mpifed.federation.clients import Federation
-from mpifed.mpi.communicator import Alone
 
-ZEROS, BETA = np.zeros((N, D)), 0.6
-EVERYWHERE = np.tile(OPTIMUM, (N, 1))
+ZEROS, EVERYWHERE = np.zeros((N, D)), np.tile(OPTIMUM, (N, 1))
 
 
-def edm(w, eta):
-    half, x, last, m = (np.eye(N) + w) / 2, ZEROS, ZEROS, ZEROS
-    while True:
-        m = BETA * m + (1 - BETA) * gradients(x)
-        psi = x - eta * m
-        last, x = psi, half @ (psi + x - last)
-        yield x
-
-
-def heavy_ball(w, eta):
-    columns, x, last = w / w.sum(0), ZEROS, ZEROS
-    y = gradients(x)
-    while True:
-        last, x, g = x, w @ x - eta * y + BETA * (x - last), gradients(x)
-        yield x
-        y = columns @ y + gradients(x) - g
-
-
-def momentum_tracking(w, eta):
-    x, y, m = ZEROS, ZEROS, ZEROS
-    while True:
-        old, m = m, BETA * m + (1 - BETA) * gradients(x)
-        y = w @ y + m - old
-        x = w @ (x - eta * y)
-        yield x
-
-
-@pytest.mark.parametrize(
-    ("name", "written", "graph"),
-    [
-        ("edm", edm, {}),
-        ("heavy_ball", heavy_ball, DIRECTED),
-        ("momentum_tracking", momentum_tracking, {}),
-    ],
-)
-def test_momentum_is_that_of_the_paper_and_reaches_the_optimum(name, written, graph):
-    exchange, eta = exchange_of({"name": name, "beta": BETA}, **graph), 0.03
-    run, paper = Descent(exchange, eta), written(matrix_of(exchange), eta)
-    for _ in range(25):
-        np.testing.assert_allclose(run.go(1), next(paper), rtol=0, atol=1e-11)
-    np.testing.assert_allclose(run.go(3000), EVERYWHERE, rtol=0, atol=1e-9)
-
-
-def compressing(correction, compressor, step):
-    given = {"topology": "ring", "weights": "metropolis_hastings", "schedule": "static"}
-    options = complete({**given, "consensus_step": step, "correction": correction}, N)
-    everyone = Federation(Alone(), np.zeros(N, int), np.zeros(N, bool), np.ones(N, int), 1.0)
-    stored = Gossip.prepare(Alone(), N, 5, options)
-    return Gossip(everyone, 5, stored, compressor and build(compressor), **options)
+TOP = build({"name": "top_k", "k": 1})
 
 
 def largest_alone(rows):
@@ -103,30 +46,26 @@ def motef(w, eta, rate, gamma, c):
 
 
 @pytest.mark.parametrize(("name", "rate"), [("beer", 1.0), ("motef", 0.3)])
-@pytest.mark.parametrize("compressor", [None, {"name": "top_k", "k": 1}])
+@pytest.mark.parametrize("compressor", [None, TOP])
 def test_compressed_tracking_is_that_of_the_paper_and_reaches_the_optimum(name, rate, compressor):
     correction = {"name": name, **({"momentum_rate": rate} if name == "motef" else {})}
-    exchange, eta, gamma = compressing(correction, compressor, 0.3), 0.03, 0.3
+    eta, gamma = 0.03, 0.3
+    exchange = exchange_of(correction, compressor=compressor, step=gamma)
     paper = motef(matrix_of(exchange), eta, rate, gamma, largest_alone if compressor else np.copy)
     run = Descent(exchange, eta)
     for _ in range(25):
         np.testing.assert_allclose(run.go(1), next(paper), rtol=0, atol=1e-11)
-    bits = {True: 2 * (64 + 32), False: 2 * 3 * 64}[compressor is not None]
+    bits = 2 * (64 + 32) if compressor else 2 * 3 * 64
     assert exchange.ledger.up_bits == exchange.ledger.down_bits == 25 * 2 * N * bits
     np.testing.assert_allclose(run.go(4000), EVERYWHERE, rtol=0, atol=1e-9)
 
 
 def test_the_step_of_replicas_is_the_proven_one_or_that_of_whole_messages():
-    cautious = compressing("beer", {"name": "top_k", "k": 1}, None)
+    cautious = exchange_of("beer", compressor=TOP)
     gap, spread = constants(matrix_of(cautious))
     assert cautious.choco_step(D) == optimal_step(gap, spread, 1 / D)
     assert "the best proven" in cautious.remarks(D, 100)[0]
-    begun, eta = Descent(compressing("beer", None, None), 0.03), 0.03
-    x = begun.go(1)
-    # Round 2 mixes x and y, as does DIGing with g^0 = u^1.
-    w = matrix_of(begun.exchange)
-    y = w @ (-eta * gradients(ZEROS)) - eta * (gradients(x) - gradients(ZEROS))
-    np.testing.assert_allclose(begun.go(1), w @ x + y, rtol=0, atol=1e-12)
+    assert exchange_of("beer").choco_step(D) == 1
 
 
 class Local(Descent):
@@ -184,14 +123,11 @@ def test_local_steps_with_duals_end_at_the_optimum_where_sums_of_steps_do_not(
     for _ in range(25):
         np.testing.assert_allclose(run.go(1, tau), next(paper), rtol=0, atol=1e-11)
     np.testing.assert_allclose(run.go(2000, tau), EVERYWHERE, rtol=0, atol=1e-10)
-    shrunk = np.eye(D) - np.stack(
-        [np.linalg.matrix_power(np.eye(D) - eta * a, tau) for a in MATRICES]
-    )
+    whole = np.stack([np.linalg.inv(a) for a in MATRICES])
+    shrunk = np.stack([np.linalg.matrix_power(np.eye(D) - eta * a, tau) for a in MATRICES])
 
     def of_all_steps(x):
-        return np.einsum(
-            "nij,nj->ni", shrunk, np.linalg.solve(MATRICES, gradients(x)[..., None])[..., 0]
-        )
+        return np.einsum("nij,njk,nk->ni", np.eye(D) - shrunk, whole, gradients(x))
 
     drifted = Descent(exchange_of(one_step), 1.0, of_all_steps).go(2000)
     assert np.abs(drifted - EVERYWHERE).max() > 0.01
