@@ -9,8 +9,9 @@ trackers by replicas, h of x and g of y, to which only compressed differences ar
     h^(k+1) = h^k + C(x^(k+1) - h^k),   h^1 = g^0 = 0
 
 MoTEF (Islamov, Gao and Stich 2025, arXiv 2405.20114, Alg. 1) has m^k = (1 - lambda) m^(k-1) +
-lambda u^k, with m^1 = u^1, in place of u^k; with lambda = 1 it is BEER. The papers begin with
-g^1 = 0: here y^1 is sent in round 1, as all later ones.
+lambda u^k, with m^1 = u^1, in place of u^k; with lambda = 1 it is BEER. The recursions
+were compared with the code of MoTEF's authors, github.com/mlolab/MoTEF, where g^1 = 0: here y^1 is
+sent in round 1, as all later ones.
 
 With whole messages and gamma = 1 all replicas are exact after round 1: BEER is gradient tracking
 that mixes before the step, begun by a round without gossip, and MoTEF tracks momentum (Takezawa et

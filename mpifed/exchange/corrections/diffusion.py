@@ -22,8 +22,9 @@ each of the tau local steps, so that these do not drift, and mixes what they lea
     x^(k+1) = V phi_tau
     q^(k+1) = q^k + phi_tau - V phi_tau
 
-With one step, LED and EDM with beta = 0 are exact diffusion. Both papers, of which the abstracts
-alone could be had, are said to have W for V; 1 / tau, 1 - beta and m^0 = 0 are assumed.
+With one step, LED and EDM with beta = 0 are exact diffusion. Of both papers the abstracts alone
+could be had. LED's recursion, with W for V, is that of github.com/team-decent/decent-bench; of EDM
+that it has W for V, 1 - beta and m^0 = 0 is assumed.
 
 Convergence: W symmetric; for D2 lambda_min(W) > -1/3 (Assumption 1.2 of the paper); for NIDS
 eta < 2 / L, whatever the graph (Theorem 1).

@@ -19,8 +19,8 @@ that agree before the first round,
     x^(k+1) = phi_tau;   d^(k+1) = d^k + (W - I) x^(k+1)
     all steps of the next round together take -(p / 2) (d^(k+1) + (W - I) x^(k+1)) from it
 
-which with one step and p = 1 is EXTRA. The abstract alone could be had; a page of formulas has
-phi_s for x_i^k in the term of rho, and another sign of x_j, with which no consensus is a limit.
+which with one step and p = 1 is EXTRA. The paper itself could not be had; the recursion is that of
+its authors' package, github.com/team-decent/decent-bench.
 
 Convergence of EXTRA (Theorem 3.3): W symmetric, eta < 2 lambda_min(W~) / L =
 (1 + lambda_min(W)) / L. With equal quadratic risks the bound is (5 + 3 lambda_min(W)) / (4 L) (Li
