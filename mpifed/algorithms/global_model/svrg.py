@@ -7,7 +7,7 @@ gradients of minibatches I:
 
 Their noise vanishes as x and tau near each other. With one step in a round, gossip and
 ``exchange.correction={name: tracking, tracking_mixes: before}`` this is GT-SVRG of the framework
-GT-VR (Xin, Khan and Kar 2020, arXiv 1912.04230, Alg. 2),
+GT-VR (Xin, Khan and Kar 2020, arXiv 1912.04230),
 
     y^(k+1) = W y^k + g^(k+1) - g^k,   x^(k+1) = W x^k - eta y^k
 

@@ -19,7 +19,7 @@ al. 2023, arXiv 2209.15505). Biased-DMT (Xu et al. 2026, arXiv 2604.08236) track
 gradients; its recursion could not be had.
 
 gamma is ``exchange.consensus_step``: the best one that is proven for gossip alone is above the
-papers' c rho delta. Convergence (Theorem 4.2): the same symmetric W in all rounds, any contraction
+papers' c rho delta. Convergence: the same symmetric W in all rounds, any contraction
 C, and step sizes of the order of gamma rho / L.
 """
 

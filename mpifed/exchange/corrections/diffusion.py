@@ -15,7 +15,7 @@ EDM (Hu, Chen, Liu and Mao 2025, arXiv 2501.19082) moves by a mean of updates in
 
     m^k = beta m^(k-1) + (1 - beta) u^k,   m^0 = 0
 
-LED, local exact diffusion (Alghunaim 2024, arXiv 2302.00620, Alg. 1), has its dual variable q in
+LED, local exact diffusion (Alghunaim 2024, arXiv 2302.00620), has its dual variable q in
 each of the tau local steps, so that these do not drift, and mixes what they lead to:
 
     phi_0 = x^k;   tau times phi_(s+1) = phi_s - alpha grad f(phi_s) - q^k / tau

@@ -27,7 +27,7 @@ and y by P[i, j] = W[i, j] / sum_i W[i, j], whose columns do, so that W may be a
     x^(k+1) = W (x^k + y^k)          (Push-Pull, eq. 6)        W x^k + y^k          (AB, eq. 3)
 
 With momentum of the last move, AB is ABm, the distributed heavy ball (Xin and Khan 2020,
-arXiv 1808.02942, eq. 8): x^(k+1) = W x^k + y^k + beta (x^k - x^(k-1)).
+arXiv 1808.02942): x^(k+1) = W x^k + y^k + beta (x^k - x^(k-1)).
 
 A message has x and y; what is kept is W y - u.
 
