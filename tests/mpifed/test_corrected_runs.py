@@ -101,6 +101,10 @@ REFUSED = [
     ({"algorithm": {"name": "fedem", "restarts": 2}}, "d2", r"exchange\.correction is 'd2'"),
     ({"algorithm": "kgt", "local": {}}, "tracking", "corrects gossip itself"),
     ({"model": "network_modules:normalised_mlp"}, "extra", "running statistics"),
+    ({"algorithm": "ditto"}, "led", "algorithm is 'ditto'"),
+    ({"local": {"optimizer": "adam"}}, "lt_admm", "each step of plain SGD"),
+    ({"compression": "quantise"}, "edm", "compression is 'quantise'"),
+    ({"participation": 0.5}, "beer", "needs every message"),
 ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from test_algorithms import engine_of, prepared
+from test_algorithms import prepared
 from test_corrections import (
     MATRICES,
     OPTIMUM,
@@ -17,7 +17,6 @@ from test_corrections import (
     matrix_of,
 )
 
-from mpifed.errors import InputError
 from mpifed.exchange.choco import constants, optimal_step
 from mpifed.exchange.compression import build
 from mpifed.exchange.corrections.base import growth
@@ -158,19 +157,3 @@ def test_methods_take_duals_in_every_step(name, method):
 def test_what_moves_within_steps_is_played_within_them(name):
     exchange = exchange_of(name)
     assert growth(exchange.correction, exchange.schedule) < 1e-4
-
-
-@pytest.mark.parametrize(
-    ("given", "correction", "words"),
-    [
-        ({"algorithm": "ditto"}, "led", "algorithm is 'ditto'"),
-        ({"local": {"optimizer": "adam"}}, "lt_admm", "each step of plain SGD"),
-        ({"compression": "quantise"}, "edm", "compression is 'quantise'"),
-        ({"participation": 0.5}, "beer", "needs every message"),
-    ],
-)
-def test_what_does_not_go_with_them_is_said(given, correction, words):
-    gossip = {"name": "gossip", "topology": "ring", "correction": correction}
-    method = given.pop("algorithm", "fedavg")
-    with pytest.raises(InputError, match=words):
-        engine_of(method, gossip, **given)
