@@ -21,6 +21,8 @@ if TYPE_CHECKING:
         mixing_time,
         slem,
         spectrum,
+        stationary_distribution,
+        weighted_slem,
     )
     from topologies.analysis.measures import describe
     from topologies.graphs.build import build_graph, check_graph_parameters, edge_array, parse_graph
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from topologies.weights.rules import (
         WEIGHTS,
         best_constant,
+        by_size,
         check_weights,
         max_degree,
         metropolis_hastings,
@@ -62,7 +65,8 @@ if TYPE_CHECKING:
 # need little of them.
 _HOMES = {
     "analysis.consensus": "Communication ConsensusRate GossipRun communication consensus_rate "
-    "diameter effective_neighbours gossip mixing_time slem spectrum",
+    "diameter effective_neighbours gossip mixing_time slem spectrum stationary_distribution "
+    "weighted_slem",
     "analysis.measures": "describe",
     "graphs.build": "build_graph check_graph_parameters edge_array parse_graph",
     "graphs.families": "FAMILIES",
@@ -74,7 +78,7 @@ _HOMES = {
     "restore_schedule",
     "schema": "Entry Parameter",
     "weights.fastest_mixing": "FmmcResult fmmc",
-    "weights.rules": "WEIGHTS best_constant check_weights max_degree metropolis_hastings "
+    "weights.rules": "WEIGHTS best_constant by_size check_weights max_degree metropolis_hastings "
     "mixing_matrix uniform",
 }
 

@@ -18,7 +18,8 @@ from mpifed.errors import wrong_result
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.exchange.compression import Compressor
 from mpifed.federation.clients import Clients, Draws, Federation
-from mpifed.local.solver import LocalSolver
+from mpifed.local.adjustments import Shift
+from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 from mpifed.state import tensors
 
@@ -116,6 +117,9 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel]):
     server_steps : bool
         True if its server moves what is shared along a mean of updates, once in a round, by any
         ``server_optimizer``: by ``channel.average``, or by ``channel.along`` of a ``mean``.
+    takes_duals : bool
+        True if its local steps have the term ``dual_terms``, so that corrections of gossip that
+        work within them go with it.
     online : bool (instance)
         True if it draws fresh samples by ``Shards.fresh``.
     tasks : tuple of str (instance)
@@ -378,6 +382,23 @@ def starting_point(
 def _draw(model: Model, count: int, draws: Draws, client: int, dtype: torch.dtype) -> Tensor:
     models = [model.init(draws.stream(f"model {m}", client)) for m in range(count)]
     return torch.from_numpy(np.stack(models)).to(dtype)
+
+
+def dual_terms(
+    local: LocalSolver,
+    start: Tensor,
+    optimizer: OptimizerState,
+    clients: Clients,
+    channel: Channel,
+    draws: Draws,
+    scale: np.ndarray | None = None,
+) -> tuple[Shift, ...]:
+    """Return what a correction of gossip adds to the gradients of local steps from ``start``."""
+    duals = channel.duals(start)
+    if duals is None:
+        return ()
+    rates = local.total_rates(optimizer, clients, draws, scale)
+    return (Shift(duals / rates[:, None, None].to(duals)),)
 
 
 def step_scale(clients: Clients, channel: Channel, rule: StepScale) -> np.ndarray | None:

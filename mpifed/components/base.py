@@ -36,6 +36,7 @@ class DeclaredAlgorithm(Component):
     communicates: ClassVar[bool] = True
     uses_model: ClassVar[bool] = True
     steps_locally: ClassVar[bool] = False
+    takes_duals: ClassVar[bool] = False
     steps_without_clients: ClassVar[bool] = False
     server_steps: ClassVar[bool] = False
 

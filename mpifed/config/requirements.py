@@ -164,7 +164,22 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         {"algorithm.client_weights": "uniform"},
         "where the mixing matrix has the weights",
     ),
-    ({"exchange.correction": Not(None)}, WHOLE, "whose messages are sent whole"),
+    (
+        {"exchange.correction": Not(None), "exchange.correction:compresses": Not(True)},
+        WHOLE,
+        "whose messages are sent whole",
+    ),
+    (
+        {"exchange.correction:within_steps": True},
+        {
+            "algorithm:takes_duals": True,
+            "algorithm.local_solver": "steps",
+            **SGD,
+            "local.momentum": 0.0,
+            **PUNCTUAL,
+        },
+        "a part of which belongs to each step of plain SGD",
+    ),
     ({"exchange.correction:needs": ("static", "tree")}, EVERYBODY, "which needs every message"),
     (
         ASYNCHRONOUS,
@@ -178,6 +193,11 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         },
         "where computations of all their steps and whole messages follow from the clock, alike in "
         "every run",
+    ),
+    (
+        {"exchange.weights": "by_size"},
+        {"algorithm.gossip_step_scale": "none"},
+        "which weighs clients by their samples, as the learning rate would once more",
     ),
     ({"exchange.asynchrony": "pairwise"}, STATIC, "which draws neighbours itself"),
     (

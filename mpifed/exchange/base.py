@@ -212,6 +212,15 @@ class Channel(ABC):
             For rows of other shapes or types than ``before``, or not one for each participant.
         """
 
+    def duals(self, shared: Tensor) -> Tensor | None:
+        """Return what the local steps of a round take from the next value to average; or None.
+
+        It is of the shape of ``shared``; steps take it in proportion to their learning rates. Only
+        corrections of gossip that declare ``within_steps`` have it, and only methods that declare
+        ``takes_duals`` ask.
+        """
+        return None
+
     def transformed(self, rows: Tensor, before: Tensor | None = None) -> Tensor:
         """Return ``rows``, updates of ``before`` (or of zero), as the clients send them."""
         for transform in self.transforms:

@@ -16,6 +16,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 import topologies
+from mpifed.components.registry import named
 from mpifed.errors import InputError
 from mpifed.exchange import choco
 from mpifed.exchange.asynchrony import AsynchronousChannel, Timetable, first_values
@@ -47,9 +48,18 @@ class GossipChannel(Channel):
     """The neighbours of one round."""
 
     exchange: Gossip
+    _asked = -1  # where the duals of the next value lie in the memory
 
     def broadcast(self, shared: Tensor) -> Tensor:
         return shared
+
+    def duals(self, shared: Tensor) -> Tensor | None:
+        correction = self.exchange.correction
+        if correction is None or not correction.within_steps:
+            return None
+        part = slice(self._place, self._place + math.prod(shared.shape[1:]))
+        self._asked = self._place
+        return self.memory.corrections[:, part].view(shared.shape)
 
     @timed
     def average(self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0) -> Tensor:
@@ -58,7 +68,7 @@ class GossipChannel(Channel):
         if self.exchange.correction is not None:
             return self._corrected(rows, before, self.exchange.correction)
         if self.compressor is not None:
-            return self._compressed(rows, self.compressor)
+            return self._compressed(rows)
         return self._mixed_often(rows)
 
     def _mixed_often(self, rows: Tensor) -> Tensor:
@@ -100,7 +110,10 @@ class GossipChannel(Channel):
         """The correction sees the update that the method has made."""
         routing, size = self.exchange.routing, math.prod(rows.shape[1:])
         route, part = self._route(routing), self._next_part(correction.width(size))
-        self._book_whole(rows, correction.numbers(size), routing)
+        if correction.within_steps and self._asked != part.start:
+            raise TypeError("a method that declares takes_duals asked its channel for none")
+        if not correction.compresses:
+            self._book_whole(rows, correction.numbers(size), routing)
 
         def mix_within(rows: Tensor) -> Tensor:
             assert routing.within is not None
@@ -113,6 +126,8 @@ class GossipChannel(Channel):
             route.sparse,
             route.mine,
             partial(nearby, self.exchange.federation.communicator, route),
+            partial(self._sent, route),
+            self.exchange.choco_step(size) if correction.compresses else 1.0,
         )
         x, kept = before.flatten(1), self.memory.corrections
         after, found = correction.step(x, rows.flatten(1), kept[:, part], neighbours)
@@ -125,19 +140,27 @@ class GossipChannel(Channel):
         self.memory = Kept(found)
         return after.view(rows.shape)
 
-    def _compressed(self, rows: Tensor, compressor: Compressor) -> Tensor:
+    def _sent(self, route: Route, rows: Tensor) -> Tensor:
+        """What neighbours receive of the rows."""
+        size, training, draws = rows.shape[1], self.exchange.federation.training, self.round.draws
+        purpose = self._purpose
+        self._messages += 1
+        if self.compressor is None:
+            self._book_whole(rows, size, self.exchange.routing)
+            return rows
+        bits, floats = message_sizes(
+            self.compressor, size, rows.element_size(), draws, training, purpose
+        )
+        self._book(int(bits @ route.receivers), int(floats @ route.receivers))
+        return contracted(self.compressor, rows, draws, training[route.mine], purpose)
+
+    def _compressed(self, rows: Tensor) -> Tensor:
         """CHOCO-Gossip: what travels is the compressed distance from the neighbours' replica."""
         exchange, size = self.exchange, math.prod(rows.shape[1:])
-        route, training = self._route(exchange.routing), exchange.federation.training
-        draws, purpose, part = self.round.draws, self._purpose, self._next_part(size)
-        bits, floats = message_sizes(
-            compressor, size, rows.element_size(), draws, training, purpose
-        )
-        self._messages += 1
-        self._book(int(bits @ route.receivers), int(floats @ route.receivers))
+        route, part = self._route(exchange.routing), self._next_part(size)
         replicas, flat = self.memory.replica, rows.flatten(1)
-        ids, mix = training[route.mine], partial(self._mixed, routing=exchange.routing)
-        sent = contracted(compressor, flat - replicas[:, part], draws, ids, purpose)
+        mix = partial(self._mixed, routing=exchange.routing)
+        sent = self._sent(route, flat - replicas[:, part])
         mixed, moved = gossip_step(flat, replicas[:, part], sent, mix, exchange.choco_step(size))
         replicas = replicas.clone()
         replicas[:, part] = moved
@@ -303,7 +326,8 @@ class Gossip(Exchange):
     schedule : str or mapping
         How the mixing matrix changes from round to round.
     consensus_step : float or 'paper', optional
-        Step size of CHOCO-Gossip where messages are compressed. None is the best that is proven
+        Step size of CHOCO-Gossip and of the replicas of ``beer`` and ``motef``, where messages are
+        compressed. None is the best that is proven
         (``choco.optimal_step``), 'paper' that of the paper's theorem.
     correction : str or mapping
         What clients send and keep so that unlike data do not bias the result.
@@ -363,6 +387,7 @@ class Gossip(Exchange):
         self.when, self.budget, self.gossip_steps = when, budget, gossip_steps
         self.reused, self._drawn = Reused(2), computed_in_rounds(schedule)
         self._correction = correction
+        self._by_size = weights is not None and named(weights, "exchange.weights")[0] == "by_size"
         schedule = restore(len(federation.training), seed, schedule, stored)
         if chebyshev:
             if gossip_steps == 1:
@@ -445,10 +470,11 @@ class Gossip(Exchange):
         return max(float(gap), 1e-12), float(spread), self.compressor.contraction(size)
 
     def choco_step(self, size: int) -> float:
-        """Return gamma for messages of ``size`` numbers."""
+        """Return gamma for messages of ``size`` numbers; 1 if they are whole, unless configured."""
         if self.consensus_step not in (None, "paper"):
             return float(self.consensus_step)
-        assert self.compressor is not None
+        if self.compressor is None:
+            return 1.0
         proven_contraction(self.compressor, size)
         step = choco.optimal_step if self.consensus_step is None else choco.theoretical_step
         return step(*self._bounds(size))
@@ -458,9 +484,10 @@ class Gossip(Exchange):
 
         A warning where the correction diverges by itself. Collective.
         """
-        if self.correction is not None:
+        if self.correction is not None and self.compressor is None:
             return self._warning(self.correction)
-        if not self.schedule.doubly_stochastic and not self.values_kept:
+        keeps_mean = self.schedule.doubly_stochastic or self._by_size
+        if not keeps_mean and not self.values_kept:
             return [
                 "warning: columns of the mixing matrices do not sum to one, so that gossip moves "
                 "the mean of all clients; exchange.correction=push_sum keeps it"

@@ -77,6 +77,14 @@ def correction(options: Mapping[str, Any]) -> Section:
     return complete_component("correction", given, "exchange.correction", "none")
 
 
+def with_sizes(options: Mapping[str, Any], sizes: np.ndarray) -> Mapping[str, Any]:
+    """Return the options, where weights by size have those of the clients unless they are given."""
+    name, given = named(options.get("weights"), "exchange.weights", DEFAULT_WEIGHTS)
+    if name != "by_size" or given.get("sizes") is not None:
+        return options
+    return {**options, "weights": Section(name, {"sizes": sizes.tolist()})}
+
+
 def prepare_arrays(n: int, seed: int, options: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Return the arrays that the schedule of these options is made from."""
     name, parameters = named(options["schedule"], "exchange.schedule", DEFAULT_SCHEDULE)

@@ -38,6 +38,7 @@ from mpifed.exchange.base import Channel, Exchange, exchange_class
 from mpifed.exchange.collusion import Colluding, collusion
 from mpifed.exchange.compression import build
 from mpifed.exchange.gossip import Gossip
+from mpifed.exchange.mixing import with_sizes
 from mpifed.exchange.privacy import local_noise
 from mpifed.exchange.server import Server, Silent
 from mpifed.federation.clients import (
@@ -468,7 +469,8 @@ def make(
     n_training = int((~unseen).sum())
     begins = stored is None
     if stored is None:
-        stored = exchanging.prepare(communicator, n_training, configuration.seed, options)
+        sized = with_sizes(options, description.n_train[~unseen])
+        stored = exchanging.prepare(communicator, n_training, configuration.seed, sized)
     hosting = hosting_ranks(configuration, communicator)
     if configuration.placement == "balanced":
         owner = balanced_owners(samples_of_steps(configuration, description), len(hosting))

@@ -55,7 +55,7 @@ PERSONAL = (
     "knn_per",
 )
 WORDS = {
-    **dict.fromkeys(("fedprox", "feddyn", "fedpd", "qffl", "agnostic", "mocha"), PREDICTS),
+    **dict.fromkeys(("fedprox", "svrg", "feddyn", "fedpd", "qffl", "agnostic", "mocha"), PREDICTS),
     "fednova": (*PREDICTS, "local.momentum=0"),
     **dict.fromkeys((*PERSONAL, "fedgmm"), PREDICTS),
     **dict.fromkeys(("fedper", "fedrep", "fedbabu", "lg_fedavg"), (*PREDICTS, DEEP)),

@@ -30,17 +30,15 @@ MATRICES = np.stack(
 )
 CENTRES = DRAW.normal(size=(N, D)) * 3
 OPTIMUM = np.linalg.solve(MATRICES.sum(0), np.einsum("nij,nj->i", MATRICES, CENTRES))
-L = 4.0
+L, MH = 4.0, "metropolis_hastings"
 
 
-def exchange_of(
-    correction, topology="ring", weights="metropolis_hastings", schedule="static", n=N, part=1.0
-):
+def exchange_of(correction, topology="ring", weights=MH, schedule="static", n=N, part=1.0, **sent):
     given = {"topology": topology, "weights": weights, "schedule": schedule}
-    options = complete({**given, "consensus_step": None, "correction": correction}, n)
+    options = complete({**given, "consensus_step": sent.get("step"), "correction": correction}, n)
     stored = Gossip.prepare(Alone(), n, SEED, options)
     federation = Federation(Alone(), np.zeros(n, int), np.zeros(n, bool), np.ones(n, int), part)
-    return Gossip(federation, SEED, stored, **options)
+    return Gossip(federation, SEED, stored, sent.get("compressor"), **options)
 
 
 def gradients(x):
@@ -136,6 +134,25 @@ def nids_as_written(w, eta):
         last, x = x, half @ (2 * x - last - eta * (gradients(x) - gradients(last)))
 
 
+def edm_as_written(w, eta, beta=0.5):
+    half, x = (np.eye(N) + w) / 2, np.zeros((N, D))
+    psi = m = x
+    while True:
+        last, m = psi, beta * m + (1 - beta) * gradients(x)
+        psi = x - eta * m
+        x = half @ (psi + x - last)
+        yield x
+
+
+def heavy_ball_as_written(w, eta, beta=0.5):
+    columns, x = w / w.sum(0), np.zeros((N, D))
+    y, move = gradients(x), x
+    while True:
+        last, x = x, w @ x - eta * y + beta * move
+        yield x
+        y, move = columns @ y + gradients(x) - gradients(last), x - last
+
+
 def aug_dgm_as_written(w, eta):
     x = np.zeros((N, D))
     y = gradients(x)
@@ -220,6 +237,7 @@ AS_WRITTEN = [
     pytest.param("d2", d2_as_written, "path", id="d2"),
     pytest.param("exact_diffusion", exact_diffusion_as_written, "ring", id="exact_diffusion"),
     pytest.param("nids", nids_as_written, "ring", id="nids"),
+    pytest.param({"name": "edm", "beta": 0.5}, edm_as_written, "ring", id="edm"),
     pytest.param("aug_dgm", aug_dgm_as_written, "ring", id="aug_dgm"),
     pytest.param("dgd", dgd_as_written, "ring", id="dgd"),
     pytest.param(QUASI, quasi_global_as_written, "ring", id="quasi_global"),
@@ -243,6 +261,7 @@ def test_a_correction_is_the_recursion_of_its_paper(correction, written, topolog
         ("push_pull", push_pull_as_written),
         ({"name": "push_pull", "tracking_mixes": "before"}, ab_as_written),
         ("push_diging", push_diging_as_written),
+        ("heavy_ball", heavy_ball_as_written),
     ],
 )
 def test_directed_graphs_reach_the_optimum_by_the_recursion_of_the_paper(correction, written):

@@ -239,3 +239,17 @@ def test_what_is_no_path_is_refused_in_a_sentence():
         mpifed.run(resume=5)
     with pytest.raises(InputError, match=r"^run is .*; it must be a path"):
         mpifed.load("a\0b")
+
+
+def test_weights_by_size_are_those_of_the_clients_samples(tmp_path):
+    by_size = {"topology": "ring", "weights": "by_size", "algorithm": "fedavg"}
+    with pytest.raises(
+        InputError, match=r"gossip_step_scale is 'normalised', but exchange\.weights"
+    ):
+        run(tmp_path, **by_size)
+    result = run(tmp_path, **by_size, **{"algorithm.gossip_step_scale": "none"})
+    sizes = [float(n) for n in result.clients["n_train"]]
+    given = {**by_size, "weights": {"name": "by_size", "sizes": sizes}}
+    again = run(tmp_path, "again", **given, **{"algorithm.gossip_step_scale": "none"})
+    assert digest(again) == digest(result) and len(set(sizes)) > 1
+    assert "gossip moves the mean" not in (tmp_path / "run" / "log.txt").read_text()

@@ -28,6 +28,7 @@ PAGES = {
         "FedDyn": ["feddyn"],
         "FedPD": ["fedpd"],
         "FedNova": ["fednova"],
+        "SVRG": ["svrg"],
         "MOON": ["moon"],
         "q-FFL": ["qffl"],
         "AFL": ["agnostic"],

@@ -11,9 +11,12 @@ from topologies import (
     MixingMatrix,
     TopologyError,
     build_graph,
+    build_schedule,
     check_weights,
     mixing_matrix,
     slem,
+    stationary_distribution,
+    weighted_slem,
 )
 
 GENERATED = [name for name in FAMILIES if name not in ("edge_list", "graphml", "matrix")]
@@ -181,3 +184,35 @@ def test_what_a_user_s_rule_returns_wrongly_is_reported(rule, words):
         mixing_matrix(build_graph("ring", 5), f"{__name__}:{rule.__name__}")
     said = str(refused.value)
     assert words in said and said.startswith(f"{__name__}:{rule.__name__}")
+
+
+SIZES = np.array([1.0, 2.0, 7.0, 3.0, 1.0, 4.0])
+
+
+def test_gossip_by_sizes_ends_in_the_weighted_mean_at_its_rate(tmp_path):
+    graph = build_graph("erdos_renyi", 6, 3, p=0.6)
+    matrix = mixing_matrix(graph, "by_size", sizes=SIZES.tolist())
+    w, share = matrix.to_dense(), SIZES / SIZES.sum()
+    assert w.min() >= 0 and np.diag(w).min() > 0
+    np.testing.assert_allclose(w.sum(axis=1), 1, atol=1e-15)
+    np.testing.assert_allclose(share[:, None] * w, (share[:, None] * w).T, atol=1e-16)
+    np.testing.assert_allclose(stationary_distribution(matrix), share, atol=1e-14)
+    np.testing.assert_allclose(np.linalg.matrix_power(w, 500), np.tile(share, (6, 1)), atol=1e-12)
+    moduli = np.sort(np.abs(np.linalg.eigvals(w)))
+    assert weighted_slem(matrix) == pytest.approx(moduli[-2], abs=1e-12)
+    # A file of label counts is the same, equal sizes are the usual weights.
+    np.savetxt(tmp_path / "counts.csv", np.stack([SIZES - 1, np.ones(6)], 1), delimiter=",")
+    assert mixing_matrix(graph, "by_size", sizes=str(tmp_path / "counts.csv")) == matrix
+    usual = mixing_matrix(graph, "metropolis_hastings")
+    assert mixing_matrix(graph, "by_size", sizes=[2.0] * 6) == usual
+    # In the norm of unequal nodes, doubly stochastic weights do not contract as their slem says.
+    assert weighted_slem(usual, SIZES) > slem(usual) == pytest.approx(weighted_slem(usual))
+    static = build_schedule(
+        "static", graph=graph, weights="by_size", weight_options={"sizes": SIZES.tolist()}
+    )
+    assert static.matrix(1) == matrix and not static.doubly_stochastic
+    for bad in ([1.0] * 5, [1.0] * 5 + [np.inf]):
+        with pytest.raises(TopologyError, match=r"6 nodes|sizes is"):
+            mixing_matrix(graph, "by_size", sizes=bad)
+    with pytest.raises(TopologyError, match="do not all hear"):
+        stationary_distribution(MixingMatrix(3, np.array([[0, 1]]), np.array([0.5])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass
 
@@ -244,6 +245,49 @@ def slem(matrix: MixingMatrix) -> float:
     0.333333333333
     """
     return contraction([matrix])
+
+
+def stationary_distribution(matrix: MixingMatrix) -> Array:
+    """Return pi with pi W = pi, float64 (n,), the weights of the mean to which gossip leads.
+
+    ``TopologyError`` is raised if there are several, or more than 2000 nodes.
+    """
+    n = matrix.n
+    if n > DENSE_NODES:
+        raise TopologyError(f"the matrix has {n} nodes, but at most {DENSE_NODES} are solved for")
+    found = np.full(n, np.nan)
+    with contextlib.suppress(np.linalg.LinAlgError):
+        found = np.linalg.solve(matrix.to_dense().T - np.eye(n) + 1, np.ones(n))
+    if not np.abs(found).max() <= 2:  # a distribution, up to rounding
+        raise TopologyError("the nodes do not all hear each other: there is no one distribution")
+    return found
+
+
+def weighted_slem(matrix: MixingMatrix, sizes: Array | None = None) -> float:
+    """Return ||W - 1 pi||, the worst factor of a round in the norm of unequal nodes.
+
+    The norm is that of L2(s), ||x||^2 = sum_i s_i ||x_i||^2 (Liu et al. 2025, arXiv 2511.19513),
+    and pi the stationary distribution. For reversible W with s = pi (``by_size``) it is the largest
+    modulus of an eigenvalue but 1. For a doubly stochastic W and unequal s it is above that: the
+    two compare the paper's strategies, weights in W and weights in the losses.
+
+    Parameters
+    ----------
+    matrix : MixingMatrix
+        The mixing matrix W, of at most 2000 nodes.
+    sizes : ndarray, optional
+        s, positive; None is pi.
+
+    Examples
+    --------
+    >>> from topologies import build_graph, mixing_matrix
+    >>> w = mixing_matrix(build_graph("complete", 3), "by_size", sizes=[1, 1, 4])
+    >>> round(weighted_slem(w), 6)
+    0.5
+    """
+    pi = stationary_distribution(matrix)
+    root = np.sqrt(pi if sizes is None else np.asarray(sizes, float))
+    return float(np.linalg.norm(root[:, None] * (matrix.to_dense() - pi) / root, 2))
 
 
 def effective_neighbours(source: MixingMatrix | Schedule, gamma: float = 0.9) -> float:

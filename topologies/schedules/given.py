@@ -31,13 +31,15 @@ def prepare_static(graph: nx.Graph, rule: Rule) -> Arrays:
     # Not how long it took, so that equal arguments give equal bytes.
     kept = {key: value for key, value in matrix.info.items() if key != "seconds"}
     info = np.frombuffer(json.dumps(kept).encode(), dtype=np.uint8)
-    return {"edges": matrix.edges, "weights": matrix.weights, "info": info}
+    directed = {} if matrix.symmetric else {"directed": np.array(True)}
+    return {"edges": matrix.edges, "weights": matrix.weights, "info": info, **directed}
 
 
 def restore_static(n: int, arrays: Arrays) -> Static:
     """The same matrix in every round."""
     info = json.loads(arrays["info"].tobytes())
-    return Static(MixingMatrix(n, arrays["edges"], arrays["weights"], info=info))
+    symmetric = "directed" not in arrays
+    return Static(MixingMatrix(n, arrays["edges"], arrays["weights"], symmetric, info))
 
 
 def prepare_periodic(*, path: str) -> Arrays:
@@ -90,6 +92,8 @@ def prepare_resampled(graph: nx.Graph, rule: Rule) -> Arrays:
             f"resampled needs a random graph family, but {record.get('family')} is not drawn"
         )
     law = {"family": record["family"], "params": record["params"], "weights": rule}
+    if not mixing_matrix(graph, rule[0], **rule[1]).symmetric:
+        law["directed"] = True
     return {"law": np.frombuffer(json.dumps(law).encode(), dtype=np.uint8)}
 
 
@@ -105,7 +109,8 @@ def restore_resampled(n: int, seed: int, arrays: Arrays) -> Drawn:
             graph = build_graph(law["family"], n, seed, on_disconnected="keep", **law["params"])
         return mixing_matrix(graph, rule, **options)
 
-    return Drawn(n, seed, draw)
+    symmetric = "directed" not in law
+    return Drawn(n, seed, draw, symmetric=symmetric, doubly_stochastic=symmetric)
 
 
 def prepare_matrices(*, nodes: Annotated[int, Ge(1)], rounds: str) -> Arrays:

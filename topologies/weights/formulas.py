@@ -25,6 +25,13 @@ def metropolis_hastings_weights(n: int, edges: Edges) -> Array:
     return 1 / (1 + larger_degrees(n, edges))
 
 
+def by_size_weights(n: int, edges: Edges, sizes: Array) -> tuple[Edges, Array]:
+    """Return arcs (receiver, sender) with min(1 / (1 + d_i), (s_j / s_i) / (1 + d_j)) for each."""
+    arcs = np.concatenate([edges, edges[:, ::-1]])
+    share = sizes / (1 + degrees_of(n, edges))
+    return arcs, share[arcs].min(axis=1) / sizes[arcs[:, 0]]
+
+
 def max_degree_weights(n: int, edges: Edges) -> Array:
     """Return 1 / (1 + d_max) for all edges."""
     return np.full(len(edges), 1 / (1 + degrees_of(n, edges).max()))

@@ -1,4 +1,4 @@
-"""Weight rules: from a graph to a symmetric, doubly stochastic mixing matrix."""
+"""Weight rules: from a graph to a mixing matrix, symmetric and doubly stochastic but by sizes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from topologies.graphs.build import edge_array
+from topologies.graphs.files import read_numbers
 from topologies.inputs import TopologyError, cpu_seconds
 from topologies.matrix import IMPORT_TOLERANCE, MixingMatrix, at_most_one
 from topologies.schema import Entry, find
 from topologies.weights.fastest_mixing import fmmc
 from topologies.weights.formulas import (
     best_constant_weights,
+    by_size_weights,
     degrees_of,
     max_degree_weights,
     metropolis_hastings_weights,
@@ -45,6 +47,36 @@ def metropolis_hastings(graph: nx.Graph) -> MixingMatrix:
     """
     n, edges = len(graph), edge_array(graph)
     return MixingMatrix(n, edges, metropolis_hastings_weights(n, edges))
+
+
+def by_size(
+    graph: nx.Graph, *, sizes: str | list[Annotated[float, Gt(0)]] | None = None
+) -> MixingMatrix:
+    """Metropolis-Hastings weights by which gossip keeps the mean weighted by sizes; directed.
+
+    W_ij = min(1 / (1 + d_i), (s_j / s_i) / (1 + d_j)) for sizes s and degrees d, so that s_i W_ij =
+    s_j W_ji: W is reversible, its stationary distribution is s / sum(s), and every node converges
+    to the mean weighted by sizes. It is row-stochastic and self-adjoint in L2(s), as Liu et al.
+    2025 (arXiv 2511.19513) ask of the W of unequal nodes; their own construction was not read.
+
+    Parameters
+    ----------
+    sizes
+        Sizes of the nodes, or a CSV file with a row for each, whose numbers are added (label
+        counts); equal if left out, in runs the clients' training samples.
+    """
+    n, edges = len(graph), edge_array(graph)
+    if sizes is None:
+        return metropolis_hastings(graph)
+    found = read_numbers(sizes).sum(axis=1) if isinstance(sizes, str) else np.array(sizes, float)
+    if len(found) != n or not (np.isfinite(found) & (found > 0)).all():
+        raise TopologyError(
+            f"by_size needs a size above 0 for each of {n} nodes, but sizes holds {len(found)}, "
+            f"the least of them {found.min(initial=np.inf):g}"
+        )
+    if found.min() == found.max():
+        return metropolis_hastings(graph)
+    return MixingMatrix(n, *by_size_weights(n, edges, found), symmetric=False)
 
 
 def max_degree(graph: nx.Graph) -> MixingMatrix:
@@ -160,6 +192,7 @@ def fastest(
 WEIGHTS: dict[str, Entry] = {
     "fmmc": Entry(fastest),
     "metropolis_hastings": Entry(metropolis_hastings),
+    "by_size": Entry(by_size),
     "max_degree": Entry(max_degree),
     "best_constant": Entry(best_constant),
     "uniform": Entry(uniform),

@@ -24,7 +24,14 @@ from annotated_types import Ge, Lt
 from torch import Tensor
 
 from mpifed import state as states
-from mpifed.algorithms.base import Algorithm, Predictor, StepScale, initial_models, step_scale
+from mpifed.algorithms.base import (
+    Algorithm,
+    Predictor,
+    StepScale,
+    dual_terms,
+    initial_models,
+    step_scale,
+)
 from mpifed.algorithms.fedem.expectation import (
     check_floor,
     entropies,
@@ -75,6 +82,7 @@ def minimise_surrogates(
     """Lines 2, 6 and 8 of Algorithm 3 under a server, 5 to 9 of Algorithm 5 under gossip."""
     start = channel.broadcast(shared)
     if solver is None:
+        duals = dual_terms(local, start, optimizer, clients, channel, draws, step_scale)
         moved, optimizer = local(
             start,
             optimizer,
@@ -82,7 +90,7 @@ def minimise_surrogates(
             draws,
             weights=surrogate.weights,
             step_scale=step_scale,
-            adjustments=surrogate.adjustments,
+            adjustments=(*surrogate.adjustments, *duals),
         )
     else:
         moved = solver(start, surrogate)
@@ -281,6 +289,7 @@ class FedEM(Algorithm[Channel]):
     sends = "its M components"
     server_steps = True
     steps_locally = True
+    takes_duals = True
 
     def __init__(
         self,

@@ -10,10 +10,16 @@ import torch
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import GlobalModel, StepScale, initial_models, step_scale
+from mpifed.algorithms.base import (
+    GlobalModel,
+    StepScale,
+    dual_terms,
+    initial_models,
+    step_scale,
+)
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.adjustments import Adjustment
+from mpifed.local.adjustments import Adjustment, Coupling
 from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 
@@ -44,6 +50,7 @@ class FedAvg(GlobalModel[Channel]):
     sends = "its model"
     server_steps = True
     steps_locally = True
+    takes_duals = True
 
     def __init__(
         self,
@@ -68,15 +75,30 @@ class FedAvg(GlobalModel[Channel]):
         self, state: FedAvgState, clients: Clients, channel: Channel, draws: Draws
     ) -> FedAvgState:
         start = channel.broadcast(state.model)
-        scale, terms = step_scale(clients, channel, self.gossip_step_scale), self.terms(start)
+        state, coupling = self.coupled(state, start, clients)
+        scale = step_scale(clients, channel, self.gossip_step_scale)
+        duals = dual_terms(self.local, start, state.optimizer, clients, channel, draws, scale)
+        terms = (*self.terms(start), *duals)
         trained, optimizer = self.local(
-            start, state.optimizer, clients, draws, step_scale=scale, adjustments=terms
+            start,
+            state.optimizer,
+            clients,
+            draws,
+            step_scale=scale,
+            adjustments=terms,
+            coupling=coupling,
         )
         return self.averaged(replace(state, optimizer=optimizer), trained, clients, channel)
 
     def terms(self, start: Tensor) -> Sequence[Adjustment]:
         """Return what is added to gradients of local steps from ``start``."""
         return ()
+
+    def coupled(
+        self, state: FedAvgState, start: Tensor, clients: Clients
+    ) -> tuple[FedAvgState, Coupling | None]:
+        """Return the state and how minibatches move models; None by their gradients alone."""
+        return state, None
 
     def averaged(
         self, state: FedAvgState, trained: Tensor, clients: Clients, channel: Channel

@@ -30,6 +30,7 @@ class FedNova(FedAvg):
     """FedNova: FedAvg whose clients' moves count alike, however many steps they took."""
 
     sends = "its move and the sum of its learning rates"
+    takes_duals = False
     aggregates = "sums"
     exchanges = ("server",)
 

@@ -51,6 +51,8 @@ class Moon(FedAvg):
         Those of ``FedAvg``.
     """
 
+    takes_duals = False
+
     def __init__(
         self,
         model: Model,

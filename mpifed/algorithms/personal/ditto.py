@@ -53,6 +53,7 @@ class Ditto(FedAvg):
     """
 
     learns = "one model, and one model a client near it"
+    takes_duals = False
 
     def __init__(
         self,

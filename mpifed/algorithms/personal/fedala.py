@@ -61,6 +61,7 @@ class FedALA(FedAvg):
     """
 
     learns = "one model, weights of each client between it and its own"
+    takes_duals = False
 
     def __init__(
         self,

@@ -90,6 +90,7 @@ class FedRoD(FedAvg):
     """
 
     learns = "one model, a head of each client to add to its own"
+    takes_duals = False
     sends = "its generic model"
     tasks = ("classification", "sequence")
 
@@ -152,6 +153,7 @@ class FedRoDHyper(FedAvg):
 
     learns = "one model, and a network that makes a head from a client's label shares"
     sends = "its generic model and the network"
+    takes_duals = False
     tasks = ("classification", "sequence")
 
     def __init__(

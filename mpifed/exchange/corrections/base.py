@@ -78,6 +78,11 @@ class Neighbours:
     nearby : callable or None
         Returns who hears whom, with the rows of neighbours one by one, for corrections that are
         not linear in them.
+    send : callable or None
+        Maps rows (participants, numbers) to what neighbours receive of them, compressed where
+        messages are, and books these messages; for corrections that compress.
+    consensus_step : float
+        gamma of gossip by compressed messages; 1 where they are whole.
     """
 
     mix: Callable[[Tensor], Tensor]
@@ -85,6 +90,8 @@ class Neighbours:
     weights: scipy.sparse.csr_array
     mine: np.ndarray
     nearby: Callable[[], Nearby] | None = None
+    send: Callable[[Tensor], Tensor] | None = None
+    consensus_step: float = 1.0
 
     @property
     def column_sums(self) -> Tensor:
@@ -109,10 +116,18 @@ class Correction(Component):
         What it asks of the mixing matrices; see ``Needs``.
     least_eigenvalue : float
         All eigenvalues of a symmetric W must be above this one.
+    compresses : bool
+        Whether it sends by ``Neighbours.send``, so that messages may be compressed.
+    within_steps : bool
+        Whether a part of it belongs to the local steps: over a round they take the first ``size``
+        numbers of what is kept (its dual variables) from x, step by step, in proportion to the
+        learning rates.
     """
 
     needs: ClassVar[Needs] = "symmetric"
     least_eigenvalue: float = -1.0
+    compresses: ClassVar[bool] = False
+    within_steps: ClassVar[bool] = False
 
     def width(self, size: int) -> int:
         """Return how many numbers a client remembers for a value of ``size`` numbers."""
@@ -262,7 +277,8 @@ def growth(correction: Correction, schedule: topologies.Schedule) -> float:
     for k in range(1, PLAYED + 1):
         w = schedule.matrix(k).to_sparse()
         mix = functools.partial(_product, w)
-        x, kept = correction.step(x, x, kept, Neighbours(mix, mix, w, np.arange(schedule.n)))
+        moved = x - kept[:, :1] if correction.within_steps else x
+        x, kept = correction.step(x, moved, kept, Neighbours(mix, mix, w, np.arange(schedule.n)))
         if x.norm() > BEARABLE**6 * start.norm():
             break
     return float(x.norm() / start.norm())

@@ -11,16 +11,34 @@ up. V is W in D2, and (I + W) / 2 in exact diffusion (Alg. 1) and in NIDS with e
 The q_i add up to zero; where values stand still, z = x and q = u. NIDS has a first round of its
 own, in which nothing is mixed: x^1 = x^0 + u^0 (Alg. 1), so that q^1 = 0.
 
+EDM (Hu, Chen, Liu and Mao 2025, arXiv 2501.19082) moves by a mean of updates in place of u:
+
+    m^k = beta m^(k-1) + (1 - beta) u^k,   m^0 = 0
+
+LED, local exact diffusion (Alghunaim 2024, arXiv 2302.00620), has its dual variable q in
+each of the tau local steps, so that these do not drift, and mixes what they lead to:
+
+    phi_0 = x^k;   tau times phi_(s+1) = phi_s - alpha grad f(phi_s) - q^k / tau
+    x^(k+1) = V phi_tau
+    q^(k+1) = q^k + phi_tau - V phi_tau
+
+With one step, LED and EDM with beta = 0 are exact diffusion. Of both papers the abstracts alone
+could be had. LED's recursion, with W for V, is that of github.com/team-decent/decent-bench; of EDM
+that it has W for V, 1 - beta and m^0 = 0 is assumed.
+
 Convergence: W symmetric; for D2 lambda_min(W) > -1/3 (Assumption 1.2 of the paper); for NIDS
 eta < 2 / L, whatever the graph (Theorem 1).
 """
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
+from annotated_types import Ge, Lt
 from torch import Tensor
 
-from mpifed.exchange.corrections.base import Correction, Neighbours
+from mpifed.exchange.corrections.base import Correction, Neighbours, halves
 
 
 class ExactDiffusion(Correction):
@@ -62,3 +80,39 @@ class Nids(ExactDiffusion):
         after, q = super().step(x, moved, kept[:, :-1], neighbours)
         q = torch.where(begun, q, 0.0)
         return torch.where(begun, after, moved), torch.cat([q, torch.ones_like(kept[:, -1:])], 1)
+
+
+class Edm(ExactDiffusion):
+    """EDM: exact diffusion with momentum (Hu et al. 2025).
+
+    Parameters
+    ----------
+    beta : float
+        Share of the momentum that stays from round to round.
+    """
+
+    def __init__(self, *, beta: Annotated[float, Ge(0), Lt(1)] = 0.9) -> None:
+        self.beta = beta
+
+    def width(self, size: int) -> int:
+        return 2 * size
+
+    def step(
+        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
+    ) -> tuple[Tensor, Tensor]:
+        q, m = halves(kept)
+        m = (self.beta * m).add_(moved - x, alpha=1 - self.beta)
+        after, q = super().step(x, x + m, q, neighbours)
+        return after, torch.cat([q, m], 1)
+
+
+class Led(ExactDiffusion):
+    """LED: exact diffusion with its correction in every local step (Alghunaim 2024)."""
+
+    within_steps = True
+
+    def step(
+        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
+    ) -> tuple[Tensor, Tensor]:
+        after = self._mixed(moved, neighbours)
+        return after, (moved - after).add_(kept)

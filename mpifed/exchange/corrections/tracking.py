@@ -26,6 +26,9 @@ and y by P[i, j] = W[i, j] / sum_i W[i, j], whose columns do, so that W may be a
     y^k = P y^(k-1) + u^k - u^(k-1)
     x^(k+1) = W (x^k + y^k)          (Push-Pull, eq. 6)        W x^k + y^k          (AB, eq. 3)
 
+With momentum of the last move, AB is ABm, the distributed heavy ball (Xin and Khan 2020,
+arXiv 1808.02942): x^(k+1) = W x^k + y^k + beta (x^k - x^(k-1)).
+
 A message has x and y; what is kept is W y - u.
 
 Where clients take several steps in a round, u is their sum (local updates, Nguyen et al. 2023), and
@@ -34,12 +37,13 @@ the limit is that of FedAvg with as many steps; ``algorithm=kgt`` corrects the s
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from annotated_types import Ge, Lt
 from torch import Tensor
 
-from mpifed.exchange.corrections.base import Correction, Needs, Neighbours
+from mpifed.exchange.corrections.base import Correction, Needs, Neighbours, halves
 
 
 class Tracking(Correction):
@@ -100,3 +104,28 @@ class AugDgm(Tracking):
         y = torch.where(begun, neighbours.mix(own), own)
         found = torch.cat([y - u, torch.ones_like(kept[:, -1:])], 1)
         return neighbours.mix(y.add_(x)), found
+
+
+class HeavyBall(PushPull):
+    """ABm, the distributed heavy ball: AB with momentum of the last move (Xin and Khan 2020).
+
+    Parameters
+    ----------
+    beta : float
+        The share of a client's last move that is made again.
+    """
+
+    def __init__(self, *, beta: Annotated[float, Ge(0), Lt(1)] = 0.5) -> None:
+        super().__init__(tracking_mixes="before")
+        self.beta = beta
+
+    def width(self, size: int) -> int:
+        return 2 * size
+
+    def step(
+        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
+    ) -> tuple[Tensor, Tensor]:
+        passed, move = halves(kept)
+        after, passed = super().step(x, moved, passed, neighbours)
+        after.add_(move, alpha=self.beta)
+        return after, torch.cat([passed, after - x], 1)

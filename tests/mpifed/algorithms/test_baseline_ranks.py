@@ -49,6 +49,11 @@ CASES = {
         "participation": LATE,
         "evaluation.unseen_fraction": 0.3,
     },
+    "svrg": {
+        "algorithm": {"name": "svrg", "anchor_rounds": 2},
+        "participation": 0.5,
+        "evaluation.unseen_fraction": 0.3,
+    },
     "fednova": {
         "algorithm": "fednova",
         "server_optimizer": "momentum",

@@ -36,6 +36,7 @@ METHODS = {
     "fedavg_ft": (FIVE, {"tune_epochs": 2}, 40, tuned(AVERAGE[0], 2)),
     "fedprox": (FIVE, {"mu": 2.0}, 40, [2.708022736] * 2),
     "scaffold": (FIVE, {}, 120, POOLED),
+    "svrg": (FIVE, {}, 40, AVERAGE),
     "qffl": (FIVE, {"q": 0.0}, 40, AVERAGE),
     "agnostic": (None, {"deployed": "last"}, 300, [EQUAL] * 2),
     "mocha": (None, {"mocha_lambda": 1.0, "sigma_every": None, "sdca_fraction": 1.0}, 3, [0, 2.4]),
