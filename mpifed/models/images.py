@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from mpifed.data.base import Description
 from mpifed.data.images import channel_axis
@@ -51,8 +52,26 @@ def images_of(data: Description, model: str, least: int = 1) -> Images:
     return Images(channels, height, width, axis)
 
 
+def crop_and_flip(x: Tensor, padding: int = 4) -> Tensor:
+    """Return images (B, channels, height, width), each cut anew from itself with a margin of zeros,
+    and mirrored with probability 1/2 (He et al. 2016, section 4.2).
+    """
+    count, _, height, width = x.shape
+    down, right = (torch.randint(2 * padding + 1, (count,), device=x.device) for _ in range(2))
+    mirrored = torch.rand(count, 1, device=x.device) < 0.5
+    rows = down[:, None] + torch.arange(height, device=x.device)
+    columns = torch.arange(width, device=x.device).expand(count, -1)
+    columns = right[:, None] + torch.where(mirrored, width - 1 - columns, columns)
+    padded = pad(x, (padding,) * 4)
+    images = torch.arange(count, device=x.device)[:, None, None]
+    return padded.movedim(1, -1)[images, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
+
+
 class Network(torch.nn.Module):
-    """Base class of the networks here."""
+    """Base class of the networks here.
+
+    A network with ``augment`` trains on images that are cropped and mirrored at random.
+    """
 
     last_layer = "output"
     # Whether kernels have the variance 2 / fan out of He et al. 2015 ("Delving deep into
@@ -60,6 +79,13 @@ class Network(torch.nn.Module):
     by_fan_out = False
     weights: str | None = None
     new_classifier = False
+    images: Images
+    augment = False
+
+    def pixels(self, x: Tensor) -> Tensor:
+        """Return a batch (B, *input_shape) as images, augmented in training where asked."""
+        images = self.images(x)
+        return crop_and_flip(images) if self.augment and self.training else images
 
     def drawn(self, weights: str | None, new_classifier: bool) -> Network:
         """Return the network itself, its parameters drawn, or loaded from the file ``weights``."""

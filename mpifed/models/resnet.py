@@ -94,7 +94,7 @@ class ResNet(Network):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs (B, n_outputs) for a batch (B, *input_shape)."""
-        h = self.maxpool(relu_(self.bn1(self.conv1(self.images(x)))))
+        h = self.maxpool(relu_(self.bn1(self.conv1(self.pixels(x)))))
         for stage in range(self.stages):
             h = self.get_submodule(f"layer{stage + 1}")(h)
         return self.fc(h.mean((2, 3)))
@@ -182,6 +182,7 @@ def resnet20(
     *,
     norm: Norm = "batch",
     groups: Annotated[int, Ge(1)] = 2,
+    augment: bool = False,
     weights: str | None = None,
     new_classifier: bool = False,
 ) -> Network:
@@ -195,12 +196,16 @@ def resnet20(
         By batch, or by groups of channels, which needs no running statistics (Hsieh et al. 2020).
     groups : int
         Groups of channels in each normalisation by groups; it divides 16.
+    augment : bool
+        Train on images that are cropped with a margin of 4 pixels, and mirrored, at random.
     weights : str, optional
         File with the first parameters, a state dict of torch.save. None draws them.
     new_classifier : bool
         Draw the last layer although weights are given.
     """
     blocks = (3, 3, 3)
-    return _build(
+    made = _build(
         "resnet20", blocks, data, True, norm, groups, weights, new_classifier, CIFAR_WIDTHS
     )
+    made.augment = augment
+    return made

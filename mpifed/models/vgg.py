@@ -45,7 +45,7 @@ class Vgg(Network):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs (B, n_outputs) for a batch (B, *input_shape)."""
-        return self.classifier(self.features(self.images(x)).flatten(1))
+        return self.classifier(self.features(self.pixels(x)).flatten(1))
 
 
 def vgg11(
@@ -53,6 +53,7 @@ def vgg11(
     *,
     norm: Norm = "none",
     groups: Annotated[int, Ge(1)] = 2,
+    augment: bool = False,
     weights: str | None = None,
     new_classifier: bool = False,
 ) -> Network:
@@ -66,6 +67,8 @@ def vgg11(
         Behind each convolution: nothing, or normalisation by batch or by groups of channels.
     groups : int
         Groups of channels in each normalisation by groups; it divides 64.
+    augment : bool
+        Train on images that are cropped with a margin of 4 pixels, and mirrored, at random.
     weights : str, optional
         File with the first parameters, a state dict of torch.save. None draws them.
     new_classifier : bool
@@ -74,4 +77,5 @@ def vgg11(
     if VGG11[0] % groups:
         raise InputError(f"model.groups is {groups}; it must divide {VGG11[0]}")
     made = Vgg(images_of(data, "vgg11", 32), data.n_outputs, norm, groups)
+    made.augment = augment
     return made.drawn(weights, new_classifier)

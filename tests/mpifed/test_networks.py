@@ -42,6 +42,28 @@ def test_parameters_are_counted_as_in_the_papers(name, shape, n_classes, options
     assert size(made(name, shape, n_classes, **options)) == parameters
 
 
+@pytest.mark.parametrize("name", ["resnet20", "vgg11"])
+def test_images_are_cropped_and_mirrored_in_training_alone(name):
+    network = made(name, (3, 32, 32), 10, augment=True)
+    seen = []
+    first = next(part for part in network.modules() if isinstance(part, torch.nn.Conv2d))
+    first.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    x = torch.rand(40, 3, 32, 32) + 1
+    network.eval()(x)
+    torch.manual_seed(0)
+    network.train()(x)
+    assert torch.equal(seen[0], x)
+    padded = functional.pad(x, (4, 4, 4, 4))
+    crops = padded.unfold(2, 32, 1).unfold(3, 32, 1)  # (40, 3, 9, 9, 32, 32)
+    mirrored = 0
+    for image, found in zip(crops, seen[1], strict=True):
+        plain = (image == found[:, None, None]).all((0, 3, 4)).sum()
+        turned = (image.flip(-1) == found[:, None, None]).all((0, 3, 4)).sum()
+        assert plain + turned == 1
+        mirrored += int(turned)
+    assert 5 < mirrored < 35
+
+
 def test_the_width_of_mobilenet_is_a_factor_rounded_to_eights():
     network = made("mobilenet_v2", (3, 32, 32), width=0.75)
     widths = [network.features[i].conv[-1].num_features for i in range(1, 18)]
