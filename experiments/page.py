@@ -22,6 +22,7 @@ LEVEL = 0.05
 MEASURES = {
     "average": "average",
     "weighted": "average by n_t",
+    "merged": "mean of all models",
     "p10": "bottom decile",
     "std": "deviation over clients",
     "train": "training",
@@ -57,6 +58,7 @@ def measured(run: Planned) -> dict[str, float]:
     return {
         "average": mean(test, n_test, seen),
         "weighted": mean(test, n_train, seen),
+        "merged": mean(clients.get("merged_test_accuracy", test * math.nan), n_test, seen),
         "p10": 100 * bottom_decile(scored) if len(scored) else math.nan,
         "std": 100 * float(scored.std()) if len(scored) else math.nan,
         "train": mean(train, n_train, seen),
