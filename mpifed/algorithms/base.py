@@ -116,6 +116,8 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel]):
     server_steps : bool
         True if its server moves what is shared along a mean of updates, once in a round, by any
         ``server_optimizer``: by ``channel.average``, or by ``channel.along`` of a ``mean``.
+    averages_models : {"one", "several"} or None
+        Whether all that it averages in a round is its only model, or several, in one message.
     online : bool (instance)
         True if it draws fresh samples by ``Shards.fresh``.
     tasks : tuple of str (instance)

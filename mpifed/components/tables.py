@@ -127,6 +127,10 @@ CORRECTIONS = {
     "push_sum": "mpifed.exchange.corrections.push_sum:PushSum",
     "clipped_gossip": "mpifed.exchange.corrections.clipped_gossip:ClippedGossip",
     "monna": "mpifed.exchange.corrections.monna:Monna",
+    "dpfl": "mpifed.exchange.corrections.collaboration:Dpfl",
+    "morph": "mpifed.exchange.corrections.collaboration:Morph",
+    "fomo": "mpifed.exchange.corrections.collaboration:Fomo",
+    "l2c": "mpifed.exchange.corrections.collaboration:L2c",
     "relay_sum": "mpifed.exchange.corrections.relay_sum:RelaySum",
 }
 AGGREGATORS = {

@@ -196,6 +196,27 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         {"exchange.gossip_steps": 1},
         "which corrects one step of gossip",
     ),
+    (
+        {"exchange.correction:chooses": True},
+        {
+            **STATIC,
+            **EVERYBODY,
+            **ONCE,
+            "exchange.asynchrony": "none",
+            "algorithm:averages_models": Not(None),
+        },
+        "whose clients choose among models that the same others send in every round",
+    ),
+    (
+        {"exchange.correction:looks_at_losses": True},
+        {"algorithm:averages_models": "one"},
+        "whose clients compare losses of one model each",
+    ),
+    (
+        {"algorithm": "fedspd"},
+        {**ONCE, "exchange.asynchrony": "none", "exchange.correction": None},
+        "whose clients mix with those that train the same cluster's model",
+    ),
     ({"exchange.chebyshev": True}, {**STATIC, **EVERYBODY}, "whose weights are those of one W"),
     # Methods.
     (
@@ -278,6 +299,11 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         for asked in ({"algorithm.step": "line_search"}, {"algorithm.stop_at": Not(None)})
     ),
 )
+
+
+def chooses_neighbours(configuration: Any) -> bool:
+    """Return whether whom clients mix with depends on their models."""
+    return _fits(configuration, "exchange.correction:chooses", True)
 
 
 def check_together(configuration: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -23,11 +23,20 @@ from mpifed.exchange.base import Channel, Exchange, Round, bits_of, timed
 from mpifed.exchange.choco import contracted, gossip_step
 from mpifed.exchange.compression import Compressor, message_sizes, proven_contraction
 from mpifed.exchange.corrections import Correction, Kept, Neighbours
-from mpifed.exchange.corrections.base import BEARABLE, PLAYED, fitted, growth, mixed_by
+from mpifed.exchange.corrections.base import (
+    BEARABLE,
+    PLAYED,
+    HeldOut,
+    Looks,
+    fitted,
+    growth,
+    mixed_by,
+)
+from mpifed.exchange.corrections.collaboration import collapse
 from mpifed.exchange.mixer import shared_weights
 from mpifed.exchange.mixing import complete, computed_in_rounds, prepare_arrays, restore
 from mpifed.exchange.reduction import check_not_diverged, weighted_sum
-from mpifed.exchange.routes import Route, Routing, arrivals, nearby
+from mpifed.exchange.routes import Nearby, Route, Routing, arrivals, nearby
 from mpifed.federation.clients import Federation, participants
 from mpifed.mpi.communicator import Communicator
 from mpifed.mpi.reused import Reused
@@ -47,6 +56,8 @@ class GossipChannel(Channel):
     """The neighbours of one round."""
 
     exchange: Gossip
+    held_out: HeldOut | None = None
+    layers: Sequence[slice] = ()
 
     def broadcast(self, shared: Tensor) -> Tensor:
         return shared
@@ -100,7 +111,8 @@ class GossipChannel(Channel):
         """The correction sees the update that the method has made."""
         routing, size = self.exchange.routing, math.prod(rows.shape[1:])
         route, part = self._route(routing), self._next_part(correction.width(size))
-        self._book_whole(rows, correction.numbers(size), routing)
+        if not correction.chooses:
+            self._book_whole(rows, correction.numbers(size), routing)
 
         def mix_within(rows: Tensor) -> Tensor:
             assert routing.within is not None
@@ -113,6 +125,7 @@ class GossipChannel(Channel):
             route.sparse,
             route.mine,
             partial(nearby, self.exchange.federation.communicator, route),
+            self._looks() if correction.chooses else None,
         )
         x, kept = before.flatten(1), self.memory.corrections
         after, found = correction.step(x, rows.flatten(1), kept[:, part], neighbours)
@@ -124,6 +137,33 @@ class GossipChannel(Channel):
             found = kept
         self.memory = Kept(found)
         return after.view(rows.shape)
+
+    def _looks(self) -> Looks:
+        federation, layers = self.exchange.federation, self.layers
+        samples = federation.n_train[federation.training]
+        return Looks(self.hear, self.held_out, layers, self.round.draws, self.round.ids, samples)
+
+    @timed
+    def hear(self, rows: Tensor, asked: np.ndarray) -> Nearby:
+        """Return who hears whom where each participant hosted here asks for others' rows.
+
+        ``rows`` are (participants, numbers), ``asked`` is bool (participants, training clients).
+        Every row that one is sent is booked. Collective.
+        """
+        exchange, route = self.exchange, self._route(self.exchange.routing)
+        communicator, n = exchange.federation.communicator, route.matrix.n
+        receivers, senders = np.nonzero(asked & route.active)
+        own = np.stack([route.mine[receivers], senders], axis=1)
+        # Every rank learns who asks whom: of its own rows it knows then where they are wanted.
+        arcs = communicator.broadcast_object(communicator.gather_object(own))
+        edges = np.concatenate(arcs)
+        edges = edges[edges[:, 0] != edges[:, 1]]
+        weights = 1 / (1 + np.bincount(edges[:, 0], minlength=n)[edges[:, 0]])
+        matrix = topologies.MixingMatrix(n, edges, weights, symmetric=False)
+        exchange.heard.append(matrix.edges)
+        size = torch.Size([len(edges), *rows.shape[1:]])
+        self._book(bits_of(size, rows.dtype), math.prod(size))
+        return nearby(communicator, Route(exchange.federation, matrix, route.active))
 
     def _compressed(self, rows: Tensor, compressor: Compressor) -> Tensor:
         """CHOCO-Gossip: what travels is the compressed distance from the neighbours' replica."""
@@ -172,6 +212,19 @@ class GossipChannel(Channel):
             for place in np.flatnonzero(np.isin(route.mine, nodes)).tolist():
                 torch.mul(flat[place], rest, out=made[place]).add_(total)
         return made.view(rows.shape)
+
+
+def to_neighbours(channel: Channel) -> GossipChannel:
+    """Return ``channel`` as one to neighbours, for algorithms that gossip alone.
+
+    Raises
+    ------
+    TypeError
+        If it leads to none, which ``Algorithm.exchanges`` should have ruled out.
+    """
+    if not isinstance(channel, GossipChannel):
+        raise TypeError(f"{type(channel).__name__} leads to no neighbours")
+    return channel
 
 
 def gossip_lines(route: Route, period: int | None, payload: int, values_kept: int) -> list[str]:
@@ -329,6 +382,7 @@ class Gossip(Exchange):
 
     shared_is_rows = True
     slem: float | None = None
+    heard: list[np.ndarray]
 
     def __init__(
         self,
@@ -517,6 +571,7 @@ class Gossip(Exchange):
         return chosen & present
 
     def at(self, round: int, active: np.ndarray, memory: Any = None) -> Channel:
+        self.heard = []  # receivers and senders of this round, where clients choose
         now = Round(self.federation, self.seed, round, active)
         if self.timetable is None:
             return GossipChannel(self, now, memory)
@@ -587,7 +642,25 @@ class Gossip(Exchange):
             return hosted, shared
         return hosted[training], shared[torch.from_numpy(np.flatnonzero(training))]
 
+    def collapse(self, memory: Any) -> dict[str, float | None]:
+        """Return how evenly clients were chosen, on rank 0; ``collaboration.collapse``. Collective.
+
+        ``memory`` is that of all clients hosted here; {} where clients do not choose.
+        """
+        if self.correction is None or not self.correction.chooses:
+            return {}
+        rows = on_host(self._training_rows(memory.corrections)[1])
+        parts = self.federation.communicator.gather_object(rows[:, -2 * self.schedule.n :])
+        if parts is None:
+            return {}
+        owner = self.federation.owner[self.federation.training]
+        order = np.argsort(np.argsort(owner, kind="stable"))
+        last, often = np.split(np.concatenate(parts)[order], 2, axis=1)
+        return collapse(last, often)
+
     def arcs(self, round: int, active: np.ndarray, itemsize: int) -> list[np.ndarray]:
+        if self.heard:
+            return self.heard
         first = (round - 1) * self.gossip_steps + 1
         return [self.routing.arcs(first + step, active) for step in range(self.gossip_steps)]
 
@@ -602,6 +675,8 @@ class Gossip(Exchange):
             lines = [
                 f"            {len(rounds)} of {horizon} rounds communicate, from round {first} on"
             ]
+        if self.correction is not None and self.correction.chooses:
+            lines += ["            in round 1; then clients choose whom they ask"]
         if self.gossip_steps > 1:
             lines += [f"            {self.gossip_steps} times in a round"]
         route = self.routing.route((first - 1) * self.gossip_steps + 1, ~self.federation.unseen)

@@ -281,6 +281,7 @@ class FedEM(Algorithm[Channel]):
     sends = "its M components"
     server_steps = True
     steps_locally = True
+    averages_models = "several"
 
     def __init__(
         self,

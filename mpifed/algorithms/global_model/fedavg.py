@@ -44,6 +44,7 @@ class FedAvg(GlobalModel[Channel]):
     sends = "its model"
     server_steps = True
     steps_locally = True
+    averages_models = "one"
 
     def __init__(
         self,
