@@ -19,6 +19,7 @@ METHODS: dict[str, tuple[str, str, int | None]] = {
     "fedgmm": ("fedem.fedgmm:FedGMM", "FedGMM", 16),
     "clustered": ("clusters.clustered:Clustered", "Clustered FL", 5),
     "ifca": ("clusters.ifca:Ifca", "IFCA", 17),
+    "fedspd": ("clusters.fedspd:FedSPD", "FedSPD", None),
     "fedper": ("shared_body.fedper:FedPer", "FedPer", 13),
     "fedrep": ("shared_body.fedrep:FedRep", "FedRep", 14),
     "fedbabu": ("shared_body.fedbabu:FedBABU", "FedBABU", None),

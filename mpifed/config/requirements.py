@@ -213,8 +213,13 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         "whose clients compare losses of one model each",
     ),
     (
+        {"algorithm": "fedspd", "local.momentum": Gt(0)},
+        {"local.reset_momentum": True},
+        "whose clients train another model in every round",
+    ),
+    (
         {"algorithm": "fedspd"},
-        {**ONCE, "exchange.asynchrony": "none", "exchange.correction": None},
+        {**ONCE, **SGD, "exchange.asynchrony": "none", "exchange.correction": None},
         "whose clients mix with those that train the same cluster's model",
     ),
     ({"exchange.chebyshev": True}, {**STATIC, **EVERYBODY}, "whose weights are those of one W"),
@@ -225,7 +230,7 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         "which corrects steps of plain SGD",
     ),
     (
-        {"algorithm": ("moon", "fedproto", "fedpac")},
+        {"algorithm": ("moon", "fedproto", "fedpac", "fedspd")},
         {"local.buffers": "average"},
         "whose models take their statistics along",
     ),

@@ -165,6 +165,37 @@ class GossipChannel(Channel):
         self._book(bits_of(size, rows.dtype), math.prod(size))
         return nearby(communicator, Route(exchange.federation, matrix, route.active))
 
+    def may_hear(self) -> np.ndarray:
+        """Return whose edges of W lead to each participant, bool (participants, nodes)."""
+        route = self._route(self.exchange.routing)
+        found = route.sparse[route.mine].toarray() != 0
+        found[np.arange(len(found)), route.mine] = False
+        return found
+
+    def alike(self, labels: Tensor, others: np.ndarray) -> np.ndarray:
+        """Return which of ``others`` say the same of themselves, which is booked. Collective.
+
+        ``labels`` are (participants, 1).
+        """
+        arcs = self.hear(labels, others)
+        said, found = arcs.whole(labels)[:, 0], np.zeros_like(others)
+        same = said[arcs.receivers] == said[arcs.senders]
+        found[arcs.receivers[same], arcs.nodes[arcs.senders[same]]] = True
+        return found
+
+    def mean_heard(self, rows: Tensor, others: np.ndarray) -> Tensor:
+        """Return the plain mean of each participant's row and those of ``others``. Collective.
+
+        ``rows`` are (participants, numbers), ``others`` is as in ``hear``.
+        """
+        arcs = self.hear(rows, others)
+        every = arcs.whole(rows)
+        made = every[: len(rows)].copy()
+        for receiver, sender in zip(arcs.receivers, arcs.senders, strict=True):
+            made[receiver] += every[sender]
+        made /= 1 + np.bincount(arcs.receivers, minlength=len(rows))[:, None]
+        return torch.from_numpy(made).to(rows)
+
     def _compressed(self, rows: Tensor, compressor: Compressor) -> Tensor:
         """CHOCO-Gossip: what travels is the compressed distance from the neighbours' replica."""
         exchange, size = self.exchange, math.prod(rows.shape[1:])
