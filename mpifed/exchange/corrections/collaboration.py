@@ -140,9 +140,10 @@ class Chooser(Correction):
             own = np.sort(may_ask[may_ask != node])
             views.append(View(node, place, own, memory[place, : self.remembers], looks, draws))
             asked[place, self.asks(views[-1])] = True
-        told = kept[:, : self.tells * n]
-        arcs = looks.hear(torch.cat([self.sends(x, moved), told], dim=1), asked)
-        others = arcs.whole(torch.cat([self.sends(x, moved), told], dim=1))
+        told = torch.from_numpy(memory[:, : self.tells]).flatten(1).to(moved)
+        sent = torch.cat([self.sends(x, moved), told], dim=1)
+        arcs = looks.hear(sent, asked)
+        others = arcs.whole(sent)
         before, after = on_host(x).astype(np.float64), on_host(moved).astype(np.float64)
         made = after.copy()
         for place, view in enumerate(views):
