@@ -413,7 +413,6 @@ class Gossip(Exchange):
 
     shared_is_rows = True
     slem: float | None = None
-    heard: list[np.ndarray]
 
     def __init__(
         self,
@@ -439,6 +438,8 @@ class Gossip(Exchange):
         self.kept_versions = kept_versions
         self.values_kept = {"none": 0, "wait_free": kept_versions or 2, "pairwise": 1}[asynchrony]
         self.timetable: Timetable | None = None
+        # Receivers and senders of the round, one array for each message, where clients choose.
+        self.heard: list[np.ndarray] = []
         self.consensus_step = consensus_step
         self._arrays = dict(stored)
         if compressor is not None and "choco" not in self._arrays:
@@ -602,7 +603,7 @@ class Gossip(Exchange):
         return chosen & present
 
     def at(self, round: int, active: np.ndarray, memory: Any = None) -> Channel:
-        self.heard = []  # receivers and senders of this round, where clients choose
+        self.heard = []
         now = Round(self.federation, self.seed, round, active)
         if self.timetable is None:
             return GossipChannel(self, now, memory)
