@@ -61,9 +61,10 @@ def loss(i, w):
     return np.square(w - TARGETS[i]).sum() / 2
 
 
-def test_dpfl_is_the_randomised_greedy_step_within_the_pool_of_round_1():
-    played, pools = Played({"name": "dpfl", "budget": 2}, 4), {}
-    for k, (_, z, after) in enumerate(played.rounds, 1):
+def test_dpfl_is_the_randomised_greedy_step_within_the_pool_of_its_first_round():
+    played, pools = Played({"name": "dpfl", "budget": 2, "start": 2}, 5), {}
+    assert np.array_equal(*played.rounds[0][1:])
+    for k, (_, z, after) in enumerate(played.rounds[1:], 2):
         for i in range(N):
             stream = Draws(SEED, k).stream("choice of neighbours", i)
             among = pools.get(i, [j for j in range(N) if j != i])
@@ -86,12 +87,12 @@ def test_dpfl_is_the_randomised_greedy_step_within_the_pool_of_round_1():
             assert after[i] == pytest.approx(mean(sorted(x)), abs=1e-12)
             weights = played.memory(k)[i, -2]
             assert set(np.flatnonzero(weights)) == set(x[1:])
-    # Nobody mixes with the other half, and after round 1 only the pool sends.
-    assert not played.memory(4)[:3, -1, 3:].any() and not played.memory(4)[3:, -1, :3].any()
+    # Nobody mixes with the other half, and after round 2 only the pool sends.
+    assert not played.memory(5)[:3, -1, 3:].any() and not played.memory(5)[3:, -1, :3].any()
     later = sum(map(len, pools.values()))
     assert 0 < later <= 2 * N
-    assert np.diff(played.floats).tolist() == [P * N * (N - 1), *[P * later] * 3]
-    assert [len(arcs) for arcs in played.heard] == [N * (N - 1), *[later] * 3]
+    assert np.diff(played.floats).tolist() == [0, P * N * (N - 1), *[P * later] * 3]
+    assert [len(arcs) for arcs in played.heard] == [0, N * (N - 1), *[later] * 3]
 
 
 def test_fomo_moves_along_what_lowers_the_loss():

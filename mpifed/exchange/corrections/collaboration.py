@@ -9,8 +9,8 @@ value x_i, after its local steps z_i = x_i + u_i.
   found by the randomised greedy step for functions that are not monotone (Buchbinder et al. 2015):
   from X = {i} and Y = all, each j in random order is added to X with probability a / (a + b), else
   taken from Y, where a and b are by how much either lowers the loss, or 0; they count as 1 and 0 if
-  both are 0. In round 1 it chooses among all (BGGC), and later among those chosen then (GGC), at
-  most ``budget`` each time. The paper's text could not be had: all this is from its authors' code,
+  both are 0. In round ``start`` it chooses among all (BGGC), and later among those chosen then
+  (GGC), at most ``budget`` each time. The paper's text could not be had: all this is from its authors' code,
   ``selection/bandits.py`` of github.com/salmakh1/DPFL. The paper asks for models in batches in
   BGGC; here one round asks for all of them, which sends as many.
 * ``Morph``, Morph (Cox, Ioannou and Decouchant 2026, arXiv 2602.03383): plain means of a fixed
@@ -174,16 +174,22 @@ class Dpfl(Chooser):
     Parameters
     ----------
     budget : int
-        How many others a client mixes with at most, and asks after round 1.
+        How many others a client mixes with at most, and asks after round ``start``.
+    start : int
+        The round in which clients first choose; before it they train alone.
     """
 
     looks_at_losses = True
 
-    def __init__(self, *, budget: Annotated[int, Ge(1)] = 4) -> None:
-        self.budget = budget
+    def __init__(
+        self, *, budget: Annotated[int, Ge(1)] = 4, start: Annotated[int, Ge(1)] = 3
+    ) -> None:
+        self.budget, self.start = budget, start
 
     def asks(self, view: View) -> np.ndarray:
         (pool,) = view.memory
+        if view.looks.draws.round < self.start:
+            return np.zeros(0, np.int64)
         # Its own entry says that a client has chosen.
         return np.flatnonzero(pool) if pool[view.node] else view.may_ask
 
