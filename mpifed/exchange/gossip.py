@@ -708,7 +708,7 @@ class Gossip(Exchange):
                 f"            {len(rounds)} of {horizon} rounds communicate, from round {first} on"
             ]
         if self.correction is not None and self.correction.chooses:
-            lines += ["            in round 1; then clients choose whom they ask"]
+            lines += ["            if all ask whom they may; clients choose whom they ask"]
         if self.gossip_steps > 1:
             lines += [f"            {self.gossip_steps} times in a round"]
         route = self.routing.route((first - 1) * self.gossip_steps + 1, ~self.federation.unseen)

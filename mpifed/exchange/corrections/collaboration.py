@@ -10,9 +10,9 @@ value x_i, after its local steps z_i = x_i + u_i.
   from X = {i} and Y = all, each j in random order is added to X with probability a / (a + b), else
   taken from Y, where a and b are by how much either lowers the loss, or 0; they count as 1 and 0 if
   both are 0. In round ``start`` it chooses among all (BGGC), and later among those chosen then
-  (GGC), at most ``budget`` each time. The paper's text could not be had: all this is from its authors' code,
-  ``selection/bandits.py`` of github.com/salmakh1/DPFL. The paper asks for models in batches in
-  BGGC; here one round asks for all of them, which sends as many.
+  (GGC), at most ``budget`` each time. The paper's text could not be had: all this is from its
+  authors' code, ``selection/bandits.py`` of github.com/salmakh1/DPFL. The paper asks for models in
+  batches in BGGC; here one round asks for all of them, which sends as many.
 * ``Morph``, Morph (Cox, Ioannou and Decouchant 2026, arXiv 2602.03383): plain means of a fixed
   number of models, of which one is replaced every few rounds, by a client that is less similar. The
   paper's equations could not be had: they are from its authors' code, ``DissDL.py`` of
@@ -414,9 +414,10 @@ def collapse(last: np.ndarray, often: np.ndarray) -> dict[str, float | None]:
 
     Examples
     --------
-    >>> star = np.array([[0.0, 0, 0], [1, 0, 0], [1, 0, 0]])
-    >>> {name: round(value, 3) for name, value in collapse(star, star).items()}
-    {'chosen_gini': 0.667, 'chosen_components': 1, 'never_chosen': 0.667}
+    >>> chosen = np.zeros((5, 5))
+    >>> chosen[[1, 2, 3], [0, 0, 4]] = 1  # degrees are 2, 0, 0, 0, 1: sum |d_i - d_j| is 20
+    >>> {name: round(value, 3) for name, value in collapse(chosen, chosen).items()}
+    {'chosen_gini': 0.667, 'chosen_components': 2, 'never_chosen': 0.6}
     """
     arcs, n = last > 0, len(last)
     degrees = np.sort(arcs.sum(axis=0))
