@@ -438,7 +438,7 @@ class Gossip(Exchange):
         self.kept_versions = kept_versions
         self.values_kept = {"none": 0, "wait_free": kept_versions or 2, "pairwise": 1}[asynchrony]
         self.timetable: Timetable | None = None
-        # Receivers and senders of the round, one array for each message, where clients choose.
+        # Receivers and senders of a round's messages, in turn, where clients choose them.
         self.heard: list[np.ndarray] = []
         self.consensus_step = consensus_step
         self._arrays = dict(stored)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import GlobalModel, StepScale, initial_models, step_scale
+from mpifed.components.base import Averages
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Adjustment
@@ -44,7 +45,7 @@ class FedAvg(GlobalModel[Channel]):
     sends = "its model"
     server_steps = True
     steps_locally = True
-    averages_models = "one"
+    averages_models: ClassVar[Averages | None] = "one"
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """Gossip along graphs that depend on what clients know of each other: whom to mix with.
 
-W says whom a client may ask, and its weights are not read. In each round a client asks some of
-them, which is booked, looks at what they send, and mixes what it chooses. Before a round it has the
-value x_i, after its local steps z_i = x_i + u_i.
+W says whom a client may ask (Morph: at first), and its weights are not read. In each round a client
+asks some of them, which is booked, looks at what they send, and mixes what it chooses. Before a
+round it has the value x_i, after its local steps z_i = x_i + u_i.
 
 * ``Dpfl``, DPFL (Kharrat, Canini and Horvath, AISTATS 2025, arXiv 2406.06520): a client takes the
   mean, weighted by samples, of its own model and of a set S of others' that lowers its loss. S is
