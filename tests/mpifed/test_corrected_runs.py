@@ -43,6 +43,8 @@ def gossip(correction, n=4):
         return {"name": "gossip", "schedule": schedule, "correction": correction}
     if correction == "clipped_gossip":
         correction = {"name": correction, "radius": 0.1}
+    if correction == "dpfl":
+        correction = {"name": correction, "start": 1}
     tree = TREE if correction in ("relay_sum", "d2") else {}  # no eigenvalue below -1/3
     return {"name": "gossip", **GRAPH, **tree, "correction": correction}
 
