@@ -120,6 +120,8 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel]):
     takes_duals : bool
         True if its local steps have the term ``dual_terms``, so that corrections of gossip that
         work within them go with it.
+    averages_models : {"one", "several"} or None
+        Whether all that it averages in a round is its only model, or several, in one message.
     online : bool (instance)
         True if it draws fresh samples by ``Shards.fresh``.
     tasks : tuple of str (instance)

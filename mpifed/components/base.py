@@ -26,6 +26,10 @@ Compressors = Literal["any", "unbiased", "none"]
 Aggregates = Literal["mean", "means", "sums"]
 
 
+# What an algorithm averages once in a round, and nothing else: its only model, or several.
+Averages = Literal["one", "several"]
+
+
 class DeclaredAlgorithm(Component):
     """The attributes of an algorithm's class that a configuration reads."""
 
@@ -39,6 +43,7 @@ class DeclaredAlgorithm(Component):
     takes_duals: ClassVar[bool] = False
     steps_without_clients: ClassVar[bool] = False
     server_steps: ClassVar[bool] = False
+    averages_models: ClassVar[Averages | None] = None
 
     @classmethod
     def serves_unseen_clients(cls) -> bool:

@@ -20,6 +20,7 @@ METHODS: dict[str, tuple[str, str, int | None]] = {
     "fedgmm": ("fedem.fedgmm:FedGMM", "FedGMM", 16),
     "clustered": ("clusters.clustered:Clustered", "Clustered FL", 5),
     "ifca": ("clusters.ifca:Ifca", "IFCA", 17),
+    "fedspd": ("clusters.fedspd:FedSPD", "FedSPD", None),
     "fedper": ("shared_body.fedper:FedPer", "FedPer", 13),
     "fedrep": ("shared_body.fedrep:FedRep", "FedRep", 14),
     "fedbabu": ("shared_body.fedbabu:FedBABU", "FedBABU", None),
@@ -136,6 +137,10 @@ CORRECTIONS = {
     "push_sum": "mpifed.exchange.corrections.push_sum:PushSum",
     "clipped_gossip": "mpifed.exchange.corrections.clipped_gossip:ClippedGossip",
     "monna": "mpifed.exchange.corrections.monna:Monna",
+    "dpfl": "mpifed.exchange.corrections.collaboration:Dpfl",
+    "morph": "mpifed.exchange.corrections.collaboration:Morph",
+    "fomo": "mpifed.exchange.corrections.collaboration:Fomo",
+    "l2c": "mpifed.exchange.corrections.collaboration:L2c",
     "relay_sum": "mpifed.exchange.corrections.relay_sum:RelaySum",
 }
 AGGREGATORS = {

@@ -216,6 +216,32 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         {"exchange.gossip_steps": 1},
         "which corrects one step of gossip",
     ),
+    (
+        {"exchange.correction:chooses": True},
+        {
+            **STATIC,
+            **EVERYBODY,
+            **ONCE,
+            "exchange.asynchrony": "none",
+            "algorithm:averages_models": Not(None),
+        },
+        "whose clients choose among models that the same others send in every round",
+    ),
+    (
+        {"exchange.correction:looks_at_losses": True},
+        {"algorithm:averages_models": "one"},
+        "whose clients compare losses of one model each",
+    ),
+    (
+        {"algorithm": "fedspd", "local.momentum": Gt(0)},
+        {"local.reset_momentum": True},
+        "whose clients train another model in every round",
+    ),
+    (
+        {"algorithm": "fedspd"},
+        {**ONCE, **SGD, "exchange.asynchrony": "none", "exchange.correction": None},
+        "whose clients mix with those that train the same cluster's model",
+    ),
     ({"exchange.chebyshev": True}, {**STATIC, **EVERYBODY}, "whose weights are those of one W"),
     # Methods.
     (
@@ -224,7 +250,7 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         "which corrects steps of plain SGD",
     ),
     (
-        {"algorithm": ("moon", "fedproto", "fedpac")},
+        {"algorithm": ("moon", "fedproto", "fedpac", "fedspd")},
         {"local.buffers": "average"},
         "whose models take their statistics along",
     ),
@@ -298,6 +324,11 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         for asked in ({"algorithm.step": "line_search"}, {"algorithm.stop_at": Not(None)})
     ),
 )
+
+
+def chooses_neighbours(configuration: Any) -> bool:
+    """Return whether whom clients mix with depends on their models."""
+    return _fits(configuration, "exchange.correction:chooses", True)
 
 
 def check_together(configuration: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -24,11 +24,20 @@ from mpifed.exchange.base import Channel, Exchange, Round, bits_of, timed
 from mpifed.exchange.choco import contracted, gossip_step
 from mpifed.exchange.compression import Compressor, message_sizes, proven_contraction
 from mpifed.exchange.corrections import Correction, Kept, Neighbours
-from mpifed.exchange.corrections.base import BEARABLE, PLAYED, fitted, growth, mixed_by
+from mpifed.exchange.corrections.base import (
+    BEARABLE,
+    PLAYED,
+    HeldOut,
+    Looks,
+    fitted,
+    growth,
+    mixed_by,
+)
+from mpifed.exchange.corrections.collaboration import collapse
 from mpifed.exchange.mixer import shared_weights
 from mpifed.exchange.mixing import complete, computed_in_rounds, prepare_arrays, restore
 from mpifed.exchange.reduction import check_not_diverged, weighted_sum
-from mpifed.exchange.routes import Route, Routing, arrivals, nearby
+from mpifed.exchange.routes import Nearby, Route, Routing, arrivals, nearby
 from mpifed.federation.clients import Federation, participants
 from mpifed.mpi.communicator import Communicator
 from mpifed.mpi.reused import Reused
@@ -49,6 +58,8 @@ class GossipChannel(Channel):
 
     exchange: Gossip
     _asked = -1  # where the duals of the next value lie in the memory
+    held_out: HeldOut | None = None
+    layers: Sequence[slice] = ()
 
     def broadcast(self, shared: Tensor) -> Tensor:
         return shared
@@ -112,7 +123,7 @@ class GossipChannel(Channel):
         route, part = self._route(routing), self._next_part(correction.width(size))
         if correction.within_steps and self._asked != part.start:
             raise TypeError("a method that declares takes_duals asked its channel for none")
-        if not correction.compresses:
+        if not (correction.compresses or correction.chooses):
             self._book_whole(rows, correction.numbers(size), routing)
 
         def mix_within(rows: Tensor) -> Tensor:
@@ -128,6 +139,7 @@ class GossipChannel(Channel):
             partial(nearby, self.exchange.federation.communicator, route),
             partial(self._sent, route),
             self.exchange.choco_step(size) if correction.compresses else 1.0,
+            self._looks() if correction.chooses else None,
         )
         x, kept = before.flatten(1), self.memory.corrections
         after, found = correction.step(x, rows.flatten(1), kept[:, part], neighbours)
@@ -153,6 +165,64 @@ class GossipChannel(Channel):
         )
         self._book(int(bits @ route.receivers), int(floats @ route.receivers))
         return contracted(self.compressor, rows, draws, training[route.mine], purpose)
+
+    def _looks(self) -> Looks:
+        federation, layers = self.exchange.federation, self.layers
+        samples = federation.n_train[federation.training]
+        return Looks(self.hear, self.held_out, layers, self.round.draws, self.round.ids, samples)
+
+    @timed
+    def hear(self, rows: Tensor, asked: np.ndarray) -> Nearby:
+        """Return who hears whom where each participant hosted here asks for others' rows.
+
+        ``rows`` are (participants, numbers), ``asked`` is bool (participants, training clients).
+        Every row that one is sent is booked. Collective.
+        """
+        exchange, route = self.exchange, self._route(self.exchange.routing)
+        communicator, n = exchange.federation.communicator, route.matrix.n
+        receivers, senders = np.nonzero(asked & route.active)
+        own = np.stack([route.mine[receivers], senders], axis=1)
+        # Every rank learns who asks whom: of its own rows it knows then where they are wanted.
+        arcs = communicator.broadcast_object(communicator.gather_object(own))
+        edges = np.concatenate(arcs)
+        edges = edges[edges[:, 0] != edges[:, 1]]
+        weights = 1 / (1 + np.bincount(edges[:, 0], minlength=n)[edges[:, 0]])
+        matrix = topologies.MixingMatrix(n, edges, weights, symmetric=False)
+        exchange.heard.append(matrix.edges)
+        size = torch.Size([len(edges), *rows.shape[1:]])
+        self._book(bits_of(size, rows.dtype), math.prod(size))
+        return nearby(communicator, Route(exchange.federation, matrix, route.active))
+
+    def may_hear(self) -> np.ndarray:
+        """Return whose edges of W lead to each participant, bool (participants, nodes)."""
+        route = self._route(self.exchange.routing)
+        found = route.sparse[route.mine].toarray() != 0
+        found[np.arange(len(found)), route.mine] = False
+        return found
+
+    def alike(self, labels: Tensor, others: np.ndarray) -> np.ndarray:
+        """Return which of ``others`` say the same of themselves, which is booked. Collective.
+
+        ``labels`` are (participants, 1).
+        """
+        arcs = self.hear(labels, others)
+        said, found = arcs.whole(labels)[:, 0], np.zeros_like(others)
+        same = said[arcs.receivers] == said[arcs.senders]
+        found[arcs.receivers[same], arcs.nodes[arcs.senders[same]]] = True
+        return found
+
+    def mean_heard(self, rows: Tensor, others: np.ndarray) -> Tensor:
+        """Return the plain mean of each participant's row and those of ``others``. Collective.
+
+        ``rows`` are (participants, numbers), ``others`` is as in ``hear``.
+        """
+        arcs = self.hear(rows, others)
+        every = arcs.whole(rows)
+        made = every[: len(rows)].copy()
+        for receiver, sender in zip(arcs.receivers, arcs.senders, strict=True):
+            made[receiver] += every[sender]
+        made /= 1 + np.bincount(arcs.receivers, minlength=len(rows))[:, None]
+        return torch.from_numpy(made).to(rows)
 
     def _compressed(self, rows: Tensor) -> Tensor:
         """CHOCO-Gossip: what travels is the compressed distance from the neighbours' replica."""
@@ -195,6 +265,19 @@ class GossipChannel(Channel):
             for place in np.flatnonzero(np.isin(route.mine, nodes)).tolist():
                 torch.mul(flat[place], rest, out=made[place]).add_(total)
         return made.view(rows.shape)
+
+
+def to_neighbours(channel: Channel) -> GossipChannel:
+    """Return ``channel`` as one to neighbours, for algorithms that gossip alone.
+
+    Raises
+    ------
+    TypeError
+        If it leads to none, which ``Algorithm.exchanges`` should have ruled out.
+    """
+    if not isinstance(channel, GossipChannel):
+        raise TypeError(f"{type(channel).__name__} leads to no neighbours")
+    return channel
 
 
 def gossip_lines(route: Route, period: int | None, payload: int, values_kept: int) -> list[str]:
@@ -378,6 +461,8 @@ class Gossip(Exchange):
         self.kept_versions = kept_versions
         self.values_kept = {"none": 0, "wait_free": kept_versions or 2, "pairwise": 1}[asynchrony]
         self.timetable: Timetable | None = None
+        # Receivers and senders of a round's messages, in turn, where clients choose them.
+        self.heard: list[np.ndarray] = []
         self.consensus_step = consensus_step
         self._arrays = dict(stored)
         if compressor is not None and "choco" not in self._arrays:
@@ -544,6 +629,7 @@ class Gossip(Exchange):
         return chosen & present
 
     def at(self, round: int, active: np.ndarray, memory: Any = None) -> Channel:
+        self.heard = []
         now = Round(self.federation, self.seed, round, active)
         if self.timetable is None:
             return GossipChannel(self, now, memory)
@@ -614,7 +700,25 @@ class Gossip(Exchange):
             return hosted, shared
         return hosted[training], shared[torch.from_numpy(np.flatnonzero(training))]
 
+    def collapse(self, memory: Any) -> dict[str, float | None]:
+        """Return how evenly clients were chosen, on rank 0; ``collaboration.collapse``. Collective.
+
+        ``memory`` is that of all clients hosted here; {} where clients do not choose.
+        """
+        if self.correction is None or not self.correction.chooses:
+            return {}
+        rows = on_host(self._training_rows(memory.corrections)[1])
+        parts = self.federation.communicator.gather_object(rows[:, -2 * self.schedule.n :])
+        if parts is None:
+            return {}
+        owner = self.federation.owner[self.federation.training]
+        order = np.argsort(np.argsort(owner, kind="stable"))
+        last, often = np.split(np.concatenate(parts)[order], 2, axis=1)
+        return collapse(last, often)
+
     def arcs(self, round: int, active: np.ndarray, itemsize: int) -> list[np.ndarray]:
+        if self.heard:
+            return self.heard
         first = (round - 1) * self.gossip_steps + 1
         return [self.routing.arcs(first + step, active) for step in range(self.gossip_steps)]
 
@@ -629,6 +733,8 @@ class Gossip(Exchange):
             lines = [
                 f"            {len(rounds)} of {horizon} rounds communicate, from round {first} on"
             ]
+        if self.correction is not None and self.correction.chooses:
+            lines += ["            if all ask whom they may; clients choose whom they ask"]
         if self.gossip_steps > 1:
             lines += [f"            {self.gossip_steps} times in a round"]
         route = self.routing.route((first - 1) * self.gossip_steps + 1, ~self.federation.unseen)

@@ -294,6 +294,14 @@ class Nearby:
     receivers: np.ndarray
     senders: np.ndarray
     weights: np.ndarray
+    nodes: np.ndarray  # of these rows
+
+    def whole(self, rows: Tensor) -> np.ndarray:
+        """Return the rows hosted here and those that arrive, float64. Collective."""
+        found = np.empty((len(self.nodes), rows.shape[1]))
+        for part, columns in self.pieces(rows):
+            found[:, part] = columns
+        return found
 
     def pieces(self, rows: Tensor) -> Iterator[tuple[slice, np.ndarray]]:
         """Yield some columns, and there the rows hosted here and those that arrive, float64."""
@@ -307,10 +315,10 @@ def nearby(communicator: Communicator, route: Route) -> Nearby:
     """Return who hears whom in a round, receiver by receiver in the order of the senders."""
     ids, mine = route.federation.training[route.mine], route.mine
     moved = route.transfer_for(route.sparse)
-    place = np.zeros(route.matrix.n, np.int64)
-    place[np.concatenate([mine, moved.arriving])] = np.arange(len(mine) + len(moved.arriving))
+    place, nodes = np.zeros(route.matrix.n, np.int64), np.concatenate([mine, moved.arriving])
+    place[nodes] = np.arange(len(nodes))
     arcs = route.sparse[mine].tocoo()
     others = np.flatnonzero(mine[arcs.row] != arcs.col)
     others = others[np.lexsort((arcs.col[others], arcs.row[others]))]
     senders = place[arcs.col[others]]
-    return Nearby(communicator, ids, moved, arcs.row[others], senders, arcs.data[others])
+    return Nearby(communicator, ids, moved, arcs.row[others], senders, arcs.data[others], nodes)

@@ -22,6 +22,7 @@ from torch import Tensor
 from mpifed.data.base import Split
 from mpifed.federation.clients import Clients
 from mpifed.local.minibatches import LANES, chosen, never_alone
+from mpifed.local.scoring import held_out_risks
 from mpifed.models.base import Model
 
 BLOCK_BYTES = 64 << 20
@@ -208,6 +209,38 @@ def _parts(members: np.ndarray, width: int, split: Split) -> list[np.ndarray]:
     numbers = math.prod(split.x.shape[1:]) * width * split.x.element_size()
     most = max(1, BLOCK_BYTES // max(1, numbers))
     return [members[a : a + most] for a in range(0, len(members), most)]
+
+
+@dataclass(frozen=True)
+class HeldOutRisks:
+    """The risks of models on the samples of ``scoring.held_out_risks``, one client at a time.
+
+    Attributes
+    ----------
+    model : Model
+    clients : Clients
+        The clients whose samples these are; ``place`` is a client's among them.
+    like : Tensor
+        A tensor with the type and device of models.
+    """
+
+    model: Model
+    clients: Clients
+    like: Tensor
+
+    def losses(self, place: int, models: np.ndarray) -> np.ndarray:
+        """Return the risks of models (k, P), float64 (k,)."""
+        rows = torch.from_numpy(models).to(self.like)
+        return held_out_risks(self.model, rows, self.clients, np.array([place]))[0].numpy()
+
+    def gradient(self, place: int, model: np.ndarray) -> np.ndarray:
+        """Return the gradient at a model (P,), float64 (P,)."""
+        shards, row = self.clients.shards, self.clients.rows[[place]]
+        split = shards.val if shards.val.counts[row[0]] else shards.train
+        own = Clients(self.clients.federation, shards, row)
+        risk = StackedObjective(self.model, own, Regulariser(), split)
+        found = risk.gradients(torch.from_numpy(model[None]).to(self.like))[0]
+        return np.asarray(found.double().cpu().numpy())
 
 
 def row_norms(rows: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mpifed.data.base import Split
+from mpifed.federation.clients import Clients
 from mpifed.models.base import Model
 from mpifed.models.losses import Loss, score
 from mpifed.watchdog import heartbeat
@@ -148,6 +149,20 @@ def train_risks(model: Model, parameters: Tensor, split: Split, rows: np.ndarray
     samples.
     """
     return mean_by_client(train_losses(model, parameters, split, rows), split, rows)
+
+
+def held_out_risks(model: Model, models: Tensor, clients: Clients, who: np.ndarray) -> Tensor:
+    """Return the risks of some clients on validation samples, float64 (who, M).
+
+    On training samples where a client has no others. ``models`` are (M, P), or (clients, M, P).
+    """
+    rows, shards = clients.rows[who], clients.shards
+    validates = shards.val.counts[rows] > 0
+    found = torch.zeros(len(who), models.shape[-2], dtype=torch.float64)
+    for split, part in ((shards.val, validates), (shards.train, ~validates)):
+        some = models if models.dim() == 2 else models[who[part]]
+        found[part] = train_risks(model, some, split, rows[part]).cpu()
+    return found
 
 
 def best_weight(loss: Loss, outputs: Tensor, y: Tensor, grid: Tensor) -> float:

@@ -37,7 +37,7 @@ from mpifed.exchange.attacks import Attackers, attackers, check_labels
 from mpifed.exchange.base import Channel, Exchange, exchange_class
 from mpifed.exchange.collusion import Colluding, collusion
 from mpifed.exchange.compression import build
-from mpifed.exchange.gossip import Gossip
+from mpifed.exchange.gossip import Gossip, GossipChannel
 from mpifed.exchange.mixing import with_sizes
 from mpifed.exchange.privacy import local_noise
 from mpifed.exchange.server import Server, Silent
@@ -52,6 +52,7 @@ from mpifed.federation.clients import (
 )
 from mpifed.io.memory import check_memory, enough_memory
 from mpifed.local.minibatches import work_of
+from mpifed.local.objective import HeldOutRisks
 from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model, Parametrised
 from mpifed.models.icnn import DenseICNN
@@ -395,10 +396,22 @@ class Setup:
         """The floating-point type of models and samples."""
         return _dtype(self.configuration)
 
-    def channel(self, round: int, active: np.ndarray, memory: Any = None) -> Channel:
-        """Return the channel of a round, in which clients add noise and attack."""
+    def channel(
+        self, round: int, active: np.ndarray, memory: Any = None, clients: Clients | None = None
+    ) -> Channel:
+        """Return the channel of a round, in which clients add noise and attack.
+
+        ``clients`` are the participants hosted here, who can look at models of others.
+        """
         channel = self.exchange.at(round, active, memory)
         channel.transforms = transforms_of(self.configuration, self.attackers)
+        averages = self.algorithm.averages_models
+        if clients is not None and averages and isinstance(channel, GossipChannel):
+            places = [slice(place.begin, place.end) for place in self.model.places()]
+            channel.layers = places or [slice(0, self.model.n_parameters)]
+            if averages == "one":
+                like = torch.zeros(0, dtype=self.dtype, device=self.device)
+                channel.held_out = HeldOutRisks(self.model, clients, like)
         return channel
 
     def load(self) -> Shards:

@@ -349,7 +349,7 @@ class Engine:
             clients = self.samples.clients(here, effort)
         draws = Draws(self.seed, self.round)
         part = self.rows.of(here)
-        channel = setup.channel(self.round, active, part.memory)
+        channel = setup.channel(self.round, active, part.memory, clients)
         with torch.no_grad():
             moved = setup.algorithm.round(part.algorithm, clients, channel, draws)
         check_state(setup.algorithm, "round", moved, part.algorithm)

@@ -15,8 +15,11 @@ from mpifed import state as states
 from mpifed.algorithms import base
 from mpifed.algorithms.base import Predictor
 from mpifed.config.configuration import ClientWeights
+from mpifed.config.requirements import chooses_neighbours
 from mpifed.data.base import Shards, Split
 from mpifed.errors import wrong_result
+from mpifed.exchange.corrections.collaboration import COLLAPSE
+from mpifed.exchange.gossip import Gossip
 from mpifed.federation.clients import Clients, Draws, Federation
 from mpifed.federation.participation import count_participants
 from mpifed.local.minibatches import chosen
@@ -305,6 +308,7 @@ def columns_of(setup: Setup) -> list[str]:
         *([COLUMN] if is_simulated(setup) else []),
         *([] if waits(setup) else STALENESS),
         *([EPSILON] if setup.configuration.privacy.is_asked_for else []),
+        *(COLLAPSE if chooses_neighbours(setup.configuration) else []),
         *unseen,
         *validation,
         *task_columns(setup.model, setup.algorithm.deploys_mixtures, validates),
@@ -325,6 +329,7 @@ class Evaluation:
     results: ClientResults | None
     distance: float | None
     measured: dict[str, float | None]
+    chosen: dict[str, float | None]
     learnt: dict[str, np.ndarray]
 
     def row(self, client_weights: ClientWeights = "scored") -> dict[str, Any]:
@@ -333,6 +338,7 @@ class Evaluation:
         return {
             **summarise(self.results, client_weights),
             "consensus_distance": self.distance,
+            **self.chosen,
             **self.measured,
         }
 
@@ -345,6 +351,7 @@ def evaluate(setup: Setup, samples: Samples, state: states.RunState, draws: Draw
         score(setup, samples, state, training, draws),
         exchange.consensus_distance(exchange.latest(shared, state.memory)) if shared else None,
         measure(setup, trained, training, draws),
+        exchange.collapse(state.memory) if isinstance(exchange, Gossip) else {},
         _learnt(setup, trained),
     )
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from mpifed.config.configuration import Configuration, apply_overrides, resolve, to_yaml
+from mpifed.config.requirements import chooses_neighbours
 from mpifed.errors import InputError
 from mpifed.io.atomic import replace_bytes
 from mpifed.mpi.communicator import Alone
@@ -68,6 +69,10 @@ def _check(configuration: Configuration, run: Path) -> None:
             "did not wait (exchange.asynchrony), so its network decided what was mixed",
         ),
         (configuration.compute.name != "measured", "has compute.name 'measured', by training"),
+        (
+            not chooses_neighbours(configuration) and configuration.algorithm.name != "fedspd",
+            "has clients that chose whom they heard, which is not recorded",
+        ),
         (
             configuration.on_divergence != "drop",
             "has on_divergence 'drop', so it is not recorded who took part in each round",

@@ -49,6 +49,7 @@ OWN = {
     "scaffold": {"local": {"batch_size": 16}},
     "fednova": {"local": {"batch_size": 16, "momentum": 0.9, "reset_momentum": True}},
     "kgt": {"local": {"batch_size": 16}},
+    "fedspd": {"local": {"batch_size": 16}},
     "scaffnew": {"local": {"batch_size": 16}},
     "fedmm": UNLABELLED,
     "fedmm_theta": {**UNLABELLED, "data": "poisson", "algorithm": {"surrogate": "poisson"}},

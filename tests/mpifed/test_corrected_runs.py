@@ -18,8 +18,9 @@ from mpifed.training import evaluation
 TREE = {"topology": "path"}
 GRAPH = {"topology": "ring", "weights": "metropolis_hastings"}
 NAMES = [name for name in CORRECTIONS if name != "none"]
-OTHERS = ("local", "sa_ssmm", "fedbn", "kgt", "scaffnew", "d_admm")
+OTHERS = ("local", "sa_ssmm", "fedbn", "kgt", "scaffnew", "d_admm", "fedspd")
 """These send nothing, have one client, running statistics, or corrections of their own."""
+CHOOSERS = ("dpfl", "morph", "fomo", "l2c")
 METHODS = [name for name in ALGORITHMS if goes_with(name, "gossip") and name not in OTHERS]
 FORGETFUL = ("push_sum", "clique_averaging", "clipped_gossip", "dgd", "monna")
 """These remember nothing, or weights that stay one here."""
@@ -42,12 +43,14 @@ def gossip(correction, n=4):
         return {"name": "gossip", "schedule": schedule, "correction": correction}
     if correction == "clipped_gossip":
         correction = {"name": correction, "radius": 0.1}
+    if correction == "dpfl":
+        correction = {"name": correction, "start": 1}
     tree = TREE if correction in ("relay_sum", "d2") else {}  # no eigenvalue below -1/3
     return {"name": "gossip", **GRAPH, **tree, "correction": correction}
 
 
 def may_be_absent(correction):
-    return correction not in ("relay_sum", "nids", "beer", "motef")
+    return correction not in ("relay_sum", "nids", "beer", "motef", *CHOOSERS)
 
 
 @every_correction
@@ -55,7 +58,8 @@ def test_a_checkpoint_has_what_clients_remember(correction, tmp_path):
     more = {"participation": 0.5} if may_be_absent(correction) else {}
     if correction in ("led", "lt_admm"):
         more["local"] = {"batch_size": 16}  # without momentum
-    engine = prepared("fedem", gossip(correction), **more)
+    method = "fedavg" if correction in CHOOSERS else "fedem"
+    engine = prepared(method, gossip(correction), **more)
     for _ in range(2):
         engine.advance()
     engine._checkpoint(
@@ -63,7 +67,7 @@ def test_a_checkpoint_has_what_clients_remember(correction, tmp_path):
     )
     engine.writer.finish()
     path = checkpoint.path_of(tmp_path / "checkpoints", 2)
-    again = engine_of("fedem", gossip(correction), **more)
+    again = engine_of(method, gossip(correction), **more)
     again.restore(path, checkpoint.read_meta(path))
     assert again.state.memory.corrections.any() or correction in FORGETFUL
     for going in (engine, again):
@@ -118,6 +122,8 @@ def of_ranks(correction, **more):
     given = {f"exchange.{key}": value for key, value in gossip(correction, 7).items()}
     given["exchange"] = given.pop("exchange.name")
     part = {"participation": 0.7} if may_be_absent(correction) else {}
+    if correction in CHOOSERS:
+        part = {"algorithm": "fedavg", "evaluation.validation_fraction": 0.2}
     small = {"clients": 7, "rounds": 4, "data.n_test": 20, "data.dimension": 12}
     every = {"evaluation.every": 2, "checkpoint.every": 2, "local.batch_size": 32}
     return {**small, **every, **given, **part, **more}
@@ -130,6 +136,8 @@ def test_it_is_the_same_on_these_ranks_as_on_one(correction, tmp_path):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("correction", ["tracking", "d2", "gasloc", "push_sum", "relay_sum"])
+@pytest.mark.parametrize(
+    "correction", ["tracking", "d2", "gasloc", "push_sum", "relay_sum", "dpfl", "morph"]
+)
 def test_a_resumed_run_is_the_uninterrupted_one_on_other_ranks(correction, tmp_path):
     assert same_after_a_resume(of_ranks(correction), tmp_path)

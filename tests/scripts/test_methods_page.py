@@ -21,7 +21,12 @@ PAGES = {
     "fedem.md": {"": ["fedem", "local", "fedavg", "fedavg_ft"]},
     "decentralised.md": {"Methods that correct their own steps": ["kgt", "scaffnew", "d_admm"]},
     "baselines/mocha.md": {"": ["mocha"]},
-    "baselines/clusters.md": {"clustered": ["clustered"], "ifca": ["ifca"], "fedgmm": ["fedgmm"]},
+    "baselines/clusters.md": {
+        "clustered": ["clustered"],
+        "ifca": ["ifca"],
+        "fedspd": ["fedspd"],
+        "fedgmm": ["fedgmm"],
+    },
     "baselines/one_model.md": {
         "FedProx": ["fedprox"],
         "SCAFFOLD": ["scaffold"],

@@ -290,6 +290,7 @@ class FedEM(Algorithm[Channel]):
     server_steps = True
     steps_locally = True
     takes_duals = True
+    averages_models = "several"
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from mpifed.algorithms.base import (
     initial_models,
     step_scale,
 )
+from mpifed.components.base import Averages
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Adjustment, Coupling
@@ -51,6 +52,7 @@ class FedAvg(GlobalModel[Channel]):
     server_steps = True
     steps_locally = True
     takes_duals = True
+    averages_models: ClassVar[Averages | None] = "one"
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ from mpifed.algorithms.base import Algorithm, Predictor, initial_models
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.objective import row_norms
-from mpifed.local.scoring import train_risks
+from mpifed.local.scoring import held_out_risks
 from mpifed.local.solver import LocalSolver, OptimizerState
 from mpifed.models.base import Model
 
@@ -131,13 +131,7 @@ class FedFomo(Algorithm[ServerChannel]):
 
     def losses(self, models: Tensor, clients: Clients, who: np.ndarray) -> Tensor:
         """Return L_i of some clients, float64; ``models`` are (1, P) or rows of all of them."""
-        rows, shards = clients.rows[who], clients.shards
-        validates = shards.val.counts[rows] > 0
-        found = torch.zeros(len(who), dtype=torch.float64)
-        for split, part in ((shards.val, validates), (shards.train, ~validates)):
-            some = models if models.dim() == 2 else models[who[part]]
-            found[part] = train_risks(self.model, some, split, rows[part])[:, 0].cpu()
-        return found
+        return held_out_risks(self.model, models, clients, who)[:, 0]
 
     def deploy(self, state: FedFomoState, clients: Clients, draws: Draws) -> Predictor:
         """Client i deploys theta_i."""

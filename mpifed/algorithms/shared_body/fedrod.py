@@ -154,6 +154,7 @@ class FedRoDHyper(FedAvg):
     learns = "one model, and a network that makes a head from a client's label shares"
     sends = "its generic model and the network"
     takes_duals = False
+    averages_models = None
     tasks = ("classification", "sequence")
 
     def __init__(

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import functools
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, Protocol, cast
 
 import numpy as np
 import scipy.sparse
@@ -33,7 +33,7 @@ from mpifed.components.base import Component
 from mpifed.components.registry import complete, make, named
 from mpifed.errors import InputError
 from mpifed.exchange.routes import Nearby
-from mpifed.federation.clients import Federation
+from mpifed.federation.clients import Draws, Federation
 from mpifed.state import client
 
 Needs = Literal["positive", "doubly_stochastic", "symmetric", "static", "tree"]
@@ -60,6 +60,45 @@ class Kept:
     corrections: Tensor = client()
 
 
+class HeldOut(Protocol):
+    """The risks of one model on what each participant holds back; see ``local.held_out``."""
+
+    def losses(self, place: int, models: np.ndarray) -> np.ndarray:
+        """Return the risks of models (k, P) for one participant, float64 (k,)."""
+
+    def gradient(self, place: int, model: np.ndarray) -> np.ndarray:
+        """Return the gradient of that risk at a model (P,), float64 (P,)."""
+
+
+@dataclass(frozen=True)
+class Looks:
+    """What the participants hosted here may look at to choose whom they mix with.
+
+    Attributes
+    ----------
+    hear : callable
+        Maps rows (participants, numbers), and whose of them each participant asks for, bool
+        (participants, nodes), to who then hears whom. It books a message for each. Collective.
+    held_out : HeldOut or None
+        The risks of models on their own data; None where it is not one model that is averaged.
+    layers : sequence of slice
+        Where the tensors of a model are in its row.
+    draws : Draws
+        The random numbers of the round.
+    ids : ndarray
+        The participants, int64.
+    samples : ndarray
+        Training samples of each node, int64 (nodes,).
+    """
+
+    hear: Callable[[Tensor, np.ndarray], Nearby]
+    held_out: HeldOut | None
+    layers: Sequence[slice]
+    draws: Draws
+    ids: np.ndarray
+    samples: np.ndarray
+
+
 @dataclass(frozen=True)
 class Neighbours:
     """The participants of a round, for those hosted here.
@@ -83,6 +122,8 @@ class Neighbours:
         messages are, and books these messages; for corrections that compress.
     consensus_step : float
         gamma of gossip by compressed messages; 1 where they are whole.
+    looks : Looks or None
+        What they may look at, for corrections that choose neighbours.
     """
 
     mix: Callable[[Tensor], Tensor]
@@ -92,6 +133,7 @@ class Neighbours:
     nearby: Callable[[], Nearby] | None = None
     send: Callable[[Tensor], Tensor] | None = None
     consensus_step: float = 1.0
+    looks: Looks | None = None
 
     @property
     def column_sums(self) -> Tensor:
@@ -122,12 +164,21 @@ class Correction(Component):
         Whether a part of it belongs to the local steps: over a round they take the first ``size``
         numbers of what is kept (its dual variables) from x, step by step, in proportion to the
         learning rates.
+    chooses : bool
+        Whether clients choose in each round whom they mix with; W then only says who may.
+    looks_at_losses : bool
+        Whether they do so by losses of each other's models.
+    nodes : int
+        The number of clients that gossip, where it is known.
     """
 
     needs: ClassVar[Needs] = "symmetric"
     least_eigenvalue: float = -1.0
     compresses: ClassVar[bool] = False
     within_steps: ClassVar[bool] = False
+    chooses: ClassVar[bool] = False
+    looks_at_losses: ClassVar[bool] = False
+    nodes: int = 0
 
     def width(self, size: int) -> int:
         """Return how many numbers a client remembers for a value of ``size`` numbers."""
@@ -246,6 +297,7 @@ def fitted(
     correction = build(section)
     if correction is None:
         return None
+    correction.nodes = schedule.n
     name, said = named(section, "exchange.correction")[0], None
     if federation.communicator.rank == 0:
         said = misfit(correction, name, schedule, federation.participation == 1.0)

@@ -163,6 +163,13 @@ CASES = {
         "exchange": "gossip",
         "evaluation.unseen_fraction": 0.3,
     },
+    "fedspd": {
+        "algorithm": {"name": "fedspd", "n_clusters": 2},
+        "exchange": "gossip",
+        "local.momentum": 0.0,
+        "participation": LATE,
+        "evaluation.unseen_fraction": 0.3,
+    },
     "d_admm": {
         "algorithm": {"name": "d_admm", "admm_c": 0.5},
         "exchange": "gossip",

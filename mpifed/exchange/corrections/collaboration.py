@@ -1,0 +1,429 @@
+"""Gossip along graphs that depend on what clients know of each other: whom to mix with.
+
+W says whom a client may ask (Morph: at first), and its weights are not read. In each round a client
+asks some of them, which is booked, looks at what they send, and mixes what it chooses. Before a
+round it has the value x_i, after its local steps z_i = x_i + u_i.
+
+* ``Dpfl``, DPFL (Kharrat, Canini and Horvath, AISTATS 2025, arXiv 2406.06520): a client takes the
+  mean, weighted by samples, of its own model and of a set S of others' that lowers its loss. S is
+  found by the randomised greedy step for functions that are not monotone (Buchbinder et al. 2015):
+  from X = {i} and Y = all, each j in random order is added to X with probability a / (a + b), else
+  taken from Y, where a and b are by how much either lowers the loss, or 0; they count as 1 and 0 if
+  both are 0. In round ``start`` it chooses among all (BGGC), and later among those chosen then
+  (GGC), at most ``budget`` each time. The paper's text could not be had: all this is from its
+  authors' code, ``selection/bandits.py`` of github.com/salmakh1/DPFL. The paper asks for models in
+  batches in BGGC; here one round asks for all of them, which sends as many.
+* ``Morph``, Morph (Cox, Ioannou and Decouchant 2026, arXiv 2602.03383): plain means of a fixed
+  number of models, of which one is replaced every few rounds, by a client that is less similar. The
+  paper's equations could not be had: they are from its authors' code, ``DissDL.py`` of
+  github.com/bacox/Morph, there with estimates of several rounds averaged, here of the last one.
+* ``Fomo``, FedFomo (Zhang et al. 2021) without a server: ``algorithms.personal.fedfomo`` has its
+  equations. The affinity is as in the paper.
+* ``L2c``, L2C (Li, Zhou, Tian and Tao, CVPR 2022): x_i <- x_i + sum_j w_ij u_j, w_i = softmax(a_i),
+  and then a_i descends along the gradient of the client's loss at the new x_i. Only the abstract
+  could be had. Assumed are this step of gradient descent with the u_j held fixed, and that the
+  graph becomes sparse at one round.
+
+Losses are of validation samples, or of training samples where a client has none.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from annotated_types import Ge, Gt, Le
+from scipy import sparse, special
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+
+from mpifed.exchange.corrections.base import Correction, HeldOut, Looks, Neighbours
+from mpifed.state import on_host
+
+
+@dataclass(frozen=True)
+class View:
+    """What one participant knows in a round.
+
+    Attributes
+    ----------
+    node, place : int
+        Its number among the nodes, and among the participants hosted here.
+    may_ask : ndarray
+        Whom W lets it ask, itself not among them, int64, ascending.
+    memory : ndarray
+        What it remembers, (``Chooser.remembers``, nodes), to be written into.
+    looks : Looks
+        See there.
+    draws : numpy.random.Generator
+        Its random numbers of this round.
+    """
+
+    node: int
+    place: int
+    may_ask: np.ndarray
+    memory: np.ndarray
+    looks: Looks
+    draws: np.random.Generator
+
+    @property
+    def held_out(self) -> HeldOut:
+        """The risks of models on its own data."""
+        assert self.looks.held_out is not None
+        return self.looks.held_out
+
+    def losses(self, models: np.ndarray) -> np.ndarray:
+        """Return its losses of models (k, P), float64 (k,)."""
+        return self.held_out.losses(self.place, models)
+
+
+class Chooser(Correction):
+    """Base class of corrections by which clients choose whom they mix with.
+
+    Attributes
+    ----------
+    remembers : int
+        How many numbers a client remembers of each other one.
+    tells : int
+        The first so many of them it also sends with its value.
+    """
+
+    needs = "positive"
+    chooses = True
+    remembers: ClassVar[int] = 1
+    tells: ClassVar[int] = 0
+
+    def width(self, size: int) -> int:
+        # Behind the memory: whom it chose in the last round, and how often in all.
+        return (self.remembers + 2) * self.nodes
+
+    def sends(self, x: Tensor, moved: Tensor) -> Tensor:
+        """Return what the participants send of x and z, (participants, size)."""
+        return moved
+
+    @abstractmethod
+    def asks(self, view: View) -> np.ndarray:
+        """Return whom a participant asks, as numbers of nodes."""
+
+    @abstractmethod
+    def chosen(
+        self, view: View, x: np.ndarray, z: np.ndarray, heard: np.ndarray, rows: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return a participant's new value, and which weights those it heard have in it.
+
+        Parameters
+        ----------
+        view : View
+            What it knew.
+        x, z : ndarray
+            Its values before and after its local steps, float64 (size,).
+        heard : ndarray
+            Whom it heard, int64 (k,), ascending.
+        rows : ndarray
+            What they sent, float64 (k, size + ``tells`` nodes).
+        """
+
+    def step(
+        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
+    ) -> tuple[Tensor, Tensor]:
+        looks, n = neighbours.looks, self.nodes
+        assert looks is not None
+        memory = on_host(kept).astype(np.float64).reshape(len(kept), -1, n)
+        asked, views = np.zeros((len(kept), n), bool), []
+        for place, node in enumerate(neighbours.mine.tolist()):
+            may_ask = neighbours.weights[[node]].indices
+            draws = looks.draws.stream("choice of neighbours", int(looks.ids[place]))
+            own = np.sort(may_ask[may_ask != node])
+            views.append(View(node, place, own, memory[place, : self.remembers], looks, draws))
+            asked[place, self.asks(views[-1])] = True
+        told = torch.from_numpy(memory[:, : self.tells]).flatten(1).to(moved)
+        sent = torch.cat([self.sends(x, moved), told], dim=1)
+        arcs = looks.hear(sent, asked)
+        others = arcs.whole(sent)
+        before, after = on_host(x).astype(np.float64), on_host(moved).astype(np.float64)
+        made = after.copy()
+        for place, view in enumerate(views):
+            senders = arcs.senders[arcs.receivers == place]
+            heard, weights = arcs.nodes[senders], np.zeros(0)
+            if len(heard):
+                of = before[place], after[place], heard, others[senders]
+                made[place], weights = self.chosen(view, *of)
+            memory[place, -2] = 0
+            memory[place, -2, heard] = weights
+            memory[place, -1] += memory[place, -2] > 0
+        return torch.from_numpy(made).to(moved), torch.from_numpy(memory).flatten(1).to(kept)
+
+
+def mean_of(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the weighted mean of rows (k, P), added one after the other."""
+    return np.asarray((weights[:, None] * rows).sum(axis=0) / weights.sum())
+
+
+def best_first(values: np.ndarray, among: np.ndarray, draws: np.random.Generator) -> np.ndarray:
+    """Return nodes in the order of their values, the largest first, equal ones at random."""
+    return np.asarray(among[np.lexsort((draws.random(len(among)), -values[among]))])
+
+
+class Dpfl(Chooser):
+    """DPFL: the mean with those whose models lower the own loss, by greedy choice (Kharrat 2025).
+
+    Parameters
+    ----------
+    budget : int
+        How many others a client mixes with at most, and asks after round ``start``.
+    start : int
+        The round in which clients first choose; before it they train alone.
+    """
+
+    looks_at_losses = True
+
+    def __init__(
+        self, *, budget: Annotated[int, Ge(1)] = 4, start: Annotated[int, Ge(1)] = 3
+    ) -> None:
+        self.budget, self.start = budget, start
+
+    def asks(self, view: View) -> np.ndarray:
+        (pool,) = view.memory
+        if view.looks.draws.round < self.start:
+            return np.zeros(0, np.int64)
+        # Its own entry says that a client has chosen.
+        return np.flatnonzero(pool) if pool[view.node] else view.may_ask
+
+    def chosen(
+        self, view: View, x: np.ndarray, z: np.ndarray, heard: np.ndarray, rows: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        samples = view.looks.samples[[view.node, *heard]].astype(float)
+        models, (pool,) = np.concatenate([z[None], rows]), view.memory
+        lower = np.arange(len(models)) == 0
+        upper = np.ones(len(models), bool)
+
+        def loss(some: np.ndarray) -> float:
+            return float(view.losses(mean_of(models[some], samples[some])[None])[0])
+
+        of_lower, of_upper = loss(lower), loss(upper)
+        for j in 1 + view.draws.permutation(len(heard)):
+            more, fewer = lower.copy(), upper.copy()
+            more[j], fewer[j] = True, False
+            of_more, of_fewer = loss(more), loss(fewer)
+            gain, other = max(0.0, of_lower - of_more), max(0.0, of_upper - of_fewer)
+            if view.draws.random() < (gain / (gain + other) if gain + other else 1.0):
+                lower, of_lower = more, of_more
+            else:
+                upper, of_upper = fewer, of_fewer
+            if lower.sum() > self.budget:
+                break
+        if not pool[view.node]:
+            pool[view.node] = 1
+            pool[heard] = lower[1:]
+        shares = samples * lower
+        return mean_of(models[lower], samples[lower]), shares[1:] / shares.sum()
+
+
+class Fomo(Chooser):
+    """FedFomo without a server: moves to models that lower the own loss (Zhang et al. 2021).
+
+    Parameters
+    ----------
+    models : int
+        M, the models of others that a client asks for in a round.
+    epsilon : float
+        Probability that one of them is drawn at random, in round 1.
+    decay : float
+        By how much it falls from round to round.
+    """
+
+    looks_at_losses = True
+
+    def __init__(
+        self,
+        *,
+        models: Annotated[int, Ge(1)] = 4,
+        epsilon: Annotated[float, Ge(0), Le(1)] = 0.3,
+        decay: Annotated[float, Ge(0)] = 0.05,
+    ) -> None:
+        self.models, self.epsilon, self.decay = models, epsilon, decay
+
+    def asks(self, view: View) -> np.ndarray:
+        best = best_first(view.memory[0], view.may_ask, view.draws).tolist()
+        drawn = view.draws.permutation(view.may_ask).tolist()
+        found: list[int] = []
+        epsilon = self.epsilon - self.decay * (view.looks.draws.round - 1)
+        for _ in range(min(self.models, len(best))):
+            order = drawn if view.draws.random() < epsilon else best
+            found.append(next(node for node in order if node not in found))
+        return np.array(found, np.int64)
+
+    def chosen(
+        self, view: View, x: np.ndarray, z: np.ndarray, heard: np.ndarray, rows: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        ways = np.concatenate([z[None], rows]) - x
+        losses = view.losses(np.concatenate([x[None], x + ways]))
+        length = np.sqrt(np.square(ways).sum(axis=1))
+        gain = losses[0] - losses[1:]
+        gain = np.divide(gain, length, out=np.zeros(len(ways)), where=length > 0)
+        view.memory[0, heard] += gain[1:]
+        shares = np.maximum(gain, 0)
+        if not shares.any():
+            return x, np.zeros(len(heard))
+        return x + mean_of(ways, shares), shares[1:] / shares.sum()
+
+
+class L2c(Chooser):
+    """L2C: weights of others' updates descend along the own loss (Li et al. 2022).
+
+    Parameters
+    ----------
+    lr : float
+        Step size of the logits of the weights.
+    rounds : int
+        Rounds in which a client asks all others it may ask.
+    peers : int
+        How many it asks later: those with the largest weights then.
+    """
+
+    looks_at_losses = True
+
+    def __init__(
+        self,
+        *,
+        lr: Annotated[float, Gt(0)] = 1.0,
+        rounds: Annotated[int, Ge(1)] = 10,
+        peers: Annotated[int, Ge(1)] = 4,
+    ) -> None:
+        self.lr, self.rounds, self.peers = lr, rounds, peers
+
+    def sends(self, x: Tensor, moved: Tensor) -> Tensor:
+        return moved - x
+
+    def asks(self, view: View) -> np.ndarray:
+        if view.looks.draws.round <= self.rounds:
+            return view.may_ask
+        return best_first(view.memory[0], view.may_ask, view.draws)[: self.peers]
+
+    def chosen(
+        self, view: View, x: np.ndarray, z: np.ndarray, heard: np.ndarray, rows: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        (logits,), among = view.memory, [view.node, *heard]
+        updates = np.concatenate([(z - x)[None], rows])
+        weights = special.softmax(logits[among])
+        after = x + mean_of(updates, weights)
+        slopes = (updates * view.held_out.gradient(view.place, after)).sum(axis=1)
+        logits[among] -= self.lr * weights * (slopes - (weights * slopes).sum())
+        return after, weights[1:]
+
+
+class Morph(Chooser):
+    """Morph: means with as many others as at first, more and more unlike ones (Cox et al. 2026).
+
+    The similarity of two models is the mean cosine between their tensors. Clients send theirs to
+    those they heard, and who they know. A client k that i has not heard is as similar to i as the
+    mean of s_ij s_jk over those it hears that have heard k, else as i's mean similarity.
+
+    Parameters
+    ----------
+    every : int
+        Rounds after which one of those asked is replaced. At first they are the neighbours in W.
+    sharpness : float
+        beta: a known client k comes with probability proportional to exp(-beta s_ik), and one that
+        is asked goes with probability proportional to exp(beta s_ik).
+    """
+
+    remembers = 3
+    tells = 2
+
+    def __init__(
+        self, *, every: Annotated[int, Ge(1)] = 5, sharpness: Annotated[float, Ge(0)] = 500.0
+    ) -> None:
+        self.every, self.sharpness = every, sharpness
+
+    def asks(self, view: View) -> np.ndarray:
+        # Whom it asks is marked, and how it knows others: by name 1, by others 2, by itself 3.
+        similar, known, asked = view.memory
+        if view.looks.draws.round == 1:
+            known[view.may_ask] = asked[view.may_ask] = 1
+        elif (view.looks.draws.round - 1) % self.every == 0:
+            inside = np.flatnonzero(asked)
+            outside = np.flatnonzero((known > 0) & (asked == 0))
+            outside = outside[outside != view.node]
+            if len(inside) > 1 and len(outside):
+                mean = similar[known > 1].mean() if (known > 1).any() else 0.0
+                score = self.sharpness * np.where(known > 1, similar, mean)
+                comes = view.draws.choice(outside, p=special.softmax(-score[outside]))
+                goes = view.draws.choice(inside, p=special.softmax(score[inside]))
+                asked[comes], asked[goes] = 1, 0
+        return np.flatnonzero(asked)
+
+    def chosen(
+        self, view: View, x: np.ndarray, z: np.ndarray, heard: np.ndarray, rows: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        similar, known, _ = view.memory
+        models, (theirs, told) = rows[:, : len(z)], np.split(rows[:, len(z) :], 2, axis=1)
+        similar[heard] = [cosine(z, model, view.looks.layers) for model in models]
+        known[heard] = 3
+        by_others = ((told == 3) & (known != 3)).sum(axis=0)
+        guessed = (similar[heard, None] * theirs * (told == 3)).sum(axis=0)
+        new = by_others > 0
+        similar[new], known[new] = guessed[new] / by_others[new], 2
+        known[(told > 0).any(axis=0) & (known == 0)] = 1
+        similar[view.node] = known[view.node] = 0
+        share = 1 / (1 + len(heard))
+        return mean_of(np.concatenate([z[None], models]), np.ones(1 + len(heard))), np.full(
+            len(heard), share
+        )
+
+
+def cosine(one: np.ndarray, other: np.ndarray, layers: Sequence[slice]) -> float:
+    """Return the mean cosine between the tensors of one or several models, those of zeros apart."""
+    found, period = [], max(layer.stop for layer in layers)
+    for start in range(0, len(one), period):
+        for layer in layers:
+            a, b = (row[start + layer.start : start + layer.stop] for row in (one, other))
+            length = np.sqrt((a * a).sum() * (b * b).sum())
+            if length > 0:
+                found.append(float((a * b).sum() / length))
+    return float(np.mean(found)) if found else -1.0
+
+
+COLLAPSE = ("chosen_gini", "chosen_components", "never_chosen")
+"""Columns of metrics.csv."""
+
+
+def collapse(last: np.ndarray, often: np.ndarray) -> dict[str, float | None]:
+    """Return how far clients' choices have narrowed (collaborator collapse, SONAR, MLSys 2026).
+
+    The paper gives no formula that could be had; these are plain measures of it.
+
+    Parameters
+    ----------
+    last : ndarray
+        Weights of others in the last round, positive where the client of a row chose that of a
+        column, (nodes, nodes).
+    often : ndarray
+        In how many rounds it did, (nodes, nodes).
+
+    Returns
+    -------
+    dict
+        ``chosen_gini``, the Gini coefficient of how many clients chose each one in the last round:
+        0 where all are chosen alike, None where nobody is; ``chosen_components``, in how many parts
+        their choices connect them; ``never_chosen``, the share of clients whom none ever chose.
+
+    Examples
+    --------
+    >>> chosen = np.zeros((5, 5))
+    >>> chosen[[1, 2, 3], [0, 0, 4]] = 1  # degrees are 2, 0, 0, 0, 1: sum |d_i - d_j| is 20
+    >>> {name: round(value, 3) for name, value in collapse(chosen, chosen).items()}
+    {'chosen_gini': 0.667, 'chosen_components': 2, 'never_chosen': 0.6}
+    """
+    arcs, n = last > 0, len(last)
+    degrees = np.sort(arcs.sum(axis=0))
+    ranks = 2 * np.arange(1, n + 1) - n - 1
+    total = int(degrees.sum())
+    parts = connected_components(sparse.csr_array(arcs), directed=False)[0]
+    gini = float((ranks * degrees).sum() / (n * total)) if total else None
+    never = float((often.sum(axis=0) == 0).mean())
+    return dict(zip(COLLAPSE, (gini, int(parts), never), strict=True))
