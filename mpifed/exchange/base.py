@@ -369,7 +369,7 @@ class Exchange(Component):
     seconds : float
         Wall seconds that this rank has spent in its channels.
     privacy : PrivacyOptions or None
-        Where updates are private, how; only a server has it.
+        Where updates are private, how.
     values_kept : int
         Values of each client that it keeps for others; where there are any, its memory is that of
         all hosted clients, whoever takes part, and changed in place.

@@ -16,7 +16,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 import topologies
-from mpifed.errors import InputError
+from mpifed.errors import InputError, RunError
 from mpifed.exchange import choco
 from mpifed.exchange.asynchrony import AsynchronousChannel, Timetable, first_values
 from mpifed.exchange.base import Channel, Exchange, Round, bits_of, timed
@@ -54,12 +54,23 @@ class GossipChannel(Channel):
     @timed
     def average(self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0) -> Tensor:
         self.check_update(rows, weights, before)
+        if self.exchange.privacy is not None:
+            self._count_private()
         rows = self.transformed(rows, before)
         if self.exchange.correction is not None:
             return self._corrected(rows, before, self.exchange.correction)
         if self.compressor is not None:
             return self._compressed(rows, self.compressor)
         return self._mixed_often(rows)
+
+    def _count_private(self) -> None:
+        if self._messages:
+            raise RunError(
+                "the algorithm sends several messages in a round, which noise on one update does "
+                "not make private; its class should say aggregates = 'means', with which privacy "
+                "is refused"
+            )
+        self._messages += 1
 
     def _mixed_often(self, rows: Tensor) -> Tensor:
         """The rows after all steps of gossip of the round.

@@ -38,7 +38,7 @@ from mpifed.exchange.base import Channel, Exchange, exchange_class
 from mpifed.exchange.collusion import Colluding, collusion
 from mpifed.exchange.compression import build
 from mpifed.exchange.gossip import Gossip
-from mpifed.exchange.privacy import local_noise
+from mpifed.exchange.privacy import local_noise, pairwise_noise
 from mpifed.exchange.server import Server, Silent
 from mpifed.federation.clients import (
     Clients,
@@ -243,6 +243,8 @@ def transforms_of(configuration: Configuration, hostile: Attackers | None) -> li
     options = configuration.privacy
     if options.is_asked_for and options.where == "local":
         found.append(local_noise(options, configuration.clients))
+    if options.pairwise_multiplier:
+        found.append(partial(pairwise_noise, options=options))
     if hostile is not None and hostile.attack.changes_updates:
         colluding = isinstance(hostile.attack, Colluding)
         found.append(partial(collusion, hostile) if colluding else hostile.transform)
