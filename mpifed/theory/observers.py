@@ -43,18 +43,7 @@ class Mixed:
 
 
 def seen(rounds: Sequence[Mixed], observer: int, sees: Sees) -> np.ndarray:
-    """Return A of one observer, (messages, rounds, n); zero for what it knows of itself.
-
-    Parameters
-    ----------
-    rounds : sequence of Mixed
-        All rounds of the run.
-    observer : int
-        The client that looks.
-    sees : {'messages', 'averages'}
-        Whether it sees what each neighbour sends, or their weighted sums alone, as with secure
-        summation in each neighbourhood (Koskela and Kulkarni 2025, arXiv:2505.19969).
-    """
+    """Return A of one observer, (messages, rounds, n); zero for what it knows of itself."""
     n = len(rounds[0].active)
     models, found = np.zeros((n, len(rounds), n)), [np.zeros((0, len(rounds), n))]
     for t, now in enumerate(rounds):
@@ -93,7 +82,8 @@ def privacy_losses(
     z, pairwise : float
         Standard deviations of the own and of the pairwise noise over the clip norm.
     sees : {'messages', 'averages'}
-        As for ``seen``.
+        Whether clients see what each neighbour sends, or their weighted sums alone, as with secure
+        summation in each neighbourhood (Koskela and Kulkarni 2025, arXiv:2505.19969).
 
     Returns
     -------
