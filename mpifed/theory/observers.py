@@ -29,9 +29,11 @@ from typing import Literal
 
 import numpy as np
 import scipy.sparse
-from scipy.linalg import pinvh
 
 Sees = Literal["messages", "averages"]
+
+# A variance of this share of the fresh noise is rounding error.
+NEGLIGIBLE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -42,32 +44,47 @@ class Mixed:
     active: np.ndarray
 
 
-def seen(rounds: Sequence[Mixed], observer: int, sees: Sees) -> np.ndarray:
-    """Return A of one observer, (messages, rounds, n); zero for what it knows of itself."""
-    n = len(rounds[0].active)
-    models, found = np.zeros((n, len(rounds), n)), [np.zeros((0, len(rounds), n))]
-    for t, now in enumerate(rounds):
-        active = np.flatnonzero(now.active)
-        models[active, t, active] += 1
-        for w in now.steps:
-            senders = w[[observer]].nonzero()[1]
-            mixed = (w @ models.reshape(n, -1)).reshape(models.shape)
-            others = senders[senders != observer]
-            found.append(models[others] if sees == "messages" else mixed[[observer]])
-            models = mixed
-    made = np.concatenate(found)
-    made[:, :, observer] = 0
-    return made
-
-
 def unknown_noise(now: Mixed, observer: int, z: float, pairwise: float) -> np.ndarray:
     """Return the covariance R / C^2 of a round that the observer's own secrets leave, (n, n)."""
     joined = (now.steps[0] != 0).toarray()
     joined = joined | joined.T
     joined[observer] = joined[:, observer] = False
     np.fill_diagonal(joined, False)
+    own = now.active & (np.arange(len(joined)) != observer)
     laplacian = np.diag(joined.sum(axis=1)) - joined.astype(float)
-    return np.asarray(z**2 * np.eye(len(joined)) + pairwise**2 * laplacian)
+    return np.diag(z**2 * own) + pairwise**2 * laplacian
+
+
+def learnt_by(
+    observer: int, rounds: Sequence[Mixed], z: float, pairwise: float, sees: Sees
+) -> np.ndarray:
+    """Return C^2 K of each client, (n, rounds, rounds).
+
+    Messages are made independent one step after the other, as by a Kalman filter: ``unknown`` is
+    the covariance of the models given those seen before, ``moved`` by how much a unit update of
+    each client in each round moves what was not predicted of the models.
+    """
+    n, count = len(rounds[0].active), len(rounds)
+    unknown, moved = np.zeros((n, n)), np.zeros((n, 0, n))
+    found = np.zeros((n, count, count))
+    for t, now in enumerate(rounds):
+        fresh = unknown_noise(now, observer, z, pairwise)
+        unknown = unknown + fresh
+        moved = np.concatenate([moved, np.diag(now.active.astype(float))[:, None]], axis=1)
+        for w in now.steps:
+            heard = w[[observer]].toarray()[0]
+            heard[observer] = 0
+            looks = np.eye(n)[heard != 0] if sees == "messages" else heard[None]
+            variances, axes = np.linalg.eigh(looks @ unknown @ looks.T)
+            told = variances > NEGLIGIBLE * np.trace(fresh)  # the rest follows from what was seen
+            looks = (axes[:, told] / np.sqrt(variances[told])).T @ looks
+            new = np.tensordot(looks, moved, 1)
+            by_client = new.transpose(2, 1, 0)
+            found[:, : t + 1, : t + 1] += by_client @ by_client.transpose(0, 2, 1)
+            gain = unknown @ looks.T
+            moved = (w @ (moved - np.tensordot(gain, new, 1)).reshape(n, -1)).reshape(moved.shape)
+            unknown = w @ (w @ (unknown - gain @ gain.T)).T
+    return found
 
 
 def privacy_losses(
@@ -98,20 +115,13 @@ def privacy_losses(
     [nan, 2.0, 2.0]
     """
     n = len(rounds[0].active)
-    found = np.full((n, n), np.nan)
+    found = np.zeros((n, n))
     for observer in range(n):
-        a = seen(rounds, observer, sees)
-        noisy = a.copy()
-        for t, now in enumerate(rounds):
-            noisy[:, t] = a[:, t] @ unknown_noise(now, observer, z, pairwise)
-        size = len(a), -1
-        inverse = pinvh(noisy.reshape(size) @ a.reshape(size).T) if len(a) else np.zeros((0, 0))
-        for client in np.flatnonzero(np.arange(n) != observer):
-            of_client = a[:, :, client]
-            known = of_client.T @ inverse @ of_client
-            times = sum(now.active[client] for now in rounds)
-            most = times * np.linalg.eigvalsh(known)[-1]
-            found[observer, client] = 2 * np.sqrt(min(np.abs(known).sum(), max(most, 0.0)))
+        known = learnt_by(observer, rounds, z, pairwise, sees)
+        most = sum(now.active for now in rounds) * np.linalg.eigvalsh(known)[:, -1]
+        square = np.minimum(np.abs(known).sum(axis=(1, 2)), np.maximum(most, 0))
+        found[observer] = 2 * np.sqrt(square)
+    np.fill_diagonal(found, np.nan)
     return found
 
 
