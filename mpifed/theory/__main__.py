@@ -16,7 +16,7 @@ rounds    gives the number of communications after which gradient descent is wit
           minimum (Theorem 2).
 alpha     gives the largest alpha with which R communications are enough for that (Theorem 2).
 observers gives epsilon of what each training client (a row) has learnt of each other, null of
-          itself; the largest of them, between whom, and their mean.
+          itself; the largest of them and their mean.
 
 rounds and alpha need a run of flix in which all clients send uncompressed messages; the log of a
 run of dcgd or diana has the prediction of its own theorem.
@@ -189,14 +189,8 @@ def observers(directory: Path) -> dict[str, Any]:
             f"RUN_DIR is '{directory}', whose clients.h5 has no learnt/{name}; ask of a finished "
             "run with privacy.observers: messages, averages"
         )
-    observer, client = np.unravel_index(np.nanargmax(found), found.shape)
-    return {
-        "largest": float(found[observer, client]),
-        "observer": int(observer),
-        "client": int(client),
-        "mean": float(np.nanmean(found)),
-        name: [[None if np.isnan(cell) else cell for cell in row] for row in found.tolist()],
-    }
+    rows = [[None if np.isnan(cell) else cell for cell in row] for row in found.tolist()]
+    return {"largest": float(np.nanmax(found)), "mean": float(np.nanmean(found)), name: rows}
 
 
 def variance(run: Stored, options: Mapping[str, Any]) -> dict[str, float]:

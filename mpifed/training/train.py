@@ -73,9 +73,11 @@ def summary_of(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
     every = communicator.gather_object(seconds["local"])
     local = [every[rank] for rank in np.unique(setup.federation.owner)] if every else [0.0]
     sent = int(communicator.sum(np.array([communicator.bytes_sent], np.int64))[0])
-    predicted = _predicted_contraction(setup, engine)
-    graph = setup.exchange.graph(engine.round, predicted) if _mixes(engine) else None
     digest, scores, ledger = engine.digest(), engine.scores, setup.exchange.ledger
+    predicted = graph = None
+    if scores.get("consensus_distance") is not None:  # of gossip, on rank 0
+        predicted = setup.exchange.predicted_contraction(engine.round)
+        graph = setup.exchange.graph(engine.round, predicted)
     return {
         **began_as(setup, engine, status),
         "test_accuracy": scores.get("test_accuracy"),
@@ -98,16 +100,6 @@ def summary_of(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
         "predicted_contraction": predicted,
         **({"graph": graph} if graph is not None else {}),
     }
-
-
-def _predicted_contraction(setup: Setup, engine: Engine) -> dict[str, float | int] | None:
-    """Return the factor of averaging alone on ``consensus_distance``, where that is recorded."""
-    return setup.exchange.predicted_contraction(engine.round) if _mixes(engine) else None
-
-
-def _mixes(engine: Engine) -> bool:
-    """Whether clients mix values of their own; on rank 0, False elsewhere."""
-    return engine.scores.get("consensus_distance") is not None
 
 
 def describe_versions() -> dict[str, str]:
