@@ -18,7 +18,7 @@ import networkx as nx
 from threadpoolctl import threadpool_limits
 
 from topologies.analysis.consensus import MESSAGE_BYTES, gossip, messages_received
-from topologies.analysis.measures import Plan, carry_out, plan
+from topologies.analysis.measures import LEFT_OUT, Plan, carry_out, plan
 from topologies.analysis.ranking import BUDGETS, candidates, rank, read_budget
 from topologies.graphs.families import FAMILIES
 from topologies.inputs import Parser, RunError, TopologyError, cpu_seconds, is_silent, number, say
@@ -131,6 +131,7 @@ def parser() -> argparse.ArgumentParser:
     about = "draw a graph, its matrix, spectrum, consensus or rounds"
     option = add("plot", write_picture, about, one, seeded)
     kinds = ["graph", "heatmap", "spectrum", "decay", "rounds"]
+    option("more", nargs="*", metavar="GRAPH", help="more graphs in a picture of decay")
     option("--kind", choices=kinds, default="graph")
     option("--output", type=_picture, required=True, metavar="FILE")
     option("--rounds", type=_count, help="of decay and rounds")
@@ -219,7 +220,11 @@ COLUMNS = (
 def describe_one(options: argparse.Namespace) -> Found:
     """Return the description of one graph with its weights and schedule."""
     record = carry_out(_plan(options), options.seed).record(**_measures(options))
-    return record, fields(record)
+    return record, fields(record) + _left_out([record])
+
+
+def _left_out(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [LEFT_OUT] * any(record["effective_neighbours"] is None for record in records)
 
 
 def describe_several(options: argparse.Namespace) -> Found:
@@ -239,7 +244,7 @@ def describe_several(options: argparse.Namespace) -> Found:
         from topologies.analysis.plots import comparison
 
         comparison(records).savefig(options.plot, dpi=150)
-    return records, table(records, COLUMNS)
+    return records, table(records, COLUMNS) + _left_out(records)
 
 
 def show_rounds(options: argparse.Namespace) -> Found:
@@ -338,8 +343,10 @@ FORMATS: dict[str, Callable[[MixingMatrix, Path], None]] = {
 
 
 def write_picture(options: argparse.Namespace) -> None:
-    """Draw a graph, its matrix, its spectrum, its consensus or its rounds."""
+    """Draw a graph, its matrix, its spectrum, the consensus of several, or its rounds."""
     what = _plan(options)
+    if options.more and options.kind != "decay":
+        raise TopologyError(f"--kind {options.kind} draws one graph; several are for decay")
     schedule, title = carry_out(what, options.seed).schedule, what.label
     from topologies.analysis import plots
 
@@ -350,8 +357,13 @@ def write_picture(options: argparse.Namespace) -> None:
     elif options.kind == "spectrum":
         figure = plots.spectrum_plot(schedule.matrix(1), title)
     elif options.kind == "decay":
-        run = gossip(schedule, options.rounds or 50, seed=options.seed)
-        figure = plots.consensus_decay(run, title)
+        others = [plan(text, options.weights, options.schedule, options.n) for text in options.more]
+        runs = {
+            one.label: gossip(carry_out(one, options.seed).schedule, options.rounds or 50,
+                              seed=options.seed)
+            for one in (what, *others)
+        }  # fmt: skip
+        figure = plots.consensus_decay(runs, "" if others else title)
     else:
         count = options.rounds or min(schedule.period or 8, 16)
         figure = plots.round_panels(schedule, count, title)
@@ -372,7 +384,7 @@ def average_vectors(options: argparse.Namespace) -> Found:
     if options.plot:
         from topologies.analysis.plots import consensus_decay
 
-        consensus_decay(run, what.label).savefig(options.plot, dpi=150)
+        consensus_decay({"measured": run}, what.label).savefig(options.plot, dpi=150)
     summary = {
         "label": what.label,
         "rounds": options.rounds,
@@ -407,7 +419,8 @@ def ranked(options: argparse.Namespace) -> Found:
         seed=options.seed,
     )
     write_table(records, options.csv)
-    return records, table(records[: options.most])
+    note = "effective_neighbours takes too long for all of these; compare has it for some"
+    return records, [*table(records[: options.most]), note]
 
 
 def cycle_times(options: argparse.Namespace) -> Found:

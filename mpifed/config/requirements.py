@@ -50,6 +50,9 @@ ASYNCHRONOUS = {"exchange.asynchrony": ("wait_free", "pairwise")}
 NEWTON = {"algorithm.local_solver": "newton"}
 FLIX = {"algorithm": ("flix", "dcgd", "diana")}
 
+# Clients times rounds up to which it is found what each client learns of each other.
+MOST_LOOKS = 10_000
+
 
 def _unread(*read: str) -> dict[str, Any]:
     """Return the defaults of the options of the section ``local`` that are not ``read``."""
@@ -133,15 +136,42 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
     (
         {"privacy.noise_multiplier": Not(None)},
         {
-            "exchange": "server",
+            "exchange": ("server", "gossip"),
             **SENDS,
             "algorithm:aggregates": "mean",
             "algorithm.restarts": 1,
             "on_divergence": "stop",
             "privacy.delta": lambda asked: Lt(1 / asked.n_training),
         },
-        "which is for one mean of updates at a server, without rounds before round 1, without "
+        "which is for one mean of updates in a round, without rounds before round 1, without "
         "clients that their data leave out, and with a delta that does not publish a client",
+    ),
+    (
+        {"privacy.noise_multiplier": Not(None), **GOSSIP},
+        {
+            "privacy.where": "local",
+            "exchange.correction": None,
+            "exchange.asynchrony": "none",
+            "exchange.chebyshev": False,
+            **WHOLE,
+        },
+        "where clients send models with noise of their own, whole and as they are",
+    ),
+    (
+        {"privacy.pairwise_multiplier": Not(0.0)},
+        GOSSIP,
+        "which is for clients that exchange models",
+    ),
+    (
+        {"privacy.observers": Not("none")},
+        {
+            **GOSSIP,
+            "algorithm": Not("scaffnew"),
+            "algorithm.beta": 1.0,
+            "rounds": lambda asked: Lt(MOST_LOOKS // asked.n_training + 1),
+        },
+        "which is for models that are averages of each round, and takes long for many rounds of "
+        "many clients",
     ),
     (
         {"privacy.noise_multiplier": Not(None), "privacy.where": "central"},

@@ -36,6 +36,7 @@ from torch import Tensor
 
 from mpifed.components.base import Component
 from mpifed.components.registry import find
+from mpifed.errors import RunError
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.reduction import SparseRows
 from mpifed.federation.clients import Draws, Federation
@@ -257,6 +258,14 @@ class Channel(ABC):
         self._place = part.stop
         return part
 
+    def _check_not_private(self, why: str) -> None:
+        """Raise ``RunError`` where noise on one update does not make the algorithm private."""
+        if self.exchange.privacy is not None:
+            raise RunError(
+                f"the algorithm {why}, which noise on one update does not make private; its class "
+                "should say aggregates = 'means' or 'sums', with which privacy is refused"
+            )
+
     @property
     def _purpose(self) -> str:
         """The stream that the compressor draws the next message from."""
@@ -378,7 +387,7 @@ class Exchange(Component):
     seconds : float
         Wall seconds that this rank has spent in its channels.
     privacy : PrivacyOptions or None
-        Where updates are private, how; only a server has it.
+        Where updates are private, how.
     values_kept : int
         Values of each client that it keeps for others; where there are any, its memory is that of
         all hosted clients, whoever takes part, and changed in place.
@@ -489,6 +498,14 @@ class Exchange(Component):
         """Return the rate at which averaging alone would reduce that distance; None where unknown.
 
         See ``contraction.predict``. Not collective.
+        """
+        return None
+
+    def graph(self, rounds: int, rate: Mapping[str, float] | None) -> dict[str, float | int] | None:
+        """Return p, the spectral gap (of a round) and the degree of W, as far as they are known.
+
+        ``rate`` is what ``predicted_contraction`` returned. The degree is the most messages that a
+        client receives in a round. None where nothing is mixed. Not collective.
         """
         return None
 

@@ -42,6 +42,7 @@ from mpifed.federation.clients import Federation, participants
 from mpifed.mpi.communicator import Communicator
 from mpifed.mpi.reused import Reused
 from mpifed.state import Nothing, check_result, client, on_host
+from topologies.analysis.consensus import messages_received, sampled_rounds
 from topologies.schedules.sequences import Around, Partial, identity
 from topologies.schema import ComponentOf
 
@@ -75,6 +76,10 @@ class GossipChannel(Channel):
     @timed
     def average(self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0) -> Tensor:
         self.check_update(rows, weights, before)
+        if self.exchange.privacy is not None:
+            if self._messages:
+                self._check_not_private("sends several messages in a round")
+            self._messages += 1
         rows = self.transformed(rows, before)
         if self.exchange.correction is not None:
             return self._corrected(rows, before, self.exchange.correction)
@@ -683,6 +688,18 @@ class Gossip(Exchange):
             return None
         if self.when != "every" or self.gossip_steps > 1:
             return None
+        return self._rate(rounds)
+
+    def graph(self, rounds: int, rate: Mapping[str, float] | None) -> dict[str, float | int] | None:
+        received = map(messages_received, sampled_rounds(self.schedule))
+        degree = max(int(counts.max()) for counts in received)
+        rate = rate or self._rate(rounds)
+        if rate is None:
+            return {"degree": degree}
+        gap = 1 - math.sqrt(rate["per_round"])
+        return {"p": rate["p"], "spectral_gap": gap, "degree": degree}
+
+    def _rate(self, rounds: int) -> dict[str, float | int] | None:
         federation, seed = self.federation, self.seed
         taking_part = None
         if federation.participation != 1.0:

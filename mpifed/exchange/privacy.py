@@ -5,11 +5,15 @@ norm, z the noise multiplier and k the expected number of participants,
 
     central    x + (1 / k) (sum_i clip(u_i) + N(0, z^2 C^2 I))
     local      client i sends clip(u_i) + N(0, z^2 C^2 I)
+    gossip     client i sends x_i + clip(u_i) + N(0, z^2 C^2 I) + sum_j v_ij
 
 The first is DP-FedAvg with a fixed denominator (McMahan, Ramage, Talwar and Zhang 2018, Alg. 1).
-In both clients count alike, so that one moves the sum by at most C. ``theory.accounting`` has
-epsilon. Noise is pseudo-random and in floating point: this simulates private training and protects
-nobody.
+The third has in the sum those clients j that send to i in the round, or it to them, and
+v_ij = -v_ji, N(0, p^2 C^2 I), from a secret of i and j: DECOR (Allouah, Koloskova, El Firdoussi,
+Jaggi and Guerraoui 2024, arXiv:2405.01031), the covariance z^2 I + p^2 L of Rodio, Chen and Larsson
+2025 (arXiv:2501.14644). At a server clients count alike, so that one moves the sum by at most C.
+``theory.accounting`` has epsilon, ``theory.observers`` what clients learn of each other.
+Noise is pseudo-random and in floating point: this simulates private training and protects nobody.
 """
 
 from __future__ import annotations
@@ -22,11 +26,11 @@ import torch
 from torch import Tensor
 
 from mpifed.exchange.aggregation import clipped
-from mpifed.exchange.base import Round, Transform
+from mpifed.exchange.base import Channel, Round, Transform
 from mpifed.federation.options import PrivacyOptions
 from mpifed.random import SERVER
 
-PURPOSE = "privacy"
+PURPOSE, PAIRWISE = "privacy", "privacy, with client"
 
 
 def local_noise(options: PrivacyOptions, n_clients: int) -> Transform:
@@ -41,6 +45,22 @@ def noised(updates: Tensor, ids: np.ndarray, round: Round, options: PrivacyOptio
     for row, client in zip(made, ids, strict=True):
         row += _noise(options, row, round, int(client))
     return made
+
+
+def pairwise_noise(
+    rows: Tensor, channel: Channel, before: Tensor | None, *, options: PrivacyOptions
+) -> Tensor:
+    """Return rows to which clients that exchange models in the round have added opposite noise."""
+    round, deviation = channel.round, options.pairwise_multiplier * (options.clip_norm or 0.0)
+    steps = channel.exchange.arcs(round.number, round.active, rows.element_size())
+    assert steps is not None
+    arcs = np.sort(round.federation.training[steps[0]], axis=1)
+    rows = rows.clone()
+    for first, second in np.unique(arcs, axis=0).tolist():
+        for place in np.flatnonzero(np.isin(round.ids, (first, second))).tolist():
+            noise = _drawn(rows[place], round, f"{PAIRWISE} {second}", first, deviation)
+            rows[place] += noise if round.ids[place] == first else -noise
+    return rows
 
 
 def central_noise(
@@ -61,5 +81,9 @@ def central_noise(
 
 
 def _noise(options: PrivacyOptions, like: Tensor, round: Round, client: int) -> Tensor:
-    drawn = round.draws.stream(PURPOSE, client).standard_normal(like.numel())
-    return torch.from_numpy(drawn * options.deviation).to(like).view(like.shape)
+    return _drawn(like, round, PURPOSE, client, options.deviation)
+
+
+def _drawn(like: Tensor, round: Round, purpose: str, client: int, deviation: float) -> Tensor:
+    drawn = round.draws.stream(purpose, client).standard_normal(like.numel())
+    return torch.from_numpy(drawn * deviation).to(like).view(like.shape)

@@ -377,14 +377,6 @@ class ServerRound(ServerChannel):
         if self._messages:
             self._check_not_private("sends several messages in a round")
 
-    def _check_not_private(self, why: str) -> None:
-        """Raise ``RunError`` where noise on one update does not make the algorithm private."""
-        if self.exchange.privacy is not None:
-            raise RunError(
-                f"the algorithm {why}, which noise on one update does not make private; its class "
-                "should say aggregates = 'means' or 'sums', with which privacy is refused"
-            )
-
 
 class Silent(Server):
     """The exchange of an algorithm that sends nothing, whatever exchange is configured."""

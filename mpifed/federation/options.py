@@ -113,18 +113,31 @@ class PrivacyOptions:
         Whether the server adds noise to the sum of updates, or each client to its own.
     delta : float
         The delta for which epsilon is found; below one over the number of clients.
+    pairwise_multiplier : float
+        p, the standard deviation over the clip norm of noise that clients who exchange models in a
+        round add with opposite signs, so that it cancels in their sum (gossip).
+    observers : {'none', 'messages', 'averages'}
+        Whether to find what each client learns of each other in all rounds: from the models that
+        its neighbours send, or from their weighted sums alone (gossip).
     """
 
     noise_multiplier: Annotated[float, Gt(0)] | None = None
     clip_norm: Annotated[float, Gt(0)] | None = None
     where: Literal["central", "local"] = "central"
     delta: Annotated[float, Gt(0), Lt(1)] = 1e-5
+    pairwise_multiplier: Annotated[float, Ge(0)] = 0.0
+    observers: Literal["none", "messages", "averages"] = "none"
 
     def __post_init__(self) -> None:
         if (self.noise_multiplier is None) != (self.clip_norm is None):
             raise InputError(
                 "privacy.noise_multiplier and privacy.clip_norm are needed together: noise is in "
                 "units of the clip norm"
+            )
+        if self.noise_multiplier is None and (self.pairwise_multiplier or self.observers != "none"):
+            raise InputError(
+                "privacy.pairwise_multiplier and privacy.observers need privacy.noise_multiplier: "
+                "without noise of its own a client is not private"
             )
         if self.noise_multiplier is not None and importlib.util.find_spec(PACKAGE) is None:
             raise InputError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,8 @@ from mpifed.report import tables
 from mpifed.report.charts import ROUNDS, SECONDS, Chart, charts, looks_of
 from mpifed.report.drawing import SIZE, Forest, Pictures, figure_of, forest_figure, save
 from mpifed.report.figure import (
+    GRAPH,
+    PROGRESS,
     Wanted,
     chart_of,
     grid_csv,
@@ -30,6 +33,7 @@ from mpifed.report.figure import (
     series,
 )
 from mpifed.report.groups import (
+    LIMITS,
     SPREADS,
     Estimate,
     Group,
@@ -89,6 +93,10 @@ def _report(words: Sequence[str]) -> int:
         texts["comparison.csv"] = tables.comparison_csv(groups, against, options.target)
         latex["comparison.tex"] = compared
         printed.append(compared)
+    if options.within:
+        best = tables.best_within(groups, dict(options.within))
+        texts["within.md"], latex["within.tex"] = best.markdown(), best
+        printed.append(best)
     if options.latex:
         texts |= {name: table.latex() for name, table in latex.items()}
     said = [texts[name] for name in latex if name in texts]
@@ -234,6 +242,16 @@ def _text(word: str) -> tuple[str, str]:
     return name, text.strip()
 
 
+def _limit(word: str) -> tuple[str, float]:
+    key, _, text = word.partition("=")
+    with contextlib.suppress(ValueError):
+        if key in LIMITS and (limit := float(text)) >= 0:
+            return key, limit
+    raise argparse.ArgumentTypeError(
+        f"is {word!a}; it must be KEY=LIMIT with a number from 0 on; keys: {', '.join(LIMITS)}"
+    )
+
+
 def _formats(words: str) -> tuple[str, ...]:
     found = () if words == NO_FORMAT else tuple(dict.fromkeys(words.split(",")))
     if not set(found) <= set(FORMATS):
@@ -267,12 +285,14 @@ def parser() -> Parser:
     made.add_argument("--spread", choices=SPREADS, default="ci", help="what is shown behind ±")
     made.add_argument("--latex", action="store_true", help="tables of LaTeX, with booktabs")
     made.add_argument("--target", type=FRACTION, metavar="FRACTION", help="a test accuracy")
+    made.add_argument(
+        "--within", nargs="+", type=_limit, default=[], metavar="KEY=LIMIT",
+        help=f"the most accurate within limits on {', '.join(LIMITS)}",
+    )  # fmt: skip
     which = made.add_mutually_exclusive_group()
     which.add_argument("--figure", metavar="COLUMN", help="a column of metrics.csv to draw")
     which.add_argument("--grid", metavar="COLUMN", help="a column to tabulate over --x and --by")
-    made.add_argument(
-        "--x", metavar="WHAT", help="rounds, bits, floats, simulated_seconds or a key"
-    )
+    made.add_argument("--x", metavar="WHAT", help=f"{', '.join((*PROGRESS, *GRAPH))}, or a key")
     for option, about in (
         ("--by", "dotted keys, a line for each value"),
         ("--aside", "dotted keys that make no panels"),

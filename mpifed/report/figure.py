@@ -35,6 +35,13 @@ PROGRESS = {
     "floats": ("up_floats", "numbers sent by all clients"),
     "simulated_seconds": ("simulated_seconds", "seconds of the simulated federation"),
 }
+# Values of x that are of the mixing matrices, as ``Exchange.graph`` has them, and what sets them.
+GRAPH = {
+    "p": "consensus rate p",
+    "spectral_gap": "spectral gap, a round",
+    "degree": "degree: messages to a client in a round, at most",
+}
+SETS_GRAPH = ("exchange.topology", "exchange.weights", "exchange.schedule")
 # Keys that never separate panels: also the length of a run and the run it started from.
 NO_PANEL = (*NO_DIFFERENCE, "rounds", "algorithm.start_from")
 
@@ -60,7 +67,7 @@ def _settings(
     runs: Sequence[Run], wanted: Wanted, progress: Collection[str] = ()
 ) -> tuple[list[dict[str, str]], list[str]]:
     """Return what the runs say of each key, and the keys that separate panels."""
-    flat = [leaves(run.config) for run in runs]
+    flat = [leaves(run.config) | {k: repr(v) for k, v in run.graph.items()} for run in runs]
     keys = sorted({key for said in flat for key in said})
     known = {"--x": [*progress, *keys], "--by": keys}
     for option, key in (("--x", wanted.x), *(("--by", key) for key in wanted.by)):
@@ -69,7 +76,8 @@ def _settings(
                 f"{option} is '{key}', which no run has; {closest(key, known[option])}"
             )
     check_column(runs, wanted.column)
-    return flat, differing(flat, {*wanted.by, wanted.x, *wanted.aside})
+    aside = {*wanted.by, *wanted.aside, *GRAPH, *(SETS_GRAPH if wanted.x in GRAPH else ())}
+    return flat, differing(flat, {wanted.x, *aside})
 
 
 def differing(flat: Sequence[Mapping[str, str]], aside: Collection[str]) -> list[str]:
@@ -182,7 +190,7 @@ def chart_of(every: Sequence[Line], wanted: Wanted) -> Chart:
     marks = {}
     if wanted.x not in PROGRESS and not wanted.by:
         marks = {line.panel: (best(line, wanted.column), "best") for line in lines}
-    x_label = PROGRESS[wanted.x][1] if wanted.x in PROGRESS else wanted.x
+    x_label = PROGRESS[wanted.x][1] if wanted.x in PROGRESS else GRAPH.get(wanted.x, wanted.x)
     return Chart(file_name(wanted), wanted.x, wanted.column, "", x_label, tuple(lines),
                  y_log=not wanted.linear, marks=marks)  # fmt: skip
 

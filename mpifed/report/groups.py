@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -13,7 +13,11 @@ import numpy as np
 
 from mpifed.components.registry import without_module
 from mpifed.report.names import data_title, in_words, method_title
-from mpifed.report.runs import ACCURACY, DISTANCE, Run
+from mpifed.report.runs import ACCURACY, DECILE, DISTANCE, Run
+
+# What is told of where a target was reached, and what a budget may limit.
+REACHED = ("round", "up_bits", "seconds", "simulated_seconds")
+LIMITS = ("degree", "rounds", "bits", "seconds")
 
 # What ``±`` is, as ``--spread`` chooses.
 SPREADS = {
@@ -191,12 +195,32 @@ def last_differences(group: Group, other: Group, column: str) -> np.ndarray:
     return np.concatenate([*values, np.zeros(0)])
 
 
-def reached(run: Run, target: float) -> tuple[float, float]:
-    """Return the round and bits where the test accuracy first was at least ``target``."""
+def reached(run: Run, target: float) -> np.ndarray:
+    """Return ``REACHED`` where the test accuracy first was at least ``target``, NaN if never."""
     hits = np.flatnonzero(run.metrics[ACCURACY] >= target)
     if not len(hits):
-        return math.nan, math.nan
-    return float(run.metrics["round"][hits[0]]), float(run.metrics["up_bits"][hits[0]])
+        return np.full(len(REACHED), math.nan)
+    return np.array([float(run.metrics[column][hits[0]]) for column in REACHED])
+
+
+def last_within(run: Run, limits: Mapping[str, float]) -> np.ndarray | None:
+    """Return what a run had used and reached at its last evaluation within limits; None if none.
+
+    The degree, rounds, bits and seconds, those of the simulated federation where it has a clock,
+    then the accuracies; (6,). A run without a graph keeps no limit on the degree.
+    """
+    metrics = run.metrics
+    clock = metrics["simulated_seconds"]
+    used = {
+        "degree": np.full(len(clock), run.graph.get("degree", math.nan)),
+        "rounds": metrics["round"],
+        "bits": _sent(run, metrics["round"]),
+        "seconds": clock if np.isfinite(clock).any() else metrics["seconds"],
+    }
+    kept = np.flatnonzero(np.all([used[key] <= limit for key, limit in limits.items()], axis=0))
+    if not len(kept):
+        return None
+    return np.array([c[kept[-1]] for c in (*used.values(), metrics[ACCURACY], metrics[DECILE])])
 
 
 def contraction(run: Run) -> float:

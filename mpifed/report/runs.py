@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,10 @@ def larger_is_better(column: str) -> bool:
 
 @dataclass(frozen=True)
 class Run:
-    """One run directory; ``metrics`` has all columns, NaN where they are empty or missing."""
+    """One run directory; ``metrics`` has all columns, NaN where they are empty or missing.
+
+    ``graph`` has p, the spectral gap and the degree of the mixing matrices, where they are known.
+    """
 
     path: Path
     config: dict[str, Any]
@@ -90,6 +93,7 @@ class Run:
     finished: bool
     predicted: dict[str, float]
     diverged: bool = False
+    graph: dict[str, float] = field(default_factory=dict)
 
     @property
     def seed(self) -> Any:
@@ -150,6 +154,7 @@ def read_run(path: Path) -> Run:
         finished,
         summary.get("predicted_contraction") or {},
         summary.get("status") == "diverged",
+        summary.get("graph", {}),
     )
 
 

@@ -18,13 +18,16 @@ from rich.cells import cell_len
 from rich.markup import escape
 from rich.table import Table as RichTable
 
+from mpifed.errors import InputError
 from mpifed.report.groups import (
+    REACHED,
     SPREADS,
     Estimate,
     Group,
     contractions,
     estimate,
     last_differences,
+    last_within,
     pairs,
     partner,
     reached,
@@ -266,7 +269,7 @@ def comparison(groups: Sequence[Group], against: str | None, target: float | Non
         notes.append(f"Where the average first was {100 * target:g} per cent, mean over seeds.")
         arrivals = [np.array([reached(run, target) for run in group.runs]) for group in groups]
         unit, sent = in_bits([[float(found[:, 1].mean())] for found in arrivals])
-        header += ["Round", f"Sent up ({unit})"]
+        header += ["Round", f"Sent up ({unit})", "Wall time (s)", "Simulated time (s)"]
     rows = []
     for k, group in enumerate(groups):
         other = partner(groups, group.data, against)
@@ -274,7 +277,10 @@ def comparison(groups: Sequence[Group], against: str | None, target: float | Non
         for column in (ACCURACY, DECILE) if against is not None else ():
             found = estimate(100 * _apart(group, other, column), group.spread)
             row += ["0", NONE] if group is other else [found.text("+.2f"), _p(found)]
-        rows.append([*row, *([] if target is None else [_arrival(arrivals[k][:, 0]), *sent[k]])])
+        if target is not None:
+            seconds = [_plain(value, ".4g") for value in arrivals[k][:, 2:].mean(axis=0)]
+            row += [_arrival(arrivals[k][:, 0]), *sent[k], *seconds]
+        rows.append(row)
     meaning = _meaning(rows, groups[0].spread)
     if meaning:
         notes.insert(1, f"{meaning} p is two-sided, of the paired t-test, not corrected.")
@@ -292,9 +298,38 @@ def comparison_csv(groups: Sequence[Group], against: str | None, target: float |
             row |= _both(f"{column}_difference", estimate(_apart(group, other, column)))
         wanted = math.nan if target is None else target
         arrival = np.mean([reached(run, wanted) for run in group.runs], axis=0)
-        row |= {"target": wanted, "round": float(arrival[0]), "up_bits": float(arrival[1])}
+        row |= {"target": wanted, **dict(zip(REACHED, arrival.tolist(), strict=True))}
         rows.append(row)
     return csv_lines(rows)
+
+
+def best_within(groups: Sequence[Group], limits: Mapping[str, float]) -> Table:
+    """Return what methods had reached within limits, the best first; see ``last_within``."""
+    found: list[tuple[Group, np.ndarray]] = []
+    for group in groups:
+        of_runs = [last_within(run, limits) for run in group.runs]
+        kept = [values for values in of_runs if values is not None]
+        if len(kept) == len(of_runs):
+            found.append((group, np.mean(kept, axis=0)))
+    asked = ", ".join(f"{key}={limit:g}" for key, limit in limits.items())
+    if not found:
+        raise InputError(f"--within {asked} leaves no method of which every seed keeps it")
+    found.sort(key=lambda each: -np.nan_to_num(each[1][4], nan=-1))
+    unit, bits = in_bits([[values[2]] for _, values in found])
+    forms = (".0f", ".0f", "", ".4g", ".1f", ".1f")
+    rows = []
+    for (group, values), sent in zip(found, bits, strict=True):
+        scaled = values * [1, 1, 1, 1, 100, 100]
+        cells = [_plain(value, form) for value, form in zip(scaled, forms, strict=True)]
+        rows.append([*group.words, str(len(group.runs)), *cells[:2], *sent, *cells[3:]])
+    header = ["Data", "Method", "Seeds", "Degree", "Rounds", f"Sent ({unit})", "Time (s)"]
+    header += ["Average (%)", "Bottom decile (%)"]
+    caption = f"The last evaluation within {asked}, means over seeds, the most accurate first."
+    return Table(header, rows, 2, caption).filled()
+
+
+def _plain(value: float, form: str) -> str:
+    return NONE if math.isnan(value) else format(value, form)
 
 
 def _apart(group: Group, other: Group | None, column: str) -> np.ndarray:

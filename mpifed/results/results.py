@@ -95,6 +95,8 @@ def read_summary(path: Path) -> dict[str, Any]:
             raise damaged(path, "seconds are not numbers with a total, at least 0")
     if rate is not None and not (_are_numbers(rate) and {*RATE} <= rate.keys()):
         raise damaged(path, f"{', '.join(RATE)} of predicted_contraction must be numbers")
+    if not _are_numbers(found.get("graph", {})):
+        raise damaged(path, "graph has values that are no numbers")
     for name in ("test_accuracy", "test_accuracy_p10", "test_loss"):
         if found.get(name) is not None and not is_number(found[name]):
             raise damaged(path, f"{name} is not a number")

@@ -1,11 +1,13 @@
-"""What the theorems of FLIX predict for a run, from its newest checkpoint, as one JSON object.
+"""What theorems say of a run, as one JSON object.
 
     python -m mpifed.theory variance RUN_DIR
     python -m mpifed.theory one-shot RUN_DIR --accuracy E
     python -m mpifed.theory rounds RUN_DIR --accuracy E [--alpha A]
     python -m mpifed.theory alpha RUN_DIR --accuracy E --rounds R
+    python -m mpifed.theory observers RUN_DIR
 
-RUN_DIR is a run of flix, dcgd or diana.
+RUN_DIR is a run of flix, dcgd or diana, whose newest checkpoint is read; for observers one of
+private gossip with privacy.observers.
 
 variance  checks Proposition 3, Var(T_i(x)) = (1 - alpha)^2 Var(x_i).
 one-shot  gives the largest alpha with which the one-shot average (Theorem 1) is within E of the
@@ -13,6 +15,8 @@ one-shot  gives the largest alpha with which the one-shot average (Theorem 1) is
 rounds    gives the number of communications after which gradient descent is within E of the
           minimum (Theorem 2).
 alpha     gives the largest alpha with which R communications are enough for that (Theorem 2).
+observers gives epsilon of what each training client (a row) has learnt of each other, null of
+          itself; the largest of them and their mean.
 
 rounds and alpha need a run of flix in which all clients send uncompressed messages; the log of a
 run of dcgd or diana has the prediction of its own theorem.
@@ -41,6 +45,7 @@ REQUIRED: dict[str, tuple[str, ...]] = {
     "one-shot": ("accuracy",),
     "rounds": ("accuracy",),
     "alpha": ("accuracy", "rounds"),
+    "observers": (),
 }
 
 
@@ -165,9 +170,27 @@ def _answer(words: Sequence[str] | None) -> int:
     for name in REQUIRED[options.question]:
         if getattr(options, name) is None:
             raise InputError(f"{options.question} needs --{name}")
-    answer = ANSWERS[options.question](read_run(options.run_dir), vars(options))
+    if options.question == "observers":
+        answer = observers(options.run_dir)
+    else:
+        answer = ANSWERS[options.question](read_run(options.run_dir), vars(options))
     print(json.dumps({"question": options.question, **answer}))
     return EXIT_FINISHED
+
+
+def observers(directory: Path) -> dict[str, Any]:
+    """Return what the clients of a run of private gossip have learnt of each other."""
+    from mpifed.results.results import read_clients
+
+    name = "epsilon_by_observer"
+    found = read_clients(directory / "clients.h5").learnt.get(name)
+    if found is None:
+        raise InputError(
+            f"RUN_DIR is '{directory}', whose clients.h5 has no learnt/{name}; ask of a finished "
+            "run with privacy.observers: messages, averages"
+        )
+    rows = [[None if np.isnan(cell) else cell for cell in row] for row in found.tolist()]
+    return {"largest": float(np.nanmax(found)), "mean": float(np.nanmean(found)), name: rows}
 
 
 def variance(run: Stored, options: Mapping[str, Any]) -> dict[str, float]:
@@ -230,8 +253,8 @@ ANSWERS = {"variance": variance, "one-shot": one_shot, "rounds": rounds, "alpha"
 def parser() -> Parser:
     """Return the parser of the command."""
     made = parser_of("theory", __doc__)
-    made.add_argument("question", choices=list(ANSWERS), help="what is asked")
-    made.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="a run of FLIX")
+    made.add_argument("question", choices=list(REQUIRED), help="what is asked")
+    made.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="a run")
     made.add_argument("--accuracy", type=POSITIVE, metavar="E", help="a gap of the objective")
     made.add_argument("--rounds", type=whole(0), metavar="R", help="communications")
     made.add_argument("--alpha", type=SHARE, metavar="A", help="instead of the run's own")

@@ -7,10 +7,12 @@ from __future__ import annotations
 import math
 import os
 import socket
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import numpy as np
@@ -18,7 +20,7 @@ import torch
 
 from mpifed.algorithms.base import Algorithm, algorithm_class, check_rows, check_state
 from mpifed.checkpoint.row_file import why_unusable
-from mpifed.components.registry import find
+from mpifed.components.registry import Section, find
 from mpifed.components.registry import make as make_component
 from mpifed.components.tables import ON_TRANSPORT
 from mpifed.config.configuration import PLAIN_MEAN, Configuration
@@ -39,7 +41,7 @@ from mpifed.exchange.collusion import Colluding, collusion
 from mpifed.exchange.compression import build
 from mpifed.exchange.gossip import Gossip, GossipChannel
 from mpifed.exchange.mixing import with_sizes
-from mpifed.exchange.privacy import local_noise
+from mpifed.exchange.privacy import local_noise, pairwise_noise
 from mpifed.exchange.server import Server, Silent
 from mpifed.federation.clients import (
     Clients,
@@ -245,6 +247,8 @@ def transforms_of(configuration: Configuration, hostile: Attackers | None) -> li
     options = configuration.privacy
     if options.is_asked_for and options.where == "local":
         found.append(local_noise(options, configuration.clients))
+    if options.pairwise_multiplier:
+        found.append(partial(pairwise_noise, options=options))
     if hostile is not None and hostile.attack.changes_updates:
         colluding = isinstance(hostile.attack, Colluding)
         found.append(partial(collusion, hostile) if colluding else hostile.transform)
@@ -373,6 +377,9 @@ CLIENT_BYTES = 200
 # is said.
 AUTOMATIC = 96e6
 
+# The value of a schedule's ``labels`` that asks for the counts of the run's own data.
+OF_DATA = "data"
+
 # Least number of copies of a model on a rank: the received one and the trained one.
 COPIES = 2
 
@@ -457,6 +464,38 @@ def make_dataset(configuration: Configuration, communicator: Communicator) -> Da
     return HeldOut(dataset, fraction, configuration.seed) if fraction else dataset
 
 
+@contextmanager
+def _labels_of_data(
+    configuration: Configuration,
+    options: Mapping[str, Any],
+    training: np.ndarray,
+    communicator: Communicator,
+) -> Iterator[Mapping[str, Any]]:
+    """Give the options of an exchange with ``labels: data`` a file of the counts. Collective."""
+    schedule = options.get("schedule")
+    if not isinstance(schedule, Section) or schedule.options.get("labels") != OF_DATA:
+        yield options
+        return
+    dataset = make_dataset(configuration, communicator)  # samples are loaded once from each
+    about = dataset.description
+    if about.task != "classification":
+        raise InputError(
+            f"exchange.schedule.labels is '{OF_DATA}', but the task of the data is {about.task}; "
+            "allowed: classification, or a CSV file of counts"
+        )
+    mine = np.array_split(np.flatnonzero(training), communicator.size)[communicator.rank]
+    split = dataset.load(mine, torch.float32).train
+    counts = np.zeros((len(mine), about.n_classes), np.int64)
+    np.add.at(counts, (np.repeat(np.arange(len(mine)), split.counts), split.y.numpy()), 1)
+    parts = communicator.gather_object(counts)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "label-counts.csv"
+        if parts is not None:
+            np.savetxt(path, np.concatenate(parts), fmt="%d", delimiter=",")
+        found = Section(schedule.name, {**schedule.options, "labels": str(path)})
+        yield {**options, "schedule": found}
+
+
 def make(
     configuration: Configuration,
     communicator: Communicator,
@@ -483,7 +522,8 @@ def make(
     begins = stored is None
     if stored is None:
         sized = with_sizes(options, description.n_train[~unseen])
-        stored = exchanging.prepare(communicator, n_training, configuration.seed, sized)
+        with _labels_of_data(configuration, sized, ~unseen, communicator) as given:
+            stored = exchanging.prepare(communicator, n_training, configuration.seed, given)
     hosting = hosting_ranks(configuration, communicator)
     if configuration.placement == "balanced":
         owner = balanced_owners(samples_of_steps(configuration, description), len(hosting))

@@ -411,6 +411,9 @@ class Engine:
         """Return a row of metrics.csv, scores and learnt results on rank 0; None elsewhere."""
         at = Draws(self.seed, self.round)
         found = evaluations.evaluate(self.setup, self.samples, self.state, at)
+        learnt = found.learnt
+        if self.round == self.setup.configuration.rounds:
+            learnt = learnt | evaluations.of_observers(self.setup)
         self.rows.release()
         digest = self.digest()
         if found.results is None:
@@ -429,7 +432,7 @@ class Engine:
             row |= self.simulated.row
         if self.accountant is not None:
             row[EPSILON] = self.accountant(self.round)
-        return row, found.results, found.learnt
+        return row, found.results, learnt
 
     def _checkpoint(self, directory: Path, recorder: Recorder | None) -> None:
         self._saved = time.perf_counter()

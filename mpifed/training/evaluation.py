@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_limits
 
 from mpifed import state as states
 from mpifed.algorithms import base
@@ -27,9 +28,10 @@ from mpifed.local.options import unread
 from mpifed.local.scoring import client_scores
 from mpifed.models.base import Model
 from mpifed.theory.accounting import EPSILON, accountant_of
+from mpifed.theory.observers import Mixed, epsilons, privacy_losses
 from mpifed.training.build import Setup, scored_split
 from mpifed.training.samples import Samples
-from mpifed.training.simulated_time import COLUMN, STALENESS, is_simulated, waits
+from mpifed.training.simulated_time import COLUMN, STALENESS, is_simulated, taking_part, waits
 
 # Columns of every metrics.csv.
 COLUMNS = [
@@ -484,6 +486,29 @@ def _learnt(setup: Setup, trained: Any) -> dict[str, np.ndarray]:
     """Return the results of the algorithm that belong to no client, by name."""
     made = setup.algorithm.learnt(trained, setup.exchange)
     return {name: torch.as_tensor(part).detach().cpu().numpy() for name, part in made.items()}
+
+
+def of_observers(setup: Setup) -> dict[str, np.ndarray]:
+    """Return what training clients learn of each other in all rounds, by name. Collective.
+
+    (observers, clients) on rank 0; nothing elsewhere, and where ``privacy.observers`` is none.
+    """
+    exchange, options = setup.exchange, setup.configuration.privacy
+    if options.observers == "none" or not isinstance(exchange, Gossip):
+        return {}
+    rounds, steps = [], exchange.gossip_steps
+    for k in range(1, setup.configuration.rounds + 1):
+        active = taking_part(setup, k)
+        routes = [exchange.routing.route((k - 1) * steps + j, active) for j in range(1, steps + 1)]
+        rounds.append(Mixed([r.sparse for r in routes], active[setup.federation.training]))
+    if setup.federation.communicator.rank:
+        return {}
+    assert options.noise_multiplier is not None
+    with threadpool_limits(1, user_api="blas"):  # its number of threads would change the last bits
+        found = privacy_losses(
+            rounds, options.noise_multiplier, options.pairwise_multiplier, options.observers
+        )
+    return {"mu_by_observer": found, "epsilon_by_observer": epsilons(found, options.delta)}
 
 
 def of_trained(setup: Setup, state: states.RunState, training: Clients) -> Any:

@@ -46,7 +46,7 @@ from mpifed.watchdog.launcher import launched_rank
 # Keys of summary.json that tell of the computer and of the ranks, or that only a retimed run has.
 MEASURED = {
     *("ranks", "seconds", "peak_memory_bytes", "imbalance", "mpi_bytes_sent", "versions"),
-    "retimed",
+    *("retimed", "graph"),  # which runs of earlier versions lack
 }
 
 
@@ -74,6 +74,10 @@ def summary_of(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
     local = [every[rank] for rank in np.unique(setup.federation.owner)] if every else [0.0]
     sent = int(communicator.sum(np.array([communicator.bytes_sent], np.int64))[0])
     digest, scores, ledger = engine.digest(), engine.scores, setup.exchange.ledger
+    predicted = graph = None
+    if scores.get("consensus_distance") is not None:  # of gossip, on rank 0
+        predicted = setup.exchange.predicted_contraction(engine.round)
+        graph = setup.exchange.graph(engine.round, predicted)
     return {
         **began_as(setup, engine, status),
         "test_accuracy": scores.get("test_accuracy"),
@@ -93,15 +97,9 @@ def summary_of(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
         "down_bits": ledger.down_bits,
         **({COLUMN: engine.simulated.seconds} if engine.simulated is not None else {}),
         **({EPSILON: engine.accountant(engine.round)} if engine.accountant is not None else {}),
-        "predicted_contraction": _predicted_contraction(setup, engine),
+        "predicted_contraction": predicted,
+        **({"graph": graph} if graph is not None else {}),
     }
-
-
-def _predicted_contraction(setup: Setup, engine: Engine) -> dict[str, float | int] | None:
-    """Return the factor of averaging alone on ``consensus_distance``, where that is recorded."""
-    if engine.scores.get("consensus_distance") is None:
-        return None
-    return setup.exchange.predicted_contraction(engine.round)
 
 
 def describe_versions() -> dict[str, str]:

@@ -41,6 +41,8 @@ def test_a_static_matrix_contracts_as_predicted_and_in_the_end_no_faster(topolog
     graph = topologies.build_graph(topology, 8)
     second = topologies.slem(topologies.mixing_matrix(graph, "metropolis_hastings"))
     assert (predicted["tau"], predicted["standard_error"]) == (1, 0.0)
+    gap = pytest.approx(1 - second)
+    assert run.graph == {"p": predicted["p"], "spectral_gap": gap, "degree": 2}
     assert predicted["per_round"] == pytest.approx(second**2) == pytest.approx(1 - predicted["p"])
     ratios = distances[1:] / distances[:-1]
     assert (ratios <= predicted["per_round"] * (1 + 1e-9)).all()

@@ -49,6 +49,20 @@ def gossip(correction, n=4):
     return {"name": "gossip", **GRAPH, **tree, "correction": correction}
 
 
+def test_labels_of_cliques_are_counted_in_the_data_of_training_clients(tmp_path):
+    schedule, more = {"name": "d_cliques", "size": 2}, {"evaluation": {"unseen_fraction": 0.3}}
+    asked = {"name": "gossip", "schedule": {**schedule, "labels": "data"}}
+    setup = prepared("fedavg", asked, clients=7, **more).setup
+    train = setup.load().train
+    counts = [np.bincount(train.of_client(k).y, minlength=2) for k in setup.federation.training]
+    assert len(counts) < 7
+    np.savetxt(tmp_path / "counts.csv", counts, delimiter=",")
+    given = {"name": "gossip", "schedule": {**schedule, "labels": str(tmp_path / "counts.csv")}}
+    wanted = prepared("fedavg", given, clients=7, **more).setup.exchange.arrays()
+    found = setup.exchange.arrays()
+    assert {*found} == {*wanted} and all(np.array_equal(found[k], wanted[k]) for k in wanted)
+
+
 def may_be_absent(correction):
     return correction not in ("relay_sum", "nids", "beer", "motef", *CHOOSERS)
 

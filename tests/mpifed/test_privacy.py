@@ -178,7 +178,7 @@ REFUSED = [
     ({"algorithm": "scaffold"}, {}, "algorithm is 'scaffold'"),
     ({"algorithm": "local"}, {}, "algorithm is 'local'"),
     ({"algorithm": {"name": "fedem", "restarts": 2}}, {}, r"algorithm\.restarts is 2"),
-    ({"exchange": "gossip"}, {}, "allowed: server"),
+    ({"exchange": "gossip"}, {}, r"privacy\.where is 'central'"),
     (
         {"exchange": {"name": "server", "aggregator": "median"}},
         {},

@@ -46,6 +46,7 @@ def write_run(
     until: int = 40,
     distances: Callable[[int], float] | None = None,
     predicted: dict[str, float] | None = None,
+    graph: dict[str, float] | None = None,
     **changes: Any,
 ) -> Path:
     """A run whose accuracy climbs to ``final`` and whose bottom decile is 0.1 below.
@@ -74,6 +75,7 @@ def write_run(
             "rounds": until,
             "seconds": {"total": 12.5},
             "predicted_contraction": predicted,
+            "graph": graph or {},
         }
         (path / "summary.json").write_text(json.dumps(summary))
         (path / "DONE").touch()

@@ -14,6 +14,7 @@ from scipy import stats
 
 from mpifed.report.__main__ import forests, main
 from mpifed.report.drawing import Pictures
+from mpifed.report.figure import Wanted, series
 from mpifed.report.groups import (
     SPREADS,
     Group,
@@ -175,8 +176,8 @@ def test_the_first_round_at_a_target(tmp_path: Path) -> None:
     # Accuracy is 0.8 - 0.25 exp(-k / 12): 0.550, 0.691, 0.753, 0.779, 0.791.
     write_run(tmp_path / "a", final=0.8, bits=1e3)
     run = groups_in(tmp_path)[0].runs[0]
-    assert reached(run, 0.7) == (20, 2e4)
-    assert reached(run, 0.5) == (0, 0)
+    assert reached(run, 0.7)[:3].tolist() == [20, 2e4, 2.0] and np.isnan(reached(run, 0.7)[3])
+    assert reached(run, 0.5)[:3].tolist() == [0, 0, 0]
     assert np.isnan(reached(run, 0.8)).all()
 
 
@@ -188,15 +189,35 @@ def test_the_command_writes_both_tables(tmp_path: Path, capfd: pytest.CaptureFix
     lines = (output / "comparison.md").read_text().splitlines()
     found = "+2.50 ± 6.35 | 0.126"
     assert lines[-2:] == [
-        "| synthetic-paper | FedEM | 3 | 0 | – | 0 | – | 1 of 3 seeds | – |",
-        f"| synthetic-paper | D-FedEM | 2 | {found} | {found} | 30 | 15 |",
+        "| synthetic-paper | FedEM | 3 | 0 | – | 0 | – | 1 of 3 seeds | – | – |",
+        f"| synthetic-paper | D-FedEM | 2 | {found} | {found} | 30 | 15 | 3 |",
     ]
     assert "+2.50 ± 6.35" in capfd.readouterr().out
     assert (output / "difference-rounds.png").stat().st_size > 5000
     with (output / "comparison.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert float(rows[1]["test_accuracy_difference"]) == pytest.approx(0.025)
-    assert (rows[0]["round"], rows[1]["round"]) == ("", "30")
+    assert (rows[0]["round"], rows[1]["round"], rows[1]["seconds"]) == ("", "30", "3")
+
+
+def test_the_best_graph_within_a_budget_and_accuracy_against_the_degree(tmp_path: Path) -> None:
+    for degree, final in ((2, 0.7), (4, 0.75), (15, 0.8)):
+        exchange = {"name": "gossip", "topology": {"name": f"graph_{degree}"}}
+        write_run(tmp_path / f"runs/{degree}", final=final, bits=500.0 * degree, exchange=exchange,
+                  graph={"degree": degree, "p": degree / 16})  # fmt: skip
+    words = [str(tmp_path / "runs"), "--output", str(tmp_path / "report"), "--format", "none"]
+    assert main([*words, "--within", "degree=4", "bits=3e4"]) == 0
+    # Accuracies of rounds 30 and 10, 0.7 - 0.25 exp(-30 / 12) and 0.75 - 0.25 exp(-10 / 12).
+    lines = (tmp_path / "report" / "within.md").read_text().splitlines()
+    assert [line.split(" | ")[1:] for line in lines[-2:]] == [
+        ["D-FedEM, graph 2", "1", "2", "30", "30", "3", "67.9", "57.9 |"],
+        ["D-FedEM, graph 4", "1", "4", "10", "20", "1", "64.1", "54.1 |"],
+    ]
+    for x, places in (("degree", [2, 4, 15]), ("p", [2 / 16, 4 / 16, 15 / 16])):
+        (line,) = series(find_runs([tmp_path / "runs"]), Wanted("test_accuracy", x))
+        assert line.x.tolist() == places and (np.diff(line.y) > 0).all()
+    for refused in (["speed=1"], ["bits=-1"], ["degree=1"]):
+        assert main([*words[:1], "--within", *refused]) == 2
 
 
 def test_bad_comparisons_are_one_sentence_and_write_nothing(

@@ -17,7 +17,10 @@ def drawn(figure, tmp_path):
 
 
 def test_graphs(matrix, tmp_path):
-    assert drawn(plots.draw_graph(matrix, title="t"), tmp_path)
+    figure = plots.draw_graph(matrix, title="t")
+    said = {text.get_text() for text in figure.axes[0].texts}
+    assert said == {*map(str, range(9)), *(f"{weight:.2g}" for weight in matrix.weights)}
+    assert drawn(figure, tmp_path)
     assert drawn(plots.draw_graph(one_peer_exponential(5).matrix(1)), tmp_path)
     silent = MixingMatrix(3, np.zeros((0, 2)), np.zeros(0))
     assert drawn(plots.draw_graph(silent), tmp_path)
@@ -26,7 +29,9 @@ def test_graphs(matrix, tmp_path):
 
 
 def test_decay_and_rounds(matrix, tmp_path):
-    assert drawn(plots.consensus_decay(gossip(matrix, 10)), tmp_path)
+    figure = plots.consensus_decay({"one": gossip(matrix, 10), "two": gossip(base_k(9), 10)})
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == ["one", "two", "promised by (p, τ)"] and drawn(figure, tmp_path)
     figure = plots.round_panels(base_k(9), 6, title="base_k")
     assert len(figure.axes) == 6
     assert drawn(figure, tmp_path)

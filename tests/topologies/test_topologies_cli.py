@@ -67,6 +67,16 @@ def test_compare_writes_the_same_as_a_table_and_a_picture(capsys, tmp_path):
     assert float(row[title.index("min_self_weight")]) < 0
 
 
+def test_graphs_in_one_picture_and_what_is_left_out(capsys, tmp_path):
+    picture = str(tmp_path / "decay.png")
+    several = ("plot", "ring:n=6", "star:n=6", "--output", picture, "--kind")
+    assert run(capsys, *several, "decay")[0] == 0
+    assert "draws one graph" in run(capsys, *several, "graph")[2]
+    assert "left out above 3000" in run(capsys, "compare", "one_peer_exponential:n=512")[1]
+    assert "left out" not in run(capsys, "show", "ring:n=6")[1]
+    assert "takes too long" in run(capsys, "rank", "ring", "--n", "6")[1]
+
+
 def test_schedule(capsys):
     code, out, _ = run(capsys, "schedule", "base_k:n=6", "--json")
     record = json.loads(out)

@@ -30,6 +30,10 @@ from topologies.weights.rules import WEIGHTS, check_weights
 
 SPECTRUM_NODES = 3000
 COVARIANCE_NODES = 300
+LEFT_OUT = (
+    f"effective_neighbours is left out above {SPECTRUM_NODES} nodes, {COVARIANCE_NODES} for "
+    "schedules that change"
+)
 
 
 def describe(

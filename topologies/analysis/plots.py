@@ -20,13 +20,30 @@ if TYPE_CHECKING:
 
 CIRCULAR = ("ring", "complete", "exponential")
 SPRING_NODES = 150
+NUMBERED_NODES, WEIGHED_EDGES = 50, 40
+SMALL: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7}
 
 
 def draw_graph(matrix: MixingMatrix, title: str = "") -> Figure:
-    """Draw the graph of a matrix, with edges as wide as their weight."""
+    """Draw the graph of a matrix, with edges as wide as their weight.
+
+    Nodes have their numbers and edges their weights where there are few enough to be read. Where
+    edges are directed, the weight stands nearer to the sender.
+    """
     figure = _figure(6.4, 5.6)
     axes = figure.subplots()
-    points = _draw(axes, matrix, _layout(matrix))
+    positions = _layout(matrix)
+    points = _draw(axes, matrix, positions)
+    if matrix.n <= NUMBERED_NODES:
+        for node, (x, y) in positions.items():
+            dark = matrix.self_weights[node] < 0.6 * matrix.self_weights.max()
+            axes.text(x, y, str(node), color="white" if dark else "black", **SMALL)
+    if len(matrix.edges) <= WEIGHED_EDGES:
+        share = 0.5 if matrix.symmetric else 0.65
+        for (i, j), weight in zip(matrix.edges.tolist(), matrix.weights.tolist(), strict=True):
+            x, y = share * np.array(positions[j]) + (1 - share) * np.array(positions[i])
+            box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+            axes.text(x, y, f"{weight:.2g}", bbox=box, **SMALL)
     figure.colorbar(points, ax=axes, label="self-weight", shrink=0.7)
     axes.set_title(title)
     return figure
@@ -55,16 +72,22 @@ def spectrum_plot(matrix: MixingMatrix, title: str = "") -> Figure:
     return figure
 
 
-def consensus_decay(run: GossipRun, title: str = "") -> Figure:
-    """Plot the measured distance from consensus over the rounds, and the predicted one dashed."""
+def consensus_decay(runs: Mapping[str, GossipRun], title: str = "") -> Figure:
+    """Plot the measured distance from consensus over the rounds, and the predicted one dashed.
+
+    ``runs`` is by the name of each graph.
+    """
     figure = _figure(6.4, 4.4)
     axes = figure.subplots()
-    axes.semilogy(np.maximum(run.distance, 1e-17), label="measured")
-    promised = np.maximum(run.predicted, 1e-17)
-    axes.semilogy(promised, "--", linewidth=1, drawstyle="steps-post", label="promised by (p, τ)")
+    for name, run in runs.items():
+        (line,) = axes.semilogy(np.maximum(run.distance, 1e-17), label=name)
+        promised = np.maximum(run.predicted, 1e-17)
+        style = {"linewidth": 1, "drawstyle": "steps-post", "color": line.get_color()}
+        axes.semilogy(promised, "--", **style)
+    axes.plot([], [], "--", color="0.4", linewidth=1, label="promised by (p, τ)")
     axes.set_ylim(bottom=max(1e-17, axes.get_ylim()[0]), top=2)
     axes.set(xlabel="round", ylabel="distance from consensus", title=title)
-    axes.legend(frameon=False)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 

@@ -75,7 +75,8 @@ def prepare_stl_fw(
     Parameters
     ----------
     labels
-        CSV file of label counts, a row for each node and a column for each label.
+        CSV file of label counts, a row for each node and a column for each label; data: counted in
+        the data of a run.
     neighbours
         Most neighbours of a node.
     balance
@@ -142,7 +143,8 @@ def prepare_d_cliques(
     Parameters
     ----------
     labels
-        CSV file of label counts, a row for each node and a column for each label.
+        CSV file of label counts, a row for each node and a column for each label; data: counted in
+        the data of a run.
     size
         Most members of a clique.
     between
