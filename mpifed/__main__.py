@@ -34,7 +34,7 @@ FIRST = 6
 
 # What is asked without a subcommand; ``more`` is the whole list, as ``--help`` is.
 OPTIONS = ("--help", "--version")
-HELP = ("-h", "--help", "more")
+HELP = ("-h", "--help", "help", "more")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -44,6 +44,8 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
+    if len(words) > 1 and words[0] == "help":
+        words = [words[1], "--help"]
     name = words[0] if words else ""
     if name in SUBCOMMANDS:
         module, _ = SUBCOMMANDS[name]

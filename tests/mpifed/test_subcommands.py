@@ -27,6 +27,9 @@ def test_the_first_screen_has_six_commands_and_more_has_all(capfd):
     assert set(REST) <= set(re.findall(r"\w+", screens[()]["more"]))
     assert list(screens[("more",)]) == [*FIRST, *REST] == list(SUBCOMMANDS)
     assert screens[("more",)] == screens[("--help",)]
+    with pytest.raises(SystemExit):
+        main(["help", "retime"])
+    assert "mpifed.retime" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(
