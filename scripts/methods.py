@@ -19,13 +19,13 @@ PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
 
 HEAD = """# Methods
 
-`algorithm=NAME` chooses a method; `python -m mpifed.run --list NAME` explains its options.
+Choose a method with `algorithm=NAME`. `python -m mpifed.run --list NAME` explains its options.
 `python scripts/methods.py` writes this page from the code.
 
-**server**, **gossip**: whether it works there; methods that send nothing work with either.
-**compression**: which compressors its messages go through under a server (`any`, `unbiased`,
-`none`). **unseen**: whether it serves clients that took no part in training. **a client keeps**:
-from round to round, beside its data; `optimizer` is momentum or moments.
+* **server**, **gossip**: whether the method works there. Methods that send nothing work with both.
+* **compression**: the compressors for its messages under a server (`any`, `unbiased`, `none`).
+* **unseen**: whether it serves clients that took no part in training.
+* **a client keeps**: its state from round to round; `optimizer` is momentum or moments.
 
 FedYogi, FedAdagrad and FedAvgM are `fedavg` with `server_optimizer=yogi`, `adagrad` and `momentum`.
 
