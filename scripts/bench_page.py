@@ -15,8 +15,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 HEAD = """# Benchmarks
 
 `scripts/bench suite > LINES` and `python scripts/bench_page.py LINES` make this page;
-`scripts/bench NAME` repeats one figure. Medians of at least five, in CPU seconds of one process with
-one thread, and in wall seconds. If these differ much, the machine had other work.
+`scripts/bench NAME` repeats one figure. Medians of at least five, in CPU seconds of one process
+with one thread, and in wall seconds. If these differ much, the machine had other work.
 [Speed and memory](benchmarks.md) has more of each part.
 
 ![CPU seconds of each part](benchmarks.png)
