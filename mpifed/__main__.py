@@ -16,21 +16,25 @@ from mpifed.watchdog.launcher import launched_rank
 # Subcommands by name: the module whose ``main`` runs them, and a summary for the help.
 SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("mpifed.launch", "run an experiment, alone or under mpirun"),
-    "data": ("mpifed.data.__main__", "make a federated HDF5 file from raw files"),
     "sweep": ("mpifed.sweep.__main__", "run every combination of lists of values"),
-    "report": ("mpifed.report.__main__", "make tables and plots from run directories"),
+    "report": ("mpifed.report.__main__", "make tables and pictures from run directories"),
+    "data": ("mpifed.data.__main__", "make a federated HDF5 file from raw files"),
+    "topologies": ("topologies.__main__", "study graphs, mixing matrices and schedules"),
+    "jobs": ("mpifed.jobs.__main__", "submit, watch and stop runs on a cluster"),
     "watch": ("mpifed.watch", "show a running run in a terminal"),
-    "jobs": ("mpifed.jobs.__main__", "submit, watch and stop runs as SLURM jobs"),
     "verify": ("mpifed.verify", "repeat rounds of a finished run and compare digests"),
     "retime": ("mpifed.retime", "say what finished runs would take on another network"),
-    "topologies": ("topologies.__main__", "study graphs, mixing matrices and schedules"),
     "reproduce": ("mpifed.reproduce.__main__", "run the tables and figures of the papers"),
-    "new": ("mpifed.new.__main__", "write a method, model, data set or schedule to begin with"),
+    "new": ("mpifed.new.__main__", "write a method, model or other component to begin with"),
     "theory": ("mpifed.theory.__main__", "compare a run of FLIX with the paper's theorems"),
 }
 
-# Options without a subcommand.
+# As many as ``mpifed`` alone shows.
+FIRST = 6
+
+# What is asked without a subcommand; ``more`` is the whole list, as ``--help`` is.
 OPTIONS = ("--help", "--version")
+HELP = ("-h", "--help", "help", "more")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -40,7 +44,9 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    name = words[0] if words else "--help"
+    if len(words) > 1 and words[0] == "help":
+        words = [words[1], "--help"]
+    name = words[0] if words else ""
     if name in SUBCOMMANDS:
         module, _ = SUBCOMMANDS[name]
         # As under ``python -m``, components may be named that are in the working directory.
@@ -50,9 +56,9 @@ def _run(words: list[str]) -> int:
             return run(words[1:])
         return int(importlib.import_module(module).main(words[1:]))
     if launched_rank() not in (None, 0):
-        return EXIT_FINISHED if name in ("-h", "--help", "--version") else EXIT_BAD_INPUT
-    if name in ("-h", "--help"):
-        print(_help())
+        return EXIT_FINISHED if name in ("", *HELP, "--version") else EXIT_BAD_INPUT
+    if name in HELP or not words:
+        print(_help(whole=bool(words)))
         return EXIT_FINISHED
     if name == "--version":
         print(f"mpifed {__version__}")
@@ -70,19 +76,23 @@ def run(words: list[str]) -> int:
     return guarded(lambda: launch().main(words), lambda: launch().preload(words))
 
 
-def _help() -> str:
-    width = max(map(len, SUBCOMMANDS))
-    lines = (f"  {name:<{width}}  {about}" for name, (_, about) in SUBCOMMANDS.items())
+def _help(*, whole: bool) -> str:
+    shown = {name: about for name, (_, about) in SUBCOMMANDS.items()}
+    if not whole:
+        rest = list(shown)[FIRST:]
+        shown = {name: shown[name] for name in list(shown)[:FIRST]}
+        shown["more"] = f"list all: also {', '.join(rest)}"
+    width = max(map(len, shown))
     return "\n".join(
         [
-            f"usage: {started_as()} SUBCOMMAND ...",
+            f"usage: {started_as()} COMMAND ...",
             "",
             "Federated learning, centralised and decentralised, simulated over MPI.",
             "",
-            "subcommands:",
-            *lines,
+            *(f"  {name:<{width}}  {about}" for name, about in shown.items()),
             "",
-            f"{started_as()} SUBCOMMAND --help shows the options of one.",
+            f"{started_as()} COMMAND --help shows the options of one; begin with:",
+            f"    {started_as()} run digits-fedem rounds=20",
         ]
     )
 

@@ -14,10 +14,10 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 HEAD = """# Benchmarks
 
-`scripts/bench suite > LINES` measured these figures and `python scripts/bench_page.py LINES` made
-this page of them; `scripts/bench NAME` repeats one. Medians of at least five, in CPU seconds of one
-process with one thread, and in wall seconds; where these are far apart, other work was going on.
-[benchmarks.md](benchmarks.md) says more about each part.
+`scripts/bench suite > LINES` and `python scripts/bench_page.py LINES` make this page;
+`scripts/bench NAME` repeats one figure. Medians of at least five, in CPU seconds of one process
+with one thread, and in wall seconds. If these differ much, the machine had other work.
+[Speed and memory](benchmarks.md) has more of each part.
 
 ![CPU seconds of each part](benchmarks.png)
 
@@ -28,8 +28,8 @@ process with one thread, and in wall seconds; where these are far apart, other w
 BESIDE_MPI = """
 ## Exchange beside bare MPI
 
-`scripts/bench exchange`, two ranks. The sum of a server is compared with an Allreduce of as many
-float32, a round of gossip with a neighbourhood collective of the same bytes.
+`scripts/bench exchange`, two ranks. Compares a server's sum with an Allreduce of as many float32,
+and a round of gossip with a neighbourhood collective of the same bytes.
 
 | | numbers | wall, times bare MPI | CPU, times bare MPI | beside |
 | --- | --- | --- | --- | --- |
@@ -39,7 +39,7 @@ START = """
 ## Start
 
 `scripts/bench startup`, the default experiment: from the launch to the first line of a round, and
-the sum of the PSS of all processes. [startup.md](startup.md) says what they consist of.
+the sum of the PSS of all processes. [How a job starts](startup.md) explains them.
 
 | ranks | wall s | CPU s | MiB | cores |
 | --- | --- | --- | --- | --- |

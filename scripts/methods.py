@@ -19,13 +19,13 @@ PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
 
 HEAD = """# Methods
 
-`algorithm=NAME` chooses a method; `python -m mpifed.run --list NAME` explains its options.
+Choose a method with `algorithm=NAME`. `python -m mpifed.run --list NAME` explains its options.
 `python scripts/methods.py` writes this page from the code.
 
-**server**, **gossip**: whether it works there; methods that send nothing work with either.
-**compression**: which compressors its messages go through under a server (`any`, `unbiased`,
-`none`). **unseen**: whether it serves clients that took no part in training. **a client keeps**:
-from round to round, beside its data; `optimizer` is momentum or moments.
+* **exchange**: a server, gossip, or both; `-` for methods that send nothing and work with both.
+* **compression**: the compressors for its messages under a server (`any`, `unbiased`, `none`).
+* **unseen**: whether it serves clients that took no part in training.
+* **a client keeps**: its state from round to round; `optimizer` is momentum or moments.
 
 FedYogi, FedAdagrad and FedAvgM are `fedavg` with `server_optimizer=yogi`, `adagrad` and `momentum`.
 
@@ -35,8 +35,7 @@ COLUMNS = (
     "method",
     "learns",
     "a client sends",
-    "server",
-    "gossip",
+    "exchange",
     "compression",
     "unseen",
     "a client keeps",
@@ -71,12 +70,12 @@ def row(name: str) -> str:
     method = algorithm_class(name)
     sends = method.communicates
     allowed = ("server", "gossip") if method.exchanges is None else method.exchanges
-    works = ["yes" if each in allowed and sends else "-" for each in ("server", "gossip")]
+    works = "-" if not sends else "both" if len(allowed) == 2 else allowed[0]
     cells = [
         f"`{name}`",
         method.learns,
         method.sends or "nothing",
-        *works,
+        works,
         method.compressors if sends else "-",
         "yes" if method.serves_unseen_clients() else "-",
         ", ".join(kept(method)) or "-",

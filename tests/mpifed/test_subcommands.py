@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -11,21 +12,24 @@ from commands import TINY, command, environment, launch, rows
 
 from mpifed.__main__ import SUBCOMMANDS, main
 
-NAMES = (
-    *("run", "data", "sweep", "report", "watch", "jobs", "verify", "retime"),
-    *("topologies", "reproduce", "new", "theory"),
-)
+FIRST = ["run", "sweep", "report", "data", "topologies", "jobs"]
+REST = ["watch", "verify", "retime", "reproduce", "new", "theory"]
 
 
-def test_without_arguments_the_subcommands_are_listed(capfd):
-    assert main([]) == 0
-    listed = capfd.readouterr()
-    assert listed.err == ""
-    lines = [line.split(maxsplit=1) for line in listed.out.splitlines() if line.startswith("  ")]
-    assert [line[0] for line in lines] == list(NAMES) == list(SUBCOMMANDS)
-    assert all(len(line) == 2 for line in lines)
-    assert main(["--help"]) == 0
-    assert capfd.readouterr().out == listed.out
+def test_the_first_screen_has_six_commands_and_more_has_all(capfd):
+    screens = {}
+    for words in ([], ["more"], ["--help"]):
+        assert main(words) == 0
+        said = capfd.readouterr()
+        assert said.err == ""
+        screens[tuple(words)] = dict(re.findall(r"^  (\w+)  +(\S.*)$", said.out, re.MULTILINE))
+    assert list(screens[()]) == [*FIRST, "more"]
+    assert set(REST) <= set(re.findall(r"\w+", screens[()]["more"]))
+    assert list(screens[("more",)]) == [*FIRST, *REST] == list(SUBCOMMANDS)
+    assert screens[("more",)] == screens[("--help",)]
+    with pytest.raises(SystemExit):
+        main(["help", "retime"])
+    assert "mpifed.retime" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,6 @@ def test_search_works_without_a_server_and_leads_to_the_answer(opened):
 
 
 def test_a_question_is_answered_within_three_clicks(opened):
-    opened.locator("nav.md-tabs a", has_text="How do I").click()
+    opened.locator("nav.md-tabs a", has_text="How-to").click()
     opened.locator("nav.md-nav--secondary a:visible", has_text="Resume").click()
     opened.wait_for_url("**/how_do_i.html#resume")

@@ -130,7 +130,7 @@ class Clustered(ByCluster):
     """
 
     learns = "one model a cluster of clients"
-    sends = "its move"
+    sends = "its update"
     columns = ("n_clusters",)
 
     def __init__(

@@ -52,7 +52,7 @@ class FedAdam(FedAvg):
         Most iterations that bring both networks near the identity map before round 1.
     """
 
-    sends = "its move"
+    sends = "its update"
     exchanges = ("server",)
     compressors = "unbiased"
     server_steps = False  # by another optimizer than its own

@@ -29,7 +29,7 @@ from mpifed.models.base import Model
 class FedNova(FedAvg):
     """FedNova: FedAvg whose clients' moves count alike, however many steps they took."""
 
-    sends = "its move and the sum of its learning rates"
+    sends = "its update and the sum of its learning rates"
     takes_duals = False
     aggregates = "sums"
     exchanges = ("server",)

@@ -234,7 +234,7 @@ class Reptile(MetaLearner):
         Those of ``MetaLearner``.
     """
 
-    sends = "its move"
+    sends = "its update"
 
     def __init__(
         self, model: Model, local: LocalSolver, *, reptile_normalised: bool = False, **options: Any

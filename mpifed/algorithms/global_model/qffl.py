@@ -56,7 +56,7 @@ class Qffl(GlobalModel[ServerChannel]):
     """
 
     learns = "one model, fair to clients with a large risk"
-    sends = "its move and its risk"
+    sends = "its update and its risk"
     aggregates = "sums"
     exchanges = ("server",)
     state_class = QfflState

@@ -55,7 +55,7 @@ class Scaffold(Corrected[ServerChannel]):
     """
 
     learns = "one model"
-    sends = "its move and that of its control variate"
+    sends = "its update and that of its control variate"
     aggregates = "sums"
     exchanges = ("server",)
     compressors = "none"

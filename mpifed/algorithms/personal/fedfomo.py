@@ -56,7 +56,7 @@ class FedFomo(Algorithm[ServerChannel]):
         By how much epsilon falls from round to round.
     """
 
-    learns = "one model a client, moved to those of others that suit it"
+    learns = "one model a client, moved towards those of others that fit its data"
     sends = "its model"
     aggregates = "sums"
     exchanges = ("server",)

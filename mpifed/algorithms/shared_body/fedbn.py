@@ -38,7 +38,7 @@ class FedBN(FedPer):
     """
 
     learns = "one model, normalisation layers of each client"
-    sends = "its model but normalisation layers"
+    sends = "its model except normalisation layers"
 
     def __init__(
         self,
