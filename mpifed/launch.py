@@ -324,7 +324,7 @@ def read_words(arguments: list[str]) -> Words:
     goes_on = resume is not None or options.restart
     if goes_on or (is_file and launched_rank() is not None):
         return Words(options, experiment, overrides, resume)  # rank 0 reads files
-    mapping = apply_overrides(read_experiment(experiment), overrides)
+    mapping = apply_overrides(read_experiment(experiment, overrides), overrides)
     check_names(mapping)
     return Words(options, experiment, overrides, None, mapping)
 

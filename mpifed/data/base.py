@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import torch
 
-from mpifed.components.base import Component
+from mpifed.components.base import DeclaredDataset
 from mpifed.errors import InputError, RunError
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
@@ -51,6 +51,8 @@ class Description:
         How often each label occurs among the training targets of all clients, int64 (n_classes,),
         before ``evaluation.validation_fraction`` holds any out. None where the source does not
         count them.
+    client_names : tuple of str
+        Names of the clients, in their order, where the source has them; else empty.
 
     Examples
     --------
@@ -70,6 +72,7 @@ class Description:
     problem: Any = None
     class_names: tuple[str, ...] = ()
     label_counts: np.ndarray | None = None
+    client_names: tuple[str, ...] = ()
 
     @property
     def n_clients(self) -> int:
@@ -198,7 +201,7 @@ class Shards:
         return self.train.x.device
 
 
-class Dataset(Component):
+class Dataset(DeclaredDataset):
     """Base class of data sets: a description for every rank, shards for each owner.
 
     The first three parameters of a subclass are the number of clients, the seed of the run and the

@@ -177,7 +177,7 @@ class Result:
 
     def frame(self) -> Any:
         """Return ``metrics`` as a pandas DataFrame with a row for each recorded round."""
-        import pandas  # of the extra mpifed[pandas]
+        import pandas
 
         columns = {**self.metrics, "round": self.metrics["round"].astype(np.int64)}
         return pandas.DataFrame(columns).set_index("round")

@@ -258,9 +258,16 @@ def test_numbers_come_back_bit_for_bit(tmp_path_factory, values):
 
 BAD_CSV = {
     "twice": ("a,a\n1,2\n", {}, "first line must name each column"),
-    "short": ("age,risk\n1,low\n2\n", {}, "line 3: it has 1 columns, but the first 2"),
-    "word": ("age,risk\n1,low\n\nold,low\n", {}, "line 4: .*'old'"),
-    "label": (CSV, {"label": "rosk"}, "data.label is 'rosk', .* did you mean 'risk'"),
+    "all faults": ("age,dose,risk\n1,?,low\n\nold,1,low\n3,4,low,5\n6\n", {}, "line 5 has 4 .*the "
+                   "first 3; column 'age' has numbers, but 'old' on line 4 .*; column 'dose' has "
+                   "no value on line 2 and 1 more .*; column 'risk' has no value on line 6 "),
+    "more than the first": ("age,risk\n1,low,3\n2,low,3\n", {}, "line 2 and others have more col"),
+    "decimals": ("a;risk\n1,5;low\n0,25;low\n", {}, "'a' has decimal commas .data.decimal=','"),
+    "prose": ("a,risk\n" + "".join(f"t{i},low\n" for i in range(1001)), {}, "1001 different texts"),
+    "no rows": ("a,risk\n", {}, "it has no line of values"),
+    "empty": ("a,b,risk\n1,,low\n2,,low\n", {"missing": "mean"}, "column 'b' is empty"),
+    "label": (CSV, {"label": "rosk", "client": "who"},
+              "data.label is 'rosk', .* did you mean 'risk'.*; data.client is 'who'"),
     "no labels to deal by": (CSV, {"label": "dose", "features": ["age"], "partition": "dirichlet"},
                              "no labels to deal by"),
 }  # fmt: skip
@@ -273,3 +280,35 @@ def test_bad_csv_files_are_refused(tmp_path: Path, case: str):
     path.write_text(text)
     with pytest.raises(InputError, match=message):
         table(path, **options)
+
+
+# As a hospital keeps them: a column of ids, texts, codes, gaps, and semicolons.
+WARDS = np.array(["north", "south", "west"])[RANDOM.integers(0, 3, 60)]
+DOSE = np.where(np.arange(60) % 7 == 3, np.nan, RANDOM.normal(5, 30, 60))
+LIFE = "id;ward; dose;code;risk;whose\n" + "".join(
+    f"{900 - i};{ward};{'NA' if np.isnan(dose) else str(dose).replace('.', ',')};{i % 2};"
+    f"{'low' if i % 5 else 'high'};{['Oslo', 'Bergen'][i % 2]}\n"
+    for i, (ward, dose) in enumerate(zip(WARDS, DOSE, strict=True))
+)
+OF_LIFE = {"decimal": ",", "drop": ["id"], "categories": ["code"], "client": "whose"}
+
+
+def test_texts_are_one_hot_and_gaps_the_mean_of_training_samples(tmp_path: Path):
+    path = tmp_path / "life.csv"
+    path.write_text(LIFE)
+    dataset = table(path, 2, missing="mean", standardise=True, **OF_LIFE)
+    about = dataset.description
+    assert about.client_names == ("Bergen", "Oslo") and about.class_names == ("high", "low")
+    # The same by hand: the rows that train are known by their number among those of a client.
+    train = np.concatenate([np.asarray(part[0]) for part in dataset._dealt])
+    filled = np.where(np.isnan(DOSE), np.nanmean(DOSE[train]), DOSE)
+    scaled = (filled - filled[train].mean()) / filled[train].std()
+    codes = (np.arange(60) % 2)[:, None] == [0, 1]
+    x = np.column_stack([scaled, WARDS[:, None] == ["north", "south", "west"], codes])
+    shards = dataset.load(np.arange(2), torch.float64)
+    assert torch.allclose(shards.train.x, torch.from_numpy(x[train]), atol=1e-12)
+    assert np.isnan(DOSE[train]).any()
+    assert dataset.remarks()[0].endswith("the texts of ward, code")
+    dropped = table(path, 2, missing="drop", **{**OF_LIFE, "drop": None})
+    assert sum(map(len, labels_by_client(dropped))) == np.isfinite(DOSE).sum()
+    assert "column 'id' has another value in each row" in dropped.remarks()[0]
