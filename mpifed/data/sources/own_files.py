@@ -68,7 +68,7 @@ class Csv(OwnDataset):
     delimiter : str, optional
         One character between columns; ``tab`` is one too. None takes the one of comma, semicolon,
         tab and ``|`` that makes most columns of the first line.
-    decimal : {'.', ','}
+    decimal : {'point', 'comma'}
         What is before the decimals of numbers.
     """
 
@@ -84,7 +84,7 @@ class Csv(OwnDataset):
         categories: list[str] | None = None,
         missing: Literal["refuse", "drop", "mean"] = "refuse",
         delimiter: str | None = None,
-        decimal: Literal[".", ","] = ".",
+        decimal: Literal["point", "comma"] = "point",
         **options: Any,
     ) -> None:
         named = {"path": path, "label": label, "client": client, "test": test}
@@ -162,7 +162,7 @@ def _table(
             dtype=dict.fromkeys(as_texts, str),
             keep_default_na=False,
             na_values=MISSING,
-            decimal=decimal,
+            decimal={"point": ".", "comma": ","}[decimal],
             skip_blank_lines=False,
             on_bad_lines="warn",
             low_memory=False,
@@ -201,7 +201,7 @@ def _texts(
                 f"{_and_more(len(odd))} (data.categories reads all as texts)"
             )
         elif len(odd) and odd.str.fullmatch(r"[+-]?\d+,\d+").all():
-            faults.append(f"column '{name}' has decimal commas (data.decimal=',' reads them)")
+            faults.append(f"column '{name}' has decimal commas (data.decimal=comma reads them)")
         elif cells.nunique() > MOST_TEXTS:
             faults.append(
                 f"column '{name}' has {cells.nunique()} different texts, and at most {MOST_TEXTS} "
