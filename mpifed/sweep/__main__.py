@@ -19,8 +19,8 @@ from types import FrameType
 from mpifed.command import Parser, carried_out, launch_words, parser_of, say, whole
 from mpifed.config.experiments import (
     DEFAULT_EXPERIMENT,
+    of_own,
     parse_overrides,
-    read_experiment,
     split_words,
 )
 from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED, InputError, complain
@@ -42,7 +42,10 @@ def _sweep(words: Sequence[str] | None) -> int:
     check_one_process("give --ranks N in place of a launcher")
     options = parser().parse_intermixed_args(words)
     experiment, overrides = split_words(options.words)
-    output = options.output or _default_output(experiment, overrides)
+    own = of_own(parse_overrides(overrides)) if experiment is None else None
+    name = experiment or (own or {}).get("experiment", DEFAULT_EXPERIMENT)
+    experiment = name if own is None else None
+    output = options.output or _default_output(name)
     check_output(output)
     runs = plan(experiment, overrides, output, options.ranks or 1)
     launcher = launch_words(options.ranks)
@@ -56,9 +59,7 @@ def _sweep(words: Sequence[str] | None) -> int:
     return Sweep(runs, commands, options.jobs).run()
 
 
-def _default_output(experiment: str | None, words: Sequence[str]) -> Path:
-    if experiment is None:
-        experiment = str(read_experiment(None, parse_overrides(words))["experiment"])
+def _default_output(experiment: str) -> Path:
     return Path("runs") / f"{Path(experiment).stem}-sweep-{datetime.now():%Y%m%d-%H%M%S}"
 
 

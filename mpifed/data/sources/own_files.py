@@ -102,11 +102,11 @@ class Csv(OwnDataset):
 
 def read_csv(path: Path, options: Mapping[str, Any]) -> Columns:
     """Return the samples in a CSV file; one ``InputError`` with all that is wrong with it."""
+    delimiter = "\t" if options["delimiter"] == "tab" else options["delimiter"]
     with opened(path) as stream:
         first = stream.readline().decode("utf-8-sig")
-    delimiter = "\t" if options["delimiter"] == "tab" else options["delimiter"]
-    delimiter = delimiter or max(DELIMITERS, key=lambda mark: len(_names(first, mark)))
-    header = _names(first, delimiter)
+        delimiter = delimiter or max(DELIMITERS, key=lambda mark: len(_names(first, mark)))
+        header = _names(first, delimiter)
     lists = {key: options[key] or [] for key in ("features", "drop", "categories")}
     named = {key: options[key] for key in ("label", "client", "test") if options[key]}
     asked = [*named.items(), *((key, name) for key, names in lists.items() for name in names)]
@@ -151,7 +151,7 @@ def _table(
     import pandas
 
     with opened(path, HELD) as stream, warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always", pandas.errors.ParserWarning)
+        warnings.simplefilter("always")
         frame = pandas.read_csv(
             stream,
             sep=delimiter,
@@ -245,7 +245,7 @@ def _inputs(
         remarks.append(f"columns of 0 and 1 stand for the texts of {', '.join(texts)}")
         ones = pandas.get_dummies(frame[[*texts]], dtype=float).to_numpy()
         x = np.concatenate([x, ones], axis=1)
-    return x, tuple(remarks)
+    return np.ascontiguousarray(x), tuple(remarks)
 
 
 def _names(line: str, delimiter: str) -> list[str]:
