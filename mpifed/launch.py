@@ -157,8 +157,8 @@ def parser() -> Parser:
         "words",
         nargs="*",
         metavar="EXPERIMENT | key=value",
-        help="a shipped experiment or a YAML file (default: synthetic-fedem), and overrides with "
-        "dotted keys and YAML values",
+        help="a shipped experiment or a YAML file (default: that of data=FILE, else "
+        "synthetic-fedem), and overrides with dotted keys and YAML values",
     )
     made.add_argument("--output", metavar="DIR", help="default: runs/<experiment>-<timestamp>")
     made.add_argument(

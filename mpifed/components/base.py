@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
-
-from mpifed.errors import InputError
 
 
 class Component(ABC):  # noqa: B024 (the base classes derived from it have abstract methods)
@@ -20,18 +17,6 @@ class Component(ABC):  # noqa: B024 (the base classes derived from it have abstr
     @staticmethod  # noqa: B027 (a component that goes with everything needs none)
     def validate(configuration: Any) -> None:
         """Raise ``InputError`` where the component does not go with the rest."""
-
-
-class DeclaredDataset(Component):
-    """What a configuration asks of a data set's class."""
-
-    @classmethod
-    def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
-        """Return how many clients the data have, for ``clients=data``."""
-        raise InputError(
-            f"clients is 'data', but the data set {cls.__name__} does not say how many clients it "
-            "has; set clients=N"
-        )
 
 
 # Which compressors the messages of an algorithm may go through.

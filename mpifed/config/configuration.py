@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 import yaml
 from annotated_types import Ge, Gt, Le, Lt
 
-from mpifed.components.base import DeclaredDataset
 from mpifed.components.registry import (
     Section,
     check_declared,
@@ -368,7 +367,8 @@ def _count_clients(mapping: Mapping[str, Any]) -> int:
     """Return how many clients the data have, which may read them."""
     seed = check_value(mapping.get("seed", 0), int, "seed")
     data = _component("data", mapping.get("data", DEFAULTS["data"]), 0)
-    return cast(type[DeclaredDataset], find("data", data.name)).count_clients(data.options, seed)
+    dataset: Any = find("data", data.name)
+    return cast(int, dataset.count_clients(data.options, seed))
 
 
 def check_names(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:

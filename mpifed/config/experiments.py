@@ -88,9 +88,11 @@ def read_experiment(name: str | None, overrides: Mapping[str, Any] | None = None
 
 def of_own(overrides: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the experiment for a user's own data or model, with FedAvg; None without such."""
-    # Of a sweep it is the first run that decides.
-    firsts = {key: value[0] if _is_list(value) else value for key, value in overrides.items()}
-    sections = {k: v for k, v in firsts.items() if k.partition(".")[0] in ("data", "model")}
+    sections = {
+        key: value[0] if isinstance(value, list) and value else value  # of a sweep the first
+        for key, value in overrides.items()
+        if key.partition(".")[0] in ("data", "model")
+    }
     asked = with_overrides({}, sections)
     data, options = named(asked.get("data"), "data", DEFAULTS["data"])
     model, _ = named(asked.get("model"), "model", DEFAULTS["model"])
@@ -102,13 +104,9 @@ def of_own(overrides: Mapping[str, Any]) -> dict[str, Any] | None:
     found["experiment"] = place.removesuffix(ending)
     if data in OWN:
         found["clients"] = "data"
-    if data == "csv":
+    if data == "csv" and "model" not in asked:
         found["data"] = {"name": data, "standardise": True}
     return found
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list) and bool(value)
 
 
 def _mapping_in(path: Path) -> dict[str, Any]:
@@ -146,10 +144,11 @@ def with_overrides(mapping: Mapping[str, Any], overrides: Mapping[str, Any]) -> 
 def _with_readers(overrides: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield overrides, with a file for ``data`` as the data set that reads it and its path."""
     for key, value in overrides.items():
-        reader = reader_of(value) if key == "data" and isinstance(value, str) else None
-        yield key, value if reader is None else reader
-        if reader is not None:
-            yield "data.path", value
+        short = as_data_file(value) if key in ("data", "data.name") else value
+        if short is value:
+            yield key, value
+        else:
+            yield from (("data", short["name"]), ("data.path", value))
 
 
 def _option_by_option(
@@ -174,9 +173,7 @@ def _setting(data: Any, key: str, value: Any) -> tuple[list[str], Any, str]:
     parts = key.split(".")
     if parts[-1] == "name" and isinstance(value, str) and parts[0] in (*DEFAULTS, "participation"):
         parts = parts[:-1]
-    if parts == ["data"]:
-        value = as_data_file(value)
-    elif parts == ["data", "path"] and not _takes_path(data):
+    if parts == ["data", "path"] and not _takes_path(data):
         # Alone, it selects the file, whatever data set the experiment names.
         reader = reader_of(value) if isinstance(value, str) else None
         parts, value = ["data"], {"name": reader or "federated", "path": value}

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import torch
 
-from mpifed.components.base import DeclaredDataset
+from mpifed.components.base import Component
 from mpifed.errors import InputError, RunError
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
@@ -201,7 +201,7 @@ class Shards:
         return self.train.x.device
 
 
-class Dataset(DeclaredDataset):
+class Dataset(Component):
     """Base class of data sets: a description for every rank, shards for each owner.
 
     The first three parameters of a subclass are the number of clients, the seed of the run and the
@@ -233,6 +233,11 @@ class Dataset(DeclaredDataset):
     is_uint8: bool = False
     fresh: Fresh | None = None
     make_split: MakeSplit | None = None
+
+    @classmethod
+    def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
+        """Return how many clients the data have, for ``clients=data``."""
+        raise InputError(f"clients is 'data', but {cls.__name__} has as many as clients=N says")
 
     @abstractmethod
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:

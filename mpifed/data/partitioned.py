@@ -25,7 +25,7 @@ from mpifed.data.partitions import (
     split_in_order,
 )
 from mpifed.data.partitions import partition as deal_by
-from mpifed.errors import InputError
+from mpifed.errors import InputError, one_line
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 
@@ -270,9 +270,15 @@ class DealtDataset(PooledDataset):
                 owners = [int(given[kept[part[0]]]) for part in parts]
                 names = tuple(source.names[owner] for owner in owners)
                 source = replace(source, pool=replace(source.pool, client_names=names))
+                left_out = [name for name in source.names if name not in set(names)]
+                if left_out:
+                    few = f"fewer than {min_samples} samples (data.min_samples) or are not chosen"
+                    shown = one_line(", ".join(left_out), 100)
+                    remark = f"{len(left_out)} sources have {few}, and are no clients: {shown}"
+                    source = replace(source, remarks=(*source.remarks, remark))
             if source.fit is not None:
                 fitted = source.fit(np.concatenate([train for train, *_ in dealt]))
-                source = replace(source, pieces=lambda: [fitted])
+                source = replace(source, pieces=lambda: [fitted], fit=None)
             return source, dealt, _label_counts(source, dealt)
 
         super().__init__(communicator, deal)

@@ -123,21 +123,18 @@ class OwnDataset(GroupedDataset):
         return {**options, **{name: options.get(name) or own[name] for name in own}}
 
 
-def check_columns(path: Path, there: Iterable[str], wanted: Mapping[str, str | None]) -> None:
-    """Raise ``InputError`` where options name columns that a file does not have."""
-    wrong = missing_columns(there, wanted)
-    if wrong:
-        raise InputError(f"'{path}' cannot be read: {'; '.join(wrong)}")
-
-
-def missing_columns(there: Iterable[str], wanted: Mapping[str, str | None]) -> list[str]:
-    """Return what is wrong with options that name columns."""
-    return [
+def check_columns(
+    path: Path, there: Iterable[str], wanted: Iterable[tuple[str, str | None]]
+) -> None:
+    """Raise ``InputError`` with the options that name columns which a file does not have."""
+    wrong = [
         f"data.{option} is '{one_line(name, 60)}', but there is no such column; "
         f"{closest(name, there)}"
-        for option, name in wanted.items()
+        for option, name in wanted
         if name is not None and name not in there
     ]
+    if wrong:
+        raise InputError(f"'{path}' cannot be read: {'; '.join(wrong)}")
 
 
 def source_of(

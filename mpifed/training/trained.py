@@ -273,9 +273,7 @@ class Trained:
     def _number(self, client: int | str) -> int:
         if isinstance(client, str):
             if client not in self.client_names:
-                known = "none has one"
-                if self.client_names:
-                    known = one_line(closest(client, self.client_names), 400)
+                known = one_line(closest(client, self.client_names), 400)
                 raise InputError(
                     f"client is {shown(client)}, which is no name of a client; {known}"
                 )

@@ -17,7 +17,7 @@ import numpy as np
 from mpifed.data.archives import bare_name, located, opened, reading
 from mpifed.data.images import decoded
 from mpifed.data.sources.shakespeare import VOCABULARIES, Vocabulary, windows_of
-from mpifed.data.tables import Columns, OwnDataset, check_columns, missing_columns
+from mpifed.data.tables import Columns, OwnDataset, check_columns
 from mpifed.errors import InputError, one_line
 from mpifed.io.memory import check_memory
 from topologies.inputs import check_archive
@@ -107,13 +107,12 @@ def read_csv(path: Path, options: Mapping[str, Any]) -> Columns:
         first = stream.readline().decode("utf-8-sig")
         delimiter = delimiter or max(DELIMITERS, key=lambda mark: len(_names(first, mark)))
         header = _names(first, delimiter)
+        if len(set(header)) != len(header):
+            raise ValueError("its first line must name each column, all differently")
     lists = {key: options[key] or [] for key in ("features", "drop", "categories")}
     named = {key: options[key] for key in ("label", "client", "test") if options[key]}
     asked = [*named.items(), *((key, name) for key, names in lists.items() for name in names)]
-    faults = [fault for key, name in asked for fault in missing_columns(header, {key: name})]
-    if len(set(header)) != len(header):
-        faults.append("its first line must name each column, all differently")
-    _refuse(path, faults)
+    check_columns(path, header, asked)
     others = [name for name in header if name not in (*named.values(), *lists["drop"])]
     inputs = lists["features"] or others
     as_texts = [*named.values(), *lists["categories"]]
@@ -298,7 +297,7 @@ class Npz(OwnDataset):
         place = located(options["path"], "npz")
         wanted = {key: options[key] for key in ("features", "label", "client", "test")}
         with opened_npz(place) as file:
-            check_columns(place, file, wanted)
+            check_columns(place, file, wanted.items())
             found: list[Any] = [file[name] if name else None for name in wanted.values()]
         return f"data.path is '{place}', where", place.stem, Columns(*found)
 
@@ -367,7 +366,7 @@ def read_parquet(place: Path, wanted: Mapping[str, str | None], vocabulary: str)
     is_test: list[np.ndarray] = []
     for path in sorted(files, key=_is_test):
         with reading(path), parquet.ParquetFile(path, memory_map=False) as file:
-            check_columns(path, file.schema_arrow.names, wanted)
+            check_columns(path, file.schema_arrow.names, wanted.items())
             groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
             size = sum(group.total_byte_size for group in groups)
             check_memory(2.0 * size, f"'{path}' cannot be read: it")

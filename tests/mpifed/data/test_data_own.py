@@ -374,8 +374,10 @@ def test_a_run_without_an_experiment_is_of_its_data(life: Path):
     dealt = asked(data={"name": "csv", "path": "life.csv", "label": "risk"})
     assert (dealt.experiment, dealt.clients, dealt.algorithm.name) == ("life", 10, "fedavg")
     held = mpifed.arrays(X, Y, clients=np.repeat([3, 5, 7, 9], [40, 4, 40, 6]))
-    found = asked(data=held)  # a source of four samples is no client
+    found = asked(data=held)
     assert (found.experiment, found.clients) == ("arrays", 3)
+    told = of_arrays(held).remarks()[0]
+    assert told.startswith("1 sources have fewer than 5 samples") and told.endswith(": 5")
     assert asked().experiment == asked(model="mlp").experiment == "synthetic-fedem"
     own = read_experiment(None, {"model": "nets:small"})
     assert own == {"experiment": "small", "algorithm": "fedavg"}
@@ -383,7 +385,7 @@ def test_a_run_without_an_experiment_is_of_its_data(life: Path):
         InputError, match=r"nets\.py', a file; did you mean 'nets:small' or 'nets:Net'\?"
     ):
         asked(model="nets.py")
-    with pytest.raises(InputError, match="Digits does not say how many clients it has"):
+    with pytest.raises(InputError, match="Digits has as many as clients=N says"):
         asked(data="digits", clients="data")
     # The path of another file keeps the options that an experiment sets.
     (life / "own.yaml").write_text("data: {name: csv, path: life.csv, label: risk}\n")
