@@ -376,7 +376,7 @@ def test_a_run_without_an_experiment_is_of_its_data(life: Path):
     held = mpifed.arrays(X, Y, clients=np.repeat([3, 5, 7, 9], [40, 4, 40, 6]))
     found = asked(data=held)
     assert (found.experiment, found.clients) == ("arrays", 3)
-    told = of_arrays(held).remarks()[0]
+    told = of_arrays(held).remarks()[-1]
     assert told.startswith("1 sources have fewer than 5 samples") and told.endswith(": 5")
     assert asked().experiment == asked(model="mlp").experiment == "synthetic-fedem"
     own = read_experiment(None, {"model": "nets:small"})
