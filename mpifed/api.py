@@ -66,8 +66,9 @@ def run(
     Parameters
     ----------
     experiment : str or Path, optional
-        A shipped experiment or a YAML file; ``synthetic-fedem`` by default, or the stored
-        configuration of a run that is resumed.
+        A shipped experiment or a YAML file. By default the stored configuration of a run that is
+        resumed, FedAvg on the own data or with the own model that are passed, or
+        ``synthetic-fedem``.
     output : str or Path, optional
         The run directory; ``runs/<experiment>-<timestamp>`` by default.
     resume : bool, str or Path, optional

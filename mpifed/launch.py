@@ -157,8 +157,8 @@ def parser() -> Parser:
         "words",
         nargs="*",
         metavar="EXPERIMENT | key=value",
-        help="a shipped experiment or a YAML file (default: synthetic-fedem), and overrides with "
-        "dotted keys and YAML values",
+        help="a shipped experiment or a YAML file (default: that of data=FILE, else "
+        "synthetic-fedem), and overrides with dotted keys and YAML values",
     )
     made.add_argument("--output", metavar="DIR", help="default: runs/<experiment>-<timestamp>")
     made.add_argument(
@@ -324,7 +324,7 @@ def read_words(arguments: list[str]) -> Words:
     goes_on = resume is not None or options.restart
     if goes_on or (is_file and launched_rank() is not None):
         return Words(options, experiment, overrides, resume)  # rank 0 reads files
-    mapping = apply_overrides(read_experiment(experiment), overrides)
+    mapping = apply_overrides(read_experiment(experiment, overrides), overrides)
     check_names(mapping)
     return Words(options, experiment, overrides, None, mapping)
 

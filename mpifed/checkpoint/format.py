@@ -20,7 +20,8 @@ from mpifed.results.results import check_rows
 # The version of the file format, which every HDF5 since 1.10 writes and reads.
 LIBRARY = ("v110", "v110")
 
-# Arrays of a description, a number for each client or for each class.
+# Lists of texts of a description, and its arrays, a number for each client or for each class.
+NAMES = ("class_names", "client_names")
 COUNTS = ("n_train", "n_val", "n_test", "label_counts")
 
 
@@ -107,7 +108,8 @@ def _store_data(meta: h5py.Group, about: Description) -> None:
     group.attrs["source"], group.attrs["task"] = about.source, about.task
     group.attrs["input_shape"] = json.dumps(list(map(int, about.input_shape)))
     group.attrs["n_classes"] = int(about.n_classes)
-    group.attrs["class_names"] = json.dumps(list(about.class_names))
+    for name in NAMES:
+        group.attrs[name] = json.dumps(list(getattr(about, name)))
     for name in COUNTS:
         found = getattr(about, name)
         if found is not None:
@@ -117,12 +119,14 @@ def _store_data(meta: h5py.Group, about: Description) -> None:
 def _read_data(group: h5py.Group) -> Description:
     """Return the description that a checkpoint holds."""
     about = group.attrs
+    counts: dict[str, Any] = {name: stored_array(group[name]) for name in COUNTS if name in group}
+    names: dict[str, Any] = {n: tuple(json.loads(about[n])) for n in NAMES if n in about}
     return Description(
         about["source"],
         tuple(json.loads(about["input_shape"])),
         int(about["n_classes"]),
-        **{name: stored_array(group[name]) for name in COUNTS if name in group},
-        class_names=tuple(json.loads(about["class_names"])),
+        **counts,
+        **names,
         task=about["task"],
     )
 

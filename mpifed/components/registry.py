@@ -17,6 +17,7 @@ from typing import Any, cast, get_args
 from mpifed.components.base import Component, DeclaredAlgorithm
 from mpifed.components.tables import BASES, MADE_BY_FUNCTIONS, TABLES
 from mpifed.errors import CodeError, InputError, closest, in_words
+from mpifed.io.text import read_text
 from mpifed.io.yaml_files import parse_value
 from topologies.schema import (
     SENTENCE,
@@ -122,9 +123,27 @@ def _check_base(kind: str, found: type, field: str, name: str) -> None:
 
 def check_name(kind: str, name: str, field: str) -> None:
     """Refuse a name that no table has, without importing anything."""
+    if ":" not in name and name.endswith(".py"):
+        raise InputError(f"{field} is {shown(name)}, a file; {_defined_in(Path(name))}")
     if ":" not in name and name not in TABLES[kind]:
         own = ", or package.module:object for one of your own"
         raise InputError(f"{field} is {shown(name)}; {closest(name, TABLES[kind])}{own}")
+
+
+def _defined_in(path: Path) -> str:
+    """Return what to write for a class or a function of a file, as the end of a message."""
+    try:
+        body = ast.parse(read_text(path)).body
+    except (InputError, SyntaxError) as error:
+        return f"name what it defines, as {path.stem}:NAME; it cannot be read: {error}"
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    own = [n.name for n in body if isinstance(n, kinds) and not n.name.startswith("_")]
+    parts = path.with_suffix("").parts
+    module = ".".join(parts) if all(map(str.isidentifier, parts)) else path.stem
+    names = [f"{module}:{name}" for name in own]
+    if not names:
+        return "it defines no class or function that could be named"
+    return f"did you mean {' or '.join(map(repr, names))}?"
 
 
 def check_declared(kind: str, section: Any, path: str, default: str | None = None) -> None:

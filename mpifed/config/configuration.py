@@ -15,6 +15,7 @@ from mpifed.components.registry import (
     check_declared,
     complete,
     declared_options,
+    find,
     find_algorithm,
     named,
     plain,
@@ -179,7 +180,8 @@ class Configuration:
     seed : int
         Seed of all random numbers of the run.
     clients : int
-        Number of clients, whatever the number of ranks; ``clients=ranks`` has one for each rank.
+        Number of clients, whatever the number of ranks; ``clients=ranks`` has one for each rank,
+        ``clients=data`` those that own data have, or 10 where they name none.
     rounds : int
         Communication rounds.
     participation : float or mapping
@@ -349,6 +351,8 @@ def _options(
 
 def resolve(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
     """Return the checked, complete configuration of a mapping."""
+    if mapping.get("clients") == "data":
+        mapping = {**mapping, "clients": _count_clients(mapping)}
     settled = check_names(mapping, ranks)
     sections: dict[str, Any] = {
         key: _component(key, mapping.get(key, default), settled.n_training)
@@ -357,6 +361,14 @@ def resolve(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
     configuration = _without_idle_sections(dataclasses.replace(settled, **sections))
     check_together(configuration)
     return configuration
+
+
+def _count_clients(mapping: Mapping[str, Any]) -> int:
+    """Return how many clients the data have, which may read them."""
+    seed = check_value(mapping.get("seed", 0), int, "seed")
+    data = _component("data", mapping.get("data", DEFAULTS["data"]), 0)
+    dataset: Any = find("data", data.name)
+    return cast(int, dataset.count_clients(data.options, seed))
 
 
 def check_names(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
@@ -370,13 +382,15 @@ def check_names(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
     }
     if given.get("clients") == "ranks":
         given["clients"] = ranks
+    elif given.get("clients") == "data":  # which are not counted yet
+        del given["clients"]
     if "participation" in given:
         given["participation"] = _participation(given["participation"])
     settled = Configuration(**check_options(Configuration, given, ""))
     for key, default in DEFAULTS.items():
         check_declared(key, with_name(key, mapping.get(key, default)), key, default)
     name, options = named(mapping.get("exchange", "server"), "exchange", DEFAULTS["exchange"])
-    if name == "gossip" and mapping.get("clients") != "ranks":
+    if name == "gossip" and mapping.get("clients") not in ("ranks", "data"):
         from mpifed.exchange.mixing import mixing_sections, names_own  # networkx, but no torch
 
         if not names_own(options):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mpifed.components.registry import declared_options
+from mpifed.components.registry import declared_options, named, without_module
 from mpifed.components.tables import DATASETS
 from mpifed.errors import InputError, closest
 from mpifed.io.yaml_files import parse_value, read_yaml
@@ -24,6 +24,9 @@ READERS = {
     **dict.fromkeys((".csv", ".csv.gz", ".csv.xz", ".csv.bz2"), "csv"),
     ".npz": "npz",
 }
+
+# Data sets that hold a user's own samples.
+OWN = {*READERS.values(), "arrays", "parquet"}
 
 YAML_FILES = (".yaml", ".yml")
 
@@ -61,9 +64,17 @@ def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
     return (experiments[0] if experiments else None), overrides
 
 
-def read_experiment(name: str | None) -> dict[str, Any]:
-    """Read a shipped experiment, by default ``DEFAULT_EXPERIMENT``, or a YAML file."""
-    name = DEFAULT_EXPERIMENT if name is None else name
+def read_experiment(name: str | None, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Read a shipped experiment or a YAML file.
+
+    Without a name it is that of the user's own data or model in ``overrides``, or else
+    ``DEFAULT_EXPERIMENT``.
+    """
+    if name is None:
+        name = DEFAULT_EXPERIMENT
+        own = of_own(overrides or {})
+        if own is not None:
+            return own
     if name in experiment_names():
         return _mapping_in(EXPERIMENTS / f"{name}.yaml")
     path = Path(name)
@@ -73,6 +84,29 @@ def read_experiment(name: str | None) -> dict[str, Any]:
             "or the path of a .yaml file"
         )
     return _mapping_in(path)
+
+
+def of_own(overrides: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the experiment for a user's own data or model, with FedAvg; None without such."""
+    sections = {
+        key: value[0] if isinstance(value, list) and value else value  # of a sweep the first
+        for key, value in overrides.items()
+        if key.partition(".")[0] in ("data", "model")
+    }
+    asked = with_overrides({}, sections)
+    data, options = named(asked.get("data"), "data", DEFAULTS["data"])
+    model, _ = named(asked.get("model"), "model", DEFAULTS["model"])
+    found: dict[str, Any] = {"experiment": without_module(model), "algorithm": "fedavg"}
+    if data not in OWN and ":" not in data:
+        return found if ":" in model else None
+    place = Path(str(options.get("path") or options.get("raw") or without_module(data))).name
+    ending = next(filter(place.endswith, READERS), "")
+    found["experiment"] = place.removesuffix(ending)
+    if data in OWN:
+        found["clients"] = "data"
+    if data == "csv" and "model" not in asked:
+        found["data"] = {"name": data, "standardise": True}
+    return found
 
 
 def _mapping_in(path: Path) -> dict[str, Any]:
@@ -99,12 +133,22 @@ def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
 def with_overrides(mapping: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return a mapping in which dotted keys are set."""
     result = copy.deepcopy(dict(mapping))
-    overrides = dict(_option_by_option(overrides, result))
+    overrides = dict(_option_by_option(dict(_with_readers(overrides)), result))
     data = overrides.get("data.name", overrides.get("data", result.get("data")))
     settings = [_setting(data, key, value) for key, value in overrides.items()]
     for parts, value, key in sorted(settings, key=lambda setting: len(setting[0])):
         _set(result, parts, value, key)
     return result
+
+
+def _with_readers(overrides: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield overrides, with a file for ``data`` as the data set that reads it and its path."""
+    for key, value in overrides.items():
+        short = as_data_file(value) if key in ("data", "data.name") else value
+        if short is value:
+            yield key, value
+        else:
+            yield from (("data", short["name"]), ("data.path", value))
 
 
 def _option_by_option(
@@ -129,9 +173,7 @@ def _setting(data: Any, key: str, value: Any) -> tuple[list[str], Any, str]:
     parts = key.split(".")
     if parts[-1] == "name" and isinstance(value, str) and parts[0] in (*DEFAULTS, "participation"):
         parts = parts[:-1]
-    if parts == ["data"]:
-        value = as_data_file(value)
-    elif parts == ["data", "path"] and not _takes_path(data):
+    if parts == ["data", "path"] and not _takes_path(data):
         # Alone, it selects the file, whatever data set the experiment names.
         reader = reader_of(value) if isinstance(value, str) else None
         parts, value = ["data"], {"name": reader or "federated", "path": value}

@@ -51,6 +51,8 @@ class Description:
         How often each label occurs among the training targets of all clients, int64 (n_classes,),
         before ``evaluation.validation_fraction`` holds any out. None where the source does not
         count them.
+    client_names : tuple of str
+        Names of the clients, in their order, where the source has them; else empty.
 
     Examples
     --------
@@ -70,6 +72,7 @@ class Description:
     problem: Any = None
     class_names: tuple[str, ...] = ()
     label_counts: np.ndarray | None = None
+    client_names: tuple[str, ...] = ()
 
     @property
     def n_clients(self) -> int:
@@ -230,6 +233,11 @@ class Dataset(Component):
     is_uint8: bool = False
     fresh: Fresh | None = None
     make_split: MakeSplit | None = None
+
+    @classmethod
+    def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
+        """Return how many clients the data have, for ``clients=data``."""
+        raise InputError(f"clients is 'data', but {cls.__name__} has as many as clients=N says")
 
     @abstractmethod
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:

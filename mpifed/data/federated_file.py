@@ -106,6 +106,11 @@ class FederatedFile(Dataset):
                 f"set clients={found} or write another file"
             )
 
+    @classmethod
+    def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
+        """Return how many clients the file holds."""
+        return read_contents(Path(options["path"]).expanduser()).description.n_clients
+
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
         """Return the shards of ``client_ids``, which every rank reads itself."""
         with opened(self._path) as file:
@@ -166,19 +171,20 @@ def _contents(file: h5py.File) -> Contents:
     about = Description(
         *(_attribute(file, "source", str), shape, n_classes, n_train, n_val, n_test),
         task=cast(Task, task),
-        class_names=_class_names(file, n_classes),
+        class_names=_names(file, "class_names", n_classes),
         label_counts=_label_counts(file, n_classes),
+        client_names=_names(file, "client_names", len(n_train)),
     )
     partition, seed = _attribute(file, "partition", str), _attribute(file, "seed", int)
     return Contents(about, partition, seed, stored, divisor)
 
 
-def _class_names(file: h5py.File, n_classes: int) -> tuple[str, ...]:
-    if "class_names" not in file:
+def _names(file: h5py.File, what: str, count: int) -> tuple[str, ...]:
+    if what not in file:
         return ()
-    names = json.loads(hdf5.whole(_dataset(file, "class_names")).tobytes())
-    if not isinstance(names, list) or list(map(type, names)) != [str] * n_classes:
-        raise ValueError(f"/class_names is not a list of {n_classes} texts in JSON, as bytes")
+    names = json.loads(hdf5.whole(_dataset(file, what)).tobytes())
+    if not isinstance(names, list) or list(map(type, names)) != [str] * count:
+        raise ValueError(f"/{what} is not a list of {count} texts in JSON, as bytes")
     return tuple(names)
 
 
@@ -271,9 +277,10 @@ def _lay_out(file: h5py.File, contents: Contents, options: Mapping[str, Any]) ->
     file.attrs["n_classes"] = about.n_classes
     _set_text(file, "task", about.task)
     _set_text(file, "options", json.dumps(dict(options), sort_keys=True))
-    if about.class_names:
-        names = json.dumps(about.class_names).encode()
-        file.create_dataset("class_names", data=np.frombuffer(names, np.uint8))
+    for what in ("class_names", "client_names"):
+        if getattr(about, what):
+            names = json.dumps(getattr(about, what)).encode()
+            file.create_dataset(what, data=np.frombuffer(names, np.uint8))
     if about.label_counts is not None:
         file.create_dataset("label_counts", data=about.label_counts, dtype=np.int64)
     for split in SPLITS:

@@ -164,9 +164,13 @@ class Arrays(OwnDataset):
         **options: Any,
     ) -> None:
         agrees = communicator.gather_object(not _HELD or digest in _HELD)
-        super().__init__(
-            lambda: _held(digest, agrees), n_clients, run_seed, communicator, **options
-        )
+        own = {"digest": digest, "agrees": agrees}
+        super().__init__(own, n_clients, run_seed, communicator, **options)
+
+    @staticmethod
+    def read(options: Mapping[str, Any]) -> tuple[str, str, Columns]:
+        """Return the arrays that this process holds."""
+        return _held(options["digest"], options.get("agrees"))
 
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:

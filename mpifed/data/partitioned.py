@@ -25,7 +25,7 @@ from mpifed.data.partitions import (
     split_in_order,
 )
 from mpifed.data.partitions import partition as deal_by
-from mpifed.errors import InputError
+from mpifed.errors import InputError, one_line
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 
@@ -45,6 +45,7 @@ class Pool:
     divisor: int = 1
     task: Task = "classification"
     class_names: tuple[str, ...] = ()
+    client_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ class Source:
     """What a reader found in its files, which only rank 0 has.
 
     ``pieces`` reads x of all samples in order, some rows at a time; ``owner`` says from which
-    writer, role or user each is.
+    writer, role or user each is, and ``names`` how they are called. ``fit`` makes x of all samples
+    from those that train.
     """
 
     pool: Pool
@@ -62,6 +64,8 @@ class Source:
     is_test: np.ndarray | None = None
     is_text: bool = False
     remarks: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    fit: Callable[[np.ndarray], np.ndarray] | None = None
 
 
 Three = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -99,6 +103,7 @@ class PooledDataset(Dataset):
             task=pool.task,
             class_names=pool.class_names,
             label_counts=label_counts,
+            client_names=pool.client_names,
         )
         self.divisor, self.is_uint8 = pool.divisor, pool.stored == "uint8"
 
@@ -261,6 +266,19 @@ class DealtDataset(PooledDataset):
             kept = share_of(len(given), fraction, self.seed)
             parts = deal_by(partition, given[kept], n_clients, rng, options)
             dealt = _split(source, [kept[part] for part in parts], self.seed, split)
+            if source.names and given is source.owner:  # a client is a source
+                owners = [int(given[kept[part[0]]]) for part in parts]
+                names = tuple(source.names[owner] for owner in owners)
+                source = replace(source, pool=replace(source.pool, client_names=names))
+                left_out = [name for name in source.names if name not in set(names)]
+                if left_out:
+                    few = f"fewer than {min_samples} samples (data.min_samples) or are not chosen"
+                    shown = one_line(", ".join(left_out), 100)
+                    remark = f"{len(left_out)} sources have {few}, and are no clients: {shown}"
+                    source = replace(source, remarks=(*source.remarks, remark))
+            if source.fit is not None:
+                fitted = source.fit(np.concatenate([train for train, *_ in dealt]))
+                source = replace(source, pieces=lambda: [fitted], fit=None)
             return source, dealt, _label_counts(source, dealt)
 
         super().__init__(communicator, deal)

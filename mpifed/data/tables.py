@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,11 +14,15 @@ from annotated_types import Ge, Le
 
 from mpifed.data.base import Task
 from mpifed.data.partitioned import GroupedDataset, GroupedName, Parts, Pool, Source
+from mpifed.data.partitions import share_of
 from mpifed.errors import InputError, closest, one_line
 
 # Whole numbers are guessed to be labels where so many at most are different, and stay what they
 # are where all are below the other number.
 MOST_GUESSED, MOST_LABELS = 1000, 1 << 20
+
+# Clients to which samples without a source are dealt under ``clients=data``.
+DEALT = 10
 
 # Above it not all whole numbers are numbers of double precision.
 MOST_EXACT = 2.0**53
@@ -26,7 +32,11 @@ OwnTask = Literal["auto", "classification", "sequence", "multi_label", "regressi
 
 @dataclass(frozen=True)
 class Columns:
-    """Samples, one a row."""
+    """Samples, one a row.
+
+    ``numbers`` names the first columns of x, the others being 0 or 1; None where all are numbers.
+    Where ``has_gaps`` is true, NaN in x is a value that is missing.
+    """
 
     x: np.ndarray
     y: np.ndarray | None = None
@@ -34,6 +44,9 @@ class Columns:
     is_test: np.ndarray | None = None
     class_names: tuple[str, ...] = ()
     divisor: int | None = None
+    numbers: tuple[str, ...] | None = None
+    has_gaps: bool = False
+    remarks: tuple[str, ...] = ()
 
 
 class OwnDataset(GroupedDataset):
@@ -49,6 +62,9 @@ class OwnDataset(GroupedDataset):
     divisor : int, optional
         A sample is x over this number, as 255 for pictures of bytes. None is 255 for pictures in
         parquet files, else 1.
+    standardise : bool
+        Whether inputs that are numbers get mean 0 and standard deviation 1 over the training
+        samples of all clients together.
     partition : str, optional
         How samples are dealt to the clients. None is natural where each sample has a client, else
         iid.
@@ -60,23 +76,42 @@ class OwnDataset(GroupedDataset):
 
     def __init__(
         self,
-        read: Callable[[], tuple[str, str, Columns]],
+        own: Mapping[str, Any],
         *run: Any,
         task: OwnTask = "auto",
         divisor: Annotated[int, Ge(1), Le(1 << 31)] | None = None,
+        standardise: bool = False,
         partition: GroupedName | None = None,
         split: Parts | None = None,
         **options: Any,
     ) -> None:
         def find() -> Source:
-            said, name, columns = read()
+            said, name, columns = self.read(own)
             try:
-                return source_of(name, columns, task, divisor)
+                return source_of(name, columns, task, divisor, standardise)
             except InputError as error:
                 raise InputError(f"{said} {error}") from None
 
         options["partition"], options["split"] = partition or "iid", split
         super().__init__(find, *run, **options)
+
+    @staticmethod
+    @abstractmethod
+    def read(options: Mapping[str, Any]) -> tuple[str, str, Columns]:
+        """Return the beginning of messages about the samples, the name of the data, and samples."""
+
+    @classmethod
+    def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
+        """Return how many sources have enough samples; ``DEALT`` where they are no clients."""
+        if options["partition"] != "natural":
+            return DEALT
+        _, _, columns = cls.read(options)
+        if columns.client is None:
+            return DEALT
+        owner = numbered(columns.client, "client")[1]
+        seed = run_seed if options["seed"] is None else options["seed"]
+        kept = owner[share_of(len(owner), options["fraction"], seed)]
+        return max(1, int((np.bincount(kept) >= options["min_samples"]).sum()))
 
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
@@ -88,19 +123,34 @@ class OwnDataset(GroupedDataset):
         return {**options, **{name: options.get(name) or own[name] for name in own}}
 
 
-def check_columns(path: Path, there: Iterable[str], wanted: Mapping[str, str | None]) -> None:
-    """Raise ``InputError`` where an option names a column that a file does not have."""
-    for option, name in wanted.items():
-        if name is not None and name not in there:
-            raise InputError(
-                f"data.{option} is '{one_line(name, 60)}', but '{path}' has no such column; "
-                f"{closest(name, there)}"
-            )
+def check_columns(
+    path: Path, there: Iterable[str], wanted: Iterable[tuple[str, str | None]]
+) -> None:
+    """Raise ``InputError`` with the options that name columns which a file does not have."""
+    wrong = [
+        f"data.{option} is '{one_line(name, 60)}', but there is no such column; "
+        f"{closest(name, there)}"
+        for option, name in wanted
+        if name is not None and name not in there
+    ]
+    if wrong:
+        raise InputError(f"'{path}' cannot be read: {'; '.join(wrong)}")
 
 
-def source_of(name: str, columns: Columns, task: OwnTask, divisor: int | None = None) -> Source:
+def source_of(
+    name: str,
+    columns: Columns,
+    task: OwnTask,
+    divisor: int | None = None,
+    standardise: bool = False,
+) -> Source:
     """Return checked columns as a source."""
-    x = _inputs(columns.x)
+    divisor, fit = divisor or columns.divisor, None
+    x = _inputs(columns.x, columns.has_gaps)
+    if standardise or columns.has_gaps:
+        x, divisor = x.astype(np.float64) / (divisor or 1), 1
+        fit = partial(fitted, x, columns.numbers, standardise)
+    scaled = ("inputs that are numbers are standardised (data.standardise)",) * standardise
     for column, what in (
         (columns.y, "targets"),
         (columns.client, "clients"),
@@ -110,24 +160,51 @@ def source_of(name: str, columns: Columns, task: OwnTask, divisor: int | None = 
             raise InputError(f"x has {len(x)} samples, but {what} have the shape {column.shape}")
     (found, values, n_classes, class_names), remarks = read_targets(columns, task)
     pool = Pool(
-        *(name, values, n_classes, x.shape[1:], x.dtype.name, divisor or columns.divisor or 1),
+        *(name, values, n_classes, x.shape[1:], x.dtype.name, divisor or 1),
         *(found, class_names),
     )
-    owner = None if columns.client is None else numbered(columns.client, "client")[1]
+    owner, names = None, np.zeros(0)
+    if columns.client is not None:
+        names, owner = numbered(columns.client, "client")
     is_test = columns.is_test
     if is_test is not None:
         if is_test.ndim != 1 or not np.isin(is_test, (0, 1)).all():
             raise InputError("marks of test samples must be 0 or 1, one for each sample")
         is_test = is_test.astype(bool)
-    if (divisor or columns.divisor) is None and x.dtype == np.uint8 and x.max() > 1:
+    if divisor is None and x.dtype == np.uint8 and x.max() > 1:
         remarks += (
             f"x holds bytes up to {x.max()}, which models see as they are; data.divisor=255 makes "
             "numbers in [0, 1] of pictures, data.divisor=1 says that this is meant",
         )
-    return Source(pool, lambda: [x], owner, is_test=is_test, remarks=remarks)
+    remarks = (*columns.remarks, *scaled, *remarks)
+    known = tuple(map(str, names.tolist()))
+    return Source(
+        *(pool, lambda: [x], owner), is_test=is_test, remarks=remarks, names=known, fit=fit
+    )
 
 
-def _inputs(x: np.ndarray) -> np.ndarray:
+def fitted(
+    x: np.ndarray, numbers: tuple[str, ...] | None, standardise: bool, train: np.ndarray
+) -> np.ndarray:
+    """Return x (samples, ...) with numbers that are missing (NaN) replaced by their mean over the
+    samples ``train``, and standardised by these; others are as they are.
+    """
+    n = x.shape[1] if numbers is None else len(numbers)
+    found = x[:, :n]
+    there = np.isfinite(found)
+    if numbers is not None and not there.all():
+        empty = ~there[train].any(axis=0)
+        if empty.any():
+            name = one_line(numbers[empty.argmax()], 60)
+            raise InputError(f"no training sample has a value in the column '{name}'")
+        found = np.where(there, found, np.nanmean(found[train], axis=0))
+    if standardise:
+        deviation = found[train].std(axis=0)
+        found = (found - found[train].mean(axis=0)) / np.where(deviation > 0, deviation, 1.0)
+    return np.concatenate([found, x[:, n:]], axis=1)
+
+
+def _inputs(x: np.ndarray, has_gaps: bool) -> np.ndarray:
     """x in a type that is stored: bytes, float32 or float64."""
     if x.dtype.kind not in "biuf" or x.ndim < 2 or x.size == 0:
         raise InputError(
@@ -137,7 +214,7 @@ def _inputs(x: np.ndarray) -> np.ndarray:
     if x.dtype.kind != "f":
         return x if x.dtype == np.uint8 else x.astype(np.float64)
     x = x.astype(np.float32 if x.dtype.itemsize <= 4 else np.float64, copy=False)
-    finite = np.isfinite(x).reshape(len(x), -1).all(axis=1)
+    finite = (np.isfinite(x) | (has_gaps & np.isnan(x))).reshape(len(x), -1).all(axis=1)
     if not finite.all():
         raise InputError(f"x of sample {finite.argmin()} has a value that is not finite")
     return x

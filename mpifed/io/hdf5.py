@@ -35,6 +35,13 @@ def whole(data: Any) -> np.ndarray:
     """Return all values of a data set."""
     check_size(data)
     found: np.ndarray = data[()]
+    return np.char.decode(found, "utf-8") if found.dtype.kind == "S" else found
+
+
+def texts_to_store(texts: np.ndarray) -> np.ndarray:
+    """Return texts as HDF5 stores them in UTF-8, all of one length."""
+    encoded = np.char.encode(texts, "utf-8")
+    found: np.ndarray = encoded.astype(h5py.string_dtype("utf-8", max(1, encoded.itemsize)))
     return found
 
 

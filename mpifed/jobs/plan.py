@@ -19,7 +19,7 @@ from annotated_types import Ge
 
 from mpifed.components.registry import plain
 from mpifed.config import configuration as config
-from mpifed.config.experiments import DEFAULT_EXPERIMENT, YAML_FILES, safe, split_words
+from mpifed.config.experiments import YAML_FILES, safe, split_words
 from mpifed.errors import InputError, closest
 from mpifed.io.yaml_files import Dumper, as_text, parse_value, read_yaml
 from mpifed.results.results import read_summary
@@ -233,12 +233,12 @@ class Job:
 def plan(words: Sequence[str], site: str | None, output: Path | None, smoke: bool) -> Job:
     """Plan and check a job."""
     experiment, overrides = split_words(words)
-    experiment = experiment or DEFAULT_EXPERIMENT
-    mapping = config.read_experiment(experiment)
+    mine, others = _divided(overrides)
+    mapping = config.read_experiment(experiment, config.parse_overrides(others))
+    experiment = experiment or str(mapping["experiment"])
     section, axes = (
         _mapping(mapping.pop(key, None), f"{key} in {experiment}") for key in ("job", "sweep")
     )
-    mine, others = _divided(overrides)
     given = merged(read_site(site) if site else {}, section, mine)
     overrides = [*(f"{key}={as_text(values)}" for key, values in axes.items()), *others]
     if sweep.split_linked(overrides)[1]:

@@ -97,6 +97,11 @@ def _report(words: Sequence[str]) -> int:
         best = tables.best_within(groups, dict(options.within))
         texts["within.md"], latex["within.tex"] = best.markdown(), best
         printed.append(best)
+    if options.clients:
+        of_clients = tables.by_client(groups)
+        texts["clients.md"] = of_clients.markdown()
+        latex["clients.tex"] = of_clients
+        printed.append(of_clients)
     if options.latex:
         texts |= {name: table.latex() for name, table in latex.items()}
     said = [texts[name] for name in latex if name in texts]
@@ -284,6 +289,7 @@ def parser() -> Parser:
     made.add_argument("--against", metavar="METHOD", help="a method as the table names it")
     made.add_argument("--spread", choices=SPREADS, default="ci", help="what is shown behind ±")
     made.add_argument("--latex", action="store_true", help="tables of LaTeX, with booktabs")
+    made.add_argument("--clients", action="store_true", help="the scores of each client, by name")
     made.add_argument("--target", type=FRACTION, metavar="FRACTION", help="a test accuracy")
     made.add_argument(
         "--within", nargs="+", type=_limit, default=[], metavar="KEY=LIMIT",

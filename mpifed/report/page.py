@@ -86,6 +86,7 @@ def page(
         results=tables.results(groups, scores, digits=2),
         compared=_compared(groups, against),
         quantiles=_quantiles(groups),
+        clients=_by_client(groups),
         heat_maps=[found for found in map(_heat_map, groups) if found],
         scale=_pixels(np.linspace(0, 1, 32)[None]),
         consensus=tables.consensus(groups),
@@ -135,6 +136,15 @@ def _quantiles(groups: Sequence[Group]) -> Table:
     caption = "Test accuracies of the clients in per cent, clients of all seeds together."
     header = ["Data", "Method", "Clients × seeds", *names, "Standard deviation"]
     return Table(header, rows, 2, caption)
+
+
+def _by_client(groups: Sequence[Group]) -> Table:
+    """The scores of the clients, where they have names and are not too many to read."""
+    paths = [run.path / "clients.h5" for group in groups for run in group.runs if run.finished]
+    if not any("client_name" in read_clients(path).results for path in paths):
+        return Table([], [])
+    found = tables.by_client(groups)
+    return found if len(found.rows) <= HEAT else Table([], [])
 
 
 def _heat_map(group: Group) -> dict[str, Any] | None:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from html.entities import codepoint2name
+from operator import attrgetter
 
 import numpy as np
 from rich.cells import cell_len
@@ -34,6 +35,7 @@ from mpifed.report.groups import (
 )
 from mpifed.report.names import in_words
 from mpifed.report.runs import ACCURACY, DECILE, DISTANCE, MEASURES, SCORES, larger_is_better
+from mpifed.results.results import read_clients
 
 CAPTION = (
     "Test accuracy in per cent: average over clients / bottom decile (the ⌈T/10⌉-th smallest of T "
@@ -54,6 +56,7 @@ BETTER = "Bold is better than every other method: p < 0.05 in the paired t-test,
 SURE = 0.05
 NONE = "–"
 BOLD = re.compile(r"\*\*(.+?)\*\*")
+MOST_CLASSES = 20  # of which names are listed
 FRAME = 3  # what a terminal's table adds to the width of a column
 PREFIXES = ("", "k", "M", "G", "T", "P")
 GREEK = "αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΦΨΩ"  # those that LaTeX and HTML call alike
@@ -256,6 +259,39 @@ def consensus(groups: Sequence[Group]) -> Table:
             rows.append([*group.words, shown[0], tau, *shown[1:]])
     header = ["Data", "Method", "p", "τ", "Predicted per round", "Measured per round", "Distance"]
     return Table(header, rows, 2, CONSENSUS).filled()
+
+
+def by_client(groups: Sequence[Group]) -> Table:
+    """Return the scores of each client, by its name: clients down, methods across."""
+    column, factor, form = "test_loss", 1.0, ".4g"
+    if shows_accuracies(groups):
+        column, factor, form = ACCURACY, 100.0, ".1f"
+    counts: dict[tuple[str, str], list[str]] = {}
+    scores: dict[tuple[str, str, str], list[float]] = {}
+    classes: dict[str, str] = {}
+    for group in groups:
+        for run in filter(attrgetter("finished"), group.runs):
+            found = read_clients(run.path / "clients.h5")
+            if found.class_names:
+                classes[group.data] = ", ".join(found.class_names[:MOST_CLASSES])
+            names = found.results.get("client_name", found.results["client_id"]).astype(str)
+            for k, name in enumerate(names.tolist()):
+                sizes = [str(found.results[size][k]) for size in ("n_train", "n_test")]
+                counts.setdefault((group.data, name), sizes)
+                score = factor * float(found.results[column][k])
+                scores.setdefault((group.data, name, group.method), []).append(score)
+    methods = {group.method: group.words[1] for group in groups}
+    rows = []
+    for (data, name), sizes in counts.items():
+        values = [np.array(scores.get((data, name, method), [])) for method in methods]
+        texts = [estimate(each, groups[0].spread).text(form) for each in values]
+        rows.append([in_words(data), name, *sizes, *texts])
+    what = "Test accuracies" if column == ACCURACY else "Test losses"
+    caption = [f"{what} of the clients{' in per cent' * (column == ACCURACY)}, means over seeds."]
+    caption += [f"Classes of {in_words(data)}: {names}." for data, names in classes.items()]
+    caption.append(_meaning(rows, groups[0].spread))
+    header = ["Data", "Client", "Training samples", "Test samples", *methods.values()]
+    return Table(header, rows, 2, " ".join(caption).rstrip())
 
 
 def comparison(groups: Sequence[Group], against: str | None, target: float | None) -> Table:

@@ -113,6 +113,7 @@ class Clients:
 
     results: dict[str, np.ndarray]
     learnt: dict[str, np.ndarray]
+    class_names: tuple[str, ...] = ()
 
 
 def read_clients(path: Path) -> Clients:
@@ -124,12 +125,13 @@ def read_clients(path: Path) -> Clients:
             group = file.get("learnt", {})
             learnt = {name: hdf5.whole(group[name]) for name in group}
             results = {name: hdf5.whole(data) for name, data in file.items() if name != "learnt"}
+            classes = np.char.decode(np.array(file.attrs.get("class_names", []), "S"), "utf-8")
         _check_results(results)
     except FileNotFoundError:
         raise InputError(f"'{path}' is missing") from None
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise damaged(path, str(getattr(error, "strerror", None) or error)) from None
-    return Clients(results, learnt)
+    return Clients(results, learnt, tuple(classes.tolist()))
 
 
 def _check_results(results: dict[str, np.ndarray]) -> None:
@@ -138,7 +140,8 @@ def _check_results(results: dict[str, np.ndarray]) -> None:
     if ids.dtype.kind not in "iu" or not rise:
         raise ValueError("client_id has no rising numbers of clients, from 0 on")
     for name, values in results.items():
-        if values.dtype.kind not in "biuf" or values.shape[:1] != ids.shape:
+        kinds = "U" if name == "client_name" else "biuf"
+        if values.dtype.kind not in kinds or values.shape[:1] != ids.shape:
             raise ValueError(
                 f"{name} is {values.dtype} of shape {values.shape}, not numbers of "
                 f"{len(ids)} clients"
@@ -172,6 +175,11 @@ class Result:
         """The datasets of clients.h5 by name, each (clients, ...)."""
         return self._clients_file.results
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the labels; empty where the data have none."""
+        return self._clients_file.class_names
+
     @cached_property
     def learnt(self) -> dict[str, np.ndarray]:
         """Results that belong to no client, by name: a dictionary, means, potentials."""
@@ -179,7 +187,7 @@ class Result:
 
     def frame(self) -> Any:
         """Return ``metrics`` as a pandas DataFrame with a row for each recorded round."""
-        import pandas  # of the extra mpifed[pandas]
+        import pandas
 
         columns = {**self.metrics, "round": self.metrics["round"].astype(np.int64)}
         return pandas.DataFrame(columns).set_index("round")

@@ -17,7 +17,12 @@ from pathlib import Path
 from types import FrameType
 
 from mpifed.command import Parser, carried_out, launch_words, parser_of, say, whole
-from mpifed.config.experiments import DEFAULT_EXPERIMENT, split_words
+from mpifed.config.experiments import (
+    DEFAULT_EXPERIMENT,
+    of_own,
+    parse_overrides,
+    split_words,
+)
 from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED, InputError, complain
 from mpifed.results.results import read_summary
 from mpifed.results.run_directories import check_output
@@ -36,9 +41,11 @@ def main(words: Sequence[str] | None = None) -> int:
 def _sweep(words: Sequence[str] | None) -> int:
     check_one_process("give --ranks N in place of a launcher")
     options = parser().parse_intermixed_args(words)
-    named, overrides = split_words(options.words)
-    experiment = DEFAULT_EXPERIMENT if named is None else named
-    output = options.output or _default_output(experiment)
+    experiment, overrides = split_words(options.words)
+    own = of_own(parse_overrides(overrides)) if experiment is None else None
+    name = experiment or (own or {}).get("experiment", DEFAULT_EXPERIMENT)
+    experiment = name if own is None else None
+    output = options.output or _default_output(name)
     check_output(output)
     runs = plan(experiment, overrides, output, options.ranks or 1)
     launcher = launch_words(options.ranks)

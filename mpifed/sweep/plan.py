@@ -140,7 +140,7 @@ class Planned:
         return next((place for place in self.needs if not (place / "DONE").exists()), None)
 
 
-def plan(experiment: str, words: Sequence[str], output: Path, ranks: int) -> list[Planned]:
+def plan(experiment: str | None, words: Sequence[str], output: Path, ranks: int) -> list[Planned]:
     """Plan and check every run of a sweep."""
     plain, links = split_linked(words)
     axes, fixed = split_axes(config.parse_overrides([written_out(word) for word in plain]))
@@ -149,7 +149,7 @@ def plan(experiment: str, words: Sequence[str], output: Path, ranks: int) -> lis
             f"{next(iter(links))} names another run, but nothing is swept over; it needs a list of "
             "values"
         )
-    mapping = config.read_experiment(experiment)
+    mapping = config.read_experiment(experiment, fixed | axes)
     count = math.prod(map(len, axes.values()))
     if count > MOST_RUNS:
         raise InputError(
@@ -186,10 +186,10 @@ def plan(experiment: str, words: Sequence[str], output: Path, ranks: int) -> lis
     return runs
 
 
-def check_data(experiment: str, runs: Sequence[Planned], ranks: int = 1) -> None:
+def check_data(experiment: str | None, runs: Sequence[Planned], ranks: int = 1) -> None:
     """Make each data set of runs that are not finished, which raises ``InputError`` without it."""
     waiting = [run for run in runs if not run.finished() and run.waits_for() is None]
-    mapping = config.read_experiment(experiment)
+    mapping = config.read_experiment(experiment, runs[0].overrides)
     for run in {as_text(run.data): run for run in reversed(waiting)}.values():
         asked = config.resolve(config.apply_overrides(mapping, run.overrides), ranks)
         made = find("data", asked.data.name)
@@ -225,12 +225,13 @@ def split_axes(overrides: dict[str, Any]) -> tuple[dict[str, list[Any]], dict[st
     return axes, {key: value for key, value in overrides.items() if key not in axes}
 
 
-def run_words(experiment: str, run: Planned, ranks: int | None) -> list[str]:
+def run_words(experiment: str | None, run: Planned, ranks: int | None) -> list[str]:
     """Return the command of one run, without mpirun."""
+    named = [experiment] if experiment is not None else []
     overrides = [f"{key}={as_text(value)}" for key, value in run.overrides.items()]
     expected = ["--expect-ranks", str(ranks)] if ranks is not None else []
     output = ["--output", str(run.directory), "--resume", "--quiet"]
-    return [sys.executable, "-m", "mpifed.run", experiment, *overrides, *expected, *output]
+    return [sys.executable, "-m", "mpifed.run", *named, *overrides, *expected, *output]
 
 
 def check_same_run(directory: Path, complete: dict[str, Any]) -> None:

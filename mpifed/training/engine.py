@@ -400,7 +400,7 @@ class Engine:
     ) -> None:
         self.scores, results, learnt = found
         recorder.row(self.scores)
-        recorder.clients(results, learnt)
+        recorder.clients(results, learnt, self.setup.dataset.description)
         if not self.has_infinite_losses:
             self.has_infinite_losses = warn_of_losses(
                 results, self.round, advice(self.setup.algorithm)

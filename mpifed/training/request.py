@@ -231,7 +231,7 @@ def _base(
     known = point.meta.configuration if point is not None else stored
     if request.experiment is None and known is not None:
         return base_configuration(known, request.overrides or {})
-    return read_experiment(request.experiment)
+    return read_experiment(request.experiment, request.overrides)
 
 
 def _default_output(mapping: Mapping[str, Any]) -> Path:

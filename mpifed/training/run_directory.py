@@ -18,9 +18,10 @@ import h5py
 import numpy as np
 
 from mpifed.checkpoint.files import what_is_left
+from mpifed.data.base import Description
 from mpifed.errors import InputError, RunError
 from mpifed.io.atomic import replace_bytes
-from mpifed.io.hdf5 import disk_reason
+from mpifed.io.hdf5 import disk_reason, texts_to_store
 from mpifed.results.results import read_metrics
 from mpifed.results.run_directories import check_free
 from mpifed.training.evaluation import ClientResults
@@ -143,13 +144,18 @@ class Recorder:
             raise ValueError("the recorder is closed")
         self._guard(_append, self._log, line + "\n")
 
-    def clients(self, results: ClientResults, learnt: Mapping[str, np.ndarray]) -> None:
+    def clients(
+        self, results: ClientResults, learnt: Mapping[str, np.ndarray], about: Description
+    ) -> None:
         """Replace clients.h5."""
         # Made in memory: HDF5 cannot close a file on a disk that becomes full.
         content = io.BytesIO()
-        with h5py.File(content, "w") as file:
-            for name, values in results_of(results, learnt).items():
-                file[name] = values
+        # In this format an attribute may have more than 64 kB.
+        with h5py.File(content, "w", libver=("v108", "v108")) as file:
+            for name, values in results_of(results, learnt, about).items():
+                file[name] = texts_to_store(values) if values.dtype.kind == "U" else values
+            if about.class_names:
+                file.attrs["class_names"] = texts_to_store(np.array(about.class_names))
         self._guard(replace_bytes, self.directory / "clients.h5", content.getvalue())
 
     def finish(self, summary: Mapping[str, Any]) -> None:
@@ -160,10 +166,14 @@ class Recorder:
             self._guard(replace_bytes, self.directory / "DONE", b"")
 
 
-def results_of(results: ClientResults, learnt: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def results_of(
+    results: ClientResults, learnt: Mapping[str, np.ndarray], about: Description
+) -> dict[str, np.ndarray]:
     """Return the content of clients.h5 by name; the parameters are those of ``clients``."""
     known = {n: values for n, values in vars(results).items() if n not in ("more", "ids")}
     found = {"client_id": results.client_ids, **known, **results.more}
+    if about.client_names:
+        found["client_name"] = np.array(about.client_names)[results.client_ids]
     own = {f"learnt/{name}": part for name, part in learnt.items()}
     return {name: values for name, values in {**found, **own}.items() if values is not None}
 

@@ -23,7 +23,7 @@ from mpifed.components.registry import Section, named
 from mpifed.components.tables import MODELS
 from mpifed.config.configuration import Configuration, resolve
 from mpifed.data.base import Dataset, Description, Fresh, Shards, Split, SplitName
-from mpifed.errors import InputError
+from mpifed.errors import InputError, closest, one_line
 from mpifed.federation.clients import Clients, Draws
 from mpifed.io.atomic import replace_bytes
 from mpifed.io.memory import enough_memory
@@ -130,6 +130,16 @@ class Trained:
         """The number of clients, unseen ones included."""
         return self._setup.federation.n_clients
 
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        """The names of the clients, in their order; empty where the data have none."""
+        return self._setup.dataset.description.client_names
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the labels, in their order; empty where the data have none."""
+        return self._setup.dataset.description.class_names
+
     @cached_property
     def components(self) -> list[torch.nn.Module]:
         """The models that all clients share; empty for methods that share none.
@@ -143,7 +153,7 @@ class Trained:
             return []
         return [self._setup.model.module(row) for row in self._shared]
 
-    def client(self, client: int) -> torch.nn.Module:
+    def client(self, client: int | str) -> torch.nn.Module:
         """Return what a client deploys at the end of the round, as it was scored in ``clients.h5``.
 
         Where the method fits a predictor to training samples (FedAvg+, kNN-Per, MAML, Reptile,
@@ -152,8 +162,8 @@ class Trained:
 
         Parameters
         ----------
-        client : int
-            Number of the client, from 0. Unseen clients adapt as in the run.
+        client : int or str
+            Number of the client, from 0, or its name. Unseen clients adapt as in the run.
 
         Returns
         -------
@@ -184,15 +194,15 @@ class Trained:
             return GatedMixture(modules, partial(predictor.gate, 0), self._setup.model.loss).eval()
         return Mixture(modules, weights, self._setup.model.loss).eval()
 
-    def samples(self, client: int) -> Shards:
+    def samples(self, client: int | str) -> Shards:
         """Return the samples of a client, as the run had them.
 
         All clients' samples are loaded at the first call.
 
         Parameters
         ----------
-        client : int
-            Number of the client, from 0.
+        client : int or str
+            Number of the client, from 0, or its name.
 
         Returns
         -------
@@ -260,7 +270,14 @@ class Trained:
                 f"path is '{path}', which cannot be written: {error.strerror}"
             ) from None
 
-    def _number(self, client: int) -> int:
+    def _number(self, client: int | str) -> int:
+        if isinstance(client, str):
+            if client not in self.client_names:
+                known = one_line(closest(client, self.client_names), 400)
+                raise InputError(
+                    f"client is {shown(client)}, which is no name of a client; {known}"
+                )
+            return self.client_names.index(client)
         return _index(client, self.n_clients, "client")
 
     @cached_property

@@ -259,7 +259,8 @@ def _compare(
             ]
         if made is not None and summary is not None:
             path = recorded.directory
-            found += differing_clients(path / "clients.h5", results_of(*made[1:]))
+            content = results_of(*made[1:], setup.dataset.description)
+            found += differing_clients(path / "clients.h5", content)
             found += differing_summary(path / "summary.json", summary, MEASURED | measured)
     found, same = setup.federation.communicator.broadcast_object((found, same))
     verdict.compared += row is not None or kept is not None

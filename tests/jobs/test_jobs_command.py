@@ -91,7 +91,7 @@ def test_a_dry_run_writes_and_submits_nothing(slurm: FakeSlurm, tmp_path: Path, 
     assert not output.exists()
     assert slurm.calls("sbatch") == []
     for word in ("job.python=/no/python", "data=/no/file.h5"):
-        missing = ["submit", "rounds=6", "job.ranks=2", word, "--output", output, "--dry-run"]
+        missing = ["submit", "clients=4", "job.ranks=2", word, "--output", output, "--dry-run"]
         assert "/no/" in call(capfd, *missing, code=2)
         assert "#SBATCH" in call(capfd, *missing, "--unchecked")
 

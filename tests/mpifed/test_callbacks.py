@@ -8,6 +8,7 @@ from pathlib import Path
 
 import heard
 import numpy as np
+import pandas
 import pytest
 from commands import TINY, call, checkpoints, launch
 
@@ -115,7 +116,6 @@ def test_ranks_of_their_own_call_it_and_show_one_line(tmp_path: Path, capfd, mon
 
 @pytest.mark.slow
 def test_results_as_pandas(tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
     result = mpifed.run(**SMALL, output=tmp_path / "run")
     frame = mpifed.read(tmp_path / "run").frame()
     assert list(frame.index) == [0, 2, 4] and frame.index.name == "round"

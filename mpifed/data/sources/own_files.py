@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import io
 import json
 import os
-from array import array
+import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,12 +18,22 @@ from mpifed.data.archives import bare_name, located, opened, reading
 from mpifed.data.images import decoded
 from mpifed.data.sources.shakespeare import VOCABULARIES, Vocabulary, windows_of
 from mpifed.data.tables import Columns, OwnDataset, check_columns
-from mpifed.errors import InputError
+from mpifed.errors import InputError, one_line
 from mpifed.io.memory import check_memory
 from topologies.inputs import check_archive
 
-# Bytes of memory for each byte of a CSV file: a digit and its comma become eight, held twice.
-HELD = 9.0
+# Bytes of memory for each byte of a CSV file: itself twice, and a number of two digits' bytes held
+# three times.
+HELD = 14.0
+
+# Columns are told apart by one of these, and a cell without a value holds one of the others.
+DELIMITERS = ",;\t|"
+RAGGED = re.compile(r"line (\d+): expected (\d+) fields, saw (\d+)")  # of pandas
+MISSING = ("", "?", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null")
+
+# Faults that one message names, texts of a column that become columns, and rows of which different
+# values look like an id.
+MOST_FAULTS, MOST_TEXTS, FEWEST_IDS = 20, 1000, 20
 
 # Rows of a parquet file that are converted at once.
 ROWS = 4096
@@ -31,6 +41,9 @@ ROWS = 4096
 
 class Csv(OwnDataset):
     """Your own samples in a CSV file: a row of names, then one sample a row.
+
+    Inputs are numbers or texts. A column of texts becomes, behind the numbers, a column of 0 and 1
+    for each of its texts in their order (one-hot).
 
     Parameters
     ----------
@@ -43,9 +56,20 @@ class Csv(OwnDataset):
     test : str, optional
         Name of a column that is 1 for the samples that ``split: published`` tests on, else 0.
     features : list of str, optional
-        Names of the columns of inputs, which are numbers. None takes all others.
-    delimiter : str
-        One character between columns; ``tab`` is one too.
+        Names of the columns of inputs. None takes all others.
+    drop : list of str, optional
+        Names of columns that are no inputs, such as ids.
+    categories : list of str, optional
+        Names of columns of inputs whose numbers are read as texts, such as codes.
+    missing : {'refuse', 'drop', 'mean'}
+        What becomes of cells without a value: empty, ?, NA, N/A, NaN or NULL. They are refused, or
+        their rows are left out. Or a number becomes the mean of its column over the training
+        samples, a text 0 in all its columns, and rows without label, client or mark are left out.
+    delimiter : str, optional
+        One character between columns; ``tab`` is one too. None takes the one of comma, semicolon,
+        tab and ``|`` that makes most columns of the first line.
+    decimal : {'point', 'comma'}
+        What is before the decimals of numbers.
     """
 
     def __init__(
@@ -56,51 +80,177 @@ class Csv(OwnDataset):
         client: str | None = None,
         test: str | None = None,
         features: list[str] | None = None,
-        delimiter: str = ",",
+        drop: list[str] | None = None,
+        categories: list[str] | None = None,
+        missing: Literal["refuse", "drop", "mean"] = "refuse",
+        delimiter: str | None = None,
+        decimal: Literal["point", "comma"] = "point",
         **options: Any,
     ) -> None:
-        named = {"label": label, "client": client, "test": test}
-        mark = "\t" if delimiter == "tab" else delimiter
+        named = {"path": path, "label": label, "client": client, "test": test}
+        inputs = {"features": features, "drop": drop, "categories": categories, "missing": missing}
+        marks = {"delimiter": delimiter, "decimal": decimal}
+        super().__init__({**named, **inputs, **marks}, *run, **options)
 
-        def find() -> tuple[str, str, Columns]:
-            place = located(path, "csv")
-            name = bare_name(place).removesuffix(".csv")
-            return f"data.path is '{place}', where", name, read_csv(place, named, features, mark)
+    @staticmethod
+    def read(options: Mapping[str, Any]) -> tuple[str, str, Columns]:
+        """Return the samples in the file."""
+        place = located(options["path"], "csv")
+        name = bare_name(place).removesuffix(".csv")
+        return f"data.path is '{place}', where", name, read_csv(place, options)
 
-        super().__init__(find, *run, **options)
 
-
-def read_csv(
-    path: Path, named: Mapping[str, str | None], features: Sequence[str] | None, delimiter: str
-) -> Columns:
-    """Return the samples in a CSV file; ``named`` has the columns of other options than inputs."""
-    with opened(path, HELD) as stream:
-        lines = csv.reader(io.TextIOWrapper(stream, "utf-8-sig", newline=""), delimiter=delimiter)
-        header = [name.strip() for name in next(lines, [])]
+def read_csv(path: Path, options: Mapping[str, Any]) -> Columns:
+    """Return the samples in a CSV file; one ``InputError`` with all that is wrong with it."""
+    delimiter = "\t" if options["delimiter"] == "tab" else options["delimiter"]
+    with opened(path) as stream:
+        first = stream.readline().decode("utf-8-sig")
+        delimiter = delimiter or max(DELIMITERS, key=lambda mark: len(_names(first, mark)))
+        header = _names(first, delimiter)
         if len(set(header)) != len(header):
             raise ValueError("its first line must name each column, all differently")
-        for wanted in (named, *({"features": name} for name in features or ())):
-            check_columns(path, header, wanted)
-        inputs = features or [name for name in header if name not in named.values()]
-        places = [header.index(name) for name in inputs]
-        # Texts of targets, clients and marks.
-        texts: dict[str, list[str]] = {name: [] for name in named.values() if name}
-        x = array("d")
-        for row in filter(None, lines):
-            try:
-                if len(row) != len(header):
-                    raise ValueError(f"it has {len(row)} columns, but the first {len(header)}")
-                x.extend([float(row[place]) for place in places])
-            except ValueError as error:
-                raise ValueError(
-                    f"line {lines.line_num}: {error} (inputs are all columns but those of "
-                    "data.label, data.client and data.test, unless data.features names them)"
-                ) from None
-            for name, own in texts.items():
-                own.append(row[header.index(name)].strip())
-    typed = {name: _typed(own) for name, own in texts.items()}
-    label, client, test = (typed.get(named.get(o) or "") for o in ("label", "client", "test"))
-    return Columns(np.array(x).reshape(-1, len(places)), label, client, test)
+    lists = {key: options[key] or [] for key in ("features", "drop", "categories")}
+    named = {key: options[key] for key in ("label", "client", "test") if options[key]}
+    asked = [*named.items(), *((key, name) for key, names in lists.items() for name in names)]
+    check_columns(path, header, asked)
+    others = [name for name in header if name not in (*named.values(), *lists["drop"])]
+    inputs = lists["features"] or others
+    as_texts = [*named.values(), *lists["categories"]]
+    frame, faults = _table(path, header, as_texts, delimiter, options["decimal"])
+    frame = frame[list(dict.fromkeys([*inputs, *named.values()]))].copy()
+    texts, wrong = _texts(frame, inputs, lists["categories"])
+    gaps = frame.isna()
+    faults += wrong + _gaps(gaps, options["missing"])
+    _refuse(path, faults)
+    needed = frame.columns if options["missing"] == "drop" else [*named.values()]
+    frame = frame[~gaps[needed].any(axis=1)]
+    typed = {key: _typed(frame[name].str.strip().tolist()) for key, name in named.items()}
+    numbers = tuple(name for name in inputs if name not in texts)
+    x, remarks = _inputs(frame[inputs], numbers, texts)
+    return Columns(
+        *(x, typed.get("label"), typed.get("client"), typed.get("test")),
+        numbers=numbers,
+        has_gaps=bool(np.isnan(x).any()),
+        remarks=remarks,
+    )
+
+
+def _refuse(path: Path, faults: Sequence[str]) -> None:
+    """Raise ``InputError`` with the faults of a file, if there are any."""
+    if faults:
+        more = f"; and {len(faults) - MOST_FAULTS} more" if len(faults) > MOST_FAULTS else ""
+        shown = "; ".join(one_line(fault) for fault in faults[:MOST_FAULTS])
+        raise InputError(f"data.path is '{path}', which cannot be read: {shown}{more}")
+
+
+def _table(
+    path: Path, header: list[str], as_texts: list[str], delimiter: str, decimal: str
+) -> tuple[Any, list[str]]:
+    """Return the cells as a DataFrame whose index is the line of each row, and ragged lines."""
+    import pandas
+
+    with opened(path, HELD) as stream, warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        frame = pandas.read_csv(
+            stream,
+            sep=delimiter,
+            header=0,
+            names=header,
+            index_col=False,
+            encoding="utf-8-sig",
+            dtype=dict.fromkeys(as_texts, str),
+            keep_default_na=False,
+            na_values=MISSING,
+            decimal={"point": ".", "comma": ","}[decimal],
+            skip_blank_lines=False,
+            on_bad_lines="warn",
+            low_memory=False,
+            float_precision="round_trip",  # which pandas 3 always has
+        )
+    said = [str(each.message) for each in heard if each.category is pandas.errors.ParserWarning]
+    ragged = [tuple(map(int, found)) for text in said for found in RAGGED.findall(text)]
+    faults = [f"line {line} has {n} columns, but the first {wanted}" for line, wanted, n in ragged]
+    if any("Length of header" in text for text in said):
+        faults.append("line 2 and others have more columns than the first")
+    lines = np.arange(len(frame) + len(ragged)) + 2
+    frame.index = np.setdiff1d(lines, [line for line, *_ in ragged])
+    return frame.dropna(how="all"), faults
+
+
+def _texts(
+    frame: Any, inputs: Sequence[str], categories: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Return which columns of inputs are texts, which are stripped, and what is wrong with them."""
+    import pandas
+
+    texts, faults = [], []
+    for name in inputs:
+        if pandas.api.types.is_numeric_dtype(frame[name]):
+            continue
+        cells = frame[name].dropna().map(lambda cell: str(cell).strip())
+        odd = cells[pandas.to_numeric(cells, errors="coerce").isna()]
+        if not len(odd) and name not in categories:  # whole numbers of more than 64 bits
+            frame[name] = frame[name].astype(np.float64)
+            continue
+        texts.append(name)
+        frame[name] = cells
+        if name not in categories and len(odd) < len(cells):
+            faults.append(
+                f"column '{name}' has numbers, but '{odd.iloc[0]}' on line {odd.index[0]}"
+                f"{_and_more(len(odd))} (data.categories reads all as texts)"
+            )
+        elif len(odd) and odd.str.fullmatch(r"[+-]?\d+,\d+").all():
+            faults.append(f"column '{name}' has decimal commas (data.decimal=comma reads them)")
+        elif cells.nunique() > MOST_TEXTS:
+            faults.append(
+                f"column '{name}' has {cells.nunique()} different texts, and at most {MOST_TEXTS} "
+                "become columns (data.drop leaves it out)"
+            )
+    return texts, faults
+
+
+def _gaps(gaps: Any, missing: str) -> list[str]:
+    """What is wrong with cells that have no value; ``gaps`` says which."""
+    faults = [] if len(gaps) else ["it has no line of values"]
+    for name, count in gaps.sum().items():
+        if count == len(gaps) > 0:
+            faults.append(f"column '{name}' is empty (data.drop leaves it out)")
+        elif count and missing == "refuse":
+            faults.append(
+                f"column '{name}' has no value on line {gaps[name].idxmax()}{_and_more(count)} "
+                "(data.missing may be mean or drop)"
+            )
+    return faults
+
+
+def _and_more(count: int) -> str:
+    return f" and {count - 1} more" if count > 1 else ""
+
+
+def _inputs(
+    frame: Any, numbers: Sequence[str], texts: Sequence[str]
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return x (samples, columns), and remarks on it."""
+    import pandas
+
+    remarks = [
+        f"column '{name}' has another value in each row, as an id has: data.drop=[{name}] leaves "
+        "it out"
+        for name in frame
+        if len(frame) >= FEWEST_IDS and frame[name].is_unique and frame[name].dtype.kind != "f"
+    ]
+    x = frame[[*numbers]].to_numpy(np.float64)
+    if texts:
+        remarks.append(f"columns of 0 and 1 stand for the texts of {', '.join(texts)}")
+        ones = pandas.get_dummies(frame[[*texts]], dtype=float).to_numpy()
+        x = np.concatenate([x, ones], axis=1)
+    return np.ascontiguousarray(x), tuple(remarks)
+
+
+def _names(line: str, delimiter: str) -> list[str]:
+    """The names in the first line of a CSV file."""
+    found = next(csv.reader([line], delimiter=delimiter), [])
+    return [name.strip() or f"column {place}" for place, name in enumerate(found, 1)]
 
 
 def _typed(texts: list[str]) -> np.ndarray:
@@ -138,16 +288,18 @@ class Npz(OwnDataset):
         test: str | None = None,
         **options: Any,
     ) -> None:
-        wanted = {"features": features, "label": label, "client": client, "test": test}
+        own = {"path": path, "features": features, "label": label, "client": client, "test": test}
+        super().__init__(own, *run, **options)
 
-        def find() -> tuple[str, str, Columns]:
-            place = located(path, "npz")
-            with opened_npz(place) as file:
-                check_columns(place, file, wanted)
-                found: list[Any] = [file[name] if name else None for name in wanted.values()]
-            return f"data.path is '{place}', where", place.stem, Columns(*found)
-
-        super().__init__(find, *run, **options)
+    @staticmethod
+    def read(options: Mapping[str, Any]) -> tuple[str, str, Columns]:
+        """Return the samples in the file."""
+        place = located(options["path"], "npz")
+        wanted = {key: options[key] for key in ("features", "label", "client", "test")}
+        with opened_npz(place) as file:
+            check_columns(place, file, wanted.items())
+            found: list[Any] = [file[name] if name else None for name in wanted.values()]
+        return f"data.path is '{place}', where", place.stem, Columns(*found)
 
 
 @contextlib.contextmanager
@@ -187,14 +339,16 @@ class Parquet(OwnDataset):
         vocabulary: Vocabulary = "printable",
         **options: Any,
     ) -> None:
-        wanted = {"features": features, "label": label, "client": client}
+        own = {"raw": raw, "features": features, "label": label, "client": client}
+        super().__init__({**own, "vocabulary": vocabulary}, *run, **options)
 
-        def find() -> tuple[str, str, Columns]:
-            place = Path(raw).expanduser()
-            columns = read_parquet(place, wanted, VOCABULARIES[vocabulary])
-            return f"data.raw is '{place}', where", place.name, columns
-
-        super().__init__(find, *run, **options)
+    @staticmethod
+    def read(options: Mapping[str, Any]) -> tuple[str, str, Columns]:
+        """Return the samples in the files."""
+        place = Path(options["raw"]).expanduser()
+        wanted = {key: options[key] for key in ("features", "label", "client")}
+        columns = read_parquet(place, wanted, VOCABULARIES[options["vocabulary"]])
+        return f"data.raw is '{place}', where", place.name, columns
 
 
 def read_parquet(place: Path, wanted: Mapping[str, str | None], vocabulary: str) -> Columns:
@@ -212,7 +366,7 @@ def read_parquet(place: Path, wanted: Mapping[str, str | None], vocabulary: str)
     is_test: list[np.ndarray] = []
     for path in sorted(files, key=_is_test):
         with reading(path), parquet.ParquetFile(path, memory_map=False) as file:
-            check_columns(path, file.schema_arrow.names, wanted)
+            check_columns(path, file.schema_arrow.names, wanted.items())
             groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
             size = sum(group.total_byte_size for group in groups)
             check_memory(2.0 * size, f"'{path}' cannot be read: it")

@@ -17,11 +17,17 @@ from loading import all_rows, holds, labels_by_client, sorted_rows
 from torch.utils.data import Dataset, TensorDataset
 
 import mpifed
+from mpifed.api import read as read_run
+from mpifed.config.configuration import apply_overrides, read_experiment, resolve
+from mpifed.data.__main__ import main as make_file
 from mpifed.data.from_python import Arrays, digest_of
 from mpifed.data.sources.own_files import Csv, Npz
 from mpifed.data.tables import Columns
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
+from mpifed.report.__main__ import main as report
+from mpifed.sweep.__main__ import main as sweep
+from mpifed.training.verification import verify
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(90, 4))
@@ -258,9 +264,16 @@ def test_numbers_come_back_bit_for_bit(tmp_path_factory, values):
 
 BAD_CSV = {
     "twice": ("a,a\n1,2\n", {}, "first line must name each column"),
-    "short": ("age,risk\n1,low\n2\n", {}, "line 3: it has 1 columns, but the first 2"),
-    "word": ("age,risk\n1,low\n\nold,low\n", {}, "line 4: .*'old'"),
-    "label": (CSV, {"label": "rosk"}, "data.label is 'rosk', .* did you mean 'risk'"),
+    "all faults": ("age,dose,risk\n1,?,low\n\nold,1,low\n3,4,low,5\n6\n", {}, "line 5 has 4 .*the "
+                   "first 3; column 'age' has numbers, but 'old' on line 4 .*; column 'dose' has "
+                   "no value on line 2 and 1 more .*; column 'risk' has no value on line 6 "),
+    "more than the first": ("age,risk\n1,low,3\n2,low,3\n", {}, "line 2 and others have more col"),
+    "decimals": ("a;risk\n1,5;low\n0,25;low\n", {}, "'a' has decimal commas .data.decimal=comma"),
+    "prose": ("a,risk\n" + "".join(f"t{i},low\n" for i in range(1001)), {}, "1001 different texts"),
+    "no rows": ("a,risk\n", {}, "it has no line of values"),
+    "empty": ("a,b,risk\n1,,low\n2,,low\n", {"missing": "mean"}, "column 'b' is empty"),
+    "label": (CSV, {"label": "rosk", "client": "who"},
+              "data.label is 'rosk', .* did you mean 'risk'.*; data.client is 'who'"),
     "no labels to deal by": (CSV, {"label": "dose", "features": ["age"], "partition": "dirichlet"},
                              "no labels to deal by"),
 }  # fmt: skip
@@ -273,3 +286,116 @@ def test_bad_csv_files_are_refused(tmp_path: Path, case: str):
     path.write_text(text)
     with pytest.raises(InputError, match=message):
         table(path, **options)
+
+
+# As a hospital keeps them: a column of ids, texts, codes, gaps, and semicolons.
+WARDS = np.array(["north", "south", "west"])[RANDOM.integers(0, 3, 60)]
+DOSE = np.where(np.arange(60) % 7 == 3, np.nan, RANDOM.normal(5, 30, 60))
+LIFE = "id;ward; dose;code;risk;whose\n" + "".join(
+    f"{900 - i};{ward};{'NA' if np.isnan(dose) else str(dose).replace('.', ',')};{i % 2};"
+    f"{'low' if i % 5 else 'high'};{['Oslo', 'Bergen'][i % 2]}\n"
+    for i, (ward, dose) in enumerate(zip(WARDS, DOSE, strict=True))
+)
+OF_LIFE = {"decimal": "comma", "drop": ["id"], "categories": ["code"], "client": "whose"}
+
+
+def test_texts_are_one_hot_and_gaps_the_mean_of_training_samples(tmp_path: Path):
+    path = tmp_path / "life.csv"
+    path.write_text(LIFE)
+    dataset = table(path, 2, missing="mean", standardise=True, **OF_LIFE)
+    about = dataset.description
+    assert about.client_names == ("Bergen", "Oslo") and about.class_names == ("high", "low")
+    # The same by hand: the rows that train are known by their number among those of a client.
+    train = np.concatenate([np.asarray(part[0]) for part in dataset._dealt])
+    filled = np.where(np.isnan(DOSE), np.nanmean(DOSE[train]), DOSE)
+    scaled = (filled - filled[train].mean()) / filled[train].std()
+    codes = (np.arange(60) % 2)[:, None] == [0, 1]
+    x = np.column_stack([scaled, WARDS[:, None] == ["north", "south", "west"], codes])
+    shards = dataset.load(np.arange(2), torch.float64)
+    assert torch.allclose(shards.train.x, torch.from_numpy(x[train]), atol=1e-12)
+    assert np.isnan(DOSE[train]).any()
+    assert dataset.remarks()[0].endswith("the texts of ward, code")
+    dropped = table(path, 2, missing="drop", **{**OF_LIFE, "drop": None})
+    assert sum(map(len, labels_by_client(dropped))) == np.isfinite(DOSE).sum()
+    assert "column 'id' has another value in each row" in dropped.remarks()[0]
+
+
+@pytest.fixture
+def life(tmp_path: Path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "life.csv").write_text(LIFE)
+    return tmp_path
+
+
+WORDS = {"data": "life.csv", "data.label": "risk", "data.missing": "mean", "rounds": 2}
+WORDS |= {f"data.{name}": value for name, value in OF_LIFE.items()}
+
+
+def test_clients_and_classes_keep_their_names(life: Path, capsys):
+    run = mpifed.run(output="named", **WORDS)
+    stored = yaml.safe_load((life / "named" / "config.yaml").read_text())
+    assert (stored["experiment"], stored["clients"]) == ("life", 2)
+    assert (stored["algorithm"]["name"], stored["data"]["standardise"]) == ("fedavg", True)
+    assert run.clients["client_name"].tolist() == ["Bergen", "Oslo"]
+    assert read_run("named").class_names == ("high", "low")
+    trained = mpifed.load("named")
+    assert (trained.client_names, trained.class_names) == (("Bergen", "Oslo"), ("high", "low"))
+    oslo = trained.samples("Oslo").test
+    assert torch.equal(oslo.x, trained.samples(1).test.x)
+    right = (trained.client("Oslo")(oslo.x).squeeze(1) > 0) == oslo.y
+    assert right.double().mean().item() == run.clients["test_accuracy"][1]
+    with pytest.raises(InputError, match=r"client is 'Osl', which is no name .* mean 'Oslo'"):
+        trained.client("Osl")
+    assert verify(life / "named", 1, Alone(), lambda line: None).differences == []
+    capsys.readouterr()
+    assert report(["named", "--clients", "--output", "tables"]) == 0
+    accuracy = f"{100 * run.clients['test_accuracy'][1]:.1f}"
+    n_train, n_test = (run.clients[name][1] for name in ("n_train", "n_test"))
+    row = f"| life | Oslo | {n_train} | {n_test} | {accuracy} |\n"
+    assert row in (life / "tables" / "clients.md").read_text()
+    page = (life / "tables" / "report.html").read_text()
+    assert "Classes of life: high, low." in page and f">{accuracy}</td>" in page
+    # A federated file keeps them, and they reach a run on it.
+    flags = {f"--{key.replace('_', '-')}": value for key, value in OF_LIFE.items()}
+    words = [f"{key}={value}" for key, value in flags.items()]
+    words += ["--path=life.csv", "--label=risk", "--missing=mean", "--clients=2", "--output=own.h5"]
+    assert make_file(["csv", *words]) == 0
+    again = mpifed.run(data="own.h5", rounds=1, output="again")
+    assert again.clients["client_name"].tolist() == ["Bergen", "Oslo"]
+    assert again.summary["experiment"] == "own"
+
+
+def asked(**overrides):
+    return resolve(apply_overrides(read_experiment(None, overrides), overrides))
+
+
+def test_a_run_without_an_experiment_is_of_its_data(life: Path):
+    (life / "nets.py").write_text("def small(data): ...\nclass Net: ...\ndef _own(): ...\n")
+    dealt = asked(data={"name": "csv", "path": "life.csv", "label": "risk"})
+    assert (dealt.experiment, dealt.clients, dealt.algorithm.name) == ("life", 10, "fedavg")
+    held = mpifed.arrays(X, Y, clients=np.repeat([3, 5, 7, 9], [40, 4, 40, 6]))
+    found = asked(data=held)
+    assert (found.experiment, found.clients) == ("arrays", 3)
+    told = of_arrays(held).remarks()[-1]
+    assert told.startswith("1 sources have fewer than 5 samples") and told.endswith(": 5")
+    assert asked().experiment == asked(model="mlp").experiment == "synthetic-fedem"
+    own = read_experiment(None, {"model": "nets:small"})
+    assert own == {"experiment": "small", "algorithm": "fedavg"}
+    with pytest.raises(
+        InputError, match=r"nets\.py', a file; did you mean 'nets:small' or 'nets:Net'\?"
+    ):
+        asked(model="nets.py")
+    with pytest.raises(InputError, match="Digits has as many as clients=N says"):
+        asked(data="digits", clients="data")
+    # The path of another file keeps the options that an experiment sets.
+    (life / "own.yaml").write_text("data: {name: csv, path: life.csv, label: risk}\n")
+    kept = apply_overrides(read_experiment("own.yaml"), {"data": "other.csv"})
+    assert kept["data"] == {"name": "csv", "path": "other.csv", "label": "risk"}
+
+
+def test_a_sweep_of_own_data_needs_no_experiment(life: Path, capsys):
+    once = {key: [value] if isinstance(value, list) else value for key, value in WORDS.items()}
+    words = [f"{key}={value}" for key, value in once.items()]
+    assert sweep([*words, "local.lr=[0.1,0.2]", "--dry-run"]) == 0
+    first = capsys.readouterr().out.splitlines()[0].split()
+    assert first[first.index("mpifed.run") + 1] == "data=life.csv" and "life-sweep" in first[-3]

@@ -67,7 +67,7 @@ CASES = {
     "femnist": (write_leaf, Femnist, {"raw": "."}),
     "omniglot": (write_omniglot, Omniglot, {"raw": ".", "size": 20, "rotation_spread": 30.0}),
     "npz": (write_own, Npz, {"path": "own.npz", "client": "who", "partition": "natural"}),
-    "csv": (write_own, Csv, {"path": "own.csv", "partition": "dirichlet"}),
+    "csv": (write_own, Csv, {"path": "own.csv", "partition": "dirichlet", "standardise": True}),
     "shakespeare": (
         lambda folder: (folder / "play.txt").write_text(play_of([150 + 9 * i for i in range(13)])),
         Shakespeare,
