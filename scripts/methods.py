@@ -13,7 +13,16 @@ import typing
 from pathlib import Path
 
 from mpifed.algorithms.base import Algorithm, algorithm_class
-from mpifed.components.tables import ALGORITHMS
+from mpifed.components.tables import (
+    AGGREGATORS,
+    ALGORITHMS,
+    ATTACKS,
+    COMPRESSORS,
+    CORRECTIONS,
+    PRE_AGGREGATORS,
+    SERVER_OPTIMIZERS,
+)
+from topologies.schedules.table import SCHEDULES
 
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
 
@@ -26,10 +35,49 @@ Choose a method with `algorithm=NAME`. `python -m mpifed.run --list NAME` explai
 * **compression**: the compressors for its messages under a server (`any`, `unbiased`, `none`).
 * **unseen**: whether it serves clients that took no part in training.
 * **a client keeps**: its state from round to round; `optimizer` is momentum or moments.
+* **also in**: which of thirteen public repositories have it too, by the names of their files on 27 November 2026.
 
 FedYogi, FedAdagrad and FedAvgM are `fedavg` with `server_optimizer=yogi`, `adagrad` and `momentum`.
 
 """
+
+# What other public code has as well, by the names of the files in its repository.
+ELSEWHERE = {
+    "PFLlib": "local fedavg fedprox scaffold feddyn moon ditto apfl pfedme fedfomo fedper fedrep "
+    "fedbabu fedbn fedrod lg_fedavg fedpac fedala fedproto mocha fomaml",
+    "Flower": "fedavg fedprox scaffold qffl fedadam fedbn fednova fedper fedrep fedbabu moon maml "
+    "momentum adam yogi adagrad median trimmed_mean krum",
+    "FedJAX": "fedavg fedprox agnostic apfl ifca momentum adam yogi adagrad",
+    "FedLab": "fedavg fedprox scaffold feddyn fednova qffl ditto ifca momentum adam yogi adagrad",
+    "pfl-research": "fedavg fedprox scaffold reptile adam",
+    "FederatedScope": "fedavg fedprox ditto fedrep pfedme fedem",
+    "FedEM's code": "local fedavg fedavg_ft fedprox clustered pfedme l2sgd apfl qffl agnostic "
+    "fedem",
+    "SONAR": "local fedavg fedfomo l2c",
+    "BlueFog": "tracking exact_diffusion push_diging static_exponential one_peer_exponential",
+    "RelaySGD's code": "d2 push_sum quasi_global relay_sum",
+    "BaseGraph": "base_k simple_base_k static_exponential one_peer_exponential d2 quasi_global",
+    "decentralizepy": "top_k rand_k quantise epidemic",
+    "ByzFL": "mean median trimmed_mean krum geometric_median centred_clipping mda monna meamed nnm "
+    "bucketing sign_flip alie ipm mimic",
+}
+
+COMPONENTS = """
+## Components of the exchange
+
+| | name: also in |
+| --- | --- |
+"""
+
+KINDS = {
+    "corrections of gossip": CORRECTIONS,
+    "schedules": SCHEDULES,
+    "compressors": COMPRESSORS,
+    "server optimizers": SERVER_OPTIMIZERS,
+    "aggregators": AGGREGATORS,
+    "pre-aggregators": PRE_AGGREGATORS,
+    "attacks": ATTACKS,
+}
 
 COLUMNS = (
     "method",
@@ -39,6 +87,7 @@ COLUMNS = (
     "compression",
     "unseen",
     "a client keeps",
+    "also in",
 )
 
 
@@ -65,6 +114,11 @@ def kept(method: type[Algorithm]) -> list[str]:
     return [field.name for field in fields if field.metadata.get("owner") == "client"]
 
 
+def elsewhere(name: str) -> list[str]:
+    """Return the names of other public code that has a method or component."""
+    return [library for library, names in ELSEWHERE.items() if name in names.split()]
+
+
 def row(name: str) -> str:
     """Return the row of a method."""
     method = algorithm_class(name)
@@ -79,6 +133,7 @@ def row(name: str) -> str:
         method.compressors if sends else "-",
         "yes" if method.serves_unseen_clients() else "-",
         ", ".join(kept(method)) or "-",
+        ", ".join(elsewhere(name)) or "-",
     ]
     return f"| {' | '.join(cells)} |"
 
@@ -87,7 +142,12 @@ def text() -> str:
     """Return the page."""
     rows = [row(name) for name in ALGORITHMS]
     head = [f"| {' | '.join(COLUMNS)} |", "|" + " --- |" * len(COLUMNS)]
-    return HEAD + "\n".join([*head, *rows]) + "\n"
+    kinds = []
+    for kind, table in KINDS.items():
+        found = {name: elsewhere(name) for name in table if name not in ("none", "identity")}
+        cells = [f"`{name}`" + f": {', '.join(at)}" * bool(at) for name, at in found.items()]
+        kinds.append(f"| {kind} | {'; '.join(cells)} |")
+    return HEAD + "\n".join([*head, *rows]) + "\n" + COMPONENTS + "\n".join(kinds) + "\n"
 
 
 if __name__ == "__main__":
