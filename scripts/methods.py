@@ -35,7 +35,8 @@ Choose a method with `algorithm=NAME`. `python -m mpifed.run --list NAME` explai
 * **compression**: the compressors for its messages under a server (`any`, `unbiased`, `none`).
 * **unseen**: whether it serves clients that took no part in training.
 * **a client keeps**: its state from round to round; `optimizer` is momentum or moments.
-* **also in**: which of thirteen public repositories have it too, by the names of their files on 27 November 2026.
+* **also in**: which of thirteen public repositories have it too, by the names of their files on
+  27 November 2026.
 
 FedYogi, FedAdagrad and FedAvgM are `fedavg` with `server_optimizer=yogi`, `adagrad` and `momentum`.
 
