@@ -107,7 +107,7 @@ def adapt(network: Module, adapter: Lora | None) -> Module:
     for name in (name for name, is_chosen in chosen.items() if is_chosen):
         network.set_submodule(name, LoraLinear(linears[name], adapter.rank, scale))
         # The last layer that is trained.
-        network.last_layer = name  # type: ignore[assignment]
+        network.last_layer = name
     return network
 
 

@@ -26,7 +26,6 @@ from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.models.adapters import Lora, adapt
 from mpifed.models.images import Network
-from mpifed.models.losses import loss_for
 
 # Standard deviation of first weights in GPT-2.
 SPREAD = 0.02
@@ -168,5 +167,4 @@ def gpt(
         )
     every = data.task == "sequence"
     made = Gpt(tokens, data.n_outputs, every, width, layers, heads, rotary_base, tied)
-    made.loss = loss_for(data.task)
     return adapt(made.drawn(weights, new_classifier), adapter)

@@ -264,8 +264,8 @@ def own_loss(samples: Callable[[Tensor, Tensor], Tensor], like: Loss = CROSS_ENT
 
     mixing = None if like.of_mixture is None else of_mixture
     name = getattr(samples, "__name__", "own")
-    own = {"samples": samples, "slopes": slopes, "hits": hits, "of_mixture": mixing}
-    return replace(like, name=name, perplexity=False, **own)
+    made = replace(like, name=name, samples=samples, slopes=slopes, hits=hits, of_mixture=mixing)
+    return replace(made, perplexity=False)
 
 
 def validate_no_sequences(data: Description, model: str) -> None:

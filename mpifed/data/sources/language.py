@@ -159,15 +159,15 @@ def windows(name: str, found: Sequence[Written], encode: Encode, size: int, leng
         y.append(tokens[1 : n * length + 1].reshape(n, length))
         owners.append(np.full(n, numbers[owner]))
         tested.append(np.full(n, is_test))
-    inputs, is_test = np.concatenate(x), np.concatenate(tested)
+    inputs, whose, marks = (np.concatenate(parts) for parts in (x, owners, tested))
     if not len(inputs):
         raise InputError(
             f"'{name}' has no text of {length + 1} tokens by one client; "
             "data.sequence_length may be smaller"
         )
     pool = Pool(name, np.concatenate(y), size, (length,), stored.name, task="sequence")
-    marks = is_test if is_test.any() else None
-    return Source(pool, lambda: [inputs], np.concatenate(owners), is_test=marks, is_text=True)
+    published = marks if marks.any() else None
+    return Source(pool, lambda: [inputs], whose, is_test=published, is_text=True)
 
 
 def _texts(place: Path, layout: Layout, columns: Mapping[str, str | None]) -> Iterator[Written]:
