@@ -100,7 +100,7 @@ def adapt(network: Module, adapter: Lora | None) -> Module:
         if not found:
             raise InputError(
                 f"model.adapter.layers has '{wanted}', which is no linear layer of the model; "
-                f"{closest(wanted, {each for n in linears for each in _names(n)})}"
+                f"{closest(wanted, sorted({each for n in linears for each in _names(n)}))}"
             )
         chosen |= dict.fromkeys(found, True)
     scale = (adapter.alpha or adapter.rank) / adapter.rank

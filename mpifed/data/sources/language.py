@@ -53,8 +53,8 @@ class Text(GroupedDataset):
         names of the files, and never takes roles.
     tokenizer : str
         ``bytes`` are those of UTF-8, 256 tokens; ``bpe`` learns byte-level pairs (Sennrich et al.
-        2016) from all texts that are not for testing; else a file tokenizer.json of the package
-        tokenizers, which reads it.
+        2016, arXiv:1508.07909) from all texts, but for published test parts; else a file
+        tokenizer.json of the package tokenizers, which reads it.
     vocabulary : int
         Tokens that ``bpe`` learns, at most.
     sequence_length : int
@@ -190,16 +190,18 @@ def _texts(place: Path, layout: Layout, columns: Mapping[str, str | None]) -> It
         yield from _of_leaf(place)
     else:
         for name, content in contents(place, lambda name: True, HELD):
-            is_test = is_test_file(Path(name))
-            owner = bare_name(Path(name))
-            yield Written(owner, content.decode("utf-8-sig", "replace"), is_test)
+            # The same writer in the folders of the two parts.
+            owner = name.removeprefix("train/").removeprefix("test/")
+            said = content.decode("utf-8-sig", "replace")
+            yield Written(owner, said, is_test_file(Path(name)))
 
 
 def _of_parquet(place: Path, columns: Mapping[str, str | None]) -> Iterator[Written]:
     wanted = {option: name for option, name in columns.items() if name}
-    for path in parquet_paths(place, "text"):
-        from pyarrow import parquet
+    paths = parquet_paths(place, "text")
+    from pyarrow import parquet
 
+    for path in paths:
         rows: list[Written] = []
         with reading(path), parquet.ParquetFile(path, memory_map=False) as file:
             check_parquet(path, file, wanted)
