@@ -518,7 +518,8 @@ def make(
         )
     exchange = make_exchange(configuration, federation, stored, algorithm, horizon)
     if device.type == "cpu":
-        by_rank = state_bytes(configuration, federation, algorithm, exchange.shared_is_rows)
+        is_rows = exchange.shared_is_rows
+        by_rank = state_bytes(configuration, federation, model, algorithm, is_rows)
         host, here = sum_on_host(communicator, by_rank)
         check_memory(
             here,

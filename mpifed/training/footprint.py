@@ -9,12 +9,16 @@ from mpifed.algorithms.base import Algorithm, GlobalModel
 from mpifed.config.configuration import Configuration
 from mpifed.federation.clients import Federation
 from mpifed.local.optimizers import RULES
-from mpifed.models.base import Model
+from mpifed.models.base import Model, Parametrised
 from mpifed.models.modules import ModuleModel
 
 
 def state_bytes(
-    configuration: Configuration, federation: Federation, algorithm: Algorithm, is_rows: bool
+    configuration: Configuration,
+    federation: Federation,
+    model: Parametrised,
+    algorithm: Algorithm,
+    is_rows: bool,
 ) -> np.ndarray:
     """Return the bytes of weights, gradients and moments on each rank, at least.
 
@@ -29,8 +33,10 @@ def state_bytes(
         The configuration of the run.
     federation : Federation
         Who is hosted where, and how many take part in a round.
+    model : Parametrised
+        The model of the run.
     algorithm : Algorithm
-        The method, with its model.
+        The method.
     is_rows : bool
         Whether every client has a copy of what is shared, as under gossip.
 
@@ -40,7 +46,6 @@ def state_bytes(
         float64 (ranks,); zeros for methods that train no predictor.
     """
     size = federation.communicator.size
-    model = algorithm.model
     if not algorithm.uses_model or not isinstance(model, Model) or not model.n_parameters:
         return np.zeros(size)
     in_memory = 0.0 if configuration.storage.state == "disk" else 1.0

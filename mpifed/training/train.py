@@ -289,7 +289,8 @@ def plan_lines(setup: Setup) -> list[str]:
     bytes_of_rank = by_rank * sample_bytes(setup.configuration, description)
     _, bytes_here = sum_on_host(federation.communicator, bytes_of_rank)
     (bytes_of_node,) = federation.communicator.max(np.array([bytes_here]))
-    states = state_bytes(setup.configuration, federation, setup.algorithm, is_rows)
+    about = setup.configuration, federation, setup.model, setup.algorithm
+    states = state_bytes(*about, is_rows)
     _, states_here = sum_on_host(federation.communicator, states)
     (states_of_node,) = federation.communicator.max(np.array([states_here]))
     payload = setup.algorithm.payload() * itemsize
