@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from numbers import Integral
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from time import process_time
 from typing import IO, Any, NoReturn
 
@@ -115,13 +115,44 @@ def check_nodes(owner: str, n: int | None, found: int, source: str) -> None:
 
 
 def available_memory() -> int:
-    """Return the memory that this process may still take, by the system and by its own limit."""
+    """Return the memory that this process may still take, by the system and by its own limits."""
     available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with contextlib.suppress(OSError):  # which not every system has
         found = re.search(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text("ascii"))
         available = int(found[1]) << 10 if found else available
+    available = min([available, *left_of_groups(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     return available if limit == resource.RLIM_INFINITY else min(available, limit)
+
+
+# Files of a control group by the name of its controller, which version 2 leaves empty: the limit,
+# what is used, and which line of memory.stat says what the system takes back where it must.
+GROUP_FILES = {
+    "": ("", "memory.max", "memory.current", "inactive_file"),
+    "memory": ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+
+
+def left_of_groups(groups: Path, mounted: Path) -> list[int]:
+    """Return the memory that each control group with a limit leaves to a process.
+
+    ``groups`` is a file as /proc/self/cgroup; ``mounted`` is where the groups are.
+    """
+    left = []
+    with contextlib.suppress(OSError):  # which not every system has
+        for line in groups.read_text("utf-8", "replace").splitlines():
+            _, controller, name = line.split(":", 2)
+            if controller not in GROUP_FILES:
+                continue
+            folder, most, used, cached = GROUP_FILES[controller]
+            group = PurePosixPath(name)
+            for place in (mounted / folder / str(g).lstrip("/") for g in (group, *group.parents)):
+                # A group without a limit says "max", and not every group is seen from a container.
+                with contextlib.suppress(OSError, ValueError):
+                    limit, taken = (int((place / file).read_text()) for file in (most, used))
+                    stat = re.search(rf"^{cached} (\d+)", (place / "memory.stat").read_text(), re.M)
+                    left.append(max(0, limit - taken + (int(stat[1]) if stat else 0)))
+    return left
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

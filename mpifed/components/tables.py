@@ -72,6 +72,7 @@ DATASETS = {
     "leaf": "mpifed.data.sources.leaf:Leaf",
     "femnist": "mpifed.data.sources.leaf:Femnist",
     "shakespeare": "mpifed.data.sources.shakespeare:Shakespeare",
+    "text": "mpifed.data.sources.language:Text",
     "arrays": "mpifed.data.from_python:Arrays",
     "npz": "mpifed.data.sources.own_files:Npz",
     "csv": "mpifed.data.sources.own_files:Csv",
@@ -97,6 +98,7 @@ MODELS = {
     "resnet18": "mpifed.models.resnet:resnet18",
     "resnet34": "mpifed.models.resnet:resnet34",
     "lstm": "mpifed.models.lstm:lstm",
+    "gpt": "mpifed.models.gpt:gpt",
     "icnn": "mpifed.models.icnn:icnn",
     "none": "mpifed.models.base:none",
 }

@@ -171,6 +171,9 @@ class Split:
 SplitName = Literal["train", "val", "test"]
 SPLITS: tuple[SplitName, ...] = ("train", "val", "test")
 
+# Types beside bytes in which tokens are stored.
+TOKEN_TYPES = ("uint16", "uint32")
+
 Fresh = Callable[[np.ndarray, int, int], Split]
 MakeSplit = Callable[[SplitName, np.ndarray, torch.dtype], Split]
 
@@ -217,6 +220,8 @@ class Dataset(Component):
         Above 1 where ``load(..., torch.uint8)`` gives whole numbers to be divided by it.
     is_uint8 : bool
         Whether ``load(..., torch.uint8)`` loses nothing, as of pictures and characters.
+    tokens_in : {'uint16', 'uint32'}, optional
+        The type that ``load`` gives without loss where samples are tokens of more than 256 kinds.
     fresh : callable or None
         Draws new samples where the source can, (client_ids, round, count) to a split of ``count``
         samples of each client, float64. They follow the client's distribution and depend on the
@@ -231,6 +236,7 @@ class Dataset(Component):
     seed: int | None = None
     divisor: int = 1
     is_uint8: bool = False
+    tokens_in: str | None = None
     fresh: Fresh | None = None
     make_split: MakeSplit | None = None
 
@@ -274,7 +280,7 @@ class DerivedDataset(Dataset):
         self._dataset = dataset
         self.description, self.seed = dataset.description, dataset.seed
         self.divisor, self.is_uint8 = dataset.divisor, dataset.is_uint8
-        self.fresh = dataset.fresh
+        self.tokens_in, self.fresh = dataset.tokens_in, dataset.fresh
         self.make_split = None if dataset.make_split is None else self._made
 
     @abstractmethod

@@ -18,6 +18,7 @@ import torch
 from mpifed.data.archives import reading
 from mpifed.data.base import (
     SPLITS,
+    TOKEN_TYPES,
     Dataset,
     Description,
     Shards,
@@ -39,7 +40,7 @@ VERSION = 1
 
 # Bytes of x that are held at once while a file is written, if no client has more.
 BLOCK = 256 << 20
-STORED = ("uint8", "float32", "float64")
+STORED = ("uint8", *TOKEN_TYPES, "float32", "float64")
 # Every whole number up to it is one of float64.
 LARGEST_DIVISOR = 2**53 - 1
 
@@ -63,6 +64,9 @@ class Contents:
     def stored_targets(self) -> str:
         """Type of y in files that mpifed writes."""
         task = self.description.task
+        if task == "sequence" and np.issubdtype(self.stored, np.integer):
+            smallest = np.min_scalar_type(self.description.n_classes - 1)
+            return np.promote_types(self.stored, smallest).name
         if task == "regression":
             return self.stored if self.stored != "uint8" else "float64"
         return "int64" if task in ("classification", "sequence") else "uint8"
@@ -98,7 +102,8 @@ class FederatedFile(Dataset):
         self._path = Path(path).expanduser()
         self.contents = agreed(communicator, lambda: read_contents(self._path))
         self.description, self.divisor = self.contents.description, self.contents.divisor
-        self.is_uint8 = self.contents.stored == "uint8"
+        stored = self.contents.stored
+        self.is_uint8, self.tokens_in = stored == "uint8", stored if stored in TOKEN_TYPES else None
         found = self.description.n_clients
         if found != n_clients:
             raise InputError(
@@ -312,7 +317,7 @@ def _append(file: h5py.File, contents: Contents, block: Shards) -> None:
 def make(dataset: Dataset, output: Path, options: Mapping[str, Any], seed: int, dtype: str) -> None:
     """Write what ``dataset`` holds, made with ``options``, to a federated file."""
     about = dataset.description
-    stored = "uint8" if dataset.divisor > 1 or dataset.is_uint8 else dtype
+    stored = "uint8" if dataset.divisor > 1 or dataset.is_uint8 else dataset.tokens_in or dtype
     partition = str(options.get("partition", "natural"))
     made_by = seed if dataset.seed is None else dataset.seed
     contents = Contents(about, partition, made_by, stored, dataset.divisor)

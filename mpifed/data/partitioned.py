@@ -10,7 +10,17 @@ import numpy as np
 import torch
 from annotated_types import Ge, Le
 
-from mpifed.data.base import SPLITS, Dataset, Description, Shards, Split, Task, agreed, allocated
+from mpifed.data.base import (
+    SPLITS,
+    TOKEN_TYPES,
+    Dataset,
+    Description,
+    Shards,
+    Split,
+    Task,
+    agreed,
+    allocated,
+)
 from mpifed.data.images import angles, rotated
 from mpifed.data.partitions import (
     FEWEST,
@@ -106,6 +116,7 @@ class PooledDataset(Dataset):
             client_names=pool.client_names,
         )
         self.divisor, self.is_uint8 = pool.divisor, pool.stored == "uint8"
+        self.tokens_in = pool.stored if pool.stored in TOKEN_TYPES else None
 
     def remarks(self) -> list[str]:
         """Return lines about the source."""
@@ -125,7 +136,7 @@ class PooledDataset(Dataset):
             values = torch.from_numpy(samples).to(dtype)
             if dtype.is_floating_point and pool.divisor != 1:
                 values /= pool.divisor
-            x[torch.from_numpy(places)] = values
+            x.numpy()[places] = values.numpy()  # torch does not index uint16
         y = torch.from_numpy(pool.labels[order]).to(self.description.target_type(dtype))
         ends = np.cumsum([rows[-1] for rows in offsets])
         train, val, test = (
@@ -357,7 +368,7 @@ def _label_counts(source: Source, dealt: Dealt) -> np.ndarray | None:
     if not source.is_text:
         return None
     trained = np.concatenate([train for train, *_ in dealt])
-    return np.bincount(source.pool.labels[trained], minlength=source.pool.n_classes)
+    return np.bincount(source.pool.labels[trained].ravel(), minlength=source.pool.n_classes)
 
 
 GroupedName = Literal["natural", "contiguous", "dirichlet", "iid", "pathological", "quantity_skew"]

@@ -74,7 +74,11 @@ TOP = 5
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss and the measure that belongs to it."""
+    """A loss and the measure that belongs to it.
+
+    ``perplexity`` says that the loss is -log p of a token on average over the positions, so that
+    its exponential is the perplexity.
+    """
 
     name: str
     measure: Literal["accuracy", "recall_at_5"] | None
@@ -83,6 +87,7 @@ class Loss:
     hits: Callable[[Tensor, Tensor, Tensor | None, Tensor], tuple[Tensor, Tensor]]
     of_mixture: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
     mixed: Callable[[Tensor, Tensor], Tensor] = mixed_log_probabilities
+    perplexity: bool = False
 
 
 @dataclass(frozen=True)
@@ -200,6 +205,7 @@ SEQUENCE = Loss(
     lambda outputs, y: cross_entropy_slopes(outputs, y) / y.shape[-1],
     right_positions,
     lambda outputs, y, mixture: mixed_cross_entropy(outputs, y, mixture).mean(-1),
+    perplexity=True,
 )
 MULTI_LABEL = Loss(
     "multi_label",
@@ -258,7 +264,8 @@ def own_loss(samples: Callable[[Tensor, Tensor], Tensor], like: Loss = CROSS_ENT
 
     mixing = None if like.of_mixture is None else of_mixture
     name = getattr(samples, "__name__", "own")
-    return replace(like, name=name, samples=samples, slopes=slopes, hits=hits, of_mixture=mixing)
+    made = replace(like, name=name, samples=samples, slopes=slopes, hits=hits, of_mixture=mixing)
+    return replace(made, perplexity=False)
 
 
 def validate_no_sequences(data: Description, model: str) -> None:

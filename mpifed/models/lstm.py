@@ -68,6 +68,7 @@ def weighted_loss(data: Description, weighting: Weighting) -> Loss:
     return replace(
         loss,
         name=f"weighted_{loss.name}",
+        perplexity=False,
         samples=lambda outputs, y: mean(of(outputs, y) * cross_entropy(outputs, y)),
         slopes=slopes,
         of_mixture=lambda outputs, y, mixture: mean(

@@ -206,6 +206,11 @@ class ModuleModel(Model):
         return self.layout.size
 
     @property
+    def n_frozen(self) -> int:
+        """Numbers of the network's parameters that are not trained, and in no row."""
+        return sum(p.numel() for p in self.network.parameters() if not p.requires_grad)
+
+    @property
     def n_buffers(self) -> int:  # type: ignore[override]
         """Numbers of running statistics."""
         return self.layout.size - self.layout.trained

@@ -59,9 +59,10 @@ from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model, Parametrised
 from mpifed.models.icnn import DenseICNN
 from mpifed.models.losses import loss_for
-from mpifed.models.modules import complete, module_model, seeded
+from mpifed.models.modules import ModuleModel, complete, module_model, seeded
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import RunState, shared_tensors
+from mpifed.training.footprint import state_bytes
 from mpifed.watchdog import heartbeat
 
 
@@ -367,7 +368,9 @@ def validate_buffers(configuration: Configuration, model: Model, unbiased: bool)
 def described(model: Model) -> str:
     """Return the size of a model and how it is stepped, for the plan of a run."""
     buffers = f" and {model.n_buffers:,} running statistics" if model.n_buffers else ""
-    return f"{model.n_parameters - model.n_buffers:,} parameters{buffers}"
+    frozen = model.n_frozen if isinstance(model, ModuleModel) else 0
+    beside = f", beside {frozen:,} that are frozen" if frozen else ""
+    return f"{model.n_parameters - model.n_buffers:,} parameters{buffers}{beside}"
 
 
 # Least number of bytes that a rank needs for each client of the run, hosted here or not.
@@ -569,6 +572,15 @@ def make(
             f"algorithm '{configuration.algorithm.name}' cannot serve unseen clients"
         )
     exchange = make_exchange(configuration, federation, stored, algorithm, horizon)
+    if device.type == "cpu":
+        is_rows = exchange.shared_is_rows
+        by_rank = state_bytes(configuration, federation, model, algorithm, is_rows)
+        host, here = sum_on_host(communicator, by_rank)
+        check_memory(
+            here,
+            f"the model {configuration.model.name} has {model.n_parameters} parameters, and with "
+            f"local.optimizer={configuration.local.optimizer} what the clients on {host} train",
+        )
     sums_updates = [options.get("correction")]
     sums_updates += ["pairwise"] if options.get("asynchrony") == "pairwise" else []
     if any(sums_updates) and isinstance(model, Model) and model.n_buffers:

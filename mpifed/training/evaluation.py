@@ -194,6 +194,8 @@ def task_columns(model: Model, mixes: bool, validates: bool = False) -> list[str
     measures: list[str] = [] if loss.measure in (None, "accuracy") else [loss.measure]
     if mixes and loss.of_mixture is not None:
         measures.append("nll")
+    if loss.perplexity:
+        measures.append("perplexity")
     return [f"{split}_{measure}" for measure in measures for split in splits]
 
 
@@ -250,6 +252,15 @@ def summarise(
         test = average(results.test_accuracy, results.n_test, results.unseen)
         summary |= {"unseen_train_accuracy": train, "unseen_test_accuracy": test}
     return summary
+
+
+def perplexities(losses: dict[str, float | None]) -> dict[str, float | None]:
+    """Return exp of the mean loss of each split, as columns; infinite where it overflows."""
+    with np.errstate(over="ignore"):
+        return {
+            f"{split}_perplexity": None if loss is None else float(np.exp(loss))
+            for split, loss in losses.items()
+        }
 
 
 def bottom_decile(accuracies: np.ndarray) -> float:
@@ -333,12 +344,16 @@ class Evaluation:
     measured: dict[str, float | None]
     chosen: dict[str, float | None]
     learnt: dict[str, np.ndarray]
+    perplexity: bool = False  # whether losses are logarithms of perplexities
 
     def row(self, client_weights: ClientWeights = "scored") -> dict[str, Any]:
         """Return the values of a row of metrics.csv by column; on rank 0."""
         assert self.results is not None
+        means = summarise(self.results, client_weights)
+        losses = {n.removesuffix("_loss"): mean for n, mean in means.items() if n.endswith("_loss")}
         return {
-            **summarise(self.results, client_weights),
+            **means,
+            **(perplexities(losses) if self.perplexity else {}),
             "consensus_distance": self.distance,
             **self.chosen,
             **self.measured,
@@ -355,6 +370,7 @@ def evaluate(setup: Setup, samples: Samples, state: states.RunState, draws: Draw
         measure(setup, trained, training, draws),
         exchange.collapse(state.memory) if isinstance(exchange, Gossip) else {},
         _learnt(setup, trained),
+        setup.model.loss.perplexity,
     )
 
 

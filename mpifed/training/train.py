@@ -36,12 +36,14 @@ from mpifed.training.build import Setup, described, sample_bytes, sum_on_host
 from mpifed.training.callbacks import Progress, listeners_of
 from mpifed.training.engine import Clock, Engine, advice
 from mpifed.training.evaluation import VALIDATION_COLUMNS, columns_of, count_scored
+from mpifed.training.footprint import state_bytes
 from mpifed.training.request import Request, Task
 from mpifed.training.run_directory import REPLACED, Recorder
 from mpifed.training.samples import samples_of
 from mpifed.training.simulated_time import COLUMN, taking_part
 from mpifed.watchdog.heartbeat import stop_requests_from
 from mpifed.watchdog.launcher import launched_rank
+from topologies.inputs import in_bytes
 
 # Keys of summary.json that tell of the computer and of the ranks, or that only a retimed run has.
 MEASURED = {
@@ -278,13 +280,17 @@ def plan_lines(setup: Setup) -> list[str]:
     """Return the lines of ``--dry-run``: clients per rank, memory, bytes of a round; collective."""
     federation, description = setup.federation, setup.dataset.description
     counts = np.bincount(federation.owner, minlength=federation.communicator.size)
-    itemsize = setup.dtype.itemsize
+    itemsize, is_rows = setup.dtype.itemsize, setup.exchange.shared_is_rows
     inputs = math.prod(description.input_shape)
     samples = description.n_train + description.n_val + description.n_test
     by_rank = np.bincount(federation.owner, weights=samples, minlength=len(counts))
     bytes_of_rank = by_rank * sample_bytes(setup.configuration, description)
     _, bytes_here = sum_on_host(federation.communicator, bytes_of_rank)
     (bytes_of_node,) = federation.communicator.max(np.array([bytes_here]))
+    about = setup.configuration, federation, setup.model, setup.algorithm
+    states = state_bytes(*about, is_rows)
+    _, states_here = sum_on_host(federation.communicator, states)
+    (states_of_node,) = federation.communicator.max(np.array([states_here]))
     payload = setup.algorithm.payload() * itemsize
     participants = len(federation.training)
     idle = federation.communicator.size - int(np.count_nonzero(counts))
@@ -301,6 +307,8 @@ def plan_lines(setup: Setup) -> list[str]:
         f"per rank: {_range(counts)}{spare}",
         f"memory      {_range(bytes_of_rank)} bytes of samples per rank, up to "
         f"{int(bytes_of_node):,} on a node",
+        f"            weights, gradients and moments: at least {in_bytes(float(states.max()))} "
+        f"per rank, {in_bytes(float(states_of_node))} on a node",
         f"model       {described(setup.model)}; a message has {payload:,} bytes",
         *setup.exchange.describe(payload, itemsize),
     ]

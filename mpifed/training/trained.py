@@ -470,7 +470,9 @@ class Recorded(Dataset):
 
 
 def without_files(configuration: Configuration) -> Configuration:
-    """Return the configuration without a file of first parameters: the checkpoint has them all.
+    """Return the configuration without a file of first parameters, where the checkpoint has all.
+
+    It has no weights that are frozen below an adapter.
 
     Parameters
     ----------
@@ -478,9 +480,10 @@ def without_files(configuration: Configuration) -> Configuration:
         The configuration of the run.
     """
     model = configuration.model
-    if model.name not in MODELS or not model.options.get("weights"):
+    options = model.options
+    if model.name not in MODELS or not options.get("weights") or options.get("adapter"):
         return configuration
-    drawn = {**model.options, "weights": None, "new_classifier": False}
+    drawn = {**options, "weights": None, "new_classifier": False}
     return replace(configuration, model=Section(model.name, drawn))
 
 

@@ -9,6 +9,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -353,30 +354,21 @@ class Parquet(OwnDataset):
 
 def read_parquet(place: Path, wanted: Mapping[str, str | None], vocabulary: str) -> Columns:
     """Return the samples in all parquet files of a directory and its directories."""
-    try:
-        from pyarrow import parquet, types
-    except ImportError:
-        raise InputError(
-            "data.name is 'parquet', which needs the package pyarrow: pip install 'mpifed[parquet]'"
-        ) from None
-    files = sorted(place.rglob("*.parquet")) if os.path.isdir(place) else []
-    if not files:
-        raise InputError(f"data.raw is '{place}', but there is no directory with .parquet files")
+    files = parquet_paths(place, "parquet")
+    from pyarrow import parquet, types
+
     parts: dict[str, list[np.ndarray]] = {option: [] for option, name in wanted.items() if name}
     is_test: list[np.ndarray] = []
-    for path in sorted(files, key=_is_test):
+    for path in files:
         with reading(path), parquet.ParquetFile(path, memory_map=False) as file:
-            check_columns(path, file.schema_arrow.names, wanted.items())
-            groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
-            size = sum(group.total_byte_size for group in groups)
-            check_memory(2.0 * size, f"'{path}' cannot be read: it")
+            check_parquet(path, file, wanted)
             names = _class_names(file.schema_arrow.metadata, wanted["label"])
             kind = file.schema_arrow.field(wanted["features"]).type
             columns = [name for name in wanted.values() if name]
             for batch in file.iter_batches(ROWS, columns=columns, use_threads=False):
                 for option, own in parts.items():
                     own.append(_converted(batch.column(wanted[option]), option, vocabulary))
-                is_test.append(np.full(batch.num_rows, _is_test(path)))
+                is_test.append(np.full(batch.num_rows, is_test_file(path)))
     with reading(place):
         found = {option: np.concatenate(own) for option, own in parts.items()}
         tested = np.concatenate(is_test)
@@ -388,7 +380,27 @@ def read_parquet(place: Path, wanted: Mapping[str, str | None], vocabulary: str)
     return Columns(found["features"], y, whose, mixed, class_names=names, divisor=divisor)
 
 
-def _is_test(path: Path) -> bool:
+def parquet_paths(place: Path, data: str) -> list[Path]:
+    """Return the parquet files of a directory and its directories, those for testing last."""
+    if find_spec("pyarrow") is None:
+        raise InputError(
+            f"data.name is '{data}', which needs the package pyarrow: pip install 'mpifed[parquet]'"
+        )
+    files = sorted(place.rglob("*.parquet")) if os.path.isdir(place) else []
+    if not files:
+        raise InputError(f"data.raw is '{place}', but there is no directory with .parquet files")
+    return sorted(files, key=is_test_file)
+
+
+def check_parquet(path: Path, file: Any, wanted: Mapping[str, str | None]) -> None:
+    """Raise ``InputError`` where an open file lacks a column, or memory cannot hold it."""
+    check_columns(path, file.schema_arrow.names, wanted.items())
+    groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
+    size = sum(group.total_byte_size for group in groups)
+    check_memory(2.0 * size, f"'{path}' cannot be read: it")
+
+
+def is_test_file(path: Path) -> bool:
     """As in `data/test-00000-of-00001.parquet`, or `default/test/0000.parquet`."""
     return path.name.startswith("test") or path.parent.name == "test"
 

@@ -18,6 +18,7 @@ import mpifed
 from mpifed.api import Request, execute
 from mpifed.data.from_python import Arrays
 from mpifed.data.sources.cifar import Cifar10, Cifar100
+from mpifed.data.sources.language import Text
 from mpifed.data.sources.leaf import Femnist
 from mpifed.data.sources.mnist import Digits, Emnist
 from mpifed.data.sources.omniglot import Omniglot
@@ -82,6 +83,11 @@ CASES = {
         lambda folder: (folder / "play.txt").write_text(play_of([250 + 9 * i for i in range(13)])),
         Shakespeare,
         {"path": "play.txt", "sequence_length": 7, "fraction": 0.5},
+    ),
+    "tokens": (
+        lambda folder: (folder / "play.txt").write_text(play_of([150 + 9 * i for i in range(13)])),
+        Text,
+        {"path": "play.txt", "layout": "roles", "sequence_length": 7},
     ),
 }
 

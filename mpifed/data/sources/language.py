@@ -1,0 +1,231 @@
+"""Texts of clients as tokens, of which the next is to be told at every position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from annotated_types import Ge, Le
+
+from mpifed.data.archives import (
+    bare_name,
+    contents,
+    home,
+    is_archive,
+    located,
+    names,
+    opened,
+    reading,
+)
+from mpifed.data.partitioned import GroupedDataset, Parts, Pool, Source
+from mpifed.data.sources import leaf
+from mpifed.data.sources.own_files import ROWS, check_parquet, is_test_file, parquet_paths
+from mpifed.data.sources.shakespeare import HELD, VOCABULARIES, speeches, texts_of_roles
+from mpifed.errors import InputError
+
+Layout = Literal["auto", "files", "roles", "leaf", "parquet"]
+
+# Tokens of ``tokenizer: bytes``, and fewest of a byte-level tokenizer that is learnt.
+BYTES = 256
+CHARACTERS = VOCABULARIES["printable"]
+
+
+class Text(GroupedDataset):
+    """Texts of clients as tokens (task ``sequence``): the label of a position is the next token.
+
+    A client's texts follow each other, parted by a line's end, and are cut into samples of
+    ``sequence_length`` tokens without overlap; tokens that are left over at the end are not used.
+
+    Parameters
+    ----------
+    path : str, optional
+        A file, plain or with .gz, .xz or .bz2, or the name of one in the directory ``raw``.
+    raw : str, optional
+        Directory or archive of files, where ``path`` is not given. None is ``$MPIFED_DATA/text``,
+        or of roles the directory of ``shakespeare``.
+    layout : {'auto', 'files', 'roles', 'leaf', 'parquet'}
+        What a client is: a file; a role of the plays in one file, as for ``shakespeare``; a user in
+        LEAF's JSON files; or what the column ``client`` says in parquet files. ``auto`` goes by the
+        names of the files, and never takes roles.
+    tokenizer : str
+        ``bytes`` are those of UTF-8, 256 tokens; ``bpe`` learns byte-level pairs (Sennrich et al.
+        2016, arXiv:1508.07909) from all texts, but for published test parts; else a file
+        tokenizer.json of the package tokenizers, which reads it.
+    vocabulary : int
+        Tokens that ``bpe`` learns, at most.
+    sequence_length : int
+        Tokens of a sample.
+    features : str
+        The column of texts in parquet files.
+    client : str, optional
+        The column of clients in parquet files. None makes a client of each row.
+    split : {'60_20_20', 'in_order', 'published'}, optional
+        How a client's samples become training, validation and test samples. None is 60/20/20 in
+        their order; ``published`` tests on files named test, or in a directory of that name.
+    """
+
+    def __init__(
+        self,
+        *run: Any,
+        path: str | None = None,
+        raw: str | None = None,
+        layout: Layout = "auto",
+        tokenizer: str = "bytes",
+        vocabulary: Annotated[int, Ge(BYTES), Le(1 << 24)] = 1024,
+        sequence_length: Annotated[int, Ge(1), Le(100_000)] = 64,
+        features: str = "text",
+        client: str | None = None,
+        split: Parts | None = None,
+        **options: Any,
+    ) -> None:
+        options["split"] = split
+
+        def find() -> Source:
+            if layout == "roles":
+                place = located(path, "shakespeare", raw)
+            else:
+                place = home(raw, "text") if path is None else located(path, "text", raw)
+            if path is not None and layout in ("leaf", "parquet"):
+                raise InputError(
+                    f"data.layout is '{layout}', but data.path is a file, '{path}'; data.raw must "
+                    "name the directory"
+                )
+            found = list(_texts(place, layout, {"features": features, "client": client}))
+            learnt_from = (text.said for text in found if not text.is_test)
+            encode, size = encoder(tokenizer, vocabulary, learnt_from)
+            return windows(bare_name(place), found, encode, size, sequence_length)
+
+        super().__init__(find, *run, **options)
+
+
+@dataclass(frozen=True)
+class Written:
+    """What somebody wrote, or says."""
+
+    owner: str
+    said: str
+    is_test: bool = False
+
+
+Encode = Callable[[str], np.ndarray]
+
+
+def encoder(name: str, vocabulary: int, texts: Iterable[str]) -> tuple[Encode, int]:
+    """Return what makes whole numbers of a text, and how many tokens there are."""
+    if name == "bytes":
+        return lambda text: np.frombuffer(text.encode("utf-8", "replace"), np.uint8), BYTES
+    if find_spec("tokenizers") is None:
+        raise InputError(
+            f"data.tokenizer is '{name}', which needs the package tokenizers: pip install "
+            "'mpifed[tokenizers]'; allowed without it: bytes"
+        )
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    if name == "bpe":
+        made = Tokenizer(models.BPE())
+        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        rule = trainers.BpeTrainer(
+            vocab_size=vocabulary, initial_alphabet=alphabet, show_progress=False
+        )
+        made.train_from_iterator(texts, rule)
+    else:
+        place = Path(name).expanduser()
+        with reading(place):
+            made = Tokenizer.from_file(str(place))
+
+    def encode(text: str) -> np.ndarray:
+        return np.array(made.encode(text, add_special_tokens=False).ids, np.uint32)
+
+    return encode, made.get_vocab_size()
+
+
+def windows(name: str, found: Sequence[Written], encode: Encode, size: int, length: int) -> Source:
+    """Return the samples of all texts, owner after owner, in the smallest type that has them."""
+    by_owner: dict[tuple[str, bool], list[str]] = {}
+    for text in found:
+        by_owner.setdefault((text.owner, text.is_test), []).append(text.said)
+    numbers = {owner: place for place, owner in enumerate(dict.fromkeys(o for o, _ in by_owner))}
+    stored = np.min_scalar_type(size - 1)
+    x, y, owners, tested = [], [], [], []
+    for (owner, is_test), texts in by_owner.items():
+        tokens = encode("\n".join(texts)).astype(stored)
+        n = max(0, (len(tokens) - 1) // length)
+        x.append(tokens[: n * length].reshape(n, length))
+        y.append(tokens[1 : n * length + 1].reshape(n, length))
+        owners.append(np.full(n, numbers[owner]))
+        tested.append(np.full(n, is_test))
+    inputs, whose, marks = (np.concatenate(parts) for parts in (x, owners, tested))
+    if not len(inputs):
+        raise InputError(
+            f"'{name}' has no text of {length + 1} tokens by one client; "
+            "data.sequence_length may be smaller"
+        )
+    pool = Pool(name, np.concatenate(y), size, (length,), stored.name, task="sequence")
+    published = marks if marks.any() else None
+    return Source(pool, lambda: [inputs], whose, is_test=published, is_text=True)
+
+
+def _texts(place: Path, layout: Layout, columns: Mapping[str, str | None]) -> Iterator[Written]:
+    if place.is_file() and not is_archive(place):
+        with opened(place, HELD) as file:
+            said = file.read().decode("utf-8-sig", "replace")
+        if layout != "roles":
+            yield Written(bare_name(place), said)
+            return
+        for (play, role), text in texts_of_roles(speeches(said)).items():
+            yield Written(f"{play} {role}", text)
+        return
+    if layout == "auto":
+        endings = {PurePosixPath(name).suffix for name in names(place)}
+        layout = "parquet" if ".parquet" in endings else "files"
+        layout = "leaf" if ".json" in endings else layout
+    if layout == "parquet":
+        yield from _of_parquet(place, columns)
+    elif layout == "leaf":
+        yield from _of_leaf(place)
+    else:
+        for name, content in contents(place, lambda name: True, HELD):
+            # The same writer in the folders of the two parts.
+            owner = name.removeprefix("train/").removeprefix("test/")
+            said = content.decode("utf-8-sig", "replace")
+            yield Written(owner, said, is_test_file(Path(name)))
+
+
+def _of_parquet(place: Path, columns: Mapping[str, str | None]) -> Iterator[Written]:
+    wanted = {option: name for option, name in columns.items() if name}
+    paths = parquet_paths(place, "text")
+    from pyarrow import parquet
+
+    for path in paths:
+        rows: list[Written] = []
+        with reading(path), parquet.ParquetFile(path, memory_map=False) as file:
+            check_parquet(path, file, wanted)
+            for batch in file.iter_batches(ROWS, columns=[*wanted.values()], use_threads=False):
+                texts = batch.column(wanted["features"]).to_pylist()
+                if not all(isinstance(text, str) for text in texts):
+                    raise ValueError("column data.features has a value that is no text")
+                whose = [f"{path} {len(rows) + row}" for row in range(len(texts))]
+                if "client" in wanted:
+                    whose = [str(each) for each in batch.column(wanted["client"]).to_pylist()]
+                test = is_test_file(path)
+                rows += [Written(o, t, test) for o, t in zip(whose, texts, strict=True)]
+        yield from rows
+
+
+def _of_leaf(place: Path) -> Iterator[Written]:
+    """Texts of which LEAF made windows: each one character later than the one before."""
+    table = np.frombuffer(CHARACTERS.encode("ascii"), np.uint8)
+    for shard in leaf.read(str(place), "text", CHARACTERS):
+        if not shard.is_text:
+            raise InputError(f"data.raw is '{place}', where user '{shard.user}' has no texts")
+        x, y = shard.x, shard.y
+        goes_on = (x[1:, :-1] == x[:-1, 1:]).all(1) & (x[1:, -1] == y[:-1])
+        starts = [0, *(np.flatnonzero(~goes_on) + 1).tolist()]
+        for begin, end in zip(starts, [*starts[1:], len(x)], strict=True):
+            characters = table[np.concatenate([x[begin], y[begin:end]])]
+            yield Written(shard.user, characters.tobytes().decode("ascii"), shard.is_test)

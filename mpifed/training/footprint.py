@@ -1,0 +1,69 @@
+"""The memory that clients' models take, known before a run."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from mpifed.algorithms.base import Algorithm, GlobalModel
+from mpifed.config.configuration import Configuration
+from mpifed.federation.clients import Federation
+from mpifed.local.optimizers import RULES
+from mpifed.models.base import Model, Parametrised
+from mpifed.models.modules import ModuleModel
+
+
+def state_bytes(
+    configuration: Configuration,
+    federation: Federation,
+    model: Parametrised,
+    algorithm: Algorithm,
+    is_rows: bool,
+) -> np.ndarray:
+    """Return the bytes of weights, gradients and moments on each rank, at least.
+
+    They are those of the shared models, of the models that participants have trained when a round
+    ends, with their moments, of the moments that all clients keep between rounds, of one gradient,
+    and of weights that are frozen. What a method keeps beside them is not counted, nor activations
+    and the copies of a checkpoint.
+
+    Parameters
+    ----------
+    configuration : Configuration
+        The configuration of the run.
+    federation : Federation
+        Who is hosted where, and how many take part in a round.
+    model : Parametrised
+        The model of the run.
+    algorithm : Algorithm
+        The method.
+    is_rows : bool
+        Whether every client has a copy of what is shared, as under gossip.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64 (ranks,); zeros for methods that train no predictor.
+    """
+    size = federation.communicator.size
+    if not algorithm.uses_model or not isinstance(model, Model) or not model.n_parameters:
+        return np.zeros(size)
+    in_memory = 0.0 if configuration.storage.state == "disk" else 1.0
+    hosted = np.bincount(federation.owner, minlength=size).astype(float)
+    trained = float(model.n_parameters - model.n_buffers)
+    shared = float(max(algorithm.payload(), model.n_parameters))
+    total = shared * (hosted * in_memory if is_rows else np.ones(size))
+    if algorithm.local_options is None:
+        models = 1
+        if isinstance(algorithm, GlobalModel):
+            models = algorithm.n_trained_models
+        elif algorithm.deploys_mixtures:
+            models = max(1, algorithm.payload() // model.n_parameters)
+        rule = RULES[configuration.local.optimizer](configuration.local, model)
+        empty = rule.moments(rule.init(0, models, int(trained), torch.zeros(0)))
+        kept = models * sum(moment.shape[-1] for moment in empty)
+        active = hosted * federation.inclusion
+        total += active * (models * model.n_parameters + kept) + hosted * kept * in_memory + trained
+    if isinstance(model, ModuleModel):
+        total += model.n_frozen
+    return total * (8 if configuration.dtype == "float64" else 4)
