@@ -22,10 +22,8 @@ from mpifed.data.federated_file import read_contents
 from mpifed.errors import InputError
 from mpifed.io.text import read_json
 from mpifed.io.yaml_files import parse_value, read_yaml
-from mpifed.report.runs import read_run
 from mpifed.results.configurations import check_stored, read_stored
 from mpifed.results.results import ROUND, read_clients, read_metrics, read_summary
-from mpifed.theory.__main__ import read_run as read_flix
 
 EXAMPLES = settings(
     deadline=None,
@@ -345,51 +343,3 @@ def test_the_newest_intact_checkpoint_is_found_in_one_way(tmp_path):
         "round-000006.h5",
     ]
     assert checkpoint.newest(tmp_path / "nowhere") == (None, [])
-
-
-FLIX = {**STORED, "algorithm": {"name": "flix", "flix_alpha": 0.5, "l2": 0.1, "regulariser": "l2"}}
-FLIX["algorithm"] |= {"smoothness": "paper", "gradient": "exact"}
-FLIX["evaluation"] = {"every": 2, "unseen_fraction": 0.0}
-
-
-@EXAMPLES
-@given(found=changed(FLIX), shape=st.sampled_from([(4, 3), (3, 3), (4,), (4, 2)]))
-def test_any_checkpoint_is_a_run_of_flix_or_refused(found, shape, tmp_path):
-    folder = tmp_path / "checkpoints"
-    folder.mkdir(exist_ok=True)
-    path = sealed(folder / "round-000004.h5", {**META, "configuration": json.dumps(found)})
-    with h5py.File(path, "r+") as file:
-        file["server/model"] = np.ones((1, 3))
-        file["clients/optima"] = np.ones(shape)
-        file["clients/smoothness"] = np.ones(4)
-    integrity.seal(path)
-    try:
-        run = read_flix(tmp_path)
-    except InputError as error:
-        a_sentence(error)
-        return
-    assert run.optima.shape == (4, 3) and run.alpha.shape == (4,) and run.x.shape == (3,)
-
-
-# Run directories, whole.
-
-
-@EXAMPLES
-@given(config=changed(STORED), summary=changed(SUMMARY), done=st.booleans())
-def test_any_run_directory_is_a_run_or_refused(config, summary, done, tmp_path):
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    (tmp_path / "summary.json").write_text(json.dumps(summary))
-    columns = "round,seconds,train_loss,test_accuracy,test_accuracy_p10,up_bits,down_bits"
-    (tmp_path / "metrics.csv").write_text(f"{columns},consensus_distance\n0,1,1,1,1,0,0,\n")
-    with h5py.File(tmp_path / "clients.h5", "w") as file:
-        file["client_id"] = np.arange(2)
-        file["test_accuracy"] = np.ones(2)
-    (tmp_path / "DONE").unlink(missing_ok=True)
-    if done:
-        (tmp_path / "DONE").touch()
-    try:
-        run = read_run(tmp_path)
-    except InputError as error:
-        a_sentence(error)
-        return
-    assert run.rounds == 0 and np.isfinite(run.seconds)

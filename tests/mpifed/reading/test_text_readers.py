@@ -1,22 +1,17 @@
-"""LIBSVM, MovieLens and IDX files: the values of another reader come out, or one sentence."""
+"""LIBSVM and MovieLens files: the values of another reader come out, or one sentence."""
 
 from __future__ import annotations
 
-import gzip
 import math
 import re
-import struct
 
 import numpy as np
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from structures import EXAMPLES, a_sentence
 
 from mpifed.data.sources import libsvm, ratings
-from mpifed.data.sources.mnist import Idx
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Alone
 
 DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 ODD = ["", "nan", "-inf", "1e999", "1_0", "١", "0x10", "x", "1,2", "9" * 5000, "-0", "\x00", "\x1b"]
@@ -173,91 +168,3 @@ def test_fields_that_are_missing_in_a_line_are_not_taken_from_another(tmp_path):
             a_sentence(error, path)
         else:
             raise AssertionError(table)
-
-
-# IDX.
-
-
-@st.composite
-def parts(draw) -> dict[str, dict]:
-    """Heads and bodies of the four files of an IDX data set; one of them may be wrong."""
-    shape = (draw(st.integers(1, 3)), draw(st.integers(1, 3)))
-    files: dict[str, dict] = {}
-    for part in ("train", "t10k"):
-        count = draw(st.integers(3, 5))
-        for what, numbers in (("images-idx3", [count, *shape]), ("labels-idx1", [count])):
-            body = draw(st.binary(min_size=math.prod(numbers), max_size=math.prod(numbers)))
-            magic = 0x800 + len(numbers)
-            files[f"{part}-{what}-ubyte"] = {
-                **{"magic": magic, "numbers": numbers, "order": ">", "body": body},
-                "compressed": draw(st.booleans()),
-            }
-    if draw(st.booleans()):
-        file = files[draw(st.sampled_from(sorted(files)))]
-        how = draw(st.sampled_from(["magic", "numbers", "order", "longer", "shorter", "rank"]))
-        if how == "magic":
-            file["magic"] = draw(st.sampled_from([0, 0x801, 0x803, 0x903, 0x80D, 2**32 - 1]))
-        elif how == "numbers":
-            place = draw(st.integers(0, len(file["numbers"]) - 1))
-            odd = [0, 1, 2, 4, 1 << 16, (1 << 16) + 1, 1 << 31, 2**32 - 1]
-            file["numbers"] = list(file["numbers"])
-            file["numbers"][place] = draw(st.sampled_from(odd))
-        elif how == "order":
-            file["order"] = "<"
-        elif how == "longer":
-            file["body"] += b"\x00"
-        elif how == "shorter":
-            file["body"] = file["body"][: draw(st.integers(0, len(file["body"]) - 1))]
-        else:
-            file["numbers"] = [*file["numbers"], 1]
-    return files
-
-
-def images_in(files: dict[str, dict]) -> list[tuple[bytes, int]] | None:
-    """Image and label of each sample, or None where the files do not go together."""
-    found: list[tuple[bytes, int]] = []
-    shapes = set()
-    for part in ("train", "t10k"):
-        images, labels = (files[f"{part}-{w}-ubyte"] for w in ("images-idx3", "labels-idx1"))
-        for file, rank in ((images, 3), (labels, 1)):
-            right = file["magic"] == 0x800 + rank and file["order"] == ">"
-            if not right or len(file["numbers"]) != rank or 0 in file["numbers"]:
-                return None
-            if math.prod(file["numbers"]) != len(file["body"]):
-                return None
-        count, *shape = images["numbers"]
-        if labels["numbers"] != [count]:
-            return None
-        size = math.prod(shape)
-        shapes.add(tuple(shape))
-        pieces = [images["body"][k * size : (k + 1) * size] for k in range(count)]
-        found += zip(pieces, labels["body"], strict=True)
-    return found if len(shapes) == 1 else None
-
-
-@EXAMPLES
-@given(files=parts())
-def test_any_idx_files_have_the_samples_of_another_reader_or_are_refused(files, tmp_path):
-    for path in tmp_path.iterdir():
-        path.unlink()
-    for name, file in files.items():
-        numbers = [file["magic"], *file["numbers"]]
-        content = struct.pack(f"{file['order']}{len(numbers)}I", *numbers) + file["body"]
-        ending = ".gz" if file["compressed"] else ""
-        whole = gzip.compress(content) if file["compressed"] else content
-        (tmp_path / f"{name}{ending}").write_bytes(whole)
-    expected = images_in(files)
-    try:
-        dataset = Idx(1, 0, Alone(), raw=str(tmp_path), partition="iid")
-        shards = dataset.load(np.arange(1), torch.uint8)
-    except InputError as error:
-        a_sentence(error, tmp_path)
-        assert expected is None
-        return
-    splits = (shards.train, shards.val, shards.test)
-    samples = [
-        (image.numpy().tobytes(), int(label))
-        for split in splits
-        for image, label in zip(split.x, split.y, strict=True)
-    ]
-    assert expected is not None and sorted(samples) == sorted(expected)
