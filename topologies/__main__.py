@@ -152,7 +152,8 @@ def parser() -> argparse.ArgumentParser:
     option("--accuracy", type=_fraction, default=1e-3, help="of consensus (0.001)")
     option("--message-bytes", type=_positive, default=MESSAGE_BYTES)
     option("--latency", type=_seconds, default=0.0, help="seconds of a link (0)")
-    option("--bandwidth", type=_positive, default=math.inf, help="bits per second")
+    option("--bandwidth", type=_positive, default=math.inf, help="bits per second of a node's link")
+    option("--link", choices=["shared", "per_path"], default="shared", help="the link's bits")
     option("--compute", type=_seconds, default=0.0, help="seconds of work a round (0)")
     option("--network", metavar="FILE", help="links, in place of --latency and so on")
     option("--most", type=_count, default=12, help="rows to print (default 12)")
@@ -390,8 +391,9 @@ def ranked(options: argparse.Namespace) -> Found:
     """Return the topologies and schedules that keep a budget, the best first."""
     n, budget = options.n, read_budget(options.budget)
     if options.network is None:
-        links = one_site(n, options.latency, options.bandwidth)
-    elif options.latency or options.bandwidth < math.inf:
+        shared = options.link == "shared"
+        links = one_site(n, options.latency, options.bandwidth, shared=shared)
+    elif options.latency or options.bandwidth < math.inf or options.link != "shared":
         raise TopologyError("--network has its own latencies and rates; leave the others out")
     else:
         links = at_sites(read_network(options.network), n)
@@ -407,7 +409,9 @@ def ranked(options: argparse.Namespace) -> Found:
         seed=options.seed,
     )
     write_table(records, options.csv)
-    return records, table(records[: options.most])
+    shares = "a node's messages of a round share its link"
+    note = shares if options.link == "shared" else "each path has the bandwidth for itself"
+    return records, [*table(records[: options.most]), f"seconds: {note}"]
 
 
 def cycle_times(options: argparse.Namespace) -> Found:
