@@ -21,7 +21,16 @@ from topologies.analysis.consensus import MESSAGE_BYTES, gossip, messages_receiv
 from topologies.analysis.measures import Plan, carry_out, plan
 from topologies.analysis.ranking import BUDGETS, candidates, rank, read_budget
 from topologies.graphs.families import FAMILIES
-from topologies.inputs import Parser, RunError, TopologyError, cpu_seconds, is_silent, number, say
+from topologies.inputs import (
+    Parser,
+    RunError,
+    TopologyError,
+    cpu_seconds,
+    escape_unshown,
+    is_silent,
+    number,
+    say,
+)
 from topologies.links.network import at_sites, one_site, read_network
 from topologies.links.overlays import OVERLAYS, cycle_time, design
 from topologies.matrix import MixingMatrix
@@ -37,6 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command of ``python -m topologies``."""
     if is_silent():
         return 0
+    escape_unshown()
     try:
         options = parser().parse_args(arguments)
         warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)

@@ -66,7 +66,9 @@ def test_gossip_on_a_complete_graph_waits_for_all(tmp_path):
     assert result.summary["simulated_seconds"] == result.metrics["simulated_seconds"][-1]
 
 
-@pytest.mark.parametrize(("topology", "busiest"), [("ring", 2), ("star", N - 1), ("complete", N - 1)])
+@pytest.mark.parametrize(
+    ("topology", "busiest"), [("ring", 2), ("star", N - 1), ("complete", N - 1)]
+)
 @pytest.mark.parametrize("link", ["shared", "per_path"])
 def test_a_clients_link_is_shared_by_its_messages(tmp_path, topology, busiest, link):
     links = {"network.bandwidth": 1e4, "network.link": link}
