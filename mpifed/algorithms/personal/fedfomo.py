@@ -59,7 +59,6 @@ class FedFomo(Algorithm[ServerChannel]):
     learns = "one model a client, moved to those of others that suit it"
     sends = "its model"
     aggregates = "sums"
-    exchanges = ("server",)
     compressors = "none"
     averages_by = None
     steps_locally = True
