@@ -275,9 +275,11 @@ def read_links(
     """Return the links among ``n`` training clients, and the site of a server. Collective."""
     up, down = options.upload, options.download
     if options.path is None:
-        rates = [math.inf if rate is None else rate for rate in (options.bandwidth, up, down)]
+        rate, up, down = (
+            math.inf if given is None else given for given in (options.bandwidth, up, down)
+        )
         shared = options.link == "shared"
-        return one_site(n, options.latency, *rates, shared=shared), options.server
+        return one_site(n, options.latency, rate, up, down, shared), options.server
     path = options.path
     network: Network = _by_rank_0(communicator, lambda: read_network(path), "network.path")
     sites = np.ones(network.n)
