@@ -20,9 +20,9 @@ from bench_page import DOCS, read
 
 HEAD = """# Benchmarks over time
 
-`python scripts/bench_history.py LINES COMMIT` made this page of what `scripts/bench suite`, or some of its parts, printed at each
-commit. A figure is CPU seconds, of several turns the least; the picture has them over those of the first commit on the same kind of
-processor.
+`python scripts/bench_history.py LINES COMMIT` made this page of what `scripts/bench suite`, or some
+of its parts, printed at each commit. A figure is CPU seconds, of several turns the least; the
+picture has them over those of the first commit on the same kind of processor.
 
 ![CPU seconds over those of the first commit](benchmarks_history.png)
 
