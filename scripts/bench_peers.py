@@ -37,13 +37,13 @@ MPIFED = {"mpifed": 1, "mpifed, 2 ranks": 2}
 
 HEAD = f"""# Beside other simulators
 
-`scripts/bench peers > LINES` measured this and `python scripts/bench_peers.py LINES` wrote it: FedAvg
-with all clients in every round, one epoch of SGD on minibatches of 20, samples and networks of
-`scripts/peers/workload.py`. Seconds are of one round, medians of three turns, on one machine whose
-other work is not known: compare CPU seconds, which are of all processes together. Start is the wall
-seconds of all but the rounds. Flower has a worker of ray for each core; the bare loop is a loop over
-clients as in PFLlib, in one process. Accuracies are of {ROUNDS[1]} rounds and show that the work is alike;
-minibatches and first models are drawn by each peer's own rule.
+`scripts/bench peers > LINES` measured this and `python scripts/bench_peers.py LINES` wrote it:
+FedAvg with all clients in every round, one epoch of SGD on minibatches of 20, samples and networks
+of `scripts/peers/workload.py`. Seconds are of one round, medians of three turns, on a machine that
+did other work too: compare CPU seconds, which are of all processes together. Start is the wall
+seconds of all but the rounds. Flower has a worker of ray for each core; the bare loop is a loop
+over clients as in PFLlib, in one process. Accuracies are of {ROUNDS[1]} rounds and show that the
+work is alike; minibatches and first models are drawn by each peer's own rule.
 
 | workload | simulator | version | CPU s | wall s | start, s | accuracy |
 | --- | --- | --- | ---: | ---: | ---: | ---: |
@@ -131,8 +131,9 @@ def peers(
     rounds: tuple[int, int] = ROUNDS,
 ) -> None:
     """Measure all, in turns."""
-    import mpifed
     from peers.workload import SIZES, write
+
+    import mpifed
 
     set_child_subreaper = 36
     ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0)

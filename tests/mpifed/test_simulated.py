@@ -286,7 +286,8 @@ def test_what_is_written_is_a_run_of_that_network(tmp_path, capsys):
     trained(tmp_path / "runs" / "seed=3", **GOSSIP_RETIMING)
     words = [str(tmp_path / "runs"), *(f"{key}={value}" for key, value in THERE.items())]
     assert main(words) == 0
-    assert "seed=3: " in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "seed=3: " in said and "s (network.link=shared)" in said
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
     for _ in range(2):  # a repeated command replaces what it has written
         assert main([*words, "--output", str(tmp_path / "slow")]) == 0
