@@ -15,11 +15,9 @@ from run_directories import fill_columns, write_run
 
 from mpifed.report.__main__ import main
 from mpifed.report.charts import Line
-from mpifed.report.drawing import Pictures, figure_of
 from mpifed.report.figure import (
     Wanted,
     best,
-    chart_of,
     file_name,
     grid_csv,
     grid_markdown,
@@ -116,26 +114,6 @@ def test_the_best_recall_is_the_largest_and_the_best_loss_the_least(column, wher
     x, y = np.array([0.2, 0.4, 0.6]), np.array([0.9, 0.1, 0.5])
     line = Line(x, y, np.zeros(3), "", look(0))
     assert best(line, column) == where
-
-
-def test_a_run_without_the_key_of_x_is_a_level_line(sweep, tmp_path):
-    wanted = Wanted("objective_gap", "algorithm.flix_alpha", ("algorithm.name",))
-    for k in (9, 22):
-        path = run_with_gap(sweep / f"other {k}", 1.0, k, scale=0.3)
-        text = (path / "config.yaml").read_text()
-        text = text.replace("flix_alpha: 1.0", "outer_step: 1.0").replace("diana", "fomaml")
-        (path / "config.yaml").write_text(text)
-    found = {(s.panel, s.name): s for s in series(find_runs([sweep]), wanted)}
-    assert len(found) == 5
-    level = found["k=9", "algorithm=fomaml"]
-    assert np.isnan(level.x).all()
-    assert level.y == pytest.approx([0.3 * np.exp(-4)])
-    assert found["k=9", "algorithm=diana"].x.tolist() == [0.1, 1.0]
-    figure = figure_of(chart_of(list(found.values()), wanted), Pictures())
-    lines = [line for line in figure.axes[0].lines if line.get_gid() == "line of algorithm=fomaml"]
-    assert [line.get_ydata()[0] for line in lines] == pytest.approx([0.3 * np.exp(-4)])
-    names = {text.get_text() for text in figure.axes[0].texts}
-    assert {"algorithm=diana", "algorithm=fomaml"} <= names
 
 
 def test_no_request_writes_over_the_figure_of_another():

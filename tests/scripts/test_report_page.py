@@ -175,14 +175,6 @@ def test_as_many_methods_as_colours_have_each_its_own(titles: set[str]) -> None:
     assert len({one.colour for one in found.values()}) == len(titles)
 
 
-@given(st.permutations(sorted(TITLES)))
-def test_more_methods_than_colours_differ_within_a_panel(titles: list[str]) -> None:
-    found = looks([(title, title) for title in titles])
-    assert len(drawn_as(found)) == len(titles)
-    for panel in chart_of(found).panels():
-        assert len({(line.look.colour, line.look.strokes) for line in panel}) == len(panel) <= LINES
-
-
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=8))
 def test_no_two_lines_of_a_panel_look_alike(counts: list[int]) -> None:
     found = looks([(f"m{m}", f"m{m}, {k}") for m, count in enumerate(counts) for k in range(count)])

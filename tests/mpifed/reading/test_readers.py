@@ -9,7 +9,6 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-import yaml
 from commands import STORED
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -22,48 +21,14 @@ from mpifed.data.federated_file import read_contents
 from mpifed.errors import InputError
 from mpifed.io.text import read_json
 from mpifed.io.yaml_files import parse_value, read_yaml
-from mpifed.results.configurations import check_stored, read_stored
-from mpifed.results.results import ROUND, read_clients, read_metrics, read_summary
+from mpifed.results.configurations import read_stored
+from mpifed.results.results import ROUND, read_clients, read_metrics
 
 EXAMPLES = settings(
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-
-LEAVES = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-(2**70), 2**70),
-    st.floats(),
-    st.sampled_from(["", "fedem", "server", "١٢", "1e3", "nan", "\x1b[31m", "x" * 600]),
-)
-VALUES = st.recursive(
-    LEAVES,
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)
-    ),
-    max_leaves=6,
-)
-
-
-@st.composite
-def changed(draw, whole: dict) -> dict:
-    """``whole`` with some of its values, at any depth, replaced or removed."""
-    found = json.loads(json.dumps(whole))
-    for _ in range(draw(st.integers(0, 2))):
-        place = found
-        key = draw(st.sampled_from(sorted(place)))
-        while isinstance(place[key], dict) and place[key] and draw(st.booleans()):
-            place = place[key]
-            key = draw(st.sampled_from(sorted(place)))
-        if draw(st.booleans()):
-            place[key] = draw(VALUES)
-        else:
-            del place[key]
-        if not found:
-            break
-    return found
 
 
 def a_sentence(error: InputError) -> None:
@@ -118,45 +83,7 @@ def test_pipes_and_devices_are_not_read(tmp_path):
         read_contents(tmp_path / "pipe.yaml")
 
 
-@EXAMPLES
-@given(found=st.one_of(changed(STORED), VALUES))
-def test_any_stored_configuration_has_its_form_or_is_refused(found, tmp_path):
-    path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump(found), encoding="utf-8")
-    try:
-        configuration = read_stored(path)
-    except InputError as error:
-        a_sentence(error)
-        return
-    check_stored(configuration)
-    assert configuration["rounds"] >= 1 and configuration["evaluation"]["every"] >= 1
-    assert isinstance(configuration["algorithm"]["name"], str)
-
-
 # Results.
-
-SUMMARY = {
-    "status": "finished",
-    "rounds": 4,
-    "test_accuracy": 0.5,
-    "seconds": {"total": 1.5},
-    "predicted_contraction": {"p": 0.5, "tau": 1, "per_round": 0.5},
-}
-
-
-@EXAMPLES
-@given(found=st.one_of(changed(SUMMARY), VALUES))
-def test_any_summary_has_its_form_or_is_refused(found, tmp_path):
-    path = tmp_path / "summary.json"
-    path.write_text(json.dumps(found))
-    try:
-        summary = read_summary(path)
-    except InputError as error:
-        a_sentence(error)
-        return
-    assert summary["rounds"] >= 0
-    assert summary["status"] != "finished" or 0 <= summary["seconds"]["total"] < np.inf
-
 
 CELLS = st.sampled_from(
     ["0", "1", "2", "-1", "nan", "inf", "1.5", "", "١", "1_0", "x", "9" * 5000, '"', "\x00", "a,b"]
@@ -192,29 +119,6 @@ def test_a_row_in_the_making_is_left_out_of_growing_metrics(tmp_path):
     assert read_metrics(path, growing=True).rows == [["0", "1.5"]]
     with pytest.raises(InputError, match="last line is cut"):
         read_metrics(path)
-
-
-ARRAYS = st.one_of(
-    st.sampled_from([np.arange(3), np.arange(3.0), np.zeros((3, 2)), np.float64(1), np.zeros(0)]),
-    st.sampled_from([np.arange(4), np.array([1, 0, 2]), np.array([b"a", b"b", b"c"])]),
-)
-
-
-@EXAMPLES
-@given(arrays=st.dictionaries(st.sampled_from(["client_id", "test_accuracy", "m"]), ARRAYS))
-def test_any_clients_file_has_a_row_for_each_client_or_is_refused(arrays, tmp_path):
-    path = tmp_path / "clients.h5"
-    with h5py.File(path, "w") as file:
-        for name, values in arrays.items():
-            file[name] = values
-    try:
-        found = read_clients(path)
-    except InputError as error:
-        a_sentence(error)
-        return
-    n = len(found.results["client_id"])
-    assert all(len(values) == n for values in found.results.values())
-    assert (found.results["client_id"] == np.arange(n)).all()
 
 
 # Parts that lie in other files.
@@ -313,20 +217,6 @@ def test_a_sealed_description_is_not_believed(changes, reason, tmp_path):
     with pytest.raises(Damaged, match=reason) as refused:
         checkpoint.read_meta(path)
     a_sentence(refused.value)
-
-
-@EXAMPLES
-@given(rows=st.lists(st.lists(CELLS, min_size=2, max_size=2), min_size=1, max_size=3))
-def test_sealed_rows_are_rows_of_metrics_or_refused(rows, tmp_path):
-    if any("\x00" in cell for row in rows for cell in row):
-        return  # HDF5 has no text with a NUL
-    path = sealed(tmp_path / "c.h5", {**META, "round": 2**60}, ("round", "loss"), rows)
-    try:
-        meta = checkpoint.read_meta(path)
-    except Damaged as error:
-        a_sentence(error)
-        return
-    assert [int(row[0]) for row in meta.rows] == sorted({int(row[0]) for row in meta.rows})
 
 
 def test_the_newest_intact_checkpoint_is_found_in_one_way(tmp_path):

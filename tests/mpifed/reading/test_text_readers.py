@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from structures import EXAMPLES, a_sentence
@@ -93,69 +92,6 @@ def test_any_libsvm_file_has_the_values_of_another_reader_or_is_refused(lines, e
     for row, expected_row in zip(rows, features, strict=True):
         assert dict(zip((row.indices + 1).tolist(), row.data.tolist(), strict=True)) == expected_row
     assert rows.shape == (len(lines), max([1, *(k for row in features for k in row)]))
-
-
-# Ratings.
-
-FIELDS = st.one_of(
-    st.sampled_from([*ODD, "0", "-1", "1e300", "3 4", "1+2", "01", "5.5"]),
-    st.sampled_from([str(10**15 - 1), str(10**15)]),
-    st.integers(1, 9).map(str),
-)
-
-
-@st.composite
-def rated(draw) -> list[str]:
-    """Lines of a ratings.dat: a valid file, one field or separator of which may be replaced."""
-    pairs = draw(st.sets(st.tuples(st.integers(1, 9), st.integers(1, 9)), max_size=4))
-    stars = st.sampled_from(["1", "3.5", "5", "0.5"])
-    lines = [[str(user), str(movie), draw(stars), "978300760"] for user, movie in sorted(pairs)]
-    for _ in range(draw(st.integers(0, 2)) if lines else 0):
-        line = draw(st.sampled_from(lines))
-        if not line:
-            continue
-        place = draw(st.integers(0, len(line) - 1))
-        how = draw(st.sampled_from(["replace", "insert", "remove", "empty"]))
-        if how == "replace":
-            line[place] = draw(FIELDS)
-        elif how == "insert":
-            line.insert(place, draw(FIELDS))
-        elif how == "remove":
-            del line[place]
-        else:
-            line[place] = ""
-    return ["::".join(line) for line in lines]
-
-
-def rating_in(line: str) -> tuple[int, int, float] | None:
-    fields = line.split("::")
-    if len(fields) != 4 or not all(re.fullmatch("[1-9][0-9]*", field) for field in fields[:2]):
-        return None
-    if max(map(len, fields)) > 20:
-        return None
-    user, movie = int(fields[0]), int(fields[1])
-    if not all(re.fullmatch(r"[0-9]{1,20}(\.[0-9]*)?", field) for field in fields[2:]):
-        return None
-    stars = float(fields[2])
-    right = max(user, movie) < 10**15 and 0 < stars <= 5
-    return (user, movie, stars) if right else None
-
-
-@EXAMPLES
-@given(lines=rated(), ends=st.sampled_from(["\n", "\r\n"]))
-def test_any_ratings_are_those_of_another_reader_or_refused(lines, ends, tmp_path):
-    path = tmp_path / "ratings.dat"
-    path.write_bytes("".join(line + ends for line in lines).encode())
-    expected = [rating_in(line) for line in lines]
-    pairs = [rating[:2] for rating in expected if rating is not None]
-    try:
-        table = ratings.parse(path)
-    except InputError as error:
-        a_sentence(error, path)
-        assert not lines or None in expected or len(set(pairs)) < len(pairs)
-        return
-    numbers = [[float(field) for field in line.split("::")][:3] for line in lines if line]
-    assert numbers and np.stack([table.users, table.movies, table.stars], 1).tolist() == numbers
 
 
 def test_fields_that_are_missing_in_a_line_are_not_taken_from_another(tmp_path):
