@@ -433,7 +433,7 @@ def ranked(options: argparse.Namespace) -> Found:
     write_table(records, options.csv)
     shares = "a node's messages of a round share its link"
     seconds = shares if options.link == "shared" else "each path has the bandwidth for itself"
-    without = "effective_neighbours takes too long for all of these; compare has it for some"
+    without = "effective_neighbours is left out, for it takes long; compare has it"
     return records, [*table(records[: options.most]), f"seconds: {seconds}", without]
 
 

@@ -24,6 +24,7 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from mpifed.data.base import Description
 from mpifed.errors import InputError
+from mpifed.io.memory import check_memory
 from mpifed.models.adapters import Lora, adapt
 from mpifed.models.images import Network
 
@@ -149,11 +150,13 @@ def gpt(
     new_classifier : bool
         Draw the last layer although weights are given.
     """
-    if len(data.input_shape) != 1 or data.task not in ("sequence", "classification"):
+    every, few = data.task == "sequence", data.n_classes <= 2
+    if len(data.input_shape) != 1 or (not every and (data.task != "classification" or few)):
         raise InputError(
             "model 'gpt' needs samples of shape (L,), codes of tokens, and the task sequence or "
-            f"classification, but '{data.source}' has samples of shape {data.input_shape} and the "
-            f"task {data.task}; use cnn for images, mlp or linear for others"
+            f"classification of more than two, but '{data.source}' has samples of shape "
+            f"{data.input_shape} and the task {data.task} of {data.n_classes}; use cnn for images, "
+            "mlp or linear for others"
         )
     if width % (2 * heads):
         raise InputError(
@@ -165,6 +168,8 @@ def gpt(
             f"model.tied is true, but there are {tokens} tokens and {data.n_outputs} outputs; "
             "allowed here: false"
         )
-    every = data.task == "sequence"
+    numbers = width * (2 * tokens - tied * tokens + 12 * layers * width)
+    # A network, and a row of its numbers.
+    check_memory(8.0 * numbers, f"model 'gpt' has about {numbers:,} parameters, which")
     made = Gpt(tokens, data.n_outputs, every, width, layers, heads, rotary_base, tied)
     return adapt(made.drawn(weights, new_classifier), adapter)

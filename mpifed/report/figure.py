@@ -180,11 +180,11 @@ def chart_of(every: Sequence[Line], wanted: Wanted) -> Chart:
     names = sorted({line.name for line in every}, key=naturally)
     known = np.concatenate([line.x[np.isfinite(line.x)] for line in every])
     ends = np.array([known.min(), known.max()] if len(known) else [0.0, 1.0])
-    lines = []
+    lines, log = [], not (wanted.linear or larger_is_better(wanted.column))
     for line in sorted(every, key=lambda line: (naturally(line.panel), names.index(line.name))):
         level = np.isnan(line.x).all()
         x, y = (ends, np.repeat(line.y[:1], 2)) if level else (line.x, line.y)
-        y = y if wanted.linear else np.maximum(y, FLOOR)
+        y = np.maximum(y, FLOOR) if log else y
         style = look(names.index(line.name))
         lines.append(replace(line, x=x, y=y, band=np.zeros_like(y), look=style))
     marks = {}
@@ -192,7 +192,7 @@ def chart_of(every: Sequence[Line], wanted: Wanted) -> Chart:
         marks = {line.panel: (best(line, wanted.column), "best") for line in lines}
     x_label = PROGRESS[wanted.x][1] if wanted.x in PROGRESS else GRAPH.get(wanted.x, wanted.x)
     return Chart(file_name(wanted), wanted.x, wanted.column, "", x_label, tuple(lines),
-                 y_log=not wanted.linear, marks=marks)  # fmt: skip
+                 y_log=log, marks=marks)  # fmt: skip
 
 
 def best(line: Line, column: str) -> float:

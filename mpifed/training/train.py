@@ -307,7 +307,7 @@ def plan_lines(setup: Setup) -> list[str]:
         f"per rank: {_range(counts)}{spare}",
         f"memory      {_range(bytes_of_rank)} bytes of samples per rank, up to "
         f"{int(bytes_of_node):,} on a node",
-        f"            weights, gradients and moments: at least {in_bytes(float(states.max()))} "
+        f"            weights, gradients and moments: about {in_bytes(float(states.max()))} "
         f"per rank, {in_bytes(float(states_of_node))} on a node",
         f"model       {described(setup.model)}; a message has {payload:,} bytes",
         *setup.exchange.describe(payload, itemsize),

@@ -82,7 +82,7 @@ def test_graphs_in_one_picture_and_what_is_left_out(capsys, tmp_path):
     assert "draws one graph" in run(capsys, *several, "graph")[2]
     assert "left out above 3000" in run(capsys, "compare", "one_peer_exponential:n=512")[1]
     assert "left out" not in run(capsys, "show", "ring:n=6")[1]
-    assert "takes too long" in run(capsys, "rank", "ring", "--n", "6")[1]
+    assert "is left out" in run(capsys, "rank", "ring", "--n", "6")[1]
 
 
 def test_schedule(capsys):
