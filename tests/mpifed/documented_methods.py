@@ -1,4 +1,4 @@
-"""The methods of docs/local_steps.md, from the page as it stands, as modules that can be named."""
+"""The method of docs/local_steps.md, from the page as it stands, as a module that can be named."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from mpifed.federation.clients import Draws
 
 PAGE = Path(__file__).parents[2] / "docs" / "local_steps.md"
 TEXT = PAGE.read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-NAMES = ("FedProx", "Scaffold")
+(BLOCK,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 
 def _loaded(name: str, text: str) -> type:
@@ -25,7 +24,7 @@ def _loaded(name: str, text: str) -> type:
     return getattr(module, name)
 
 
-FedProx, Scaffold = map(_loaded, NAMES, BLOCKS)
+Scaffold = _loaded("Scaffold", BLOCK)
 
 
 def path_of(method: type) -> str:

@@ -1,4 +1,4 @@
-"""What docs/local_steps.md says is so, and its methods are the published ones."""
+"""What docs/local_steps.md says is so, and its method is the published one."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import re
 
 import pytest
 import torch
-from commands import call, summary_of
-from documented_methods import TEXT, FedProx, Scaffold, after, path_of
+from commands import call
+from documented_methods import TEXT, Scaffold, after, path_of
 from on_ranks import same_after_a_resume, unlike_one_rank
 
-from mpifed.algorithms.global_model.fedprox import FedProx as ShippedFedProx
 from mpifed.algorithms.global_model.scaffold import Scaffold as ShippedScaffold
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSolver
@@ -20,7 +19,6 @@ COUNTS = [37, 9, 20]
 RUN = ("digits-fedem", "clients=4", "rounds=3", "local.momentum=0.9", "model=mlp")
 SMALL = {"clients": 5, "rounds": 4, "checkpoint.every": 2, "participation": 0.6}
 CASES = {
-    "fedprox": {"algorithm": {"name": path_of(FedProx), "mu": 0.5}, "model.name": "mlp"},
     "scaffold": {
         "algorithm.name": path_of(Scaffold),
         "model.name": "network_modules:cnn",
@@ -41,26 +39,12 @@ def test_the_table_has_every_option_and_its_default():
     assert {key: found.get(key) for key in wanted} == wanted
 
 
-def test_fedprox_without_a_pull_has_the_digest_of_fedavg(tmp_path, capfd):
-    for name, method in (("prox", path_of(FedProx)), ("avg", "fedavg")):
-        words = ["algorithm.mu=0"] if name == "prox" else []
-        run = [*RUN, f"algorithm.name={method}", *words, "--output", tmp_path / name]
-        done = call(run, capfd)
-        assert done.code == 0, done.err
-    digests = [summary_of(tmp_path / name)["state_digest"] for name in ("prox", "avg")]
-    assert digests[0] == digests[1]
-
-
-@pytest.mark.parametrize(
-    ("documented", "shipped", "options"),
-    [(FedProx, ShippedFedProx, {"mu": 0.3}), (Scaffold, ShippedScaffold, {"server_lr": 0.8})],
-)
-def test_the_shipped_methods_give_the_same_numbers(make_clients, documented, shipped, options):
+def test_the_shipped_method_gives_the_same_numbers(make_clients):
     clients, description = make_clients(COUNTS, (6,), 4)
     model = mlp(description)
     solver = solver_of(model, batch_size=8, epochs=2, weight_decay=0.1)
-    written = after(documented(model, solver, **options), clients, 3, torch.float64)
-    built_in = after(shipped(model, solver, **options), clients, 3, torch.float64)
+    written = after(Scaffold(model, solver, server_lr=0.8), clients, 3, torch.float64)
+    built_in = after(ShippedScaffold(model, solver, server_lr=0.8), clients, 3, torch.float64)
     assert torch.equal(written.model, built_in.model)
 
 
