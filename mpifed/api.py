@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -15,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from mpifed.checkpoint import files as checkpoint
 from mpifed.command import say
 from mpifed.components.registry import Section, is_component, name_of
-from mpifed.config.configuration import Configuration, decided, resolve, to_yaml
+from mpifed.config.configuration import Configuration, decided, resolve, to_mapping, to_yaml
 from mpifed.data.from_python import check_section
 from mpifed.errors import CodeError, InputError, PeerFailure, RunError, StopRequested, in_words
 from mpifed.exchange.mixing import mixing_overrides
@@ -35,7 +36,7 @@ from mpifed.training.request import (
     finished_after,
     understand,
 )
-from mpifed.training.train import listening, plan_lines, remarks, train
+from mpifed.training.train import listening, plan_lines, plan_of, remarks, train
 from mpifed.training.trained import Trained, check_path, load
 from mpifed.watchdog import heartbeat
 
@@ -259,16 +260,19 @@ def _carry_out(
     first = communicator.rank == 0
     with clock.measure("startup"):
         stored = checkpoint.read_arrays(task.point.path) if task.point is not None else None
-        said = None if request.quiet else say
+        said = None if request.quiet or request.json else say
         listen: AbstractContextManager[list[str]] = listening(said) if first else nullcontext([])
         with listen as heard:
             setup = agree(communicator, lambda: make(configuration, communicator, horizon, stored))
         task.remarks.extend(f"warning: {line}" for line in dict.fromkeys(heard))
         task.remarks.extend(agree(communicator, lambda: remarks(setup)))
     if request.dry_run:
-        lines = [to_yaml(configuration), *plan_lines(setup), *task.remarks]
+        lines = plan_lines(setup)
+        asked = {"output": str(task.output), "configuration": to_mapping(configuration)}
+        told = {**plan_of(setup), "lines": lines, "remarks": task.remarks}
+        text = "\n".join([to_yaml(configuration), *lines, *task.remarks])
         if first:
-            say("\n".join(lines))
+            say(json.dumps({**asked, "plan": told}, default=str) if request.json else text)
         return Result(task.output, "dry run")
     clock.seconds["startup"] += request.spent
     return Result(task.output, train(setup, task, request, clock, stop_requested))

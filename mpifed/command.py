@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
-import io
 import os
 import shutil
 import sys
@@ -15,7 +14,7 @@ from typing import Any, NoReturn
 
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, InputError, RunError, complain
 from topologies import inputs
-from topologies.inputs import discard_output, is_silent, number
+from topologies.inputs import discard_output, escape_unshown, is_silent, number
 from topologies.inputs import say as say
 
 
@@ -127,9 +126,7 @@ def carried_out(command: str, action: Callable[[], int], *, by_all: bool = False
         return EXIT_FINISHED
     if sys.stdout is None:  # it was closed
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # A name that the terminal cannot show must not end a command that has succeeded.
-        sys.stdout.reconfigure(errors="backslashreplace")
+    escape_unshown()
     try:
         try:
             return action()

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import gc
 import importlib
+import json
 import os
 import signal
 import socket
@@ -193,6 +194,9 @@ def parser() -> Parser:
     made.add_argument(
         "--expect-ranks", type=whole(1), metavar="N", help="stop unless MPI started exactly N ranks"
     )
+    made.add_argument(
+        "--json", action="store_true", help="--list or --dry-run as one line of JSON, for programs"
+    )
     made.add_argument("--quiet", action="store_true", help="print nothing but errors")
     made.add_argument(
         "--track",
@@ -219,10 +223,13 @@ def main(arguments: list[str]) -> int:
 def _prepared(arguments: list[str], stop_requested: Callable[[], bool]) -> Callable[[], int]:
     words = _known.get(tuple(arguments)) or read_words(arguments)
     if words.options.list is not None:
-        from mpifed.config.listing import listing
+        from mpifed.config.listing import listed, listing
 
-        text = listing(words.options.list)
+        word = words.options.list
+        text = json.dumps(listed(word), default=str) if words.options.json else listing(word)
         return lambda: _show(text)
+    if words.options.json and not words.options.dry_run:
+        raise InputError("--json goes with --list or --dry-run; a run writes summary.json")
     ranks = _ranks_to_start(words)
     if ranks is not None:
         more = ["--expect-ranks", str(words.options.expect_ranks or ranks)]
@@ -351,6 +358,7 @@ def _request(words: Words) -> Any:
         options.quiet,
         since_start(),
         restart=options.restart,
+        json=options.json,
         on_round=options.on_round,
         track=options.track,
         mapping=words.mapping,

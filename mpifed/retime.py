@@ -45,7 +45,8 @@ def _run(words: Sequence[str] | None) -> int:
         target = targets[run]
         if target is not None:
             write(times, target)
-        print(f"{run}: {times.seconds[-1]:.6g} s")
+        link = times.configuration.network.link
+        print(f"{run}: {times.seconds[-1]:.6g} s (network.link={link})")
     return EXIT_FINISHED
 
 

@@ -36,6 +36,7 @@ import bench_interruption
 import bench_methods
 import bench_models
 import bench_networks
+import bench_peers
 import bench_ranks
 import bench_scale
 import bench_startup
@@ -295,6 +296,7 @@ for part in (
     bench_checkpoint,
     bench_interruption,
     bench_networks,
+    bench_peers,
     bench_scale,
     bench_clients,
     bench_models,

@@ -55,6 +55,8 @@ OUTSIDE = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changes.md",
+    "AGENTS.md": "programs.md",
+    "RELEASE.md": "releases.md",
 }
 """Pages that are beside docs/, and their names on the site."""
 

@@ -21,7 +21,16 @@ from topologies.analysis.consensus import MESSAGE_BYTES, gossip, messages_receiv
 from topologies.analysis.measures import LEFT_OUT, Plan, carry_out, plan
 from topologies.analysis.ranking import BUDGETS, candidates, rank, read_budget
 from topologies.graphs.families import FAMILIES
-from topologies.inputs import Parser, RunError, TopologyError, cpu_seconds, is_silent, number, say
+from topologies.inputs import (
+    Parser,
+    RunError,
+    TopologyError,
+    cpu_seconds,
+    escape_unshown,
+    is_silent,
+    number,
+    say,
+)
 from topologies.links.network import at_sites, one_site, read_network
 from topologies.links.overlays import OVERLAYS, cycle_time, design
 from topologies.matrix import MixingMatrix
@@ -37,6 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command of ``python -m topologies``."""
     if is_silent():
         return 0
+    escape_unshown()
     try:
         options = parser().parse_args(arguments)
         warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
@@ -153,7 +163,8 @@ def parser() -> argparse.ArgumentParser:
     option("--accuracy", type=_fraction, default=1e-3, help="of consensus (0.001)")
     option("--message-bytes", type=_positive, default=MESSAGE_BYTES)
     option("--latency", type=_seconds, default=0.0, help="seconds of a link (0)")
-    option("--bandwidth", type=_positive, default=math.inf, help="bits per second")
+    option("--bandwidth", type=_positive, default=math.inf, help="bits per second of a node's link")
+    option("--link", choices=["shared", "per_path"], default="shared", help="the link's bits")
     option("--compute", type=_seconds, default=0.0, help="seconds of work a round (0)")
     option("--network", metavar="FILE", help="links, in place of --latency and so on")
     option("--most", type=_count, default=12, help="rows to print (default 12)")
@@ -402,8 +413,9 @@ def ranked(options: argparse.Namespace) -> Found:
     """Return the topologies and schedules that keep a budget, the best first."""
     n, budget = options.n, read_budget(options.budget)
     if options.network is None:
-        links = one_site(n, options.latency, options.bandwidth)
-    elif options.latency or options.bandwidth < math.inf:
+        shared = options.link == "shared"
+        links = one_site(n, options.latency, options.bandwidth, shared=shared)
+    elif options.latency or options.bandwidth < math.inf or options.link != "shared":
         raise TopologyError("--network has its own latencies and rates; leave the others out")
     else:
         links = at_sites(read_network(options.network), n)
@@ -419,8 +431,10 @@ def ranked(options: argparse.Namespace) -> Found:
         seed=options.seed,
     )
     write_table(records, options.csv)
-    note = "effective_neighbours takes too long for all of these; compare has it for some"
-    return records, [*table(records[: options.most]), note]
+    shares = "a node's messages of a round share its link"
+    seconds = shares if options.link == "shared" else "each path has the bandwidth for itself"
+    without = "effective_neighbours takes too long for all of these; compare has it for some"
+    return records, [*table(records[: options.most]), f"seconds: {seconds}", without]
 
 
 def cycle_times(options: argparse.Namespace) -> Found:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
+import io
 import os
 import re
 import resource
@@ -194,6 +195,12 @@ def in_environment(names: Iterable[str]) -> int | None:
 def discard_output() -> None:
     """Send standard output nowhere: Python flushes once more at its end, and would complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def escape_unshown() -> None:
+    """Let what standard output cannot show, in ASCII say, appear as its code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def say(text: str, end: str = "\n") -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
+from typing import Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from mpifed.components.base import DeclaredAlgorithm
 from mpifed.components.registry import find
 from mpifed.data.base import Task
 from mpifed.errors import wrong_result
-from mpifed.exchange.base import Channel, Exchange
+from mpifed.exchange.base import Channel, Exchange, ServerChannel
 from mpifed.exchange.compression import Compressor
 from mpifed.federation.clients import Clients, Draws, Federation
 from mpifed.local.adjustments import Shift
@@ -97,7 +97,8 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel]):
     sends : str
         What a client sends in a round, in a few words; empty if it sends nothing.
     exchanges : tuple of str or None
-        Names of the exchanges that the algorithm supports, such as ``("server",)``; None for any.
+        Names of the exchanges that the algorithm supports; None for any. A class derived from
+        ``Algorithm[ServerChannel]`` has ``("server",)``.
     devices : tuple of str
         Where it computes, ``cpu`` and ``cuda`` or the first alone.
     compressors : {"any", "unbiased", "none"}
@@ -152,6 +153,13 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel]):
     averages_by: Weighting = "samples"
     deploys_mixtures: bool = False
     model_type: ClassVar[type | tuple[type, ...]] = Model
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        bases = vars(cls).get("__orig_bases__", ())
+        to_server = any(ServerChannel in get_args(base) for base in bases)
+        if to_server and "exchanges" not in vars(cls):
+            cls.exchanges = ("server",)
 
     @classmethod
     def serves_unseen_clients(cls) -> bool:

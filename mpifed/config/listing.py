@@ -36,6 +36,55 @@ def listing(word: str) -> str:
     raise InputError(f"--list is {shown(word)}; {offer}{allowed}")
 
 
+def listed(word: str) -> list[dict[str, Any]]:
+    """Return what ``listing`` says, for programs: kind, name and summary; options of a name."""
+    listing(word)  # which refuses what is unknown
+    kinds = {"experiments": "experiment", **{name: kind for kind, name in LISTS.items()}}
+    asked = list(kinds.values()) if word == "all" else [kinds[word]] if word in kinds else []
+    found = [_record(kind, name) for kind in asked for name in _names(kind)]
+    found += [_record(kind, word, options) for kind, options in ([] if asked else _options(word))]
+    return found
+
+
+def _names(kind: str) -> Iterable[str]:
+    return experiment_names() if kind == "experiment" else _tables()[kind]
+
+
+def _options(name: str) -> Iterator[tuple[str, Mapping[str, Parameter]]]:
+    """Yield the kinds of what is called ``name``, each with its options."""
+    if ":" in name:
+        yield "component", options_of(load(name, "--list"))
+    for kind, table in _tables().items():
+        if name in table:
+            made = table[name]
+            component = find(kind, name) if kind in TABLES else made
+            yield kind, made.parameters if isinstance(made, Entry) else options_of(component)
+    if name in options_of(Configuration) and name not in SECTIONS:
+        yield "key", {name: options_of(Configuration)[name]}
+
+
+def _record(kind: str, name: str, options: Mapping[str, Parameter] | None = None) -> dict[str, Any]:
+    record: dict[str, Any] = {"kind": kind, "name": name}
+    if kind == "algorithm":
+        algorithm = find_algorithm(name)
+        record["exchanges"] = list(algorithm.exchanges or EXCHANGES)
+        record["compressors"] = algorithm.compressors
+    if kind not in ("experiment", "key", "component"):
+        record["summary"] = _summary(kind, name, _tables()[kind][name])
+    if options is not None:
+        record["options"] = [
+            {
+                "name": option.name,
+                "allowed": option.allowed,
+                **({} if option.required else {"default": option.default}),
+                "summary": option.summary,
+            }
+            for option in options.values()
+            if option.name != "name" or kind == "section"
+        ]
+    return record
+
+
 def _tables() -> dict[str, Mapping[str, Any]]:
     """Return the tables of names of all kinds of components."""
     from topologies import FAMILIES, SCHEDULES, WEIGHTS

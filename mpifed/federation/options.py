@@ -23,12 +23,19 @@ class NetworkOptions:
     latency : float
         Seconds from any client to any other, or to the server.
     bandwidth : float, optional
-        Bits per second of the path between two clients, or to the server. None is unlimited.
+        Bits per second of a client's link, each way, which its messages of a round share: a hub
+        pays for each neighbour. None is unlimited.
+    link : {'shared', 'per_path'}
+        ``per_path``: every path between two clients has the bandwidth for itself, however many
+        paths a client has.
     upload : float, optional
-        Bits per second of a client's access link, shared by what it sends in a round. None is
-        unlimited, or that of the file.
+        Bits per second of a client's link for what it sends in a round. None is the bandwidth, or
+        that of the file.
     download : float, optional
         The same for what it receives.
+    server_bandwidth : float, optional
+        Bits per second of the server's link, each way, shared by the messages of all clients. None
+        is unlimited, or that of its site in a file.
     path : str, optional
         A file of sites (.csv of latencies, .graphml or .gml) in place of latency and bandwidth.
     server : int or 'all_reduce', optional
@@ -38,8 +45,10 @@ class NetworkOptions:
 
     latency: Annotated[float, Ge(0)] = 0.0
     bandwidth: Annotated[float, Gt(0)] | None = None
+    link: Literal["shared", "per_path"] = "shared"
     upload: Annotated[float, Gt(0)] | None = None
     download: Annotated[float, Gt(0)] | None = None
+    server_bandwidth: Annotated[float, Gt(0)] | None = None
     path: str | None = None
     server: Annotated[int, Ge(0)] | Literal["all_reduce"] | None = None
 
@@ -48,6 +57,16 @@ class NetworkOptions:
             raise InputError(
                 "network.path is given beside network.latency or network.bandwidth, which the file "
                 "has; allowed: one of them"
+            )
+        if self.link == "per_path" and self.bandwidth is None:
+            raise InputError(
+                "network.link is per_path, which says what network.bandwidth belongs to, but "
+                "network.bandwidth is empty"
+            )
+        if self.server_bandwidth is not None and self.server == "all_reduce":
+            raise InputError(
+                "network.server_bandwidth is given, but with network.server=all_reduce no node is "
+                "the server; allowed: one of them"
             )
         if isinstance(self.server, int) and self.path is None:
             raise InputError(

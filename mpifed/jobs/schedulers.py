@@ -29,7 +29,10 @@ ENDED = (
 )
 PLAIN = re.compile(r"[A-Za-z0-9_./,:=@%+-]+")
 # A scheduler that cannot be asked, in its words.
-SILENT = "Unable to contact|[Cc]onnect|cannot stat|not responding|timed out"
+SILENT = (
+    "Unable to contact|[Cc]onnect|cannot stat|not responding|timed out|configuration source|"
+    "DNS SRV|Zero Bytes|standby mode|Socket"
+)
 
 
 class Queued(NamedTuple):

@@ -77,7 +77,7 @@ class Pictures:
         return STYLE | {"font.size": self.font_size} | font
 
 
-ON_PAGE = Pictures(size=(6.8, 3.4), font_size=9)
+ON_PAGE = Pictures(size=(4.6, 3), font_size=10.5)
 
 
 def save(figure: Figure, output: Path, name: str, made: Pictures) -> list[Path]:
@@ -129,17 +129,20 @@ def figure_of(
             made.x_labels.get(chart.name, made.x_labels.get(chart.column, chart.x_label))
         )
         axes.set_title(lines[0].panel if titled else "", fontsize="medium")
-        _scales(axes, chart, lines[0].panel)
+        _scales(axes, chart, lines[0].panel, "medium" if not titled else "small")
         _draw(axes, chart, lines)
         _name_lines(axes, lines, names[index], made.font_size)
     return figure
 
 
-def _scales(axes: Axes, chart: Chart, panel: str) -> None:
-    from matplotlib.ticker import LogLocator, MaxNLocator
+def _scales(axes: Axes, chart: Chart, panel: str, size: str) -> None:
+    from matplotlib.ticker import LogFormatter, LogLocator, MaxNLocator
 
     if chart.y_log:
         axes.set_yscale("log")
+        if size == "medium":  # without small exponents
+            axes.yaxis.set_major_formatter(LogFormatter())
+            axes.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False))
     if chart.x_log:
         axes.set_xscale("log", subs=())
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -153,7 +156,7 @@ def _scales(axes: Axes, chart: Chart, panel: str) -> None:
         axes.axvline(place, color=GREY, linewidth=1, linestyle=(0, (2, 2)))
         axes.annotate(
             name, (place, 0.98), xycoords=("data", "axes fraction"), xytext=(5, 0),
-            textcoords="offset points", color=GREY, fontsize="small", va="top",
+            textcoords="offset points", color=GREY, fontsize=size, va="top",
         )  # fmt: skip
 
 
@@ -243,7 +246,8 @@ def svg_panels(chart: Chart, numbers: Mapping[str, int], front: str) -> list[str
         ends = "; ".join(f"{line.name} ends at {line.y[-1]:.4g}" for line in lines)
         about = html.escape(f"{chart.title} against {chart.x_label}. {ends}.")
         tag = (
-            f'<svg class="panel" tabindex="0" role="img" aria-label="{about}" '
+            f'<svg class="panel" style="--cut:{wide / (x[1] + ON_PAGE.font_size):.3f}" '
+            f'tabindex="0" role="img" aria-label="{about}" '
             f'data-x="{_numbers(x)}" data-y="{_numbers(y)}" '
             f'data-label="{html.escape(chart.x_label)}"'
         )
@@ -292,6 +296,7 @@ def _inline(
     drawn = re.sub(r"<g id=\"([^\"]*)\">", group, drawn[drawn.index("</style>") :])
     drawn = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{front}-", drawn)
     drawn = re.sub(r"(\.\d\d)\d+", r"\1", drawn)  # a hundredth of a point
+    drawn = re.sub(r"#([0-9a-f]{6})\b", r"var(--x\1,#\1)", drawn)  # other colours in the dark
     drawn = re.sub(r"font-family: [^;\"]*(; )?| transform=\"rotate\(-0 [^\"]*\"", "", drawn)
     drawn = re.sub(r"\s*\n\s*", "\n", drawn).replace("xlink:href", "href").replace("\nL ", "L")
     inner = drawn.removeprefix("</style>\n</defs>\n")

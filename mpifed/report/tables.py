@@ -45,6 +45,10 @@ SENT = (
     "Values of the last evaluated round, means over seeds. Sent is what all clients together would "
     "have sent up and down in the simulated federation."
 )
+SIMULATED = (
+    "In simulated time a client's link is shared by its messages of a round (but for "
+    "network.link=per_path)."
+)
 CONSENSUS = (
     "Consensus: the distance is (1/n) Σ ‖x_t − x̄‖² over clients, at the last evaluated round. "
     "Predicted is (1 − p)^(1/τ), what a round leaves of it at most, on average, where clients only "
@@ -242,7 +246,8 @@ def results(groups: Sequence[Group], columns: Sequence[str], digits: int = 1) ->
     known = SCORES | MEASURES
     header = ["Data", "Method", "Seeds", *(known[column].short for column in columns)]
     header += ["Rounds", "Wall time (s)", f"Sent up ({unit})", f"Sent down ({unit})"]
-    caption = f"{SENT} {_meaning(texts, groups[0].spread)}".rstrip()
+    timed = [SIMULATED] * ("simulated_seconds" in columns)
+    caption = " ".join([SENT, *timed, _meaning(texts, groups[0].spread)]).rstrip()
     return Table(header, rows, 2, caption).filled()
 
 

@@ -175,6 +175,7 @@ class Request:
     on_round: Callable[..., object] | str | None = None
     track: str | None = None
     restart: bool = False
+    json: bool = False
     # The experiment with its overrides, where it has been read.
     mapping: Mapping[str, Any] | None = None
 

@@ -112,7 +112,8 @@ class SimulatedClock:
             if self.server == "all_reduce":
                 taken = all_reduce_round(*of_all)
             else:
-                taken = server_round(*of_all, self.server)
+                rate = self.setup.configuration.network.server_bandwidth
+                taken = server_round(*of_all, self.server, rate)
             self.start = np.full(len(self.start), self.start.max() + taken)
             return
         messages = sum(map(len, arcs))
@@ -274,8 +275,11 @@ def read_links(
     """Return the links among ``n`` training clients, and the site of a server. Collective."""
     up, down = options.upload, options.download
     if options.path is None:
-        rates = [math.inf if rate is None else rate for rate in (options.bandwidth, up, down)]
-        return one_site(n, options.latency, *rates), options.server
+        rate, up, down = (
+            math.inf if given is None else given for given in (options.bandwidth, up, down)
+        )
+        shared = options.link == "shared"
+        return one_site(n, options.latency, rate, up, down, shared), options.server
     path = options.path
     network: Network = _by_rank_0(communicator, lambda: read_network(path), "network.path")
     sites = np.ones(network.n)

@@ -314,6 +314,22 @@ def plan_lines(setup: Setup) -> list[str]:
     ]
 
 
+def plan_of(setup: Setup) -> dict[str, Any]:
+    """Return the numbers of ``--dry-run`` for programs, the same on every rank."""
+    federation, description = setup.federation, setup.dataset.description
+    counts = np.bincount(federation.owner, minlength=federation.communicator.size)
+    return {
+        "ranks": federation.communicator.size,
+        "clients": federation.n_clients,
+        "clients_in_training": len(federation.training),
+        "clients_by_rank": counts.tolist(),
+        "training_samples": int(description.n_train.sum()),
+        "validation_samples": int(description.n_val.sum()),
+        "test_samples": int(description.n_test.sum()),
+        "message_bytes": setup.algorithm.payload() * setup.dtype.itemsize,
+    }
+
+
 def remarks(setup: Setup) -> list[str]:
     """Return lines for the log about data, model, weights and exchange, the same on every rank."""
     payload = setup.algorithm.payload()

@@ -266,10 +266,13 @@ def test_without_an_answer_of_slurm_the_runs_still_tell_how_far_they_are(
     assert "job 7, SLURM does not answer, round 4 of ?, test accuracy 0.7500" in said
     assert "mpifed.jobs: SLURM does not answer: no controller\n" in said
     assert "no controller" in call(capfd, "stop", output, code=1)
-    said = "allocation failure: Unable to contact slurm controller (connect failure)"
-    (slurm.directory / "bin" / "sbatch").write_text(f"#!/bin/bash\necho '{said}' >&2; exit 1\n")
-    told = call(capfd, "check", *TINY, "--output", tmp_path / "other", code=1)
-    assert told.endswith(f"mpifed.jobs: SLURM does not answer: {said}\n")
+    for said in (
+        "allocation failure: Unable to contact slurm controller (connect failure)",
+        "Could not establish a configuration source",
+    ):
+        (slurm.directory / "bin" / "sbatch").write_text(f"#!/bin/bash\necho '{said}' >&2; exit 1\n")
+        told = call(capfd, "check", *TINY, "--output", tmp_path / "other", code=1)
+        assert told.endswith(f"mpifed.jobs: SLURM does not answer: {said}\n")
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,8 @@ class Block:
 
 def pages() -> list[Path]:
     """Return the pages that are written by hand."""
-    found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
+    found = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "AGENTS", "RELEASE")]
+    found += sorted(ROOT.glob("docs/**/*.md"))
     return [
         path for path in found if not str(path.relative_to(ROOT)).startswith(WRITTEN_BY_COMMANDS)
     ]

@@ -494,3 +494,31 @@ def test_total_rates_are_what_a_constant_gradient_moves(make_clients, clock, eff
             start, state, clients, Draws(0, round), step_scale=scale, adjustments=[Shift(shift)]
         )
         assert torch.allclose(-trained[:, 0, 0], total, atol=1e-12)
+
+
+class Mirrored(nn.Module):
+    """A linear classifier that sees some samples with the other sign, in training alone."""
+
+    def __init__(self, data, *, share: float) -> None:
+        super().__init__()
+        self.net, self.share = nn.Linear(64, data.n_outputs, bias=False), share
+        nn.init.zeros_(self.net.weight)
+
+    def forward(self, x):
+        if self.training:
+            x = torch.where(torch.rand(len(x), 1, 1) < self.share, -x, x)
+        return self.net(x.flatten(1))
+
+
+def test_an_augmentation_is_of_training_alone(tmp_path):
+    def weights(share):
+        model = {"name": f"{__name__}:Mirrored", "share": share}
+        run = mpifed.run("digits-fedem", algorithm="fedavg", model=model, clients=4, rounds=2,
+                         output=tmp_path / f"{share}")  # fmt: skip
+        return mpifed.load(run.directory).components[0].net.weight
+
+    plain = weights(0.0)
+    assert plain.abs().max() > 0.01
+    # From zero, training on -x gives -w, whose predictions of x are the opposite ones.
+    assert torch.equal(weights(1.0), -plain)
+    assert not torch.equal(weights(0.5).abs(), plain.abs())

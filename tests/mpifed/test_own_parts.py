@@ -11,13 +11,14 @@ import torch
 from commands import call, launch
 from on_ranks import SMALL, unlike_one_rank
 
-from mpifed.algorithms.base import Algorithm
+from mpifed.algorithms.base import Algorithm, GlobalModel
 from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.config.configuration import resolve
 from mpifed.data.base import Dataset, Description, Shards, Split
 from mpifed.errors import InputError
 from mpifed.exchange.aggregation import ByCoordinates
 from mpifed.exchange.attacks import Attack
+from mpifed.exchange.base import ServerChannel
 from mpifed.exchange.compression import Identity
 from mpifed.exchange.corrections.base import Plain
 
@@ -129,6 +130,13 @@ class ForServers(FedAvg):
     exchanges = ("server",)
 
 
+class Sends(GlobalModel[ServerChannel]):
+    """A method whose channel sends, which says no more."""
+
+    def round(self, state, clients, channel, draws):
+        return state
+
+
 class Whole(FedAvg):
     """FedAvg that declares whole messages."""
 
@@ -160,6 +168,11 @@ def own(kind, **sections):
             ForServers,
             {"exchange": "gossip"},
             "^exchange is 'gossip', but .*ForServers.* does not support.*allowed: server$",
+        ),
+        (
+            Sends,
+            {"exchange": "gossip"},
+            "^exchange is 'gossip', but .*Sends.* does not support.*allowed: server$",
         ),
         (
             Whole,

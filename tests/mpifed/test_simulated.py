@@ -57,13 +57,26 @@ def bits_of_a_message(result, messages):
 
 
 def test_gossip_on_a_complete_graph_waits_for_all(tmp_path):
-    links = {"network.bandwidth": 1e6, "network.upload": 2e6}
+    links = {"network.bandwidth": 1e6, "network.link": "per_path", "network.upload": 2e6}
     result = run(tmp_path, **GOSSIP, **{"exchange.topology": "complete"}, **links)
     size = bits_of_a_message(result, N * (N - 1))
     seconds = STEPS * 0.125 + 0.25 + size / min(1e6, 2e6 / (N - 1))
     expected = seconds * result.metrics["round"]
     assert result.metrics["simulated_seconds"] == pytest.approx(expected, rel=1e-12)
     assert result.summary["simulated_seconds"] == result.metrics["simulated_seconds"][-1]
+
+
+@pytest.mark.parametrize(
+    ("topology", "busiest"), [("ring", 2), ("star", N - 1), ("complete", N - 1)]
+)
+@pytest.mark.parametrize("link", ["shared", "per_path"])
+def test_a_clients_link_is_shared_by_its_messages(tmp_path, topology, busiest, link):
+    links = {"network.bandwidth": 1e4, "network.link": link}
+    result = run(tmp_path, **GOSSIP, **{"exchange.topology": topology}, **links)
+    arcs = 2 * (N if topology == "ring" else N - 1) if topology != "complete" else N * (N - 1)
+    way = bits_of_a_message(result, arcs) * (busiest if link == "shared" else 1) / 1e4
+    seconds = ROUNDS * (STEPS * 0.125 + 0.25 + way)
+    assert result.metrics["simulated_seconds"][-1] == pytest.approx(seconds, rel=1e-12)
 
 
 def test_a_server_waits_for_the_way_there_and_back(tmp_path):
@@ -73,6 +86,9 @@ def test_a_server_waits_for_the_way_there_and_back(tmp_path):
     assert up < down / 2
     seconds = ROUNDS * (STEPS * 0.125 + 2 * 0.25 + (down + up) / 1e6)
     assert result.metrics["simulated_seconds"][-1] == pytest.approx(seconds, rel=1e-12)
+    shared = retime(result.directory, {"network.server_bandwidth": 2e6}).seconds[-1]
+    seconds = ROUNDS * (STEPS * 0.125 + 2 * 0.25 + (down + up) / (2e6 / N))
+    assert shared == pytest.approx(seconds, rel=1e-12)
 
 
 def test_a_method_that_sends_nothing_only_computes(tmp_path):
@@ -167,6 +183,8 @@ def test_sites_of_a_file(tmp_path):
     [
         ("network", {"latency": -1}, "network.latency is -1; it must be a number, at least 0"),
         ("network", {"server": 1}, "network.server is 1, a site of a file"),
+        ("network", {"link": "per_path"}, "network.bandwidth is empty"),
+        ("network", {"server": "all_reduce", "server_bandwidth": 1}, "no node is the server"),
         ("compute", {"name": "lognormal", "seconds": 1}, "compute.client_sigma or"),
         ("compute", {"name": "trace"}, "compute.path is empty"),
     ],
@@ -192,7 +210,7 @@ def test_both_messages_of_gradient_tracking_take_their_time(tmp_path):
     tracked = run(tmp_path / "tracked", **way, **{"exchange.correction": "tracking"}).metrics
     assert tracked["up_bits"][-1] > 1.4 * plain["up_bits"][-1]
     for found in (plain, tracked):
-        expected = found["up_bits"] / (N * (N - 1)) / 1e6
+        expected = found["up_bits"] / N / 1e6
         assert found["simulated_seconds"] == pytest.approx(expected, rel=1e-9)
 
 
@@ -268,7 +286,8 @@ def test_what_is_written_is_a_run_of_that_network(tmp_path, capsys):
     trained(tmp_path / "runs" / "seed=3", **GOSSIP_RETIMING)
     words = [str(tmp_path / "runs"), *(f"{key}={value}" for key, value in THERE.items())]
     assert main(words) == 0
-    assert "seed=3: " in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "seed=3: " in said and "s (network.link=shared)" in said
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
     for _ in range(2):  # a repeated command replaces what it has written
         assert main([*words, "--output", str(tmp_path / "slow")]) == 0

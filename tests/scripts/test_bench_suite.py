@@ -91,3 +91,27 @@ def test_an_exchange_is_told_beside_bare_mpi(suite, capsys, monkeypatch):
 
 def line(name, value, **detail):
     return json.dumps({"name": name, "value": value, "unit": "CPU s a round", "detail": detail})
+
+
+def test_the_history_has_a_row_and_a_point_for_each_commit(monkeypatch, tmp_path, capsys):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import bench_history
+
+    (tmp_path / "history").mkdir()
+    old = {"commit": "0" * 12, "date": "2001-01-01T00:00:00+00:00"}
+    old |= {"processor": bench_history.processor(), "seconds": {"a": 2.0}}
+    (tmp_path / "history" / "old.json").write_text(json.dumps(old))
+    lines = tmp_path / "lines"
+    lines.write_text(
+        '{"name": "a", "value": 1.5, "unit": "CPU s a round", "detail": {}}\n'
+        '{"name": "ratio", "value": 3, "unit": "times", "detail": {}}\nnoise\n'
+    )
+    assert bench_history.main([str(lines)], tmp_path) == 0
+    text = (tmp_path / "benchmarks_history.md").read_text()
+    rows = [line.split(" | ")[2] for line in text.splitlines() if line.startswith("| `")]
+    assert rows == ["2 |", "1.5 |"] and "ratio" not in text
+    assert (tmp_path / "benchmarks_history.png").read_bytes().startswith(b"\x89PNG")
+    for words in ([], [str(lines), "no-such-commit"], [str(tmp_path / "none")]):
+        assert bench_history.main(words, tmp_path) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 3
+    assert len(list((tmp_path / "history").iterdir())) == 2

@@ -13,7 +13,10 @@ from distributions import ROOT, built, copied
 from packaging.requirements import Requirement
 
 SHELL = [
-    *(ROOT / "scripts" / name for name in ("docs", "environment.sh", "quickstart", "test")),
+    *(
+        ROOT / "scripts" / name
+        for name in ("docs", "environment.sh", "quickstart", "release", "test")
+    ),
     *(ROOT / "scripts" / "slurm" / name for name in ("install", "settings.sh", "start", "stop")),
     ROOT / ".ci" / "run",
 ]

@@ -101,3 +101,21 @@ def test_what_is_read_beside_modules_is_there(place: Path) -> None:
     words = ("job.ranks=2", "--site", "example-cluster")
     rendered = call(place, "python", "-m", "mpifed.jobs", "render", "clients=2", *words)
     assert rendered.startswith("#!")
+
+
+def test_a_folder_named_mpifed_does_not_hide_an_editable_install(tmp_path: Path) -> None:
+    checkout = copied(tmp_path / "mpifed")
+    venv.create(tmp_path / "env", with_pip=False)
+    python = tmp_path / "env" / "bin" / "python"
+    (folder,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
+    (folder / "zz.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    install = ("install", "--quiet", "--no-deps", "--no-build-isolation", "--editable", checkout)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "--python", str(python), *map(str, install)],
+        check=True,
+        timeout=120,
+    )
+    (tmp_path / "elsewhere").symlink_to(tmp_path)
+    assert call(tmp_path, "python", "-m", "mpifed", "--version") == f"mpifed {mpifed.__version__}\n"
+    program = "import mpifed; print(mpifed.__file__)"
+    assert call(tmp_path, "python", "-c", program) == f"{checkout}/mpifed/__init__.py\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,6 +71,32 @@ def test_it_opens_from_a_file_and_all_pictures_load(opened):
     )
     assert sum(width > 300 for width in boxes) == 4  # three curves against rounds, and clients
     assert opened.screenshot(full_page=True).startswith(b"\x89PNG")
+    assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+TEXTS = """() => [...document.querySelectorAll('svg.panel text')]
+  .filter(text => text.getClientRects().length && text.textContent.trim())
+  .map(text => { const m = text.getScreenCTM(), style = getComputedStyle(text);
+    return [parseFloat(style.fontSize) * Math.hypot(m.a, m.b), style.fill]; })"""
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_charts_are_read_on_a_phone_and_in_the_dark(opened, width, scheme):
+    opened.set_viewport_size({"width": width, "height": 900})
+    opened.emulate_media(color_scheme=scheme)
+    for size, fill in opened.evaluate(TEXTS):
+        levels = [int(level) for level in re.findall(r"\d+", fill)[:3]]
+        assert size >= 11
+        assert (max(levels) > 150) if scheme == "dark" else (min(levels) < 150)
+    ends = opened.eval_on_selector_all(
+        "caption, figcaption", "all => all.map(c => c.getBoundingClientRect().right)"
+    )
+    assert ends and max(ends) <= width
+    tops = opened.eval_on_selector_all(
+        "#curves .chart:not([hidden])", "all => all.map(c => c.getBoundingClientRect().top)"
+    )
+    assert len(set(tops)) == (2 if width == 1400 else 3)  # of three, two are side by side
     assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 

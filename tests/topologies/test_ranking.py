@@ -5,6 +5,7 @@ import pytest
 
 from topologies import TopologyError, build_schedule
 from topologies.__main__ import main
+from topologies.analysis.consensus import communication
 from topologies.analysis.measures import carry_out, plan
 from topologies.analysis.ranking import candidates, measure, rank, read_budget, seconds_of
 from topologies.links.network import one_site
@@ -34,6 +35,12 @@ def test_the_numbers_of_an_exact_schedule():
     assert found["contraction"] == 0
     assert (found["rounds"], found["messages"], found["bytes"]) == (3, 24, 24e6)
     assert found["seconds"] == pytest.approx(3 * (0.5 + 0.25 + 1))
+    # A link is shared: the complete graph is no longer first by seconds.
+    both = [plan(name, "fmmc", "static", 8) for name in ("complete", "one_peer_exponential:n=8")]
+    first = rank(both, one_site(8, 0.25, 8e6), {}, by="seconds", message_bytes=1e6)
+    assert [record["seconds"] for record in first] == pytest.approx([3 * 1.25, 0.25 + 7])
+    free = rank(both, one_site(8, 0.25, 8e6, shared=False), {}, by="seconds", message_bytes=1e6)
+    assert free[0]["label"].startswith("complete") and free[0]["seconds"] == pytest.approx(1.25)
 
 
 def test_a_round_that_moves_the_mean_is_told():
@@ -45,7 +52,8 @@ def test_a_round_that_moves_the_mean_is_told():
 def test_seconds_of_many_rounds_are_those_of_the_clock(rounds):
     schedule = build_schedule("equitopo", 12)
     seconds = seconds_of(schedule, LINKS, 0.5, 1e6, rounds)
-    assert seconds == pytest.approx(rounds * (0.5 + 0.25 + 1))
+    degree = communication(schedule).most_messages
+    assert seconds == pytest.approx(rounds * (0.5 + 0.25 + degree))
 
 
 @pytest.mark.parametrize("n", [2, 3, 10])

@@ -1,5 +1,6 @@
 import csv
 import json
+import os
 import subprocess
 import sys
 
@@ -14,6 +15,13 @@ def run(capsys, *arguments):
     code = main(list(arguments))
     captured = capsys.readouterr()
     return code, captured.out, captured.err
+
+
+def test_a_terminal_that_shows_ascii_alone_gets_codes():
+    words = [sys.executable, "-m", "topologies", "rank", "ring", "--n", "8"]
+    ascii = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(words, env=ascii, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "") and r"ring \xb7 fmmc" in done.stdout
 
 
 def test_show_as_json(capsys):

@@ -177,9 +177,15 @@ def one_site(
     bandwidth: float = np.inf,
     upload: float = np.inf,
     download: float = np.inf,
+    shared: bool = True,
 ) -> Links:
-    """Return links that are alike between all pairs of clients."""
-    table = np.array([[latency]]), np.array([[bandwidth]])
+    """Return links that are alike for all clients. The bandwidth is that of a client's link, each
+    way, which its messages of a round share; with ``shared=False`` that of each path between two.
+    """
+    path = np.inf if shared else bandwidth
+    if shared:
+        upload, download = min(upload, bandwidth), min(download, bandwidth)
+    table = np.array([[latency]]), np.array([[path]])
     network = Network(*table, np.array([upload]), np.array([download]), np.zeros(1))
     return Links(network, np.zeros(n, dtype=np.int64))
 
@@ -220,17 +226,24 @@ def all_reduce_round(
 
 
 def server_round(
-    links: Links, active: Nodes, work: Array, down_bits: float, up_bits: float, server: int | None
+    links: Links,
+    active: Nodes,
+    work: Array,
+    down_bits: float,
+    up_bits: float,
+    server: int | None,
+    rate: float | None = None,
 ) -> float:
-    """Return the seconds of a round at a server, from its first sending to its last receiving."""
+    """Return the seconds of a round at a server, from its first sending to its last receiving. Its
+    link of the given rate, by default of its site's or unlimited, is shared by all messages.
+    """
     if not len(active):
         return 0.0
     network, site = links.network, links.site[active]
     seat = site if server is None else np.full(len(site), server)
     away = np.ones(len(site), bool) if server is None else site != server
-    shared = np.inf if server is None else max(1, int(away.sum()))
-    hub_up = np.inf if server is None else network.upload[server] / shared
-    hub_down = np.inf if server is None else network.download[server] / shared
+    own = (np.inf, np.inf) if server is None else (network.upload[server], network.download[server])
+    hub_up, hub_down = ((end if rate is None else rate) / max(1, int(away.sum())) for end in own)
     down = np.minimum(np.minimum(hub_up, network.download[site]), network.bandwidth[seat, site])
     up = np.minimum(np.minimum(hub_down, network.upload[site]), network.bandwidth[site, seat])
     there = network.latency[seat, site] + down_bits / down

@@ -32,7 +32,6 @@ from mpifed.models.base import Model
 class ByCluster(Algorithm[ServerChannel]):
     """Base class of methods with a model for each cluster."""
 
-    exchanges = ("server",)
     aggregates = "means"
     compressors = "unbiased"
     steps_locally = True

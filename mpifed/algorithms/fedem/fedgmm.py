@@ -289,7 +289,6 @@ class FedGMM(Algorithm[ServerChannel]):
     learns = "M1 Gaussians, M2 components, mixture weights of each client"
     sends = "its M2 components, moments of its inputs"
     aggregates = "sums"
-    exchanges = ("server",)
     steps_locally = True
     tasks = ("classification", "multi_label", "regression")
 

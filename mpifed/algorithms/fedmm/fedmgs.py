@@ -72,7 +72,6 @@ class FedMGS(Descriptive[ServerChannel]):
     devices = ("cpu",)
     model_type = NoModel
     local_options = ()
-    exchanges = ("server",)
     averages_by = None
     compressors = "none"
     tasks = ("unlabelled",)

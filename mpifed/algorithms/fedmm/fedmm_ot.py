@@ -89,7 +89,6 @@ class FedMMOT(Algorithm[ServerChannel]):
     sends = "a change of its potential"
     aggregates = "sums"
     tasks = ("unlabelled",)
-    exchanges = ("server",)
     averages_by = None
     compressors = "unbiased"
     steps_without_clients = True

@@ -127,7 +127,6 @@ class Dcgd(Descent[ServerChannel]):
     """
 
     sends = "its compressed gradient"
-    exchanges = ("server",)
     averages_by = None
     compressors = "unbiased"
 
@@ -178,7 +177,6 @@ class Diana(Descent[ServerChannel]):
     """
 
     sends = "a compressed difference of gradients"
-    exchanges = ("server",)
     averages_by = None
     compressors = "unbiased"
 

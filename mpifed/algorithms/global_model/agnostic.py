@@ -58,7 +58,6 @@ class Agnostic(Algorithm[ServerChannel]):
     learns = "one model, for the worst mixture of clients"
     sends = "its gradient and its risk"
     aggregates = "sums"
-    exchanges = ("server",)
     compressors = "unbiased"
     averages_by = None
     local_options = ()

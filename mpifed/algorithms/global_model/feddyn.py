@@ -52,7 +52,6 @@ class FedDyn(GlobalModel[ServerChannel]):
     learns = "one model"
     sends = "its model"
     aggregates = "sums"
-    exchanges = ("server",)
     compressors = "none"
     state_class = FedDynState
     steps_locally = True

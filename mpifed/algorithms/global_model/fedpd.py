@@ -59,7 +59,6 @@ class FedPD(GlobalModel[ServerChannel]):
     learns = "one model"
     sends = "its model and multiplier, added up"
     aggregates = "sums"
-    exchanges = ("server",)
     compressors = "none"
     state_class = FedPDState
     step_option = "local.lr or algorithm.fedpd_eta"

@@ -58,7 +58,6 @@ class Qffl(GlobalModel[ServerChannel]):
     learns = "one model, fair to clients with a large risk"
     sends = "its update and its risk"
     aggregates = "sums"
-    exchanges = ("server",)
     state_class = QfflState
     compressors = "unbiased"
     averages_by = None

@@ -57,7 +57,6 @@ class Scaffold(Corrected[ServerChannel]):
     learns = "one model"
     sends = "its update and that of its control variate"
     aggregates = "sums"
-    exchanges = ("server",)
     compressors = "none"
     state_class = ScaffoldState
     server_steps = True

@@ -59,7 +59,6 @@ class FedFomo(Algorithm[ServerChannel]):
     learns = "one model a client, moved towards those of others that fit its data"
     sends = "its model"
     aggregates = "sums"
-    exchanges = ("server",)
     compressors = "none"
     averages_by = None
     steps_locally = True

@@ -98,7 +98,6 @@ class FedProto(Algorithm[ServerChannel]):
     learns = "one model a client, prototypes of labels"
     sends = "its prototypes and how many samples they are of"
     aggregates = "sums"
-    exchanges = ("server",)
     compressors = "none"
     steps_locally = True
     averages_by = None

@@ -195,7 +195,6 @@ class Mocha(Algorithm[ServerChannel]):
     learns = "a linear model a client, and how clients are related"
     sends = "the change of its b_t"
     aggregates = "sums"
-    exchanges = ("server",)
     compressors = "none"
     devices = ("cpu",)
     averages_by = None
