@@ -66,6 +66,8 @@ ELSEWHERE = {
 COMPONENTS = """
 ## Components of the exchange
 
+Those that other code has too; `--list KIND` prints all.
+
 | | name: also in |
 | --- | --- |
 """
@@ -146,7 +148,7 @@ def text() -> str:
     kinds = []
     for kind, table in KINDS.items():
         found = {name: elsewhere(name) for name in table if name not in ("none", "identity")}
-        cells = [f"`{name}`" + f": {', '.join(at)}" * bool(at) for name, at in found.items()]
+        cells = [f"`{name}`: {', '.join(at)}" for name, at in found.items() if at]
         kinds.append(f"| {kind} | {'; '.join(cells)} |")
     return HEAD + "\n".join([*head, *rows]) + "\n" + COMPONENTS + "\n".join(kinds) + "\n"
 
