@@ -1,7 +1,7 @@
 """Writes docs/methods.md, the table of all methods: ``python scripts/methods.py [FILE]``.
 
-Everything comes from the classes: what a method learns and sends, where it works, what a client
-keeps from round to round (the fields of its state that clients own).
+Everything comes from the classes: what a method learns and sends, where it works, whether a client
+keeps fields of its state from round to round.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Choose a method with `algorithm=NAME`. `python -m mpifed.run --list NAME` explai
 * **exchange**: a server, gossip, or both; `-` for methods that send nothing and work with both.
 * **compression**: the compressors for its messages under a server (`any`, `unbiased`, `none`).
 * **unseen**: whether it serves clients that took no part in training.
-* **a client keeps**: its state from round to round; `optimizer` is momentum or moments.
+* **state**: whether a client keeps more than momentum or moments from round to round.
 * **also in**: which of thirteen public repositories have it too, by the names of their files on
   27 November 2026.
 
@@ -66,6 +66,8 @@ ELSEWHERE = {
 COMPONENTS = """
 ## Components of the exchange
 
+Those that other code has too; `--list KIND` prints all.
+
 | | name: also in |
 | --- | --- |
 """
@@ -87,7 +89,7 @@ COLUMNS = (
     "exchange",
     "compression",
     "unseen",
-    "a client keeps",
+    "state",
     "also in",
 )
 
@@ -133,7 +135,7 @@ def row(name: str) -> str:
         works,
         method.compressors if sends else "-",
         "yes" if method.serves_unseen_clients() else "-",
-        ", ".join(kept(method)) or "-",
+        "yes" if set(kept(method)) - {"optimizer"} else "-",
         ", ".join(elsewhere(name)) or "-",
     ]
     return f"| {' | '.join(cells)} |"
@@ -146,7 +148,7 @@ def text() -> str:
     kinds = []
     for kind, table in KINDS.items():
         found = {name: elsewhere(name) for name in table if name not in ("none", "identity")}
-        cells = [f"`{name}`" + f": {', '.join(at)}" * bool(at) for name, at in found.items()]
+        cells = [f"`{name}`: {', '.join(at)}" for name, at in found.items() if at]
         kinds.append(f"| {kind} | {'; '.join(cells)} |")
     return HEAD + "\n".join([*head, *rows]) + "\n" + COMPONENTS + "\n".join(kinds) + "\n"
 

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from study_cells import CLOCK, CORRECTIONS, GRAPHS, LEVELS, Key, Study, read_study, seeds
+from study_cells import CORRECTIONS, GRAPHS, LEVELS, Study, read_study, seeds
 from study_pictures import CAPTIONS, draw
 
 from mpifed.errors import InputError
-from mpifed.report.groups import Estimate, Group, estimate
+from mpifed.report.groups import Estimate, estimate
 from mpifed.report.runs import ACCURACY, DECILE
 from mpifed.report.tables import Table
 
@@ -33,11 +33,10 @@ def counted(study: Study) -> str:
     missing = [key for key in study.wanted if key not in study.fast and key not in study.diverged]
     partly = [key for key in study.fast if len(study.fast[key].runs) < seeds()]
     lines = [
-        f"{finished} of {seeds() * len(study.wanted)} runs are finished and in what follows"
+        f"{finished} of {seeds() * len(study.wanted)} runs are finished"
         + (f", {sum(study.diverged.values())} diverged" if study.diverged else "")
-        + f". Of the {len(study.wanted)} cells (level, graph, correction) "
-        f"{len(study.fast) - len(partly)} have all {seeds()} seeds, {len(partly)} fewer, and "
-        f"{len(missing)} no run."
+        + f". Of {len(study.wanted)} cells (α, graph, correction) {len(study.fast) - len(partly)} "
+        f"have all {seeds()} seeds, {len(partly)} fewer, and {len(missing)} no run."
     ]
     for level in LEVELS:
         for correction, name in CORRECTIONS.items():
@@ -51,8 +50,7 @@ def counted(study: Study) -> str:
 
 def summary(study: Study) -> list[str]:
     """Return the table of each correction's mean difference over its graphs."""
-    names = ["clients", "correction", "graphs", "seeds", "average", "bottom decile"]
-    names += ["better on", "worse on", "bits", "seconds, slow"]
+    names = ["α", "correction", "graphs", "average", "bottom decile", "better on", "worse on"]
     rows = []
     for level in LEVELS:
         for correction, name in list(CORRECTIONS.items())[1:]:
@@ -60,49 +58,15 @@ def summary(study: Study) -> list[str]:
             whole = [k for k in keys if len(study.differences(k, ACCURACY)) == seeds()]
             if not whole:
                 continue
-            cells_of = [LEVELS[level], name, f"{len(whole)} of {len(keys)}", str(seeds())]
+            cells_of = [f"{level:g}", name, str(len(whole))]
             for column in (ACCURACY, DECILE):
                 values = np.array([study.differences(key, column) for key in whole])
                 cells_of.append(_points(estimate(100 * values.mean(axis=0))))
             each = [estimate(study.differences(key, ACCURACY)) for key in whole]
             cells_of.append(str(sum(one.mean > one.half_width for one in each)))
             cells_of.append(str(sum(one.mean < -one.half_width for one in each)))
-            cells_of += [f"{_ratio(study.fast, whole, 'up_bits'):.2f}"]
-            cells_of += [f"{_ratio(study.slow, whole, CLOCK):.2f}"]
             rows.append(cells_of)
     return Table(names, rows, texts=2).markdown().splitlines()
-
-
-def best(study: Study) -> list[str]:
-    """Return the table of the correction that gains most on each graph, with its gain."""
-    header = ["graph", *(f"clients {words}" for words in LEVELS.values())]
-    rows = []
-    for graph, name in GRAPHS.items():
-        row = [name]
-        for level in LEVELS:
-            gains = {
-                called: estimate(100 * study.differences((level, graph, correction), ACCURACY))
-                for correction, called in list(CORRECTIONS.items())[1:]
-                if len(study.differences((level, graph, correction), ACCURACY)) == seeds()
-            }
-            if not gains:
-                row.append("–")
-                continue
-            called = max(gains, key=lambda one: gains[one].mean)
-            said = f"{called} {_points(gains[called])}"
-            sure = gains[called].mean > gains[called].half_width
-            row.append(f"**{said}**" if sure else said)
-        rows.append(row)
-    return Table(header, rows, texts=1).markdown().splitlines()
-
-
-def _ratio(groups: dict[Key, Group], keys: Sequence[Key], column: str) -> float:
-    """Return the geometric mean over graphs of a last value over that of plain gossip."""
-    parts = [
-        groups[key].estimate(column).mean / groups[key[0], key[1], "none"].estimate(column).mean
-        for key in keys
-    ]
-    return float(np.exp(np.mean(np.log(parts))))
 
 
 def _points(found: Estimate) -> str:
@@ -111,15 +75,9 @@ def _points(found: Estimate) -> str:
     return found.text("+.2f")
 
 
-BEST = (
-    "The correction with the largest mean gain over plain gossip among those that have all seeds, "
-    "bold where its 95 % interval is above 0 (not corrected for having chosen the largest):"
-)
-
-
 def content(study: Study, pictures: Sequence[str]) -> str:
     """Return what stands between the marks."""
-    parts = [counted(study), "", *summary(study), "", BEST, "", *best(study)]
+    parts = [counted(study), "", *summary(study)]
     for name in pictures:
         parts += ["", f"![{CAPTIONS[name]}]({name}.png)"]
     return "\n".join(parts) + "\n"

@@ -119,12 +119,9 @@ def draw(study: Study, output: Path) -> list[str]:
 
 
 CAPTIONS = {
-    "study_topologies": "What the graph costs plain gossip: mean over seeds of the paired "
-    "difference with its 95 % interval.",
-    "study_corrections": "What a correction gains on each graph, seed by seed, with 95 % "
-    "intervals. A row without a word is a graph that the correction is not for.",
-    "study_seconds": "Accuracy over the seconds of the slow network, where clients are very "
-    "unlike: mean over seeds.",
-    "study_bits": "Accuracy of plain gossip over the bits that all clients have sent: mean over "
-    "seeds.",
+    "study_topologies": "What the graph costs plain gossip, with 95 % intervals. "
+    "An interval without a cap leaves the axis.",
+    "study_corrections": "What a correction gains on each graph, by seed, with 95 % intervals.",
+    "study_seconds": "Accuracy over the seconds of the slow network, α = 0.1.",
+    "study_bits": "Accuracy of plain gossip over the bits that all clients have sent.",
 }

@@ -9,7 +9,7 @@ a method gives to it, plus weight decay:
 
 Further terms derive from ``Adjustment``. Which coordinates are trained at all is the solver's
 argument ``mask``, which ``Model.mask`` makes from names: a head alone (FedRep, FedPer, FedBABU),
-all but normalisation layers. docs/local_steps.md has a complete method of each kind.
+all but normalisation layers. docs/tutorials has complete methods.
 
 A ``Coupling`` moves several rows of a client together, on the same minibatches.
 """

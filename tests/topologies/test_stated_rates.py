@@ -216,10 +216,12 @@ def test_measured_rates_are_what_papers_state(n):
 def test_the_table_in_the_documentation_holds():
     text = (Path(__file__).parents[2] / "docs" / "topologies.md").read_text(encoding="utf-8")
     table = text.partition("<!-- rates -->\n")[2].partition("\n<!-- /rates -->")[0]
-    columns = ["label", "paper", "stated", "factor", "measured", "tau"]
+    columns = ["label", "paper", "stated", "factor", "measured"]
     rows = [columns, ["---"] * len(columns)]
-    rows += [[written(record[name]) for name in columns] for record in rates(64)]
-    assert table == "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    inexact = [record for record in rates(64) if record["factor"]]
+    rows += [[written(record[name]) for name in columns] for record in inexact]
+    lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    assert table == lines.replace(" · metropolis_hastings", "")
 
 
 def written(cell):

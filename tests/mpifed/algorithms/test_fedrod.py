@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from convex import Run, clients_of
-from documented_methods import after
 from numpy_mlp import present
+from server_rounds import after
 from torch import nn
 
 from mpifed.algorithms.global_model.fedavg import FedAvg

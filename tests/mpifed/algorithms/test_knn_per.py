@@ -9,8 +9,8 @@ import pytest
 import torch
 from commands import TINY, call
 from convex import Run, two_quadratics
-from documented_methods import after
 from numpy_mlp import BODY, HEAD, SIZES, descended, gradient, present, regressions
+from server_rounds import after
 from torch import nn
 
 from mpifed.algorithms.global_model.fedavg import FedAvg

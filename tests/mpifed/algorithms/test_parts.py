@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from convex import Run, two_quadratics
-from documented_methods import after
 from numpy_mlp import BODY, HEAD, descended, present, regressions
+from server_rounds import after
 
 from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.algorithms.global_model.fedavg_ft import FedAvgFineTuned
