@@ -174,11 +174,11 @@ class GossipChannel(Channel):
     def _looks(self) -> Looks:
         federation, layers = self.exchange.federation, self.layers
         samples = federation.n_train[federation.training]
-        return Looks(self.hear, self.held_out, layers, self.round.draws, self.round.ids, samples)
+        return Looks(self.receive, self.held_out, layers, self.round.draws, self.round.ids, samples)
 
     @timed
-    def hear(self, rows: Tensor, asked: np.ndarray) -> Nearby:
-        """Return who hears whom where each participant hosted here asks for others' rows.
+    def receive(self, rows: Tensor, asked: np.ndarray) -> Nearby:
+        """Return who receives from whom where each participant hosted here asks for others' rows.
 
         ``rows`` are (participants, numbers), ``asked`` is bool (participants, training clients).
         Every row that one is sent is booked. Collective.
@@ -193,12 +193,12 @@ class GossipChannel(Channel):
         edges = edges[edges[:, 0] != edges[:, 1]]
         weights = 1 / (1 + np.bincount(edges[:, 0], minlength=n)[edges[:, 0]])
         matrix = topologies.MixingMatrix(n, edges, weights, symmetric=False)
-        exchange.heard.append(matrix.edges)
+        exchange.received.append(matrix.edges)
         size = torch.Size([len(edges), *rows.shape[1:]])
         self._book(bits_of(size, rows.dtype), math.prod(size))
         return nearby(communicator, Route(exchange.federation, matrix, route.active))
 
-    def may_hear(self) -> np.ndarray:
+    def may_receive(self) -> np.ndarray:
         """Return whose edges of W lead to each participant, bool (participants, nodes)."""
         route = self._route(self.exchange.routing)
         found = route.sparse[route.mine].toarray() != 0
@@ -210,18 +210,18 @@ class GossipChannel(Channel):
 
         ``labels`` are (participants, 1).
         """
-        arcs = self.hear(labels, others)
+        arcs = self.receive(labels, others)
         said, found = arcs.whole(labels)[:, 0], np.zeros_like(others)
         same = said[arcs.receivers] == said[arcs.senders]
         found[arcs.receivers[same], arcs.nodes[arcs.senders[same]]] = True
         return found
 
-    def mean_heard(self, rows: Tensor, others: np.ndarray) -> Tensor:
+    def mean_received(self, rows: Tensor, others: np.ndarray) -> Tensor:
         """Return the plain mean of each participant's row and those of ``others``. Collective.
 
-        ``rows`` are (participants, numbers), ``others`` is as in ``hear``.
+        ``rows`` are (participants, numbers), ``others`` is as in ``receive``.
         """
-        arcs = self.hear(rows, others)
+        arcs = self.receive(rows, others)
         every = arcs.whole(rows)
         made = every[: len(rows)].copy()
         for receiver, sender in zip(arcs.receivers, arcs.senders, strict=True):
@@ -467,7 +467,7 @@ class Gossip(Exchange):
         self.values_kept = {"none": 0, "wait_free": kept_versions or 2, "pairwise": 1}[asynchrony]
         self.timetable: Timetable | None = None
         # Receivers and senders of a round's messages, in turn, where clients choose them.
-        self.heard: list[np.ndarray] = []
+        self.received: list[np.ndarray] = []
         self.consensus_step = consensus_step
         self._arrays = dict(stored)
         if compressor is not None and "choco" not in self._arrays:
@@ -634,7 +634,7 @@ class Gossip(Exchange):
         return chosen & present
 
     def at(self, round: int, active: np.ndarray, memory: Any = None) -> Channel:
-        self.heard = []
+        self.received = []
         now = Round(self.federation, self.seed, round, active)
         if self.timetable is None:
             return GossipChannel(self, now, memory)
@@ -734,8 +734,8 @@ class Gossip(Exchange):
         return collapse(last, often)
 
     def arcs(self, round: int, active: np.ndarray, itemsize: int) -> list[np.ndarray]:
-        if self.heard:
-            return self.heard
+        if self.received:
+            return self.received
         first = (round - 1) * self.gossip_steps + 1
         return [self.routing.arcs(first + step, active) for step in range(self.gossip_steps)]
 

@@ -72,12 +72,12 @@ def learnt_by(
         unknown = unknown + fresh
         moved = np.concatenate([moved, np.diag(now.active.astype(float))[:, None]], axis=1)
         for w in now.steps:
-            heard = w[[observer]].toarray()[0]
-            heard[observer] = 0
-            looks = np.eye(n)[heard != 0] if sees == "messages" else heard[None]
+            weights = w[[observer]].toarray()[0]
+            weights[observer] = 0
+            looks = np.eye(n)[weights != 0] if sees == "messages" else weights[None]
             variances, axes = np.linalg.eigh(looks @ unknown @ looks.T)
-            told = variances > NEGLIGIBLE * np.trace(fresh)  # the rest follows from what was seen
-            looks = (axes[:, told] / np.sqrt(variances[told])).T @ looks
+            kept = variances > NEGLIGIBLE * np.trace(fresh)  # the rest follows from what was seen
+            looks = (axes[:, kept] / np.sqrt(variances[kept])).T @ looks
             new = np.tensordot(looks, moved, 1)
             by_client = new.transpose(2, 1, 0)
             found[:, : t + 1, : t + 1] += by_client @ by_client.transpose(0, 2, 1)

@@ -37,7 +37,7 @@ class Played:
         exchange.federation = dataclasses.replace(exchange.federation, n_train=SAMPLES)
         x = TARGETS + 0.3 * np.random.default_rng(3).normal(size=(N, P))
         memory = exchange.remember([torch.from_numpy(x)], N, torch.float64)
-        self.rounds, self.memories, self.floats, self.heard = [], [memory], [0], []
+        self.rounds, self.memories, self.floats, self.received = [], [memory], [0], []
         for k in range(1, rounds + 1):
             z = x + 0.4 * (TARGETS - x) + 0.05 * np.random.default_rng(k).normal(size=x.shape)
             channel = exchange.at(k, np.ones(N, bool), memory)
@@ -48,7 +48,7 @@ class Played:
             x, memory = after, channel.memory
             self.memories.append(memory)
             self.floats.append(exchange.ledger.up_floats)
-            self.heard.append(np.concatenate(exchange.heard))
+            self.received.append(np.concatenate(exchange.received))
 
     def memory(self, k):
         return self.memories[k].corrections.numpy().reshape(N, -1, N)
@@ -89,7 +89,7 @@ def test_dpfl_is_the_randomised_greedy_step_within_the_pool_of_its_first_round()
     later = sum(map(len, pools.values()))
     assert 0 < later <= 2 * N
     assert np.diff(played.floats).tolist() == [0, P * N * (N - 1), *[P * later] * 3]
-    assert [len(arcs) for arcs in played.heard] == [0, N * (N - 1), *[later] * 3]
+    assert [len(arcs) for arcs in played.received] == [0, N * (N - 1), *[later] * 3]
 
 
 def test_fomo_moves_along_what_lowers_the_loss():
@@ -106,7 +106,7 @@ def test_fomo_moves_along_what_lowers_the_loss():
         assert played.memory(k)[:, 0] == pytest.approx(affinity, abs=1e-12)
     few = Played({"name": "fomo", "models": 2, "epsilon": 0.0}, 2)
     for i, gains in enumerate(few.memory(1)[:, 0]):
-        asked = few.heard[1][few.heard[1][:, 0] == i, 1]
+        asked = few.received[1][few.received[1][:, 0] == i, 1]
         assert len(asked) == 2 and gains[asked].min() >= np.sort(np.delete(gains, i))[-2]
 
 
@@ -127,9 +127,9 @@ def test_l2c_descends_along_its_weights_and_asks_fewer_in_the_end():
                 for h in steps
             ]
             assert moved[i] == pytest.approx(logits[i] - 0.5 * np.array(slope), abs=1e-8)
-    assert [len(arcs) for arcs in played.heard] == [N * (N - 1)] * 2 + [2 * N] * 2
+    assert [len(arcs) for arcs in played.received] == [N * (N - 1)] * 2 + [2 * N] * 2
     for i, logits in enumerate(played.memory(2)[:, 0]):
-        asked = played.heard[2][played.heard[2][:, 0] == i, 1]
+        asked = played.received[2][played.received[2][:, 0] == i, 1]
         assert sorted(logits[asked]) == sorted(np.delete(logits, i))[-2:]
 
 
@@ -157,7 +157,7 @@ def test_morph_exchanges_the_most_similar_for_the_least_similar_one_known():
                     asked[i].add(min(outside, key=lambda j: at[j]))
                     asked[i].remove(max(inside, key=lambda j: at[j]))
                     changed += 1
-        told, knew = s.copy(), known.copy()
+        noted, knew = s.copy(), known.copy()
         for i in range(N):
             mine = sorted(asked[i])
             assert after[i] == pytest.approx(z[[i, *mine]].mean(axis=0), abs=1e-12)
@@ -166,7 +166,7 @@ def test_morph_exchanges_the_most_similar_for_the_least_similar_one_known():
             for m in set(range(N)) - {i}:
                 by = [j for j in mine if knew[j, m] == 3]
                 if known[i, m] != 3 and by:
-                    s[i, m], known[i, m] = np.mean([s[i, j] * told[j, m] for j in by]), 2
+                    s[i, m], known[i, m] = np.mean([s[i, j] * noted[j, m] for j in by]), 2
                 elif not known[i, m] and any(knew[j, m] for j in mine):
                     known[i, m] = 1
         assert played.memory(k)[:, 0] == pytest.approx(s, abs=1e-9)

@@ -4,7 +4,7 @@ Client i has models c_i1 ... c_iS, and each of its samples belongs to the cluste
 the least loss on it: D_is, a share u_is of the client's samples. In every round a client
 
 1. draws a cluster s with probability u_is and trains c_is on D_is,
-2. tells its neighbours s, and replaces c_is by the plain mean of its own and of those of the
+2. sends its neighbours s, and replaces c_is by the plain mean of its own and of those of the
    neighbours that trained the same cluster,
 3. finds the cluster of each sample anew.
 
@@ -108,10 +108,10 @@ class FedSPD(Algorithm[Channel]):
             within = self.within(members, shares, choice, clients).to(models)
             own = models[rows, choice][:, None]
             trained, optimizer = self.local(own, state.optimizer, clients, draws, weights=within)
-            others = neighbours.may_hear()
+            others = neighbours.may_receive()
             if not first:
                 others = neighbours.alike(choice[:, None].to(models), others)
-            models[rows, choice] = neighbours.mean_heard(trained[:, 0], others)
+            models[rows, choice] = neighbours.mean_received(trained[:, 0], others)
         return FedSPDState(models, optimizer)
 
     def split_at_random(self, clients: Clients, draws: Draws) -> Tensor:

@@ -76,9 +76,10 @@ class Looks:
 
     Attributes
     ----------
-    hear : callable
+    receive : callable
         Maps rows (participants, numbers), and whose of them each participant asks for, bool
-        (participants, nodes), to who then hears whom. It books a message for each. Collective.
+        (participants, nodes), to who then receives from whom. It books a message for each.
+        Collective.
     held_out : HeldOut or None
         The risks of models on their own data; None where it is not one model that is averaged.
     layers : sequence of slice
@@ -91,7 +92,7 @@ class Looks:
         Training samples of each node, int64 (nodes,).
     """
 
-    hear: Callable[[Tensor, np.ndarray], Nearby]
+    receive: Callable[[Tensor, np.ndarray], Nearby]
     held_out: HeldOut | None
     layers: Sequence[slice]
     draws: Draws
@@ -115,8 +116,8 @@ class Neighbours:
     mine : ndarray
         The nodes of the participants hosted here, int64 (participants,).
     nearby : callable or None
-        Returns who hears whom, with the rows of neighbours one by one, for corrections that are
-        not linear in them.
+        Returns who receives from whom, with the rows of neighbours one by one, for corrections
+        that are not linear in them.
     send : callable or None
         Maps rows (participants, numbers) to what neighbours receive of them, compressed where
         messages are, and books these messages; for corrections that compress.

@@ -88,14 +88,14 @@ class Chooser(Correction):
     ----------
     remembers : int
         How many numbers a client remembers of each other one.
-    tells : int
+    sends_notes : int
         The first so many of them it also sends with its value.
     """
 
     needs = "positive"
     chooses = True
     remembers: ClassVar[int] = 1
-    tells: ClassVar[int] = 0
+    sends_notes: ClassVar[int] = 0
 
     def width(self, size: int) -> int:
         # Behind the memory: whom it chose in the last round, and how often in all.
@@ -111,9 +111,9 @@ class Chooser(Correction):
 
     @abstractmethod
     def chosen(
-        self, view: View, x: np.ndarray, z: np.ndarray, heard: np.ndarray, rows: np.ndarray
+        self, view: View, x: np.ndarray, z: np.ndarray, received: np.ndarray, rows: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return a participant's new value, and which weights those it heard have in it.
+        """Return a participant's new value, and which weights those it received from have in it.
 
         Parameters
         ----------
@@ -121,10 +121,10 @@ class Chooser(Correction):
             What it knew.
         x, z : ndarray
             Its values before and after its local steps, float64 (size,).
-        heard : ndarray
-            Whom it heard, int64 (k,), ascending.
+        received : ndarray
+            From whom it received, int64 (k,), ascending.
         rows : ndarray
-            What they sent, float64 (k, size + ``tells`` nodes).
+            What they sent, float64 (k, size + ``sends_notes`` nodes).
         """
 
     def step(
@@ -140,20 +140,20 @@ class Chooser(Correction):
             own = np.sort(may_ask[may_ask != node])
             views.append(View(node, place, own, memory[place, : self.remembers], looks, draws))
             asked[place, self.asks(views[-1])] = True
-        told = torch.from_numpy(memory[:, : self.tells]).flatten(1).to(moved)
-        sent = torch.cat([self.sends(x, moved), told], dim=1)
-        arcs = looks.hear(sent, asked)
+        noted = torch.from_numpy(memory[:, : self.sends_notes]).flatten(1).to(moved)
+        sent = torch.cat([self.sends(x, moved), noted], dim=1)
+        arcs = looks.receive(sent, asked)
         others = arcs.whole(sent)
         before, after = on_host(x).astype(np.float64), on_host(moved).astype(np.float64)
         made = after.copy()
         for place, view in enumerate(views):
             senders = arcs.senders[arcs.receivers == place]
-            heard, weights = arcs.nodes[senders], np.zeros(0)
-            if len(heard):
-                of = before[place], after[place], heard, others[senders]
+            received, weights = arcs.nodes[senders], np.zeros(0)
+            if len(received):
+                of = before[place], after[place], received, others[senders]
                 made[place], weights = self.chosen(view, *of)
             memory[place, -2] = 0
-            memory[place, -2, heard] = weights
+            memory[place, -2, received] = weights
             memory[place, -1] += memory[place, -2] > 0
         return torch.from_numpy(made).to(moved), torch.from_numpy(memory).flatten(1).to(kept)
 
@@ -194,9 +194,9 @@ class Dpfl(Chooser):
         return np.flatnonzero(pool) if pool[view.node] else view.may_ask
 
     def chosen(
-        self, view: View, x: np.ndarray, z: np.ndarray, heard: np.ndarray, rows: np.ndarray
+        self, view: View, x: np.ndarray, z: np.ndarray, received: np.ndarray, rows: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        samples = view.looks.samples[[view.node, *heard]].astype(float)
+        samples = view.looks.samples[[view.node, *received]].astype(float)
         models, (pool,) = np.concatenate([z[None], rows]), view.memory
         lower = np.arange(len(models)) == 0
         upper = np.ones(len(models), bool)
@@ -205,7 +205,7 @@ class Dpfl(Chooser):
             return float(view.losses(mean_of(models[some], samples[some])[None])[0])
 
         of_lower, of_upper = loss(lower), loss(upper)
-        for j in 1 + view.draws.permutation(len(heard)):
+        for j in 1 + view.draws.permutation(len(received)):
             more, fewer = lower.copy(), upper.copy()
             more[j], fewer[j] = True, False
             of_more, of_fewer = loss(more), loss(fewer)
@@ -218,7 +218,7 @@ class Dpfl(Chooser):
                 break
         if not pool[view.node]:
             pool[view.node] = 1
-            pool[heard] = lower[1:]
+            pool[received] = lower[1:]
         shares = samples * lower
         return mean_of(models[lower], samples[lower]), shares[1:] / shares.sum()
 
@@ -258,17 +258,17 @@ class Fomo(Chooser):
         return np.array(found, np.int64)
 
     def chosen(
-        self, view: View, x: np.ndarray, z: np.ndarray, heard: np.ndarray, rows: np.ndarray
+        self, view: View, x: np.ndarray, z: np.ndarray, received: np.ndarray, rows: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         ways = np.concatenate([z[None], rows]) - x
         losses = view.losses(np.concatenate([x[None], x + ways]))
         length = np.sqrt(np.square(ways).sum(axis=1))
         gain = losses[0] - losses[1:]
         gain = np.divide(gain, length, out=np.zeros(len(ways)), where=length > 0)
-        view.memory[0, heard] += gain[1:]
+        view.memory[0, received] += gain[1:]
         shares = np.maximum(gain, 0)
         if not shares.any():
-            return x, np.zeros(len(heard))
+            return x, np.zeros(len(received))
         return x + mean_of(ways, shares), shares[1:] / shares.sum()
 
 
@@ -305,9 +305,9 @@ class L2c(Chooser):
         return best_first(view.memory[0], view.may_ask, view.draws)[: self.peers]
 
     def chosen(
-        self, view: View, x: np.ndarray, z: np.ndarray, heard: np.ndarray, rows: np.ndarray
+        self, view: View, x: np.ndarray, z: np.ndarray, received: np.ndarray, rows: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        (logits,), among = view.memory, [view.node, *heard]
+        (logits,), among = view.memory, [view.node, *received]
         updates = np.concatenate([(z - x)[None], rows])
         weights = special.softmax(logits[among])
         after = x + mean_of(updates, weights)
@@ -320,8 +320,9 @@ class Morph(Chooser):
     """Morph: means with as many others as at first, more and more unlike ones (Cox et al. 2026).
 
     The similarity of two models is the mean cosine between their tensors. Clients send theirs to
-    those they heard, and who they know. A client k that i has not heard is as similar to i as the
-    mean of s_ij s_jk over those it hears that have heard k, else as i's mean similarity.
+    those that ask, and who they know. A client k from which i has not received is as similar to i
+    as the mean of s_ij s_jk over those j that i receives from and that have received from k, else
+    as i's mean similarity.
 
     Parameters
     ----------
@@ -333,7 +334,7 @@ class Morph(Chooser):
     """
 
     remembers = 3
-    tells = 2
+    sends_notes = 2
 
     def __init__(
         self, *, every: Annotated[int, Ge(1)] = 5, sharpness: Annotated[float, Ge(0)] = 500.0
@@ -358,21 +359,21 @@ class Morph(Chooser):
         return np.flatnonzero(asked)
 
     def chosen(
-        self, view: View, x: np.ndarray, z: np.ndarray, heard: np.ndarray, rows: np.ndarray
+        self, view: View, x: np.ndarray, z: np.ndarray, received: np.ndarray, rows: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         similar, known, _ = view.memory
-        models, (theirs, told) = rows[:, : len(z)], np.split(rows[:, len(z) :], 2, axis=1)
-        similar[heard] = [cosine(z, model, view.looks.layers) for model in models]
-        known[heard] = 3
-        by_others = ((told == 3) & (known != 3)).sum(axis=0)
-        guessed = (similar[heard, None] * theirs * (told == 3)).sum(axis=0)
+        models, (theirs, noted) = rows[:, : len(z)], np.split(rows[:, len(z) :], 2, axis=1)
+        similar[received] = [cosine(z, model, view.looks.layers) for model in models]
+        known[received] = 3
+        by_others = ((noted == 3) & (known != 3)).sum(axis=0)
+        guessed = (similar[received, None] * theirs * (noted == 3)).sum(axis=0)
         new = by_others > 0
         similar[new], known[new] = guessed[new] / by_others[new], 2
-        known[(told > 0).any(axis=0) & (known == 0)] = 1
+        known[(noted > 0).any(axis=0) & (known == 0)] = 1
         similar[view.node] = known[view.node] = 0
-        share = 1 / (1 + len(heard))
-        return mean_of(np.concatenate([z[None], models]), np.ones(1 + len(heard))), np.full(
-            len(heard), share
+        share = 1 / (1 + len(received))
+        return mean_of(np.concatenate([z[None], models]), np.ones(1 + len(received))), np.full(
+            len(received), share
         )
 
 
