@@ -146,8 +146,10 @@ def _exit_code(launch: Launch, connection: socket.socket, supervisor: int) -> in
         signal.signal(getattr(signal, signal_name), pass_on)
     answer = _await_answer(connection, supervisor)
     connection.close()
-    if not answer:  # a launcher may be about to kill this process too: it takes up to a second
-        time.sleep(1.0 if supervisor else 2.0)
+    if not answer:
+        # A launcher may be about to kill this process too: it takes up to a second, or a few where
+        # it waits for another host.
+        time.sleep((1.0 if supervisor else 2.0) if launch.on_one_host else 4.0)
     if supervisor and not answer:
         where = f"rank {launch.rank} on {socket.gethostname()}"
         complain("mpifed", f"{where}: the process that watches the ranks of this node has ended")

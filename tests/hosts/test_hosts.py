@@ -222,7 +222,19 @@ def test_under_slurm_a_lost_host_is_named(step, tmp_path):
 GROUPS = {"/sys/fs/cgroup/memory": "memory.limit_in_bytes", "/sys/fs/cgroup": "memory.max"}
 
 
+GROWS = """
+import torch
+from mpifed.algorithms.global_model.fedavg import FedAvg
+
+class Grows(FedAvg):
+    def round(self, *given):
+        self.held = torch.ones(250_000_000)
+        return super().round(*given)
+"""
+
+
 def test_a_memory_limit_names_the_rank_and_what_it_held(tmp_path):
+    (tmp_path / "grows.py").write_text(GROWS)
     place, limit = next((p, f) for p, f in GROUPS.items() if Path(p, "cgroup.procs").exists())
     group = Path(place, f"mpifed-{os.getpid()}")
     group.mkdir()
@@ -230,9 +242,9 @@ def test_a_memory_limit_names_the_rank_and_what_it_held(tmp_path):
         if not (group / limit).exists():
             pytest.skip(f"{group} has no {limit}: memory cannot be limited here")
         (group / limit).write_text("700000000")
-        words = ("clients=8", "data.n_test=120000", "rounds=3", "storage.samples=10000000000")
+        words = ("clients=8", "data.n_test=40000", "algorithm=grows:Grows", "rounds=3")
         line = shlex.join(command(1, 2, *words, "--quiet", "--output", str(tmp_path / "run")))
-        done = run(["bash", "-c", f"echo $$ >{group}/cgroup.procs; exec {line}"])
+        done = run(["bash", "-c", f"echo $$ >{group}/cgroup.procs; cd {tmp_path}; exec {line}"])
     finally:
         time.sleep(1)
         group.rmdir()
