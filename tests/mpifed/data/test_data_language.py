@@ -60,6 +60,7 @@ def test_clients_have_their_own_texts_in_windows(write, tmp_path):
         assert bytes(map(int, x)) == text[:n] and bytes(y) == text[1 : n + 1]
 
 
+@pytest.mark.slow  # scripts/test --all installs tokenizers before these
 def test_pairs_of_bytes_become_tokens_in_a_federated_file(tmp_path):
     pytest.importorskip("tokenizers")
     options = {**of_files(tmp_path), "tokenizer": "bpe", "vocabulary": 264, "sequence_length": 4}
