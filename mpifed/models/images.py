@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -52,6 +55,21 @@ def images_of(data: Description, model: str, least: int = 1) -> Images:
     return Images(channels, height, width, axis)
 
 
+def normalisation(
+    norm: Literal["batch", "group"], groups: int, channels: int
+) -> Callable[[int], torch.nn.Module]:
+    """Return what normalises a number of channels, by batch or by groups.
+
+    Raises
+    ------
+    InputError
+        If ``groups`` does not divide ``channels``, the least number of a network.
+    """
+    if channels % groups:
+        raise InputError(f"model.groups is {groups}; it must divide {channels}")
+    return torch.nn.BatchNorm2d if norm == "batch" else partial(torch.nn.GroupNorm, groups)
+
+
 def crop_and_flip(x: Tensor, padding: int = 4) -> Tensor:
     """Return images (B, channels, height, width), each cut anew from itself with a margin of zeros,
     and mirrored with probability 1/2 (He et al. 2016, section 4.2).
@@ -87,13 +105,13 @@ class Network(torch.nn.Module):
         images = self.images(x)
         return crop_and_flip(images) if self.augment and self.training else images
 
-    def drawn(self, weights: str | None, new_classifier: bool) -> Network:
+    def drawn(self, weights: str | None, new_classifier: bool, augment: bool = False) -> Network:
         """Return the network itself, its parameters drawn, or loaded from the file ``weights``."""
         if new_classifier and weights is None:
             raise InputError(
                 "model.new_classifier is true, but there are no model.weights; allowed here: false"
             )
-        self.weights, self.new_classifier = weights, new_classifier
+        self.weights, self.new_classifier, self.augment = weights, new_classifier, augment
         self.reset_parameters()
         return self
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Annotated, Literal
 
 from annotated_types import Ge
 from torch import Tensor, relu_
-from torch.nn import BatchNorm2d, Conv2d, GroupNorm, Identity, Linear, MaxPool2d, Module, Sequential
+from torch.nn import BatchNorm2d, Conv2d, Identity, Linear, MaxPool2d, Module, Sequential
 from torch.nn.functional import pad
 
 from mpifed.data.base import Description
-from mpifed.errors import InputError
-from mpifed.models.images import Images, Network, images_of
+from mpifed.models.images import Images, Network, images_of, normalisation
 
 Norm = Literal["batch", "group"]
 # Channels of the stages: of the networks for large images, and of those for CIFAR.
@@ -109,14 +107,13 @@ def _build(
     groups: int,
     weights: str | None,
     new_classifier: bool,
+    augment: bool = False,
     widths: tuple[int, ...] = WIDTHS,
 ) -> Network:
-    if widths[0] % groups:
-        raise InputError(f"model.groups is {groups}; it must divide {widths[0]}")
-    make: Normalisation = BatchNorm2d if norm == "batch" else partial(GroupNorm, groups)
+    make = normalisation(norm, groups, widths[0])
     images = images_of(data, name)
     made = ResNet(images, data.n_outputs, blocks, make, cifar_stem, widths)
-    return made.drawn(weights, new_classifier)
+    return made.drawn(weights, new_classifier, augment)
 
 
 def resnet18(
@@ -203,9 +200,5 @@ def resnet20(
     new_classifier : bool
         Draw the last layer although weights are given.
     """
-    blocks = (3, 3, 3)
-    made = _build(
-        "resnet20", blocks, data, True, norm, groups, weights, new_classifier, CIFAR_WIDTHS
-    )
-    made.augment = augment
-    return made
+    blocks, others = (3, 3, 3), (weights, new_classifier, augment, CIFAR_WIDTHS)
+    return _build("resnet20", blocks, data, True, norm, groups, *others)

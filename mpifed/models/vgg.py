@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated, Literal
 
 from annotated_types import Ge
 from torch import Tensor
-from torch.nn import BatchNorm2d, Conv2d, GroupNorm, Linear, MaxPool2d, Module, ReLU, Sequential
+from torch.nn import Conv2d, Linear, MaxPool2d, Module, ReLU, Sequential
 
 from mpifed.data.base import Description
-from mpifed.errors import InputError
-from mpifed.models.images import Images, Network, images_of
+from mpifed.models.images import Images, Network, images_of, normalisation
 
 # Channels of the convolutions; 0 is a maximum over 2 x 2.
 VGG11 = (64, 0, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512, 0)
@@ -27,6 +25,7 @@ class Vgg(Network):
     def __init__(self, images: Images, n_outputs: int, norm: Norm, groups: int) -> None:
         super().__init__()
         self.images = images
+        make = normalisation("group" if norm == "group" else "batch", groups, VGG11[0])
         layers: list[Module] = []
         channels, height, width = images.channels, images.height, images.width
         for outputs in VGG11:
@@ -36,7 +35,6 @@ class Vgg(Network):
                 continue
             layers.append(Conv2d(channels, outputs, 3, padding=1))
             if norm != "none":
-                make = BatchNorm2d if norm == "batch" else partial(GroupNorm, groups)
                 layers.append(make(outputs))
             layers.append(ReLU(inplace=True))
             channels = outputs
@@ -74,8 +72,5 @@ def vgg11(
     new_classifier : bool
         Draw the last layer although weights are given.
     """
-    if VGG11[0] % groups:
-        raise InputError(f"model.groups is {groups}; it must divide {VGG11[0]}")
     made = Vgg(images_of(data, "vgg11", 32), data.n_outputs, norm, groups)
-    made.augment = augment
-    return made.drawn(weights, new_classifier)
+    return made.drawn(weights, new_classifier, augment)

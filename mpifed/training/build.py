@@ -524,7 +524,8 @@ def make(
     n_training = int((~unseen).sum())
     begins = stored is None
     if stored is None:
-        sized = with_sizes(options, description.n_train[~unseen])
+        sizes = description.n_train[~unseen]
+        sized = with_sizes(options, sizes) if "weights" in options else options
         with _labels_of_data(configuration, sized, ~unseen, communicator) as given:
             stored = exchanging.prepare(communicator, n_training, configuration.seed, given)
     hosting = hosting_ranks(configuration, communicator)
