@@ -298,6 +298,8 @@ SYNONYMS = {
     **dict.fromkeys(("dataset", "data_path"), "data"),
     **dict.fromkeys(("strategy", "method", "algo"), "algorithm"),
     **dict.fromkeys(("net", "network_model"), "model"),
+    **dict.fromkeys(("output", "output_dir", "out"), "--output DIR"),
+    **dict.fromkeys(("ranks", "num_ranks", "world_size"), "--ranks N"),
 }
 
 
