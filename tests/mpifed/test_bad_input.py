@@ -148,7 +148,7 @@ def test_experiments_that_are_not_there(words, expected, tmp_path, capfd, monkey
         ("lr=0.1", "local.lr or server_optimizer.lr"),
         ("learning_rate=0.1", "local.lr"),
         ("local.learning_rate=0.1", "local.lr"),
-        ("output=runs/mine", "--output"),
+        ("output=runs/mine", "--output DIR"),
         ("num_rounds=3", "rounds"),
     ],
 )
