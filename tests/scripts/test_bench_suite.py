@@ -93,6 +93,7 @@ def line(name, value, **detail):
     return json.dumps({"name": name, "value": value, "unit": "CPU s a round", "detail": detail})
 
 
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="a copy without its history")
 def test_the_history_has_a_row_and_a_point_for_each_commit(monkeypatch, tmp_path, capsys):
     monkeypatch.syspath_prepend(str(SCRIPTS))
     import bench_history
