@@ -32,6 +32,7 @@ PAGES = {
         "SCAFFOLD": ["scaffold"],
         "FedDyn": ["feddyn"],
         "FedPD": ["fedpd"],
+        "Fed-LT": ["fedlt"],
         "FedNova": ["fednova"],
         "SVRG": ["svrg"],
         "MOON": ["moon"],

@@ -176,6 +176,16 @@ CASES = {
         "participation": LATE,
         "evaluation.unseen_fraction": 0.3,
     },
+    "fedlt": {
+        "algorithm": {"name": "fedlt", "fedlt_rho": 0.5},
+        **LAYERS,
+        "model": "network_modules:normalised_mlp",
+    },
+    "fedlt and top_k": {
+        "algorithm": "fedlt",
+        "participation": 0.5,
+        "compression": {"name": "top_k", "k": 3},
+    },
 }
 
 
