@@ -45,6 +45,7 @@ PAGES = {
         "fedbabu": ["fedbabu"],
         "lg_fedavg": ["lg_fedavg"],
         "fedpac": ["fedpac"],
+        "pfeddst": ["pfeddst"],
         "Normalisation: fedbn": ["fedbn"],
         "A mix of two models: fedala": ["fedala"],
         "Prototypes: fedproto": ["fedproto"],

@@ -186,6 +186,11 @@ CASES = {
         "participation": 0.5,
         "compression": {"name": "top_k", "k": 3},
     },
+    "pfeddst": {
+        "algorithm": {"name": "pfeddst", "peers": 2, "head_epochs": 2},
+        **LAYERS,
+        "exchange": {"name": "gossip", "topology": "complete"},
+    },
 }
 
 
