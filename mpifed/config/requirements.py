@@ -329,7 +329,11 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         {"exchange.asynchrony": ("none", "wait_free"), "algorithm.control_variate_rate": 0},
         "where values are projected and no server has control variates",
     ),
-    ({"algorithm": "fedpd"}, EVERYBODY, "whose clients all move in every round"),
+    (
+        {"algorithm": ("fedpd", "streaming_diloco")},
+        EVERYBODY,
+        "whose clients all move in every round",
+    ),
     ({"algorithm": "fedmgs"}, EVERYBODY, "where algorithm.senders of all clients send"),
     ({"algorithm": "sa_ssmm"}, {"clients": 1, **EVERYBODY, **WHOLE}, "which sends nothing"),
     (

@@ -56,7 +56,7 @@ PERSONAL = (
 )
 WORDS = {
     **dict.fromkeys(("fedprox", "svrg", "feddyn", "fedpd", "qffl", "agnostic", "mocha"), PREDICTS),
-    "fedlt": PREDICTS,
+    **dict.fromkeys(("fedlt", "streaming_diloco"), PREDICTS),
     "fednova": (*PREDICTS, "local.momentum=0"),
     **dict.fromkeys((*PERSONAL, "fedgmm"), PREDICTS),
     **dict.fromkeys(("fedper", "fedrep", "fedbabu", "lg_fedavg"), (*PREDICTS, DEEP)),

@@ -33,6 +33,7 @@ PAGES = {
         "FedDyn": ["feddyn"],
         "FedPD": ["fedpd"],
         "Fed-LT": ["fedlt"],
+        "Streaming DiLoCo": ["streaming_diloco"],
         "FedNova": ["fednova"],
         "SVRG": ["svrg"],
         "MOON": ["moon"],

@@ -191,6 +191,12 @@ CASES = {
         **LAYERS,
         "exchange": {"name": "gossip", "topology": "complete"},
     },
+    "streaming_diloco": {
+        "algorithm": "streaming_diloco",
+        **LAYERS,
+        "participation": 1.0,
+        "model": "network_modules:normalised_mlp",
+    },
 }
 
 
