@@ -57,6 +57,13 @@ METHODS: dict[str, tuple[str, str, int | None]] = {
     "moon": ("global_model.moon:Moon", "MOON", None),
     "fedpd": ("global_model.fedpd:FedPD", "FedPD", None),
     "d_admm": ("global_model.d_admm:DADMM", "ADMM", 48),
+    "fedlt": ("global_model.fedlt:FedLT", "Fed-LT", None),
+    "pfeddst": ("shared_body.pfeddst:PFedDST", "PFedDST", None),
+    "streaming_diloco": (
+        "shared_body.streaming_diloco:StreamingDiLoCo",
+        "Streaming DiLoCo",
+        None,
+    ),
 }
 ALGORITHMS = {name: f"mpifed.algorithms.{path}" for name, (path, *_) in METHODS.items()}
 # The class that a name stands for where the model is a network of the transport benchmark.

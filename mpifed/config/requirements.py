@@ -272,6 +272,11 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         {**ONCE, **SGD, "exchange.asynchrony": "none", "exchange.correction": None},
         "whose clients mix with those that train the same cluster's model",
     ),
+    (
+        {"algorithm": "pfeddst"},
+        {**ONCE, "exchange.asynchrony": "none", "exchange.correction": None},
+        "whose clients choose whom they mix with",
+    ),
     ({"exchange.chebyshev": True}, {**STATIC, **EVERYBODY}, "whose weights are those of one W"),
     # Methods.
     (
@@ -280,7 +285,7 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         "which corrects steps of plain SGD",
     ),
     (
-        {"algorithm": ("moon", "fedproto", "fedpac", "fedspd")},
+        {"algorithm": ("moon", "fedproto", "fedpac", "fedspd", "pfeddst")},
         {"local.buffers": "average"},
         "whose models take their statistics along",
     ),
@@ -324,7 +329,11 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         {"exchange.asynchrony": ("none", "wait_free"), "algorithm.control_variate_rate": 0},
         "where values are projected and no server has control variates",
     ),
-    ({"algorithm": "fedpd"}, EVERYBODY, "whose clients all move in every round"),
+    (
+        {"algorithm": ("fedpd", "streaming_diloco")},
+        EVERYBODY,
+        "whose clients all move in every round",
+    ),
     ({"algorithm": "fedmgs"}, EVERYBODY, "where algorithm.senders of all clients send"),
     ({"algorithm": "sa_ssmm"}, {"clients": 1, **EVERYBODY, **WHOLE}, "which sends nothing"),
     (

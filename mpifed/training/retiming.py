@@ -70,7 +70,8 @@ def _check(configuration: Configuration, run: Path) -> None:
         ),
         (configuration.compute.name != "measured", "has compute.name 'measured', by training"),
         (
-            not chooses_neighbours(configuration) and configuration.algorithm.name != "fedspd",
+            not chooses_neighbours(configuration)
+            and configuration.algorithm.name not in ("fedspd", "pfeddst"),
             "has clients that chose whom they heard, which is not recorded",
         ),
         (

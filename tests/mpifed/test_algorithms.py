@@ -45,6 +45,7 @@ OWN = {
     "moon": DEEP,
     "fedproto": DEEP,
     "fedpac": DEEP,
+    "pfeddst": DEEP,
     "fedbn": {"model": "network_modules:normalised_mlp"},
     "scaffold": {"local": {"batch_size": 16}},
     "fednova": {"local": {"batch_size": 16, "momentum": 0.9, "reset_momentum": True}},

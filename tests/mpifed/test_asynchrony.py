@@ -236,7 +236,7 @@ UNLIKE = {
     "rounds": 6,
 }
 EQUAL = {"compute": {"seconds": 0.1}, "local": {"steps": 3, "batch_size": 16}}
-OWN_CORRECTIONS = ("kgt", "scaffnew", "d_admm", "fedspd")
+OWN_CORRECTIONS = ("kgt", "scaffnew", "d_admm", "fedspd", "pfeddst")
 METHODS = [
     name
     for name in ALGORITHMS

@@ -56,6 +56,7 @@ PERSONAL = (
 )
 WORDS = {
     **dict.fromkeys(("fedprox", "svrg", "feddyn", "fedpd", "qffl", "agnostic", "mocha"), PREDICTS),
+    **dict.fromkeys(("fedlt", "streaming_diloco"), PREDICTS),
     "fednova": (*PREDICTS, "local.momentum=0"),
     **dict.fromkeys((*PERSONAL, "fedgmm"), PREDICTS),
     **dict.fromkeys(("fedper", "fedrep", "fedbabu", "lg_fedavg"), (*PREDICTS, DEEP)),
@@ -91,7 +92,7 @@ def test_every_method_is_tried():
     """But those that refuse averages over all, since they average over clusters or correct steps by
     variates that add up to zero, and those that need gossip.
     """
-    others = {"clustered", "ifca", "scaffnew", "kgt", "d_admm", "fedspd"}
+    others = {"clustered", "ifca", "scaffnew", "kgt", "d_admm", "fedspd", "pfeddst"}
     assert {name.split()[0] for name in WORDS} == {*ALGORITHMS} - others
 
 

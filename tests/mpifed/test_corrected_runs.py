@@ -18,7 +18,7 @@ from mpifed.training import evaluation
 TREE = {"topology": "path"}
 GRAPH = {"topology": "ring", "weights": "metropolis_hastings"}
 NAMES = [name for name in CORRECTIONS if name != "none"]
-OTHERS = ("local", "sa_ssmm", "fedbn", "kgt", "scaffnew", "d_admm", "fedspd")
+OTHERS = ("local", "sa_ssmm", "fedbn", "kgt", "scaffnew", "d_admm", "fedspd", "pfeddst")
 """These send nothing, have one client, running statistics, or corrections of their own."""
 CHOOSERS = ("dpfl", "morph", "fomo", "l2c")
 METHODS = [name for name in ALGORITHMS if goes_with(name, "gossip") and name not in OTHERS]

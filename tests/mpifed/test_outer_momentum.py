@@ -1,4 +1,4 @@
-"""Outer momentum on what local steps add: DiLoCo under a server, GASLoC and NoLoCo under gossip.
+"""Outer momentum on what local steps add: DiLoCo, also in fragments, GASLoC and NoLoCo.
 
 Programs in float64 numpy play them as their papers write them.
 """
@@ -8,10 +8,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from convex import Run, clients_of
+from numpy_mlp import BODY, HEAD, descended, present, regressions
 from personal_runs import COUNTS, gradient, mean, regression, taking_part
 from test_corrections import D, Descent, N, exchange_of, gradients, matrix_of
 
 from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.algorithms.shared_body.streaming_diloco import StreamingDiLoCo
 from mpifed.errors import InputError
 from mpifed.exchange.server import Server
 from mpifed.exchange.server_optimizers import Nesterov
@@ -51,6 +53,38 @@ def test_diloco_is_fedavg_with_adamw_inside_and_nesterov_outside():
             outer = BETA * outer + delta
             theta = theta - RATE * (delta + BETA * outer)  # line 14
         assert run.go().x == pytest.approx(theta, rel=1e-9)
+
+
+def test_streaming_diloco_with_one_fragment_is_diloco():
+    data, _, model = regressions(participation=1.0)
+    server = Server(data[0].federation, 0)
+    server.optimizer = Nesterov(lr=RATE, beta=BETA)
+    local = {"optimizer": "adamw", "lr": 0.02, "batch_size": 3}
+    diloco = Run(FedAvg, data, model=model, local=local, server=server).go(12)
+    found = Run(StreamingDiLoCo, data, model=model, local=local, fragments=1).go(12)
+    assert found.x == pytest.approx(diloco.x, rel=1e-12)
+    assert found.server.ledger == server.ledger
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_streaming_diloco_synchronises_layers_in_turns(share):
+    data, samples, model = regressions(participation=1.0)
+    run = Run(
+        StreamingDiLoCo, data, model=model, local={"lr": 0.3, "batch_size": 64}, own_share=share
+    )
+    weights, theta = present(data[0], 1)[1], run.x.copy()
+    own, m = np.tile(theta, (len(samples), 1)), np.zeros_like(theta)
+    for t in range(6):
+        part = (BODY, HEAD)[t % 2]
+        own = np.stack([descended(w, *s, 0.3, 1) for w, s in zip(own, samples, strict=True)])
+        delta = weights @ own[:, part] - theta[part]
+        m[part] = BETA * m[part] + delta
+        theta[part] += RATE * (delta + BETA * m[part])
+        own[:, part] = share * own[:, part] + (1 - share) * theta[part]
+        run.go()
+        assert run.x == pytest.approx(theta, abs=1e-12)
+        assert run.state.own[:, 0].numpy() == pytest.approx(own, abs=1e-12)
+    assert run.server.ledger.up_floats == 3 * len(samples) * len(theta)
 
 
 def gasloc(w, own):

@@ -176,6 +176,27 @@ CASES = {
         "participation": LATE,
         "evaluation.unseen_fraction": 0.3,
     },
+    "fedlt": {
+        "algorithm": {"name": "fedlt", "fedlt_rho": 0.5},
+        **LAYERS,
+        "model": "network_modules:normalised_mlp",
+    },
+    "fedlt and top_k": {
+        "algorithm": "fedlt",
+        "participation": 0.5,
+        "compression": {"name": "top_k", "k": 3},
+    },
+    "pfeddst": {
+        "algorithm": {"name": "pfeddst", "peers": 2, "head_epochs": 2},
+        **LAYERS,
+        "exchange": {"name": "gossip", "topology": "complete"},
+    },
+    "streaming_diloco": {
+        "algorithm": "streaming_diloco",
+        **LAYERS,
+        "participation": 1.0,
+        "model": "network_modules:normalised_mlp",
+    },
 }
 
 

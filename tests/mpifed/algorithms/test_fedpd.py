@@ -1,4 +1,4 @@
-"""FedPD: few or exact local steps, rounds without communication, and its twin FedDyn."""
+"""FedPD, and its twin FedDyn; Fed-LT: few or exact local steps, and rounds in numpy."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from convex import Run, two_quadratics
 from least_squares import LeastSquares
 
 from mpifed.algorithms.global_model.feddyn import FedDyn
+from mpifed.algorithms.global_model.fedlt import FedLT
 from mpifed.algorithms.global_model.fedpd import FedPD
 from mpifed.random import stream
 
@@ -56,3 +57,43 @@ def test_rounds_are_those_of_numpy(weights):
         assert run.state.anchor[:, 0].numpy() == pytest.approx(anchor, abs=1e-12)
     assert 0 < sent < 8
     assert run.server.ledger.up_bits == sent * n * 64 * len(x)
+
+
+@pytest.mark.parametrize("weights", ["samples", "uniform"])
+def test_rounds_of_fedlt_are_those_of_numpy(weights):
+    problem, rho, lr, decay = LeastSquares(), 0.7, 0.1, 0.05
+    local = {"lr": lr, "epochs": 3, "batch_size": 20, "weight_decay": decay}
+    run = Run(FedLT, problem.data, local=local, fedlt_rho=rho, client_weights=weights)
+    n = len(problem.xs)
+    p = problem.shares if weights == "samples" else np.full(n, 1 / n)
+    own = np.tile(problem.starts(run), (n, 1))
+    z, present = own.copy(), []
+    for round in range(1, 7):
+        y = p @ z
+        assert run.deployed()[0] == pytest.approx(y, abs=1e-13)
+        present.append(len(problem.chosen(round)))
+        for i in problem.chosen(round):
+            v = 2 * y - z[i]
+            for _ in range(3):
+                slope = problem.gradient(i, own[i]) + decay * own[i] + (own[i] - v) / rho
+                own[i] -= lr * slope
+            z[i] += 2 * (own[i] - y)
+        run.go()
+        assert run.state.own[:, 0].numpy() == pytest.approx(own, abs=1e-13)
+        assert run.state.auxiliary[:, 0].numpy() == pytest.approx(z, abs=1e-13)
+    assert min(present) < n
+
+
+@pytest.mark.parametrize(
+    "compression", [None, ("top_k", {"k": 1}), ("rand_k", {"k": 1}), ("sign", {})]
+)
+@pytest.mark.parametrize("steps", [2, 5])
+def test_fedlt_ends_at_the_minimiser_also_with_absent_clients_and_compressed(compression, steps):
+    problem = LeastSquares()
+    local = {"lr": 0.2, "epochs": steps, "batch_size": 20}
+    run = Run(FedLT, problem.data, compression, local=local).go(600)
+    sizes = np.array([len(x) for x in problem.xs])
+    scales = np.repeat(np.sqrt(problem.shares / sizes), sizes)
+    x, y = np.concatenate(problem.xs), np.concatenate(problem.ys)
+    best = np.linalg.lstsq(x * scales[:, None], y * scales, rcond=None)[0]
+    assert run.deployed()[0] == pytest.approx(best, abs=1e-7)

@@ -1,4 +1,4 @@
-"""FedPer, FedRep and FedBABU: what is shared, what stays, and what each of them trains when."""
+"""FedPer, FedRep, FedBABU, PFedDST: what is shared, what stays, what each of them trains when."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from convex import Run, two_quadratics
 from numpy_mlp import BODY, HEAD, descended, present, regressions
 from server_rounds import after
+from test_corrections import exchange_of
 
 from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.algorithms.global_model.fedavg_ft import FedAvgFineTuned
@@ -15,6 +16,7 @@ from mpifed.algorithms.global_model.local import Local
 from mpifed.algorithms.shared_body.fedbabu import FedBABU
 from mpifed.algorithms.shared_body.fedper import FedPer
 from mpifed.algorithms.shared_body.fedrep import FedRep
+from mpifed.algorithms.shared_body.pfeddst import PFedDST
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.options import LocalOptions
@@ -143,3 +145,55 @@ def test_heads_begin_alike_or_apart(init, differ):
     data, _, model = regressions()
     heads = Run(FedPer, data, model=model, local=WHOLE, head_init=init).state.heads
     assert bool((heads[0] != heads[1]).any()) == differ
+
+
+@pytest.mark.parametrize("graph", [("complete",), (None, None, "static_exponential")])
+def test_pfeddst_mixes_bodies_with_the_peers_that_score_best(graph):
+    (clients, about), samples, model = regressions(participation=1.0)
+    n, alpha, c, recency = len(samples), 3.0, 0.5, 0.4
+    exchange = exchange_of("none", *graph, n=n)
+    run = Run(
+        PFedDST,
+        (clients, about),
+        model=model,
+        local={**WHOLE, "epochs": 2},
+        server=exchange,
+        head_epochs=3,
+        head_init="per_client",
+        peers=2,
+        loss_weight=alpha,
+        offset=c,
+        recency=recency,
+        gossip_step_scale="none",
+    )
+    near = exchange.schedule.matrix(1).to_dense() != 0
+    rows, last, picks = np.empty((n, model.n_parameters)), np.zeros((n, n)), set()
+    rows[:, BODY], rows[:, HEAD] = run.state.body[:, 0], run.state.heads[:, 0]
+
+    def loss(row, x, y):
+        w, b, v, bias = np.split(row, np.cumsum([6, 3, 3]))
+        return np.square(np.tanh(x @ w.reshape(3, 2).T + b) @ v + bias - y).mean() / 2
+
+    def score(i, j, k):
+        a, b = rows[i, HEAD], rows[j, HEAD]
+        cosine = a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+        lost = loss(rows[i], *samples[j]) if near[j, i] else 0
+        return (1 - np.exp(-recency * (k - last[i, j]))) * (alpha * lost - (1 - cosine) + c)
+
+    for k in range(1, 6):
+        bodies = []
+        for i in range(n):
+            scores = {j: score(i, j, k) for j in np.flatnonzero(near[i]) if j != i}
+            best = sorted(scores, key=scores.get)[-2:]
+            bodies.append(rows[[i, *best]][:, BODY].mean(axis=0))
+            last[i, best] = k
+            picks.add((i, *sorted(best)))
+        for i, body in enumerate(bodies):
+            rows[i, BODY] = body
+            rows[i] = descended(rows[i], *samples[i], 0.3, 2, BODY)
+            rows[i] = descended(rows[i], *samples[i], 0.3, 3, HEAD)
+        run.go()
+        assert run.deployed() == pytest.approx(rows, abs=1e-12)
+        assert (run.state.chosen.numpy() == last).all()
+    assert len(picks) > n or None in graph
+    assert exchange.ledger.up_floats == 5 * (near.sum() - n) * (model.n_parameters + n)

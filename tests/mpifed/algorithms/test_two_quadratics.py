@@ -74,6 +74,9 @@ METHODS = {
     "fedpd": (FIVE, {}, 120, POOLED),
     "fedspd": (FIVE, {"n_clusters": 1, "tune_epochs": 2}, 40, tuned(AVERAGE[0], 2)),
     "d_admm": (FIVE, {"admm_c": 1.0}, 60, POOLED),
+    "fedlt": (FIVE, {}, 60, POOLED),
+    "pfeddst": (FIVE, {"head": []}, 40, tuned(AVERAGE[0], 5)),
+    "streaming_diloco": (FIVE, {"outer_momentum": 0.5}, 60, AVERAGE),
 }
 """Options of ``local`` and of the method, rounds, and what the two clients deploy."""
 
