@@ -20,9 +20,9 @@ from bench_page import DOCS, read
 
 HEAD = """# Benchmarks over time
 
-`python scripts/bench_history.py LINES COMMIT` made this page of what `scripts/bench suite`, or some
-of its parts, printed at each commit. A figure is CPU seconds, of several turns the least; the
-picture has them over those of the first commit on the same kind of processor.
+The table has the CPU seconds of each commit, the least of several runs. The picture shows them
+relative to the first commit on the same kind of processor. `scripts/bench suite > LINES` and
+`python scripts/bench_history.py LINES COMMIT` add a commit.
 
 ![CPU seconds over those of the first commit](benchmarks_history.png)
 

@@ -14,10 +14,10 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 HEAD = """# Benchmarks
 
+Figures are medians of at least five runs of one process with one thread. If CPU and wall seconds
+differ much, the machine had other work. [Speed and memory](benchmarks.md) has more figures.
 `scripts/bench suite > LINES` and `python scripts/bench_page.py LINES` make this page;
-`scripts/bench NAME` repeats one figure. Medians of at least five, in CPU seconds of one process
-with one thread, and in wall seconds. If these differ much, the machine had other work.
-[Speed and memory](benchmarks.md) has more of each part.
+`scripts/bench NAME` repeats one figure.
 
 ![CPU seconds of each part](benchmarks.png)
 
@@ -26,20 +26,20 @@ with one thread, and in wall seconds. If these differ much, the machine had othe
 """
 
 BESIDE_MPI = """
-## Exchange beside bare MPI
+## Exchange compared with bare MPI
 
-`scripts/bench exchange`, two ranks. Compares a server's sum with an Allreduce of as many float32,
-and a round of gossip with a neighbourhood collective of the same bytes.
+With two ranks, `scripts/bench exchange` compares a server's sum with an Allreduce of as many
+float32, and a round of gossip with a neighbourhood collective of the same bytes.
 
-| | numbers | wall, times bare MPI | CPU, times bare MPI | beside |
+| | numbers | wall, times bare MPI | CPU, times bare MPI | further ratio |
 | --- | --- | --- | --- | --- |
 """
 
 START = """
 ## Start
 
-`scripts/bench startup`, the default experiment: from the launch to the first line of a round, and
-the sum of the PSS of all processes. [How a job starts](startup.md) explains them.
+`scripts/bench startup` launches the default experiment. Seconds are those to the first line of a
+round, and memory is the sum of the PSS of all processes. See [how a job starts](startup.md).
 
 | ranks | wall s | CPU s | MiB | cores |
 | --- | --- | --- | --- | --- |

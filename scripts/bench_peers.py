@@ -37,15 +37,15 @@ PEERS = {
 }
 MPIFED = {"mpifed": 1, "mpifed, 2 ranks": 2}
 
-HEAD = f"""# Beside other simulators
+HEAD = f"""# Compared with other simulators
 
-`scripts/bench peers > LINES` measured this and `python scripts/bench_peers.py LINES` wrote it:
-FedAvg with all clients in every round, one epoch of SGD on minibatches of 20, samples and networks
-of `scripts/peers/workload.py`. Seconds are of one round, medians of three turns, on a machine that
-did other work too: compare CPU seconds, which are of all processes together. Start is the wall
-seconds outside the rounds. Flower has a worker of ray for each core; the bare loop is a loop
-over clients as in PFLlib, in one process. Accuracies are of {ROUNDS[1]} rounds and show that the
-work is alike; minibatches and first models are drawn by each peer's own rule.
+The table compares FedAvg in several simulators: all clients take part in every round, with one
+epoch of SGD on minibatches of 20. Compare CPU seconds, which are those of all processes in a round;
+the machine also did other work. Start is the wall seconds outside the rounds. Flower has a worker
+of ray for each core; the bare loop is a loop over clients in one process, as in PFLlib. Accuracies
+after {ROUNDS[1]} rounds show that the work is alike; each simulator draws its own minibatches and
+initial models. `scripts/bench peers > LINES` and `python scripts/bench_peers.py LINES` make this
+page.
 
 | workload | simulator | version | CPU s | wall s | start, s | accuracy |
 | --- | --- | --- | ---: | ---: | ---: | ---: |

@@ -35,8 +35,9 @@ def counted(study: Study) -> str:
     lines = [
         f"{finished} of {seeds() * len(study.wanted)} runs are finished"
         + (f", {sum(study.diverged.values())} diverged" if study.diverged else "")
-        + f". Of {len(study.wanted)} cells (α, graph, correction) {len(study.fast) - len(partly)} "
-        f"have all {seeds()} seeds, {len(partly)} fewer, and {len(missing)} no run."
+        + f". Of {len(study.wanted)} cells (one α, graph and correction), "
+        f"{len(study.fast) - len(partly)} have all {seeds()} seeds, {len(partly)} fewer, and "
+        f"{len(missing)} none."
     ]
     for level in LEVELS:
         for correction, name in CORRECTIONS.items():

@@ -76,7 +76,7 @@ class FedMMOT(Algorithm[ServerChannel]):
         Step size of these.
     theta_objective : {'mmv2', 'w2gn'}
         What theta minimises: the conjugate's objective with the cycle term (MMv2), or the cycle
-        term alone (W2GN); see ``mpifed/transport/losses.py``.
+        term alone (W2GN); see ``mpifed/optimal_transport/losses.py``.
     lambda_cycle : float
         Weight of the cycle terms ||grad f_omega(grad f_theta(y)) - y||^2.
     cycle : {'fwd', 'both'}
