@@ -1,4 +1,4 @@
-"""Imports run downwards only, as docs/architecture.md draws them."""
+"""Imports run downwards only; docs/architecture.md draws every module."""
 
 from __future__ import annotations
 
