@@ -159,13 +159,13 @@ def seconds(options: JobOptions) -> int:
     return limit
 
 
-def read_site(name: str) -> dict[str, Any]:
-    """Return the options in a site file."""
+def read_site(name: str, option: str = "--site") -> dict[str, Any]:
+    """Return the options in a site file, which ``option`` names."""
     shipped = {file.stem: file for file in (FILES / "sites").glob("*.yaml")}
     path = shipped.get(name, Path(name))
     if path.suffix not in YAML_FILES:
         raise InputError(
-            f"--site is {shown(name)}; {closest(name, shipped)}, or the path of a .yaml file"
+            f"{option} is {shown(name)}; {closest(name, shipped)}, or the path of a .yaml file"
         )
     return _mapping(read_yaml(path), str(path))
 
