@@ -4,6 +4,7 @@ algorithm.
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import socket
@@ -256,6 +257,13 @@ def transforms_of(configuration: Configuration, hostile: Attackers | None) -> li
     return found
 
 
+def _takes_data(function: Callable[..., Any]) -> bool:
+    """Return whether a model is a function of the data; a module's class often is not."""
+    for first in inspect.signature(function).parameters.values():
+        return first.kind is not first.KEYWORD_ONLY and first.default is first.empty
+    return False
+
+
 def make_model(
     configuration: Configuration, description: Description, method: type[Algorithm]
 ) -> Model:
@@ -264,7 +272,8 @@ def make_model(
     function = find("model", name)
 
     def build() -> Any:
-        return function(description, **configuration.model.options)
+        given = [description] if _takes_data(function) else []
+        return function(*given, **configuration.model.options)
 
     if configuration.local.autocast and configuration.dtype == "float64":
         raise InputError(
