@@ -250,9 +250,13 @@ class Parser(argparse.ArgumentParser):
             raise InputError(f"{place} is {given!r}; {closest(given, names)}")
         if found := re.fullmatch(r"argument (.+?): (is .*)", message, re.DOTALL):
             raise InputError(f"{found[1]} {found[2]}")
-        unknown = re.match(r"unrecognized arguments: (--[\w-]+)", message)
-        near = nearest(unknown[1], self._option_string_actions) if unknown else None
-        meant = f"did you mean {near}? " if near else ""
+        unknown = re.match(r"unrecognized arguments: --([\w-]+)(?:[ =]([^- ]\S*))?", message)
+        meant = ""
+        if unknown:
+            found = [nearest(f"--{unknown[1]}", self._option_string_actions) or ""]
+            if unknown[2] and any("key=value" in str(each.metavar) for each in self._actions):
+                found.append(f"{unknown[1].replace('-', '_')}={unknown[2]}")
+            meant = f"did you mean {' or '.join(filter(None, found))}? " if any(found) else ""
         raise InputError(f"{message}; {meant}--help shows how the command is used")
 
 
