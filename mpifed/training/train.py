@@ -6,6 +6,7 @@ import functools
 import logging
 import math
 import resource
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -109,7 +110,11 @@ def describe_versions() -> dict[str, str]:
     import platform
 
     packages = ("mpifed", "torch", "numpy", "scipy", "h5py", "networkx", "mpi4py")
-    return {"python": platform.python_version(), **{name: _version(name) for name in packages}}
+    found = {"python": platform.python_version(), **{name: _version(name) for name in packages}}
+    if "mpi4py.MPI" in sys.modules:
+        library, numbers = sys.modules["mpi4py.MPI"].get_vendor()
+        found["mpi"] = f"{library} {'.'.join(map(str, numbers))}"
+    return found
 
 
 @functools.cache
