@@ -253,10 +253,10 @@ class Parser(argparse.ArgumentParser):
         unknown = re.match(r"unrecognized arguments: --([\w-]+)(?:[ =]([^- ]\S*))?", message)
         meant = ""
         if unknown:
-            found = [nearest(f"--{unknown[1]}", self._option_string_actions) or ""]
+            near = [nearest(f"--{unknown[1]}", self._option_string_actions) or ""]
             if unknown[2] and any("key=value" in str(each.metavar) for each in self._actions):
-                found.append(f"{unknown[1].replace('-', '_')}={unknown[2]}")
-            meant = f"did you mean {' or '.join(filter(None, found))}? " if any(found) else ""
+                near.append(f"{unknown[1].replace('-', '_')}={unknown[2]}")
+            meant = f"did you mean {' or '.join(filter(None, near))}? " if any(near) else ""
         raise InputError(f"{message}; {meant}--help shows how the command is used")
 
 
