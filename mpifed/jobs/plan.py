@@ -339,6 +339,9 @@ def experiment_file(experiment: str, text: str | None) -> Iterator[str]:
 def _divided(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """Divide overrides into options of the job and those of its runs."""
     mine = [word for word in words if word.startswith("job.")]
+    for key in (word.partition("=")[0] for word in words):
+        if key in JobOptions.__dataclass_fields__:
+            raise InputError(f"Unknown configuration key '{key}'; did you mean job.{key}?")
     return read_words(mine), [word for word in words if word not in mine]
 
 
