@@ -29,7 +29,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
 
 HEAD = """# Methods
 
-Choose a method with `algorithm=NAME`. Its link has its equations, `python -m mpifed.run --list NAME` its options.
+Choose a method with `algorithm=NAME`. Its link has its equations,
+`python -m mpifed.run --list NAME` its options.
 `python scripts/methods.py` writes this page from the code.
 
 * **exchange**: a server, gossip, or both; `-` for methods that send nothing.

@@ -228,7 +228,7 @@ def test_student_9_a_network_of_ones_own(typed):
 
 def test_student_10_from_a_notebook():
     result = mpifed.run("digits-fedem", **SMALL)
-    trained, found = mpifed.load(result.directory), result.clients["test_accuracy"]
+    trained, found = mpifed.load(result), result.clients["test_accuracy"]
     samples = trained.samples(3).test
     right = trained.client(3)(samples.x).argmax(1) == samples.y
     assert right.double().mean().item() == pytest.approx(found[3])
