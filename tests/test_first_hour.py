@@ -170,7 +170,7 @@ def test_student_4_a_topology_on_the_command_line_and_in_python(typed):
 
 
 def test_student_5_words_of_other_tools(typed):
-    known = {"lr=0.1": "local.lr", "local.learning_rate=0.1": "local.lr"}
+    known = {"lr=0.1": "local.lr", "data.batch_size=9": "local.batch_size"}
     known |= {"--rounds 3": "rounds=3", "model=net.py": "net:Net"}
     for word, meant in known.items():
         assert meant in typed(f"mpifed run {WORDS} {word} --output runs/wrong", 2).err
