@@ -104,7 +104,7 @@ def _validate(options: argparse.Namespace, chosen: Mapping[str, Study]) -> None:
     if options.slurm:
         from mpifed.jobs.plan import read_site
 
-        read_site(options.slurm)
+        read_site(options.slurm, "--slurm")
 
 
 def _planned(

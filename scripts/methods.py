@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import sys
 import typing
 from pathlib import Path
@@ -28,14 +29,15 @@ PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
 
 HEAD = """# Methods
 
-Choose a method with `algorithm=NAME`. `python -m mpifed.run --list NAME` explains its options.
+Choose a method with `algorithm=NAME`. Its link has its equations,
+`python -m mpifed.run --list NAME` its options.
 `python scripts/methods.py` writes this page from the code.
 
-* **exchange**: a server, gossip, or both; `-` for methods that send nothing and work with both.
+* **exchange**: a server, gossip, or both; `-` for methods that send nothing.
 * **compression**: the compressors for its messages under a server (`any`, `unbiased`, `none`).
 * **unseen**: whether it serves clients that took no part in training.
 * **state**: whether a client keeps more than momentum or moments from round to round.
-* **also in**: which of thirteen public repositories have it too, by the names of their files on
+* **also in**: which of thirteen public repositories have it too, by their files on
   27 November 2026.
 
 FedYogi, FedAdagrad and FedAvgM are `fedavg` with `server_optimizer=yogi`, `adagrad` and `momentum`.
@@ -61,6 +63,59 @@ ELSEWHERE = {
     "decentralizepy": "top_k rand_k quantise epidemic",
     "ByzFL": "mean median trimmed_mean krum geometric_median centred_clipping mda monna meamed nnm "
     "bucketing sign_flip alie ipm mimic",
+}
+
+# Sections by page, with the methods that they are about; "" is the whole page.
+PAGES = {
+    "fedem.md": {"": "fedem local fedavg fedavg_ft"},
+    "decentralised.md": {"Methods that correct their own steps": "kgt scaffnew d_admm"},
+    "baselines/mocha.md": {"": "mocha"},
+    "baselines/clusters.md": {
+        "clustered": "clustered",
+        "ifca": "ifca",
+        "fedspd": "fedspd",
+        "fedgmm": "fedgmm",
+    },
+    "baselines/one_model.md": {
+        "FedProx": "fedprox",
+        "SCAFFOLD": "scaffold",
+        "FedDyn": "feddyn",
+        "FedPD": "fedpd",
+        "Fed-LT": "fedlt",
+        "Streaming DiLoCo": "streaming_diloco",
+        "FedNova": "fednova",
+        "SVRG": "svrg",
+        "MOON": "moon",
+        "q-FFL": "qffl",
+        "AFL": "agnostic",
+    },
+    "baselines/parts.md": {
+        "fedper": "fedper",
+        "fedrep": "fedrep",
+        "fedbabu": "fedbabu",
+        "lg_fedavg": "lg_fedavg",
+        "fedpac": "fedpac",
+        "pfeddst": "pfeddst",
+        "Normalisation: fedbn": "fedbn",
+        "A mix of two models: fedala": "fedala",
+        "Prototypes: fedproto": "fedproto",
+        "Two heads: fedrod": "fedrod",
+        "fedrod_hyper": "fedrod_hyper",
+        "Nearest neighbours: knn_per": "knn_per",
+    },
+    "baselines/personal_models.md": {
+        "Ditto": "ditto",
+        "pFedMe": "pfedme",
+        "APFL": "apfl",
+        "FedFomo": "fedfomo",
+        "L2GD and L2SGD+": "l2gd l2sgd",
+    },
+}
+# Where the papers of other methods are read.
+OTHER_PAGES = {
+    "flix.md": {"": "flix dcgd diana fomaml maml reptile"},
+    "fedmm.md": {"Methods": "fedmm fedmm_theta sa_ssmm fedmgs"},
+    "transport.md": {"Methods": "fedmm_ot fedadam"},
 }
 
 COMPONENTS = """
@@ -122,6 +177,16 @@ def elsewhere(name: str) -> list[str]:
     return [library for library, names in ELSEWHERE.items() if name in names.split()]
 
 
+def place(name: str) -> str:
+    """Return the page and heading that explain a method."""
+    for page, sections in (PAGES | OTHER_PAGES).items():
+        for heading, names in sections.items():
+            if name in names.split():
+                anchor = re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-")
+                return f"{page}#{anchor}" if anchor else page
+    raise LookupError(f"no page explains {name}")
+
+
 def row(name: str) -> str:
     """Return the row of a method."""
     method = algorithm_class(name)
@@ -129,7 +194,7 @@ def row(name: str) -> str:
     allowed = ("server", "gossip") if method.exchanges is None else method.exchanges
     works = "-" if not sends else "both" if len(allowed) == 2 else allowed[0]
     cells = [
-        f"`{name}`",
+        f"[`{name}`]({place(name)})",
         method.learns,
         method.sends or "nothing",
         works,

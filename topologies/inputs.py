@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import contextlib
 import errno
 import io
@@ -197,10 +198,22 @@ def discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+# In ASCII, signs as wide as they are, so that columns of tables stay below each other.
+PLAIN = {"±": "~", "–": "-", "−": "-", "×": "x", "·": "."}
+
+
+def _plain(error: UnicodeError) -> tuple[str | bytes, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    sign = error.object[error.start]
+    return PLAIN.get(sign, sign.encode("ascii", "backslashreplace").decode()), error.start + 1
+
+
 def escape_unshown() -> None:
-    """Let what standard output cannot show, in ASCII say, appear as its code."""
+    """Let what standard output cannot show, in ASCII say, appear as a like sign or its code."""
+    codecs.register_error("plain", _plain)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
+        sys.stdout.reconfigure(errors="plain")
 
 
 def say(text: str, end: str = "\n") -> None:
@@ -250,9 +263,13 @@ class Parser(argparse.ArgumentParser):
             raise InputError(f"{place} is {given!r}; {closest(given, names)}")
         if found := re.fullmatch(r"argument (.+?): (is .*)", message, re.DOTALL):
             raise InputError(f"{found[1]} {found[2]}")
-        unknown = re.match(r"unrecognized arguments: (--[\w-]+)", message)
-        near = nearest(unknown[1], self._option_string_actions) if unknown else None
-        meant = f"did you mean {near}? " if near else ""
+        unknown = re.match(r"unrecognized arguments: --([\w-]+)(?:[ =]([^- ]\S*))?", message)
+        meant = ""
+        if unknown:
+            near = [nearest(f"--{unknown[1]}", self._option_string_actions) or ""]
+            if unknown[2] and any("key=value" in str(each.metavar) for each in self._actions):
+                near.append(f"{unknown[1].replace('-', '_')}={unknown[2]}")
+            meant = f"did you mean {' or '.join(filter(None, near))}? " if any(near) else ""
         raise InputError(f"{message}; {meant}--help shows how the command is used")
 
 

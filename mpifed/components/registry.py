@@ -67,6 +67,9 @@ def with_options(name: str, path: str) -> tuple[str, dict[str, Any]]:
     """Split ``name:key=value,...``, as ``python -m topologies`` does; other names have no
     options.
     """
+    file, is_file, rest = name.partition(".py:")
+    if is_file:
+        name = f"{file.removeprefix('./').replace('/', '.')}:{rest}"
     if SPELT.match(name) is None:
         return name, {}
     try:

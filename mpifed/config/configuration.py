@@ -317,8 +317,9 @@ def _with_sections(overrides: Mapping[str, Any], mapping: Mapping[str, Any]) -> 
         if key in known:
             continue
         section, _, last = key.rpartition(".")
-        places = [] if section else _places(key, found, mapping)
-        if len(places) == 1:
+        strays = section in DEFAULTS and last != "name" and _strays(last, section, found, mapping)
+        places = _places(last, found, mapping) if strays or not section else []
+        if len(places) == 1 and not section:
             found[places[0]] = found.pop(key)
             continue
         meant = SYNONYMS.get(last, "")
@@ -339,6 +340,15 @@ def _places(key: str, overrides: Mapping[str, Any], mapping: Mapping[str, Any]) 
     sections = [name for name, names in fields.items() if key in names]
     in_use = [kind for kind in DEFAULTS if key in _options(kind, overrides, mapping)]
     return [f"{name}.{key}" for name in (*sections, *in_use)]
+
+
+def _strays(
+    option: str, kind: str, overrides: Mapping[str, Any], mapping: Mapping[str, Any]
+) -> bool:
+    """Return whether a shipped component is in use, and none of its kind has an option."""
+    if not _options(kind, overrides, mapping):
+        return False
+    return not any(option in declared_options(target) for target in TABLES[kind].values())
 
 
 def _options(

@@ -67,7 +67,7 @@ def check_section(data: Any) -> None:
     """Raise ``InputError`` if the section ``data`` of a run is samples themselves."""
     values = data.values() if isinstance(data, Mapping) else data
     values = values if isinstance(data, (Mapping, list, tuple)) else [data]
-    if any(isinstance(each, (np.ndarray, torch.Tensor, Dataset, DataLoader)) for each in values):
+    if any(isinstance(each, (Dataset, DataLoader)) or getattr(each, "ndim", 0) for each in values):
         raise InputError("samples from Python are passed as data=mpifed.arrays(x, y)")
 
 

@@ -159,13 +159,13 @@ def seconds(options: JobOptions) -> int:
     return limit
 
 
-def read_site(name: str) -> dict[str, Any]:
-    """Return the options in a site file."""
+def read_site(name: str, option: str = "--site") -> dict[str, Any]:
+    """Return the options in a site file, which ``option`` names."""
     shipped = {file.stem: file for file in (FILES / "sites").glob("*.yaml")}
     path = shipped.get(name, Path(name))
     if path.suffix not in YAML_FILES:
         raise InputError(
-            f"--site is {shown(name)}; {closest(name, shipped)}, or the path of a .yaml file"
+            f"{option} is {shown(name)}; {closest(name, shipped)}, or the path of a .yaml file"
         )
     return _mapping(read_yaml(path), str(path))
 
@@ -339,6 +339,9 @@ def experiment_file(experiment: str, text: str | None) -> Iterator[str]:
 def _divided(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """Divide overrides into options of the job and those of its runs."""
     mine = [word for word in words if word.startswith("job.")]
+    for key in (word.partition("=")[0] for word in words):
+        if key in JobOptions.__dataclass_fields__:
+            raise InputError(f"Unknown configuration key '{key}'; did you mean job.{key}?")
     return read_words(mine), [word for word in words if word not in mine]
 
 

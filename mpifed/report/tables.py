@@ -351,7 +351,8 @@ def best_within(groups: Sequence[Group], limits: Mapping[str, float]) -> Table:
         of_runs = [last_within(run, limits) for run in group.runs]
         kept = [values for values in of_runs if values is not None]
         if len(kept) == len(of_runs):
-            found.append((group, np.mean(kept, axis=0)))
+            scaled = np.transpose(kept * np.array([1, 1, 1, 1, 100, 100]))
+            found.append((group, np.array([estimate(column).mean for column in scaled])))
     asked = ", ".join(f"{key}={limit:g}" for key, limit in limits.items())
     if not found:
         raise InputError(f"--within {asked} leaves no method of which every seed keeps it")
@@ -360,8 +361,7 @@ def best_within(groups: Sequence[Group], limits: Mapping[str, float]) -> Table:
     forms = (".0f", ".0f", "", ".4g", ".1f", ".1f")
     rows = []
     for (group, values), sent in zip(found, bits, strict=True):
-        scaled = values * [1, 1, 1, 1, 100, 100]
-        cells = [_plain(value, form) for value, form in zip(scaled, forms, strict=True)]
+        cells = [_plain(value, form) for value, form in zip(values, forms, strict=True)]
         rows.append([*group.words, str(len(group.runs)), *cells[:2], *sent, *cells[3:]])
     header = ["Data", "Method", "Seeds", "Degree", "Rounds", f"Sent ({unit})", "Time (s)"]
     header += ["Average (%)", "Bottom decile (%)"]

@@ -155,6 +155,10 @@ class Result:
     directory: Path
     status: str
 
+    def __fspath__(self) -> str:
+        """Return the directory, so that ``mpifed.load`` takes a result."""
+        return str(self.directory)
+
     @cached_property
     def summary(self) -> dict[str, Any]:
         """The content of summary.json."""
@@ -197,7 +201,7 @@ class Result:
         return read_clients(self.directory / "clients.h5")
 
 
-def read(run: str | Path) -> Result:
+def read(run: str | os.PathLike[str]) -> Result:
     """Return the results of a run from its directory, also while it goes on."""
     directory = Path(os.fspath(run))
     if not (directory / "config.yaml").is_file():

@@ -174,8 +174,17 @@ def _answer(words: Sequence[str] | None) -> int:
         answer = observers(options.run_dir)
     else:
         answer = ANSWERS[options.question](read_run(options.run_dir), vars(options))
-    print(json.dumps({"question": options.question, **answer}))
+    print(_indented({"question": options.question, **answer}))
     return EXIT_FINISHED
+
+
+def _indented(answer: Mapping[str, Any]) -> str:
+    """Return a JSON object with a line for each entry, and for each row of a matrix."""
+    entries = []
+    for name, value in answer.items():
+        text = json.dumps(value).replace("[[", "[\n    [").replace("], [", "],\n    [")
+        entries.append(f"  {json.dumps(name)}: {text}")
+    return "{\n" + ",\n".join(entries) + "\n}"
 
 
 def observers(directory: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@ algorithm.
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import socket
@@ -256,6 +257,13 @@ def transforms_of(configuration: Configuration, hostile: Attackers | None) -> li
     return found
 
 
+def _takes_data(function: Callable[..., Any]) -> bool:
+    """Return whether a model is a function of the data; a module's class often is not."""
+    for first in inspect.signature(function).parameters.values():
+        return first.kind is not first.KEYWORD_ONLY and first.default is first.empty
+    return False
+
+
 def make_model(
     configuration: Configuration, description: Description, method: type[Algorithm]
 ) -> Model:
@@ -264,7 +272,8 @@ def make_model(
     function = find("model", name)
 
     def build() -> Any:
-        return function(description, **configuration.model.options)
+        given = [description] if _takes_data(function) else []
+        return function(*given, **configuration.model.options)
 
     if configuration.local.autocast and configuration.dtype == "float64":
         raise InputError(
@@ -599,7 +608,7 @@ def _check_samples(configuration: Configuration, federation: Federation, dataset
     """Refuse samples that do not fit into the memory of the hosts; collective."""
     description = dataset.description
     samples = description.n_train + description.n_val + description.n_test
-    by_rank = _bytes_by_rank(configuration, description, federation)
+    by_rank = sample_bytes_by_rank(configuration, description, federation)
     heartbeat.set_planned(by_rank[federation.communicator.rank])
     host, here = sum_on_host(federation.communicator, by_rank)
     if kept_bytes(configuration, dataset, federation) is not None:
@@ -646,11 +655,11 @@ def kept_bytes(
         return AUTOMATIC
     # Of all ranks, so that all decide alike.
     idle = federation.inclusion < 1
-    most = _bytes_by_rank(configuration, dataset.description, federation).max()
+    most = sample_bytes_by_rank(configuration, dataset.description, federation).max()
     return AUTOMATIC if idle and most > AUTOMATIC else None
 
 
-def _bytes_by_rank(
+def sample_bytes_by_rank(
     configuration: Configuration, description: Description, federation: Federation
 ) -> np.ndarray:
     """Return the bytes of the samples of the clients that each rank hosts, (ranks,)."""

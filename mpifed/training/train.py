@@ -6,6 +6,7 @@ import functools
 import logging
 import math
 import resource
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -32,7 +33,7 @@ from mpifed.mpi.agreement import agree
 from mpifed.theory.accounting import EPSILON
 from mpifed.training import evaluation
 from mpifed.training import request as resume
-from mpifed.training.build import Setup, described, sample_bytes, sum_on_host
+from mpifed.training.build import Setup, described, sample_bytes_by_rank, sum_on_host
 from mpifed.training.callbacks import Progress, listeners_of
 from mpifed.training.engine import Clock, Engine, advice
 from mpifed.training.evaluation import VALIDATION_COLUMNS, columns_of, count_scored
@@ -109,7 +110,11 @@ def describe_versions() -> dict[str, str]:
     import platform
 
     packages = ("mpifed", "torch", "numpy", "scipy", "h5py", "networkx", "mpi4py")
-    return {"python": platform.python_version(), **{name: _version(name) for name in packages}}
+    found = {"python": platform.python_version(), **{name: _version(name) for name in packages}}
+    if "mpi4py.MPI" in sys.modules:
+        library, numbers = sys.modules["mpi4py.MPI"].get_vendor()
+        found["mpi"] = f"{library} {'.'.join(map(str, numbers))}"
+    return found
 
 
 @functools.cache
@@ -280,15 +285,12 @@ def plan_lines(setup: Setup) -> list[str]:
     """Return the lines of ``--dry-run``: clients per rank, memory, bytes of a round; collective."""
     federation, description = setup.federation, setup.dataset.description
     counts = np.bincount(federation.owner, minlength=federation.communicator.size)
-    itemsize, is_rows = setup.dtype.itemsize, setup.exchange.shared_is_rows
+    itemsize = setup.dtype.itemsize
     inputs = math.prod(description.input_shape)
-    samples = description.n_train + description.n_val + description.n_test
-    by_rank = np.bincount(federation.owner, weights=samples, minlength=len(counts))
-    bytes_of_rank = by_rank * sample_bytes(setup.configuration, description)
+    bytes_of_rank = sample_bytes_by_rank(setup.configuration, description, federation)
     _, bytes_here = sum_on_host(federation.communicator, bytes_of_rank)
     (bytes_of_node,) = federation.communicator.max(np.array([bytes_here]))
-    about = setup.configuration, federation, setup.model, setup.algorithm
-    states = state_bytes(*about, is_rows)
+    states = _states(setup)
     _, states_here = sum_on_host(federation.communicator, states)
     (states_of_node,) = federation.communicator.max(np.array([states_here]))
     payload = setup.algorithm.payload() * itemsize
@@ -314,10 +316,17 @@ def plan_lines(setup: Setup) -> list[str]:
     ]
 
 
+def _states(setup: Setup) -> np.ndarray:
+    """Return the bytes of the clients' states on each rank."""
+    about = setup.configuration, setup.federation, setup.model, setup.algorithm
+    return state_bytes(*about, setup.exchange.shared_is_rows)
+
+
 def plan_of(setup: Setup) -> dict[str, Any]:
     """Return the numbers of ``--dry-run`` for programs, the same on every rank."""
     federation, description = setup.federation, setup.dataset.description
     counts = np.bincount(federation.owner, minlength=federation.communicator.size)
+    samples = sample_bytes_by_rank(setup.configuration, description, federation)
     return {
         "ranks": federation.communicator.size,
         "clients": federation.n_clients,
@@ -326,6 +335,8 @@ def plan_of(setup: Setup) -> dict[str, Any]:
         "training_samples": int(description.n_train.sum()),
         "validation_samples": int(description.n_val.sum()),
         "test_samples": int(description.n_test.sum()),
+        "sample_bytes_by_rank": [int(each) for each in samples],
+        "state_bytes_by_rank": [int(each) for each in _states(setup)],
         "message_bytes": setup.algorithm.payload() * setup.dtype.itemsize,
     }
 

@@ -332,7 +332,7 @@ def check_path(name: str, value: object) -> None:
         raise InputError(f"{name} is {shown(value)}; it must be a path, a str or a Path")
 
 
-def load(run: str | Path, round: int | None = None) -> Trained:
+def load(run: str | os.PathLike[str], round: int | None = None) -> Trained:
     """Load what a run has trained, from a checkpoint in its run directory.
 
     One process loads all of the run, whatever algorithm, exchange and number of ranks it had.
@@ -343,8 +343,8 @@ def load(run: str | Path, round: int | None = None) -> Trained:
 
     Parameters
     ----------
-    run : str or Path
-        The run directory.
+    run : str, Path or Result
+        The run directory, or what ``mpifed.run`` returned.
     round : int, optional
         The round whose checkpoint is loaded. None is the newest intact one, with a warning for each
         damaged one that is newer.
@@ -367,7 +367,7 @@ def load(run: str | Path, round: int | None = None) -> Trained:
     >>> options = {"clients": 3, "rounds": 2, "data.n_test": 20, "data.dimension": 10}
     >>> with tempfile.TemporaryDirectory() as directory:
     ...     run = mpifed.run("synthetic-fedem", output=f"{directory}/run", **options)
-    ...     trained = mpifed.load(run.directory)
+    ...     trained = mpifed.load(run)
     >>> trained.round, len(trained.components), list(trained.state_dict())
     (2, 3, ['1.weight', '1.bias'])
     >>> trained.client(0)(torch.zeros(5, 10)).shape  # a logit for each of five samples

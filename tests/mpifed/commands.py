@@ -71,12 +71,12 @@ class Outcome:
         return [line for line in self.err.splitlines() if line.startswith("mpifed: ")]
 
 
-def call(words, capture) -> Outcome:
+def call(words, capture, command=main) -> Outcome:
     """The command in this process; ``capture`` is pytest's ``capfd``."""
     handlers = {number: signal.getsignal(number) for number in (2, 10, 15)}
     capture.readouterr()
     try:
-        code = main([str(word) for word in words])
+        code = command([str(word) for word in words])
     except SystemExit as ended:
         code = int(ended.code or 0)
     finally:

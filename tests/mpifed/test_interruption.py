@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -15,14 +14,10 @@ from commands import (
     TINY,
     call,
     checkpoints,
-    command,
     in_child,
     launch,
-    of_rank,
     rows,
-    started,
     summary_of,
-    wait_for,
 )
 from on_ranks import folder_of
 
@@ -186,31 +181,6 @@ def test_a_run_stops_on_request_with_a_checkpoint(request_, tmp_path, capfd, mon
     # Asked for in the last round, there is nothing to stop.
     monkeypatch.setenv("FAIL", f"{request_}:0:7")
     assert call([*words, tmp_path / "last"], capfd).code == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("to", ["the launcher, TERM", "one rank, USR1"])
-def test_two_ranks_stop_on_request_and_one_goes_on(to, tmp_path, capfd):
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    words = [*OURS, "rounds=1000000", "evaluation.every=100", "checkpoint.every=20", "--output"]
-    version = subprocess.run([commands.mpirun(), "--version"], capture_output=True, text=True)
-    number = signal.SIGTERM if "TERM" in to else signal.SIGUSR1
-    if "TERM" in to and "Open MPI" in version.stdout:
-        number = signal.SIGUSR1  # Open MPI's launcher answers SIGTERM by killing its ranks.
-    with started(command(2, *words, cut), stderr=subprocess.PIPE) as process:
-        wait_for(cut / "checkpoints" / "round-000020.h5", process)
-        if "launcher" in to:
-            process.send_signal(number)
-        else:
-            os.kill(of_rank(1, cut), number)
-        code = process.wait(60)
-        assert code == 75, process.stderr.read()
-    reached = summary_of(cut)["rounds"]
-    assert checkpoints(cut)[-1] == f"round-{reached:06d}.h5"
-    more = [*words[:-1], f"rounds={reached + 3}", "--output"]
-    assert call([*more, cut, "--resume"], capfd).code == 0
-    assert call([*more, whole], capfd).code == 0
-    same_run(whole, cut)
 
 
 @pytest.mark.mpi

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import user_components
-from commands import OPEN_MPI, call, launch, summary_of
+from commands import OPEN_MPI, call, summary_of
 
 import mpifed
 from mpifed import launch as launching
@@ -104,14 +104,3 @@ def test_a_run_of_one_process_says_how_many_cores_lie_idle(cores, said, tmp_path
     logs = [(tmp_path / name / "log.txt").read_text().splitlines() for name in ("run", "one")]
     assert ("idle: --ranks auto uses all" in logs[0][1]) == said
     assert not any("idle" in line for line in logs[1])
-
-
-@pytest.mark.slow
-def test_ranks_that_the_command_starts_give_the_same_numbers_and_codes(tmp_path: Path) -> None:
-    for name, words in (("one", []), ("two", ["--ranks", "2"])):
-        done = launch(0, *WORDS, *words, "--output", tmp_path / name, seconds=120)
-        assert done.code == 0, done.err
-    one, two = (summary_of(tmp_path / name) for name in ("one", "two"))
-    assert one["state_digest"] == two["state_digest"] and two["ranks"] == 2
-    again = launch(0, *WORDS, "--ranks", "2", "--output", tmp_path / "two", seconds=120)
-    assert again.code == 2 and len(again.messages) == 1

@@ -144,7 +144,9 @@ def test_a_run_has_what_observers_learn_and_the_command_says_it(tmp_path, capsys
     assert learnt.shape == (5, 5) and 0 <= off.min() < off.max() < result.metrics["epsilon"][-1]
     assert result.metrics["epsilon"][-1] == accounting.gaussian(0.5, 4, 0.01)
     assert command.main(["observers", str(tmp_path / "run")]) == 0
-    said = json.loads(capsys.readouterr().out)
+    text = capsys.readouterr().out
+    said = json.loads(text)
+    assert text.count("\n") == 11  # a row on each line
     assert said["largest"] == off.max() and said["mean"] == pytest.approx(off.mean())
     assert said["epsilon_by_observer"][0] == [None, *learnt[0, 1:].tolist()]
     assert command.main(["observers", str(tmp_path)]) == 2

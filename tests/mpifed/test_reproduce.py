@@ -99,6 +99,11 @@ def test_values_are_chosen_on_validation_data(tmp_path, capfd, monkeypatch):
     )
 
 
+def test_an_unknown_site_is_refused_by_the_name_of_its_option(capfd):
+    assert main(["fedem", "--table", "7", "--slurm", "x"]) == 2
+    assert "--slurm is 'x'" in capfd.readouterr().err
+
+
 def test_a_finished_run_of_other_settings_is_refused(tmp_path, capfd):
     words = ["fedem", "--table", "7", "--data", "paper", *TINY, "--output", str(tmp_path)]
     place = tmp_path / "table-7" / "paper" / "fedem-a-third-of-the-rounds" / "seed=1"

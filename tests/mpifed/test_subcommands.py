@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from commands import TINY, command, environment, launch, rows
+from commands import TINY, environment, launch
 
 from mpifed.__main__ import SUBCOMMANDS, main
 
@@ -71,29 +71,6 @@ def test_the_script_finds_components_in_the_working_directory_like_python(tmp_pa
         timeout=90,
     )
     assert done.returncode == 0, done.stderr
-
-
-def through_mpifed(ranks, *words, **variables):
-    """``mpifed run`` in processes of its own; ``python -m mpifed`` is what its script does."""
-    typed = command(ranks, *words)
-    at = typed.index("mpifed.run")
-    typed[at : at + 1] = ["mpifed", "run"]
-    variables = environment(**variables)
-    return subprocess.run(typed, capture_output=True, text=True, timeout=90, env=variables)
-
-
-@pytest.mark.slow
-def test_run_is_the_same_command_and_is_guarded_under_mpirun(tmp_path):
-    done = launch(2, *TINY, "--output", tmp_path / "one")
-    same = through_mpifed(2, *TINY, "--output", tmp_path / "two")
-    assert (done.code, same.returncode, same.stderr) == (0, 0, "")
-    assert rows(tmp_path / "one") == rows(tmp_path / "two")
-    # A rank that dies is named by its guard.
-    words = [*TINY, "algorithm=user_components:Fails", "--output", tmp_path / "three"]
-    failed = through_mpifed(2, *words, FAIL="die:1:1")
-    assert failed.returncode != 0
-    (line,) = [line for line in failed.stderr.splitlines() if line.startswith("mpifed: ")]
-    assert "rank 1 on" in line and "was killed by SIGKILL" in line
 
 
 def test_another_number_of_ranks_is_refused_without_torch(tmp_path):

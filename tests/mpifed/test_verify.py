@@ -11,7 +11,6 @@ import h5py
 import pytest
 import torch
 import yaml
-from commands import environment, in_child, mpirun
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from on_ranks import SMALL, folder_of, run
@@ -278,19 +277,6 @@ def test_ranks_verify_what_one_rank_ran(tmp_path):
     changed = verify(folder / "changed", 1, communicator, lambda line: None).differences
     assert changed
     assert all(line.startswith("round 6: ") for line in changed)
-
-
-@pytest.mark.slow
-def test_it_starts_ranks_by_itself(honest):
-    mpirun()
-
-    def action() -> int:
-        import os
-
-        os.environ.update(environment())
-        return main([str(honest), "--ranks", "2", "--last", "1"])
-
-    assert in_child(action, 120) == 0
 
 
 # What a finished run must have recorded, also where parts of it had other intervals or ends.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,13 @@ def test_the_best_graph_within_a_budget_and_accuracy_against_the_degree(tmp_path
         assert line.x.tolist() == places and (np.diff(line.y) > 0).all()
     for refused in (["speed=1"], ["bits=-1"], ["degree=1"]):
         assert main([*words[:1], "--within", *refused]) == 2
+
+
+def test_a_mean_within_limits_is_rounded_as_in_the_other_tables(tmp_path: Path, capfd) -> None:
+    for seed, final in enumerate((0.75, 0.945)):
+        write_run(tmp_path / f"{seed}", final=final, until=0, seed=seed)
+    assert main([str(tmp_path), "--within", "rounds=0", "--spread", "sd"]) == 0
+    assert set(re.findall(r"59\.[78]", capfd.readouterr().out)) == {"59.8"}
 
 
 def test_bad_comparisons_are_one_sentence_and_write_nothing(

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from mpifed.config.experiments import safe
 from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED
 from mpifed.sweep import __main__ as command
-from mpifed.sweep.__main__ import Sweep, main, shares
+from mpifed.sweep.__main__ import Sweep, shares
 from mpifed.sweep.plan import SHORT, Planned, directory_names, plan, write_index, written_out
 
 FINISHES = """
@@ -186,16 +186,3 @@ def test_jobs_share_the_processors_of_this_process(jobs: int) -> None:
     else:
         assert found is not None and all(found)
         assert set().union(*found) == own and sum(map(len, found)) == len(own)
-
-
-@pytest.mark.slow
-def test_two_at_a_time_give_the_digests_of_one_at_a_time(tmp_path: Path) -> None:
-    small = ["synthetic-fedem", "clients=4", "rounds=2", "data.n_test=20", "seed=range(3)"]
-    digests = []
-    for jobs in ("1", "2"):
-        place = tmp_path / jobs
-        assert main([*small, "--jobs", jobs, "--output", str(place)]) == EXIT_FINISHED
-        files = sorted(place.glob("*/metrics.csv"))
-        rows = [list(csv.DictReader(file.open(newline="")))[-1] for file in files]
-        digests.append([row["state_digest"] for row in rows])
-    assert digests[0] == digests[1] and len(set(digests[0])) == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given
@@ -79,6 +80,7 @@ def test_what_cannot_be_samples_is_refused_in_one_sentence(case: str):
 WRONG_DATA = {
     "a pair": (X, Y),
     "a tensor": torch.from_numpy(X),
+    "a table": pd.DataFrame(X),
     "a mapping with a name": {"name": "arrays", "x": X, "y": Y},
 }
 
