@@ -17,6 +17,7 @@ SMALL = {
     "rounds": 4,
     "data.n_test": 40,
     "data.dimension": 30,
+    "data.seed": 93,  # few samples
     "evaluation.every": 2,
     "checkpoint.every": 2,
     "local.momentum": 0.9,

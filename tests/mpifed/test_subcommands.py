@@ -155,8 +155,10 @@ def test_ranks_print_what_ends_a_command_once(word):
     assert outcome.out.count("usage: " if word == "--help" else "mpifed ") == 1
 
 
-@pytest.mark.parametrize("target", ["full", "pipe"])
-@pytest.mark.parametrize("words", [TINY, ["--dry-run"], ["--help"], ["--version"], ["--list"]])
+@pytest.mark.parametrize(
+    ("words", "target"),
+    [(TINY, "full"), (TINY, "pipe"), (["--list"], "full"), (["--help"], "pipe")],
+)
 def test_a_full_disk_is_told_once_and_a_reader_that_left_stops_no_run(words, target, tmp_path):
     read, pipe = os.pipe()
     os.close(read)
