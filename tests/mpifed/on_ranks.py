@@ -45,6 +45,22 @@ def unlike_one_rank(overrides: dict[str, Any], tmp_path: Path, experiment="synth
     return communicator.broadcast_object(found)
 
 
+def unlike_one_rank_though_resumed(
+    overrides: dict[str, Any], tmp_path: Path, experiment="synthetic-fedem"
+) -> list[str]:
+    """What differs between a run on one rank, and one on these, then on one, and on these again."""
+    communicator, folder, found = world(), folder_of(tmp_path), None
+    run(experiment, {**overrides, "rounds": 2}, folder / "many", communicator)
+    if communicator.rank == 0:
+        run(experiment, {**overrides, "rounds": 3}, folder / "many", Alone(), resume=True)
+        run(experiment, {**overrides, "rounds": 4}, folder / "one", Alone())
+    communicator.barrier()
+    run(experiment, {**overrides, "rounds": 4}, folder / "many", communicator, resume=True)
+    if communicator.rank == 0:
+        found = differences(folder / "many", folder / "one")
+    return communicator.broadcast_object(found)
+
+
 def same_after_a_resume(
     overrides: dict[str, Any], tmp_path: Path, experiment="synthetic-fedem", rounds=6
 ) -> bool:
