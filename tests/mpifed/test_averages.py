@@ -284,7 +284,6 @@ def test_weights_that_do_not_apply_are_refused(words, said, tmp_path, capfd):
 
 
 UNEQUAL = "data={name: synthetic, n_test: 20, dimension: 20, seed: 20}"
-EQUAL = ("data={name: sine, split: 2, n_train: 10}", "model={name: mlp, hidden: [3]}", "clients=4")
 LARGE = "an average renormalised over participants counts large clients for less"
 
 

@@ -42,7 +42,6 @@ VARIATES = {"algorithm.control_variate_rate": 0.3}
 PRETRAINED = {"algorithm.pretraining": 20}
 CASES = {
     "fedmm": (DICTIONARY, {**QUANTISED, **VARIATES}),
-    "fedmm, some take part": (DICTIONARY, {"participation": 0.4, "compression": "rand_k"}),
     "fedmm, whole shards": (DICTIONARY, {"algorithm.batch": None}),
     "fedmm, samples that fill no tile of a kernel": (
         DICTIONARY,
@@ -69,7 +68,6 @@ CASES = {
             **QUANTISED,
         },
     ),
-    "fedmm by gossip": (DICTIONARY, {"exchange": "gossip", "participation": 0.7}),
     "fedmm by compressed gossip": (DICTIONARY, {"exchange": "gossip", "compression": "quantise"}),
     "fedmm by gossip, weighted by samples": (
         DICTIONARY,
@@ -81,11 +79,6 @@ CASES = {
         },
     ),
     "fedmm_theta": (DICTIONARY, {"algorithm.name": "fedmm_theta", **QUANTISED}),
-    "fedmm_theta by gossip": (
-        DICTIONARY,
-        {"algorithm.name": "fedmm_theta", "exchange": "gossip"},
-    ),
-    "sa_ssmm": (DICTIONARY, {"algorithm.name": "sa_ssmm", "clients": 1}),
     "fedmgs": (DICTIONARY, {"algorithm": {"name": "fedmgs", "n_atoms": 4, "senders": 3}}),
     "fedmm_ot": (
         TRANSPORT,
