@@ -57,8 +57,11 @@ def launch_words(ranks: int | None) -> list[str]:
     return [mpirun, "-n", str(ranks)]
 
 
-# The type of a number of ranks that are started on one computer.
-RANKS = number(int, "a whole number from 1 to 1024", lambda value: 1 <= value <= 1024)
+# Ranks that are started on one computer, at most, and the type of their number.
+MOST_RANKS = 1024
+RANKS = number(
+    int, f"a whole number from 1 to {MOST_RANKS}", lambda value: 1 <= value <= MOST_RANKS
+)
 
 
 def ranks_or_auto(text: str) -> int | str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,12 @@ from mpifed.watchdog import guard
 settings.register_profile("thorough", max_examples=100, deadline=None)  # machines may be busy
 settings.register_profile("quick", max_examples=50, deadline=None)
 settings.load_profile("quick")  # unless pytest is told --hypothesis-profile=thorough
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector thousands of tests, and torch, which stay to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 CODE = re.compile(r"^ *```.*?^ *```$|`[^`\n]+`|<!--.*?-->|\]\([^)]*\)", re.MULTILINE | re.DOTALL)
 
 
+@functools.cache
 def phrases() -> dict[str, str]:
     """The phrases, and what to write in their place."""
     lines = (ROOT / "docs" / "phrases.txt").read_text(encoding="utf-8").splitlines()

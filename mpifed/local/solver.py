@@ -47,6 +47,7 @@ from mpifed.local.optimizers import (
 )
 from mpifed.local.options import LocalOptions
 from mpifed.models.base import Gradient, Model, RowGradients
+from mpifed.models.modules import seed_torch
 from mpifed.random import bits_at
 from mpifed.watchdog import heartbeat
 
@@ -230,7 +231,7 @@ def step_one_by_one(
             try:
                 for m in range(components):
                     seed = bits_at(noise[client : client + 1], np.array([m]))
-                    torch.manual_seed(int(seed[0]))
+                    seed_torch(int(seed[0]))
                     begin = int(begins[client] + m * lengths[client])
                     own = samples[begin : begin + int(lengths[client])]
                     batches = _minibatches(batch_size, own, steps, (client, m))

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mpifed.command import say, under_mpirun
+from mpifed.command import MOST_RANKS, say, under_mpirun
 from mpifed.components.registry import name_of
 from mpifed.config.configuration import resolve
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, EXIT_STOPPED, InputError, RunError
@@ -36,8 +36,8 @@ ROUND, SAYS = "round ", "mpifed: "
 
 def run_on_ranks(request: Request, ranks: int) -> tuple[Path, str]:
     """Carry out a request on several ranks of this computer."""
-    if type(ranks) is not int or ranks < 1:
-        raise InputError(f"ranks is {ranks!r}; it must be a whole number from 1")
+    if type(ranks) is not int or not 1 <= ranks <= MOST_RANKS:
+        raise InputError(f"ranks is {ranks!r}; it must be a whole number from 1 to {MOST_RANKS}")
     if launched_rank() is not None:
         raise InputError(
             f"ranks is {ranks}, but this program is itself a rank of an MPI job; leave ranks out, "

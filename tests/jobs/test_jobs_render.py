@@ -76,10 +76,6 @@ def test_a_script_asks_for_what_the_options_say(name: str, lines: list[str]) -> 
     assert [line for line in lines if line not in found] == []
 
 
-def test_a_script_is_short() -> None:
-    assert script(planned("mpirun")).count("\n") <= 120
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_shellcheck_finds_nothing_in_rendered_scripts(name: str) -> None:
     command, job = [shellcheck(), "--severity=warning", "-"], planned(name)

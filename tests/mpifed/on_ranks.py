@@ -17,6 +17,7 @@ SMALL = {
     "rounds": 4,
     "data.n_test": 40,
     "data.dimension": 30,
+    "data.seed": 93,  # few samples
     "evaluation.every": 2,
     "checkpoint.every": 2,
     "local.momentum": 0.9,
@@ -40,6 +41,22 @@ def unlike_one_rank(overrides: dict[str, Any], tmp_path: Path, experiment="synth
     run(experiment, overrides, folder / "many", communicator)
     if communicator.rank == 0:
         run(experiment, overrides, folder / "one", Alone())
+        found = differences(folder / "many", folder / "one")
+    return communicator.broadcast_object(found)
+
+
+def unlike_one_rank_though_resumed(
+    overrides: dict[str, Any], tmp_path: Path, experiment="synthetic-fedem"
+) -> list[str]:
+    """What differs between a run on one rank, and one on these, then on one, and on these again."""
+    communicator, folder, found = world(), folder_of(tmp_path), None
+    run(experiment, {**overrides, "rounds": 2}, folder / "many", communicator)
+    if communicator.rank == 0:
+        run(experiment, {**overrides, "rounds": 3}, folder / "many", Alone(), resume=True)
+        run(experiment, {**overrides, "rounds": 4}, folder / "one", Alone())
+    communicator.barrier()
+    run(experiment, {**overrides, "rounds": 4}, folder / "many", communicator, resume=True)
+    if communicator.rank == 0:
         found = differences(folder / "many", folder / "one")
     return communicator.broadcast_object(found)
 

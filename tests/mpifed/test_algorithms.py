@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from on_ranks import SMALL, unlike_one_rank
+from on_ranks import SMALL, unlike_one_rank_though_resumed
 
 from mpifed.algorithms.base import Algorithm, algorithm_class
 from mpifed.checkpoint import files as checkpoint
@@ -226,10 +226,46 @@ def test_it_does_what_it_declares_and_refuses_the_rest(name):
         assert refused(name, home, evaluation=unseen) == (not found.serves_unseen_clients())
 
 
+LATE = {"name": "stragglers", "rate": 0.6, "late": "partial"}
+NORMALISED = "network_modules:normalised_mlp"
+HARDSHIPS = (
+    ({"participation": LATE}, {"participation": 0.5}),
+    ({"evaluation": {"every": 2, "unseen_fraction": 0.3}},),
+    ({"compression": {"name": "top_k", "k": 3}}, {"compression": "rand_k"}),
+)
+OPTIONS = (
+    ("fedprox", {"server_optimizer": "yogi"}),
+    ("fedbn", {"server_optimizer": {"name": "adam", "bias_correction": True}}),
+    ("scaffold", {"server_optimizer": "nesterov", "algorithm": {"variate_option": "I"}}),
+    ("fednova", {"server_optimizer": "momentum"}),
+    ("moon", {"model": NORMALISED, "algorithm": {"moon_mu": 2.0}}),
+    ("apfl", {"algorithm": {"apfl_adaptive": True}}),
+    ("pfedme", {"local": {"stepping": "one_by_one"}, "algorithm": {"beta": 1.5}}),
+    ("l2gd", {"algorithm": {"l2gd_gradients": "minibatch", "l2gd_p": 0.3}}),
+    ("ifca", {"algorithm": {"n_clusters": 2, "averaging": "gradients"}}),
+    ("fedgmm", {"algorithm": {"n_gaussians": 2, "n_components": 2}}),
+    ("fedper", {"algorithm": {"head_init": "per_client"}}),
+    ("fedpac", {"model": NORMALISED}),
+    ("fedfomo", {"evaluation": {"every": 2, "validation_fraction": 0.2}}),
+    ("knn_per", {"evaluation": {"every": 2, "validation_fraction": 0.2}}),
+)
+
+
+def hard(name, exchange, **more):
+    """What a method bears of late, absent and unseen clients, and of messages with losses."""
+    if "algorithm" in more:
+        more["algorithm"] = {"name": name, **more["algorithm"]}
+    for ways in HARDSHIPS:
+        borne = (way for way in ways if not {*way} & {*more})
+        more |= next((way for way in borne if not refused(name, exchange, **more, **way)), {})
+    clients = 1 if name == "sa_ssmm" else SMALL["clients"]
+    return {**problem(name, exchange), "checkpoint": {"every": 2}, **more, "clients": clients}
+
+
 @pytest.mark.mpi
-@every_case
-def test_it_is_the_same_on_these_ranks_as_on_one(name, exchange, tmp_path):
-    given = {**problem(name, exchange), "rounds": 4, "checkpoint": {"every": 2}}
-    kept = {key: value for key, value in given.items() if key != "clients"}
-    clients = {"clients": 1 if name == "sa_ssmm" else SMALL["clients"]}
-    assert unlike_one_rank({**kept, **clients}, tmp_path) == []
+@pytest.mark.parametrize(
+    ("name", "exchange", "more"),
+    [*((*case.values, {}) for case in CASES), *((name, "server", more) for name, more in OPTIONS)],
+)
+def test_files_depend_neither_on_ranks_nor_on_resumes(name, exchange, more, tmp_path):
+    assert unlike_one_rank_though_resumed(hard(name, exchange, **more), tmp_path) == []

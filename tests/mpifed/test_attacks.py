@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from commands import rows as metrics_of
-from on_ranks import SMALL, run, same_after_a_resume, unlike_one_rank
+from on_ranks import SMALL, run, same_after_a_resume, unlike_one_rank_though_resumed
 from test_algorithms import CASES, PLAIN, prepared, problem
 
 from mpifed.components.registry import find_algorithm
@@ -250,19 +250,12 @@ RANKS = {
         "exchange.aggregator": "median",
     },
 }
-every_way = pytest.mark.parametrize("way", RANKS)
 
 
 @pytest.mark.mpi
-@every_way
-def test_these_ranks_compute_what_one_computes(way, tmp_path):
-    assert unlike_one_rank({**SMALL, **RANKS[way]}, tmp_path) == []
-
-
-@pytest.mark.mpi
-@every_way
-def test_a_run_that_one_rank_began_ends_alike_on_these(way, tmp_path):
-    assert same_after_a_resume({**SMALL, **RANKS[way]}, tmp_path)
+@pytest.mark.parametrize("way", RANKS)
+def test_files_depend_neither_on_ranks_nor_on_resumes(way, tmp_path):
+    assert unlike_one_rank_though_resumed({**SMALL, **RANKS[way]}, tmp_path) == []
 
 
 @pytest.mark.parametrize("way", ["model_replacement", "central", "centred_clipping", "bucketing"])

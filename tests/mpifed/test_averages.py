@@ -14,6 +14,7 @@ from convex import Run, quadratics, random_quadratics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from on_ranks import SMALL, unlike_one_rank
+from test_algorithms import OWN, prepared, refused
 from torch.profiler import ProfilerActivity, profile
 
 from mpifed.algorithms.flix.flix import Flix
@@ -35,43 +36,8 @@ from mpifed.federation.participation import (
 )
 from mpifed.mpi.communicator import Alone
 
-PREDICTS = (*TINY, "rounds=2", "evaluation.every=1")
-DESCRIBES = ("fedmm-homogeneous", "clients=4", "rounds=2", "data.samples=40", "evaluation.every=1")
-DESCRIBES = (*DESCRIBES, "participation=1.0")
-TRANSPORTS = ("data.dimension=2", "data.benchmark=gaussian", "clients=2", "rounds=2")
-TRANSPORTS = (*TRANSPORTS, "algorithm.pretraining=5", "local.batch_size=16", "evaluation.every=1")
-FLIX = ("algorithm.l2=0.1", "algorithm.local_iterations=50")
-DEEP = "model={name: mlp, hidden: [5]}"
-PERSONAL = (
-    "ditto",
-    "pfedme",
-    "apfl",
-    "l2gd",
-    "l2sgd",
-    "fedala",
-    "fedfomo",
-    "fedrod",
-    "fedrod_hyper",
-    "knn_per",
-)
-WORDS = {
-    **dict.fromkeys(("fedprox", "svrg", "feddyn", "fedpd", "qffl", "agnostic", "mocha"), PREDICTS),
-    **dict.fromkeys(("fedlt", "streaming_diloco"), PREDICTS),
-    "fednova": (*PREDICTS, "local.momentum=0"),
-    **dict.fromkeys((*PERSONAL, "fedgmm"), PREDICTS),
-    **dict.fromkeys(("fedper", "fedrep", "fedbabu", "lg_fedavg"), (*PREDICTS, DEEP)),
-    **dict.fromkeys(("moon", "fedproto", "fedpac"), (*PREDICTS, DEEP)),
-    "fedbn": (*PREDICTS, "model=network_modules:normalised_mlp"),
-    "scaffold": (*PREDICTS, "local.momentum=0"),
-    **dict.fromkeys(("local", "fedavg", "fedavg_ft", "fedem", "fedadam"), PREDICTS),
-    **dict.fromkeys(("fomaml", "maml", "reptile"), PREDICTS),
-    **dict.fromkeys(("flix", "dcgd", "diana"), (*PREDICTS, *FLIX)),
-    **dict.fromkeys(("fedmm", "fedmm_theta"), DESCRIBES),
-    "sa_ssmm": (*DESCRIBES, "clients=1", "compression=none"),
-    "fedmgs": (*DESCRIBES, "compression=none"),
-    "fedmm_ot": ("transport-fedmm-ot", *TRANSPORTS),
-    "fedadam on the transport benchmark": ("transport-fedadam", *TRANSPORTS),
-}
+# They average over clusters, correct steps by variates that add up to zero, or need gossip.
+OTHERS = {"clustered", "ifca", "scaffnew", "kgt", "d_admm", "fedspd", "pfeddst"}
 
 
 def federation(counts, participation=1.0):
@@ -79,21 +45,26 @@ def federation(counts, participation=1.0):
     return Federation(Alone(), 0 * ids, ids < 0, np.asarray(counts), participation)
 
 
-@pytest.mark.parametrize("name", WORDS)
-def test_where_nobody_is_absent_all_are_the_participants(name, tmp_path, capfd):
-    words = [*WORDS[name], f"algorithm={name.split()[0]}", "--quiet"]
+TRANSPORT = {**OWN["fedmm_ot"], "algorithm": {"name": "fedadam", "pretraining": 5}}
+
+
+AVERAGED = [*((name, {}) for name in sorted({*ALGORITHMS} - OTHERS)), ("fedadam", TRANSPORT)]
+
+
+@pytest.mark.parametrize(("name", "more"), AVERAGED)
+def test_where_nobody_is_absent_all_are_the_participants(name, more):
+    digests = []
     for over in ("participants", "all"):
-        done = call([*words, f"exchange.average_over={over}", "--output", tmp_path / over], capfd)
-        assert done.code == 0, done.err
-    assert rows(tmp_path / "all") == rows(tmp_path / "participants")
+        engine = prepared(name, {"name": "server", "average_over": over}, **more)
+        engine.advance()
+        engine.advance()
+        digests.append(engine.digest())
+    assert digests[0] == digests[1]
 
 
-def test_every_method_is_tried():
-    """But those that refuse averages over all, since they average over clusters or correct steps by
-    variates that add up to zero, and those that need gossip.
-    """
-    others = {"clustered", "ifca", "scaffnew", "kgt", "d_admm", "fedspd", "pfeddst"}
-    assert {name.split()[0] for name in WORDS} == {*ALGORITHMS} - others
+@pytest.mark.parametrize("name", sorted(OTHERS))
+def test_others_refuse_averages_over_all(name):
+    assert refused(name, {"name": "server", "average_over": "all"})
 
 
 @settings(deadline=None, max_examples=50, derandomize=True)
@@ -313,7 +284,6 @@ def test_weights_that_do_not_apply_are_refused(words, said, tmp_path, capfd):
 
 
 UNEQUAL = "data={name: synthetic, n_test: 20, dimension: 20, seed: 20}"
-EQUAL = ("data={name: sine, split: 2, n_train: 10}", "model={name: mlp, hidden: [3]}", "clients=4")
 LARGE = "an average renormalised over participants counts large clients for less"
 
 

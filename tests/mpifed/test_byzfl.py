@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-from test_aggregation import MEANS, aggregate, distances, federation, small, updates
+from test_aggregation import aggregate, distances, federation, small, updates
 from test_algorithms import PLAIN, prepared
 
 from mpifed.config.configuration import resolve
@@ -222,20 +222,3 @@ def test_what_does_not_go_together_is_refused_in_a_sentence(more, words):
     with pytest.raises(InputError, match=words) as refused:
         resolve(given)
     assert "\n" not in str(refused.value)
-
-
-ONE = [name for name in MEANS if name not in ("ifca", "clustered", "l2sgd", "local")]
-QUICK = ("fedavg", "fedem")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in ONE]
-)
-def test_methods_of_one_mean_go_with_a_remembered_aggregate(name):
-    asked = {"name": "server", "aggregator": "centred_clipping"}
-    engine = prepared(name, asked)
-    digests = set()
-    for _ in range(3):
-        engine.advance()
-        digests.add(engine.digest())
-    assert len(digests) == 3

@@ -262,12 +262,6 @@ def test_the_forecast_counts_the_rounds_that_halve():
     assert choco.forecast(1.0, "here", (0.5, 1.5, 1.0), 20)[0].endswith("in 1 round")
 
 
-def test_identity_and_step_one_are_plain_gossip():
-    w, start = torch.from_numpy(ring(N)), random_start()
-    values, _ = gossip("none", ring(N), 7, step_size=1.0)
-    assert torch.allclose(values, torch.linalg.matrix_power(w, 7) @ start, atol=1e-14)
-
-
 def test_compressed_values_without_replicas_do_not_reach_consensus():
     # What replicas are for: the same messages mixed as they arrive keep an error.
     compressor, w = build({"name": "rand_k", "k": 3}), torch.from_numpy(ring(N))

@@ -269,7 +269,7 @@ def test_directed_graphs_reach_the_optimum_by_the_recursion_of_the_paper(correct
     run, paper = Descent(exchange, eta), written(matrix_of(exchange), eta)
     for _ in range(25):
         np.testing.assert_allclose(run.go(1), next(paper), rtol=0, atol=1e-11)
-    np.testing.assert_allclose(run.go(3000), np.tile(OPTIMUM, (N, 1)), rtol=0, atol=1e-10)
+    np.testing.assert_allclose(run.go(800), np.tile(OPTIMUM, (N, 1)), rtol=0, atol=1e-10)
 
 
 def test_relay_sum_is_the_mean_of_values_delayed_by_distance():
@@ -413,7 +413,7 @@ def test_who_is_absent_delays_the_optimum_and_does_not_move_it(correction):
         return np.random.default_rng(k % 12).random(N) < 0.7
 
     exchange = exchange_of(correction, "complete", {"name": "max_degree"}, part=0.7)
-    found = Descent(exchange, 0.08, present=present).go(1000)
+    found = Descent(exchange, 0.08, present=present).go(300)
     np.testing.assert_allclose(found, np.tile(OPTIMUM, (N, 1)), rtol=0, atol=1e-11)
 
 
@@ -479,7 +479,7 @@ def test_push_sum_keeps_the_mean_in_epidemics():
 @pytest.mark.parametrize("correction", ["tracking", "quasi_global"])
 def test_directed_schedules_that_keep_the_mean_go_with_what_needs_no_more(correction):
     exchange = exchange_of(correction, None, None, "one_peer_exponential")
-    found = Descent(exchange, 0.02).go(1500)
+    found = Descent(exchange, 0.02).go(750)
     assert np.abs(found - OPTIMUM).max() < (1e-11 if correction == "tracking" else 1)
 
 
@@ -500,7 +500,7 @@ def test_a_correction_that_diverges_by_itself_on_a_schedule_is_warned_of(
     assert any("diverge" in line for line in exchange.remarks(D, 100)) == warns
     x = start = np.random.default_rng(3).normal(size=(12, D))
     run = Descent(exchange, 0.0, lambda x: 0 * x, x=start)
-    assert (np.abs(run.go(600) - x.mean(0)).max() > 1e3) == warns
+    assert (np.abs(run.go(300) - x.mean(0)).max() > 1e3) == warns
 
 
 REFUSED = [
@@ -536,8 +536,8 @@ def test_above_the_largest_stable_step_it_diverges(correction, share, settles):
     least = np.linalg.eigvalsh(matrix_of(exchange))[0]
     eta = share * LARGEST[correction](least) / L
     run = Descent(exchange, eta, lambda x: L * (x - CENTRES))
-    error = np.abs(run.go(700) - CENTRES.mean(0)).max()
-    assert error < 1e-6 if settles else error > 1e3
+    error = np.abs(run.go(500) - CENTRES.mean(0)).max()
+    assert error < 1e-4 if settles else error > 1e3
 
 
 @pytest.fixture

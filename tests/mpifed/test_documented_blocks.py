@@ -46,22 +46,6 @@ def test_a_test_that_a_block_names_reads_its_page():
             assert Path(block.page).name in text or "scripts/quickstart" in text, block.place
 
 
-def test_the_readme_is_short():
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
-
-
-def test_a_method_and_a_model_of_ones_own_are_short():
-    """Ditto in thirty lines at most, a network on a CSV in fifteen."""
-
-    def lines(page: str, *, name: str) -> int:
-        files = [block for block in PAGES[page] if block.mark and block.mark["file"]]
-        (own,) = (block for block in files if block.mark["file"] == name)
-        return sum(bool(line.strip()) for line in own.text.splitlines())
-
-    assert lines("docs/tutorials/own_method.md", name="own_ditto.py") <= 30
-    assert lines("docs/tutorials/own_model_and_data.md", name="pictures.py") <= 15
-
-
 RECORD = """
 python() { printf '%s\\0' "$#" "$@" >&3; }
 mpirun() { shift 2; "$@"; }

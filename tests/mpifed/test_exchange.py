@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import networkx as nx
 import numpy as np
 import pytest
 import torch
@@ -9,7 +8,7 @@ import mpifed
 import topologies
 from mpifed.algorithms.base import initial_models
 from mpifed.algorithms.global_model.fedavg import FedAvg
-from mpifed.errors import CodeError, InputError, RunError
+from mpifed.errors import CodeError, RunError
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Draws, Federation
@@ -56,37 +55,6 @@ def test_the_server_averages_participants_with_their_weights():
     assert server.ledger.up_bits == 3 * 4 * 32 and server.ledger.down_bits == 0
     assert server.at(1, active).broadcast(mean).shape == (3, 4)
     assert server.ledger.down_bits == 3 * 4 * 32
-
-
-def test_averaging_over_all_lets_the_absent_contribute_the_value_before():
-    server, x = Server(federation(6), 0, average_over="all"), rows(2)
-    active = np.array([True, False, True, False, False, False])
-    weights = torch.tensor([0.1, 0.3], dtype=torch.float64)
-    before = torch.tensor([1.0, 2.0, 3.0, 4.0])
-    mean = server.at(1, active).average(x, weights, before)
-    expected = (x * weights[:, None]).sum(0).float() + 0.6 * before
-    assert torch.allclose(mean, expected, atol=1e-6)
-
-
-def test_equal_rows_average_to_themselves_up_to_rounding():
-    x = torch.full((6, 3), 0.1)
-    weights = torch.tensor([0.3, 0.1, 0.2, 0.15, 0.05, 0.2], dtype=torch.float64)
-    mean = Server(federation(6), 0).at(1, EVERYONE).average(x, weights, x[0])
-    assert torch.allclose(mean, x[0], rtol=3e-7, atol=0)
-    assert torch.allclose(gossip().at(1, EVERYONE).average(x, weights, x), x, rtol=3e-7, atol=0)
-    assert gossip().consensus_distance([x]) <= 1e-15
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("weights", ["fmmc", "metropolis_hastings", "best_constant"])
-@pytest.mark.parametrize("topology", ["ring", "star", "complete", "erdos_renyi"])
-def test_gossip_multiplies_by_w(topology, weights, dtype):
-    exchange, x = gossip(topology=topology, weights=weights), rows(6, 5, dtype)
-    mixed = exchange.at(1, EVERYONE).average(x, torch.ones(6), x)
-    expected = torch.from_numpy(matrix_of(exchange).to_dense()) @ x.double()
-    tolerance = 1e-6 if dtype == torch.float32 else 1e-14
-    assert torch.allclose(mixed.double(), expected, rtol=0, atol=tolerance)
-    assert torch.allclose(mixed.double().mean(0), x.double().mean(0), rtol=0, atol=tolerance)
 
 
 def test_the_complete_graph_is_uniform_server_averaging(make_clients):
@@ -156,14 +124,6 @@ def test_gossip_contracts_as_the_spectral_gap_says():
         before = after
 
 
-def test_the_graph_is_networkxs_for_the_same_seed():
-    matrix = matrix_of(make_gossip(federation(12), 1234, weights="metropolis_hastings"))
-    graph = nx.binomial_graph(12, 0.5, seed=1234)
-    assert sorted(map(tuple, matrix.edges.tolist())) == sorted(
-        tuple(sorted(e)) for e in graph.edges
-    )
-
-
 def test_a_stored_matrix_is_used_again_and_nothing_is_recomputed(monkeypatch):
     first = gossip(topology="erdos_renyi", weights="fmmc")
     monkeypatch.setattr(topologies, "build_graph", None)
@@ -179,11 +139,6 @@ def test_a_diverged_client_is_named_before_it_is_mixed(exchange):
     before = x[0] if exchange == "server" else x
     with pytest.raises(RunError, match="client 4 "):
         used.at(1, EVERYONE).average(x, torch.ones(6, dtype=torch.float64), before)
-
-
-def test_a_graph_that_cannot_be_is_refused():
-    with pytest.raises(InputError, match="hypercube"):
-        make_gossip(federation(6), topology="hypercube")
 
 
 def test_consensus_distance_of_wide_rows_is_that_of_their_parts_together():
@@ -215,12 +170,6 @@ def test_rows_of_another_form_than_the_shared_value_are_not_averaged(shape):
     for rows in (torch.ones(shape), torch.ones(4, 1, 5, dtype=torch.float64)):
         with pytest.raises(ValueError, match="shape"):
             server.average(rows, weights, before=before)
-
-
-def test_local_training_takes_any_compressor_as_it_sends_nothing(tmp_path):
-    words = {"clients": 4, "rounds": 1, "data.n_test": 5, "algorithm": "local"}
-    run = mpifed.run("synthetic-fedem", output=tmp_path, compression="top_k", **words)
-    assert len(run.summary["state_digest"]) > 8
 
 
 def test_a_graph_that_is_kept_disconnected_is_warned_of_in_a_sentence(tmp_path):

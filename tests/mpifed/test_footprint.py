@@ -85,7 +85,11 @@ CASES = {
         "participation": 0.5,
     },
     "dropping": {"algorithm": "fedavg", "on_divergence": "drop", "participation": 0.5},
-    "prepared": {"algorithm": "diana", "compression": {"name": "rand_k", "k": 3}},
+    "prepared": {
+        "algorithm": "diana",
+        "algorithm.l2": 0.1,
+        "compression": {"name": "rand_k", "k": 3},
+    },
 }
 
 

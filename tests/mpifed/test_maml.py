@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from convex import Run, clients_of, logistic, quadratics
+from convex import Run, clients_of, logistic
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,20 +19,6 @@ from mpifed.models.losses import CROSS_ENTROPY, MULTI_LABEL, SQUARED
 from mpifed.models.mlp import Mlp
 
 TWO = [[[1.0]], [[3.0]]], [[0.0], [4.0]]
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "limit"),
-    [
-        (Fomaml, {"support_fraction": 1.0}, 1.842367772),
-        (Maml, {"support_fraction": 1.0}, 0.782080903),
-        (Reptile, {}, 2.680532285),
-        (Reptile, {"reptile_normalised": True}, 2.680532285),
-    ],
-)
-def test_two_quadratics_have_the_closed_forms(kind, options, limit):
-    run = Run(kind, quadratics(*TWO), inner_steps=5, inner_step=0.1, outer_step=0.5, **options)
-    assert run.go(400).x == pytest.approx([limit], abs=2e-9)
 
 
 def test_reptile_normalised_is_reptile_with_another_outer_step():

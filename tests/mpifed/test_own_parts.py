@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from commands import call, launch
-from on_ranks import SMALL, unlike_one_rank
 
 from mpifed.algorithms.base import Algorithm, GlobalModel
 from mpifed.algorithms.global_model.fedavg import FedAvg
@@ -22,7 +21,7 @@ from mpifed.exchange.base import ServerChannel
 from mpifed.exchange.compression import Identity
 from mpifed.exchange.corrections.base import Plain
 
-WORDS = ("clients=8", "rounds=3", "data.n_test=5", "data.dimension=4", "model=linear")
+WORDS = ("model=linear", "clients=8", "rounds=3", "data.n_test=5", "data.dimension=4")
 
 
 class Points(Dataset):
@@ -208,14 +207,9 @@ def test_what_it_declares_is_allowed():
 # A user's component that raises ends the job with one line that says where, and a traceback.
 
 
-WORDS_FAILING_COMPONENTS = (
-    "clients=8",
-    "rounds=3",
-    "data.n_test=5",
-    "data.dimension=4",
-    "model=linear",
-    "--quiet",
-)
+def failing(key, kind, place):
+    """The words of a run with a component of this module."""
+    return [*WORDS, "--quiet", f"{key}={__name__}:{kind.__name__}", "--output", place]
 
 
 class Own(FedAvg):
@@ -281,20 +275,8 @@ class Batches(torch.nn.Module):
         return self.dropout(self.layer(x))
 
 
-def own_of_failing_components(key, kind):
-    return f"{key}={__name__}:{kind.__name__}"
-
-
 def test_the_line_names_component_and_round_and_the_traceback_follows(tmp_path, capfd):
-    done = call(
-        [
-            *WORDS_FAILING_COMPONENTS,
-            own_of_failing_components("algorithm", Fails),
-            "--output",
-            tmp_path / "run",
-        ],
-        capfd,
-    )
+    done = call(failing("algorithm", Fails, tmp_path / "run"), capfd)
     line, *traceback = done.err.splitlines()
     assert line == f"mpifed: algorithm '{__name__}:Fails', round 2: KeyError: 'momentum'"
     assert done.code == 1 and traceback[0] == "Traceback (most recent call last):"
@@ -303,14 +285,7 @@ def test_the_line_names_component_and_round_and_the_traceback_follows(tmp_path, 
 
 
 def test_a_client_that_is_trained_alone_is_named(tmp_path, capfd):
-    words = [
-        *WORDS_FAILING_COMPONENTS,
-        "algorithm=fedavg",
-        own_of_failing_components("model", Batches),
-        "--output",
-        tmp_path / "run",
-    ]
-    done = call(words, capfd)
+    done = call(["algorithm=fedavg", *failing("model", Batches, tmp_path / "run")], capfd)
     line = done.err.splitlines()[0]
     said = rf"mpifed: model '{__name__}:Batches', client \d, round 1: ValueError: too many samples"
     assert done.code == 1 and re.fullmatch(said, line), line
@@ -326,24 +301,21 @@ WRONG_RESULTS = {
 
 @pytest.mark.parametrize("kind", WRONG_RESULTS, ids=lambda kind: kind.__name__)
 def test_what_a_method_returns_wrongly_is_one_line(kind, tmp_path, capfd):
-    named = own_of_failing_components("algorithm", kind)
-    done = call([*WORDS_FAILING_COMPONENTS, named, "--output", tmp_path / "run"], capfd)
+    done = call(failing("algorithm", kind, tmp_path / "run"), capfd)
     (line,) = done.err.splitlines()
     said = WRONG_RESULTS[kind].format(f"{__name__}:{kind.__name__}")
     assert done.code == 1 and line.startswith(f"mpifed: {said}")
 
 
 def test_a_method_without_a_round_is_refused(tmp_path, capfd):
-    named = own_of_failing_components("algorithm", Unfinished)
-    done = call([*WORDS_FAILING_COMPONENTS, named, "--output", tmp_path / "run"], capfd)
+    done = call(failing("algorithm", Unfinished, tmp_path / "run"), capfd)
     said = f"algorithm.name is '{__name__}:Unfinished', which has no round of its own"
     assert done.code == 2 and done.err == f"mpifed: {said}\n" and not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("kind", [Fails, StartsWithNothing])
 def test_one_rank_says_it_for_all(kind, tmp_path):
-    named = own_of_failing_components("algorithm", kind)
-    done = launch(2, *WORDS_FAILING_COMPONENTS, named, "--output", tmp_path / "run")
+    done = launch(2, *failing("algorithm", kind, tmp_path / "run"))
     (line,) = done.messages
     assert done.code == 1 and f"{__name__}:{kind.__name__}" in line
     rank, error = (1, "round 2: KeyError") if kind is Fails else (0, "init returned")
@@ -352,20 +324,8 @@ def test_one_rank_says_it_for_all(kind, tmp_path):
 
 
 def test_a_run_that_failed_in_its_first_round_begins_again(tmp_path, capfd, monkeypatch):
-    words = [
-        *WORDS_FAILING_COMPONENTS,
-        own_of_failing_components("algorithm", ReturnsNothing),
-        "--output",
-        tmp_path / "run",
-    ]
+    words = failing("algorithm", ReturnsNothing, tmp_path / "run")
     assert call(words, capfd).code == 1
     assert call(words, capfd).code == 2  # the directory holds a run
     monkeypatch.setitem(globals(), "ReturnsNothing", Own)
     assert call([*words, "--resume"], capfd).code == 0
-
-
-@pytest.mark.mpi
-@pytest.mark.parametrize("exchange", ["server", "gossip"])
-def test_a_right_method_gives_the_same_numbers_on_any_ranks(exchange, tmp_path):
-    words = {"algorithm": f"{__name__}:Own", "exchange": exchange, "participation": 0.5}
-    assert unlike_one_rank({**SMALL, **words}, tmp_path) == []

@@ -46,12 +46,3 @@ def test_experiments_on_real_data_are_those_of_table_1(name, clients, rounds, mo
     assert (found.data.name, found.model.name) == (name, model)
     assert (found.clients, found.rounds) == (clients, rounds)
     assert found.algorithm.options["n_components"] == 3
-
-
-def test_pfedme_on_unseen_clients_is_the_experiment_of_app_j_3():
-    """CIFAR-100, a fifth of the clients unseen, a fifth of the others in each round."""
-    words = {"participation": 0.2, "evaluation.unseen_fraction": 0.2}
-    for method in ("fedavg", "fedem", "pfedme"):
-        given = apply_overrides(read_experiment("cifar100-fedem"), {**words, "algorithm": method})
-        found = resolve(given)
-        assert (found.data.name, found.rounds, found.n_training) == ("cifar100", 200, 80)

@@ -9,11 +9,8 @@ from on_ranks import SMALL, same_after_a_resume, unlike_one_rank
 CASES = {
     "server": {},
     "ring": {"exchange": "gossip", "exchange.topology": "ring", "participation": 0.6},
-    "participation": {"participation": 0.4},
     "bernoulli": {"participation": {"name": "bernoulli", "p": 0.3}},
     "published averaging": {"participation": 0.5, "exchange.average_over": "all"},
-    "unseen": {"evaluation.unseen_fraction": 0.3},
-    "unseen gossip": {"evaluation.unseen_fraction": 0.3, "exchange": "gossip"},
     "held out": {"evaluation.validation_fraction": 0.3, "participation": 0.6},
     "held out gossip": {
         "evaluation.validation_fraction": 0.2,
@@ -23,8 +20,6 @@ CASES = {
     "double": {"dtype": "float64"},
     "double gossip": {"dtype": "float64", "exchange": "gossip"},
     "perceptron": {"model": "mlp", "model.hidden": [9], "local.epochs": 2},
-    "fine-tuning": {"algorithm": "fedavg_ft"},
-    "local": {"algorithm": "local"},
     "per client": {
         "exchange": "gossip",
         "algorithm.component_init": "per_client",
@@ -144,12 +139,8 @@ CONVEX = {"dtype": "float64", "algorithm.l2": 0.1, "algorithm.local_iterations":
 RAND_K = {"compression": {"name": "rand_k", "k": 7}}
 SOME = {"participation": 0.6}
 FLIX_CASES = {
-    "flix": {"algorithm": "flix", **CONVEX},
-    "gossip": {"algorithm": "flix", "exchange": "gossip", **CONVEX},
     "held out": {"algorithm": "flix", **CONVEX, "evaluation.validation_fraction": 0.3},
     "single precision": {"algorithm": "flix", "algorithm.l2": 0.1, "algorithm.step": 0.5},
-    "dcgd": {"algorithm": "dcgd", **CONVEX, **RAND_K},
-    "diana": {"algorithm": "diana", **CONVEX, **RAND_K},
     "dcgd of some": {
         "algorithm": "dcgd",
         **CONVEX,
@@ -162,13 +153,6 @@ FLIX_CASES = {
         "participation": {"name": "bernoulli", "p": 0.5},
         "compression": "quantise",
         "algorithm.memory_start": "gradients",
-    },
-    "diana of few": {"algorithm": "diana", **CONVEX, **RAND_K, "participation": 0.3},
-    "error feedback": {
-        "algorithm": "flix",
-        **CONVEX,
-        **SOME,
-        "compression": {"name": "top_k", "k": 5},
     },
     "stochastic": {"algorithm": "flix", **CONVEX, "algorithm.gradient": "stochastic"},
     "network": {
@@ -191,13 +175,10 @@ FLIX_CASES = {
     "purely local": {"algorithm": "diana", **CONVEX, **RAND_K, "algorithm.flix_alpha": 0},
     "unregularised": {"algorithm": "flix", **CONVEX, "algorithm.l2": 0.0},
     "lbfgs": {"algorithm": "flix", **CONVEX, "algorithm.local_solver": "lbfgs"},
-    "fomaml": {"algorithm": "fomaml", **SOME},
     "maml": {"algorithm": "maml", "model": {"name": "mlp", "hidden": [5], "activation": "tanh"}},
     "linear maml": {"algorithm": "maml", "dtype": "float64", "evaluation.unseen_fraction": 0.3},
-    "reptile": {"algorithm": "reptile", "exchange": "gossip", **SOME},
-    "compressed reptile": {"algorithm": "reptile", **SOME, **RAND_K},
 }
-RESUMED = ("diana of some", "error feedback", "network", "compressed reptile")
+RESUMED = ("diana of some", "network")
 
 
 @pytest.mark.mpi

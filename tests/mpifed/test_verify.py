@@ -28,14 +28,14 @@ CASES = {
     "sampled": {"evaluation.sample": 0.5},
     "unseen": {"evaluation.unseen_fraction": 0.3, "algorithm": "fedavg"},
     "compressed": {"algorithm": "fedavg", "compression": {"name": "top_k", "k": 5}},
-    "prepared": {"algorithm": "flix", "algorithm.flix_alpha": 0.5, "participation": 1.0},
+    "prepared": {"algorithm": "flix", "algorithm.l2": 0.1, "participation": 1.0},
     "validated": {"evaluation.validation_fraction": 0.3},
     "timed": {"network.latency": 0.5},
     "measured": {"compute": {"name": "measured"}},
     "private": {
         "algorithm": "fedavg",
         "participation": {"name": "bernoulli", "p": 0.5},
-        "privacy": {"noise_multiplier": 0.5, "clip_norm": 2.0, "delta": 0.01},
+        "privacy": {"noise_multiplier": 4.0, "clip_norm": 2.0, "delta": 0.01},
     },
     "asynchronous": {
         "exchange": {"name": "gossip", "topology": "ring", "asynchrony": "wait_free"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 
 import jinja2
@@ -15,8 +14,6 @@ import mpifed
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CONDA = {"pytorch": "torch", "matplotlib-base": "matplotlib"}
 """Packages that have another name there than on PyPI."""
-
-DEFINITION = (ROOT / "apptainer" / "mpifed.def").read_text()
 
 
 def recipe() -> dict:
@@ -53,12 +50,6 @@ def test_the_conda_recipe_has_the_dependencies_of_the_package() -> None:
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
     host = {line.replace(" ", "") for line in made["requirements"]["host"]}
     assert set(build) <= host
-
-
-def sections() -> dict[str, str]:
-    """The sections of the definition by name, without the header."""
-    parts = re.split(r"^%(\w+)\n", DEFINITION, flags=re.MULTILINE)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
 def test_the_change_log_and_the_package_name_one_version() -> None:

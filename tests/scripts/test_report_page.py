@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from pages import assert_alone, parsed
 from run_directories import fill_columns, write_run
 
 from mpifed.components.tables import TABLES
-from mpifed.report import drawing
 from mpifed.report.__main__ import charts_by_data, main
 from mpifed.report.charts import LINES, Chart, Line, around, thinned
 from mpifed.report.groups import estimate, group_runs
@@ -191,18 +189,3 @@ def test_every_component_is_called_by_words() -> None:
     assert [name for name in names if "_" in in_words(f"FedAvg, {name}")] == []
     assert in_words("FedAvg, sign_flip") == "FedAvg, sign flipping"
     assert in_words("FedAvg, rand_k k=3") == "FedAvg, random k, k = 3"
-
-
-def test_each_colour_of_a_line_has_one_for_dark_pages():
-    style = (Path(drawing.__file__).parent / "page.css").read_text()
-    found = dict(re.findall(r"--x([0-9a-f]{6}): #([0-9a-f]{6})", style))
-
-    def light(colour: str) -> float:  # relative luminance, WCAG 2
-        levels = np.array([int(colour[k : k + 2], 16) / 255 for k in (0, 2, 4)])
-        linear = np.where(levels > 0.04045, ((levels + 0.055) / 1.055) ** 2.4, levels / 12.92)
-        return float(linear @ [0.2126, 0.7152, 0.0722])
-
-    assert "--page: #161616" in style
-    for colour in (*COLOURS, drawing.GREY):
-        dark = found[colour.lower().removeprefix("#")]
-        assert (light(dark) + 0.05) / (light("161616") + 0.05) > 4.5

@@ -65,17 +65,6 @@ def test_a_terminal_cuts_no_word_and_shows_all_names(
         assert name in " ".join(captured.get().split())
 
 
-@pytest.mark.parametrize("width", [30, 80, 120])
-def test_the_command_obeys_the_width(
-    width: int, runs: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    assert main([str(runs)]) == 0
-    data, method, *_ = columns_of(capfd.readouterr().out)
-    assert data == ["Data", *["synthetic-paper"] * 3]
-    assert sorted(method) == ["FedAvg", "FedEM", "Local", "Method"]
-
-
 def cells_of(text: str) -> list[list[str]]:
     """The cells of the tables of LaTeX, whose environments and braces must be balanced."""
     bare = re.sub(r"\\\\|\\[{}%&$]", lambda found: " " if found[0] != r"\\" else "\n", text)
@@ -131,18 +120,6 @@ def test_bold_is_what_the_paired_test_calls_better(runs: Path) -> None:
     write_run(runs / "close", final=0.7, seed=0, algorithm={"name": "fedprox"})
     groups, _ = group_runs(find_runs([runs]))
     assert "**" not in str(results(groups, [ACCURACY]).rows)
-
-
-def test_one_seed_makes_no_columns_of_dashes(runs: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    single = [str(runs / "fedem0"), str(runs / "fedavg0")]
-    words = ["--output", str(out), "--format", "none", "--latex", "--against", "FedAvg"]
-    assert main([*single, *words]) == 0
-    for name in ("table.tex", "comparison.tex"):
-        rows = cells_of((out / name).read_text())
-        assert not any(set(column) == {"--"} for column in zip(*rows[1:], strict=True))
-        assert "pm" not in str(rows)
-    assert "p" not in rows[0]
 
 
 SPECIAL = r"50% of A&B_#1 {x} ~ ^ \a $ <2> [z] α = −1 * Erdős"

@@ -21,7 +21,6 @@ from mpifed.errors import InputError
 from mpifed.federation.participation import Uniform
 
 PARTIAL = {"name": "stragglers", "rate": 0.6, "late": "partial"}
-A, C = np.array([1.0, 3.0]), np.array([0.0, 4.0])
 
 
 def rounds(name, exchange="server", **more):
@@ -31,15 +30,6 @@ def rounds(name, exchange="server", **more):
     for _ in range(3):
         engine.advance()
     return engine.digest()
-
-
-@pytest.mark.parametrize(("mu", "limit"), [(0, 2.680532285), (2, 2.708022736)])
-def test_it_ends_at_the_weighted_mean_of_its_clients_contractions(mu, limit):
-    """b_i = (1 - (1 - eta (a_i + mu))^E) a_i / (a_i + mu)."""
-    run = Run(FedProx, two_quadratics(), local={"lr": 0.1, "epochs": 5}, mu=mu).go(300)
-    b = (1 - (1 - 0.1 * (A + mu)) ** 5) * A / (A + mu)
-    assert (b @ C) / b.sum() == pytest.approx(limit, abs=1e-9)
-    assert run.deployed() == pytest.approx((b @ C) / b.sum(), rel=1e-10)
 
 
 def test_many_steps_solve_the_proximal_problem():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from commands import TINY, call
-from convex import Run, two_quadratics
+from convex import Run
 from numpy_mlp import BODY, HEAD, SIZES, descended, gradient, present, regressions
 from server_rounds import after
 from torch import nn
@@ -262,14 +262,6 @@ WHOLE = {"lr": 0.3, "batch_size": 64, "epochs": 2}
 
 def solver_of_fedala(model, longest=40, **options):
     return LocalSolver(model, LocalOptions(**options), 10, longest, torch.device("cpu"))
-
-
-def test_clients_of_quadratics_end_at_their_own_minimisers():
-    """A client's own model is nearer to its minimiser than the mean: W_i goes to 0."""
-    how = {"ala_share": 1.0, "ala_lr": 0.1}
-    run = Run(FedALA, two_quadratics(), local={"lr": 0.1, "epochs": 5}, **how).go(60)
-    assert run.state.weights.max() == 0
-    assert run.deployed()[:, 0] == pytest.approx([0, 4], abs=1e-9)
 
 
 def test_without_a_head_it_is_fedavg_bit_for_bit(make_clients):

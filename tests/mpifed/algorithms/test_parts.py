@@ -31,12 +31,6 @@ def solver_of(model, longest=40, **options):
     return LocalSolver(model, LocalOptions(**options), 10, longest, torch.device("cpu"))
 
 
-@pytest.mark.parametrize("method", EVERY)
-def test_without_a_head_they_end_where_fedavg_does(method):
-    run = Run(method, two_quadratics(), local={"lr": 0.1, "epochs": 5}, head=[]).go(30)
-    assert run.state.body.numpy() == pytest.approx(2.680532285, rel=1e-9)
-
-
 @pytest.mark.parametrize("method", [FedPer, FedRep])
 def test_with_the_model_as_head_clients_end_at_their_own_minimisers(method):
     run = Run(method, two_quadratics(), local={"lr": 0.1, "epochs": 5}, head=["*"]).go(45)

@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from on_ranks import run, unlike_one_rank
+from on_ranks import run
 from personal_runs import ran
 from test_algorithms import engine_of
 
@@ -161,8 +161,3 @@ def test_methods_with_gradients_of_whole_risks_see_the_share_alone(algorithm):
     assert torch.equal(alone, adapted(few))
     none = adapted(first_samples(unseen_of(engine.setup, engine.samples), 0.0))
     assert torch.equal(none, server.mean(engine.state.algorithm.model).expand_as(none))
-
-
-@pytest.mark.mpi
-def test_growth_is_the_same_on_these_ranks_as_on_one(tmp_path):
-    assert unlike_one_rank({**SMALL, "algorithm": "fedavg_ft"}, tmp_path) == []

@@ -50,7 +50,7 @@ def test_rounds_follow_a_sample_its_gradient_at_the_anchor_and_the_whole_one_the
 
 
 def test_gt_svrg_ends_at_the_optimum_at_one_step_size():
-    assert gossiping(Svrg, TRACKING).go(4000).deployed() == pytest.approx(
+    assert gossiping(Svrg, TRACKING).go(1500).deployed() == pytest.approx(
         np.tile(OPTIMUM, (N, 1)), abs=1e-9
     )
-    assert np.abs(gossiping(FedAvg, TRACKING).go(4000).deployed() - OPTIMUM).max() > 1e-3
+    assert np.abs(gossiping(FedAvg, TRACKING).go(500).deployed() - OPTIMUM).max() > 1e-3

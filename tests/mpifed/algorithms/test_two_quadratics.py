@@ -11,7 +11,6 @@ from convex import Run, two_quadratics
 from test_corrections import exchange_of
 
 from mpifed.algorithms.base import algorithm_class
-from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.components.tables import ALGORITHMS
 
 FIVE = {"lr": 0.1, "epochs": 5}
@@ -102,13 +101,3 @@ def test_every_method_that_learns_regressions_is_among_them():
     kinds = {name: algorithm_class(name) for name in ALGORITHMS}
     learn = {name for name, kind in kinds.items() if kind.uses_model and "regression" in kind.tasks}
     assert learn - {*ELSEWHERE, "fedmm_ot"} == {*METHODS}
-
-
-# Where FedAvg and its relatives end on two quadratics, in closed form.
-
-
-@pytest.mark.parametrize(("epochs", "limit"), [(1, 3.0), (5, 2.680532285)])
-def test_fedavg_ends_at_the_weighted_mean_of_its_clients_contractions(epochs, limit):
-    """sum_i g_i c_i / sum_i g_i with g_i = 1 - (1 - eta a_i)^E; 3 is the minimiser of the mean."""
-    run = Run(FedAvg, two_quadratics(), local={"lr": 0.1, "epochs": epochs}).go(200)
-    assert run.deployed() == pytest.approx(limit, rel=1e-9)

@@ -177,3 +177,8 @@ def test_the_paper_s_numbers_of_samples():
     )
     with pytest.raises(InputError, match="5 samples are enough for at most 5 clusters"):
         Dictionary(6, 0, Alone(), samples=5)
+
+
+@pytest.mark.parametrize(("clients", "split"), [(20, 6), (50, 30), (100, 30), (2, 0)])
+def test_the_families_of_sine_follow_the_number_of_clients(clients, split):
+    assert Sine(clients, 0, Alone()).split == split
