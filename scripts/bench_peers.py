@@ -40,8 +40,8 @@ MPIFED = {"mpifed": 1, "mpifed, 2 ranks": 2}
 HEAD = f"""# Compared with other simulators
 
 The table compares FedAvg in several simulators: all clients take part in every round, with one
-epoch of SGD on minibatches of 20. Compare CPU seconds, which are those of all processes in a round;
-the machine also did other work. Start is the wall seconds outside the rounds. Flower has a worker
+epoch of SGD on minibatches of 20. Compare CPU seconds, which are those of all processes in a round.
+Start is the wall seconds outside the rounds. Flower has a worker
 of ray for each core; the bare loop is a loop over clients in one process, as in PFLlib. Accuracies
 after {ROUNDS[1]} rounds show that the work is alike; each simulator draws its own minibatches and
 initial models. `scripts/bench peers > LINES` and `python scripts/bench_peers.py LINES` make this

@@ -79,6 +79,8 @@ def read_experiment(name: str | None, overrides: Mapping[str, Any] | None = None
         return _mapping_in(EXPERIMENTS / f"{name}.yaml")
     path = Path(name)
     if path.suffix not in YAML_FILES:
+        if path.is_file():
+            raise InputError(f"{shown(name)} is no experiment; did you mean data={name}?")
         raise InputError(
             f"Unknown experiment {shown(name)}; {closest(name, experiment_names())}, "
             "or the path of a .yaml file"
@@ -96,7 +98,7 @@ def of_own(overrides: Mapping[str, Any]) -> dict[str, Any] | None:
     asked = with_overrides({}, sections)
     data, options = named(asked.get("data"), "data", DEFAULTS["data"])
     model, _ = named(asked.get("model"), "model", DEFAULTS["model"])
-    found: dict[str, Any] = {"experiment": without_module(model), "algorithm": "fedavg"}
+    found: dict[str, Any] = {"experiment": f"{data}-{without_module(model)}", "algorithm": "fedavg"}
     if data not in OWN and ":" not in data:
         return found if ":" in model else None
     place = Path(str(options.get("path") or options.get("raw") or without_module(data))).name

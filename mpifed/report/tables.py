@@ -43,18 +43,17 @@ CAPTION = (
 )
 SENT = (
     "Values of the last evaluated round, means over seeds. Sent is what all clients together would "
-    "have sent up and down in the simulated federation."
+    "have sent up and down in the simulated federation; by gossip, both count the same messages."
 )
 SIMULATED = (
-    "In simulated time a client's link is shared by its messages of a round (but for "
-    "network.link=per_path)."
+    "In simulated time a client's messages of a round share its link, unless network.link=per_path."
 )
 CONSENSUS = (
     "Consensus: the distance is (1/n) Σ ‖x_t − x̄‖² over clients, at the last evaluated round. "
-    "Predicted is (1 − p)^(1/τ), what a round leaves of it at most, on average, where clients only "
-    "average. Measured is (d_k/d_j)^(1/(k − j)) from the first evaluated round j with a distance "
-    "to the round k with the least. Local steps feed the distance in every round, so a run that "
-    "trains comes to rest above zero, and measures more than is predicted."
+    "Predicted is (1 − p)^(1/τ), an upper bound on the expected ratio of the distances of two "
+    "rounds without training. Measured is (d_k/d_j)^(1/(k − j)), where j is the first evaluated "
+    "round and k that with the least distance. Local steps add to the distance in every round, so "
+    "that it stays above zero and the measured ratio exceeds the predicted one."
 )
 BETTER = "Bold is better than every other method: p < 0.05 in the paired t-test, not corrected."
 SURE = 0.05

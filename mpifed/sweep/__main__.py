@@ -173,7 +173,8 @@ class Sweep:
     def _report(self, one: Going, code: int) -> None:
         run, seconds = self.runs[one.number], time.perf_counter() - one.began
         took = f"{seconds:.1f} s"
-        if code == EXIT_STOPPED:
+        early = self.stopping and code == -signal.SIGUSR1  # before it could take requests
+        if code == EXIT_STOPPED or early:
             self.stopping = self.stopped = True
             said = f"stopped on request after {took}; the same command continues"
             self._say(one.number, said)

@@ -355,8 +355,8 @@ def _of_cores(setup: Setup) -> list[str]:
     is_alone = communicator.size == 1 and launched_rank() is None and setup.device.type == "cpu"
     if is_alone and idle > 0 and configuration.clients > 1:
         return [
-            f"{idle} core{'s lie' if idle > 1 else ' lies'} idle: --ranks auto uses all (from "
-            f"Python, ranks={physical_cores()}), and changes no number"
+            f"{idle} core{'s are' if idle > 1 else ' is'} idle; --ranks auto (in Python, "
+            f"ranks={physical_cores()}) uses all and gives the same numbers"
         ]
     return []
 

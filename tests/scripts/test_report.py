@@ -148,7 +148,7 @@ def test_consensus_stands_beside_what_was_predicted(
     assert "| synthetic-paper | D-FedEM | 0.19 | 1 | 0.81 | 0.7 | 2.547e-06 |" in lines
     assert "| synthetic-paper | D-FedAvg | – | – | – | – | 4 |" in lines
     assert sum(line.startswith("| synthetic-paper | FedEM |") for line in lines) == 1
-    assert any("local steps feed the distance" in line.lower() for line in lines)
+    assert any("local steps add to the distance" in line.lower() for line in lines)
     with (tmp_path / "report" / "table.csv").open(newline="") as file:
         rows = {row["method"]: row for row in csv.DictReader(file)}
     assert float(rows["D-FedEM"]["measured_contraction"]) == pytest.approx(0.7)

@@ -380,7 +380,7 @@ def test_a_run_without_an_experiment_is_of_its_data(life: Path):
     assert told.startswith("1 sources have fewer than 5 samples") and told.endswith(": 5")
     assert asked().experiment == asked(model="mlp").experiment == "synthetic-fedem"
     own = read_experiment(None, {"model": "nets:small"})
-    assert own == {"experiment": "small", "algorithm": "fedavg"}
+    assert own == {"experiment": "synthetic-small", "algorithm": "fedavg"}
     with pytest.raises(
         InputError, match=r"nets\.py', a file; did you mean 'nets:small' or 'nets:Net'\?"
     ):
