@@ -1,5 +1,5 @@
 #!/bin/bash
-# mpifed: runs, and is queued again until RUN_DIR/DONE exists. docs/slurm.md explains it.
+# mpifed: runs, and is queued again until RUN_DIR/DONE exists. docs/slurm.md and docs/clusters.md explain it.
 #@ directives
 
 set -uo pipefail

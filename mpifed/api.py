@@ -7,14 +7,14 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
 from mpifed.checkpoint import files as checkpoint
-from mpifed.command import say
+from mpifed.command import ranks_for, say
 from mpifed.components.registry import Section, is_component, name_of
 from mpifed.config.configuration import Configuration, decided, resolve, to_mapping, to_yaml
 from mpifed.data.from_python import check_section
@@ -39,6 +39,7 @@ from mpifed.training.request import (
 from mpifed.training.train import listening, plan_lines, plan_of, remarks, train
 from mpifed.training.trained import Trained, check_path, load
 from mpifed.watchdog import heartbeat
+from mpifed.watchdog.launcher import launched_rank
 
 __all__ = ["RecordedRound", "Request", "Result", "Trained", "execute", "load", "read", "run"]
 
@@ -52,7 +53,7 @@ def run(
     topology: Any = None,
     weights: Any = None,
     schedule: Any = None,
-    ranks: int | None = None,
+    ranks: int | Literal["auto"] | None = None,
     progress: bool = False,
     on_round: Callback | str | None = None,
     track: str | None = None,
@@ -88,10 +89,10 @@ def run(
         W^1, W^2, ... in turn; ``function(n, round, **options)`` that returns W^k as an array or as
         a graph; or what ``exchange.schedule`` takes. With any of these three the exchange is
         gossip.
-    ranks : int, optional
+    ranks : int or "auto", optional
         Start ``mpirun -n RANKS`` with processes of its own and wait for it; not within an MPI job.
         What is passed must then be importable and in files: neither components of the program
-        itself nor arrays.
+        itself nor arrays. With "auto" as many as there are physical cores, at most one a client.
     progress : bool
         Whether a quiet run shows its newest round in one line that is replaced in a terminal or a
         notebook; elsewhere a line for each recorded round.
@@ -127,6 +128,8 @@ def run(
             check_path(name, path)
     if comm is not None and ranks is not None:
         raise InputError("comm and ranks were given; at most one of them may be")
+    if ranks == "auto":
+        ranks = ranks_for(overrides.get("clients")) if launched_rank() is None else None
     if comm is not None:
         communicator = given(comm)
     else:

@@ -78,6 +78,13 @@ def physical_cores() -> int:
     return min(len(cores), usable_cores(os.sched_getaffinity(0)))
 
 
+def ranks_for(clients: Any) -> int | None:
+    """Return as many ranks as there are physical cores, at most one a client; None for one."""
+    cores = physical_cores()
+    ranks = min(cores, clients) if isinstance(clients, int) else cores
+    return ranks if ranks > 1 else None
+
+
 def usable_cores(cores: Collection[int]) -> int:
     """Return how many of these cores may be used, by the quota of the container."""
     with contextlib.suppress(OSError, ValueError):  # there is none, or it is 'max'

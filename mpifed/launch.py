@@ -22,7 +22,7 @@ from mpifed.command import (
     Parser,
     become,
     parser_of,
-    physical_cores,
+    ranks_for,
     ranks_or_auto,
     say,
     under_mpirun,
@@ -256,9 +256,7 @@ def _ranks_to_start(words: Words) -> int | None:
     if asked != "auto":
         return int(asked)
     known: Mapping[str, Any] = words.mapping or words.overrides
-    clients, cores = known.get("clients"), physical_cores()
-    ranks = min(cores, clients) if isinstance(clients, int) else cores
-    return ranks if ranks > 1 else None
+    return ranks_for(known.get("clients"))
 
 
 def _run(request: Any, communicator: Any, stop_requested: Callable[[], bool]) -> int:

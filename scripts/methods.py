@@ -121,10 +121,16 @@ OTHER_PAGES = {
 COMPONENTS = """
 ## Components of the exchange
 
-Those that other code has too; `--list KIND` prints all.
+| | names: also in | not found there |
+| --- | --- | --- |
+"""
 
-| | name: also in |
-| --- | --- |
+# What is no component.
+OPTIONS = """
+DiLoCo is `fedavg` with `local.optimizer=adamw` and `server_optimizer=nesterov`, MuLoCo the same
+with `muon`, DFedSAM `local.sam_radius`. Other options, not looked for elsewhere: `exchange.when`,
+`exchange.gossip_steps`, `exchange.chebyshev`, `weights=by_size`, `model=gpt`, `model.adapter`
+(LoRA), and `privacy` by gossip.
 """
 
 KINDS = {
@@ -212,10 +218,15 @@ def text() -> str:
     head = [f"| {' | '.join(COLUMNS)} |", "|" + " --- |" * len(COLUMNS)]
     kinds = []
     for kind, table in KINDS.items():
-        found = {name: elsewhere(name) for name in table if name not in ("none", "identity")}
-        cells = [f"`{name}`: {', '.join(at)}" for name, at in found.items() if at]
-        kinds.append(f"| {kind} | {'; '.join(cells)} |")
-    return HEAD + "\n".join([*head, *rows]) + "\n" + COMPONENTS + "\n".join(kinds) + "\n"
+        found: dict[str, list[str]] = {"": []}
+        for name in table:
+            if name not in ("none", "identity"):
+                found.setdefault(", ".join(elsewhere(name)), []).append(f"`{name}`")
+        alone = ", ".join(found.pop(""))
+        cells = [f"{', '.join(names)}: {at}" for at, names in found.items()]
+        kinds.append(f"| {kind} | {'; '.join(cells)} | {alone} |")
+    parts = [*head, *rows, COMPONENTS + "\n".join(kinds), OPTIONS]
+    return HEAD + "\n".join(parts)
 
 
 if __name__ == "__main__":

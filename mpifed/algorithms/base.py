@@ -121,6 +121,9 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel]):
     takes_duals : bool
         True if its local steps have the term ``dual_terms``, so that corrections of gossip that
         work within them go with it.
+    neighbours : {"given", "corrected", "chosen"}
+        Whether under gossip it mixes by W^k alone, corrects that itself, or chooses whom clients
+        mix with.
     averages_models : {"one", "several"} or None
         Whether all that it averages in a round is its only model, or several, in one message.
     online : bool (instance)

@@ -44,6 +44,7 @@ class DeclaredAlgorithm(Component):
     steps_without_clients: ClassVar[bool] = False
     server_steps: ClassVar[bool] = False
     averages_models: ClassVar[Averages | None] = None
+    neighbours: ClassVar[Literal["given", "corrected", "chosen"]] = "given"
 
     @classmethod
     def serves_unseen_clients(cls) -> bool:

@@ -267,13 +267,9 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         {"local.reset_momentum": True},
         "whose clients train another model in every round",
     ),
+    ({"algorithm": "fedspd"}, SGD, "whose clients train another model in every round"),
     (
-        {"algorithm": "fedspd"},
-        {**ONCE, **SGD, "exchange.asynchrony": "none", "exchange.correction": None},
-        "whose clients mix with those that train the same cluster's model",
-    ),
-    (
-        {"algorithm": "pfeddst"},
+        {"algorithm:neighbours": "chosen"},
         {**ONCE, "exchange.asynchrony": "none", "exchange.correction": None},
         "whose clients choose whom they mix with",
     ),
@@ -300,7 +296,7 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         "which divides moves by what momentum makes of steps from rest at one rate",
     ),
     (
-        {"algorithm": ("kgt", "scaffnew", "d_admm")},
+        {"algorithm:neighbours": "corrected"},
         {"exchange.asynchrony": "none", "exchange.correction": None},
         "which corrects gossip itself, in rounds",
     ),

@@ -144,7 +144,8 @@ def weighted_sums(
     ]
     if not all(map(is_finite, made)):
         values = [rows.values if isinstance(rows, SparseRows) else rows for rows in several]
-        check_not_diverged(federation.communicator, [*values, torch.from_numpy(weights)], ids, what)
+        check_not_diverged(federation.communicator, values, ids, what)
+        check_not_diverged(federation.communicator, [torch.from_numpy(weights)], ids, "weight")
     return [total.add_(0.0).to(rows.device) for total, rows in zip(made, several, strict=True)]
 
 

@@ -109,7 +109,12 @@ def check(given: Mapping[str, Any]) -> JobOptions:
         )
     if options.image is None and ("container" in given or options.container_options):
         raise InputError("job.image is missing, which job.container is to run")
-    layout(options)
+    nodes = layout(options).nodes
+    if (options.scheduler, options.launcher) == ("flux", "mpirun") and nodes not in (None, "1"):
+        raise InputError(
+            f"job.launcher is mpirun, which starts the ranks of one node under Flux, but job.nodes "
+            f"is {nodes}; allowed: flux"
+        )
     return options
 
 

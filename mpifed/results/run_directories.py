@@ -50,8 +50,8 @@ def check_free(output: Path) -> None:
     """Check that a directory holds no run, which would be overwritten, and no foreign files."""
     if holds_run(output):
         raise InputError(
-            f"--output {output} already holds a run; add --resume to continue it, or choose "
-            "another directory"
+            f"--output {output} already holds a run; add --resume to continue it, --restart to "
+            "begin anew, or choose another directory"
         )
     check_own(output)
 

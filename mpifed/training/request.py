@@ -137,7 +137,8 @@ def check_changes(
     if found:
         raise InputError(
             f"{where} has another configuration: {'; '.join(found)}. Resuming may change rounds, "
-            "evaluation.every, checkpoint, storage, threads, hosts and the number of ranks"
+            "evaluation.every, checkpoint, storage, threads, hosts and the number of ranks; "
+            "--restart begins anew"
         )
 
 

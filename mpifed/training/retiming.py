@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from mpifed.algorithms.base import algorithm_class
 from mpifed.config.configuration import Configuration, apply_overrides, resolve, to_yaml
 from mpifed.config.requirements import chooses_neighbours
 from mpifed.errors import InputError
@@ -71,7 +72,7 @@ def _check(configuration: Configuration, run: Path) -> None:
         (configuration.compute.name != "measured", "has compute.name 'measured', by training"),
         (
             not chooses_neighbours(configuration)
-            and configuration.algorithm.name not in ("fedspd", "pfeddst"),
+            and algorithm_class(configuration.algorithm.name).neighbours != "chosen",
             "has clients that chose whom they heard, which is not recorded",
         ),
         (

@@ -356,7 +356,7 @@ def _of_cores(setup: Setup) -> list[str]:
     if is_alone and idle > 0 and configuration.clients > 1:
         return [
             f"{idle} core{'s are' if idle > 1 else ' is'} idle; --ranks auto (in Python, "
-            f"ranks={physical_cores()}) uses all and gives the same numbers"
+            "ranks='auto') uses all and gives the same numbers"
         ]
     return []
 

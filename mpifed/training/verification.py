@@ -195,8 +195,8 @@ def _origins(recorded: Recorded, end: int) -> list[int]:
     other = version if version != ARITHMETIC else arithmetic_of(recorded.mapping)[-2][1]
     raise InputError(
         f"{recorded.directory} was made by an mpifed of arithmetic {other}, and this one has "
-        f"{ARITHMETIC}: sums are rounded otherwise, so that digests differ; no state before round "
-        f"{end} is stored from which all was computed as here"
+        f"{ARITHMETIC}: sums are rounded otherwise, so that digests differ. It stores no state "
+        f"before round {end} that this mpifed continued; use one of arithmetic {other}"
     )
 
 

@@ -77,6 +77,10 @@ def goes_with(name, exchange):
     return allowed is None or exchange in allowed
 
 
+def mixes_as_given(name):
+    return goes_with(name, "gossip") and algorithm_class(name).neighbours == "given"
+
+
 CASES = [
     pytest.param(name, exchange, id=f"{name}-{exchange}")
     for name in ALGORITHMS

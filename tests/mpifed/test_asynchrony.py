@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from on_ranks import same_after_a_resume, unlike_one_rank
-from test_algorithms import PLAIN, engine_of, goes_with, prepared
+from test_algorithms import PLAIN, engine_of, mixes_as_given, prepared
 
 from mpifed.checkpoint import files as checkpoint
 from mpifed.components.tables import ALGORITHMS
@@ -236,12 +236,7 @@ UNLIKE = {
     "rounds": 6,
 }
 EQUAL = {"compute": {"seconds": 0.1}, "local": {"steps": 3, "batch_size": 16}}
-OWN_CORRECTIONS = ("kgt", "scaffnew", "d_admm", "fedspd", "pfeddst")
-METHODS = [
-    name
-    for name in ALGORITHMS
-    if goes_with(name, "gossip") and name not in (*OWN_CORRECTIONS, "local", "sa_ssmm")
-]
+METHODS = [name for name in ALGORITHMS if mixes_as_given(name) and name not in ("local", "sa_ssmm")]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -17,6 +17,7 @@ from on_ranks import SMALL, unlike_one_rank
 from test_algorithms import OWN, prepared, refused
 from torch.profiler import ProfilerActivity, profile
 
+from mpifed.algorithms.base import algorithm_class
 from mpifed.algorithms.flix.flix import Flix
 from mpifed.algorithms.global_model.maml import Fomaml, Reptile
 from mpifed.components.tables import ALGORITHMS
@@ -37,7 +38,7 @@ from mpifed.federation.participation import (
 from mpifed.mpi.communicator import Alone
 
 # They average over clusters, correct steps by variates that add up to zero, or need gossip.
-OTHERS = {"clustered", "ifca", "scaffnew", "kgt", "d_admm", "fedspd", "pfeddst"}
+OTHERS = {"clustered", "ifca", *(n for n in ALGORITHMS if algorithm_class(n).neighbours != "given")}
 
 
 def federation(counts, participation=1.0):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from on_ranks import folder_of, same_after_a_resume, unlike_one_rank
-from test_algorithms import engine_of, goes_with, prepared
+from test_algorithms import engine_of, mixes_as_given, prepared
 
 from mpifed.checkpoint import files as checkpoint
 from mpifed.components.tables import ALGORITHMS, CORRECTIONS
@@ -18,10 +18,10 @@ from mpifed.training import evaluation
 TREE = {"topology": "path"}
 GRAPH = {"topology": "ring", "weights": "metropolis_hastings"}
 NAMES = [name for name in CORRECTIONS if name != "none"]
-OTHERS = ("local", "sa_ssmm", "fedbn", "kgt", "scaffnew", "d_admm", "fedspd", "pfeddst")
-"""These send nothing, have one client, running statistics, or corrections of their own."""
+OTHERS = ("local", "sa_ssmm", "fedbn")
+"""These send nothing, have one client, or running statistics."""
 CHOOSERS = ("dpfl", "morph", "fomo", "l2c")
-METHODS = [name for name in ALGORITHMS if goes_with(name, "gossip") and name not in OTHERS]
+METHODS = [name for name in ALGORITHMS if mixes_as_given(name) and name not in OTHERS]
 FORGETFUL = ("push_sum", "clique_averaging", "clipped_gossip", "dgd", "monna")
 """These remember nothing, or weights that stay one here."""
 every_correction = pytest.mark.parametrize("correction", NAMES)

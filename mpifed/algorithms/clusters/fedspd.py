@@ -71,6 +71,7 @@ class FedSPD(Algorithm[Channel]):
     exchanges = ("gossip",)
     aggregates = "sums"
     compressors = "none"
+    neighbours = "chosen"
     averages_by = None
     steps_locally = True
 

@@ -57,6 +57,7 @@ class DADMM(GlobalModel[Channel]):
     aggregates = "sums"
     exchanges = ("gossip",)
     compressors = "none"
+    neighbours = "corrected"
     state_class = DADMMState
     steps_locally = True
 

@@ -57,6 +57,7 @@ class KGT(Corrected[Channel]):
     aggregates = "sums"
     exchanges = ("gossip",)
     compressors = "none"
+    neighbours = "corrected"
     state_class = KGTState
     steps_locally = True
 

@@ -53,6 +53,7 @@ class Scaffnew(GlobalModel[Channel]):
     learns = "one model"
     sends = "its model"
     compressors = "none"
+    neighbours = "corrected"
     state_class = ScaffnewState
 
     def __init__(

@@ -68,6 +68,7 @@ class PFedDST(FedRep):
     exchanges = ("gossip",)
     aggregates = "sums"
     compressors = "none"
+    neighbours = "chosen"
     averages_by = None
     server_steps = False
 
