@@ -196,7 +196,8 @@ def step(hosts, tmp_path: Path) -> Iterator[Callable[..., list[str]]]:
         front = ["srun", "--nodes=2", "--ntasks=4", f"--mpi={plugin}", "--kill-on-bad-exit=1"]
         words = (*front, sys.executable, "-m", "mpifed.run", *words)
         job = shlex.join(map(str, words))
-        return [str(SCRIPTS / "enter"), "node1", f"SLURM_CONF={root}/slurm.conf {job}"]
+        given = f"SLURM_CONF={root}/slurm.conf MPIR_CVAR_CH4_NETMOD=ofi"  # as jobs/srun.sh
+        return [str(SCRIPTS / "enter"), "node1", f"{given} {job}"]
 
     yield line
     subprocess.run([scripts / "stop", "--purge"], env=variables, check=True, timeout=60)
