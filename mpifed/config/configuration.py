@@ -346,7 +346,8 @@ def _strays(
     option: str, kind: str, overrides: Mapping[str, Any], mapping: Mapping[str, Any]
 ) -> bool:
     """Return whether a shipped component is in use, and none of its kind has an option."""
-    if not _options(kind, overrides, mapping):
+    known = _options(kind, overrides, mapping)
+    if not known or option in known:
         return False
     return not any(option in declared_options(target) for target in TABLES[kind].values())
 
