@@ -203,3 +203,15 @@ def test_the_model_drawn_for_all_is_that_of_no_client(make_clients):
     own, common = initial_models(*given, per_client=True), initial_models(*given, per_client=False)
     every = torch.cat([own.flatten(0, 1), common.reshape(2, -1)])
     assert len(every.unique(dim=0)) == 8
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("weights", ["fmmc", "metropolis_hastings", "best_constant"])
+@pytest.mark.parametrize("topology", ["ring", "star", "complete", "erdos_renyi"])
+def test_gossip_multiplies_by_w(topology, weights, dtype):
+    exchange, x = gossip(topology=topology, weights=weights), rows(6, 5, dtype)
+    mixed = exchange.at(1, EVERYONE).average(x, torch.ones(6), x)
+    expected = torch.from_numpy(matrix_of(exchange).to_dense()) @ x.double()
+    tolerance = 1e-6 if dtype == torch.float32 else 1e-14
+    assert torch.allclose(mixed.double(), expected, rtol=0, atol=tolerance)
+    assert torch.allclose(mixed.double().mean(0), x.double().mean(0), rtol=0, atol=tolerance)

@@ -127,6 +127,14 @@ def test_random_quadratics_have_the_minimum_in_closed_form(seed):
         assert least[alpha] == pytest.approx(alpha**2 * least[1.0], rel=1e-9)
 
 
+@pytest.mark.parametrize("kind", [Dcgd, Diana])
+def test_one_client_with_whole_messages_is_gradient_descent(kind):
+    data, options = random_quadratics(n=1, d=5), {"flix_alpha": 0.6, "start": "ones", "step": 0.1}
+    whole, same = Run(Flix, data, **options), Run(kind, data, **options)
+    for _ in range(10):
+        assert same.go().x == pytest.approx(whole.go().x, abs=1e-12)
+
+
 def test_the_budget_rules_of_theorem_two():
     c = theory.constants(np.full(2, 0.5), np.array([4.0, 3.0]), 1.0)
     variance, accuracy = 1.224489796, 1e-3

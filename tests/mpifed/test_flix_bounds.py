@@ -13,6 +13,7 @@ from mpifed.algorithms.flix.flix import Dcgd, Diana, Flix
 from mpifed.data.partitions import partition
 from mpifed.federation.clients import Draws
 from mpifed.federation.participation import Bernoulli
+from mpifed.local.linear_objective import smoothness
 from mpifed.theory import flix as theory
 
 SEEDS = st.integers(0, 2**16)
@@ -346,3 +347,13 @@ def test_theorems_are_quoted_only_where_they_hold():
     bold = told(Diana, RAND, control_variate_rate=1.0)
     assert "control_variate_rate 1 is above 1 / (1 + omega)" in bold
     assert "Theorem" not in bold
+
+
+@QUICK
+@given(SEEDS)
+def test_smoothness_of_random_quadratics(seed):
+    clients, description = random_quadratics(3, 4, seed)
+    model = Run(Flix, (clients, description)).model
+    found = smoothness(model, clients, Run(Flix, (clients, description)).method.regulariser)
+    assert (found <= 5 + 1e-6).all()
+    assert (found >= 1).all()

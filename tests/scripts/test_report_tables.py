@@ -142,3 +142,15 @@ def test_latex_reads_it(tmp_path: Path) -> None:
     (tmp_path / "a.tex").write_text(text + "\n" + table.latex() + r"\end{document}")
     words = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "a.tex"]
     subprocess.run(words, cwd=tmp_path, check=True, capture_output=True)
+
+
+def test_one_seed_makes_no_columns_of_dashes(runs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    single = [str(runs / "fedem0"), str(runs / "fedavg0")]
+    words = ["--output", str(out), "--format", "none", "--latex", "--against", "FedAvg"]
+    assert main([*single, *words]) == 0
+    for name in ("table.tex", "comparison.tex"):
+        rows = cells_of((out / name).read_text())
+        assert not any(set(column) == {"--"} for column in zip(*rows[1:], strict=True))
+        assert "pm" not in str(rows)
+    assert "p" not in rows[0]
