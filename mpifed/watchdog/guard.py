@@ -167,7 +167,10 @@ def _await_answer(connection: socket.socket, supervisor: int) -> bytes:
         if stopped > STOPPED:
             os.kill(supervisor, signal.SIGKILL)
     with contextlib.suppress(OSError):
-        return connection.recv(64)
+        try:
+            return connection.recv(64)
+        except ConnectionResetError:  # a signal was passed on too late; the answer lies behind it
+            return connection.recv(64)
     return b""
 
 

@@ -38,6 +38,7 @@ from commands import (
 
 from mpifed.mpi.communicator import spare_memory
 from mpifed.watchdog import heartbeat
+from mpifed.watchdog.guard import _await_answer
 from mpifed.watchdog.heartbeat import STALL_LIMIT, Page, new_pages, raise_if_stop_requested
 from mpifed.watchdog.hosts import LATER, SILENCE, Host, Hosts
 from mpifed.watchdog.launcher import Launch, launched
@@ -164,6 +165,14 @@ def test_signals_reach_the_rank(early, tmp_path):
         for one in made.started:
             one.send_signal(signal.SIGUSR1)
         assert made.codes() == [75, 75]
+
+
+def test_a_signal_that_comes_too_late_does_not_hide_the_answer():
+    supervisor, process = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    process.send(bytes([signal.SIGTERM]))
+    supervisor.send(bytes([2]))
+    supervisor.close()
+    assert _await_answer(process, 0) == bytes([2])
 
 
 @pytest.mark.parametrize(
