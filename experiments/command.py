@@ -27,11 +27,16 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         check_one_process("leave the launcher out")
         options = parser().parse_intermixed_args(given)
-        known: dict[str, Study] = studies(options.paper)
-        if options.list:
-            width = max(map(len, known))
-            print("\n".join(f"{name:<{width}}  {study.title}" for name, study in known.items()))
+        if options.list or not given:
+            for paper in [options.paper] if options.paper else papers():
+                print(f"{paper}:")
+                titles = {name: study.title for name, study in studies(paper).items()}
+                width = max(map(len, titles))
+                print("\n".join(f"  {name:<{width}}  {titles[name]}" for name in titles))
             return EXIT_FINISHED
+        if options.paper is None:
+            raise InputError(f"a paper is missing; allowed: {', '.join(papers())}")
+        known: dict[str, Study] = studies(options.paper)
         chosen = _chosen(options, known)
         overrides = parse_overrides(options.words)
         for name, study in chosen.items():
@@ -130,7 +135,9 @@ def _planned(
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
     parser = parser_of("reproduce", __doc__)
-    parser.add_argument("paper", choices=papers(), help="whose tables and figures")
+    parser.add_argument(
+        "paper", nargs="?", choices=papers(), help="whose tables and figures; lists all without"
+    )
     parser.add_argument("words", nargs="*", metavar="key=value", help="overrides for all runs")
     parser.add_argument("--list", action="store_true", help="show names and titles")
     parser.add_argument("--table", action="append", default=[], metavar="N", help="a table")

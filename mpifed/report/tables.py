@@ -122,7 +122,7 @@ class Table:
             more = min(spare, whole[k] - words[k])
             sizes[k], spare = sizes[k] + more, spare - more
         left_out = ", ".join(self.header[shown:])
-        caption = self.caption + f" No room for: {left_out}." * bool(left_out)
+        caption = self.caption + f" A wider terminal also shows: {left_out}." * bool(left_out)
         table = RichTable(caption=caption or None, caption_justify="left", caption_style="")
         for k in range(shown):
             name = self.header[k].replace(" ", "\n")

@@ -126,10 +126,17 @@ def test_several_run_at_once(tmp_path, capfd):
     assert "assigned" in (tmp_path / "recovery.md").read_text()
 
 
+def test_papers_are_listed_and_one_is_asked_for(capfd):
+    assert main([]) == main(["--list"]) == 0
+    listed = capfd.readouterr().out.splitlines()
+    assert [line[:-1] for line in listed if line.endswith(":")] == 2 * list(papers())
+    assert main(["--table", "2"]) == 2
+
+
 @pytest.mark.parametrize("paper", papers())
 def test_every_study_can_be_planned(paper, tmp_path, capfd):
     assert main([paper, "--list"]) == 0
-    assert capfd.readouterr().out.count("\n") == len(studies(paper))
+    assert capfd.readouterr().out.count("\n") == 1 + len(studies(paper))
     assert main([paper, "--dry-run", "--output", str(tmp_path)]) == 0
     assert not any(tmp_path.iterdir())
 
