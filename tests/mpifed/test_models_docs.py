@@ -52,6 +52,7 @@ def test_parameters_are_those_of_the_table(name, shape, n_classes, options):
     assert row[1].split(" ")[0] == f"{found:,}"
 
 
+@pytest.mark.slow
 def test_the_program_of_the_page_works_and_is_short(tmp_path):
     assert len([line for line in PROGRAM.splitlines() if line.strip()]) < 20
     (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")

@@ -37,6 +37,7 @@ def test_what_is_misspelt_is_refused_with_the_closest(words, expected, capfd, mo
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_the_script_finds_components_in_the_working_directory_like_python(tmp_path):
     """A script has its own folder on the path of modules, and not the working directory."""
     script, words = tmp_path / "bin" / "mpifed", ["digits-fedem", "model=nets:net", "--dry-run"]
@@ -115,7 +116,12 @@ def test_ranks_print_what_ends_a_command_once(word):
 
 @pytest.mark.parametrize(
     ("words", "target"),
-    [(TINY, "full"), (TINY, "pipe"), (["--list"], "full"), (["--help"], "pipe")],
+    [
+        pytest.param(TINY, "full", marks=pytest.mark.slow),
+        pytest.param(TINY, "pipe", marks=pytest.mark.slow),
+        (["--list"], "full"),
+        (["--help"], "pipe"),
+    ],
 )
 def test_a_full_disk_is_told_once_and_a_reader_that_left_stops_no_run(words, target, tmp_path):
     read, pipe = os.pipe()

@@ -411,6 +411,7 @@ def test_a_rank_that_is_gone_before_mpi_has_begun_ends_the_job(early, expected):
     assert line.startswith(f"mpifed: {expected}"), line
 
 
+@pytest.mark.slow
 def test_bad_words_are_refused_once_by_ranks_that_come_late():
     outcome = struck("be_late:1:mpifed.watchdog", *TINY, "rounds")
     assert outcome.code == 2
@@ -507,6 +508,7 @@ def process(recorded):
 """
 
 
+@pytest.mark.slow
 def test_processes_that_a_component_starts_end_by_signals(tmp_path):
     (tmp_path / "starts.py").write_text(STARTS)
     words = "digits-fedem clients=4 rounds=1 --quiet --on-round starts:process --output run"
