@@ -41,14 +41,15 @@ def contraction(matrices: list[MixingMatrix]) -> float:
             value = float(linalg.svdvals(deviation)[0])
     else:
         rounds = [matrix.to_sparse() for matrix in matrices]
+        backwards = [w.T for w in reversed(rounds)]
 
         def square(x: Array) -> Array:
             x = x.ravel()
             for w in rounds:
                 x = w @ x
             x = x - x.mean()
-            for w in reversed(rounds):
-                x = w.T @ x
+            for w in backwards:
+                x = w @ x
             return x
 
         operator = LinearOperator((n, n), matvec=square, dtype=np.float64)
