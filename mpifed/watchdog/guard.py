@@ -152,7 +152,11 @@ def _exit_code(launch: Launch, connection: socket.socket, supervisor: int) -> in
         time.sleep((1.0 if supervisor else 2.0) if launch.on_one_host else 4.0)
     if supervisor and not answer:
         where = f"rank {launch.rank} on {socket.gethostname()}"
-        complain("mpifed", f"{where}: the process that watches the ranks of this node has ended")
+        line = f"{where}: the process that watches the ranks of this node has ended"
+        with contextlib.suppress(ChildProcessError):  # where the launcher ignores ends
+            ended, status = os.waitpid(supervisor, os.WNOHANG)
+            line += f" with code {os.waitstatus_to_exitcode(status)}" if ended else ""
+        complain("mpifed", line)
     if not answer or answer == END_JOB:
         sys.stderr.flush()
         end_job()

@@ -183,7 +183,7 @@ def test_a_signal_that_comes_too_late_does_not_hide_the_answer():
             "its process",
             f"mpifed: rank 1 on {HOST}: before the first round: the process was killed",
         ),
-        ("the supervisor", "the process that watches the ranks of this node has ended"),
+        ("the supervisor", "this node has ended with code -9"),
     ],
 )
 def test_what_is_killed_ends_the_job_and_is_named(whom, expected, tmp_path):
@@ -207,7 +207,7 @@ def test_what_is_killed_ends_the_job_and_is_named(whom, expected, tmp_path):
             "its process",
             f"rank 1 on {HOST}: before the first round: the process has been stopped for 5 s",
         ),
-        ("the supervisor", "the process that watches the ranks of this node has ended"),
+        ("the supervisor", "this node has ended with code -9"),
     ],
 )
 def test_what_is_stopped_ends_the_job_and_is_named(whom, expected, tmp_path):
