@@ -92,6 +92,11 @@ class ConsensusRate:
         return float(max(0.0, 1 - self.p) ** (0.5 / self.tau))
 
 
+def rate_of(factor: float, tau: int = 1) -> ConsensusRate:
+    """Return the rate of ``tau`` rounds whose ``contraction`` is ``factor``."""
+    return ConsensusRate(max(0.0, 1 - factor**2), tau)
+
+
 def consensus_rate(source: MixingMatrix | Schedule, samples: int = SAMPLES) -> ConsensusRate:
     """Return the (p, tau) of a matrix used in every round, or of a schedule.
 
@@ -124,7 +129,7 @@ def consensus_rate(source: MixingMatrix | Schedule, samples: int = SAMPLES) -> C
         return ConsensusRate(inner.p, inner.tau * schedule.every, inner.standard_error)
     if schedule.period is not None:
         block = [schedule.matrix(k) for k in range(1, schedule.period + 1)]
-        return ConsensusRate(max(0.0, 1 - contraction(block) ** 2), schedule.period)
+        return rate_of(contraction(block), schedule.period)
     if isinstance(schedule, Drawn) and schedule.mean_square is not None:
         square = schedule.mean_square() - 1 / schedule.n
         return ConsensusRate(float(np.clip(1 - np.linalg.eigvalsh(square)[-1], 0, 1)))

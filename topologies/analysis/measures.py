@@ -13,11 +13,11 @@ import numpy as np
 
 from topologies.analysis.consensus import (
     MESSAGE_BYTES,
-    ConsensusRate,
     communication,
     consensus_rate,
     diameter,
     effective_neighbours,
+    rate_of,
     sampled_rounds,
     slem,
 )
@@ -91,7 +91,7 @@ def describe(
     union = _union(law.n, rounds) if graph is None else graph
     degrees = np.array([degree for _, degree in union.degree])
     modulus = slem(static) if static is not None else None
-    rate = consensus_rate(law) if modulus is None else ConsensusRate(max(0.0, 1 - modulus**2))
+    rate = consensus_rate(law) if modulus is None else rate_of(modulus)
     cost = communication(law, message_bytes=message_bytes, accuracy=accuracy, rate=rate)
     active = [int((np.abs(matrix.weights) > ACTIVE).sum()) for matrix in rounds]
     still = int((np.abs(rounds[0].self_weights) <= ACTIVE).sum())
