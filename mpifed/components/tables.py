@@ -60,7 +60,7 @@ METHODS: dict[str, tuple[str, str, int | None]] = {
     "fedlt": ("global_model.fedlt:FedLT", "Fed-LT", None),
     "pfeddst": ("shared_body.pfeddst:PFedDST", "PFedDST", None),
     "streaming_diloco": (
-        "shared_body.streaming_diloco:StreamingDiLoCo",
+        "global_model.streaming_diloco:StreamingDiLoCo",
         "Streaming DiLoCo",
         None,
     ),

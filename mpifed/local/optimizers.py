@@ -239,7 +239,7 @@ class Muon(Adam):
         last = model.mask([last_layer(model)])
         self.matrices = [
             place
-            for place in model.places()
+            for place in model.spans()
             if len(place.shape) > 1
             and place.end <= len(others)
             and not last[place.begin]

@@ -61,6 +61,15 @@ GPU_BLOCK_BYTES = 16 << 20
 # alone, which is faster from about 200,000 on (scripts/bench one_step).
 LARGE = 1 << 18
 
+# Factors of the learning rate after t of R rounds, or local epochs.
+SCHEDULES: dict[str, Callable[[int, int], float]] = {
+    "constant": lambda t, R: 1.0,
+    "multi_step": lambda t, R: 0.1 ** ((t >= R // 2) + (t >= 3 * (R // 4))),
+    "sqrt": lambda t, R: 1 / math.sqrt(max(t, 1)),
+    "linear": lambda t, R: 1 / max(t, 1),
+    "cosine": lambda t, R: (1 + math.cos(math.pi * t / R)) / 2,
+}
+
 
 @dataclass
 class Stacked:
@@ -330,16 +339,6 @@ def _minibatches(
         yield number, float(rates[min(epoch, len(rates) - 1)]), (x, y, scale)
 
 
-# Factors of the learning rate after t of R rounds, or local epochs.
-SCHEDULES: dict[str, Callable[[int, int], float]] = {
-    "constant": lambda t, R: 1.0,
-    "multi_step": lambda t, R: 0.1 ** ((t >= R // 2) + (t >= 3 * (R // 4))),
-    "sqrt": lambda t, R: 1 / math.sqrt(max(t, 1)),
-    "linear": lambda t, R: 1 / max(t, 1),
-    "cosine": lambda t, R: (1 + math.cos(math.pi * t / R)) / 2,
-}
-
-
 def learning_rates(
     options: LocalOptions,
     horizon: int,
@@ -519,7 +518,7 @@ class LocalSolver:
             return begun
         return WithBuffers(begun, zeros.new_zeros(n_clients, components, self.model.n_buffers))
 
-    def own(self, models: Tensor, optimizer: OptimizerState) -> Tensor:
+    def with_statistics(self, models: Tensor, optimizer: OptimizerState) -> Tensor:
         """Return models with the buffers that their clients keep.
 
         Parameters
@@ -576,7 +575,7 @@ class LocalSolver:
             coupling,
             options.sam_radius,
         )
-        start = self.own(start, optimizer)
+        start = self.with_statistics(start, optimizer)
         if self.stacked is not None:
             trained, moments = self.stacked(start, moments, clients, task)
         else:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mpifed.data.base import Description
-from mpifed.models.layout import Place, mask_of
+from mpifed.models.layout import Span, mask_of
 from mpifed.models.losses import CROSS_ENTROPY, Loss
 
 Stepping = Literal["stacked", "one_by_one"]
@@ -186,7 +186,7 @@ class Model(Parametrised):
         """
         return self.gradient
 
-    def places(self) -> tuple[Place, ...]:
+    def spans(self) -> tuple[Span, ...]:
         """Return where in a row the model's tensors are, by names; none by default."""
         return ()
 
@@ -211,7 +211,7 @@ class Model(Parametrised):
         InputError
             For a name that nothing has, with the closest one.
         """
-        return mask_of(self.places(), self.n_parameters, names, field)
+        return mask_of(self.spans(), self.n_parameters, names, field)
 
     @contextmanager
     def training(

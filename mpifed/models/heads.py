@@ -33,7 +33,7 @@ def last_layer(model: Model) -> str:
     named = getattr(model.network, "last_layer", None) if isinstance(model, ModuleModel) else None
     if isinstance(named, str):
         return named
-    trained = [p for p in model.places() if p.begin < model.n_parameters - model.n_buffers]
+    trained = [p for p in model.spans() if p.begin < model.n_parameters - model.n_buffers]
     if not trained:
         raise InputError(
             f"the model is a {type(model).__name__}, whose parameters have no names (places), so "
@@ -126,7 +126,7 @@ def normalisation_layers(model: Model, every: bool = False) -> list[str]:
     """Return the names of the normalisation layers that have numbers in a row."""
     if not isinstance(model, ModuleModel):
         return []
-    kinds, owners = EVERY if every else BATCH, {p.name.rpartition(".")[0] for p in model.places()}
+    kinds, owners = EVERY if every else BATCH, {p.name.rpartition(".")[0] for p in model.spans()}
     return [
         name
         for name, part in model.network.named_modules()
@@ -235,7 +235,7 @@ class TwoHeads(Derived):
         self.trained = inner.n_parameters - inner.n_buffers
         name = last_layer(inner)
         self.head = inner.mask([name])[: self.trained]
-        biases = [p for p in inner.places() if p.name == f"{name}.bias".removeprefix("*.")]
+        biases = [p for p in inner.spans() if p.name == f"{name}.bias".removeprefix("*.")]
         if not biases:
             raise InputError(
                 f"algorithm fedrod adds numbers to the biases of the last layer, '{name}', but it "

@@ -16,7 +16,7 @@ from mpifed.errors import InputError, closest
 
 
 @dataclass(frozen=True)
-class Place:
+class Span:
     """The place of one tensor."""
 
     name: str
@@ -53,11 +53,11 @@ class Place:
 class Layout:
     """The places of a module's trained parameters, then of the buffers that training changes."""
 
-    parameters: tuple[Place, ...]
-    buffers: tuple[Place, ...]
+    parameters: tuple[Span, ...]
+    buffers: tuple[Span, ...]
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def spans(self) -> tuple[Span, ...]:
         """The places of all tensors, in the order of the row."""
         return (*self.parameters, *self.buffers)
 
@@ -109,7 +109,7 @@ class Layout:
             yield view, own[name]
 
 
-def mask_of(places: Iterable[Place], size: int, names: Iterable[str], field: str) -> Tensor:
+def mask_of(places: Iterable[Span], size: int, names: Iterable[str], field: str) -> Tensor:
     """Return which numbers of a row belong to some layers or tensors."""
     mask, found = torch.zeros(size, dtype=torch.bool), list(places)
     for name in names:
@@ -125,17 +125,17 @@ def mask_of(places: Iterable[Place], size: int, names: Iterable[str], field: str
     return mask
 
 
-def _names(place: Place) -> list[str]:
+def _names(place: Span) -> list[str]:
     """The tensor's name and those of all layers that it is in."""
     parts = place.name.split(".")
     return [".".join(parts[:k]) for k in range(1, len(parts) + 1)]
 
 
-def places_of(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[Place, ...]:
+def spans_of(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[Span, ...]:
     """Return the places of tensors that follow one another in a row."""
     begin, found = 0, []
     for name, shape in shapes:
-        found.append(Place(name, shape, begin, False, torch.float64))
+        found.append(Span(name, shape, begin, False, torch.float64))
         begin = found[-1].end
     return tuple(found)
 
@@ -151,11 +151,11 @@ def layout_of(module: nn.Module, changing: Collection[str] = ()) -> Layout:
     for name, tensor in module.named_parameters():
         if tensor.requires_grad:
             last = name in kernels
-            parameters.append(Place(name, tuple(tensor.shape), begin, last, tensor.dtype))
+            parameters.append(Span(name, tuple(tensor.shape), begin, last, tensor.dtype))
             begin = parameters[-1].end
     for name, buffer in module.named_buffers():
         if name in changing:
-            buffers.append(Place(name, tuple(buffer.shape), begin, False, buffer.dtype))
+            buffers.append(Span(name, tuple(buffer.shape), begin, False, buffer.dtype))
             begin = buffers[-1].end
     return Layout(tuple(parameters), tuple(buffers))
 

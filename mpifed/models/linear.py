@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from mpifed.data.base import Description
 from mpifed.models.base import Model
-from mpifed.models.layout import Place, filled, places_of
+from mpifed.models.layout import Span, filled, spans_of
 from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for, validate_no_sequences
 
 # Outputs of all copies, but for a single one, up to which x Wᵀ is faster than W xᵀ.
@@ -38,10 +38,10 @@ class Linear(Model):
         """Draw uniformly from +-1/sqrt(inputs), torch's default for linear layers: float64 (P,)."""
         return generator.uniform(-1, 1, self.n_parameters) / math.sqrt(self.n_inputs)
 
-    def places(self) -> tuple[Place, ...]:
+    def spans(self) -> tuple[Span, ...]:
         """Return the places of ``weight`` and ``bias``."""
         bias = [("bias", (self.n_outputs,))] if self.bias else []
-        return places_of([("weight", (self.n_outputs, self.n_inputs)), *bias])
+        return spans_of([("weight", (self.n_outputs, self.n_inputs)), *bias])
 
     def _split(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
         """W (R, outputs, inputs) and b (R, outputs, 1); b is (R, 0, 1) without bias."""

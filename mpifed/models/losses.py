@@ -14,6 +14,9 @@ from torch.nn.functional import logsigmoid
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 
+# Number of guesses in recall at 5 (Gasanov et al. 2021, section 5.3).
+TOP = 5
+
 
 def sigmoid(z: Tensor) -> Tensor:
     """Return 1 / (1 + exp(-z)); overflow of exp gives the right limit, 0."""
@@ -68,8 +71,6 @@ def mixed_log_probabilities(outputs: Tensor, mixture: Tensor) -> Tensor:
 
 
 LossName = Literal["auto", "squared", "half_squared"]
-# Number of guesses in recall at 5 (Gasanov et al. 2021, section 5.3).
-TOP = 5
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from mpifed.data.base import Description
 from mpifed.models.base import Model, RowGradients
-from mpifed.models.layout import Place, filled, places_of
+from mpifed.models.layout import Span, filled, spans_of
 from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for, validate_no_sequences
 
 
@@ -50,12 +50,12 @@ class Mlp(Model):
         """Not with layers of one number, whose products alone have another kernel."""
         return min(self.sizes[1:]) > 1
 
-    def places(self) -> tuple[Place, ...]:
+    def spans(self) -> tuple[Span, ...]:
         """Return the places of ``layers.K.weight`` and ``layers.K.bias``, K from 0."""
         tensors: list[tuple[str, tuple[int, ...]]] = []
         for layer, (a, b) in enumerate(zip(self.sizes, self.sizes[1:], strict=False)):
             tensors += [(f"layers.{layer}.weight", (b, a)), (f"layers.{layer}.bias", (b,))]
-        return places_of(tensors)
+        return spans_of(tensors)
 
     def _layers(self, parameters: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """W (R, outputs, inputs) and b (R, outputs) of each layer, as views."""

@@ -18,11 +18,20 @@ from torch.nn.utils.stateless import _reparametrize_module
 
 from mpifed.errors import InputError, note
 from mpifed.models.base import Gradient, Model, Stepping
-from mpifed.models.layout import Layout, Place, layout_of
+from mpifed.models.layout import Layout, Span, layout_of
 from mpifed.models.losses import CROSS_ENTROPY, Loss
 
 # Samples in the batch that is tried.
 BATCH = 2
+
+# Parameters up to which dense networks are stacked; see ``scripts/bench ways_of_stepping``.
+SMALL = 1 << 15
+
+# Layers whose stacked products are about as fast as single ones.
+DENSE = (nn.Linear, nn.LayerNorm)
+
+# Samples scored together by networks with convolutions or recurrences.
+SCORED = 64
 
 
 def seed_torch(seed: int) -> None:
@@ -167,13 +176,6 @@ def validate_unshared(fresh: nn.Module, first: nn.Module) -> None:
         )
 
 
-# Parameters up to which dense networks are stacked; see ``scripts/bench ways_of_stepping``.
-SMALL = 1 << 15
-
-# Layers whose stacked products are about as fast as single ones.
-DENSE = (nn.Linear, nn.LayerNorm)
-
-
 def is_dense(network: nn.Module) -> bool:
     """Return whether all parameters of a network belong to layers of ``DENSE``."""
     owners = (m for m in network.modules() if any(True for _ in m.parameters(recurse=False)))
@@ -190,10 +192,6 @@ def can_be_stacked(logits: Callable[[Tensor, Tensor], Tensor], rows: Tensor, x: 
     except Exception:
         return False
     return True
-
-
-# Samples scored together by networks with convolutions or recurrences.
-SCORED = 64
 
 
 @dataclass(frozen=True)
@@ -260,9 +258,9 @@ class ModuleModel(Model):
         validate_unshared(fresh, self.network)
         return self.layout.row(fresh)
 
-    def places(self) -> tuple[Place, ...]:
+    def spans(self) -> tuple[Span, ...]:
         """Return the places of parameters and running statistics, named as in the state dict."""
-        return self.layout.places
+        return self.layout.spans
 
     def _network_for(self, row: Tensor, training: bool) -> nn.Module:
         """The network in a mode, what is not in rows with the type and device of ``row``."""

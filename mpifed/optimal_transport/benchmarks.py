@@ -35,6 +35,22 @@ from topologies.inputs import read_bytes
 # Spread of a component before the mixture is scaled.
 STD = 0.4
 
+FOLDER = "w2-benchmark"
+
+# Bytes beyond which a file of potentials is refused.
+LARGEST = 1 << 26
+
+# Samples from which a map is standardised and the moments of Q are estimated.
+ESTIMATES = 1 << 14
+
+# Dimensions of the published potentials.
+PUBLISHED = (2, 4, 8, 16, 32, 64, 128, 256)
+
+STRONG_CONVEXITY = 1e-2
+
+# Points that are mapped at once.
+BLOCK = 1024
+
 
 @dataclass(frozen=True)
 class Mixture:
@@ -183,11 +199,6 @@ def random_gaussians(dimension: int, seed: int) -> Benchmark:
     return gaussian_benchmark(means[0], covariances[0], means[1], covariances[1])
 
 
-FOLDER = "w2-benchmark"
-# Bytes beyond which a file of potentials is refused.
-LARGEST = 1 << 26
-
-
 def potentials_path(raw: str | None) -> Path:
     """Return where the potentials are: ``raw``, or the directory w2-benchmark in MPIFED_DATA."""
     if raw is not None:
@@ -256,20 +267,6 @@ def _flat(state: Any, model: DenseICNN) -> Tensor:
     if not flat.isfinite().all() or (flat[model.n_skip :] < 0).any():
         raise ValueError("its weights between layers are negative, or some are not finite")
     return flat
-
-
-# Samples from which a map is standardised and the moments of Q are estimated.
-ESTIMATES = 1 << 14
-
-
-# Dimensions of the published potentials.
-PUBLISHED = (2, 4, 8, 16, 32, 64, 128, 256)
-
-
-STRONG_CONVEXITY = 1e-2
-
-# Points that are mapped at once.
-BLOCK = 1024
 
 
 def random_icnn_benchmark(dimension: int, seed: int) -> Benchmark:

@@ -41,6 +41,12 @@ from mpifed.models.icnn import DenseICNN, Evaluation
 from mpifed.optimal_transport.benchmarks import Benchmark
 from mpifed.state import server
 
+# Points are drawn from N(0, 3^2 I).
+SPREAD = 3.0
+
+# Fresh samples of P on which a map is scored.
+SCORED = 4096
+
 
 @dataclass(frozen=True)
 class AdamState:
@@ -173,10 +179,6 @@ def _target(
     return cycle.gradient(-1 / len(y)), lambda: back.along(cycle.curvature()).gradient()
 
 
-# Points are drawn from N(0, 3^2 I).
-SPREAD = 3.0
-
-
 def identity_potential(
     model: DenseICNN,
     generator: np.random.Generator,
@@ -202,10 +204,6 @@ def identity_potential(
         parameters, state = optimizer.step(parameters, gradient, state)
         parameters = model.convexify(parameters)
     return parameters
-
-
-# Fresh samples of P on which a map is scored.
-SCORED = 4096
 
 
 def l2_uvp(mapped: Tensor, benchmark: Benchmark, x: Tensor) -> float:

@@ -39,6 +39,9 @@ from mpifed.errors import InputError
 from mpifed.surrogates.base import Surrogate, client_means, each_row, padded
 from mpifed.surrogates.projections import eigenvalues_at_least, positive_semidefinite, simplex
 
+# Each component's weight in s is at least this, so that T is unique.
+WEIGHT_FLOOR = 1e-9
+
 
 @dataclass(frozen=True)
 class Mixture:
@@ -136,10 +139,6 @@ def _root(falling: Callable[[float], float], low: float) -> float:
     while falling(low + step) > 0:
         step *= 2
     return float(brentq(falling, low, low + step, xtol=1e-15, rtol=1e-15))
-
-
-# Each component's weight in s is at least this, so that T is unique.
-WEIGHT_FLOOR = 1e-9
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,35 @@ RANK_TOLERANCE = 1e-10
 # What exact steps add to a singular Gram matrix, relative to its largest eigenvalue.
 DAMPING = 1e-7
 
+# Block pivots of a sample, at most.
+MOST_EXCHANGES = 12
+
+# Block pivots in a row that need not leave fewer numbers on the wrong side than ever before.
+PATIENCE = 3
+
+# Atoms that a sample may leave unused for a pivot; with more, gradient steps are cheaper.
+MOST_UNUSED = 24
+
+# Systems up to this size are solved together, then those up to twice this size, and so on.
+SMALLEST = 4
+
+# Up to this size they are solved side by side, larger ones by LAPACK one after the other.
+ELIMINATED = 8
+
+# Least and most iterations before the first look at the duality gap and the first exact step.
+FIRST_BURST = (25, 60)
+
+# Iterations before the second look.
+SECOND_BURST = 20
+
+# The growth factor of later runs of FISTA.
+GROWTH = 1.5
+
+# Exact steps after each run of FISTA.
+EXACT_STEPS = 2
+
+MOST_ITERATIONS = 100_000
+
 
 @dataclass(frozen=True)
 class Quadratic:
@@ -124,18 +153,6 @@ def objectives(h: np.ndarray, g: np.ndarray, c: np.ndarray, l1: float) -> np.nda
 def filled(columns: np.ndarray) -> np.ndarray:
     """Return the column numbers (n,), n > 0, with the first repeated to fill ``COLUMNS``."""
     return np.concatenate([columns, columns[:1].repeat(-len(columns) % COLUMNS)])
-
-
-# Block pivots of a sample, at most.
-MOST_EXCHANGES = 12
-# Block pivots in a row that need not leave fewer numbers on the wrong side than ever before.
-PATIENCE = 3
-# Atoms that a sample may leave unused for a pivot; with more, gradient steps are cheaper.
-MOST_UNUSED = 24
-# Systems up to this size are solved together, then those up to twice this size, and so on.
-SMALLEST = 4
-# Up to this size they are solved side by side, larger ones by LAPACK one after the other.
-ELIMINATED = 8
 
 
 def block_pivots(problem: Quadratic, samples: Samples) -> tuple[np.ndarray, np.ndarray]:
@@ -287,17 +304,6 @@ def solve_one_by_one(systems: np.ndarray) -> np.ndarray:
     solution = torch.cholesky_solve(apart[:, :, -1:], factor)[:, :, 0]
     solution[failed > 0] = torch.nan
     return solution.T.numpy()
-
-
-# Least and most iterations before the first look at the duality gap and the first exact step.
-FIRST_BURST = (25, 60)
-# Iterations before the second look.
-SECOND_BURST = 20
-# The growth factor of later runs of FISTA.
-GROWTH = 1.5
-# Exact steps after each run of FISTA.
-EXACT_STEPS = 2
-MOST_ITERATIONS = 100_000
 
 
 def codes(

@@ -26,6 +26,18 @@ from mpifed.errors import InputError
 from mpifed.models.losses import logistic, sigmoid
 from mpifed.surrogates.base import Surrogate, client_means, each_row, padded, with_target
 
+# By how much rounding may carry a projected point out of its set, relative to the radius.
+SLACK = 1e-12
+
+# Targets that a logistic loss may meet, two of them at once.
+LABELS = (-1, 0, 1)
+
+# Parameters up to which L is measured: E x xᵀ is summed over clients, and has its square.
+MOST_MEASURED = 2048
+
+# Numbers of E x xᵀ that are summed at a time, so that no rank holds all of it for every client.
+BAND = 1 << 16
+
 
 @dataclass(frozen=True)
 class Regulariser:
@@ -35,10 +47,6 @@ class Regulariser:
     prox: Callable[[Tensor, float], Tensor]
     preimage: Callable[[Tensor, float], Tensor]
     onto_domain: Callable[[Tensor], Tensor] = lambda theta: theta
-
-
-# By how much rounding may carry a projected point out of its set, relative to the radius.
-SLACK = 1e-12
 
 
 def none() -> Regulariser:
@@ -132,10 +140,6 @@ def _indicating(
     )
 
 
-# Targets that a logistic loss may meet, two of them at once.
-LABELS = (-1, 0, 1)
-
-
 @dataclass(frozen=True)
 class SmoothLoss:
     """A loss l(z, theta) with a Lipschitz gradient."""
@@ -173,13 +177,6 @@ LOSSES = {
     "least_squares": SmoothLoss(_least_squares_values, _least_squares_gradient, curvature=1.0),
     "logistic": SmoothLoss(_logistic_values, _logistic_gradient, curvature=0.25, labels=True),
 }
-
-
-# Parameters up to which L is measured: E x xᵀ is summed over clients, and has its square.
-MOST_MEASURED = 2048
-
-# Numbers of E x xᵀ that are summed at a time, so that no rank holds all of it for every client.
-BAND = 1 << 16
 
 
 @dataclass(frozen=True)

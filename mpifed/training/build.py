@@ -426,7 +426,7 @@ class Setup:
         channel.transforms = transforms_of(self.configuration, self.attackers)
         averages = self.algorithm.averages_models
         if clients is not None and averages and isinstance(channel, GossipChannel):
-            places = [slice(place.begin, place.end) for place in self.model.places()]
+            places = [slice(place.begin, place.end) for place in self.model.spans()]
             channel.layers = places or [slice(0, self.model.n_parameters)]
             if averages == "one":
                 like = torch.zeros(0, dtype=self.dtype, device=self.device)
