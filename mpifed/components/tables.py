@@ -118,7 +118,7 @@ COMPRESSORS = {
     "quantise": "mpifed.exchange.compression:Quantise",
     "natural": "mpifed.exchange.compression:Natural",
     "sign": "mpifed.exchange.compression:Sign",
-    "bernoulli": "mpifed.exchange.compression:Bernoulli",
+    "bernoulli": "mpifed.exchange.compression:BernoulliGate",
     "composition": "mpifed.exchange.compression:Composition",
 }
 CORRECTIONS = {

@@ -433,7 +433,7 @@ def norms(rows: Tensor) -> np.ndarray:
     return np.sqrt(np.array(squares, np.float64))
 
 
-def completed(options: dict[str, Any]) -> dict[str, Any]:
+def completed_options(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options of a server, without those of aggregation that ask for nothing.
 
     Runs that average do not mention them, as those of earlier versions.

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mpifed.errors import RunError
 from mpifed.exchange.base import Channel, Exchange, Round, bits_of, timed
-from mpifed.exchange.mixer import Mixer, is_dense
+from mpifed.exchange.mixing_product import MixingProduct, is_dense
 from mpifed.exchange.reduction import check_not_diverged
 from mpifed.exchange.routes import arrivals, transfer
 from mpifed.federation.clients import Federation
@@ -184,15 +184,15 @@ class AsynchronousChannel(Channel):
     """The channel of a round, among the clients whose computations end in it."""
 
     def __init__(
-        self, exchange: Exchange, round: Round, memory: Values, make_plan: Callable[[], Combination]
+        self, exchange: Exchange, round: Round, memory: Values, combine: Callable[[], Combination]
     ) -> None:
         super().__init__(exchange, round, memory)
-        self.federation, self._make_plan = exchange.federation, make_plan
+        self.federation, self._combine = exchange.federation, combine
 
     @cached_property
-    def plan(self) -> Combination:
+    def combination(self) -> Combination:
         """What is mixed in this round."""
-        return self._make_plan()
+        return self._combine()
 
     def broadcast(self, shared: Tensor) -> Tensor:
         return shared
@@ -202,86 +202,95 @@ class AsynchronousChannel(Channel):
         self, rows: Tensor, weights: Tensor, before: Tensor, total_weight: float = 1.0
     ) -> Tensor:
         self.check_update(rows, weights, before)
-        plan, size, ledger = self.plan, math.prod(rows.shape[1:]), self.exchange.ledger
+        combination, size, ledger = (
+            self.combination,
+            math.prod(rows.shape[1:]),
+            self.exchange.ledger,
+        )
         part = self._next_part(size)
-        bits = plan.messages * bits_of(torch.Size([size]), rows.dtype)
+        bits = combination.messages * bits_of(torch.Size([size]), rows.dtype)
         ledger.up_bits += bits
         ledger.down_bits += bits
-        ledger.up_floats += plan.messages * size
+        ledger.up_floats += combination.messages * size
         crossing = self.crossing
         fresh = self.transformed(rows, before).flatten(1)
-        if plan.keeps_mixed and len(fresh):
+        if combination.keeps_mixed and len(fresh):
             # Others may have changed the value since the computation began.
-            now = self.memory.kept[crossing.hosted(plan.sender[crossing.fresh]), 0, part]
+            now = self.memory.kept[crossing.hosted(combination.sender[crossing.fresh]), 0, part]
             fresh = fresh - before.flatten(1) + now
         mixed = self._mixed(fresh, part, crossing)
-        source = mixed if plan.keeps_mixed else fresh
+        source = mixed if combination.keeps_mixed else fresh
         nodes, slots, rows_kept = crossing.keeps
         self.memory.kept[nodes, slots, part] = source[rows_kept]
         return mixed[: len(fresh)].view(rows.shape)
 
     @cached_property
     def crossing(self) -> Crossing:
-        """What this rank does by the plan."""
-        return Crossing(self.federation, self.plan)
+        """What this rank does of the combination."""
+        return Crossing(self.federation, self.combination)
 
     def _mixed(self, fresh: Tensor, part: slice, crossing: Crossing) -> Tensor:
-        """The rows of the plan that belong to clients hosted here."""
-        plan, communicator = self.plan, self.federation.communicator
+        """The rows of the combination that belong to clients hosted here."""
+        combination, communicator = self.combination, self.federation.communicator
         check_not_diverged(
-            communicator, [fresh], self.federation.training[plan.sender[crossing.fresh]], "update"
+            communicator,
+            [fresh],
+            self.federation.training[combination.sender[crossing.fresh]],
+            "update",
         )
         values = fresh
-        if len(plan.slot) > plan.participants:
+        if len(combination.slot) > combination.participants:
             older = crossing.columns[len(fresh) :]
-            slots = torch.from_numpy(plan.slot[older])
-            older_values = self.memory.kept[crossing.hosted(plan.sender[older]), slots, part]
+            slots = torch.from_numpy(combination.slot[older])
+            older_values = self.memory.kept[crossing.hosted(combination.sender[older]), slots, part]
             values = torch.cat([fresh, older_values])
         mixed = values.new_empty(len(crossing.rows), values.shape[1])
         for columns, arrived in arrivals(communicator, crossing.transfer, values):
-            crossing.mixer(values[:, columns], arrived, mixed[:, columns])
+            crossing.product(values[:, columns], arrived, mixed[:, columns])
         return mixed
 
 
 class Crossing:
-    """What this rank sends, receives and mixes by a plan."""
+    """What this rank sends, receives and mixes of a combination."""
 
-    def __init__(self, federation: Federation, plan: Combination) -> None:
-        self.federation, self.plan = federation, plan
+    def __init__(self, federation: Federation, combination: Combination) -> None:
+        self.federation, self.combination = federation, combination
         owner = federation.owner[federation.training]
         communicator = federation.communicator
         rank, size = communicator.rank, communicator.size
-        of_row, of_column = owner[plan.receiver], owner[plan.sender]
+        of_row, of_column = owner[combination.receiver], owner[combination.sender]
         self.rows = np.flatnonzero(of_row == rank)
         self.columns = np.flatnonzero(of_column == rank)
-        used = plan.weights.tocoo()
+        used = combination.weights.tocoo()
         to, column = of_row[used.row], used.col.astype(np.int64)
         across = to != of_column[column]
         node = communicator.nodes()
         self.transfer = transfer(to[across], column[across], of_column, rank, size, node)
         sources = np.concatenate([self.columns, self.transfer.arriving])
-        part, own_columns = plan.weights[self.rows], plan.own_columns[self.rows]
-        self.mixer = Mixer(part, own_columns, sources, is_dense(plan.weights))
+        part, own_columns = combination.weights[self.rows], combination.own_columns[self.rows]
+        self.product = MixingProduct(part, own_columns, sources, is_dense(combination.weights))
 
     @property
     def fresh(self) -> np.ndarray:
         """The columns hosted here that have been computed in this round."""
-        return self.columns[self.plan.slot[self.columns] == FRESH]
+        return self.columns[self.combination.slot[self.columns] == FRESH]
 
     @property
     def keeps(self) -> tuple[Tensor, Tensor, Tensor]:
         """Clients hosted here, their slots, and the rows or columns that are kept in them."""
-        plan = self.plan
+        combination = self.combination
         of, hosted_rows = (
-            (plan.receiver, self.rows) if plan.keeps_mixed else (plan.sender, self.columns)
+            (combination.receiver, self.rows)
+            if combination.keeps_mixed
+            else (combination.sender, self.columns)
         )
-        owner = self.federation.owner[self.federation.training[of[plan.stored]]]
+        owner = self.federation.owner[self.federation.training[of[combination.stored]]]
         is_hosted = owner == self.federation.communicator.rank
-        stored = plan.stored[is_hosted]
+        stored = combination.stored[is_hosted]
         local_rows = np.searchsorted(hosted_rows, stored)
         return (
             self.hosted(of[stored]),
-            torch.from_numpy(plan.into[is_hosted]),
+            torch.from_numpy(combination.into[is_hosted]),
             torch.from_numpy(local_rows),
         )
 
@@ -332,7 +341,9 @@ class Timetable:
         self.present = present
         return self.finished
 
-    def plan(self, weights_of_round: Callable[[], scipy.sparse.csr_array]) -> Combination:
+    def next_combination(
+        self, weights_of_round: Callable[[], scipy.sparse.csr_array]
+    ) -> Combination:
         """Return what the participants of the round mix, and book what they keep. Collective."""
         combination = self._combination(weights_of_round())
         stale = combination.staleness

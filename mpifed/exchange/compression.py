@@ -580,7 +580,7 @@ def _rounded_up(values: np.ndarray) -> np.ndarray:
     return np.where(nearest < values, np.nextafter(nearest, np.float32(np.inf)), nearest)
 
 
-class Bernoulli(Compressor):
+class BernoulliGate(Compressor):
     """A gate: with probability p what inner makes, over p, else nothing is sent.
 
     Parameters
@@ -603,7 +603,7 @@ class Bernoulli(Compressor):
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
         """Return the same options; raise ``InputError`` if ``inner`` is not a compressor."""
-        Bernoulli(**options)
+        BernoulliGate(**options)
         return options
 
     def omega(self, size: int) -> float:
@@ -665,7 +665,7 @@ class Composition(Compressor):
                 f"compression.inner is '{inner_name}', which sends every coordinate, so that "
                 "nothing is saved by writing them twice; allowed: rand_k, top_k"
             )
-        if isinstance(self.outer, (Sparsifier, Bernoulli, Composition)):
+        if isinstance(self.outer, (Sparsifier, BernoulliGate, Composition)):
             raise InputError(
                 f"compression.outer is '{outer_name}', which does not write numbers but leaves "
                 "some out; allowed: none, quantise, natural (a gate goes around a composition: "

@@ -27,15 +27,20 @@ from mpifed.exchange.corrections import Correction, CorrectionMemory, Neighbours
 from mpifed.exchange.corrections.base import (
     BEARABLE,
     PLAYED,
-    HeldOut,
+    HeldOutRisks,
     Observations,
     fitted,
     growth,
     mixed_by,
 )
 from mpifed.exchange.corrections.collaboration import collapse
-from mpifed.exchange.mixer import shared_weights
-from mpifed.exchange.mixing import complete, computed_in_rounds, prepare_arrays, restore
+from mpifed.exchange.mixing_options import (
+    completed_options,
+    computed_in_rounds,
+    prepare_arrays,
+    restore,
+)
+from mpifed.exchange.mixing_product import shared_weights
 from mpifed.exchange.reduction import check_not_diverged, weighted_sum
 from mpifed.exchange.routes import Nearby, Route, Routing, arrivals, nearby
 from mpifed.federation.clients import Federation, participants
@@ -71,7 +76,7 @@ class GossipChannel(Channel):
 
     exchange: Gossip
     _duals_at = -1  # where the duals of the next value lie in the memory
-    held_out: HeldOut | None = None
+    held_out: HeldOutRisks | None = None
     layers: Sequence[slice] = ()
 
     def broadcast(self, shared: Tensor) -> Tensor:
@@ -281,7 +286,7 @@ class GossipChannel(Channel):
         check_not_diverged(communicator, [flat], ids, "update")
         mixed = self._memory_like(flat)
         for columns, arrived in arrivals(communicator, route.transfer, flat):
-            route.mixer(flat[:, columns], arrived, mixed[:, columns])
+            route.product(flat[:, columns], arrived, mixed[:, columns])
         for shared, nodes in route.summed:
             weights, self_weight = shared_weights(shared, on_host(flat[:, :0]).dtype)
             total = weighted_sum(federation, flat, weights[route.mine], ids)
@@ -507,8 +512,8 @@ class Gossip(Exchange):
 
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
-        """Return the options with every parameter spelled out; see ``mixing.complete``."""
-        return complete(options, n_training)
+        """Return the options with every parameter spelled out; see ``completed_options``."""
+        return completed_options(options, n_training)
 
     @staticmethod
     def prepare(
@@ -645,8 +650,8 @@ class Gossip(Exchange):
         now = Round(self.federation, self.seed, round, active)
         if self.timetable is None:
             return GossipChannel(self, now, memory)
-        plan = partial(self.timetable.plan, partial(self.routing.weights, round))
-        return AsynchronousChannel(self, now, memory, plan)
+        combine = partial(self.timetable.next_combination, partial(self.routing.weights, round))
+        return AsynchronousChannel(self, now, memory, combine)
 
     def remember(self, shared: list[Tensor], n_hosted: int, dtype: torch.dtype) -> Any:
         sizes = [math.prod(tensor.shape[1:]) for tensor in shared]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import topologies
 from mpifed.errors import RunError
-from mpifed.exchange.mixer import WIDTH, Mixer, is_dense
+from mpifed.exchange.mixing_product import WIDTH, MixingProduct, is_dense
 from mpifed.exchange.reduction import bytes_of_sum, check_not_diverged
 from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Communicator
@@ -193,10 +193,10 @@ class Route:
         return np.bincount(sender[receiver != sender], minlength=self.sparse.shape[0])
 
     @cached_property
-    def mixer(self) -> Mixer:
+    def product(self) -> MixingProduct:
         """The rows of W for ``mine``, to multiply these and what arrives."""
         columns = np.concatenate([self.mine, self.transfer.arriving])
-        return Mixer(self.by_rows[self.mine], self.mine, columns, is_dense(self.by_rows))
+        return MixingProduct(self.by_rows[self.mine], self.mine, columns, is_dense(self.by_rows))
 
 
 class Routing:

@@ -19,7 +19,7 @@ from mpifed.exchange.aggregation import (
     bytes_to_rank_0,
     check_number,
     clipped,
-    completed,
+    completed_options,
     inner_products,
 )
 from mpifed.exchange.base import Exchange, Round, ServerChannel, bits_of, timed
@@ -85,7 +85,7 @@ class Server(Exchange):
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
         """Return the options; those of aggregation only where they ask for something."""
-        return completed(options)
+        return completed_options(options)
 
     @staticmethod
     def validate(configuration: Any) -> None:

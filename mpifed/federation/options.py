@@ -1,7 +1,4 @@
-"""The sections ``network``, ``compute`` and ``privacy``: what clients are simulated to have.
-
-``mpifed.training.simulated_time`` reads the first two; ``mpifed.exchange.privacy`` adds the noise.
-"""
+"""The sections ``network``, ``compute`` and ``privacy``, which describe the simulated clients."""
 
 from __future__ import annotations
 

@@ -43,10 +43,8 @@ class Parametrised(ABC):
         with dropout and batch normalisation. Methods that need whole risks refuse such a model.
     steppings : tuple of str
         Values of ``local.stepping`` that the model can be trained with.
-    stepping : {'stacked', 'one_by_one'}
-        What ``local.stepping: auto`` means on a CPU.
-    stepping_on_gpu : {'stacked', 'one_by_one'}
-        What it means on a GPU.
+    stepping, stepping_on_gpu : {'stacked', 'one_by_one'}
+        What ``local.stepping: auto`` means on a CPU and on a GPU.
     same_bits : bool
         True if both values of ``local.stepping`` give the same bits.
     single_rows : bool

@@ -39,7 +39,7 @@ class Linear(Model):
         return generator.uniform(-1, 1, self.n_parameters) / math.sqrt(self.n_inputs)
 
     def spans(self) -> tuple[Span, ...]:
-        """Return the places of ``weight`` and ``bias``."""
+        """Return the spans of ``weight`` and ``bias``."""
         bias = [("bias", (self.n_outputs,))] if self.bias else []
         return spans_of([("weight", (self.n_outputs, self.n_inputs)), *bias])
 
@@ -66,10 +66,12 @@ class Linear(Model):
         weight, bias = self._split(parameters)
         rows, flat, parts = weight.flatten(0, 1), x.flatten(1), list(sizes)
         if 1 < len(rows) <= FEW_ROWS:
-            found = torch.cat([torch.mm(part, rows.T) for part in flat.split(parts)]).T.contiguous()
+            products = torch.cat(
+                [torch.mm(part, rows.T) for part in flat.split(parts)]
+            ).T.contiguous()
         else:
-            found = torch.cat([torch.mm(rows, part) for part in flat.T.split(parts, 1)], 1)
-        z = found.unflatten(0, weight.shape[:2])
+            products = torch.cat([torch.mm(rows, part) for part in flat.T.split(parts, 1)], 1)
+        z = products.unflatten(0, weight.shape[:2])
         if self.bias:
             z += bias
         return z.transpose(1, 2)

@@ -251,8 +251,8 @@ def own_loss(samples: Callable[[Tensor, Tensor], Tensor], like: Loss = CROSS_ENT
     """
 
     def slopes(outputs: Tensor, y: Tensor) -> Tensor:
-        found: Tensor = torch.func.grad(lambda z: samples(z, y).sum())(outputs)
-        return found
+        gradient: Tensor = torch.func.grad(lambda z: samples(z, y).sum())(outputs)
+        return gradient
 
     def hits(
         outputs: Tensor, y: Tensor, mixture: Tensor | None, losses: Tensor
@@ -265,8 +265,8 @@ def own_loss(samples: Callable[[Tensor, Tensor], Tensor], like: Loss = CROSS_ENT
 
     mixing = None if like.of_mixture is None else of_mixture
     name = getattr(samples, "__name__", "own")
-    made = replace(like, name=name, samples=samples, slopes=slopes, hits=hits, of_mixture=mixing)
-    return replace(made, perplexity=False)
+    loss = replace(like, name=name, samples=samples, slopes=slopes, hits=hits, of_mixture=mixing)
+    return replace(loss, perplexity=False)
 
 
 def validate_no_sequences(data: Description, model: str) -> None:

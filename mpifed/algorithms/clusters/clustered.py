@@ -30,7 +30,7 @@ from mpifed import state
 from mpifed.algorithms.base import Predictor, initial_models
 from mpifed.algorithms.clusters.ifca import ByCluster
 from mpifed.exchange.base import Exchange, ServerChannel
-from mpifed.exchange.measuring import total
+from mpifed.exchange.collectives import total
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.objective import row_norms
 from mpifed.local.solver import LocalSolver, OptimizerState

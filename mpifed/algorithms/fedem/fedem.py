@@ -44,7 +44,7 @@ from mpifed.algorithms.fedem.expectation import (
 )
 from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange
-from mpifed.exchange.measuring import agreed, largest, total
+from mpifed.exchange.collectives import agreed, largest, total
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Adjustment
 from mpifed.local.linear_objective import design

@@ -87,7 +87,7 @@ class Representation:
         return columns
 
 
-class Represented:
+class RepresentedShards:
     """``Representation.of_all`` of training samples, kept until those of other shards are asked."""
 
     def __init__(self) -> None:
@@ -312,7 +312,7 @@ class FedGMM(Algorithm[ServerChannel]):
         self.full, self.covariance_floor = covariance == "full", covariance_floor
         self.gmm_dimension, self.mixture_init = gmm_dimension, mixture_init
         self.mixture_floor, self.unseen_e_steps = mixture_floor, unseen_e_steps
-        self.represented = Represented()
+        self.represented = RepresentedShards()
 
     def representation(self, draws: Draws) -> Representation:
         """Return what the Gaussians are over."""

@@ -22,7 +22,7 @@ from torch import Tensor
 from mpifed import state
 from mpifed.algorithms.base import Descriptive
 from mpifed.exchange.base import Exchange, ServerChannel
-from mpifed.exchange.measuring import total
+from mpifed.exchange.collectives import total
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSolver
 from mpifed.models.base import NoModel

@@ -36,7 +36,7 @@ from mpifed.components.registry import complete, find
 from mpifed.data.base import Description, Split
 from mpifed.errors import Diverged, InputError, RunError
 from mpifed.exchange.base import Channel, Exchange, ServerChannel, to_server
-from mpifed.exchange.measuring import computed_once, total
+from mpifed.exchange.collectives import computed_once, total
 from mpifed.federation.clients import Clients, Draws, Federation
 from mpifed.local.minibatches import batches, chosen
 from mpifed.local.solver import LocalSolver

@@ -23,7 +23,7 @@ from mpifed.algorithms.base import Algorithm, Predictor
 from mpifed.algorithms.fedmm.fedmm import StepRule, gamma_of
 from mpifed.algorithms.global_model.fedadam import FedAdam, FedAdamState
 from mpifed.exchange.base import Channel, Exchange, ServerChannel, to_server
-from mpifed.exchange.measuring import computed_once, where_recorded
+from mpifed.exchange.collectives import computed_once, where_recorded
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.minibatches import batches
 from mpifed.local.solver import LocalSolver
@@ -31,11 +31,11 @@ from mpifed.models.icnn import DenseICNN
 from mpifed.optimal_transport.benchmarks import Benchmark, check_targets
 from mpifed.optimal_transport.losses import (
     SCORED,
-    Adam,
-    AdamState,
     Cycle,
-    Objective,
+    FlatAdam,
+    FlatAdamState,
     ThetaObjective,
+    TransportObjective,
     conjugate_steps,
     cosine,
     identity_potential,
@@ -52,7 +52,7 @@ class FedMMOTState:
 
     omega: Tensor = state.server()
     theta: Tensor = state.server()
-    optimizer: AdamState = state.server()
+    optimizer: FlatAdamState = state.server()
     variates: Tensor = state.client()
     variate: Tensor = state.server()
 
@@ -113,8 +113,8 @@ class FedMMOT(Algorithm[ServerChannel]):
         self.model, self.options = model, local.options
         check_targets(self.options.batch_size, model.dimension)
         self.step_rule, self.step, self.rate = step_rule, step, control_variate_rate
-        self.conjugate_steps, self.adam = conjugate_steps, Adam(conjugate_lr)
-        self.objective = Objective(model, theta_objective, lambda_cycle, cycle)
+        self.conjugate_steps, self.adam = conjugate_steps, FlatAdam(conjugate_lr)
+        self.objective = TransportObjective(model, theta_objective, lambda_cycle, cycle)
         self.pretraining = pretraining
         self.benchmark: Benchmark = model.problem
 
@@ -149,7 +149,7 @@ class FedMMOT(Algorithm[ServerChannel]):
         return FedMMOTState(
             omega,
             theta,
-            AdamState(conjugated[1], first, second),
+            FlatAdamState(conjugated[1], first, second),
             state.variates + self.rate / p * arrived,
             state.variate + self.rate * summed,
         )
@@ -223,7 +223,7 @@ class FedAdamOT(FedAdam):
     def __init__(self, model: Any, local: LocalSolver, **options: Any) -> None:
         super().__init__(model, local, **options)
         check_targets(local.options.batch_size, model.dimension)
-        self.objective = Objective(model, "w2gn", self.lambda_cycle, self.cycle)
+        self.objective = TransportObjective(model, "w2gn", self.lambda_cycle, self.cycle)
         self.averages_by = "clients"
 
     def init(

@@ -35,8 +35,8 @@ from mpifed.components.registry import plain
 from mpifed.config.configuration import Configuration
 from mpifed.errors import InputError
 from mpifed.exchange.base import Exchange, ServerChannel, to_server
+from mpifed.exchange.collectives import agreed, largest, total
 from mpifed.exchange.compression import proven_contraction
-from mpifed.exchange.measuring import agreed, largest, total
 from mpifed.exchange.reduction import SparseRows, gathered
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.linear_objective import Objectives, smoothness

@@ -19,7 +19,7 @@ import scipy.optimize
 import torch
 from torch import Tensor
 
-from mpifed.exchange.measuring import total
+from mpifed.exchange.collectives import total
 from mpifed.exchange.reduction import flat_positions, gathered
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.linear_objective import Objectives, SparseObjective, hessian

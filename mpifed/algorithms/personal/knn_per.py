@@ -49,7 +49,7 @@ GRID = 11
 WITHOUT_VALIDATION = 0.5
 
 
-class Neighbours(nn.Module):
+class NearestNeighbours(nn.Module):
     """Label frequencies among the k nearest of a client's samples, weighed by their distance."""
 
     row: Tensor
@@ -189,10 +189,12 @@ class KnnPer(FedAvg):
             "to choose it on; evaluation.validation_fraction sets some apart"
         ]
 
-    def _neighbours(self, models: Tensor, clients: Clients, i: int) -> Neighbours:
+    def _neighbours(self, models: Tensor, clients: Clients, i: int) -> NearestNeighbours:
         """kNN_m of the i-th client; ``models`` is (1, P) or (clients, 1, P)."""
         samples = clients.shards.train.of_client(clients.rows[i])
-        return Neighbours(self.model, own_of(models, i), samples.x, samples.y, self.k, self.kernel)
+        return NearestNeighbours(
+            self.model, own_of(models, i), samples.x, samples.y, self.k, self.kernel
+        )
 
     def _chosen(self, models: Tensor, clients: Clients) -> Tensor:
         """lambda of each client, float64 (clients,)."""

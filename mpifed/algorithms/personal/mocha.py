@@ -28,7 +28,7 @@ from torch import Tensor
 from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor
 from mpifed.exchange.base import Exchange, ServerChannel
-from mpifed.exchange.measuring import computed_once, total
+from mpifed.exchange.collectives import computed_once, total
 from mpifed.exchange.reduction import SparseRows
 from mpifed.federation.clients import Clients, Draws
 from mpifed.io.memory import check_memory

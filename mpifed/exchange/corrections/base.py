@@ -71,7 +71,7 @@ class CorrectionMemory:
     corrections: Tensor = client()
 
 
-class HeldOut(Protocol):
+class HeldOutRisks(Protocol):
     """The risks of one model on what each participant holds back; see ``local.held_out``."""
 
     def losses(self, participant: int, models: np.ndarray) -> np.ndarray:
@@ -91,7 +91,7 @@ class Observations:
         Maps rows (participants, numbers), and whose of them each participant asks for, bool
         (participants, nodes), to who then receives from whom. It books a message for each.
         Collective.
-    held_out : HeldOut or None
+    held_out : HeldOutRisks or None
         The risks of models on their own data; None where it is not one model that is averaged.
     layers : sequence of slice
         Where the tensors of a model are in its row.
@@ -104,7 +104,7 @@ class Observations:
     """
 
     receive: Callable[[Tensor, np.ndarray], Nearby]
-    held_out: HeldOut | None
+    held_out: HeldOutRisks | None
     layers: Sequence[slice]
     draws: Draws
     ids: np.ndarray

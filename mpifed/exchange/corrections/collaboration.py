@@ -41,7 +41,7 @@ from scipy import sparse, special
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from mpifed.exchange.corrections.base import Correction, HeldOut, Neighbours, Observations
+from mpifed.exchange.corrections.base import Correction, HeldOutRisks, Neighbours, Observations
 from mpifed.state import on_host
 
 COLLAPSE = ("chosen_gini", "chosen_components", "never_chosen")
@@ -49,7 +49,7 @@ COLLAPSE = ("chosen_gini", "chosen_components", "never_chosen")
 
 
 @dataclass(frozen=True)
-class View:
+class ParticipantView:
     """What one participant knows in a round.
 
     Attributes
@@ -74,7 +74,7 @@ class View:
     draws: np.random.Generator
 
     @property
-    def held_out(self) -> HeldOut:
+    def held_out(self) -> HeldOutRisks:
         """The risks of models on its own data."""
         assert self.observations.held_out is not None
         return self.observations.held_out
@@ -109,18 +109,23 @@ class Chooser(Correction):
         return moved
 
     @abstractmethod
-    def asks(self, view: View) -> np.ndarray:
+    def asks(self, view: ParticipantView) -> np.ndarray:
         """Return whom a participant asks, as numbers of nodes."""
 
     @abstractmethod
     def chosen(
-        self, view: View, x: np.ndarray, z: np.ndarray, received: np.ndarray, rows: np.ndarray
+        self,
+        view: ParticipantView,
+        x: np.ndarray,
+        z: np.ndarray,
+        received: np.ndarray,
+        rows: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return a participant's new value, and which weights those it received from have in it.
 
         Parameters
         ----------
-        view : View
+        view : ParticipantView
             What it knew.
         x, z : ndarray
             Its values before and after its local steps, float64 (size,).
@@ -144,7 +149,7 @@ class Chooser(Correction):
             )
             candidates = np.sort(may_ask[may_ask != node])
             views.append(
-                View(
+                ParticipantView(
                     node,
                     participant,
                     candidates,
@@ -200,7 +205,7 @@ class Dpfl(Chooser):
     ) -> None:
         self.budget, self.start = budget, start
 
-    def asks(self, view: View) -> np.ndarray:
+    def asks(self, view: ParticipantView) -> np.ndarray:
         (pool,) = view.memory
         if view.observations.draws.round < self.start:
             return np.zeros(0, np.int64)
@@ -208,7 +213,12 @@ class Dpfl(Chooser):
         return np.flatnonzero(pool) if pool[view.node] else view.may_ask
 
     def chosen(
-        self, view: View, x: np.ndarray, z: np.ndarray, received: np.ndarray, rows: np.ndarray
+        self,
+        view: ParticipantView,
+        x: np.ndarray,
+        z: np.ndarray,
+        received: np.ndarray,
+        rows: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
         samples = view.observations.samples[[view.node, *received]].astype(float)
         models, (pool,) = np.concatenate([z[None], rows]), view.memory
@@ -261,7 +271,7 @@ class Fomo(Chooser):
     ) -> None:
         self.models, self.epsilon, self.decay = models, epsilon, decay
 
-    def asks(self, view: View) -> np.ndarray:
+    def asks(self, view: ParticipantView) -> np.ndarray:
         best = best_first(view.memory[0], view.may_ask, view.draws).tolist()
         drawn = view.draws.permutation(view.may_ask).tolist()
         requested: list[int] = []
@@ -272,7 +282,12 @@ class Fomo(Chooser):
         return np.array(requested, np.int64)
 
     def chosen(
-        self, view: View, x: np.ndarray, z: np.ndarray, received: np.ndarray, rows: np.ndarray
+        self,
+        view: ParticipantView,
+        x: np.ndarray,
+        z: np.ndarray,
+        received: np.ndarray,
+        rows: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
         ways = np.concatenate([z[None], rows]) - x
         losses = view.losses(np.concatenate([x[None], x + ways]))
@@ -313,13 +328,18 @@ class L2c(Chooser):
     def sends(self, x: Tensor, moved: Tensor) -> Tensor:
         return moved - x
 
-    def asks(self, view: View) -> np.ndarray:
+    def asks(self, view: ParticipantView) -> np.ndarray:
         if view.observations.draws.round <= self.rounds:
             return view.may_ask
         return best_first(view.memory[0], view.may_ask, view.draws)[: self.peers]
 
     def chosen(
-        self, view: View, x: np.ndarray, z: np.ndarray, received: np.ndarray, rows: np.ndarray
+        self,
+        view: ParticipantView,
+        x: np.ndarray,
+        z: np.ndarray,
+        received: np.ndarray,
+        rows: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
         (logits,), among = view.memory, [view.node, *received]
         updates = np.concatenate([(z - x)[None], rows])
@@ -355,7 +375,7 @@ class Morph(Chooser):
     ) -> None:
         self.every, self.sharpness = every, sharpness
 
-    def asks(self, view: View) -> np.ndarray:
+    def asks(self, view: ParticipantView) -> np.ndarray:
         # Whom it asks is marked, and how it knows others: by name 1, by others 2, by itself 3.
         similar, knowledge, is_asked = view.memory
         if view.observations.draws.round == 1:
@@ -373,7 +393,12 @@ class Morph(Chooser):
         return np.flatnonzero(is_asked)
 
     def chosen(
-        self, view: View, x: np.ndarray, z: np.ndarray, received: np.ndarray, rows: np.ndarray
+        self,
+        view: ParticipantView,
+        x: np.ndarray,
+        z: np.ndarray,
+        received: np.ndarray,
+        rows: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
         similar, knowledge, _ = view.memory
         models, (theirs, noted) = rows[:, : len(z)], np.split(rows[:, len(z) :], 2, axis=1)

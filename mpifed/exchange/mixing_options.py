@@ -36,7 +36,7 @@ FILES: Mapping[str, str] = {
 MOST_ROUNDS = 1000
 
 
-def complete(options: Mapping[str, Any], n_training: int) -> dict[str, Any]:
+def completed_options(options: Mapping[str, Any], n_training: int) -> dict[str, Any]:
     """Return the options with every parameter of topology, weights and schedule spelled out."""
     corrected, waits_not = correction(options), options.get("asynchrony", "none") != "none"
     return {

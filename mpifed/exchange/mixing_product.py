@@ -34,14 +34,14 @@ DENSE, MANY = 0.3, 64
 CACHED = 1 << 18
 
 
-class Mixer:
+class MixingProduct:
     """Some rows of a mixing matrix, ready to multiply.
 
     Parameters
     ----------
     weights : csr_array
         The rows, (rows, columns).
-    own : ndarray
+    own_columns : ndarray
         The column of each row's own weight.
     columns : ndarray
         The columns of what is multiplied, in its order; those without weights may be missing.
