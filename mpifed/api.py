@@ -19,7 +19,7 @@ from mpifed.components.registry import Section, is_component, name_of
 from mpifed.config.configuration import Configuration, decided, resolve, to_mapping, to_yaml
 from mpifed.data.from_python import check_section
 from mpifed.errors import CodeError, InputError, PeerFailure, RunError, StopRequested, in_words
-from mpifed.exchange.mixing import mixing_overrides
+from mpifed.exchange.mixing_options import mixing_overrides
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Alone, Communicator, given, world
 from mpifed.results.results import Result, read

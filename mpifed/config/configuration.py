@@ -309,7 +309,7 @@ def _with_sections(overrides: Mapping[str, Any], mapping: Mapping[str, Any]) -> 
     graphs |= {key: value for key, value in overrides.items() if key in graphs}
     found = {key: value for key, value in overrides.items() if key not in graphs}
     if any(value is not None for value in graphs.values()):
-        from mpifed.exchange.mixing import mixing_overrides  # networkx
+        from mpifed.exchange.mixing_options import mixing_overrides  # networkx
 
         found |= mixing_overrides(**graphs, overrides=found)
     known = {*Configuration.__dataclass_fields__, *UNREAD, "experiment"}
@@ -404,7 +404,10 @@ def check_names(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
         check_declared(key, with_name(key, mapping.get(key, default)), key, default)
     name, options = named(mapping.get("exchange", "server"), "exchange", DEFAULTS["exchange"])
     if name == "gossip" and mapping.get("clients") not in ("ranks", "data"):
-        from mpifed.exchange.mixing import mixing_sections, names_own  # networkx, but no torch
+        from mpifed.exchange.mixing_options import (  # networkx, but no torch
+            mixing_sections,
+            names_own,
+        )
 
         if not names_own(options):
             mixing_sections(options, settled.n_training)

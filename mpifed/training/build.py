@@ -41,7 +41,7 @@ from mpifed.exchange.base import Channel, Exchange, exchange_class
 from mpifed.exchange.collusion import Colluding, collusion
 from mpifed.exchange.compression import build
 from mpifed.exchange.gossip import Gossip, GossipChannel
-from mpifed.exchange.mixing import with_sizes
+from mpifed.exchange.mixing_options import with_sizes
 from mpifed.exchange.privacy import local_noise, pairwise_noise
 from mpifed.exchange.server import Server, Silent
 from mpifed.federation.clients import (
@@ -60,7 +60,7 @@ from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model, Parametrised
 from mpifed.models.icnn import DenseICNN
 from mpifed.models.losses import loss_for
-from mpifed.models.modules import ModuleModel, complete, module_model, seeded
+from mpifed.models.modules import ModuleModel, module_model, seeded, with_shapes
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import RunState, shared_tensors
 from mpifed.training.footprint import state_bytes
@@ -284,7 +284,7 @@ def make_model(
     def first() -> Any:
         made = build()
         shape = description.input_shape
-        return complete(made, shape) if isinstance(made, torch.nn.Module) else made
+        return with_shapes(made, shape) if isinstance(made, torch.nn.Module) else made
 
     built = seeded(first, configuration.seed)
     if isinstance(built, torch.nn.Module):
@@ -426,7 +426,7 @@ class Setup:
         channel.transforms = transforms_of(self.configuration, self.attackers)
         averages = self.algorithm.averages_models
         if clients is not None and averages and isinstance(channel, GossipChannel):
-            places = [slice(place.begin, place.end) for place in self.model.places()]
+            places = [slice(place.begin, place.end) for place in self.model.spans()]
             channel.layers = places or [slice(0, self.model.n_parameters)]
             if averages == "one":
                 like = torch.zeros(0, dtype=self.dtype, device=self.device)
