@@ -43,7 +43,6 @@ from mpifed.watchdog.heartbeat import STALL_LIMIT, Page, new_pages, raise_if_sto
 from mpifed.watchdog.hosts import LATER, SILENCE, Host, Hosts
 from mpifed.watchdog.launcher import Launch, launched
 from mpifed.watchdog.shared_memory import (
-    NAMES,
     PLACE,
     SETTLED,
     remove_abandoned,
@@ -455,16 +454,28 @@ def test_ranks_end_with_their_launcher_and_leave_no_shared_memory(tmp_path):
     assert "rank " in (target / "log.txt").read_text().splitlines()[-1]
 
 
+# Where UCX shares memory as it does in containers, instead of by the kernel's own copying.
+UCX = {"UCX_TLS": "posix,self", "UCX_POSIX_USE_PROC_LINK": "n"}
+
+
+def mapped(process: int) -> list[Path]:
+    """The files of shared memory that a process has mapped."""
+    maps = Path(f"/proc/{process}/maps").read_text().splitlines()
+    return [Path(line.split()[-1]) for line in maps if f" {PLACE}" in line]
+
+
 @pytest.mark.slow
-def test_a_killed_rank_leaves_no_shared_memory_behind(tmp_path):
+@pytest.mark.parametrize("variables", [{}, UCX])
+def test_a_killed_rank_leaves_no_shared_memory_behind(variables, tmp_path):
     target = tmp_path / "run"
-    with started(command(2, *ENDLESS, target), stderr=subprocess.DEVNULL) as process:
+    options = {"stderr": subprocess.DEVNULL, "env": environment(**variables)}
+    with started(command(2, *ENDLESS, target), **options) as process:
         wait_for(target / "checkpoints" / "round-000006.h5", process)
         rank = of_rank(1, target)
-        segments = segments_of(rank)
+        segments = mapped(rank)
         os.kill(rank, signal.SIGKILL)
         assert process.wait(60) not in (0, 75)
-    assert not [path for path in segments if Path(path).exists()]
+    assert not [path for path in segments if path.exists()]
 
 
 @pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=pytest.mark.slow)])
@@ -527,10 +538,10 @@ def test_processes_that_a_component_starts_end_by_signals(tmp_path):
 # Shared memory.
 
 
-@pytest.fixture
-def file():
-    """A file that looks like one of MPICH's, of a job that began long ago."""
-    path = Path(PLACE, f"{NAMES[0]}test-{os.getpid()}")
+@pytest.fixture(params=["mpich_shm_", "sm_segment.", "ucx_shm_posix_"])
+def file(request):
+    """A file that looks like one of MPI's, of a job that began a while ago."""
+    path = Path(PLACE, f"{request.param}test-{os.getpid()}")
     path.write_bytes(bytes(4096))
     long_ago = time.time() - 2 * SETTLED
     os.utime(path, (long_ago, long_ago))
