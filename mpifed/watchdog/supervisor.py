@@ -238,7 +238,7 @@ class Supervisor:
             by = peer_of(connection)[0]
             rank = _Rank(about["rank"], self.pages[place], about, list(descriptors), by)
             if rank.number == 0:
-                rank.page.set_text("leader", self.hosts.listen(self._register))
+                rank.page.set_text("leader", self.hosts.listen())
             self.connections[connection] = self.ranks[rank.number] = rank
         elif data and rank is not None:
             rank.signals.append(data[0])
