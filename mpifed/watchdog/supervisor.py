@@ -97,6 +97,8 @@ class _Rank:
         self.stopped_for = self.stopped_for + passed if self.stopped or self.held else 0.0
         if self.stopped_for > STOPPED:
             return f"the process has been stopped for {STOPPED:.0f} s"
+        if self.code is not None:
+            return None
         seen = (page.steps, page.waiting, page.ending)
         self.still_for = self.still_for + passed if seen == self.seen else passed
         self.seen = seen
@@ -260,16 +262,17 @@ class Supervisor:
         connection.close()
 
     def _answer(self, rank: _Rank, data: bytes) -> None:
-        """Have the process of a rank end."""
+        """Have the process of a rank end, which then closes its connection."""
         rank.answered = True
-        for connection, its in list(self.connections.items()):
+        for connection, its in self.connections.items():
             if its is rank:
                 with contextlib.suppress(OSError):
                     connection.send(data)
-                self._forget(connection)
 
     def _launcher_ended(self, launcher: Any) -> None:
         self._selector.unregister(launcher)
+        if self.ranks and all(rank.answered for rank in self.ranks.values()):
+            return
         what = "the launcher has ended before its ranks"
         self._suspect(BY_LAUNCHER, min(self.ranks, default=self.launch.rank), what)
 
@@ -353,7 +356,9 @@ class Supervisor:
 
     def _look(self, passed: float) -> None:
         """Look at what ranks and supervisors of other hosts show."""
-        running = [rank for rank in self.ranks.values() if rank.code is None]
+        # With ranks that have ended while the process that the launcher started has not.
+        present = {rank.number for rank in self.connections.values() if rank is not None}
+        running = [one for one in self.ranks.values() if one.code is None or one.number in present]
         self._age += passed
         if int(self._age) > int(self._age - passed):
             for rank in running:

@@ -221,6 +221,24 @@ def test_what_is_stopped_ends_the_job_and_is_named(whom, expected, tmp_path):
     assert line.endswith(expected)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_what_is_stopped_just_before_the_end_is_waited_for_and_then_named(goes_on, tmp_path):
+    with job(f"wait:{tmp_path / 'there'}") as processes:
+        ranks = [one["process"] for one in processes.about()]
+        os.kill(processes.started[1].pid, signal.SIGSTOP)
+        (tmp_path / "there").touch()
+        all_ended(ranks)
+        if goes_on:
+            time.sleep(3)
+            os.kill(processes.started[1].pid, signal.SIGCONT)
+        codes, lines = processes.codes(), processes.said()
+    assert codes == [0, 0 if goes_on else -signal.SIGKILL]
+    assert [line.partition("round: ")[2] for line in lines] == (
+        [] if goes_on else ["the process has been stopped for 5 s"]
+    )
+
+
 def test_a_rank_that_is_stopped_before_it_has_come_is_named(tmp_path):
     with job(f"wait:{tmp_path / 'never'}", ranks=3, MPIFED_START_LIMIT="1") as made:
         os.kill(made.started[2].pid, signal.SIGSTOP)
