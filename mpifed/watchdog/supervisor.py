@@ -27,12 +27,14 @@ from mpifed.watchdog.launcher import (
     STOPPED,
     Launch,
     adopt_orphans,
+    die_before_others,
     die_with_parent,
     end_launcher,
     hold_signals,
     is_stopped,
     kill_children,
     name_process,
+    oom_kills,
     outermost_launcher,
     peer_of,
     watch_process,
@@ -155,7 +157,7 @@ class Supervisor:
         self.pages = heartbeat.new_pages(launch.together)
         limit = float(os.environ.get(START_VARIABLE, START_LIMIT))
         self._start_limit, self._age = limit + launch.together / 2, 0.0
-        self.hosts = Hosts(launch)
+        self.hosts, self._oom_kills = Hosts(launch), oom_kills()
         self._selector = selectors.DefaultSelector()
         self._limits = resource.getrlimit(resource.RLIMIT_NOFILE)
 
@@ -281,6 +283,7 @@ class Supervisor:
     def _become(self, rank: _Rank, supervisor: int) -> None:
         """Make this process, which was just forked, the rank."""
         die_with_parent(supervisor)
+        die_before_others()
         for one in self.ranks.values():
             if one.process is None and one is not rank:
                 for number in one.descriptors:
@@ -330,7 +333,8 @@ class Supervisor:
         elif code < 0:
             how = f"the process was killed by {signal.Signals(-code).name}"
             if code == -signal.SIGKILL:
-                how += f" (out of memory?); it held up to {kibibytes * 1024 / 1e6:,.0f} MB"
+                doubt = "" if oom_kills() > self._oom_kills else "?"
+                how += f" (out of memory{doubt}); it held up to {kibibytes * 1024 / 1e6:,.0f} MB"
                 if page.planned:
                     how += f", {page.planned / 1e6:,.0f} MB of samples by --dry-run"
             self._suspect(BY_SIGNAL, rank.number, how)

@@ -239,6 +239,49 @@ def test_what_is_stopped_just_before_the_end_is_waited_for_and_then_named(goes_o
     )
 
 
+def test_where_memory_is_full_ranks_are_killed_before_the_process_that_watches_them(tmp_path):
+    with job(f"wait:{tmp_path / 'there'}") as processes:
+        about = processes.about()
+        scores = [
+            int(Path(f"/proc/{process}/oom_score_adj").read_text())
+            for process in (about[0]["parent"], *(one["process"] for one in about))
+        ]
+        (tmp_path / "there").touch()
+        assert processes.codes() == [0, 0]
+    assert min(scores[1:]) >= min(1000, scores[0] + 500)
+
+
+@pytest.fixture
+def group():
+    """A control group of 300 MB whose processes the kernel counts, and a command's first words."""
+    place = Path("/sys/fs/cgroup/memory")
+    path = (place if place.exists() else place.parent) / f"mpifed-{os.getpid()}"
+    limit = path / ("memory.limit_in_bytes" if place.exists() else "memory.max")
+    try:
+        path.mkdir()
+        limit.write_text("300000000")
+    except OSError as error:
+        pytest.skip(f"memory cannot be limited here: {error}")
+    yield path
+    for _ in range(100):
+        with contextlib.suppress(OSError):
+            path.rmdir()
+            break
+        time.sleep(0.1)
+
+
+def test_a_rank_killed_for_memory_is_named_with_the_reason_and_what_it_held(group):
+    def own(rank):
+        return {"preexec_fn": lambda: (group / "cgroup.procs").write_text(str(os.getpid()))}
+
+    with job("grow:1", own=own) as processes:
+        ranks = [one["process"] for one in processes.about()]
+        assert 0 not in processes.codes()
+        (line,) = processes.said()
+        all_ended(ranks)
+    assert re.search(r"rank 1 .*killed by SIGKILL \(out of memory\); it held up to \d+ MB$", line)
+
+
 def test_a_rank_that_is_stopped_before_it_has_come_is_named(tmp_path):
     with job(f"wait:{tmp_path / 'never'}", ranks=3, MPIFED_START_LIMIT="1") as made:
         os.kill(made.started[2].pid, signal.SIGSTOP)
