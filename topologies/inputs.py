@@ -182,6 +182,27 @@ def launched_rank() -> int | None:
     return in_environment(RANK_VARIABLES)
 
 
+def is_rank() -> bool:
+    """Whether this process is a rank of a job, and not the only task of a step of SLURM.
+
+    That may start ranks itself: an interactive shell on a node (``srun --pty``) is one.
+    """
+    return launched_rank() is not None and not _is_only_task()
+
+
+def _is_only_task() -> bool:
+    return "SLURM_PROCID" in os.environ and in_environment(SIZE_VARIABLES) == 1
+
+
+def outside_step() -> dict[str, str]:
+    """Return the environment in which a launcher starts all ranks on this computer.
+
+    In a step of one task, launchers would have SLURM start ranks, which it has no room for.
+    """
+    by_slurm = ("SLURM", "PMI") if _is_only_task() else ()
+    return {name: value for name, value in os.environ.items() if not name.startswith(by_slurm)}
+
+
 def is_silent() -> bool:
     """Return whether another process of the job answers: the first of several does."""
     return bool(launched_rank()) and (in_environment(SIZE_VARIABLES) or 1) > 1
