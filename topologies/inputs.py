@@ -183,15 +183,15 @@ def launched_rank() -> int | None:
 
 
 def is_rank() -> bool:
-    """Whether this process is a rank of a job, and not the only task of a step of SLURM.
+    """Whether this process is a rank of a job, and not the only task that SLURM has started.
 
-    That may start ranks itself: an interactive shell on a node (``srun --pty``) is one.
+    That may start ranks itself: a batch script, or a shell on a node (``srun --pty``).
     """
     return launched_rank() is not None and not _is_only_task()
 
 
 def _is_only_task() -> bool:
-    return "SLURM_PROCID" in os.environ and in_environment(SIZE_VARIABLES) == 1
+    return "SLURM_PROCID" in os.environ and (in_environment(SIZE_VARIABLES) or 1) == 1
 
 
 def outside_step() -> dict[str, str]:
@@ -199,7 +199,8 @@ def outside_step() -> dict[str, str]:
 
     In a step of one task, launchers would have SLURM start ranks, which it has no room for.
     """
-    by_slurm = ("SLURM", "PMI") if _is_only_task() else ()
+    in_step = _is_only_task() and "SLURM_STEP_NUM_TASKS" in os.environ
+    by_slurm = ("SLURM", "PMI") if in_step else ()
     return {name: value for name, value in os.environ.items() if not name.startswith(by_slurm)}
 
 

@@ -124,8 +124,11 @@ def test_the_only_task_of_a_step_of_slurm_starts_a_launcher_as_a_shell_does(monk
         call(["run", *WORDS, *words], capfd, subcommand)
     assert [words[1][1:3] for words in begun] == [["-n", "2"], ["-n", "3"]]
     assert not any(name.startswith(("SLURM", "PMI")) for *_, names in begun for name in names)
+    for name in ONLY_TASK.keys() - {"SLURM_PROCID", "SLURM_JOB_ID"}:
+        monkeypatch.delenv(name)
+    call(["run", *WORDS, "--ranks", "2"], capfd, subcommand)
+    assert begun.pop()[2]["SLURM_JOB_ID"] == "7"  # a batch script, which has all of the job
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
-    monkeypatch.setenv("PMI_SIZE", "2")
     known = launching.read_words([*WORDS, "--ranks", "2"])
     with pytest.raises(InputError, match="itself a rank of a job"):
         launching._ranks_to_start(known)
