@@ -39,7 +39,7 @@ from mpifed.training.request import (
 from mpifed.training.train import listening, plan_lines, plan_of, remarks, train
 from mpifed.training.trained import Trained, check_path, load
 from mpifed.watchdog import heartbeat
-from mpifed.watchdog.launcher import launched_rank
+from topologies.inputs import is_rank
 
 __all__ = ["RecordedRound", "Request", "Result", "Trained", "execute", "load", "read", "run"]
 
@@ -129,7 +129,7 @@ def run(
     if comm is not None and ranks is not None:
         raise InputError("comm and ranks were given; at most one of them may be")
     if ranks == "auto":
-        ranks = ranks_for(overrides.get("clients")) if launched_rank() is None else None
+        ranks = ranks_for(overrides.get("clients")) if not is_rank() else None
     if comm is not None:
         communicator = given(comm)
     else:

@@ -56,6 +56,7 @@ from mpifed.watchdog.heartbeat import (
 )
 from mpifed.watchdog.launcher import launched_rank, release_signals
 from mpifed.watchdog.shared_memory import remove_segments, segments_of
+from topologies.inputs import is_rank
 
 # Begins the messages of a run.
 NAME = "mpifed"
@@ -233,7 +234,7 @@ def _prepared(arguments: list[str], stop_requested: Callable[[], bool]) -> Calla
     ranks = _ranks_to_start(words)
     if ranks is not None:
         more = ["--expect-ranks", str(words.options.expect_ranks or ranks)]
-        command = under_mpirun(ranks, "mpifed.run", [*without_ranks(arguments), *more])
+        command = under_mpirun(ranks, "run", [*without_ranks(arguments), *more])
         return lambda: become(command)
     # A mismatch is found without torch; ranks that a launcher has started import it side by side,
     # before one of them waits for another.
@@ -247,9 +248,9 @@ def _prepared(arguments: list[str], stop_requested: Callable[[], bool]) -> Calla
 def _ranks_to_start(words: Words) -> int | None:
     """Return on how many ranks a launcher is to start the run; None where this process runs it."""
     asked = words.options.ranks
-    if asked is None or (asked == "auto" and launched_rank() is not None):
+    if asked is None or (asked == "auto" and is_rank()):
         return None
-    if launched_rank() is not None:
+    if is_rank():
         raise InputError(
             f"--ranks is {asked}, but this process is itself a rank of a job; leave --ranks out"
         )

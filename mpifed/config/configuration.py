@@ -200,7 +200,8 @@ class Configuration:
         What happens where a client's numbers are not finite: the run stops, or the round is
         repeated without it.
     stall_limit : float, optional
-        Seconds without a step after which a rank counts as stalled. None is never.
+        Seconds without a step after which a rank counts as stalled, under a launcher; nothing
+        watches a process that none has started. None is never.
     data : str or mapping
         The data set.
     model : str or mapping
