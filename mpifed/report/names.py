@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 import zlib
 from collections import Counter
 from collections.abc import Sequence
@@ -104,6 +105,19 @@ DASHES: tuple[tuple[float, ...], ...] = (
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
+def printable(text: str) -> str:
+    """Return a user's text with codes in place of signs that steer a terminal or the order of text.
+
+    Those that only join letters stay, and any space is a space.
+    """
+    return "".join(
+        sign if sign.isprintable() or sign in "\u200c\u200d"
+        else " " if unicodedata.category(sign) == "Zs"
+        else sign.encode("unicode_escape").decode()
+        for sign in text
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Look:
     """How a line is drawn."""
@@ -172,15 +186,16 @@ def data_title(config: dict[str, Any]) -> str:
     """Return the title of a run's data set: the stem of its file, or its name and variant."""
     data = config["data"]
     if isinstance(data.get("path"), str):
-        return Path(data["path"]).stem
-    return f"{data['name']}-{data['variant']}" if "variant" in data else str(data["name"])
+        return printable(Path(data["path"]).stem)
+    named = f"{data['name']}-{data['variant']}" if "variant" in data else str(data["name"])
+    return printable(named)
 
 
 def method_title(config: dict[str, Any]) -> str:
     """Return the title of a run's method: 'D-FedEM' for gossip with fedem."""
     gossip = "D-" if config["exchange"]["name"] == "gossip" else ""
     name = config["algorithm"]["name"]
-    return gossip + TITLES.get(name, without_module(name))
+    return gossip + TITLES.get(name, printable(without_module(name)))
 
 
 def in_words(label: str) -> str:
