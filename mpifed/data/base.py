@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from mpifed.components.base import Component
-from mpifed.errors import InputError, RunError
+from mpifed.errors import InputError, RunError, StopRequested
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 
@@ -419,7 +419,7 @@ def agreed(communicator: Communicator, make: Callable[[], T]) -> T:
     if communicator.rank == 0:
         try:
             outcome = (make(), None)
-        except (InputError, RunError) as error:
+        except (InputError, RunError, StopRequested) as error:
             outcome = (None, error)
     value, failure = communicator.broadcast_object(outcome)
     if failure is not None:

@@ -35,6 +35,7 @@ from mpifed.io.atomic import replacing
 from mpifed.io.hdf5 import disk_reason
 from mpifed.io.memory import check_memory
 from mpifed.mpi.communicator import Communicator
+from mpifed.watchdog.heartbeat import raise_if_stop_requested
 
 VERSION = 1
 
@@ -132,6 +133,7 @@ class FederatedFile(Dataset):
         for run in np.split(client_ids, np.flatnonzero(np.diff(client_ids) != 1) + 1):
             if not len(run) or offsets[run[0]] == offsets[run[-1] + 1]:
                 continue
+            raise_if_stop_requested()
             stored = slice(offsets[run[0]], offsets[run[-1] + 1])
             rows = slice(done, done + stored.stop - stored.start)
             file[f"{name}/x"].read_direct(made.x.numpy(), stored, rows)

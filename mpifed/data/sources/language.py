@@ -26,6 +26,7 @@ from mpifed.data.sources import leaf
 from mpifed.data.sources.own_files import ROWS, check_parquet, is_test_file, parquet_paths
 from mpifed.data.sources.shakespeare import HELD, VOCABULARIES, speeches, texts_of_roles
 from mpifed.errors import InputError
+from mpifed.watchdog.heartbeat import raise_if_stop_requested
 
 Layout = Literal["auto", "files", "roles", "leaf", "parquet"]
 
@@ -206,6 +207,7 @@ def _of_parquet(place: Path, columns: Mapping[str, str | None]) -> Iterator[Writ
         with reading(path), parquet.ParquetFile(path, memory_map=False) as file:
             check_parquet(path, file, wanted)
             for batch in file.iter_batches(ROWS, columns=[*wanted.values()], use_threads=False):
+                raise_if_stop_requested()
                 texts = batch.column(wanted["features"]).to_pylist()
                 if not all(isinstance(text, str) for text in texts):
                     raise ValueError("column data.features has a value that is no text")
