@@ -171,12 +171,12 @@ def test_a_run_stops_while_its_data_are_read(number, tmp_path, capfd, monkeypatc
     path.write_text("a,label\n" + "1,0\n2,1\n" * 30)
     words = [f"data={path}", "clients=2", "rounds=2", "--output", target]
 
-    def asked(path):
+    def interrupted(path):
         os.kill(os.getpid(), number)
         return open(path, "rb")
 
     with monkeypatch.context() as patched:
-        patched.setattr(archives, "open_regular", asked)
+        patched.setattr(archives, "open_regular", interrupted)
         done = call(words, capfd)
     assert done.code == 75 and "before round 1" in done.out
     assert not target.exists()
