@@ -160,12 +160,12 @@ def windows(name: str, found: Sequence[Written], encode: Encode, size: int, leng
         y.append(tokens[1 : n * length + 1].reshape(n, length))
         owners.append(np.full(n, numbers[owner]))
         tested.append(np.full(n, is_test))
-    inputs, whose, marks = (np.concatenate(parts) for parts in (x, owners, tested))
-    if not len(inputs):
+    if not sum(map(len, x)):
         raise InputError(
             f"'{name}' has no text of {length + 1} tokens by one client; "
             "data.sequence_length may be smaller"
         )
+    inputs, whose, marks = (np.concatenate(parts) for parts in (x, owners, tested))
     pool = Pool(name, np.concatenate(y), size, (length,), stored.name, task="sequence")
     published = marks if marks.any() else None
     return Source(pool, lambda: [inputs], whose, is_test=published, is_text=True)

@@ -477,9 +477,13 @@ def read_parquet(place: Path, wanted: Mapping[str, str | None], vocabulary: str)
             columns = [name for name in wanted.values() if name]
             for batch in file.iter_batches(ROWS, columns=columns, use_threads=False):
                 raise_if_stop_requested()
+                if not batch.num_rows:
+                    continue
                 for option, own in parts.items():
                     own.append(_converted(batch.column(wanted[option]), option, vocabulary))
                 is_test.append(np.full(batch.num_rows, is_test_file(path)))
+    if not sum(map(len, is_test)):
+        raise InputError(f"data.raw is '{place}', whose .parquet files have no row")
     with reading(place):
         found = {option: np.concatenate(own) for option, own in parts.items()}
         tested = np.concatenate(is_test)

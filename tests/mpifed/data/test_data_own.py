@@ -161,6 +161,12 @@ def refused(message: str, *arguments, n_clients: int = 3, **options):
         of_arrays(mpifed.arrays(*arguments, **options), n_clients)
 
 
+@pytest.mark.parametrize("what", ["clients", "y"])
+def test_half_of_a_surrogate_pair_is_no_name(what):
+    whose = np.where(np.arange(90) < 40, "a\ud800", "b")
+    refused(r"is 'a\\ud800', which is no text in UTF-8", X, **{"y": Y, what: whose}, n_clients=2)
+
+
 def test_arrays_changed_in_between_are_refused():
     own = X + 17
     data = mpifed.arrays(own, Y)
