@@ -175,7 +175,10 @@ def _of_zip(place: Path) -> Iterator[Member]:
 
 def _of_tar(place: Path) -> Iterator[Member]:
     # A compressed archive is read as a stream of blocks, so that it is never held whole.
-    with opened(place) as whole, tarfile.open(fileobj=_Ending(whole), mode="r|") as archive:
+    with (
+        opened(place) as whole,
+        tarfile.open(fileobj=cast(Any, _Ending(whole)), mode="r|") as archive,
+    ):
         for info in archive:
             if info.isfile():
                 yield info.name, info.size, functools.partial(cast(Any, archive.extractfile), info)
