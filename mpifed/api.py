@@ -198,11 +198,14 @@ def execute(
         For a wrong configuration or input; nothing is written.
     RunError
         For a failure while running.
+    StopRequested
+        Where a rank was asked to stop before its first round; nothing is written.
     """
     clock = Clock()
     with clock.measure("startup"):
         first = communicator.rank == 0
-        task, configuration = _settle(request, communicator)
+        with heartbeat.stop_requests_from(stop_requested):  # clients=data reads a file
+            task, configuration = _settle(request, communicator)
         heartbeat.set_stall_limit(configuration.stall_limit)
         task.remarks.extend(decided(task.mapping, configuration))
         agree(communicator, lambda: check_resume(configuration, task))
@@ -265,7 +268,7 @@ def _carry_out(
         stored = checkpoint.read_arrays(task.point.path) if task.point is not None else None
         said = None if request.quiet or request.json else say
         listen: AbstractContextManager[list[str]] = listening(said) if first else nullcontext([])
-        with listen as heard:
+        with listen as heard, heartbeat.stop_requests_from(stop_requested):
             setup = agree(communicator, lambda: make(configuration, communicator, horizon, stored))
         task.remarks.extend(f"warning: {line}" for line in dict.fromkeys(heard))
         task.remarks.extend(agree(communicator, lambda: remarks(setup)))

@@ -72,10 +72,12 @@ class AgreedInputError(InputError):
 class StopRequested(RuntimeError):
     """A rank was asked to stop before round 1, when there is nothing to store yet."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "stopped before round 1: there is no checkpoint yet, and the next start begins again"
-        )
+    def __init__(
+        self,
+        message: str = "stopped before round 1: there is no checkpoint yet, and the next start "
+        "begins again",
+    ) -> None:
+        super().__init__(message)
 
 
 class AgreedStop(StopRequested):

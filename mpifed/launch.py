@@ -36,6 +36,7 @@ from mpifed.errors import (
     EXIT_FINISHED,
     EXIT_STOPPED,
     AgreedInputError,
+    AgreedStop,
     InputError,
     PeerFailure,
     RunError,
@@ -67,6 +68,9 @@ PATIENCE = 30.0
 # Delay of a rank's failure report for each rank before it, and the longest delay; seconds.
 TURN, LONGEST_TURN = 0.1, 10.0
 
+
+# What a resumed run says that is asked to stop while its data are read.
+RESUMED = "stopped before the first round: nothing is written, and the next start does the same"
 
 # What a failure ends with whose message is for the user.
 CODES = {InputError: EXIT_BAD_INPUT, StopRequested: EXIT_STOPPED, RunError: EXIT_FAILED}
@@ -266,7 +270,12 @@ def _run(request: Any, communicator: Any, stop_requested: Callable[[], bool]) ->
     def action() -> int:
         from mpifed.api import execute
 
-        result = execute(request, communicator, stop_requested)
+        try:
+            result = execute(request, communicator, stop_requested)
+        except AgreedStop as stopped:
+            if communicator.rank == 0 and not request.quiet:
+                say(RESUMED if request.resume else str(stopped))
+            return EXIT_STOPPED
         return EXIT_STOPPED if result.status == "stopped" else EXIT_FINISHED
 
     return reporting(communicator, action)

@@ -102,8 +102,8 @@ def of_own(overrides: Mapping[str, Any]) -> dict[str, Any] | None:
     if data not in OWN and ":" not in data:
         return found if ":" in model else None
     place = Path(str(options.get("path") or options.get("raw") or without_module(data))).name
-    ending = next(filter(place.endswith, READERS), "")
-    found["experiment"] = place.removesuffix(ending)
+    ending = next(filter(place.lower().endswith, READERS), "")
+    found["experiment"] = place[: len(place) - len(ending)]
     if data in OWN:
         found["clients"] = "data"
     if data == "csv" and "model" not in asked:
@@ -184,7 +184,7 @@ def _setting(data: Any, key: str, value: Any) -> tuple[list[str], Any, str]:
 
 def reader_of(path: str) -> str | None:
     """Return the data set that reads a file of this name, or None."""
-    return next((name for ending, name in READERS.items() if path.endswith(ending)), None)
+    return next((name for ending, name in READERS.items() if path.lower().endswith(ending)), None)
 
 
 def as_data_file(data: Any) -> Any:

@@ -83,7 +83,7 @@ class Gpt(ShippedNetwork):
         tied: bool = True,
     ) -> None:
         super().__init__()
-        self.every_position = every_position
+        self.every_position, self.n_tokens = every_position, vocabulary
         # Before the embedding, so that numbers of both have the name of the last layer.
         self.output = nn.Linear(width, n_outputs, bias=False)
         self.embedding = nn.Embedding(vocabulary, width)

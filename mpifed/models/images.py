@@ -92,6 +92,8 @@ class ShippedNetwork(torch.nn.Module):
     """
 
     last_layer = "output"
+    # Inputs are whole numbers from 0 on, below it; None where they are no tokens.
+    n_tokens: int | None = None
     # Whether kernels have the variance 2 / fan out of He et al. 2015 ("Delving deep into
     # rectifiers"), eq. 14, and not torch's.
     by_fan_out = False

@@ -91,7 +91,7 @@ class StackedLstm(ShippedNetwork):
         loss: Loss = CROSS_ENTROPY,
     ) -> None:
         super().__init__()
-        self.every_position, self.loss = every_position, loss
+        self.every_position, self.loss, self.n_tokens = every_position, loss, vocabulary
         self.embedding = torch.nn.Embedding(vocabulary, embedding)
         self.lstm = torch.nn.LSTM(embedding, hidden, layers, batch_first=True)
         self.output = torch.nn.Linear(hidden, n_outputs)

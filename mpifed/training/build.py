@@ -26,6 +26,7 @@ from mpifed.components.registry import make as make_component
 from mpifed.components.tables import ON_TRANSPORT
 from mpifed.config.configuration import PLAIN_MEAN, Configuration
 from mpifed.data.base import (
+    SPLITS,
     Checked,
     Dataset,
     DerivedDataset,
@@ -436,6 +437,7 @@ class Setup:
     def load(self) -> Shards:
         """Load the shards of the clients hosted here onto the device; collective."""
         shards = self.dataset.load(self.federation.hosted, self.dtype)
+        _check_tokens(self.configuration, self.model, shards)
         shards = replace(shards, fresh=self.dataset.fresh)
         if self.device.type == "cpu":
             return shards
@@ -456,6 +458,27 @@ class Setup:
     def first_memory(self, first: Any, n_hosted: int) -> Any:
         """Return what the exchange remembers of ``first``, an algorithm's state before round 1."""
         return self.exchange.remember(shared_tensors(first), n_hosted, self.dtype)
+
+
+def _check_tokens(configuration: Configuration, model: Model, shards: Shards) -> None:
+    """Refuse inputs that are no tokens of a model of tokens."""
+    n_tokens = getattr(model.network, "n_tokens", None) if isinstance(model, ModuleModel) else None
+    if n_tokens is None:
+        return
+    for name in SPLITS:
+        split: Split = getattr(shards, name)
+        for place, client in enumerate(shards.client_ids.tolist()):
+            x = split.x[split.rows_of(place)]
+            wrong = (x < 0) | (x >= n_tokens) | (x != x.trunc())
+            if wrong.any():
+                options = configuration.data.options
+                file = options.get("path") or options.get("raw")
+                raise InputError(
+                    f"data.name is '{configuration.data.name}'" + f", '{file}'" * bool(file) + ", "
+                    f"where /{name} of client {client} has the token {x[wrong][0].item():g}, but "
+                    f"model '{configuration.model.name}' takes whole numbers from 0 to "
+                    f"{n_tokens - 1}; model.vocabulary may be larger"
+                )
 
 
 def make_dataset(configuration: Configuration, communicator: Communicator) -> Dataset:

@@ -19,7 +19,6 @@ from mpifed.checkpoint import files as checkpoint
 from mpifed.command import physical_cores, say
 from mpifed.config.configuration import to_yaml
 from mpifed.errors import (
-    AgreedStop,
     Diverged,
     InputError,
     PeerDiverged,
@@ -134,8 +133,9 @@ def train(
     """Run to the last round, or stop on request; collective."""
     communicator, quiet = setup.federation.communicator, request.quiet
     speaks = communicator.rank == 0 and not quiet
+    early = partial(stop_requests_from, stop_requested)
     with listening(say if speaks else None) as heard, ExitStack() as at_the_end:
-        with clock.measure("data"):
+        with clock.measure("data"), early():
             loading = enough_memory("the samples of the clients hosted here")
             samples = agree(communicator, loading(partial(samples_of, setup)))
         making = enough_memory("the state of the clients hosted here")
@@ -144,13 +144,8 @@ def train(
             engine.restore(task.point.path, task.point.meta)
             _check_digest(engine, task.point)
         else:
-            try:
-                with stop_requests_from(stop_requested):
-                    agree(communicator, engine.prepare)
-            except AgreedStop as stopped:
-                if speaks:
-                    say(str(stopped))
-                return "stopped"
+            with early():
+                agree(communicator, engine.prepare)
         told = partial(evaluation.remarks, setup, engine.state, samples)
         remarks = agree(communicator, told)
         recorder = agree(communicator, lambda: _recorder(setup, task, engine.writer.settle))

@@ -26,6 +26,7 @@ from mpifed.checkpoint import files as checkpoint_files
 from mpifed.checkpoint.files import what_is_left
 from mpifed.config.configuration import apply_overrides, resolve
 from mpifed.config.experiments import parse_overrides, read_experiment
+from mpifed.data import archives
 from mpifed.mpi.communicator import Alone, world
 from mpifed.training.build import make
 from mpifed.training.engine import Clock, Engine
@@ -162,6 +163,24 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(variant, tmp_path, capf
 
 
 # Asked to stop.
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+def test_a_run_stops_while_its_data_are_read(number, tmp_path, capfd, monkeypatch):
+    path, target = tmp_path / "own.csv", tmp_path / "run"
+    path.write_text("a,label\n" + "1,0\n2,1\n" * 30)
+    words = [f"data={path}", "clients=2", "rounds=2", "--output", target]
+
+    def interrupted(path):
+        os.kill(os.getpid(), number)
+        return open(path, "rb")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(archives, "open_regular", interrupted)
+        done = call(words, capfd)
+    assert done.code == 75 and "before round 1" in done.out
+    assert not target.exists()
+    assert call(words, capfd).code == 0
 
 
 @pytest.mark.parametrize("request_", ["receive_usr1", "receive_term"])
