@@ -30,6 +30,7 @@ from mpifed.errors import (
 )
 from mpifed.io.memory import enough_memory
 from mpifed.mpi.agreement import agree
+from mpifed.results.results import DIGEST, metrics_in
 from mpifed.theory.accounting import EPSILON
 from mpifed.training import evaluation
 from mpifed.training import request as resume
@@ -239,14 +240,15 @@ def listening(say: Callable[[str], None] | None = None) -> Iterator[list[str]]:
 def _check_digest(engine: Engine, point: resume.ResumePoint) -> None:
     """Raise ``RunError`` where the restored state differs from the recorded digest; collective."""
     digest = engine.digest()
-    if digest is None or not point.meta.rows:
+    if digest is None:
         return
-    last = dict(zip(point.meta.columns, point.meta.rows[-1], strict=True))
-    if int(last["round"]) == point.meta.round and last["state_digest"] != digest:
+    recorded = metrics_in(point.meta.metrics)
+    digests = dict(zip(recorded.texts("round"), recorded.texts(DIGEST), strict=True))
+    expected = digests.get(str(point.meta.round), digest)
+    if expected != digest:
         raise RunError(
             f"{point.path} does not give back the state of round {point.meta.round}: its digest is "
-            f"{digest}, but {last['state_digest']} was recorded; was it written by another version "
-            "of mpifed?"
+            f"{digest}, but {expected} was recorded; was it written by another version of mpifed?"
         )
 
 

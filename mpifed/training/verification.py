@@ -21,7 +21,7 @@ from mpifed.errors import InputError, one_line
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Communicator
 from mpifed.results.configurations import read_stored
-from mpifed.results.results import Metrics, read_clients, read_metrics, read_summary
+from mpifed.results.results import Metrics, metrics_in, read_clients, read_metrics, read_summary
 from mpifed.results.run_directories import check_finished, chosen_rounds
 from mpifed.training import request
 from mpifed.training.build import make
@@ -80,7 +80,7 @@ def read_run(directory: Path) -> Recorded:
     due = {0, int(mapping["rounds"])}
     if int(mapping["rounds"]) in intact:  # a checkpoint holds all rows up to its round
         _, meta = intact[int(mapping["rounds"])]
-        due |= {int(row[meta.columns.index("round")]) for row in meta.rows}
+        due |= set(map(int, metrics_in(meta.metrics).texts("round")))
     missing = due - set(map(int, metrics.texts("round")))
     lacking += [f"round {number}: metrics.csv has no row of it" for number in sorted(missing)]
     return Recorded(directory, mapping, metrics, intact, lacking)

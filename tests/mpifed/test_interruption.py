@@ -248,6 +248,20 @@ def test_more_rounds_keep_the_horizon_of_schedules_unless_told_otherwise(schedul
     assert stored["local"]["lr_horizon"] == 12
 
 
+def test_the_row_of_an_earlier_end_stays_after_any_interruption(tmp_path, capfd):
+    target, plain = tmp_path / "run", tmp_path / "plain"
+    words = [*OURS, "checkpoint.keep=1"]
+    assert call([*words, "rounds=3", "--output", target], capfd).code == 0
+    ended = rows(target)[-1]
+    more = [*words, "rounds=7", "--output", target, "--resume"]
+    for fail in ("die:0:4", "die:0:6"):  # before another checkpoint, and after one
+        assert killed(*more, fail=fail) == -signal.SIGKILL
+    assert call(more, capfd).code == 0
+    assert call([*words, "rounds=7", "--output", plain], capfd).code == 0
+    assert [row["round"] for row in rows(target)] == ["0", "2", "3", "4", "6", "7"]
+    assert rows(target)[2] == ended and rows(target, 3) == rows(plain)
+
+
 # What there is to go on with.
 
 
