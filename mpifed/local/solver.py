@@ -330,13 +330,13 @@ def _minibatches(
         yield number, float(rates[min(epoch, len(rates) - 1)]), (x, y, scale)
 
 
-# Factors of the learning rate after t of R rounds, or local epochs.
+# Factors of the learning rate after t of R rounds, or local epochs; after R the last one stays.
 SCHEDULES: dict[str, Callable[[int, int], float]] = {
     "constant": lambda t, R: 1.0,
     "multi_step": lambda t, R: 0.1 ** ((t >= R // 2) + (t >= 3 * (R // 4))),
     "sqrt": lambda t, R: 1 / math.sqrt(max(t, 1)),
     "linear": lambda t, R: 1 / max(t, 1),
-    "cosine": lambda t, R: (1 + math.cos(math.pi * t / R)) / 2,
+    "cosine": lambda t, R: (1 + math.cos(math.pi * min(t, R) / R)) / 2,
 }
 
 

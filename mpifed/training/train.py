@@ -347,7 +347,13 @@ def remarks(setup: Setup) -> list[str]:
     """Return lines for the log about data, model, weights and exchange, the same on every rank."""
     payload = setup.algorithm.payload()
     own = setup.exchange.remarks(payload, setup.configuration.rounds) if payload else []
-    return [*_of_cores(setup), *setup.dataset.remarks(), *_of_weights(setup), *own]
+    return [
+        *_of_cores(setup),
+        *setup.dataset.remarks(),
+        *_of_weights(setup),
+        *_of_schedule(setup),
+        *own,
+    ]
 
 
 def _of_cores(setup: Setup) -> list[str]:
@@ -361,6 +367,22 @@ def _of_cores(setup: Setup) -> list[str]:
             "ranks='auto') uses all and gives the same numbers"
         ]
     return []
+
+
+def _of_schedule(setup: Setup) -> list[str]:
+    """Return a line where the learning rate becomes 0 before the last round."""
+    options, rounds = setup.configuration.local, setup.configuration.rounds
+    horizon, by_round = options.lr_horizon or setup.horizon, options.lr_clock == "round"
+    is_over = rounds > horizon
+    if not by_round:
+        is_over = options.steps is not None or rounds * options.epochs > horizon
+    if options.lr_schedule != "cosine" or not is_over:
+        return []
+    unit = "rounds" if by_round else "local epochs"
+    return [
+        f"local.lr_schedule is cosine over {horizon} {unit}: the learning rate is 0 after them; "
+        "reschedule=true spreads it over all rounds on a resume"
+    ]
 
 
 def _of_weights(setup: Setup) -> list[str]:

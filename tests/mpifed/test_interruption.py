@@ -248,6 +248,17 @@ def test_more_rounds_keep_the_horizon_of_schedules_unless_told_otherwise(schedul
     assert stored["local"]["lr_horizon"] == 12
 
 
+@pytest.mark.parametrize("clock", ["round", "local_epoch"])
+def test_a_cosine_stays_at_its_end_and_the_log_says_so(clock, tmp_path, capfd):
+    words = [*TINY, "algorithm=fedavg", "local.lr_schedule=cosine", f"local.lr_clock={clock}"]
+    words += ["evaluation.every=1", "--output", tmp_path / "run"]
+    assert "learning rate is 0" not in call(words, capfd).out
+    assert "learning rate is 0" in call([*words, "rounds=11", "--resume"], capfd).out
+    losses = [float(row["train_loss"]) for row in rows(tmp_path / "run")]
+    assert losses[3] - losses[4] > 1e-5
+    assert losses[5:] == pytest.approx([losses[4]] * 7, abs=1e-7)
+
+
 def test_the_row_of_an_earlier_end_stays_after_any_interruption(tmp_path, capfd):
     target, plain = tmp_path / "run", tmp_path / "plain"
     words = [*OURS, "checkpoint.keep=1"]
