@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from mpifed.checkpoint import files as checkpoint
@@ -25,7 +24,7 @@ from mpifed.results.results import Metrics, metrics_in, read_clients, read_metri
 from mpifed.results.run_directories import check_finished, chosen_rounds
 from mpifed.training import request
 from mpifed.training.build import make
-from mpifed.training.engine import Clock, Engine, digest
+from mpifed.training.engine import Clock, Engine, computing_threads, digest
 from mpifed.training.evaluation import columns_of
 from mpifed.training.run_directory import field_of, results_of
 from mpifed.training.samples import samples_of
@@ -170,8 +169,7 @@ def verify(
     verdict = Verdict(start + 1, last, differences=list(recorded.lacking))
     configuration = agree(communicator, lambda: resolve(recorded.mapping, communicator.size))
     configuration = communicator.broadcast_object(configuration)
-    torch.set_num_threads(configuration.threads)
-    with threadpool_limits(configuration.threads), torch.no_grad():
+    with computing_threads(configuration.threads), torch.no_grad():
         engine = _engine(recorded, configuration, start, communicator)
         origin = recorded.checkpoints[start][0].name if start else "the first state"
         say(f"repeating rounds {verdict.first} to {last} from {origin}")
