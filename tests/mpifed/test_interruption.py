@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -181,6 +183,33 @@ def test_a_run_stops_on_request_with_a_checkpoint(request_, tmp_path, capfd, mon
     # Asked for in the last round, there is nothing to stop.
     monkeypatch.setenv("FAIL", f"{request_}:0:7")
     assert call([*words, tmp_path / "last"], capfd).code == 0
+
+
+INTERRUPTED = """
+import os, signal, sys
+import mpifed
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch.optim":
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+try:
+    mpifed.arrays([[1.0]], [0])
+except KeyboardInterrupt:
+    print("interrupted")
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+mpifed.arrays([[1.0], [2.0]], [0, 1], clients=2)
+"""
+
+
+def test_an_interrupt_during_the_first_import_leaves_a_session_that_works():
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=100
+    )
+    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
 
 
 @pytest.mark.mpi
