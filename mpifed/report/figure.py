@@ -268,8 +268,8 @@ def grid_markdown(found: Sequence[Grid], wanted: Wanted) -> str:
         parts.append(Table([f"{by} \\ {x}", *grid.columns], rows, 1, Bold(grid.panel)).markdown())
         last = len(grid.columns) - 1
         edges = [grid.rows[k] for k, one in enumerate(grid.best) if last > 1 and one in (0, last)]
-        about = f"At an edge of the grid: {by}={', '.join(edges)}."
-        parts += [f"{in_markdown(about)}\n"] if edges else []
+        at_edge = in_markdown(f"At an edge of the grid: {by}={', '.join(edges)}.")
+        parts += [f"{at_edge}\n"] if edges else []
     return "\n".join(parts)
 
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from mpifed.components.registry import without_module
-from mpifed.report.names import data_title, in_words, method_title, printable
+from mpifed.errors import printable
+from mpifed.report.names import data_title, in_words, method_title
 from mpifed.report.runs import ACCURACY, DECILE, DISTANCE, Run
 
 # What is told of where a target was reached, and what a budget may limit.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 import zlib
 from collections import Counter
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from typing import Any
 
 from mpifed.components.registry import without_module
 from mpifed.components.tables import METHODS
+from mpifed.errors import printable
 
 TITLES = {name: title for name, (_, title, _) in METHODS.items()}
 PLACES = {name: place for name, (*_, place) in METHODS.items() if place is not None}
@@ -103,19 +103,6 @@ DASHES: tuple[tuple[float, ...], ...] = (
 )
 # Shapes, as matplotlib names them.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-
-
-def printable(text: str) -> str:
-    """Return a user's text with codes in place of signs that steer a terminal or the order of text.
-
-    Those that only join letters stay, and any space is a space.
-    """
-    return "".join(
-        sign if sign.isprintable() or sign in "\u200c\u200d"
-        else " " if unicodedata.category(sign) == "Zs"
-        else sign.encode("unicode_escape").decode()
-        for sign in text
-    )  # fmt: skip
 
 
 @dataclass(frozen=True)

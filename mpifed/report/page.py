@@ -18,13 +18,13 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from mpifed.errors import InputError
+from mpifed.errors import InputError, printable_lines
 from mpifed.io.text import is_count, is_number, read_text
 from mpifed.report import tables
 from mpifed.report.charts import BITS, CLOCK, ROUNDS, SECONDS, Chart, looks_of
 from mpifed.report.drawing import ON_PAGE, svg_panels, swatch
 from mpifed.report.groups import Group, leaves
-from mpifed.report.names import NAMES, in_words, key_in_words, method_title, printable
+from mpifed.report.names import NAMES, in_words, key_in_words, method_title
 from mpifed.report.runs import ACCURACY, DECILE, Run
 from mpifed.report.tables import NONE, Cell, Code, Table
 from mpifed.results.results import read_clients, read_summary
@@ -108,9 +108,7 @@ def _marked(cell: Cell) -> Markup:
 
 def _printable(value: Any) -> Any:
     """Return what the template shows with the lines of a text kept, and HTML as it is."""
-    if isinstance(value, Markup):
-        return value
-    return "\n".join(map(printable, str(value).split("\n")))
+    return value if isinstance(value, Markup) else printable_lines(str(value))
 
 
 def _title(groups: Sequence[Group]) -> str:

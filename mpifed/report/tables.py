@@ -21,7 +21,7 @@ from rich.cells import cell_len
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from mpifed.errors import InputError
+from mpifed.errors import InputError, printable
 from mpifed.report.groups import (
     REACHED,
     SPREADS,
@@ -35,7 +35,7 @@ from mpifed.report.groups import (
     partner,
     reached,
 )
-from mpifed.report.names import in_words, printable
+from mpifed.report.names import in_words
 from mpifed.report.runs import ACCURACY, DECILE, DISTANCE, MEASURES, SCORES, larger_is_better
 from mpifed.results.results import read_clients
 

@@ -201,6 +201,8 @@ def test_no_name_of_a_user_steers_a_terminal_or_a_page(
         file["n_train"] = file["n_test"] = np.arange(count)
         file.attrs["class_names"] = np.array([name.encode() for name in EVIL])
     (run / "log.txt").write_text("warning: \x1b[31m <script>y</script>\n")
+    assert main([str(tmp_path / EVIL[0] / "\u202enowhere")]) == 2
+    assert r"\x1b[31mred/\u202enowhere" in capfd.readouterr().err
     write_run(tmp_path / EVIL[0] / "<b>unfinished", finished=False, seed=1)
     out = tmp_path / "out"
     words = [str(tmp_path / EVIL[0]), "--clients", "--latex", "--output", str(out)]
