@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 FLOORS = (
     {"topologies"},
     {"errors"},
-    {"moved", "random", "state"},
+    {"random", "state"},
     {"io"},
     {"results"},
     {"command", "components", "watchdog"},
