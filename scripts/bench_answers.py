@@ -69,7 +69,6 @@ WRONG: dict[str, tuple[tuple[str, ...], ...]] = {
         ("seed=[0,1]", "--output", "/dev/null/x"),
     ),
     "report": (("nowhere",), (".", "--formt", "png"), (".",)),
-    "watch": (("nowhere",), (".", "--onec"), (".", "--every", "0")),
     "jobs": (
         ("sumbit",),
         ("render", "digits-fedm"),

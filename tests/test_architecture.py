@@ -28,7 +28,7 @@ FLOORS = (
     {"api", "jobs"},
     {"mpifed"},
     {"launch", "reproduce"},
-    {"retime", "verify", "watch", "__main__"},
+    {"retime", "verify", "__main__"},
     {"run"},
 )
 """The rooms (folders and root modules of ``mpifed``, and ``topologies``), from the ground up."""

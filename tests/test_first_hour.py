@@ -324,7 +324,6 @@ def test_administrator_10_answers_for_programs(first, typed):
     defaults = {each["name"]: each["default"] for each in about["options"]}
     plan = json.loads(typed(f"mpifed run {WORDS} algorithm=fedprox --dry-run --json").out)
     assert plan["configuration"]["algorithm"] == {"name": "fedprox", **defaults}
-    typed("mpifed watch runs/first --once")
 
 
 # A reader.

@@ -101,7 +101,6 @@ CHECKS = {
     "mpifed.theory": parsed("mpifed.theory.__main__"),
     "mpifed.verify": parsed("mpifed.verify"),
     "mpifed.retime": parsed("mpifed.retime"),
-    "mpifed.watch": parsed("mpifed.watch"),
     "topologies": parsed("topologies.__main__"),
     "mpifed.sweep": lambda words: sweep([*words, "--dry-run"]),
     "mpifed.reproduce": lambda words: reproduce([*words, "--dry-run"]),
