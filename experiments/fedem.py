@@ -50,11 +50,11 @@ def entropies(runs: Runs) -> str:
 
 def recovered(runs: Runs) -> str:
     """Return how well FedEM recovers clusters (App. J.4)."""
+    from mpifed.algorithms.fedem.recovery import recovery
     from mpifed.api import load
     from mpifed.config.configuration import resolve
     from mpifed.data.sources.synthetic import Synthetic
     from mpifed.mpi.communicator import Alone
-    from mpifed.theory.recovery import recovery
 
     rows = []
     for label, run in _finished(runs):

@@ -25,10 +25,6 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "retime": ("mpifed.retime", "say what finished runs would take on another network"),
     "reproduce": ("mpifed.reproduce.__main__", "run the tables and figures of the papers"),
     "new": ("mpifed.new.__main__", "write a method, model or other component to begin with"),
-    "theory": (
-        "mpifed.theory.__main__",
-        "compare a run with its paper's theorems, or find what observers learn",
-    ),
 }
 
 # As many as ``mpifed`` alone shows.

@@ -22,7 +22,7 @@ FLOORS = (
     {"data"},
     {"federation", "models"},
     {"local", "checkpoint", "exchange", "optimal_transport"},
-    {"config", "surrogates", "theory"},
+    {"config", "surrogates"},
     {"algorithms", "new", "report", "sweep"},
     {"training"},
     {"api", "jobs"},

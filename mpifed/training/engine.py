@@ -21,12 +21,12 @@ from mpifed.checkpoint.background import Writer
 from mpifed.checkpoint.row_file import RowFile
 from mpifed.config.configuration import to_mapping
 from mpifed.errors import Diverged, PeerDiverged, PeerFailure, raise_first_diverged
+from mpifed.exchange.accounting import EPSILON, accountant_of
 from mpifed.exchange.base import Ledger
 from mpifed.federation.clients import Clients, Draws
 from mpifed.federation.participation import efforts
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import RunState
-from mpifed.theory.accounting import EPSILON, accountant_of
 from mpifed.training import evaluation as evaluations
 from mpifed.training.build import Setup
 from mpifed.training.callbacks import Progress

@@ -98,7 +98,6 @@ CHECKS = {
     "mpifed.run": check_run,
     "mpifed.report": check_report,
     "mpifed.jobs": check_jobs,
-    "mpifed.theory": parsed("mpifed.theory.__main__"),
     "mpifed.verify": parsed("mpifed.verify"),
     "mpifed.retime": parsed("mpifed.retime"),
     "topologies": parsed("topologies.__main__"),
