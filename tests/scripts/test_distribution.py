@@ -92,7 +92,9 @@ def test_a_wheel_holds_what_is_read_at_run_time(checkout: Path, tmp_path: Path) 
         "[console_scripts]",
         "mpifed = mpifed.__main__:main",
     ]
-    assert not [name for name in contents[0] if name.startswith(("tests/", "jobs/", "experiments/"))]
+    assert not [
+        name for name in contents[0] if name.startswith(("tests/", "jobs/", "experiments/"))
+    ]
 
 
 def pinned(name: str) -> dict[str, Requirement]:
