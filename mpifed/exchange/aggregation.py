@@ -27,8 +27,6 @@ from mpifed.federation.participation import count_participants, fixed_fraction
 from mpifed.state import check_result, on_host
 from topologies.schema import LARGEST
 
-__path__: list[str] = []  # its base was a module, see mpifed.moved
-
 # The share of participants that may be attackers.
 Byzantine = Annotated[float, Ge(0), Lt(0.5)]
 

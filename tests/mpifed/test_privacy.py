@@ -20,13 +20,12 @@ from test_algorithms import CASES, PLAIN, prepared, problem
 from mpifed.components.registry import find_algorithm
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.errors import InputError, RunError
-from mpifed.exchange import privacy
+from mpifed.exchange import accounting, privacy
 from mpifed.exchange.base import Round
 from mpifed.federation import options as section
 from mpifed.federation.clients import Federation
 from mpifed.federation.options import PrivacyOptions
 from mpifed.mpi.communicator import Alone
-from mpifed.theory import accounting
 
 NOISE = {"noise_multiplier": 0.5, "clip_norm": 2.0, "delta": 0.01}
 SIZE = 20_000
