@@ -54,7 +54,7 @@ class Mpi(Communicator):
         self.bytes_sent, self._beside, self._reused = 0, beside, Reused(KEPT)
         launch, here = launched(), self._local.Get_size()
         if launch is not None:  # whose other ranks on this node may be busy beside these
-            here = max(here, launch.here or 0)
+            here = max(here, launch.local_size or 0)
         self._sleeps = beside or here > own.cores
 
     @property
