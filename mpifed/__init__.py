@@ -15,7 +15,7 @@ from mpifed import moved
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 # Read by torch before its first allocation: samples are gathered from all over a shard, and with
-# pages of 2 MiB that costs a fifth less of a round (docs/benchmarks.md).
+# pages of 2 MiB that costs a fifth less of a round (docs/evidence/benchmarks.md).
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 moved.install()
