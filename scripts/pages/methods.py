@@ -30,7 +30,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 HEAD = """# Methods
 
 Choose a method with `algorithm=NAME`. Its link has its equations,
-`python -m mpifed.run --list NAME` its options.
+`mpifed run --list NAME` its options.
 `python scripts/pages/methods.py` writes this page from the code.
 
 * **exchange**: a server, gossip, or both; `-` for methods that send nothing.
@@ -40,7 +40,8 @@ Choose a method with `algorithm=NAME`. Its link has its equations,
 * **also in**: which of thirteen public repositories have it too, by their files on
   27 November 2026.
 
-FedYogi, FedAdagrad and FedAvgM are `fedavg` with `server_optimizer=yogi`, `adagrad` and `momentum`.
+FedYogi, FedAdagrad and FedAvgM are `fedavg` with
+[`server_optimizer=yogi`, `adagrad` and `momentum`](baselines/one_model.md#server-optimizers).
 
 """
 

@@ -45,7 +45,7 @@ PACKAGE = """# mpifed
 | `mpifed.run` | [mpifed.api.run][] runs an experiment |
 | `mpifed.load` | [mpifed.training.trained.load][] loads what was trained |
 | `mpifed.arrays` | [mpifed.data.from_python.arrays][] makes data of arrays |
-| `python -m mpifed.run`, ... | [commands](../running.md) |
+| `mpifed run`, ... | [commands](../running.md) |
 
 `import mpifed` is quick: torch is imported when one of them is called.
 """
