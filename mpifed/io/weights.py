@@ -82,7 +82,7 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
         intact = is_intact(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch, about files that are refused here
-            found = torch.load(path, map_location="cpu", weights_only=True) if intact else None
+            found = torch.load(path, map_location="cpu", weights_only=True) if intact else {}
     except OSError as error:
         raise InputError(f"weights '{path}' cannot be read: {error.strerror}") from None
     except Exception as error:  # what a damaged or foreign archive makes torch raise
