@@ -20,6 +20,29 @@ from pathlib import Path, PurePosixPath
 from time import process_time
 from typing import IO, Any, NoReturn
 
+# Bytes that every process has: asking the system takes longer than using them.
+NEGLIGIBLE = 1 << 20
+
+# Bytes that a mixing matrix takes for each node, without its edges, at least.
+MATRIX_NODE_BYTES = 64
+
+# Files of a control group by the name of its controller, which version 2 leaves empty: the limit,
+# what is used, and which line of memory.stat says what the system takes back where it must.
+GROUP_FILES = {
+    "": ("", "memory.max", "memory.current", "inactive_file"),
+    "memory": ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+
+# What launchers call the number of a process in its job, and the number of processes.
+RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+
+# In ASCII, signs as wide as they are, so that columns of tables stay below each other.
+PLAIN = {"±": "~", "–": "-", "−": "-", "×": "x", "·": "."}
+
+# What is imported when it is first used, so that a wrong word is refused without it.
+LATE = ("scipy.linalg", "scipy.sparse.csgraph", "scipy.sparse.linalg")
+
 
 class InputError(ValueError):
     """A wrong configuration or input: the field, the value given, and what is allowed."""
@@ -31,10 +54,6 @@ class RunError(RuntimeError):
 
 # What the functions of this package raise where a graph, a matrix or a schedule cannot be made.
 TopologyError = InputError
-
-
-# Bytes that every process has: asking the system takes longer than using them.
-NEGLIGIBLE = 1 << 20
 
 
 def open_regular(path: str | Path) -> IO[bytes]:
@@ -98,10 +117,6 @@ def check_memory(needed: float, what: str) -> None:
         raise TopologyError(f"{what} {lacking}")
 
 
-# Bytes that a mixing matrix takes for each node, without its edges, at least.
-MATRIX_NODE_BYTES = 64
-
-
 def node_count(owner: str, n: Any) -> int:
     """Return the number of nodes as an int."""
     if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
@@ -110,29 +125,21 @@ def node_count(owner: str, n: Any) -> int:
     return int(n)
 
 
-def check_nodes(owner: str, n: int | None, found: int, source: str) -> None:
+def check_nodes(owner: str, n: int | None, count: int, source: str) -> None:
     """Check that a source has as many nodes as are asked for; None asks for no number."""
-    if n not in (None, found):
-        raise TopologyError(f"{owner}: n is {n}, but {source} has {found} nodes")
+    if n not in (None, count):
+        raise TopologyError(f"{owner}: n is {n}, but {source} has {count} nodes")
 
 
 def available_memory() -> int:
     """Return the memory that this process may still take, by the system and by its own limits."""
     available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with contextlib.suppress(OSError):  # which not every system has
-        found = re.search(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text("ascii"))
-        available = int(found[1]) << 10 if found else available
+        line = re.search(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text("ascii"))
+        available = int(line[1]) << 10 if line else available
     available = min([available, *left_of_groups(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     return available if limit == resource.RLIM_INFINITY else min(available, limit)
-
-
-# Files of a control group by the name of its controller, which version 2 leaves empty: the limit,
-# what is used, and which line of memory.stat says what the system takes back where it must.
-GROUP_FILES = {
-    "": ("", "memory.max", "memory.current", "inactive_file"),
-    "memory": ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-}
 
 
 def left_of_groups(groups: Path, mounted: Path) -> list[int]:
@@ -148,33 +155,32 @@ def left_of_groups(groups: Path, mounted: Path) -> list[int]:
                 continue
             folder, most, used, cached = GROUP_FILES[controller]
             group = PurePosixPath(name)
-            for place in (mounted / folder / str(g).lstrip("/") for g in (group, *group.parents)):
+            for group_folder in (
+                mounted / folder / str(g).lstrip("/") for g in (group, *group.parents)
+            ):
                 # A group without a limit says "max", and not every group is seen from a container.
                 with contextlib.suppress(OSError, ValueError):
-                    limit, taken = (int((place / file).read_text()) for file in (most, used))
-                    stat = re.search(rf"^{cached} (\d+)", (place / "memory.stat").read_text(), re.M)
+                    limit, taken = (int((group_folder / file).read_text()) for file in (most, used))
+                    stat = re.search(
+                        rf"^{cached} (\d+)", (group_folder / "memory.stat").read_text(), re.M
+                    )
                     left.append(max(0, limit - taken + (int(stat[1]) if stat else 0)))
     return left
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that ``name`` was likely meant to be; None if none is alike."""
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """Return the allowed name that ``name`` was likely meant to be; None if none is alike."""
     import difflib  # here, since every guard would import it
 
-    return next(iter(difflib.get_close_matches(name, list(known), 1)), None)
+    return next(iter(difflib.get_close_matches(name, list(names), 1)), None)
 
 
-def closest(name: str, known: Iterable[str]) -> str:
+def closest(name: str, allowed: Iterable[str]) -> str:
     """Return the allowed names as the end of a message, after the one that was likely meant."""
-    names = list(known)
-    meant = nearest(name, names)
-    near = f"did you mean {meant!r}? " if meant else ""
-    return f"{near}allowed: {', '.join(names)}"
-
-
-# What launchers call the number of a process in its job, and the number of processes.
-RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
-SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+    names = list(allowed)
+    near = nearest(name, names)
+    hint = f"did you mean {near!r}? " if near else ""
+    return f"{hint}allowed: {', '.join(names)}"
 
 
 def launched_rank() -> int | None:
@@ -196,10 +202,6 @@ def in_environment(names: Iterable[str]) -> int | None:
 def discard_output() -> None:
     """Send standard output nowhere: Python flushes once more at its end, and would complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-# In ASCII, signs as wide as they are, so that columns of tables stay below each other.
-PLAIN = {"±": "~", "–": "-", "−": "-", "×": "x", "·": "."}
 
 
 def _plain(error: UnicodeError) -> tuple[str | bytes, int]:
@@ -235,8 +237,8 @@ def number(kind: type, allowed: str, holds: Callable[[Any], bool]) -> Callable[[
         except ValueError:
             value = None
         if value is None or not holds(value):
-            given = repr(text) if value is None else text
-            raise argparse.ArgumentTypeError(f"is {given}; it must be {allowed}")
+            typed = repr(text) if value is None else text
+            raise argparse.ArgumentTypeError(f"is {typed}; it must be {allowed}")
         return value
 
     return read
@@ -255,26 +257,22 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise the message of argparse, with what may be meant."""
-        if found := re.fullmatch(
+        if match := re.fullmatch(
             r"argument (.+): invalid choice: '(.*)' \(choose from (.*)\)", message
         ):
-            place, given, known = found.groups()
-            names = [name.strip("'") for name in known.split(", ")]
-            raise InputError(f"{place} is {given!r}; {closest(given, names)}")
-        if found := re.fullmatch(r"argument (.+?): (is .*)", message, re.DOTALL):
-            raise InputError(f"{found[1]} {found[2]}")
+            argument, choice, allowed = match.groups()
+            names = [name.strip("'") for name in allowed.split(", ")]
+            raise InputError(f"{argument} is {choice!r}; {closest(choice, names)}")
+        if match := re.fullmatch(r"argument (.+?): (is .*)", message, re.DOTALL):
+            raise InputError(f"{match[1]} {match[2]}")
         unknown = re.match(r"unrecognized arguments: --([\w-]+)(?:[ =]([^- ]\S*))?", message)
-        meant = ""
+        hint = ""
         if unknown:
             near = [nearest(f"--{unknown[1]}", self._option_string_actions) or ""]
             if unknown[2] and any("key=value" in str(each.metavar) for each in self._actions):
                 near.append(f"{unknown[1].replace('-', '_')}={unknown[2]}")
-            meant = f"did you mean {' or '.join(filter(None, near))}? " if any(near) else ""
-        raise InputError(f"{message}; {meant}--help shows how the command is used")
-
-
-# What is imported when it is first used, so that a wrong word is refused without it.
-LATE = ("scipy.linalg", "scipy.sparse.csgraph", "scipy.sparse.linalg")
+            hint = f"did you mean {' or '.join(filter(None, near))}? " if any(near) else ""
+        raise InputError(f"{message}; {hint}--help shows how the command is used")
 
 
 def cpu_seconds() -> float:

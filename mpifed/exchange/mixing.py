@@ -17,7 +17,7 @@ from mpifed.errors import InputError
 from topologies.graphs.files import graph_section
 from topologies.inputs import TopologyError
 from topologies.matrix import MixingMatrix
-from topologies.schedules.given import as_matrix, schedule_section
+from topologies.schedules.from_matrices import as_matrix, schedule_section
 
 _ASYNCHRONY = ("asynchrony", "kept_versions")
 _OFTEN = {"when": "every", "budget": None, "gossip_steps": 1, "chebyshev": False}

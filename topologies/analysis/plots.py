@@ -117,16 +117,16 @@ def comparison(records: Sequence[Mapping[str, Any]]) -> Figure:
     }
     groups = [str(r["weights"] or r["schedule"]) for r in records]
     figure = _figure(11, 1.4 + 0.27 * len(records))
-    places = np.arange(len(records))[::-1]
+    heights = np.arange(len(records))[::-1]
     every = figure.subplots(1, 3, sharey=True)
     for axes, (name, values) in zip(every, panels.items(), strict=True):
         for group in dict.fromkeys(groups):
             mine = [k for k, other in enumerate(groups) if other == group and values[k] is not None]
-            axes.plot([values[k] for k in mine], places[mine], "o", label=group)
+            axes.plot([values[k] for k in mine], heights[mine], "o", label=group)
         axes.set_xlabel(name)
         axes.grid(axis="y", color="0.9")
         axes.set_axisbelow(True)
-    every[0].set_yticks(places, [record["label"] for record in records], fontsize=8)
+    every[0].set_yticks(heights, [record["label"] for record in records], fontsize=8)
     every[2].set_xscale("log")
     handles, names = every[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside upper center", ncols=5, frameon=False)
@@ -164,12 +164,15 @@ def _draw(
     arrows = {} if matrix.symmetric else {"arrowsize": 6, "node_size": size}
     styles = (used, {"width": widths[used], **arrows}), (~used, {"style": "dotted"})
     for drawn, style in styles:
-        kept = list(map(tuple, ends[drawn].tolist()))
-        nx.draw_networkx_edges(graph, positions, kept, ax=axes, edge_color="0.55", **style)
-    shown = matrix.self_weights
-    limits = {"vmin": min(0.0, float(shown.min())), "vmax": 1.0 if small else float(shown.max())}
+        drawn_edges = list(map(tuple, ends[drawn].tolist()))
+        nx.draw_networkx_edges(graph, positions, drawn_edges, ax=axes, edge_color="0.55", **style)
+    self_weights = matrix.self_weights
+    limits = {
+        "vmin": min(0.0, float(self_weights.min())),
+        "vmax": 1.0 if small else float(self_weights.max()),
+    }
     nodes = nx.draw_networkx_nodes(
-        graph, positions, ax=axes, node_size=size, node_color=shown, cmap="viridis", **limits
+        graph, positions, ax=axes, node_size=size, node_color=self_weights, cmap="viridis", **limits
     )
     nodes.set_edgecolor("white")
     axes.set_axis_off()

@@ -189,16 +189,16 @@ DRAW = options_of(Draw)
 
 def _resolve(name: str, n: int | None, params: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
     family = find(FAMILIES, "graph family", name)
-    own = {key: value for key, value in params.items() if key not in DRAW}
+    options = {key: value for key, value in params.items() if key not in DRAW}
     drawn = {key: value for key, value in params.items() if key in DRAW}
-    values = {**family.complete(name, own), **check_options(Draw, drawn, name)}
+    values = {**family.checked_options(name, options), **check_options(Draw, drawn, name)}
     check_count(name, family, n, values)
     return family, values
 
 
 def _draw(name: str, family: Family, values: dict[str, Any], generator: random.Random) -> nx.Graph:
     graph = family.build(**values, **({"seed": generator} if family.random else {}))
-    if family.own:
+    if family.custom:
         _check_own_graph(name, graph, values.get("n"))
     return graph
 

@@ -23,6 +23,9 @@ from topologies.schedules.sequences import Arrays, Periodic, identity
 
 Array = NDArray[np.float64]
 
+Bytes = Annotated[float, Gt(0), Le(1e300)]
+Steps = Annotated[int, Ge(1)]
+
 
 def delays(
     overlay: nx.DiGraph, network: Network, *, message_bits: float, local_steps: int = 1
@@ -185,10 +188,6 @@ def _best(
         return cycle_time(overlay, network, message_bits=message_bits, local_steps=local_steps)
 
     return min(overlays, key=seconds)
-
-
-Bytes = Annotated[float, Gt(0), Le(1e300)]
-Steps = Annotated[int, Ge(1)]
 
 
 def mst_graph(
