@@ -21,7 +21,7 @@ from mpifed.data.from_python import check_section
 from mpifed.errors import CodeError, InputError, PeerFailure, RunError, StopRequested, in_words
 from mpifed.exchange.mixing import mixing_overrides
 from mpifed.mpi.agreement import agree
-from mpifed.mpi.communicator import Alone, Communicator, given, world
+from mpifed.mpi.communicator import Alone, Communicator, communicator_of, world
 from mpifed.results.results import Result, read
 from mpifed.tracking import check_tracker
 from mpifed.training.build import make
@@ -131,7 +131,7 @@ def run(
     if ranks == "auto":
         ranks = ranks_for(overrides.get("clients")) if launched_rank() is None else None
     if comm is not None:
-        communicator = given(comm)
+        communicator = communicator_of(comm)
     else:
         communicator = world() if ranks is None else Alone()
     mixing = agree(communicator, lambda: mixing_overrides(topology, weights, schedule, overrides))

@@ -33,6 +33,12 @@ AT_ONCE, MOST = 100, 1000
 # Rounds with their numbers by column.
 Rows = Sequence[tuple[int, Mapping[str, float]]]
 
+# Seconds that a tracker has after the last round, and where a run stops or fails.
+PATIENCE, HURRY = 30.0, 5.0
+
+# Seconds between two requests to a tracker at least: quick rounds are sent together.
+EVERY = 5.0
+
 
 @dataclass(frozen=True)
 class About:
@@ -179,13 +185,6 @@ def flat(configuration: Mapping[str, Any], front: str = "") -> Iterator[tuple[st
             yield from flat(value, f"{front}{key}.")
         else:
             yield f"{front}{key}", str(value)
-
-
-# Seconds that a tracker has after the last round, and where a run stops or fails.
-PATIENCE, HURRY = 30.0, 5.0
-
-# Seconds between two requests to a tracker at least: quick rounds are sent together.
-EVERY = 5.0
 
 
 class Sending:

@@ -11,8 +11,7 @@ import networkx as nx
 import numpy as np
 
 import topologies
-from mpifed.components.registry import Section, named
-from mpifed.components.registry import complete as complete_component
+from mpifed.components.registry import Section, checked_section, named
 from mpifed.errors import InputError
 from topologies.graphs.files import graph_section
 from topologies.inputs import TopologyError
@@ -74,7 +73,7 @@ def mixing_sections(options: Mapping[str, Any], n_training: int) -> dict[str, Se
 def correction(options: Mapping[str, Any]) -> Section:
     """Return the section ``correction`` of the options of gossip; ``none`` where they lack it."""
     given = options.get("correction")
-    return complete_component("correction", given, "exchange.correction", "none")
+    return checked_section("correction", given, "exchange.correction", "none")
 
 
 def with_sizes(options: Mapping[str, Any], sizes: np.ndarray) -> Mapping[str, Any]:

@@ -46,16 +46,16 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
         check_archive(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch, about files that are refused here
-            found = torch.load(path, map_location="cpu", weights_only=True)
+            loaded = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise InputError(f"weights '{path}' cannot be read: {error.strerror}") from None
     except Exception as error:  # what a damaged or foreign archive makes torch raise
-        said = one_line(in_words(error), 200)
-        raise damaged(path, f"torch cannot load it: {said}; {SAVE}") from None
-    tensors = found.values() if isinstance(found, dict) else [None]
+        reason = one_line(in_words(error), 200)
+        raise damaged(path, f"torch cannot load it: {reason}; {SAVE}") from None
+    tensors = loaded.values() if isinstance(loaded, dict) else [None]
     if not all(isinstance(each, torch.Tensor) and each.layout == torch.strided for each in tensors):
         raise InputError(f"weights '{path}' is no mapping of names to dense tensors; {SAVE}")
-    return dict(found)
+    return dict(loaded)
 
 
 def load_weights(
@@ -84,25 +84,29 @@ def load_weights(
     import torch
 
     path = Path(path).expanduser()
-    own, found = module.state_dict(), read_tensors(path)
+    expected, stored = module.state_dict(), read_tensors(path)
     for prefix in WRAPPERS:
-        if all(n.startswith(prefix) for n in found) and not next(iter(own)).startswith(prefix):
+        if all(n.startswith(prefix) for n in stored) and not next(iter(expected)).startswith(
+            prefix
+        ):
             warnings.warn(
                 f"weights '{path}': all names begin with '{prefix}', which was taken off",
                 stacklevel=2,
             )
-            found = {name.removeprefix(prefix): tensor for name, tensor in found.items()}
-    for name, tensor in found.items():
+            stored = {name.removeprefix(prefix): tensor for name, tensor in stored.items()}
+    for name, tensor in stored.items():
         if not torch.isfinite(tensor).all():
             raise InputError(f"weights '{path}': {name} holds infinite numbers or NaN")
     if new_classifier:
-        head = {name: tensor for name, tensor in own.items() if name.startswith(f"{classifier}.")}
-        found = {n: t for n, t in found.items() if not n.startswith(f"{classifier}.")} | head
+        head = {
+            name: tensor for name, tensor in expected.items() if name.startswith(f"{classifier}.")
+        }
+        stored = {n: t for n, t in stored.items() if not n.startswith(f"{classifier}.")} | head
     try:
-        module.load_state_dict(found)
+        module.load_state_dict(stored)
     except RuntimeError as error:
-        said = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise InputError(
             f"weights '{path}' do not fit the model; model.new_classifier=true draws its last "
-            f"layer, {classifier}, anew. {said[:300]}"
+            f"layer, {classifier}, anew. {reason[:300]}"
         ) from None

@@ -264,7 +264,7 @@ def plan(words: Sequence[str], site: str | None, output: Path | None, smoke: boo
         place = place.with_name(f"{place.name}-smoke")
     ranks = layout(check(given)).ranks
     with experiment_file(experiment, text) as source:
-        runs = sweep.plan(source, overrides, place, ranks)
+        runs = sweep.planned_runs(source, overrides, place, ranks)
     if smoke or not swept:
         runs, swept = [dataclasses.replace(runs[0], directory=place)], False
     return Job(name, text, place, swept, tuple(runs), given)

@@ -19,6 +19,9 @@ ACCURACY, DECILE, DISTANCE = "test_accuracy", "test_accuracy_p10", "consensus_di
 # Columns that every metrics.csv has.
 COLUMNS = ("round", "seconds", "train_loss", ACCURACY, DECILE, "up_bits", "down_bits", DISTANCE)
 
+# Words in the names of columns whose best value is the largest; others have the least.
+LARGER_IS_BETTER = ("accuracy", "recall", "cosine")
+
 
 @dataclass(frozen=True)
 class Measure:
@@ -71,9 +74,6 @@ MEASURES = {
     "l2_uvp": Measure("L2-UVP (%), unexplained variance of the map", log=True),
     "cosine": Measure("Cosine, of the map with the optimal one"),
 }
-
-# Words in the names of columns whose best value is the largest; others have the least.
-LARGER_IS_BETTER = ("accuracy", "recall", "cosine")
 
 
 def larger_is_better(column: str) -> bool:

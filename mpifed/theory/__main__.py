@@ -147,8 +147,8 @@ def read_run(directory: Path) -> Stored:
         with hdf5.opened(path) as file:
             clients = file["clients"]
             shared = "model" not in clients
-            stored = hdf5.whole(file["server/model"] if shared else clients["model"])
-            optima, smooth = (hdf5.whole(clients[name]) for name in ("optima", "smoothness"))
+            stored = hdf5.all_values(file["server/model"] if shared else clients["model"])
+            optima, smooth = (hdf5.all_values(clients[name]) for name in ("optima", "smoothness"))
         if not len(optima) == len(smooth) == n or (len(stored) != n and not shared):
             raise ValueError(f"it does not hold the state of {n} clients")
         x = (stored[0] if shared else stored[training, 0]).astype(float)
