@@ -1,4 +1,4 @@
-"""``mpifed SUBCOMMAND ...``, of which each is also ``python -m mpifed.SUBCOMMAND ...``."""
+"""The command ``mpifed SUBCOMMAND ...``; each is also ``python -m mpifed.SUBCOMMAND ...``."""
 
 from __future__ import annotations
 

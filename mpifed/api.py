@@ -1,4 +1,4 @@
-"""Runs experiments, for the command line and for Python programs, and loads what was trained."""
+"""The Python interface: ``mpifed.run`` runs an experiment, ``mpifed.load`` what it trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all commands share: their parser, their names in help texts, and how they end."""
+"""The frame of every command: its parser, its name in help texts, and how it ends."""
 
 from __future__ import annotations
 

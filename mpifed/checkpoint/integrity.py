@@ -25,9 +25,9 @@ class Damaged(InputError):
 
 def seal(path: Path) -> None:
     """Write the seal of a file into its first block and flush the file to disk."""
-    found = _header_of(path)
+    header = _header_of(path)
     with path.open("r+b") as file:
-        file.write(found)
+        file.write(header)
         file.flush()
         os.fsync(file.fileno())
 
@@ -36,10 +36,10 @@ def verify(path: Path) -> None:
     """Check that a file is a checkpoint exactly as it was sealed."""
     try:
         with open_regular(path) as file:
-            found = file.read(BLOCK)
-        if not found.startswith(MAGIC):
+            header = file.read(BLOCK)
+        if not header.startswith(MAGIC):
             raise Damaged(f"{path} is not an mpifed checkpoint")
-        version = found.removeprefix(MAGIC).partition(b"\n")[0]
+        version = header.removeprefix(MAGIC).partition(b"\n")[0]
         if version.isdigit() and int(version) != FORMAT:
             raise Damaged(
                 f"{path} has checkpoint format {version.decode()}; this mpifed reads {FORMAT}"
@@ -47,7 +47,7 @@ def verify(path: Path) -> None:
         expected = _header_of(path)
     except OSError as error:
         raise Damaged(f"{path} cannot be read: {disk_reason(error)}") from None
-    if found != expected:
+    if header != expected:
         raise Damaged(f"{path} is damaged: its content does not match its seal")
 
 

@@ -41,13 +41,13 @@ class RowFile:
                 continue
             if name not in self._mapped or self._mapped[name][0].shape != tensor.shape:
                 self._mapped[name] = self._room(tensor)
-            kept, _ = self._mapped[name]
-            if kept is not tensor:
+            mapped, _ = self._mapped[name]
+            if mapped is not tensor:
                 step = max(1, BLOCK * len(tensor) // tensor.nbytes)
                 for first in range(0, len(tensor), step):
-                    kept[first : first + step] = tensor[first : first + step]
+                    mapped[first : first + step] = tensor[first : first + step]
                     self.release()
-            values[name] = kept
+            values[name] = mapped
         return states.replace_tensors(state, values)
 
     def release(self) -> None:
@@ -56,15 +56,15 @@ class RowFile:
             pages.madvise(mmap.MADV_DONTNEED)
 
     def _room(self, tensor: Tensor) -> tuple[Tensor, mmap.mmap]:
-        place = self._directory.absolute()
-        while not place.is_dir():
-            place = place.parent
+        directory = self._directory.absolute()
+        while not directory.is_dir():
+            directory = directory.parent
         try:
-            pages = _pages(place, tensor.nbytes)
+            pages = _pages(directory, tensor.nbytes)
         except OSError as error:
             lacks = "has no room for" if error.errno in FULL else "cannot hold"
             raise RunError(
-                f"storage.state is disk, but {place} {lacks} {tensor.nbytes} bytes of "
+                f"storage.state is disk, but {directory} {lacks} {tensor.nbytes} bytes of "
                 f"clients' states: {disk_reason(error)}; storage.directory names another place"
             ) from error
         # Rows are visited in no order.
@@ -73,18 +73,18 @@ class RowFile:
         return torch.from_numpy(flat).view(tensor.dtype).view(tensor.shape), pages
 
 
-def why_unusable(place: Path) -> str | None:
+def why_unusable(directory: Path) -> str | None:
     """Return why no rows can be kept in a directory; None where they can."""
     try:
-        _pages(place, mmap.PAGESIZE).close()
+        _pages(directory, mmap.PAGESIZE).close()
     except OSError as error:
         return disk_reason(error)
     return None
 
 
-def _pages(place: Path, size: int) -> mmap.mmap:
-    """Return ``size`` bytes of a new file without a name in ``place``, mapped into memory."""
-    with tempfile.TemporaryFile(prefix=".mpifed-rows-", dir=place) as file:
+def _pages(directory: Path, size: int) -> mmap.mmap:
+    """Return ``size`` bytes of a new file without a name in ``directory``, mapped into memory."""
+    with tempfile.TemporaryFile(prefix=".mpifed-rows-", dir=directory) as file:
         # A disk that becomes full while a page is written would kill the process.
         os.posix_fallocate(file.fileno(), 0, size)
         return mmap.mmap(file.fileno(), size)
