@@ -148,7 +148,7 @@ def check_options(
             allowed = closest(str(name), options) if options else f"{path} takes no options"
             if callable(component) and name in inspect.signature(component).parameters:
                 allowed = f"options are keyword-only parameters: def ...(..., *, {name})"
-            raise InputError(f"Unknown {what} {shown(f'{prefix}{name}')}; {allowed}")
+            raise InputError(f"Unknown {what} {excerpt(f'{prefix}{name}')}; {allowed}")
     checked = {}
     for name, option in options.items():
         if name in values:
@@ -170,10 +170,10 @@ def check_value(value: Any, annotation: Any, field: str) -> Any:
     except InputError:  # of an option of a dataclass, or of the dataclass
         raise
     except (TypeError, ValueError, OverflowError, RecursionError):
-        message = f"{field} is {shown(value)}; it must be {describe(annotation)}"
+        message = f"{field} is {excerpt(value)}; it must be {describe(annotation)}"
         choices = get_args(annotation) if get_origin(annotation) is Literal else ()
         if isinstance(value, str) and choices:
-            message = f"{field} is {shown(value)}; {closest(value, map(str, choices))}"
+            message = f"{field} is {excerpt(value)}; {closest(value, map(str, choices))}"
         raise InputError(message) from None
 
 
@@ -348,8 +348,8 @@ def _word(value: Any) -> str:
     return str(value)
 
 
-def shown(value: Any) -> str:
-    """Return ``value`` for a message, of which it shows 200 characters."""
+def excerpt(value: Any) -> str:
+    """Return the first 200 characters of a value's text, for a message."""
     if value is None:
         return "empty"
     try:
@@ -395,12 +395,12 @@ def find(table: Mapping[str, E], what: str, name: str) -> E:
         return table[name]
     if isinstance(name, str) and OBJECT_NAME.fullmatch(name):
         return type(next(iter(table.values())))(load_object(name), custom=True)
-    raise InputError(f"Unknown {what} {shown(name)}; {closest(str(name), table)}")
+    raise InputError(f"Unknown {what} {excerpt(name)}; {closest(str(name), table)}")
 
 
 def load_object(name: str, owner: str = "") -> Callable[..., Any]:
     """Import ``package.module:object``; what the module raises is raised as it is."""
-    field_text = f"{owner} is {shown(name)}" if owner else shown(name)
+    field_text = f"{owner} is {excerpt(name)}" if owner else excerpt(name)
     if not OBJECT_NAME.fullmatch(name):
         raise InputError(
             f"{field_text}; write package.module:object, the module without '.py' or '/'"

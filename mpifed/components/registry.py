@@ -23,10 +23,10 @@ from topologies.schema import (
     SENTENCE,
     ComponentOf,
     check_options,
+    excerpt,
     load_object,
     options_of,
     parse_spec,
-    shown,
 )
 from topologies.schema import summaries as summaries
 from topologies.schema import summary as summary
@@ -51,7 +51,7 @@ def name_of(component: Any, field: str) -> str:
         for attribute, value in getattr(sys.modules.get(namespace), "__dict__", {}).items():
             if value is component:
                 return f"{namespace}:{attribute}"
-    kind = "a lambda" if name.endswith("<lambda>") else shown(component)
+    kind = "a lambda" if name.endswith("<lambda>") else excerpt(component)
     raise InputError(
         f"{field} is {kind}, which a configuration cannot name; pass a function or a class of the "
         "top level of a module, whose keyword-only parameters are its options"
@@ -123,19 +123,19 @@ def _check_base(kind: str, derived: type, field: str, name: str) -> None:
     bases = tuple(getattr(importlib.import_module(module), base) for module, _, base in targets)
     if not issubclass(derived, bases):
         allowed = " or ".join(target.replace(":", ".") for target in BASES[kind])
-        raise InputError(f"{field} is {shown(name)}, which is not derived from {allowed}")
+        raise InputError(f"{field} is {excerpt(name)}, which is not derived from {allowed}")
     if inspect.isabstract(derived):
         lacking = ", ".join(sorted(vars(derived)["__abstractmethods__"]))
-        raise InputError(f"{field} is {shown(name)}, which has no {lacking} of its own")
+        raise InputError(f"{field} is {excerpt(name)}, which has no {lacking} of its own")
 
 
 def check_name(kind: str, name: str, field: str) -> None:
     """Refuse a name that no table has, without importing anything."""
     if ":" not in name and name.endswith(".py"):
-        raise InputError(f"{field} is {shown(name)}, a file; {_defined_in(Path(name))}")
+        raise InputError(f"{field} is {excerpt(name)}, a file; {_defined_in(Path(name))}")
     if ":" not in name and name not in TABLES[kind]:
         hint = ", or package.module:object for one of your own"
-        raise InputError(f"{field} is {shown(name)}; {closest(name, TABLES[kind])}{hint}")
+        raise InputError(f"{field} is {excerpt(name)}; {closest(name, TABLES[kind])}{hint}")
 
 
 def _defined_in(path: Path) -> str:
@@ -166,7 +166,7 @@ def check_declared(kind: str, section: Any, path: str, default: str | None = Non
             owners = [o for o, at in TABLES[kind].items() if option in declared_options(at)]
             hint = f"set {path}={' or '.join(owners)}, which has it; " if owners else ""
             allowed = closest(str(option), options) if options else f"{name} takes no options"
-            raise InputError(f"Unknown option {shown(f'{path}.{option}')}; {hint}{allowed}")
+            raise InputError(f"Unknown option {excerpt(f'{path}.{option}')}; {hint}{allowed}")
         within, usual = options[option]
         if within in TABLES and value is not None:
             check_declared(within, value, f"{path}.{option}", usual)
@@ -229,10 +229,10 @@ def named(section: Any, path: str, default: str | None = None) -> tuple[str, dic
         options = dict(section)
         name = options.pop("name", default)
         if not isinstance(name, str):
-            raise InputError(f"{path}.name is {shown(name)}; it must be a string")
+            raise InputError(f"{path}.name is {excerpt(name)}; it must be a string")
         name, spelt = with_options(name, path)
         return name, {**spelt, **options}
-    raise InputError(f"{path} is {shown(section)}; it must be a name, or a mapping with a name")
+    raise InputError(f"{path} is {excerpt(section)}; it must be a name, or a mapping with a name")
 
 
 def checked_section(
@@ -290,7 +290,7 @@ def load(target: str, field: str) -> Callable[..., Any]:
         raise
     except BaseException as error:
         # A user's own module may fail to import in any way.
-        field_text = f"{field} is {shown(target)}, which cannot be imported"
+        field_text = f"{field} is {excerpt(target)}, which cannot be imported"
         raise CodeError(f"{field_text}: {in_words(error)}") from error
 
 

@@ -33,7 +33,7 @@ from mpifed.federation.options import ComputeOptions, NetworkOptions, PrivacyOpt
 from mpifed.federation.participation import Participation, count_unseen
 from mpifed.local.options import LocalOptions
 from mpifed.watchdog.heartbeat import STALL_LIMIT
-from topologies.schema import LARGEST, check_options, check_value, shown
+from topologies.schema import LARGEST, check_options, check_value, excerpt
 
 # The version of the arithmetic, without which the rounding of sums cannot be repeated. 1 were sums
 # of integers; runs of then do not mention it.
@@ -174,7 +174,7 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any], path: str = ""
         if isinstance(a, Mapping) and isinstance(b, Mapping):
             lines += differences(a, b, f"{where}.")
         elif a != b:
-            lines.append(f"{where}: {shown(a)} in the run, {shown(b)} now")
+            lines.append(f"{where}: {excerpt(a)} in the run, {excerpt(b)} now")
     return lines
 
 
@@ -322,7 +322,7 @@ def _with_sections(overrides: Mapping[str, Any], mapping: Mapping[str, Any]) -> 
             full_keys = [synonym]
         if full_keys:
             raise InputError(
-                f"Unknown configuration key {shown(key)}; did you mean {' or '.join(full_keys)}?"
+                f"Unknown configuration key {excerpt(key)}; did you mean {' or '.join(full_keys)}?"
             )
     return values
 
@@ -467,7 +467,7 @@ def _participation(value: Any) -> Participation:
     if isinstance(value, Mapping) or (isinstance(value, str) and (value in kinds or "{" in value)):
         name, options = named(value, "participation", "uniform")
         if name not in kinds:
-            raise InputError(f"participation.name is {shown(name)}; {closest(name, kinds)}")
+            raise InputError(f"participation.name is {excerpt(name)}; {closest(name, kinds)}")
         checked = check_options(kinds[name], options, "participation")
         return participation.shortest_form(kinds[name](**checked))
     try:

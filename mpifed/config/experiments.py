@@ -13,7 +13,7 @@ from mpifed.components.registry import declared_options, named, without_module
 from mpifed.components.tables import DATASETS
 from mpifed.errors import InputError, closest
 from mpifed.io.yaml_files import parse_value, read_yaml
-from topologies.schema import shown
+from topologies.schema import excerpt
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
@@ -59,7 +59,7 @@ def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
     experiments = [word for word in words if is_experiment(word)]
     if len(experiments) > 1:
         raise InputError(
-            f"Two experiments are named, {shown(experiments[0])} and {shown(experiments[1])}; "
+            f"Two experiments are named, {excerpt(experiments[0])} and {excerpt(experiments[1])}; "
             "name one, and write overrides as key=value"
         )
     overrides = [word for word in words if word not in experiments]
@@ -82,9 +82,9 @@ def read_experiment(name: str | None, overrides: Mapping[str, Any] | None = None
     path = Path(name)
     if path.suffix not in YAML_FILES:
         if path.is_file():
-            raise InputError(f"{shown(name)} is no experiment; did you mean data={name}?")
+            raise InputError(f"{excerpt(name)} is no experiment; did you mean data={name}?")
         raise InputError(
-            f"Unknown experiment {shown(name)}; {closest(name, experiment_names())}, "
+            f"Unknown experiment {excerpt(name)}; {closest(name, experiment_names())}, "
             "or the path of a .yaml file"
         )
     return _mapping_in(path)
@@ -131,7 +131,7 @@ def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
         key, equals, text = word.partition("=")
         if not equals or not key:
             raise InputError(
-                f"{shown(word)} is neither an experiment nor an override of the form key=value"
+                f"{excerpt(word)} is neither an experiment nor an override of the form key=value"
             )
         overrides[key] = parse_value(text, key)
     return overrides

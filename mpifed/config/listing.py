@@ -13,7 +13,7 @@ from mpifed.config.experiments import DEFAULTS, experiment_names, read_experimen
 from mpifed.errors import InputError
 from mpifed.federation.participation import KINDS
 from topologies.inputs import nearest
-from topologies.schema import Entry, Parameter, options_of, shown
+from topologies.schema import Entry, Parameter, excerpt, options_of
 
 
 def listing(word: str) -> str:
@@ -33,7 +33,7 @@ def listing(word: str) -> str:
     )
     offer = f"did you mean '{near}'? " if near else ""
     allowed = f"allowed: {', '.join(kinds)}, the name of a component, or a key"
-    raise InputError(f"--list is {shown(word)}; {offer}{allowed}")
+    raise InputError(f"--list is {excerpt(word)}; {offer}{allowed}")
 
 
 def listed(word: str) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from mpifed.federation import participation
 from mpifed.federation.options import ComputeOptions
 from mpifed.io.yaml_files import as_text
 from mpifed.local.options import LocalOptions
-from topologies.schema import shown
+from topologies.schema import excerpt
 
 # Options of schedules with which every neighbour receives every message.
 STILL = {
@@ -446,7 +446,7 @@ def _algorithms(key: str, allowed: Any) -> tuple[str, ...]:
 
 def _described(configuration: Any, key: str, with_attribute: bool) -> str:
     path, _, attribute = key.partition(":")
-    text = f"{path} is {shown(plain(_value(configuration, path)))}"
+    text = f"{path} is {excerpt(plain(_value(configuration, path)))}"
     if attribute and with_attribute and path != "algorithm":
         text += f", whose {attribute} is {_words(_value(configuration, key))}"
     return text

@@ -27,7 +27,7 @@ from mpifed.results.run_directories import check_output as check_place
 from mpifed.results.run_directories import holds_run
 from mpifed.sweep import plan as sweep
 from mpifed.sweep.plan import Planned
-from topologies.schema import check_options, shown
+from topologies.schema import check_options, excerpt
 
 # The templates of scripts, sites and examples: a link to the folder jobs of the repository.
 FILES = Path(__file__).parent / "files"
@@ -99,9 +99,9 @@ def check(given: Mapping[str, Any]) -> JobOptions:
     for name, value in vars(options).items():
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str) and (not text.strip() or not text.isprintable()):
-                raise InputError(f"job.{name} is {shown(text)}; it must be one line of text")
+                raise InputError(f"job.{name} is {excerpt(text)}; it must be one line of text")
             if name in ONE_WORD and len(str(text).split()) > 1:
-                raise InputError(f"job.{name} is {shown(text)}; it must be one word")
+                raise InputError(f"job.{name} is {excerpt(text)}; it must be one word")
     if options.launcher not in ("mpirun", {"slurm": "srun"}.get(options.scheduler, "flux")):
         raise InputError(
             f"job.launcher is {options.launcher}, which job.scheduler={options.scheduler} lacks; "
@@ -125,8 +125,8 @@ def layout(options: JobOptions) -> Layout:
         found = RANGE.fullmatch(nodes)
         if found is None or each is None or ranks is not None:
             raise InputError(
-                f"job.nodes is {shown(nodes)}; it must be a whole number, at least 1, or two as in "
-                "2-4 with job.ranks_per_node and without job.ranks"
+                f"job.nodes is {excerpt(nodes)}; it must be a whole number, at least 1, or two as "
+                "in 2-4 with job.ranks_per_node and without job.ranks"
             )
         return Layout(int(found[1]) * each, nodes, each)
     if ranks is None and (nodes is None or each is None):
@@ -150,7 +150,7 @@ def seconds(options: JobOptions) -> int:
     """Return the time limit, of which the warning must be a part."""
     found = TIME.fullmatch(str(options.time))
     if found is None:
-        raise InputError(f"job.time is {shown(options.time)}; it must be as 90 or 1:30:00")
+        raise InputError(f"job.time is {excerpt(options.time)}; it must be as 90 or 1:30:00")
     days, *parts = found.groups()
     numbers = [int(part) for part in parts if part is not None]
     if days is None and len(numbers) < 3:
@@ -170,7 +170,7 @@ def read_site(name: str, option: str = "--site") -> dict[str, Any]:
     path = shipped.get(name, Path(name))
     if path.suffix not in YAML_FILES:
         raise InputError(
-            f"{option} is {shown(name)}; {closest(name, shipped)}, or the path of a .yaml file"
+            f"{option} is {excerpt(name)}; {closest(name, shipped)}, or the path of a .yaml file"
         )
     return _mapping(read_yaml(path), str(path))
 

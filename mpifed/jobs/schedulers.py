@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from mpifed.errors import InputError, RunError
 from mpifed.jobs.plan import Job, JobOptions, seconds
-from topologies.schema import shown
+from topologies.schema import excerpt
 
 # Beginnings of variables of the job in which this command is given, if it is in one.
 FOREIGN = (
@@ -230,14 +230,14 @@ class JobEach(Scheduler):
                 f"job.nodes is missing, over which {self.title} lays job.gpus_per_node and job.mem"
             )
         if not str(options.gpus_per_node).isdigit():
-            given = shown(options.gpus_per_node)
+            given = excerpt(options.gpus_per_node)
             raise InputError(f"job.gpus_per_node is {given}; {self.title} takes a number")
         output = job.runs[tasks[0]].directory / "job" / f"{self.submission[0]}.out"
         plain = {"job.name": job.name, "--output": output}
         plain |= {f"job.{name}": getattr(options, name) for name in ("partition", "account", "mem")}
         for name, value in plain.items():
             if value is not None and not PLAIN.fullmatch(str(value)):
-                raise InputError(f"{name} is {shown(str(value))}, which {self.title} cannot read")
+                raise InputError(f"{name} is {excerpt(str(value))}, which {self.title} cannot read")
         lines = [*self.asked(job, output), *(options.extra_directives or ())]
         return "\n".join(f"{self.directive} {line}" for line in lines)
 

@@ -37,7 +37,7 @@ from mpifed.command import Parser, carried_out, parser_of, whole
 from mpifed.errors import EXIT_FINISHED, InputError
 from mpifed.theory import flix
 from topologies.inputs import number
-from topologies.schema import shown
+from topologies.schema import excerpt
 
 METHODS = ("flix", "dcgd", "diana")
 REQUIRED: dict[str, tuple[str, ...]] = {
@@ -116,7 +116,7 @@ class Stored:
             "participation": (run["participation"], (1.0,)),
         }
         return [
-            f"{key}={shown(value)}" for key, (value, fine) in plain.items() if value not in fine
+            f"{key}={excerpt(value)}" for key, (value, fine) in plain.items() if value not in fine
         ]
 
 

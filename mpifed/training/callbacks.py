@@ -23,7 +23,7 @@ from mpifed.results.results import DIGEST
 from mpifed.tracking import TRACKERS, Sending, TrackedRun
 from mpifed.training.build import Setup
 from mpifed.training.request import Request, Task
-from topologies.schema import shown
+from topologies.schema import excerpt
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def callback(given: Any) -> Callback | None:
     function = load(given, "on_round") if isinstance(given, str) and ":" in given else given
     if not callable(function):
         raise InputError(
-            f"on_round is {shown(given)}; it must be a function of one argument, or its name, "
+            f"on_round is {excerpt(given)}; it must be a function of one argument, or its name, "
             "package.module:function"
         )
     return cast(Callback, function)
