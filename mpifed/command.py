@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, InputError, RunError, complain
-from topologies import inputs
-from topologies.inputs import discard_output, escape_unshown, is_silent, number
-from topologies.inputs import say as say
+from topologies import command_line
+from topologies.command_line import discard_output, escape_unshown, number
+from topologies.command_line import say as say
+from topologies.job_environment import is_silent
 
 
-class Parser(inputs.Parser):
+class Parser(command_line.Parser):
     """argparse, except that a wrong argument raises ``InputError``."""
 
     def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> Any:

@@ -25,7 +25,7 @@ from mpifed.command import Parser, carried_out, parser_of
 from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, InputError, one_line
 from mpifed.report.names import data_title, in_words, method_title
 from mpifed.report.runs import MEASURES, Run, read_run
-from topologies.inputs import number
+from topologies.command_line import number
 
 GOING, ENDED = "going on", "not going on"
 

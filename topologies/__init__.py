@@ -25,9 +25,9 @@ if TYPE_CHECKING:
         weighted_slem,
     )
     from topologies.analysis.description import describe
+    from topologies.errors import TopologyError
     from topologies.graphs.build import build_graph, check_graph_parameters, edge_array, parse_graph
     from topologies.graphs.families import FAMILIES
-    from topologies.inputs import TopologyError
     from topologies.matrix import MixingMatrix, Report, Violation
     from topologies.schedules.sequences import (
         BurstyEdges,
@@ -70,7 +70,7 @@ _HOMES = {
     "analysis.description": "describe",
     "graphs.build": "build_graph check_graph_parameters edge_array parse_graph",
     "graphs.families": "FAMILIES",
-    "inputs": "TopologyError",
+    "errors": "TopologyError",
     "matrix": "MixingMatrix Report Violation",
     "schedules.sequences": "BurstyEdges Drawn DropEdges DropNodes LocalRounds Periodic Schedule "
     "Static",

@@ -21,17 +21,11 @@ from topologies.analysis.cases import CaseSpec, build_case, parse_case
 from topologies.analysis.consensus import MESSAGE_BYTES, gossip, messages_received
 from topologies.analysis.description import LEFT_OUT
 from topologies.analysis.ranking import BUDGETS, candidates, rank, read_budget
+from topologies.command_line import Parser, escape_unshown, number, say
+from topologies.cpu_time import cpu_seconds
+from topologies.errors import RunError, TopologyError
 from topologies.graphs.families import FAMILIES
-from topologies.inputs import (
-    Parser,
-    RunError,
-    TopologyError,
-    cpu_seconds,
-    escape_unshown,
-    is_silent,
-    number,
-    say,
-)
+from topologies.job_environment import is_silent
 from topologies.links.network import at_sites, one_site, read_network
 from topologies.links.overlays import OVERLAYS, cycle_time, design
 from topologies.matrix import MixingMatrix

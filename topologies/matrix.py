@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.inputs import MATRIX_NODE_BYTES, TopologyError, check_archive, check_memory
+from topologies.errors import TopologyError
+from topologies.memory_limits import check_memory
+from topologies.node_counts import MATRIX_NODE_BYTES
+from topologies.regular_files import check_archive
 
 if TYPE_CHECKING:
     from scipy import sparse

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from topologies.inputs import InputError, closest, nearest
+from topologies.errors import InputError, closest, nearest
 
 UNIONS = (typing.Union, types.UnionType)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mpifed.errors import InputError
 from mpifed.io.hdf5 import disk_reason
-from topologies.inputs import open_regular
+from topologies.regular_files import open_regular
 
 # Version of the content of a sealed file.
 FORMAT = 1

@@ -12,7 +12,7 @@ from mpifed.config.configuration import SECTIONS, Configuration
 from mpifed.config.experiments import DEFAULTS, experiment_names, read_experiment
 from mpifed.errors import InputError
 from mpifed.federation.participation import KINDS
-from topologies.inputs import nearest
+from topologies.errors import nearest
 from topologies.schema import Entry, Parameter, excerpt, options_of
 
 

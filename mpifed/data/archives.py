@@ -17,7 +17,7 @@ from typing import IO, Any, cast
 
 from mpifed.errors import InputError, PeerFailure, RunError, StopRequested, one_line
 from mpifed.io.memory import check_memory
-from topologies.inputs import open_regular
+from topologies.regular_files import open_regular
 
 Stream = IO[bytes] | io.BufferedReader
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}

@@ -13,8 +13,8 @@ import numpy as np
 import topologies
 from mpifed.components.registry import Section, checked_section, named
 from mpifed.errors import InputError
+from topologies.errors import TopologyError
 from topologies.graphs.files import graph_section
-from topologies.inputs import TopologyError
 from topologies.matrix import MixingMatrix
 from topologies.schedules.from_matrices import as_matrix, schedule_section
 

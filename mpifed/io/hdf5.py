@@ -13,7 +13,8 @@ import h5py
 import numpy as np
 
 from mpifed.errors import one_line
-from topologies.inputs import beyond_memory, check_regular
+from topologies.memory_limits import beyond_memory
+from topologies.regular_files import check_regular
 
 # Largest number of links in a file, and of groups within each other; mpifed's files have a few.
 MOST_LINKS = 10_000

@@ -40,7 +40,7 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
     """
     import torch
 
-    from topologies.inputs import check_archive
+    from topologies.regular_files import check_archive
 
     try:
         check_archive(path)

@@ -13,7 +13,7 @@ import numpy as np
 from mpifed.errors import InputError
 from mpifed.mpi.protocol import Communicator
 from mpifed.watchdog.launcher import launched
-from topologies.inputs import SIZE_VARIABLES
+from topologies.job_environment import SIZE_VARIABLES
 
 __all__ = [
     "LAUNCHER_SIZES",

@@ -45,7 +45,7 @@ from mpifed.report.groups import (
 from mpifed.report.names import in_words, look
 from mpifed.report.page import page
 from mpifed.report.runs import ACCURACY, DECILE, find_runs
-from topologies.inputs import number
+from topologies.command_line import number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -36,7 +36,7 @@ import numpy as np
 from mpifed.command import Parser, carried_out, parser_of, whole
 from mpifed.errors import EXIT_FINISHED, InputError
 from mpifed.theory import flix
-from topologies.inputs import number
+from topologies.command_line import number
 from topologies.schema import excerpt
 
 METHODS = ("flix", "dcgd", "diana")

@@ -44,7 +44,7 @@ from mpifed.training.samples import samples_of
 from mpifed.training.simulated_time import COLUMN, taking_part
 from mpifed.watchdog.heartbeat import stop_requests_from
 from mpifed.watchdog.launcher import launched_rank
-from topologies.inputs import in_bytes
+from topologies.memory_limits import in_bytes
 
 # Keys of summary.json that tell of the computer and of the ranks, or that only a retimed run has.
 MEASURED = {

@@ -10,9 +10,10 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.errors import TopologyError
 from topologies.graphs.build import edge_array
-from topologies.inputs import TopologyError, check_memory
 from topologies.matrix import ACTIVE, MixingMatrix
+from topologies.memory_limits import check_memory
 from topologies.schedules.sequences import Drawn, LocalRounds, Schedule, as_schedule
 
 Array = NDArray[np.float64]

@@ -15,8 +15,8 @@ from annotated_types import Gt
 
 from topologies.analysis.cases import Case, CaseSpec, build_case, parse_case
 from topologies.analysis.consensus import communication, consensus_rate
+from topologies.errors import TopologyError, closest
 from topologies.graphs.families import torus_shape
-from topologies.inputs import TopologyError, closest
 from topologies.links.network import Links, after_gossip
 from topologies.matrix import ACTIVE, MixingMatrix
 from topologies.schedules.circulants import prime_factors

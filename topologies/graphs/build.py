@@ -14,8 +14,9 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
+from topologies.errors import TopologyError
 from topologies.graphs.families import FAMILIES, Family, check_count
-from topologies.inputs import TopologyError, node_count
+from topologies.node_counts import node_count
 from topologies.schema import check_options, find, from_text, options_of, parse_spec, values_of
 
 MAX_TRIES = 100

@@ -14,9 +14,11 @@ import networkx as nx
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
+from topologies.errors import TopologyError
 from topologies.graphs.files import edge_list, edges, graphml, matrix, plain
-from topologies.inputs import TopologyError, check_memory, check_nodes, node_count
 from topologies.links.overlays import delta_mbst_graph, mst_graph
+from topologies.memory_limits import check_memory
+from topologies.node_counts import check_nodes, node_count
 from topologies.schema import Entry
 
 Seed = int | random.Random | None

@@ -13,8 +13,11 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from topologies.inputs import TopologyError, check_memory, check_nodes, node_count, read_bytes
+from topologies.errors import TopologyError
 from topologies.matrix import MixingMatrix
+from topologies.memory_limits import check_memory
+from topologies.node_counts import check_nodes, node_count
+from topologies.regular_files import read_bytes
 
 WHOLE = re.compile(r"-?[0-9]{1,18}")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.inputs import TopologyError
+from topologies.errors import TopologyError
 
 Array = NDArray[np.float64]
 Nodes = NDArray[np.int64]

@@ -17,8 +17,8 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.errors import TopologyError
 from topologies.graphs.files import PARSERS, read_graph, read_numbers
-from topologies.inputs import TopologyError
 
 # The mean radius of the earth in kilometres.
 EARTH = 6371.0

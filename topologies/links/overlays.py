@@ -16,9 +16,9 @@ from annotated_types import Ge, Gt, Le
 from networkx.algorithms.approximation import christofides
 from numpy.typing import NDArray
 
-from topologies.inputs import check_nodes
 from topologies.links.network import Links, Network, read_network
 from topologies.matrix import MixingMatrix
+from topologies.node_counts import check_nodes
 from topologies.schedules.sequences import Arrays, Periodic, identity
 
 Array = NDArray[np.float64]

@@ -14,10 +14,12 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
+from topologies.errors import TopologyError
 from topologies.graphs.families import Between, joined_cliques
 from topologies.graphs.files import read_numbers
-from topologies.inputs import TopologyError, check_memory, check_nodes
 from topologies.matrix import MixingMatrix
+from topologies.memory_limits import check_memory
+from topologies.node_counts import check_nodes
 from topologies.schedules.sequences import Arrays, Periodic, Static
 from topologies.weights.rules import metropolis_hastings
 

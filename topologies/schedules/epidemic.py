@@ -9,7 +9,7 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from topologies.inputs import TopologyError
+from topologies.errors import TopologyError
 from topologies.matrix import MixingMatrix
 from topologies.schedules.sequences import Drawn
 

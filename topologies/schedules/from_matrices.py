@@ -15,10 +15,11 @@ import networkx as nx
 import numpy as np
 from annotated_types import Ge
 
+from topologies.errors import TopologyError
 from topologies.graphs.build import build_graph
 from topologies.graphs.files import plain, read_matrix, words_of
-from topologies.inputs import TopologyError, check_nodes
 from topologies.matrix import COLUMNS, IMPORT_TOLERANCE, NEGATIVE, MixingMatrix
+from topologies.node_counts import check_nodes
 from topologies.schedules.sequences import Arrays, Drawn, Periodic, Schedule, Static, check_round
 from topologies.weights.rules import metropolis_hastings, mixing_matrix
 

@@ -15,8 +15,8 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
+from topologies.errors import TopologyError
 from topologies.graphs.build import build_graph
-from topologies.inputs import TopologyError
 from topologies.matrix import MixingMatrix
 from topologies.schedules.circulants import base_k, one_peer_exponential, static_exponential
 from topologies.schedules.from_matrices import restore_static

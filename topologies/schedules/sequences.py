@@ -15,7 +15,7 @@ import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
-from topologies.inputs import TopologyError
+from topologies.errors import TopologyError
 from topologies.matrix import MixingMatrix
 
 Arrays = Mapping[str, NDArray[Any]]

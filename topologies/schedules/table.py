@@ -9,8 +9,9 @@ from typing import Any
 
 import networkx as nx
 
-from topologies.inputs import TopologyError, node_count
+from topologies.errors import TopologyError
 from topologies.links import overlays
+from topologies.node_counts import node_count
 from topologies.schedules import (
     circulants,
     cliques,

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from topologies.cpu_time import cpu_seconds
+from topologies.errors import TopologyError
 from topologies.graphs.build import edge_array
-from topologies.inputs import TopologyError, cpu_seconds
 from topologies.matrix import at_most_one
 from topologies.weights.formulas import (
     best_constant_weights,

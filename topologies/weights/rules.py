@@ -9,9 +9,10 @@ import networkx as nx
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
+from topologies.cpu_time import cpu_seconds
+from topologies.errors import TopologyError
 from topologies.graphs.build import edge_array
 from topologies.graphs.files import read_numbers
-from topologies.inputs import TopologyError, cpu_seconds
 from topologies.matrix import IMPORT_TOLERANCE, MixingMatrix, at_most_one
 from topologies.schema import Entry, find
 from topologies.weights.fastest_mixing import fmmc

@@ -46,8 +46,8 @@ CASES = {
 def test_files_beyond_memory_are_refused(tmp_path: Path, monkeypatch, name: str):
     option, write = CASES[name]
     options = {option: write(tmp_path)}
-    monkeypatch.setattr("topologies.inputs.available_memory", lambda: 3000)
-    monkeypatch.setattr("topologies.inputs.NEGLIGIBLE", 0)
+    monkeypatch.setattr("topologies.memory_limits.available_memory", lambda: 3000)
+    monkeypatch.setattr("topologies.memory_limits.NEGLIGIBLE", 0)
     with pytest.raises(InputError, match="of memory, and 3 kB is available"):
         find("data", name)(1, 0, Alone(), **options)
 
