@@ -105,7 +105,7 @@ class Parameter:
     @property
     def allowed(self) -> str:
         """What its values may be, in words."""
-        return describe(self.annotation)
+        return allowed_values(self.annotation)
 
 
 def options_of(component: Callable[..., Any]) -> dict[str, Parameter]:
@@ -170,7 +170,7 @@ def check_value(value: Any, annotation: Any, field: str) -> Any:
     except InputError:  # of an option of a dataclass, or of the dataclass
         raise
     except (TypeError, ValueError, OverflowError, RecursionError):
-        message = f"{field} is {excerpt(value)}; it must be {describe(annotation)}"
+        message = f"{field} is {excerpt(value)}; it must be {allowed_values(annotation)}"
         choices = get_args(annotation) if get_origin(annotation) is Literal else ()
         if isinstance(value, str) and choices:
             message = f"{field} is {excerpt(value)}; {closest(value, map(str, choices))}"
@@ -312,25 +312,25 @@ def values_of(options: Mapping[str, Parameter], words: Mapping[str, Any]) -> dic
     }
 
 
-def describe(annotation: Any) -> str:
+def allowed_values(annotation: Any) -> str:
     """Return ``annotation`` in the words of a message."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         if isinstance(parts[1], ComponentOf):
             return f"a name or a mapping: see --list {parts[1].kind}"
-        return ", ".join([describe(parts[0]), *map(_in_words, parts[1:])])
+        return ", ".join([allowed_values(parts[0]), *map(_in_words, parts[1:])])
     if origin is Literal:
         return "one of " + ", ".join(map(_word, parts))
     if origin in UNIONS:
-        *others, last = map(describe, parts)
+        *others, last = map(allowed_values, parts)
         comma = "," if any("," in part for part in (*others, last)) else ""
         return f"{', '.join(others)}{comma} or {last}"
     if origin in (list, Sequence) or (origin is tuple and parts[1:] == (...,)):
-        return f"a list [A,B,...] whose entries are each {describe(parts[0])}"
+        return f"a list [A,B,...] whose entries are each {allowed_values(parts[0])}"
     if origin is tuple:
-        return f"a list of {len(parts)} entries: {', '.join(map(describe, parts))}"
+        return f"a list of {len(parts)} entries: {', '.join(map(allowed_values, parts))}"
     if origin in (dict, Mapping):
-        return f"a mapping whose values are each {describe(parts[1])}"
+        return f"a mapping whose values are each {allowed_values(parts[1])}"
     if dataclasses.is_dataclass(annotation):
         return "a mapping of options"
     return NAMES.get(annotation, getattr(annotation, "__name__", str(annotation)))

@@ -19,7 +19,7 @@ from mpifed import state as states
 from mpifed.checkpoint.format import LIBRARY, description, read_description, stored_array
 from mpifed.checkpoint.format import Meta as Meta
 from mpifed.checkpoint.integrity import Damaged as Damaged
-from mpifed.checkpoint.integrity import seal, verify, verify_on_disk
+from mpifed.checkpoint.integrity import seal, verify_on_disk, verify_seal
 from mpifed.errors import PeerFailure, RunError
 from mpifed.federation.clients import Federation
 from mpifed.io.atomic import partial_of, replacing
@@ -76,7 +76,7 @@ def round_of(path: Path) -> int:
     return int(path.stem.removeprefix("round-"))
 
 
-def listed(directory: Path) -> list[Path]:
+def checkpoints_in(directory: Path) -> list[Path]:
     """Return the checkpoints in ``directory``, newest first, intact or damaged."""
     try:
         names = os.listdir(directory)
@@ -90,7 +90,7 @@ def listed(directory: Path) -> list[Path]:
 
 def prune(directory: Path, keep: int) -> None:
     """Remove all but the ``keep`` newest checkpoints."""
-    for path in listed(directory)[keep:]:
+    for path in checkpoints_in(directory)[keep:]:
         path.unlink(missing_ok=True)
 
 
@@ -243,7 +243,7 @@ def _write_part(
 
 
 def _tidy(directory: Path, round: int, keep: int | None) -> None:
-    for later in listed(directory):
+    for later in checkpoints_in(directory):
         if round_of(later) > round:
             later.unlink(missing_ok=True)
     if keep is not None:
@@ -253,7 +253,7 @@ def _tidy(directory: Path, round: int, keep: int | None) -> None:
 def what_is_left(directory: Path) -> str:
     """Return a sentence that names the newest intact checkpoint in ``directory``, if any."""
     try:
-        newest, _ = _first_intact(listed(directory))
+        newest, _ = _first_intact(checkpoints_in(directory))
     except Damaged as error:  # what is reported is another error
         return str(error)
     intact = newest and f"{newest[0].name} is intact, and --resume continues from it"
@@ -283,7 +283,7 @@ def newest(directory: Path) -> tuple[tuple[Path, Meta] | None, list[str]]:
     """Return the newest intact checkpoint of a run directory, and what is wrong with newer
     ones.
     """
-    return _first_intact(listed(directory / "checkpoints"))
+    return _first_intact(checkpoints_in(directory / "checkpoints"))
 
 
 def _first_intact(paths: Sequence[Path]) -> tuple[tuple[Path, Meta] | None, list[str]]:
@@ -299,7 +299,7 @@ def _first_intact(paths: Sequence[Path]) -> tuple[tuple[Path, Meta] | None, list
 
 def read_meta(path: Path) -> Meta:
     """Return what an intact checkpoint records besides the state; raise ``Damaged``."""
-    verify(path)
+    verify_seal(path)
     with opened_checkpoint(path) as file:
         return read_description(file)
 

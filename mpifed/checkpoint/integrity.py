@@ -32,7 +32,7 @@ def seal(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def verify(path: Path) -> None:
+def verify_seal(path: Path) -> None:
     """Check that a file is a checkpoint exactly as it was sealed."""
     try:
         with open_regular(path) as file:
@@ -55,7 +55,7 @@ def verify_on_disk(path: Path) -> None:
     """Verify a file that was just flushed, as it is on disk."""
     with open_regular(path) as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    verify(path)
+    verify_seal(path)
 
 
 def _header_of(path: Path) -> bytes:

@@ -36,7 +36,7 @@ def listing(word: str) -> str:
     raise InputError(f"--list is {excerpt(word)}; {offer}{allowed}")
 
 
-def listed(word: str) -> list[dict[str, Any]]:
+def listed_records(word: str) -> list[dict[str, Any]]:
     """Return what ``listing`` says, for programs: kind, name and summary; options of a name."""
     listing(word)  # which refuses what is unknown
     kinds = {"experiments": "experiment", **{name: kind for kind, name in LISTS.items()}}

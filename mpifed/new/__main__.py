@@ -63,7 +63,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def _new(words: Sequence[str] | None) -> int:
     options = parser().parse_args(words)
     name, directory = options.name, Path(options.directory)
-    check_name(name)
+    check_module_name(name)
     if not directory.is_dir():
         raise InputError(f"--directory {directory} is not a directory that exists")
     module, test = directory / f"{name}.py", directory / f"test_{name}.py"
@@ -83,7 +83,7 @@ def _new(words: Sequence[str] | None) -> int:
     return EXIT_FINISHED
 
 
-def check_name(name: str) -> None:
+def check_module_name(name: str) -> None:
     """Refuse a name that cannot be imported, or under which Python finds something else."""
     if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
         raise InputError(

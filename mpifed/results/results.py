@@ -108,7 +108,7 @@ def _are_numbers(table: Any) -> TypeGuard[dict[str, float]]:
 
 
 @dataclass(frozen=True)
-class Clients:
+class ClientsFile:
     """The content of clients.h5."""
 
     results: dict[str, np.ndarray]
@@ -116,7 +116,7 @@ class Clients:
     class_names: tuple[str, ...] = ()
 
 
-def read_clients(path: Path) -> Clients:
+def read_clients(path: Path) -> ClientsFile:
     """Read a clients.h5."""
     from mpifed.io import hdf5  # imports h5py, which the other files do not need
 
@@ -133,7 +133,7 @@ def read_clients(path: Path) -> Clients:
         raise InputError(f"'{path}' is missing") from None
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise damaged(path, str(getattr(error, "strerror", None) or error)) from None
-    return Clients(results, learnt, tuple(classes.tolist()))
+    return ClientsFile(results, learnt, tuple(classes.tolist()))
 
 
 def _check_results(results: dict[str, np.ndarray]) -> None:
@@ -199,7 +199,7 @@ class Result:
         return pandas.DataFrame(columns).set_index("round")
 
     @cached_property
-    def _clients_file(self) -> Clients:
+    def _clients_file(self) -> ClientsFile:
         return read_clients(self.directory / "clients.h5")
 
 

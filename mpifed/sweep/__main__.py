@@ -113,7 +113,7 @@ class Sweep:
         self.runs, self.commands = runs, commands
         self.waiting = list(range(len(runs)))
         self.jobs = min(jobs, len(runs))
-        self.processors = shares(self.jobs)
+        self.processors = processor_sets(self.jobs)
         self.going: dict[int, Going] = {}
         self.seconds: list[float] = []
         self.failed: set[int] = set()
@@ -220,7 +220,7 @@ class Sweep:
                 signal.signal(request, handler)
 
 
-def shares(jobs: int) -> list[set[int]] | None:
+def processor_sets(jobs: int) -> list[set[int]] | None:
     """Divide the processors of this process among jobs."""
     processors = sorted(os.sched_getaffinity(0))
     if jobs == 1 or len(processors) < jobs:

@@ -260,7 +260,7 @@ def _recorder(setup: Setup, task: Task, settle: Callable[[], None]) -> Recorder 
     aside = list(REPLACED) if task.restart else []
     is_new = point is None and task.stored is None and not task.restart
     if point is not None and point.passed_over:
-        every, intact = checkpoint.listed(point.path.parent), point.meta.round
+        every, intact = checkpoint.checkpoints_in(point.path.parent), point.meta.round
         aside = [f"checkpoints/{path.name}" for path in every if checkpoint.round_of(path) > intact]
     return Recorder(task.output, columns, rows, configuration, settle, is_new, aside)
 

@@ -489,7 +489,7 @@ def without_files(configuration: Configuration) -> Configuration:
 
 def _checkpoint(directory: Path, round: int | None) -> tuple[Path, checkpoint.Meta]:
     """Return the checkpoint of a round, or the newest intact one."""
-    paths = checkpoint.listed(directory / "checkpoints")
+    paths = checkpoint.checkpoints_in(directory / "checkpoints")
     if not paths:
         raise InputError(f"run is '{directory}', which holds no checkpoint of a run")
     if round is not None:

@@ -18,7 +18,7 @@ from mpifed.components.registry import Section, checked_section, named, plain
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.errors import InputError
 from mpifed.federation.participation import Dropout
-from topologies.schema import check_options, check_value, describe
+from topologies.schema import allowed_values, check_options, check_value
 
 BOUNDS = {
     Ge: ("ge", "at least"),
@@ -49,7 +49,7 @@ def test_a_bound_that_would_not_be_checked_fails(bound):
         with pytest.raises(NotImplementedError, match="allowed: Ge, Gt, Le and Lt"):
             check_value(2, annotation, "x")
         with pytest.raises(NotImplementedError):
-            describe(annotation)
+            allowed_values(annotation)
 
 
 @dataclass(frozen=True, kw_only=True)

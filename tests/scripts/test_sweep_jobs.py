@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from mpifed.config.experiments import safe
 from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED
 from mpifed.sweep import __main__ as command
-from mpifed.sweep.__main__ import Sweep, shares
+from mpifed.sweep.__main__ import Sweep, processor_sets
 from mpifed.sweep.plan import (
     SHORT,
     Planned,
@@ -186,7 +186,7 @@ sys.exit(Sweep(runs, [[sys.executable, "-c", {stops!r}, str(p)] for p in places]
 
 @pytest.mark.parametrize("jobs", [1, 2, 3, 1000])
 def test_jobs_share_the_processors_of_this_process(jobs: int) -> None:
-    found = shares(jobs)
+    found = processor_sets(jobs)
     own = os.sched_getaffinity(0)
     if jobs == 1 or jobs > len(own):
         assert found is None
