@@ -1,6 +1,10 @@
 """mpifed: federated learning simulated over MPI, the same numbers on any number of ranks."""
 
 import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from mpifed import moved
@@ -21,6 +25,23 @@ __version__ = "1.0.0rc1"
 __all__ = ["__version__", "arrays", "load", "read", "run"]
 
 
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold SIGINT back until the end of the block: half an import of torch cannot be repeated."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or handler is None:
+        yield  # another thread is not interrupted, and a handler of C cannot be put back
+        return
+    held: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: held.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if held:
+            signal.raise_signal(signal.SIGINT)
+
+
 def run(experiment: str | None = None, **overrides: Any) -> Any:
     """Run an experiment from Python; see ``mpifed.api.run``.
 
@@ -36,7 +57,8 @@ def run(experiment: str | None = None, **overrides: Any) -> Any:
     mpifed.api.Result
         The run directory and its content.
     """
-    from mpifed.api import run as run_experiment
+    with _interrupts_held():
+        from mpifed.api import run as run_experiment
 
     return run_experiment(experiment, **overrides)
 
@@ -56,7 +78,8 @@ def load(run: str, round: int | None = None) -> Any:
     mpifed.api.Trained
         The shared models, and every client's predictor, as torch modules.
     """
-    from mpifed.api import load as load_run
+    with _interrupts_held():
+        from mpifed.api import load as load_run
 
     return load_run(run, round)
 
@@ -74,7 +97,8 @@ def read(run: str) -> Any:
     mpifed.api.Result
         The run directory and its content.
     """
-    from mpifed.api import read as read_run
+    with _interrupts_held():
+        from mpifed.api import read as read_run
 
     return read_run(run)
 
@@ -96,6 +120,7 @@ def arrays(x: Any, y: Any = None, **options: Any) -> dict[str, Any]:
     dict
         For ``mpifed.run(..., data=...)``.
     """
-    from mpifed.data.from_python import arrays as hold
+    with _interrupts_held():
+        from mpifed.data.from_python import arrays as hold
 
     return hold(x, y, **options)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from mpifed import __version__
-from mpifed.command import carried_out, started_as
+from mpifed.command import carried_out, started_as, starts_ranks
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, closest
 from mpifed.watchdog.launcher import launched_rank
 
@@ -52,8 +52,10 @@ def _run(words: list[str]) -> int:
     name = words[0] if words else ""
     if name in SUBCOMMANDS:
         module, _ = SUBCOMMANDS[name]
-        # As under ``python -m``, components may be named that are in the working directory.
-        if not {"", os.getcwd()} & set(sys.path) and not getattr(sys.flags, "safe_path", False):
+        # As under ``python -m``, components may be named that are in the working directory, also
+        # where ``command.python_words`` has kept it from the front of the path.
+        forbidden = sys.flags.isolated or os.environ.get("PYTHONSAFEPATH")
+        if not {"", os.getcwd()} & set(sys.path) and not forbidden:
             sys.path.append(os.getcwd())
         if name == "run":
             return run(words[1:])
@@ -76,6 +78,8 @@ def run(words: list[str]) -> int:
 
     # Imported later than the fork: a guard needs none of it.
     launch = partial(importlib.import_module, "mpifed.launch")
+    if starts_ranks(words):
+        return int(launch().main(words))
     return guarded(lambda: launch().main(words), lambda: launch().preload(words))
 
 

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
 
 from mpifed.checkpoint import files as checkpoint
 from mpifed.command import ranks_for, say
-from mpifed.components.registry import Section, is_component, name_of
+from mpifed.components.registry import is_component, name_of
 from mpifed.config.configuration import Configuration, decided, resolve, to_mapping, to_yaml
 from mpifed.data.from_python import check_section
-from mpifed.errors import CodeError, InputError, PeerFailure, RunError, StopRequested, in_words
-from mpifed.exchange.mixing import mixing_overrides
+from mpifed.errors import InputError, PeerFailure, RunError, StopRequested
+from mpifed.exchange.mixing_options import mixing_overrides
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Alone, Communicator, communicator_of, world
 from mpifed.results.results import Result, read
 from mpifed.tracking import check_tracker
+from mpifed.training.blame import code_error
 from mpifed.training.build import make
 from mpifed.training.callbacks import Callback, RecordedRound, callback
-from mpifed.training.engine import Clock
+from mpifed.training.engine import Clock, computing_threads
 from mpifed.training.on_ranks import run_on_ranks
 from mpifed.training.request import (
     Request,
@@ -39,7 +39,7 @@ from mpifed.training.request import (
 from mpifed.training.train import listening, plan_lines, plan_of, remarks, train
 from mpifed.training.trained import Trained, check_path, load
 from mpifed.watchdog import heartbeat
-from mpifed.watchdog.launcher import launched_rank
+from topologies.job_environment import is_rank
 
 __all__ = ["RecordedRound", "Request", "Result", "Trained", "execute", "load", "read", "run"]
 
@@ -129,7 +129,7 @@ def run(
     if comm is not None and ranks is not None:
         raise InputError("comm and ranks were given; at most one of them may be")
     if ranks == "auto":
-        ranks = ranks_for(overrides.get("clients")) if launched_rank() is None else None
+        ranks = ranks_for(overrides.get("clients")) if not is_rank() else None
     if comm is not None:
         communicator = communicator_of(comm)
     else:
@@ -198,11 +198,14 @@ def execute(
         For a wrong configuration or input; nothing is written.
     RunError
         For a failure while running.
+    StopRequested
+        Where a rank was asked to stop before its first round; nothing is written.
     """
     clock = Clock()
     with clock.measure("startup"):
         first = communicator.rank == 0
-        task, configuration = _settle(request, communicator)
+        with heartbeat.stop_requests_from(stop_requested):  # clients=data reads a file
+            task, configuration = _settle(request, communicator)
         heartbeat.set_stall_limit(configuration.stall_limit)
         task.remarks.extend(decided(task.mapping, configuration))
         agree(communicator, lambda: check_resume(configuration, task))
@@ -212,42 +215,14 @@ def execute(
                 say(f"finished before: {task.output}")
             return Result(task.output, "finished")
         configuration, horizon = as_begun(configuration, task)
-        torch.set_num_threads(configuration.threads)
-        limits = threadpool_limits(configuration.threads)
-    with limits, _failures_named(configuration):
+    with computing_threads(configuration.threads):
         about = configuration, horizon, communicator
-        return _carry_out(request, task, *about, clock, stop_requested)
-
-
-@contextmanager
-def _failures_named(configuration: Configuration) -> Iterator[None]:
-    """Turn what code raises into a ``CodeError`` that names component, client and round."""
-    own = (InputError, RunError, PeerFailure, StopRequested, KeyboardInterrupt)
-    try:
-        yield
-    except own:
-        raise
-    except BaseException as error:
-        told = {name: f"{key} '{name}'" for key, name in _named(configuration)}
-        known = {name.partition(":")[0]: text for name, text in told.items()}
-        where, first, place = [], None, error.__traceback__
-        while place is not None:
-            module = place.tb_frame.f_globals.get("__name__")
-            if module in known:
-                where, first = [known[module]], first or place
-            place = place.tb_next
-        error.__traceback__ = first or error.__traceback__  # without what called the user's code
-        where += [told.get(text, text) for text in error.__dict__.pop("__notes__", [])]
-        raise CodeError(": ".join([", ".join(where), in_words(error)][not where :])) from error
-
-
-def _named(section: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield keys and names of the components in a configuration or a section."""
-    inner = section.options if isinstance(section, Section) else vars(section)
-    for key, value in inner.items():
-        if isinstance(value, Section):
-            yield f"{path}{key}", value.name
-            yield from _named(value, f"{path}{key}.")
+        try:
+            return _carry_out(request, task, *about, clock, stop_requested)
+        except (InputError, RunError, PeerFailure, StopRequested, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # a user's component may raise anything
+            raise code_error(error, configuration, request.on_round) from error
 
 
 def _carry_out(
@@ -265,7 +240,7 @@ def _carry_out(
         stored = checkpoint.read_arrays(task.point.path) if task.point is not None else None
         said = None if request.quiet or request.json else say
         listen: AbstractContextManager[list[str]] = listening(said) if first else nullcontext([])
-        with listen as heard:
+        with listen as heard, heartbeat.stop_requests_from(stop_requested):
             setup = agree(communicator, lambda: make(configuration, communicator, horizon, stored))
         task.remarks.extend(f"warning: {line}" for line in dict.fromkeys(heard))
         task.remarks.extend(agree(communicator, lambda: remarks(setup)))

@@ -16,7 +16,7 @@ from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, InputError
 from topologies import command_line
 from topologies.command_line import discard_output, escape_unshown, number
 from topologies.command_line import say as say
-from topologies.job_environment import is_silent
+from topologies.job_environment import is_rank, is_silent, outside_step
 
 
 class Parser(command_line.Parser):
@@ -98,12 +98,26 @@ def become(command: list[str]) -> NoReturn:
     """Replace this process by another program, which then gets its signals."""
     sys.stdout.flush()
     # Not what an MPI that began in this process has set since, which would mislead mpirun.
-    os.execve(command[0], command, dict(os.environ))
+    os.execve(command[0], command, outside_step())
 
 
-def under_mpirun(ranks: int, module: str, words: Sequence[str]) -> list[str]:
-    """Return the command that starts a module's command on several ranks of this computer."""
-    return [*launch_words(ranks), sys.executable, "-m", module, *words]
+def under_mpirun(ranks: int, subcommand: str, words: Sequence[str]) -> list[str]:
+    """Return the command that starts a subcommand on several ranks of this computer."""
+    return [*launch_words(ranks), *python_words(subcommand), *words]
+
+
+def python_words(subcommand: str) -> list[str]:
+    """Return the words that start a subcommand in a process of its own.
+
+    As for the script ``mpifed``, a file of the working directory never stands in for a module of
+    Python: ``-P`` keeps that directory from the front of the path, and ``mpifed`` appends it.
+    """
+    return [sys.executable, "-P", "-m", "mpifed", subcommand]
+
+
+def starts_ranks(words: Sequence[str]) -> bool:
+    """Return whether a command is to start ranks and is none itself."""
+    return without_ranks(words) != list(words) and not is_rank()
 
 
 def without_ranks(words: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ import math
 import os
 import sys
 import traceback
+import unicodedata
 from collections.abc import Iterable
 
 from topologies import errors
@@ -28,6 +29,24 @@ def one_line(text: str, longest: int = 200) -> str:
     return "".join(each if each.isprintable() else " " for each in text[:longest])
 
 
+def printable(text: str) -> str:
+    """Return a user's text with codes in place of signs that steer a terminal or the order of text.
+
+    Those that only join letters stay, and any space is a space.
+    """
+    return "".join(
+        sign if sign.isprintable() or sign in "\u200c\u200d"
+        else " " if unicodedata.category(sign) == "Zs"
+        else sign.encode("unicode_escape").decode()
+        for sign in text
+    )  # fmt: skip
+
+
+def printable_lines(text: str) -> str:
+    """Return a user's text as ``printable`` does, with its lines."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def in_words(error: BaseException) -> str:
     """Return the type and text of an error that mpifed did not expect."""
     return f"{type(error).__name__}: {error}"
@@ -35,7 +54,7 @@ def in_words(error: BaseException) -> str:
 
 def complain(command: str, message: str) -> None:
     """Print a message on standard error, and the traceback of code whose failure is handled."""
-    print(f"{command}: {message}", file=sys.stderr, flush=True)
+    print(f"{command}: {printable_lines(message)}", file=sys.stderr, flush=True)
     error = sys.exc_info()[1]
     foreseen = (InputError, RunError, StopRequested, PeerFailure, KeyboardInterrupt, OSError)
     if isinstance(error, CodeError) and os.environ.get("MPIFED_DEBUG") != "1":
@@ -53,10 +72,12 @@ class AgreedInputError(InputError):
 class StopRequested(RuntimeError):
     """A rank was asked to stop before round 1, when there is nothing to store yet."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "stopped before round 1: there is no checkpoint yet, and the next start begins again"
-        )
+    def __init__(
+        self,
+        message: str = "stopped before round 1: there is no checkpoint yet, and the next start "
+        "begins again",
+    ) -> None:
+        super().__init__(message)
 
 
 class AgreedStop(StopRequested):

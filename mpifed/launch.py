@@ -36,6 +36,7 @@ from mpifed.errors import (
     EXIT_FINISHED,
     EXIT_STOPPED,
     AgreedInputError,
+    AgreedStop,
     InputError,
     PeerFailure,
     RunError,
@@ -56,6 +57,7 @@ from mpifed.watchdog.heartbeat import (
 )
 from mpifed.watchdog.launcher import launched_rank, release_signals
 from mpifed.watchdog.shared_memory import remove_segments, segments_of
+from topologies.job_environment import is_rank
 
 # Begins the messages of a run.
 NAME = "mpifed"
@@ -66,6 +68,9 @@ PATIENCE = 30.0
 # Delay of a rank's failure report for each rank before it, and the longest delay; seconds.
 TURN, LONGEST_TURN = 0.1, 10.0
 
+
+# What a resumed run says that is asked to stop while its data are read.
+RESUMED = "stopped before the first round: nothing is written, and the next start does the same"
 
 # What a failure ends with whose message is for the user.
 CODES = {InputError: EXIT_BAD_INPUT, StopRequested: EXIT_STOPPED, RunError: EXIT_FAILED}
@@ -235,7 +240,7 @@ def _prepared(arguments: list[str], stop_requested: Callable[[], bool]) -> Calla
     ranks = _ranks_to_start(words)
     if ranks is not None:
         more = ["--expect-ranks", str(words.options.expect_ranks or ranks)]
-        command = under_mpirun(ranks, "mpifed.run", [*without_ranks(arguments), *more])
+        command = under_mpirun(ranks, "run", [*without_ranks(arguments), *more])
         return lambda: become(command)
     # A mismatch is found without torch; ranks that a launcher has started import it side by side,
     # before one of them waits for another.
@@ -249,9 +254,9 @@ def _prepared(arguments: list[str], stop_requested: Callable[[], bool]) -> Calla
 def _ranks_to_start(words: Words) -> int | None:
     """Return on how many ranks a launcher is to start the run; None where this process runs it."""
     asked = words.options.ranks
-    if asked is None or (asked == "auto" and launched_rank() is not None):
+    if asked is None or (asked == "auto" and is_rank()):
         return None
-    if launched_rank() is not None:
+    if is_rank():
         raise InputError(
             f"--ranks is {asked}, but this process is itself a rank of a job; leave --ranks out"
         )
@@ -267,7 +272,12 @@ def _run(request: Any, communicator: Any, stop_requested: Callable[[], bool]) ->
     def action() -> int:
         from mpifed.api import execute
 
-        result = execute(request, communicator, stop_requested)
+        try:
+            result = execute(request, communicator, stop_requested)
+        except AgreedStop as stopped:
+            if communicator.rank == 0 and not request.quiet:
+                say(RESUMED if request.resume else str(stopped))
+            return EXIT_STOPPED
         return EXIT_STOPPED if result.status == "stopped" else EXIT_FINISHED
 
     return reporting(communicator, action)

@@ -17,6 +17,8 @@ from numpy.random.bit_generator import ISeedSequence
 SERVER = -1
 """The client number of draws that belong to the server."""
 
+_WEYL = np.uint64(0x9E3779B97F4A7C15)
+
 
 def key(seed: int, purpose: str, round: int = 0, client: int = SERVER) -> int:
     """Hash (seed, purpose, round, client) to a 128-bit key.
@@ -65,8 +67,9 @@ def stream(seed: int, purpose: str, round: int = 0, client: int = SERVER) -> np.
 
 
 class _Key(ISeedSequence):
-    """A key of Philox; with ``key=`` numpy asks the system for entropy besides, for most of the
-    time.
+    """A key of Philox as a seed sequence.
+
+    Given as ``key=``, numpy would ask the system for entropy besides, which takes most of the time.
     """
 
     def __init__(self, key: int) -> None:
@@ -96,9 +99,6 @@ def mix64(values: np.ndarray) -> np.ndarray:
     z *= np.uint64(0x94D049BB133111EB)
     z ^= np.right_shift(z, np.uint64(31), out=shifted)
     return z
-
-
-_WEYL = np.uint64(0x9E3779B97F4A7C15)
 
 
 def client_keys(seed: int, purpose: str, round: int, clients: np.ndarray) -> np.ndarray:

@@ -6,9 +6,8 @@
   decides, so an algorithm is written once for both.
 
 Selecting participants, checkpointing, resuming on other ranks and digesting follow from these
-declarations and are written once, here and in ``checkpoint``.
-
-Copies of tensors in the host's memory, where MPI and numpy need them.
+declarations and are written once, here and in ``checkpoint``. ``on_host`` copies tensors into the
+host's memory, where MPI and numpy need them.
 """
 
 from __future__ import annotations
@@ -124,8 +123,10 @@ def shared_tensors(state: Any) -> list[Tensor]:
 
 def merged(state: State, mean: Callable[[Tensor], Tensor]) -> State:
     """Return a state in which every client has the ``mean`` of each field that is averaged."""
-    rows = {name: getattr(state, name) for name in _shared_names(state)}
-    return replace_tensors(state, {name: mean(own).expand_as(own) for name, own in rows.items()})
+    fields_by_name = {name: getattr(state, name) for name in _shared_names(state)}
+    return replace_tensors(
+        state, {name: mean(rows).expand_as(rows) for name, rows in fields_by_name.items()}
+    )
 
 
 def _shared_names(state: Any) -> list[str]:
@@ -212,7 +213,7 @@ def merge(
     for name, tensor, is_rows in tensors(state, shared_is_rows):
         if not is_rows:
             values[name] = new[name]
-        elif any(tensor is own for own in overwritten):
+        elif any(tensor is reused for reused in overwritten):
             values[name] = tensor.index_copy_(0, rows.to(tensor.device), new[name])
         else:
             values[name] = tensor.index_copy(0, rows.to(tensor.device), new[name])
@@ -296,10 +297,10 @@ def on_host(tensor: Tensor) -> np.ndarray:
     >>> on_host(torch.ones(2))
     array([1., 1.], dtype=float32)
     """
-    own = tensor.detach()
-    if own.device.type != "cpu":
-        own = host_memory(own).copy_(own)
-    return own.numpy()
+    detached = tensor.detach()
+    if detached.device.type != "cpu":
+        detached = host_memory(detached).copy_(detached)
+    return detached.numpy()
 
 
 def is_finite(tensor: Tensor) -> bool:
@@ -312,12 +313,12 @@ def is_finite(tensor: Tensor) -> bool:
     return all(math.isfinite(each) for each in torch.aminmax(tensor.detach()))
 
 
-def check_result(made: Any, like: Tensor | np.ndarray, component: object, method: str) -> None:
+def check_result(returned: Any, like: Tensor | np.ndarray, component: object, method: str) -> None:
     """Raise ``RunError`` unless what a user's code returned has the form of another array.
 
     Parameters
     ----------
-    made : Any
+    returned : Any
         What the method of the component returned.
     like : Tensor or ndarray
         What has the same class, shape and type of numbers.
@@ -326,10 +327,14 @@ def check_result(made: Any, like: Tensor | np.ndarray, component: object, method
     method : str
         Its method, for the message.
     """
-    if type(made) is type(like) and made.shape == like.shape and made.dtype == like.dtype:
+    if (
+        type(returned) is type(like)
+        and returned.shape == like.shape
+        and returned.dtype == like.dtype
+    ):
         return
-    given = type(made).__name__
-    if hasattr(made, "shape"):
-        given += f" of shape {tuple(made.shape)} and type {getattr(made, 'dtype', None)}"
-    wanted = f"{type(like).__name__} of shape {tuple(like.shape)} and type {like.dtype}"
-    raise wrong_result(component, method, given, wanted)
+    actual = type(returned).__name__
+    if hasattr(returned, "shape"):
+        actual += f" of shape {tuple(returned.shape)} and type {getattr(returned, 'dtype', None)}"
+    expected = f"{type(like).__name__} of shape {tuple(like.shape)} and type {like.dtype}"
+    raise wrong_result(component, method, actual, expected)

@@ -16,6 +16,7 @@ from mpifed.command import (
     carried_out,
     parser_of,
     say,
+    starts_ranks,
     under_mpirun,
     whole,
     without_ranks,
@@ -30,7 +31,7 @@ def main(words: Sequence[str] | None = None) -> int:
     from mpifed.watchdog.guard import guarded
 
     arguments = list(sys.argv[1:] if words is None else words)
-    return guarded(lambda: verified(arguments))
+    return verified(arguments) if starts_ranks(arguments) else guarded(lambda: verified(arguments))
 
 
 def verified(words: list[str]) -> int:
@@ -51,7 +52,7 @@ def verified(words: list[str]) -> int:
             check_finished(directory)
             chosen_rounds(rounds, int(read_stored(directory / "config.yaml")["rounds"]))
         if options.ranks is not None:
-            command = under_mpirun(options.ranks, "mpifed.verify", without_ranks(words))
+            command = under_mpirun(options.ranks, "verify", without_ranks(words))
             return lambda: become(command)
         communicator = launch.world_of_ranks()
         action = _action(directory, rounds, communicator, options.quiet)

@@ -69,7 +69,7 @@ def checkpoint() -> None:
             torch.mm(factors[0], factors[1])
 
     def begin(number: int) -> None:
-        about = Meta(number, 0, 1, {}, [], [], {}, {})
+        about = Meta(number, 0, 1, {}, "round\n", {}, {})
         writer.start(path_of(folder, number), about, State(rows), False, {}, 1000)
 
     def clear() -> None:

@@ -26,12 +26,12 @@ NAMES = ("none", "tracking", "extra", "exact_diffusion", "quasi_global", "decent
 def exchange_of(correction: str, graph: dict[str, Any]) -> Any:
     """Gossip among all clients on one rank."""
     from mpifed.exchange.gossip import Gossip
-    from mpifed.exchange.mixing import complete
+    from mpifed.exchange.mixing_options import completed_options
     from mpifed.federation.clients import Federation
     from mpifed.mpi.communicator import Alone
 
     given = {**graph, "schedule": "static", "transport": "auto", "consensus_step": None}
-    options = complete({**given, "correction": correction}, CLIENTS)
+    options = completed_options({**given, "correction": correction}, CLIENTS)
     stored = Gossip.prepare(Alone(), CLIENTS, 0, options)
     nodes = np.arange(CLIENTS)
     federation = Federation(Alone(), 0 * nodes, nodes < 0, np.ones(CLIENTS, np.int64))

@@ -120,7 +120,7 @@ def checkpoint_file(tiny: bool = False) -> None:
 
     def write() -> None:
         at = next(number)
-        about = Meta(at, 0, 1, {}, [], [], {}, {})
+        about = Meta(at, 0, 1, {}, "round\n", {}, {})
         writer.start(path_of(folder, at), about, made(rows), False, {}, 1)
         writer.finish()
 

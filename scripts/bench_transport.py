@@ -29,8 +29,8 @@ def transport_round(dimension: int) -> None:
     from mpifed.models.icnn import dense_icnn
     from mpifed.optimal_transport.benchmarks import random_icnn_benchmark
     from mpifed.optimal_transport.losses import (
-        Adam,
-        Objective,
+        FlatAdam,
+        TransportObjective,
         conjugate_steps,
         joint_gradient,
         omega_gradient,
@@ -38,7 +38,7 @@ def transport_round(dimension: int) -> None:
 
     torch.set_num_threads(1)
     bench, model = random_icnn_benchmark(dimension, 0), dense_icnn(dimension)
-    objective, adam = Objective(model), Adam(1e-3)
+    objective, adam = TransportObjective(model), FlatAdam(1e-3)
     omega, theta = (torch.from_numpy(model.init(stream(0, "init", i))).float() for i in range(2))
     draws = stream(0, "batch")
     x = bench.sample_source(draws, CLIENTS * BATCH).split(BATCH)

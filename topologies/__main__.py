@@ -246,9 +246,10 @@ def describe_several(options: argparse.Namespace) -> Found:
     records = [{"label": case.spec.label, **case.record(**_measures(options))} for case in cases]
     write_table(records, options.csv)
     if options.plot:
-        from topologies.analysis.plots import comparison
+        from topologies.analysis.plots import comparison, drawing
 
-        comparison(records).savefig(options.plot, dpi=150)
+        with drawing():
+            comparison(records).savefig(options.plot, dpi=150)
     return records, table(records, COLUMNS) + _left_out(records)
 
 
@@ -355,25 +356,28 @@ def write_picture(options: argparse.Namespace) -> None:
     schedule, title = build_case(spec, options.seed).schedule, spec.label
     from topologies.analysis import plots
 
-    if options.kind == "graph":
-        figure = plots.draw_graph(schedule.matrix(1), title)
-    elif options.kind == "heatmap":
-        figure = plots.heat_map(schedule.matrix(1), title)
-    elif options.kind == "spectrum":
-        figure = plots.spectrum_plot(schedule.matrix(1), title)
-    elif options.kind == "decay":
-        words = options.weights, options.schedule, options.n
-        others = [parse_case(text, *words) for text in options.more]
-        runs = {
-            one.label: gossip(build_case(one, options.seed).schedule, options.rounds or 50,
-                              seed=options.seed)
-            for one in (spec, *others)
-        }  # fmt: skip
-        figure = plots.consensus_decay(runs, "" if others else title)
-    else:
-        count = options.rounds or min(schedule.period or 8, 16)
-        figure = plots.round_panels(schedule, count, title)
-    figure.savefig(options.output, dpi=150)
+    with plots.drawing():
+        if options.kind == "graph":
+            figure = plots.draw_graph(schedule.matrix(1), title)
+        elif options.kind == "heatmap":
+            figure = plots.heat_map(schedule.matrix(1), title)
+        elif options.kind == "spectrum":
+            figure = plots.spectrum_plot(schedule.matrix(1), title)
+        elif options.kind == "decay":
+            others = [
+                parse_case(text, options.weights, options.schedule, options.n)
+                for text in options.more
+            ]
+            runs = {
+                one.label: gossip(build_case(one, options.seed).schedule, options.rounds or 50,
+                                  seed=options.seed)
+                for one in (spec, *others)
+            }  # fmt: skip
+            figure = plots.consensus_decay(runs, "" if others else title)
+        else:
+            count = options.rounds or min(schedule.period or 8, 16)
+            figure = plots.round_panels(schedule, count, title)
+        figure.savefig(options.output, dpi=150)
 
 
 def average_vectors(options: argparse.Namespace) -> Found:
@@ -388,9 +392,10 @@ def average_vectors(options: argparse.Namespace) -> Found:
     ]
     write_table(rows, options.csv)
     if options.plot:
-        from topologies.analysis.plots import consensus_decay
+        from topologies.analysis.plots import consensus_decay, drawing
 
-        consensus_decay({"measured": run}, spec.label).savefig(options.plot, dpi=150)
+        with drawing():
+            consensus_decay({"measured": run}, spec.label).savefig(options.plot, dpi=150)
     summary = {
         "label": spec.label,
         "rounds": options.rounds,

@@ -44,17 +44,17 @@ class Predictor:
     gate : callable or None
         Where the weights depend on the input: it takes the position of a client and inputs
         (B, *input_shape), and returns (M, B). ``mixture`` then has mean weights, for the record.
-    beside : callable, optional
-        ``beside(i)`` is one more predictor of the i-th client, a torch module that maps a batch to
-        outputs and is no row of parameters (its nearest neighbours, say). Its weight is the last
-        one of ``mixture``, which then is (clients, M + 1).
+    local_predictor : callable, optional
+        ``local_predictor(i)`` is one more predictor of the i-th client, a torch module that maps a
+        batch to outputs and is no row of parameters (its nearest neighbours, say). Its weight is
+        the last one of ``mixture``, which then is (clients, M + 1).
     """
 
     parameters: Tensor | None
     mixture: Tensor | None = None
     results: Mapping[str, Tensor] = field(default_factory=dict)
     gate: Callable[[int, Tensor], Tensor] | None = None
-    beside: Callable[[int], torch.nn.Module] | None = None
+    local_predictor: Callable[[int], torch.nn.Module] | None = None
 
     def parameters_of(self, client: int) -> Tensor:
         """Return the models of a client, (M, P)."""
@@ -285,7 +285,9 @@ class GlobalModel(Algorithm[AnyChannel]):
 
     def deploy(self, state: Any, clients: Clients, draws: Draws) -> Predictor:
         """Return the model, with running statistics of the clients' own where these stay."""
-        return self.predictor(self.local.own(state.model, state.optimizer), clients, draws)
+        return self.predictor(
+            self.local.with_statistics(state.model, state.optimizer), clients, draws
+        )
 
     def adapt(self, state: Any, clients: Clients, exchange: Exchange, draws: Draws) -> Predictor:
         """Return the model, under gossip the mean of all."""
@@ -427,51 +429,51 @@ def step_scale(clients: Clients, channel: Channel, rule: StepScale) -> np.ndarra
     return weights if rule == "paper" else weights * len(clients.federation.training)
 
 
-def check_state(algorithm: Algorithm, method: str, made: Any, before: Any = None) -> None:
+def check_state(algorithm: Algorithm, method: str, state: Any, before: Any = None) -> None:
     """Check a state that a method returned: tensors with owners, of the shapes that were given."""
-    if not is_dataclass(made) or (before is not None and type(made) is not type(before)):
-        wanted = "a dataclass (mpifed.state)" if before is None else type(before).__name__
-        raise wrong_result(algorithm, method, type(made).__name__, wanted)
-    for each in fields(made):
-        value, name = getattr(made, each.name), each.name
-        said = f"a state whose {name} is"
+    if not is_dataclass(state) or (before is not None and type(state) is not type(before)):
+        expected = "a dataclass (mpifed.state)" if before is None else type(before).__name__
+        raise wrong_result(algorithm, method, type(state).__name__, expected)
+    for each in fields(state):
+        value, name = getattr(state, each.name), each.name
+        description = f"a state whose {name} is"
         if is_dataclass(value):
             check_state(algorithm, method, value, None if before is None else getattr(before, name))
             continue
         if "owner" not in each.metadata or not isinstance(value, Tensor):
-            wanted = f"{name}: Tensor = state.server(), client(), shared() or follows()"
-            raise wrong_result(algorithm, method, f"{said} {type(value).__name__}", wanted)
-        given = value if before is None else getattr(before, name)
+            expected = f"{name}: Tensor = state.server(), client(), shared() or follows()"
+            raise wrong_result(algorithm, method, f"{description} {type(value).__name__}", expected)
+        example = value if before is None else getattr(before, name)
         storable = value.layout == torch.strided and value.dtype != torch.bfloat16
-        if not storable or (value.dtype, value.shape) != (given.dtype, given.shape):
-            said += f" {value.layout} {value.dtype} of shape {tuple(value.shape)}"
-            wanted = f"a dense {given.dtype}, as numpy has it, of shape {tuple(given.shape)}"
-            raise wrong_result(algorithm, method, said, wanted)
+        if not storable or (value.dtype, value.shape) != (example.dtype, example.shape):
+            description += f" {value.layout} {value.dtype} of shape {tuple(value.shape)}"
+            expected = f"a dense {example.dtype}, as numpy has it, of shape {tuple(example.shape)}"
+            raise wrong_result(algorithm, method, description, expected)
 
 
-def check_rows(algorithm: Algorithm, made: Any, n_clients: int, shared_is_rows: bool) -> None:
+def check_rows(algorithm: Algorithm, state: Any, n_clients: int, shared_is_rows: bool) -> None:
     """Check that what ``init`` returned has a row of each client where it must."""
-    for name, tensor, is_rows in tensors(made, shared_is_rows):
+    for name, tensor, is_rows in tensors(state, shared_is_rows):
         if is_rows and (not tensor.dim() or len(tensor) != n_clients):
-            said = f"a state whose {name} has shape {tuple(tensor.shape)}"
-            wanted = f"a row for each of {n_clients} clients (exchange.spread gives shared ones)"
-            raise wrong_result(algorithm, "init", said, wanted)
+            description = f"a state whose {name} has shape {tuple(tensor.shape)}"
+            expected = f"a row for each of {n_clients} clients (exchange.spread gives shared ones)"
+            raise wrong_result(algorithm, "init", description, expected)
 
 
 def checked_predictor(
-    algorithm: object, method: str, made: Any, n_clients: int, n_parameters: int
+    algorithm: object, method: str, predictor: Any, n_clients: int, n_parameters: int
 ) -> Predictor:
     """Return what ``deploy`` or ``adapt`` returned; ``TypeError`` unless its shapes fit."""
-    if not isinstance(made, Predictor):
-        raise wrong_result(algorithm, method, type(made).__name__, "a Predictor")
+    if not isinstance(predictor, Predictor):
+        raise wrong_result(algorithm, method, type(predictor).__name__, "a Predictor")
     if not n_clients:
-        return made
-    found, mixture = made.parameters, made.mixture
-    if found is not None:
-        shape, models = tuple(found.shape), found.shape[-2] if found.dim() > 1 else 0
-        own = (n_clients, models, n_parameters)
-        fits = models > 0 and shape in ((models, n_parameters), own)
-        models += made.beside is not None
+        return predictor
+    parameters, mixture = predictor.parameters, predictor.mixture
+    if parameters is not None:
+        shape, models = tuple(parameters.shape), parameters.shape[-2] if parameters.dim() > 1 else 0
+        separate = (n_clients, models, n_parameters)
+        fits = models > 0 and shape in ((models, n_parameters), separate)
+        models += predictor.local_predictor is not None
         mixed = models == 1 if mixture is None else tuple(mixture.shape) == (n_clients, models)
         if not (fits and mixed):
             weights = "no mixture" if mixture is None else f"a mixture {tuple(mixture.shape)}"
@@ -483,11 +485,13 @@ def checked_predictor(
                 f"{n_parameters}) for each client's own, with a mixture ({n_clients}, M) unless "
                 f"M = 1, or ({n_clients}, M + 1) with a predictor besides",
             )
-    for name, values in made.results.items():
+    for name, values in predictor.results.items():
         if values.dim() == 0 or len(values) != n_clients:
-            said = f"results '{name}' of shape {tuple(values.shape)}"
-            raise wrong_result(algorithm, method, said, f"a row for each of {n_clients} clients")
-    return made
+            description = f"results '{name}' of shape {tuple(values.shape)}"
+            raise wrong_result(
+                algorithm, method, description, f"a row for each of {n_clients} clients"
+            )
+    return predictor
 
 
 def message_variance(compressor: Compressor | None, federation: Federation, size: int) -> float:

@@ -15,7 +15,7 @@ from mpifed.checkpoint.integrity import BLOCK, FORMAT
 from mpifed.data.base import Description
 from mpifed.io.hdf5 import check_size
 from mpifed.results.configurations import check_stored
-from mpifed.results.results import check_rows
+from mpifed.results.results import check_metrics, line_of
 
 # The version of the file format, which every HDF5 since 1.10 writes and reads.
 LIBRARY = ("v110", "v110")
@@ -33,8 +33,7 @@ class Meta:
     seed: int
     horizon: int
     configuration: dict[str, Any]
-    columns: list[str]
-    rows: list[list[str]]
+    metrics: str
     ledger: dict[str, int]
     seconds: dict[str, float]
     data: Description | None = None
@@ -67,11 +66,8 @@ def _describe(file: h5py.File, meta: Meta) -> None:
         _store_data(group, meta.data)
     if meta.simulated is not None:
         group["simulated"] = meta.simulated
-    text = h5py.string_dtype()
-    file["metrics/columns"] = np.array(meta.columns, dtype=object).astype(text)
-    shape = (len(meta.rows), len(meta.columns))
-    table = np.array(meta.rows, dtype=object).reshape(shape)
-    file.create_dataset("metrics/rows", shape, dtype=text, data=table.astype(text))
+    content = np.frombuffer(meta.metrics.encode(), np.uint8)
+    file.create_dataset("metrics/csv", data=content, chunks=content.shape, compression="gzip")
 
 
 def read_description(file: h5py.File) -> Meta:
@@ -87,21 +83,28 @@ def read_description(file: h5py.File) -> Meta:
     for name, data in file["clients"].items():
         if data.shape[:1] != (n,):
             raise ValueError(f"it holds '{name}' of shape {data.shape} for {n} clients")
-    columns = list(map(str, stored_array(file["metrics/columns"])))
-    rows = [list(map(str, row)) for row in stored_array(file["metrics/rows"])]
-    check_rows(columns, rows)
+    metrics = _metrics(file["metrics"])
+    check_metrics(metrics)
     return Meta(
         int(attributes["round"]),
         int(attributes["seed"]),
         int(attributes["horizon"]),
         configuration,
-        columns,
-        rows,
+        metrics,
         json.loads(attributes["ledger"]),
         json.loads(attributes["seconds"]),
         _read_data(file["meta"]["data"]) if "data" in file["meta"] else None,
         stored_array(file["meta"]["simulated"]) if "simulated" in file["meta"] else None,
     )
+
+
+def _metrics(group: h5py.Group) -> str:
+    """Return the text of metrics.csv up to the checkpoint."""
+    if "rows" in group:  # of earlier versions: a table of texts
+        lines = [stored_array(group["columns"]), *stored_array(group["rows"])]
+        return "".join(line_of(list(map(str, line))) for line in lines)
+    check_size(group["csv"])
+    return bytes(group["csv"][()]).decode()
 
 
 def _store_data(meta: h5py.Group, data: Description) -> None:

@@ -60,7 +60,7 @@ METHODS: dict[str, tuple[str, str, int | None]] = {
     "fedlt": ("global_model.fedlt:FedLT", "Fed-LT", None),
     "pfeddst": ("shared_body.pfeddst:PFedDST", "PFedDST", None),
     "streaming_diloco": (
-        "shared_body.streaming_diloco:StreamingDiLoCo",
+        "global_model.streaming_diloco:StreamingDiLoCo",
         "Streaming DiLoCo",
         None,
     ),
@@ -118,7 +118,7 @@ COMPRESSORS = {
     "quantise": "mpifed.exchange.compression:Quantise",
     "natural": "mpifed.exchange.compression:Natural",
     "sign": "mpifed.exchange.compression:Sign",
-    "bernoulli": "mpifed.exchange.compression:Bernoulli",
+    "bernoulli": "mpifed.exchange.compression:BernoulliGate",
     "composition": "mpifed.exchange.compression:Composition",
 }
 CORRECTIONS = {

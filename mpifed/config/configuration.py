@@ -214,7 +214,8 @@ class Configuration:
         What happens where a client's numbers are not finite: the run stops, or the round is
         repeated without it.
     stall_limit : float, optional
-        Seconds without a step after which a rank counts as stalled. None is never.
+        Seconds without a step after which a rank counts as stalled, under a launcher; nothing
+        watches a process that none has started. None is never.
     data : str or mapping
         The data set.
     model : str or mapping
@@ -304,7 +305,7 @@ def _with_sections(overrides: Mapping[str, Any], mapping: Mapping[str, Any]) -> 
     graphs |= {key: value for key, value in overrides.items() if key in graphs}
     values = {key: value for key, value in overrides.items() if key not in graphs}
     if any(value is not None for value in graphs.values()):
-        from mpifed.exchange.mixing import mixing_overrides  # networkx
+        from mpifed.exchange.mixing_options import mixing_overrides  # networkx
 
         values |= mixing_overrides(**graphs, overrides=values)
     keys = {*Configuration.__dataclass_fields__, *UNREAD, "experiment"}
@@ -399,7 +400,10 @@ def check_names(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
         check_declared(key, with_name(key, mapping.get(key, default)), key, default)
     name, options = named(mapping.get("exchange", "server"), "exchange", DEFAULTS["exchange"])
     if name == "gossip" and mapping.get("clients") not in ("ranks", "data"):
-        from mpifed.exchange.mixing import mixing_sections, names_own  # networkx, but no torch
+        from mpifed.exchange.mixing_options import (  # networkx, but no torch
+            mixing_sections,
+            names_own,
+        )
 
         if not names_own(options):
             mixing_sections(options, settled.n_training)

@@ -107,8 +107,8 @@ def experiment_for_own(overrides: Mapping[str, Any]) -> dict[str, Any] | None:
     if data not in OWN and ":" not in data:
         return experiment if ":" in model else None
     file_name = Path(str(options.get("path") or options.get("raw") or without_module(data))).name
-    ending = next(filter(file_name.endswith, READERS), "")
-    experiment["experiment"] = file_name.removesuffix(ending)
+    ending = next(filter(file_name.lower().endswith, READERS), "")
+    experiment["experiment"] = file_name[: len(file_name) - len(ending)]
     if data in OWN:
         experiment["clients"] = "data"
     if data == "csv" and "model" not in mapping:
@@ -189,7 +189,7 @@ def _setting(data: Any, key: str, value: Any) -> tuple[list[str], Any, str]:
 
 def reader_of(path: str) -> str | None:
     """Return the data set that reads a file of this name, or None."""
-    return next((name for ending, name in READERS.items() if path.endswith(ending)), None)
+    return next((name for ending, name in READERS.items() if path.lower().endswith(ending)), None)
 
 
 def as_data_file(data: Any) -> Any:

@@ -8,6 +8,7 @@ import functools
 import gzip
 import io
 import lzma
+import math
 import os
 import tarfile
 import zipfile
@@ -17,14 +18,16 @@ from typing import IO, Any, cast
 
 from mpifed.errors import InputError, PeerFailure, RunError, StopRequested, one_line
 from mpifed.io.memory import check_memory
+from mpifed.watchdog.heartbeat import raise_if_stop_requested
+from topologies import memory_limits
 from topologies.regular_files import open_regular
 
 Stream = IO[bytes] | io.BufferedReader
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 TARS = (".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2")
 
-# Bytes of an unpacked file after which memory is looked at again.
-UNCHECKED = 1 << 26
+# Bytes that are read at once, after which memory and requests to stop are looked at.
+BUFFER = 1 << 20
 
 
 @contextlib.contextmanager
@@ -43,48 +46,55 @@ def reading(path: Path) -> Iterator[None]:
 def opened(path: Path, held: float = 0.0) -> Iterator[Stream]:
     """Open a file for reading, decompressed by its name; ``held`` is the memory for each byte."""
     with reading(path), open_regular(path) as raw, _decompressed(path, raw, held) as stream:
-        if stream is raw:
+        if _opener(path) is None:
             check_memory(held * os.fstat(raw.fileno()).st_size, f"'{path}' cannot be read: it")
         yield stream
 
 
+def _opener(path: Path) -> Callable[..., Any] | None:
+    ending = path.suffix.lower()
+    return OPENERS.get({".tgz": ".gz", ".txz": ".xz"}.get(ending, ending))
+
+
 @contextlib.contextmanager
 def _decompressed(path: Path, raw: IO[bytes], held: float) -> Iterator[Stream]:
-    ending = {".tgz": ".gz", ".txz": ".xz"}.get(path.suffix, path.suffix)
-    if ending not in OPENERS:
-        yield raw
+    opener = _opener(path)
+    if opener is None:
+        yield io.BufferedReader(_Guarded(path, raw, 0.0), BUFFER)
         return
-    with OPENERS[ending](raw, "rb") as inner:
-        yield io.BufferedReader(_Unpacked(path, inner, held), 1 << 20)
+    with opener(raw, "rb") as inner:
+        yield io.BufferedReader(_Guarded(path, inner, held), BUFFER)
 
 
-class _Unpacked(io.RawIOBase):
-    """What ``inner`` unpacks, as long as there is memory for what comes."""
+class _Guarded(io.RawIOBase):
+    """What ``inner`` gives, until memory for all of it is lacking, or a stop is requested."""
 
     def __init__(self, path: Path, inner: IO[bytes], held: float) -> None:
-        self._path, self._inner, self._held, self._unchecked = path, inner, held, 0
+        self._path, self._inner, self._held, self._bytes = path, inner, held, 0
+        self._available = memory_limits.available_memory() if held else math.inf
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
+        raise_if_stop_requested()
         piece = self._inner.read(len(buffer))
         buffer[: len(piece)] = piece
-        self._unchecked += len(piece)
-        if self._unchecked > UNCHECKED:
-            self._unchecked = 0
-            check_memory(self._held * UNCHECKED, f"'{self._path}' cannot be read: the rest of it")
+        self._bytes += len(piece)
+        if self._held * self._bytes > self._available:
+            unpacked = f"{memory_limits.in_bytes(self._bytes)} or more of it"
+            check_memory(self._held * self._bytes, f"'{self._path}' cannot be read: {unpacked}")
         return len(piece)
 
 
 def bare_name(path: Path) -> str:
     """Return the name of a file without the ending of a compression."""
-    return path.stem if path.suffix in OPENERS else path.name
+    return path.stem if path.suffix.lower() in OPENERS else path.name
 
 
 def is_archive(path: Path) -> bool:
     """Return whether a file is named as a zip or tar archive."""
-    return path.name.endswith((".zip", *TARS))
+    return path.name.lower().endswith((".zip", *TARS))
 
 
 def home(raw: str | None, folder: str) -> Path:
@@ -144,7 +154,7 @@ def streams(
                     with opened(path, held) as stream:
                         yield name, stream
             return
-        members = _of_zip(place) if place.name.endswith(".zip") else _of_tar(place)
+        members = _of_zip(place) if place.suffix.lower() == ".zip" else _of_tar(place)
         for name, size, open_member in members:
             if wanted(name):
                 check_memory(held * size, f"'{place / name}' cannot be read: it")
@@ -165,10 +175,27 @@ def _of_zip(place: Path) -> Iterator[Member]:
 
 def _of_tar(place: Path) -> Iterator[Member]:
     # A compressed archive is read as a stream of blocks, so that it is never held whole.
-    with opened(place) as whole, tarfile.open(fileobj=whole, mode="r|") as archive:
+    with (
+        opened(place) as whole,
+        tarfile.open(fileobj=cast(Any, _Ending(whole)), mode="r|") as archive,
+    ):
         for info in archive:
             if info.isfile():
                 yield info.name, info.size, functools.partial(cast(Any, archive.extractfile), info)
+
+
+class _Ending:
+    """A stream that raises where it is read on after its end, as far as a header may say."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream, self._has_ended = stream, False
+
+    def read(self, size: int) -> bytes:
+        piece = self._stream.read(size)
+        if not piece and self._has_ended:
+            raise EOFError("it ends within a file in it, whose header declares more")
+        self._has_ended = not piece
+        return piece
 
 
 def contents(

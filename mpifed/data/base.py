@@ -8,7 +8,7 @@ input. Each rank then loads the shards of the clients that it hosts, and no othe
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from mpifed.components.base import Component
-from mpifed.errors import InputError, RunError
+from mpifed.errors import InputError, RunError, StopRequested
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
 
@@ -353,6 +353,11 @@ def draw_held_out(seed: int, client: int, n: int, fraction: float) -> np.ndarray
 class Checked(DerivedDataset):
     """A user's data set, whose splits are compared with its description."""
 
+    def __init__(self, dataset: Dataset) -> None:
+        super().__init__(dataset)
+        names = (*self.description.class_names, *self.description.client_names)
+        check_texts(names, f"data set '{type(dataset).__name__}': a name")
+
     def changed(
         self, name: SplitName, split: Split, client_ids: np.ndarray, dtype: torch.dtype
     ) -> Split:
@@ -375,6 +380,13 @@ class Checked(DerivedDataset):
             client = client_ids[np.searchsorted(split.offsets, bad[0], side="right") - 1]
             raise InputError(f"{said}: the split {name} has {bad[1]} of client {client}")
         return split
+
+
+def check_texts(texts: Iterable[str], what: str) -> None:
+    """Refuse names with half of a surrogate pair, which no file of results can hold."""
+    for text in texts:
+        if not text.isprintable() and any("\ud800" <= each <= "\udfff" for each in text):
+            raise InputError(f"{what} is {text[:60]!a}, which is no text in UTF-8")
 
 
 def bad_row(x: torch.Tensor, y: torch.Tensor, about: Description) -> tuple[int, str] | None:
@@ -419,7 +431,7 @@ def agreed(communicator: Communicator, make: Callable[[], T]) -> T:
     if communicator.rank == 0:
         try:
             outcome = (make(), None)
-        except (InputError, RunError) as error:
+        except (InputError, RunError, StopRequested) as error:
             outcome = (None, error)
     value, failure = communicator.broadcast_object(outcome)
     if failure is not None:

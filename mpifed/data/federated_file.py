@@ -27,6 +27,7 @@ from mpifed.data.base import (
     Task,
     agreed,
     bad_row,
+    check_texts,
     empty_split,
 )
 from mpifed.errors import InputError, RunError, closest, one_line
@@ -35,6 +36,7 @@ from mpifed.io.atomic import replacing
 from mpifed.io.hdf5 import disk_reason
 from mpifed.io.memory import check_memory
 from mpifed.mpi.communicator import Communicator
+from mpifed.watchdog.heartbeat import raise_if_stop_requested
 
 VERSION = 1
 
@@ -132,6 +134,7 @@ class FederatedFile(Dataset):
         for run in np.split(client_ids, np.flatnonzero(np.diff(client_ids) != 1) + 1):
             if not len(run) or offsets[run[0]] == offsets[run[-1] + 1]:
                 continue
+            raise_if_stop_requested()
             stored = slice(offsets[run[0]], offsets[run[-1] + 1])
             rows = slice(done, done + stored.stop - stored.start)
             file[f"{name}/x"].read_direct(made.x.numpy(), stored, rows)
@@ -190,6 +193,7 @@ def _names(file: h5py.File, what: str, count: int) -> tuple[str, ...]:
     names = json.loads(hdf5.all_values(_dataset(file, what)).tobytes())
     if not isinstance(names, list) or list(map(type, names)) != [str] * count:
         raise ValueError(f"/{what} is not a list of {count} texts in JSON, as bytes")
+    check_texts(names, f"'{file.filename}' cannot be read: a name in /{what}")
     return tuple(names)
 
 
@@ -250,6 +254,8 @@ def _attribute(owner: Any, name: str, kind: type, default: Any = None) -> Any:
     if not isinstance(value, (str, bytes) if kind is str else (int, np.integer)):
         words = "a text" if kind is str else "a whole number"
         raise ValueError(f"its attribute '{name}' is {one_line(repr(value), 80)}, not {words}")
+    if isinstance(value, str):  # h5py escapes what is no text in UTF-8
+        value = value.encode("utf-8", "replace")
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else kind(value)
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
-from mpifed.data.base import Task
+from mpifed.data.base import Task, check_texts
 from mpifed.data.partitioned import GroupedDataset, GroupedName, Parts, Pool, Source
 from mpifed.data.partitions import share_of
 from mpifed.errors import InputError, closest, one_line
@@ -178,6 +178,8 @@ def source_of(
         )
     remarks = (*columns.remarks, *scaled, *remarks)
     known = tuple(map(str, names.tolist()))
+    check_texts(class_names, "the name of a class")
+    check_texts(known, "the name of a client")
     return Source(
         *(pool, lambda: [x], owner), is_test=is_test, remarks=remarks, names=known, fit=fit
     )

@@ -38,6 +38,9 @@ Groups = np.ndarray | None
 # Numbers that a rank holds of other ranks' rows at a time.
 AT_ONCE = 1 << 22
 
+# Components of a server by what leaves the mean of updates as it is.
+IDLE = {"aggregator": "mean", "pre_aggregator": "none"}
+
 
 class Aggregator(Component):
     """Base class of aggregators; its keyword-only parameters are its options.
@@ -109,7 +112,7 @@ class ByCoordinates(Aggregator):
         # Row c * size + r of what is sent is the share of rank r in the row of client c.
         send = {rank: np.arange(len(flat)) * size + rank for rank in range(size)}
         receive = {rank: len(clients) for rank, clients in enumerate(present)}
-        found = np.empty(flat.shape[1])
+        combined = np.empty(flat.shape[1])
         at_once = size * max(1, AT_ONCE // (max(1, len(order)) + size * max(1, len(flat))))
         # The widths of all ranks are those of the one with the fewest columns at a time.
         at_once = int(-communicator.max(np.array([-float(at_once)]))[0])
@@ -121,10 +124,10 @@ class ByCoordinates(Aggregator):
             arrived = communicator.exchange_rows(padded.reshape(-1, width), send, receive)
             columns = arrived[order].astype(np.float64)
             share = self.combine(columns if members is None else means(columns, members))
-            check_result(share, found[:width], self, "combine")
+            check_result(share, combined[:width], self, "combine")
             shares = communicator.gather_rows(share[None], [1] * size)
-            found[start : start + part.shape[1]] = shares.reshape(-1)[: part.shape[1]]
-        return torch.from_numpy(found.reshape(updates.shape[1:])).to(updates.device)
+            combined[start : start + part.shape[1]] = shares.reshape(-1)[: part.shape[1]]
+        return torch.from_numpy(combined.reshape(updates.shape[1:])).to(updates.device)
 
     def traffic(
         self, payload: int, itemsize: int, summed: int, federation: Federation
@@ -162,17 +165,17 @@ class ByProducts(Aggregator):
         if federation.communicator.rank == 0:
             n_train = federation.n_train[round.active]
             if members is None:
-                found = self.weighted_shares(products, n_train)
-                check_result(found, products[0], self, "shares")
+                combined = self.weighted_shares(products, n_train)
+                check_result(combined, products[0], self, "shares")
             else:
                 weights = members / members.sum(axis=1, keepdims=True)
                 mixed = weights @ products @ weights.T
-                found = self.weighted_shares(mixed, weights @ n_train)
-                check_result(found, mixed[0], self, "shares")
-                found = found @ weights
-            shares[round.active] = found
-        own = federation.communicator.broadcast(shares)[round.ids]
-        return total(updates, torch.from_numpy(own))
+                combined = self.weighted_shares(mixed, weights @ n_train)
+                check_result(combined, mixed[0], self, "shares")
+                combined = combined @ weights
+            shares[round.active] = combined
+        hosted_shares = federation.communicator.broadcast(shares)[round.ids]
+        return total(updates, torch.from_numpy(hosted_shares))
 
     def traffic(
         self, payload: int, itemsize: int, summed: int, federation: Federation
@@ -209,10 +212,10 @@ def build(section: Any, path: str = "exchange.aggregator") -> Aggregator | None:
     >>> build("median").combine(np.array([[0.0], [1.0], [9.0]]))
     array([1.])
     """
-    asked = checked_section("aggregator", section, path)
-    if asked.name == "mean":
+    chosen = checked_section("aggregator", section, path)
+    if chosen.name == "mean":
         return None
-    return cast(Aggregator, find("aggregator", asked.name, f"{path}.name")(**asked.options))
+    return cast(Aggregator, find("aggregator", chosen.name, f"{path}.name")(**chosen.options))
 
 
 def count_of(share: float, n: int) -> int:
@@ -256,12 +259,12 @@ class TrimmedMean(ByCoordinates):
     def combine(self, columns: np.ndarray) -> np.ndarray:
         columns.sort(axis=0)
         cut = self.bears(len(columns))
-        kept = columns[cut : len(columns) - cut]
+        middle = columns[cut : len(columns) - cut]
         # Added row by row: numpy adds a single column in another order than several.
         total = np.zeros(columns.shape[1])
-        for row in kept:
+        for row in middle:
             total += row
-        return total / len(kept)
+        return total / len(middle)
 
 
 class Krum(ByProducts):
@@ -300,10 +303,10 @@ class Krum(ByProducts):
         scores = np.zeros(n)
         for column in squares.T[:nearest]:
             scores += column
-        found = np.zeros(n)
+        shares = np.zeros(n)
         # Of equal scores the first client's.
-        found[np.argsort(scores, kind="stable")[: self.selected]] = 1 / self.selected
-        return found
+        shares[np.argsort(scores, kind="stable")[: self.selected]] = 1 / self.selected
+        return shares
 
 
 class GeometricMedian(ByProducts):
@@ -388,8 +391,8 @@ def inner_products(rows: Tensor, round: Round) -> np.ndarray:
     products = torch.zeros(len(order), len(order), dtype=torch.float64)
     width = max(1, AT_ONCE // max(1, len(order)))
     for start in range(0, flat.shape[1], width):
-        own = np.ascontiguousarray(on_host(flat[:, start : start + width]))
-        arrived = communicator.exchange_rows(own, send, receive)
+        columns = np.ascontiguousarray(on_host(flat[:, start : start + width]))
+        arrived = communicator.exchange_rows(columns, send, receive)
         if at_root:
             part = torch.from_numpy(arrived)[order].double()
             products += part @ part.T
@@ -404,13 +407,13 @@ def bytes_to_rank_0(federation: Federation, payload: int) -> int:
 
 def means(columns: np.ndarray, members: np.ndarray) -> np.ndarray:
     """Return means of groups of rows, float64 (groups, width); see ``Aggregator.aggregate``."""
-    made = np.zeros((len(members), columns.shape[1]))
-    for mean, group in zip(made, members, strict=True):
+    group_means = np.zeros((len(members), columns.shape[1]))
+    for mean, group in zip(group_means, members, strict=True):
         # Added row by row: see TrimmedMean.
-        for place in np.flatnonzero(group):
-            mean += columns[place]
+        for row in np.flatnonzero(group):
+            mean += columns[row]
         mean /= group.sum()
-    return made
+    return group_means
 
 
 def clipped(rows: Tensor, norm: float) -> Tensor:
@@ -430,11 +433,7 @@ def norms(rows: Tensor) -> np.ndarray:
     return np.sqrt(np.array(squares, np.float64))
 
 
-# Components of a server by what leaves the mean of updates as it is.
-IDLE = {"aggregator": "mean", "pre_aggregator": "none"}
-
-
-def completed(options: dict[str, Any]) -> dict[str, Any]:
+def completed_options(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options of a server, without those of aggregation that ask for nothing.
 
     Runs that average do not mention them, as those of earlier versions.
@@ -443,23 +442,23 @@ def completed(options: dict[str, Any]) -> dict[str, Any]:
         kind: checked_section(kind, options[kind], f"exchange.{kind}", idle)
         for kind, idle in IDLE.items()
     }
-    idle = {kind: asked.name == IDLE[kind] for kind, asked in named.items()}
+    idle = {kind: chosen.name == IDLE[kind] for kind, chosen in named.items()}
     idle["clip"] = options["clip"] is None
     return {key: value for key, value in {**options, **named}.items() if not idle.get(key)}
 
 
 def check_number(configuration: Any) -> None:
     """Check that an aggregator has enough updates to choose from."""
-    asked = configuration.exchange.options.get("aggregator")
+    section = configuration.exchange.options.get("aggregator")
     before = configuration.exchange.options.get("pre_aggregator")
-    if asked is None and before is not None:
+    if section is None and before is not None:
         raise InputError(
             f"exchange.pre_aggregator is '{before.name}', but exchange.aggregator is 'mean', "
             "which bears no attack before or after it; allowed: another aggregator"
         )
-    if asked is None:
+    if section is None:
         return
-    aggregator, n = build(asked), configuration.n_training
+    aggregator, n = build(section), configuration.n_training
     assert aggregator is not None
     fraction = fixed_fraction(configuration.participation)
     count = n if fraction is None else count_participants(fraction, n)
@@ -469,7 +468,7 @@ def check_number(configuration: Any) -> None:
         what += f", of which '{before.name}' makes {count} updates"
     if count < aggregator.least(count):
         raise InputError(
-            f"exchange.aggregator is '{asked.name}', but at most {what}, with which its options "
+            f"exchange.aggregator is '{section.name}', but at most {what}, with which its options "
             "make it a plain mean or leave it nothing to choose; allowed: more clients or "
             "participants, or other options"
         )

@@ -1,6 +1,7 @@
 """Gossip without rounds that anybody waits for: a discrete-event schedule, the same everywhere.
 
-One round of asynchronous gossip: values of this round and of earlier ones, mixed.
+A ``Timetable`` says whose computations end in a round and what they mix: a ``Combination`` of
+values of this round and of earlier ones, of which a ``Crossing`` has the part of one rank.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from mpifed.errors import RunError
 from mpifed.exchange.base import Channel, Exchange, Round, bits_of, timed
-from mpifed.exchange.mixer import Mixer, is_dense
+from mpifed.exchange.mixing_product import MixingProduct, is_dense
 from mpifed.exchange.reduction import check_not_diverged
 from mpifed.exchange.routes import arrivals, transfer
 from mpifed.federation.clients import Federation
@@ -38,11 +39,11 @@ class Combination:
     """The rows of a round as combinations of values."""
 
     weights: scipy.sparse.csr_array
-    own: np.ndarray
+    own_columns: np.ndarray
     receiver: np.ndarray
     sender: np.ndarray
     slot: np.ndarray
-    kept: np.ndarray
+    stored: np.ndarray
     into: np.ndarray
     keeps_mixed: bool
     messages: int
@@ -63,7 +64,7 @@ class Arcs:
     share: np.ndarray
     travel: np.ndarray
     reach: np.ndarray
-    heard: np.ndarray
+    out_degrees: np.ndarray
 
 
 def arcs_of(weights: scipy.sparse.csr_array, links: Links, bits: float) -> Arcs:
@@ -86,32 +87,42 @@ def mixed_wait_free(
 ) -> Combination:
     """Return what nodes mix of the latest versions that have arrived, and send theirs."""
     n, m = len(arcs.reach), len(nodes)
-    place = np.full(n, -1)
-    place[nodes] = np.arange(m)
+    position = np.full(n, -1)
+    position[nodes] = np.arange(m)
     numbers = ended[nodes]
     into = versions.room(nodes, arcs.reach[nodes], times)
     sends = into >= 0
-    mine = place[arcs.receiver] >= 0
+    mine = position[arcs.receiver] >= 0
     to, of = arcs.receiver[mine], arcs.sender[mine]
     share, travel = arcs.share[mine], arcs.travel[mine]
-    at, fresh = times[place[to]], place[of] >= 0
-    fresh[fresh] = sends[place[of[fresh]]] & (times[place[of[fresh]]] + travel[fresh] <= at[fresh])
+    at, fresh = times[position[to]], position[of] >= 0
+    fresh[fresh] = sends[position[of[fresh]]] & (
+        times[position[of[fresh]]] + travel[fresh] <= at[fresh]
+    )
     slot = np.where(fresh, FRESH, versions.latest(of, travel, at))
-    known = fresh | (slot >= 0)
-    to, of, share, slot, fresh = to[known], of[known], share[known], slot[known], fresh[known]
-    newest = ended[of] - (last[of] > at[known])
+    has_arrived = fresh | (slot >= 0)
+    to, of, share, slot, fresh = (
+        to[has_arrived],
+        of[has_arrived],
+        share[has_arrived],
+        slot[has_arrived],
+        fresh[has_arrived],
+    )
+    newest = ended[of] - (last[of] > at[has_arrived])
     staleness = newest - np.where(fresh, ended[of], versions.number[of, slot])
     slots = versions.sent.shape[1]
     used_slots, place_of_slot = np.unique(of[~fresh] * slots + slot[~fresh], return_inverse=True)
-    column = place[of]
+    column = position[of]
     column[~fresh] = m + place_of_slot
-    rows = np.concatenate([place[to], np.arange(m)])
+    rows = np.concatenate([position[to], np.arange(m)])
     columns = np.concatenate([column, np.arange(m)])
-    rest = 1 - np.bincount(place[to], share, minlength=m)
+    self_weights = 1 - np.bincount(position[to], share, minlength=m)
     shape = (m, m + len(used_slots))
     versions.send(nodes[sends], into[sends], times[sends], numbers[sends])
     return Combination(
-        scipy.sparse.csr_array((np.concatenate([share, rest]), (rows, columns)), shape=shape),
+        scipy.sparse.csr_array(
+            (np.concatenate([share, self_weights]), (rows, columns)), shape=shape
+        ),
         np.arange(m),
         nodes,
         np.concatenate([nodes, used_slots // slots]),
@@ -119,7 +130,7 @@ def mixed_wait_free(
         np.flatnonzero(sends),
         into[sends],
         keeps_mixed=False,
-        messages=int(arcs.heard[nodes[sends]].sum()),
+        messages=int(arcs.out_degrees[nodes[sends]].sum()),
         staleness=staleness,
     )
 
@@ -133,16 +144,16 @@ def mixed_in_pairs(nodes: np.ndarray, partners: np.ndarray, changed: np.ndarray)
             changed[j] += 1
     m, touched = len(nodes), np.unique(np.concatenate([nodes, partners]))
     t, order = len(touched), np.argsort(nodes)
-    values, own = averaged_in_turn(nodes, partners, touched)
+    values, fresh_values = averaged_in_turn(nodes, partners, touched)
     # Participants come first, by number; then the values that are kept.
     columns = np.concatenate([t + order, np.arange(t)])
-    weights = np.concatenate([own[order], values])[:, columns]
+    weights = np.concatenate([fresh_values[order], values])[:, columns]
     # What a participant has computed is in both of its rows; it may be all that is.
-    rest = m + np.arange(t)
-    rest[np.searchsorted(touched, nodes[order])] = np.arange(m)
+    mixed_rows = m + np.arange(t)
+    mixed_rows[np.searchsorted(touched, nodes[order])] = np.arange(m)
     return Combination(
         scipy.sparse.csr_array(weights),
-        np.concatenate([np.arange(m), rest]),
+        np.concatenate([np.arange(m), mixed_rows]),
         np.concatenate([nodes[order], touched]),
         np.concatenate([nodes[order], touched]),
         np.concatenate([np.full(m, FRESH), np.zeros(t, np.int64)]),
@@ -170,101 +181,118 @@ def first_values(shared: list[Tensor], slots: int | None) -> Values:
 
 
 class AsynchronousChannel(Channel):
-    """Those whose computations end in a round."""
+    """The channel of a round, among the clients whose computations end in it."""
 
     def __init__(
-        self, exchange: Exchange, round: Round, memory: Values, make_plan: Callable[[], Combination]
+        self, exchange: Exchange, round: Round, memory: Values, combine: Callable[[], Combination]
     ) -> None:
         super().__init__(exchange, round, memory)
-        self.federation, self._make_plan = exchange.federation, make_plan
+        self.federation, self._combine = exchange.federation, combine
 
     @cached_property
-    def plan(self) -> Combination:
+    def combination(self) -> Combination:
         """What is mixed in this round."""
-        return self._make_plan()
+        return self._combine()
 
     def broadcast(self, shared: Tensor) -> Tensor:
         return shared
 
     @timed
-    def average(self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0) -> Tensor:
+    def average(
+        self, rows: Tensor, weights: Tensor, before: Tensor, total_weight: float = 1.0
+    ) -> Tensor:
         self.check_update(rows, weights, before)
-        plan, size, ledger = self.plan, math.prod(rows.shape[1:]), self.exchange.ledger
+        combination, size, ledger = (
+            self.combination,
+            math.prod(rows.shape[1:]),
+            self.exchange.ledger,
+        )
         part = self._next_part(size)
-        bits = plan.messages * bits_of(torch.Size([size]), rows.dtype)
+        bits = combination.messages * bits_of(torch.Size([size]), rows.dtype)
         ledger.up_bits += bits
         ledger.down_bits += bits
-        ledger.up_floats += plan.messages * size
+        ledger.up_floats += combination.messages * size
         crossing = self.crossing
         fresh = self.transformed(rows, before).flatten(1)
-        if plan.keeps_mixed and len(fresh):
+        if combination.keeps_mixed and len(fresh):
             # Others may have changed the value since the computation began.
-            now = self.memory.kept[crossing.hosted(plan.sender[crossing.fresh]), 0, part]
+            now = self.memory.kept[crossing.hosted(combination.sender[crossing.fresh]), 0, part]
             fresh = fresh - before.flatten(1) + now
         mixed = self._mixed(fresh, part, crossing)
-        source = mixed if plan.keeps_mixed else fresh
+        source = mixed if combination.keeps_mixed else fresh
         nodes, slots, rows_kept = crossing.keeps
         self.memory.kept[nodes, slots, part] = source[rows_kept]
         return mixed[: len(fresh)].view(rows.shape)
 
     @cached_property
     def crossing(self) -> Crossing:
-        """What this rank does by the plan."""
-        return Crossing(self.federation, self.plan)
+        """What this rank does of the combination."""
+        return Crossing(self.federation, self.combination)
 
     def _mixed(self, fresh: Tensor, part: slice, crossing: Crossing) -> Tensor:
-        """The rows of the plan that belong to clients hosted here."""
-        plan, communicator = self.plan, self.federation.communicator
+        """The rows of the combination that belong to clients hosted here."""
+        combination, communicator = self.combination, self.federation.communicator
         check_not_diverged(
-            communicator, [fresh], self.federation.training[plan.sender[crossing.fresh]], "update"
+            communicator,
+            [fresh],
+            self.federation.training[combination.sender[crossing.fresh]],
+            "update",
         )
         values = fresh
-        if len(plan.slot) > plan.participants:
+        if len(combination.slot) > combination.participants:
             older = crossing.columns[len(fresh) :]
-            slots = torch.from_numpy(plan.slot[older])
-            kept = self.memory.kept[crossing.hosted(plan.sender[older]), slots, part]
-            values = torch.cat([fresh, kept])
-        made = values.new_empty(len(crossing.rows), values.shape[1])
+            slots = torch.from_numpy(combination.slot[older])
+            older_values = self.memory.kept[crossing.hosted(combination.sender[older]), slots, part]
+            values = torch.cat([fresh, older_values])
+        mixed = values.new_empty(len(crossing.rows), values.shape[1])
         for columns, arrived in arrivals(communicator, crossing.transfer, values):
-            crossing.mixer(values[:, columns], arrived, made[:, columns])
-        return made
+            crossing.product(values[:, columns], arrived, mixed[:, columns])
+        return mixed
 
 
 class Crossing:
-    """What this rank sends, receives and mixes by a plan."""
+    """What this rank sends, receives and mixes of a combination."""
 
-    def __init__(self, federation: Federation, plan: Combination) -> None:
-        self.federation, self.plan = federation, plan
+    def __init__(self, federation: Federation, combination: Combination) -> None:
+        self.federation, self.combination = federation, combination
         owner = federation.owner[federation.training]
         communicator = federation.communicator
         rank, size = communicator.rank, communicator.size
-        of_row, of_column = owner[plan.receiver], owner[plan.sender]
+        of_row, of_column = owner[combination.receiver], owner[combination.sender]
         self.rows = np.flatnonzero(of_row == rank)
         self.columns = np.flatnonzero(of_column == rank)
-        used = plan.weights.tocoo()
+        used = combination.weights.tocoo()
         to, column = of_row[used.row], used.col.astype(np.int64)
         across = to != of_column[column]
         node = communicator.nodes()
         self.transfer = transfer(to[across], column[across], of_column, rank, size, node)
         sources = np.concatenate([self.columns, self.transfer.arriving])
-        part, own = plan.weights[self.rows], plan.own[self.rows]
-        self.mixer = Mixer(part, own, sources, is_dense(plan.weights))
+        part, own_columns = combination.weights[self.rows], combination.own_columns[self.rows]
+        self.product = MixingProduct(part, own_columns, sources, is_dense(combination.weights))
 
     @property
     def fresh(self) -> np.ndarray:
         """The columns hosted here that have been computed in this round."""
-        return self.columns[self.plan.slot[self.columns] == FRESH]
+        return self.columns[self.combination.slot[self.columns] == FRESH]
 
     @property
     def keeps(self) -> tuple[Tensor, Tensor, Tensor]:
         """Clients hosted here, their slots, and the rows or columns that are kept in them."""
-        plan = self.plan
-        of, places = (plan.receiver, self.rows) if plan.keeps_mixed else (plan.sender, self.columns)
-        owner = self.federation.owner[self.federation.training[of[plan.kept]]]
-        here = owner == self.federation.communicator.rank
-        kept = plan.kept[here]
-        found = np.searchsorted(places, kept)
-        return self.hosted(of[kept]), torch.from_numpy(plan.into[here]), torch.from_numpy(found)
+        combination = self.combination
+        of, hosted_rows = (
+            (combination.receiver, self.rows)
+            if combination.keeps_mixed
+            else (combination.sender, self.columns)
+        )
+        owner = self.federation.owner[self.federation.training[of[combination.stored]]]
+        is_hosted = owner == self.federation.communicator.rank
+        stored = combination.stored[is_hosted]
+        local_rows = np.searchsorted(hosted_rows, stored)
+        return (
+            self.hosted(of[stored]),
+            torch.from_numpy(combination.into[is_hosted]),
+            torch.from_numpy(local_rows),
+        )
 
     def hosted(self, nodes: np.ndarray) -> Tensor:
         """Return the positions of some nodes among the clients hosted here."""
@@ -313,16 +341,18 @@ class Timetable:
         self.present = present
         return self.finished
 
-    def plan(self, weights_of_round: Callable[[], scipy.sparse.csr_array]) -> Combination:
+    def next_combination(
+        self, weights_of_round: Callable[[], scipy.sparse.csr_array]
+    ) -> Combination:
         """Return what the participants of the round mix, and book what they keep. Collective."""
-        made = self._made(weights_of_round())
-        stale = made.staleness
+        combination = self._combination(weights_of_round())
+        stale = combination.staleness
         total, number, largest = self.staleness
         most = int(stale.max(initial=largest))
         self.staleness = np.array([total + stale.sum(), number + len(stale), most], np.int64)
-        return made
+        return combination
 
-    def _made(self, weights: scipy.sparse.csr_array) -> Combination:
+    def _combination(self, weights: scipy.sparse.csr_array) -> Combination:
         present, counts = self.present, self.computations.counts
         taking_part = present[self.finished.nodes]
         nodes, times = self.finished.nodes[taking_part], self.finished.times[taking_part]
@@ -340,10 +370,18 @@ class Timetable:
 
     def stored(self) -> np.ndarray:
         """Return all that changes from round to round, as numbers of at least 0."""
-        here = np.zeros((2, len(self.computations.ends)))
-        here[0, self.finished.nodes], here[1, self.finished.nodes] = 1, self.finished.times
-        going, kept = self.computations, self.versions
-        parts = (going.ends, going.after, going.counts, here, kept.sent, kept.number, self.changed)
+        finished = np.zeros((2, len(self.computations.ends)))
+        finished[0, self.finished.nodes], finished[1, self.finished.nodes] = 1, self.finished.times
+        going, versions = self.computations, self.versions
+        parts = (
+            going.ends,
+            going.after,
+            going.counts,
+            finished,
+            versions.sent,
+            versions.number,
+            self.changed,
+        )
         first = [self.round, self.seconds, *self.staleness]
         return np.concatenate([first, *(part.ravel() for part in parts)])
 
@@ -353,18 +391,18 @@ class Timetable:
         if len(stored) != needed:
             raise RunError(f"the checkpoint has {len(stored)} of {needed} numbers of its events")
         n, slots = self.versions.sent.shape
-        (self.round, self.seconds), rest = (int(stored[0]), float(stored[1])), stored[5:]
+        (self.round, self.seconds), remaining = (int(stored[0]), float(stored[1])), stored[5:]
         self.staleness = stored[2:5].astype(np.int64)
-        clocks, rest = rest[: 5 * n].reshape(5, n), rest[5 * n :]
-        kept = rest[: 2 * n * slots].reshape(2, n, slots)
-        self.changed = rest[2 * n * slots :].astype(np.int64)
+        clocks, remaining = remaining[: 5 * n].reshape(5, n), remaining[5 * n :]
+        versions = remaining[: 2 * n * slots].reshape(2, n, slots)
+        self.changed = remaining[2 * n * slots :].astype(np.int64)
         going = self.computations
         going.ends, going.after = clocks[0].copy(), clocks[1].copy()
         going.counts = clocks[2].astype(np.int64)
         nodes = np.flatnonzero(clocks[3])
         order = np.lexsort((nodes, clocks[4, nodes]))
         self.finished = Finished(nodes[order], clocks[4, nodes[order]])
-        self.versions = Versions(kept[0].copy(), kept[1].astype(np.int64))
+        self.versions = Versions(versions[0].copy(), versions[1].astype(np.int64))
 
 
 def from_rank_0(communicator: Communicator, seconds: Seconds) -> Seconds:
@@ -373,8 +411,8 @@ def from_rank_0(communicator: Communicator, seconds: Seconds) -> Seconds:
         return seconds
 
     def broadcast(numbers: np.ndarray, nodes: np.ndarray) -> np.ndarray:
-        made = seconds(numbers, nodes) if communicator.rank == 0 else None
-        return communicator.broadcast(made)
+        durations = seconds(numbers, nodes) if communicator.rank == 0 else None
+        return communicator.broadcast(durations)
 
     return broadcast
 

@@ -217,20 +217,20 @@ class Attackers:
 
     def _sent(self, updates: Tensor, ids: np.ndarray, round: Round) -> Tensor:
         malicious = int((round.active & self.who).sum())
-        made = self.attack.sent(updates, malicious, round.count)
-        check_result(made, updates, self.attack, "sent")
-        return made
+        messages = self.attack.sent(updates, malicious, round.count)
+        check_result(messages, updates, self.attack, "sent")
+        return messages
 
     def relabelled(self, y: Tensor, n_classes: int) -> Tensor:
         """Return the labels that they train with."""
-        made = self.attack.relabelled(y, n_classes)
-        check_result(made, y, self.attack, "relabelled")
-        return made
+        labels = self.attack.relabelled(y, n_classes)
+        check_result(labels, y, self.attack, "relabelled")
+        return labels
 
     def __str__(self) -> str:
         clients = np.flatnonzero(self.who)
-        shown = ", ".join(map(str, clients[:SHOWN])) + ", ..." * (len(clients) > SHOWN)
-        return f"attack {self.name} by {len(clients)} of {len(self.who)} clients: {shown}"
+        listed = ", ".join(map(str, clients[:SHOWN])) + ", ..." * (len(clients) > SHOWN)
+        return f"attack {self.name} by {len(clients)} of {len(self.who)} clients: {listed}"
 
 
 def attackers(section: Section, federation: Federation, seed: int) -> Attackers:
@@ -258,21 +258,21 @@ def malicious_clients(attack: Attack, federation: Federation, seed: int) -> np.n
     InputError
         Where a named client does not exist or takes no part in training.
     """
-    found = np.zeros(federation.n_clients, bool)
+    is_malicious = np.zeros(federation.n_clients, bool)
     training = federation.training
     if attack.fraction is not None:
         count = max(1, int(np.floor(attack.fraction * len(training) + 0.5)))
-        found[training[stream(seed, "attack").permutation(len(training))[:count]]] = True
-        return found
+        is_malicious[training[stream(seed, "attack").permutation(len(training))[:count]]] = True
+        return is_malicious
     for client in attack.clients or []:
-        if client >= len(found) or federation.unseen[client]:
-            why = "takes no part in training" if client < len(found) else "does not exist"
+        if client >= len(is_malicious) or federation.unseen[client]:
+            why = "takes no part in training" if client < len(is_malicious) else "does not exist"
             raise InputError(
                 f"attack.clients has {client}, which {why}; allowed: training clients among 0 to "
-                f"{len(found) - 1}"
+                f"{len(is_malicious) - 1}"
             )
-        found[client] = True
-    return found
+        is_malicious[client] = True
+    return is_malicious
 
 
 def check_labels(attack: Attack, name: str, task: str, n_classes: int) -> None:

@@ -121,25 +121,25 @@ class Transform:
     def __call__(self, rows: Tensor, channel: Channel, before: Tensor | None = None) -> Tensor:
         """Return the participants' ``rows``, updates of ``before`` (or of zero), transformed."""
         round = channel.round
-        places = np.flatnonzero(self.who[round.ids])
-        if not len(places):
+        participants = np.flatnonzero(self.who[round.ids])
+        if not len(participants):
             return rows
-        which = torch.from_numpy(places).to(rows.device)
+        which = torch.from_numpy(participants).to(rows.device)
         base: Tensor | float = 0.0
         if before is not None:
             base = before[which] if before.shape == rows.shape else before
-        made = self.how(rows[which] - base, round.ids[places], round)
-        return rows.index_copy(0, which, (made + base).to(rows))
+        transformed = self.how(rows[which] - base, round.ids[participants], round)
+        return rows.index_copy(0, which, (transformed + base).to(rows))
 
 
 def timed(verb: Verb) -> Verb:
     """Add the wall seconds of a channel's method to ``Exchange.seconds``."""
 
     @functools.wraps(verb)
-    def call(self: Channel, *given: Any, **named: Any) -> Any:
+    def call(self: Channel, *arguments: Any, **named: Any) -> Any:
         began = time.perf_counter()
         try:
-            return verb(self, *given, **named)
+            return verb(self, *arguments, **named)
         finally:
             self.exchange.seconds += time.perf_counter() - began
 
@@ -172,7 +172,7 @@ class Channel(ABC):
         self.exchange, self.round = exchange, round
         self.memory: Any = memory or Nothing()
         self._messages = 0  # of this round so far
-        self._place = 0  # numbers of the memory that they have used
+        self._used = 0  # numbers of the memory that they have used
 
     @property
     def shared_is_rows(self) -> bool:
@@ -189,7 +189,9 @@ class Channel(ABC):
         """Return what each participant hosted here starts from, (participants, ...)."""
 
     @abstractmethod
-    def average(self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0) -> Tensor:
+    def average(
+        self, rows: Tensor, weights: Tensor, before: Tensor, total_weight: float = 1.0
+    ) -> Tensor:
         """Return the new shared value from the participants' rows, not to be changed. Collective.
 
         Parameters
@@ -202,7 +204,7 @@ class Channel(ABC):
         before : Tensor
             The shared value that the round began with. Where messages are compressed, what is
             compressed is the distance from it (a server) or from the neighbours' replica (gossip).
-        whole : float
+        total_weight : float
             What the weights of all training clients sum to: 1 for ``clients.weights`` and
             ``clients.equal_weights``. Weights are divided by it where absent clients count too
             (``participation.weights: unbiased``, ``exchange.average_over: all``).
@@ -243,19 +245,19 @@ class Channel(ABC):
     ) -> None:
         """Raise ``ValueError`` unless there is a row, and a weight, for each participant."""
         n = len(self.round.ids)
-        wanted = (n, *(rows.shape[1:] if shape is None else shape))
-        if tuple(rows.shape) != wanted:
+        expected = (n, *(rows.shape[1:] if shape is None else shape))
+        if tuple(rows.shape) != expected:
             raise ValueError(
-                f"rows have shape {tuple(rows.shape)}; expected {wanted}, where the first axis is "
-                "the participants hosted here"
+                f"rows have shape {tuple(rows.shape)}; expected {expected}, where the first axis "
+                "is the participants hosted here"
             )
         if weights is not None and tuple(weights.shape) != (n,):
             raise ValueError(f"weights have shape {tuple(weights.shape)}; expected ({n},)")
 
     def _next_part(self, size: int) -> slice:
         """Return where the next ``size`` numbers of the memory are."""
-        part = slice(self._place, self._place + size)
-        self._place = part.stop
+        part = slice(self._used, self._used + size)
+        self._used = part.stop
         return part
 
     def _check_not_private(self, why: str) -> None:
@@ -276,14 +278,14 @@ class ServerChannel(Channel):
     """A channel to a server, which receives and sums messages of any shape."""
 
     @abstractmethod
-    def send(self, rows: Tensor, whole: bool = False) -> Tensor:
+    def send(self, rows: Tensor, uncompressed: bool = False) -> Tensor:
         """Return the participants' rows as the server receives them.
 
         Parameters
         ----------
         rows : Tensor
             The messages, (participants, ...).
-        whole : bool
+        uncompressed : bool
             Whether they are sent without the compressor.
         """
 
@@ -307,11 +309,11 @@ class ServerChannel(Channel):
         """
 
     @abstractmethod
-    def mean(self, rows: Tensor, weights: Tensor, whole: float = 1.0) -> Tensor:
+    def mean(self, rows: Tensor, weights: Tensor, total_weight: float = 1.0) -> Tensor:
         """Return the mean over clients of rows that were sent, float64. Collective.
 
-        ``weights`` and ``whole`` are as in ``average``. Where absent clients count too, they count
-        with zeros: the rows must be updates.
+        ``weights`` and ``total_weight`` are as in ``average``. Where absent clients count too, they
+        count with zeros: the rows must be updates.
         """
 
     @abstractmethod

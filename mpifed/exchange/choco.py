@@ -69,10 +69,10 @@ def optimal_step(gap: float, spread: float, delta: float) -> float:
 def shrinkage(step: float, gap: float, spread: float, delta: float) -> float:
     """Return mu, where 1 - mu bounds the factor by which the error falls in a round."""
     left = math.sqrt(1 - delta)
-    kept = delta / (1 + left)
-    trace = step * (gap - left * spread) + kept
-    determinant = step * (gap * kept - left * step * spread * (gap + spread))
-    apart = step * (gap + left * spread) - kept
+    remainder = delta / (1 + left)
+    trace = step * (gap - left * spread) + remainder
+    determinant = step * (gap * remainder - left * step * spread * (gap + spread))
+    apart = step * (gap + left * spread) - remainder
     root = math.sqrt(apart * apart + 4 * left * (step * spread) ** 2)
     return 2 * determinant / (trace + root) if trace > 0 else (trace - root) / 2
 
@@ -87,12 +87,12 @@ def forecast(
     step: float, where_from: str, bounds: tuple[float, float, float], rounds: int
 ) -> list[str]:
     """Return lines for the log: the rate of ``step``, and a warning if it is negligible."""
-    mu, said = shrinkage(step, *bounds), f"consensus step {step:.3g}, {where_from}: "
+    mu, prefix = shrinkage(step, *bounds), f"consensus step {step:.3g}, {where_from}: "
     if mu <= 0:
-        return [f"{said}no bound is known for it"]
+        return [f"{prefix}no bound is known for it"]
     halving = math.log(0.5) / (2 * math.log1p(-mu)) if mu < 1 else 1.0
     lines = [
-        f"{said}by messages alone the squared distance from consensus, with that from replicas, "
+        f"{prefix}by messages alone the squared distance from consensus, with that from replicas, "
         f"falls at least by {(1 - mu) ** 2:.6g} a round, to a half in {_rounds(halving)}"
     ]
     # The bound of a step above the optimal one is worse, the step itself often is not.
@@ -106,5 +106,5 @@ def forecast(
 
 
 def _rounds(number: float) -> str:
-    whole = math.ceil(number)
-    return f"{whole:,} round{'s' * (whole != 1)}" if whole < 1e9 else f"{number:.1e} rounds"
+    count = math.ceil(number)
+    return f"{count:,} round{'s' * (count != 1)}" if count < 1e9 else f"{number:.1e} rounds"

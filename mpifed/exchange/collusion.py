@@ -85,11 +85,11 @@ def maximum(value: Callable[[float], float]) -> float:
     best, most, at, step, helps = 0.0, value(0.0), 0.0, 1.0, True
     for _ in range(EVALUATIONS - 1):
         at = abs(best + step if helps else at + step if at < best else at - step)
-        found = value(at)
-        helps = helps and found > most
+        attained = value(at)
+        helps = helps and attained > most
         step *= 2 if helps else SHRINKING
-        if found > most:
-            best, most = at, found
+        if attained > most:
+            best, most = at, attained
     return best
 
 
@@ -187,18 +187,18 @@ def collusion(
     if not 0 < len(honest) < round.count:
         return rows
     base: Tensor | float = 0.0 if before is None else before
-    own = torch.from_numpy(who[round.ids]).to(rows.device)
+    is_attacker = torch.from_numpy(who[round.ids]).to(rows.device)
 
     def sent(message: Tensor) -> Tensor:
-        made = rows.clone()
-        made[own] = (message + base).to(rows)
-        return made
+        messages = rows.clone()
+        messages[is_attacker] = (message + base).to(rows)
+        return messages
 
     def outcome(message: Tensor) -> Tensor:
         return to_server(channel).outcome(sent(message) - base)
 
     attack: Any = attackers.attack
-    seen = Seen((rows - base)[~own], round.ids[~who[round.ids]], honest, round, outcome)
+    seen = Seen((rows - base)[~is_attacker], round.ids[~who[round.ids]], honest, round, outcome)
     message = attack.message(seen)
     check_result(message, seen.mean, attack, "message")
     return sent(message)

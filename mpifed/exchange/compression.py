@@ -30,6 +30,18 @@ PURPOSE = "compression"
 NUMBERS = 1 << 15
 """Numbers compressed at a time, so that what is drawn for them stays in a core's cache."""
 
+# What an explicit index takes: an int32.
+INDEX_BITS = 32
+
+# Share of the coordinates up to which they are handled one by one, not as rows with zeros.
+FEW = 0.25
+
+# What a block's scale takes: a float32, whatever the rows are.
+SCALE_BITS = 32
+
+# The integer as wide as a float, and its bits of fraction.
+FORMATS = {torch.float32: (torch.int32, 23), torch.float64: (torch.int64, 52)}
+
 
 class Compressor(Component):
     """Base class of compressors; its keyword-only parameters are its options.
@@ -158,8 +170,8 @@ def message_sizes(
     """Return the bits and the numbers of each client's message, int64 (clients,)."""
     bits = compressor.bits(size, itemsize, draws, ids, purpose)
     floats = compressor.floats(size, draws, ids, purpose)
-    for name, found in (("bits", bits), ("floats", floats)):
-        check_result(found, np.zeros(len(ids), np.int64), compressor, name)
+    for name, sizes in (("bits", bits), ("floats", floats)):
+        check_result(sizes, np.zeros(len(ids), np.int64), compressor, name)
     return bits, floats
 
 
@@ -205,16 +217,10 @@ class ErrorFeedback:
 __all__ = ["Compressor", "build"]
 
 
-# What an explicit index takes: an int32.
-INDEX_BITS = 32
-
-# Share of the coordinates up to which they are handled one by one, not as rows with zeros.
-FEW = 0.25
-
-
 class Sparsifier(Compressor):
-    """A compressor C(v) = scale (mask v) whose mask has ``kept(size)`` ones in every row: ``k``, or
-    a ``fraction`` of them where k is null.
+    """A compressor C(v) = scale (mask v) whose mask has ``n_kept(size)`` ones in every row.
+
+    They are ``k``, or a ``fraction`` of the numbers where k is null.
     """
 
     def __init__(self, k: int | None, fraction: float | None, indices: str = "int32") -> None:
@@ -235,9 +241,9 @@ class Sparsifier(Compressor):
 
     @abstractmethod
     def select(self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str) -> np.ndarray:
-        """Return which coordinates are kept: bool (clients, size), ``kept(size)`` of each row."""
+        """Return which coordinates are kept: bool (clients, size), ``n_kept(size)`` of each row."""
 
-    def kept(self, size: int) -> int:
+    def n_kept(self, size: int) -> int:
         """Return k, how many coordinates are sent; ``InputError`` if it is above ``size``."""
         if self.k is None:
             return min(size, max(1, int(np.floor((self.fraction or 0) * size + 0.5))))
@@ -248,7 +254,7 @@ class Sparsifier(Compressor):
         return self.k
 
     def contraction(self, size: int) -> float:
-        return self.kept(size) / size
+        return self.n_kept(size) / size
 
     def __call__(
         self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
@@ -267,17 +273,17 @@ class Sparsifier(Compressor):
     ) -> np.ndarray:
         each = 8 * itemsize + self.index_bits(size)
         # A row with zeros, where that is shorter.
-        return np.full(len(ids), min(self.kept(size) * each, 8 * itemsize * size), np.int64)
+        return np.full(len(ids), min(self.n_kept(size) * each, 8 * itemsize * size), np.int64)
 
     def floats(
         self, size: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
     ) -> np.ndarray:
-        return np.full(len(ids), self.kept(size), np.int64)
+        return np.full(len(ids), self.n_kept(size), np.int64)
 
 
 class RandK(Sparsifier):
-    """k coordinates, uniformly without replacement, times d / k: omega = d / k - 1. Gasanov et al.
-    2022, section 4.
+    """k coordinates, uniformly without replacement, times d / k: omega = d / k - 1 (Gasanov et
+    al. 2022, section 4).
 
     Parameters
     ----------
@@ -302,14 +308,14 @@ class RandK(Sparsifier):
         super().__init__(k, fraction, indices)
 
     def omega(self, size: int) -> float:
-        return size / self.kept(size) - 1
+        return size / self.n_kept(size) - 1
 
     def scale(self, size: int) -> float:
-        return size / self.kept(size)
+        return size / self.n_kept(size)
 
     def select(self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str) -> np.ndarray:
         size = rows.shape[1]
-        k = self.kept(size)
+        k = self.n_kept(size)
         if k == size:
             return np.ones((len(ids), size), bool)
         values = _distinct(draws, purpose, ids, size)
@@ -319,7 +325,7 @@ class RandK(Sparsifier):
         self, size: int, draws: Draws, ids: np.ndarray, purpose: str
     ) -> np.ndarray | None:
         """Return the coordinates that ``select`` will keep, in any order: int64 (clients, k)."""
-        k = self.kept(size)
+        k = self.n_kept(size)
         if k > FEW * size or not len(ids):
             return None
         parts = []
@@ -357,7 +363,7 @@ class TopK(Sparsifier):
 
     def select(self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str) -> np.ndarray:
         size = rows.shape[1]
-        k = self.kept(size)
+        k = self.n_kept(size)
         magnitudes = on_host(rows.detach().abs())
         # NaN is sent first, so that it is seen.
         magnitudes[np.isnan(magnitudes)] = np.inf
@@ -382,16 +388,9 @@ def _distinct(draws: Draws, purpose: str, ids: np.ndarray, size: int) -> np.ndar
     return values
 
 
-# What a block's scale takes: a float32, whatever the rows are.
-SCALE_BITS = 32
-
-# The integer as wide as a float, and its bits of fraction.
-FORMATS = {torch.float32: (torch.int32, 23), torch.float64: (torch.int64, 52)}
-
-
 class Quantise(Compressor):
-    """Each number as one of 2 s + 1 levels of its block's largest, rounded without bias. QSGD
-    (Alistarh et al. 2017, Lemma 3.1).
+    """Each number as one of 2 s + 1 levels of its block's largest, rounded without bias
+    (QSGD, Alistarh et al. 2017, Lemma 3.1).
 
     Parameters
     ----------
@@ -508,8 +507,9 @@ class Quantise(Compressor):
 
 
 class Natural(Compressor):
-    """Each number as a power of two, the one below or above, without bias: omega = 1 / 8. Natural
-    compression (Horvath et al. 2019, section 2):
+    """Each number as a power of two, the one below or above, without bias: omega = 1 / 8.
+
+    This is natural compression (Horvath et al. 2019, section 2).
     """
 
     unbiased = True
@@ -542,8 +542,9 @@ class Natural(Compressor):
 
 
 class Sign(Compressor):
-    """The sign of each number, and their mean magnitude: biased, delta = 1 / d at least. Scaled
-    signs of EF-SignSGD (Karimireddy et al. 2019, Lemma 8).
+    """The sign of each number, and their mean magnitude: biased, delta = 1 / d at least.
+
+    These are the scaled signs of EF-SignSGD (Karimireddy et al. 2019, Lemma 8).
     """
 
     def contraction(self, size: int) -> float:
@@ -579,7 +580,7 @@ def _rounded_up(values: np.ndarray) -> np.ndarray:
     return np.where(nearest < values, np.nextafter(nearest, np.float32(np.inf)), nearest)
 
 
-class Bernoulli(Compressor):
+class BernoulliGate(Compressor):
     """A gate: with probability p what inner makes, over p, else nothing is sent.
 
     Parameters
@@ -602,7 +603,7 @@ class Bernoulli(Compressor):
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
         """Return the same options; raise ``InputError`` if ``inner`` is not a compressor."""
-        Bernoulli(**options)
+        BernoulliGate(**options)
         return options
 
     def omega(self, size: int) -> float:
@@ -636,9 +637,10 @@ class Bernoulli(Compressor):
 
 
 class Composition(Compressor):
-    """Outer after inner: the coordinates that inner keeps, as outer writes them. After a biased
-    inner the result is divided by 1 + omega_outer(k), which makes it a contraction with delta =
-    delta_inner / (1 + omega_outer) (Basu et al. 2019, section 2).
+    """Outer after inner: the coordinates that inner keeps, as outer writes them.
+
+    After a biased inner the result is divided by 1 + omega_outer(k), which makes it a contraction
+    with delta = delta_inner / (1 + omega_outer) (Basu et al. 2019, section 2).
 
     Parameters
     ----------
@@ -663,7 +665,7 @@ class Composition(Compressor):
                 f"compression.inner is '{inner_name}', which sends every coordinate, so that "
                 "nothing is saved by writing them twice; allowed: rand_k, top_k"
             )
-        if isinstance(self.outer, (Sparsifier, Bernoulli, Composition)):
+        if isinstance(self.outer, (Sparsifier, BernoulliGate, Composition)):
             raise InputError(
                 f"compression.outer is '{outer_name}', which does not write numbers but leaves "
                 "some out; allowed: none, quantise, natural (a gate goes around a composition: "
@@ -684,25 +686,25 @@ class Composition(Compressor):
         return options
 
     def omega(self, size: int) -> float:
-        outer = self.outer.omega(self.inner.kept(size))
+        outer = self.outer.omega(self.inner.n_kept(size))
         return (1 + self.inner.omega(size)) * (1 + outer) - 1
 
     def contraction(self, size: int) -> float:
-        outer = self.outer.omega(self.inner.kept(size))
+        outer = self.outer.omega(self.inner.n_kept(size))
         return self.inner.contraction(size) / (1 + outer)
 
     def __call__(
         self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
     ) -> Tensor:
         size = rows.shape[1]
-        k, scale = self.inner.kept(size), self.inner.scale(size)
+        k, scale = self.inner.n_kept(size), self.inner.scale(size)
         if not self.unbiased:
             scale /= 1 + self.outer.omega(k)
         # 0 times what is not finite is not finite, so that it is seen if it is left out.
         arrived = rows * 0
         for part in chunks(*rows.shape):
-            kept = self.inner.select(rows[part], draws, ids[part], purpose)
-            mask = torch.from_numpy(kept).to(rows.device)
+            chosen = self.inner.select(rows[part], draws, ids[part], purpose)
+            mask = torch.from_numpy(chosen).to(rows.device)
             values = rows[part][mask].view(-1, k) * scale
             written = self.outer(values, draws, ids[part], f"{purpose}/outer")
             arrived[part][mask] += written.view(-1)
@@ -711,7 +713,7 @@ class Composition(Compressor):
     def bits(
         self, size: int, itemsize: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
     ) -> np.ndarray:
-        k = self.inner.kept(size)
+        k = self.inner.n_kept(size)
         written = self.outer.bits(k, itemsize, draws, ids, f"{purpose}/outer")
         return k * self.inner.index_bits(size) + written
 

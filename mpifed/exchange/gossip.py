@@ -23,19 +23,24 @@ from mpifed.exchange.asynchrony import AsynchronousChannel, Timetable, first_val
 from mpifed.exchange.base import Channel, Exchange, Round, bits_of, timed
 from mpifed.exchange.choco import contracted, gossip_step
 from mpifed.exchange.compression import Compressor, message_sizes, proven_contraction
-from mpifed.exchange.corrections import Correction, Kept, Neighbours
+from mpifed.exchange.corrections import Correction, CorrectionMemory, Neighbours
 from mpifed.exchange.corrections.base import (
     BEARABLE,
     PLAYED,
-    HeldOut,
-    Looks,
+    HeldOutRisks,
+    Observations,
     fitted,
     growth,
     mixed_by,
 )
 from mpifed.exchange.corrections.collaboration import collapse
-from mpifed.exchange.mixer import shared_weights
-from mpifed.exchange.mixing import complete, computed_in_rounds, prepare_arrays, restore
+from mpifed.exchange.mixing_options import (
+    completed_options,
+    computed_in_rounds,
+    prepare_arrays,
+    restore,
+)
+from mpifed.exchange.mixing_product import shared_weights
 from mpifed.exchange.reduction import check_not_diverged, weighted_sum
 from mpifed.exchange.routes import Nearby, Route, Routing, arrivals, nearby
 from mpifed.federation.clients import Federation, participants
@@ -45,6 +50,18 @@ from mpifed.state import Nothing, check_result, client, on_host
 from topologies.analysis.consensus import messages_received, sampled_rounds
 from topologies.schedules.sequences import Around, Partial, identity
 from topologies.schema import ComponentOf
+
+# Nodes up to which such an estimate is made; it holds matrices of nodes x nodes.
+MOST_NODES = 1000
+
+# Numbers of the rows that are compared with their mean at a time.
+WIDTH = 1 << 16
+
+# Versions of a client's value that may be kept.
+MOST_VERSIONS = 100
+
+# Steps of gossip in a round.
+MOST_STEPS = 1000
 
 
 @dataclass(frozen=True)
@@ -58,8 +75,8 @@ class GossipChannel(Channel):
     """The neighbours of one round."""
 
     exchange: Gossip
-    _asked = -1  # where the duals of the next value lie in the memory
-    held_out: HeldOut | None = None
+    _duals_at = -1  # where the duals of the next value lie in the memory
+    held_out: HeldOutRisks | None = None
     layers: Sequence[slice] = ()
 
     def broadcast(self, shared: Tensor) -> Tensor:
@@ -69,12 +86,14 @@ class GossipChannel(Channel):
         correction = self.exchange.correction
         if correction is None or not correction.within_steps:
             return None
-        part = slice(self._place, self._place + math.prod(shared.shape[1:]))
-        self._asked = self._place
+        part = slice(self._used, self._used + math.prod(shared.shape[1:]))
+        self._duals_at = self._used
         return self.memory.corrections[:, part].view(shared.shape)
 
     @timed
-    def average(self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0) -> Tensor:
+    def average(
+        self, rows: Tensor, weights: Tensor, before: Tensor, total_weight: float = 1.0
+    ) -> Tensor:
         self.check_update(rows, weights, before)
         if self.exchange.privacy is not None:
             if self._messages:
@@ -98,7 +117,7 @@ class GossipChannel(Channel):
         exchange, routing, size = self.exchange, self.exchange.routing, math.prod(rows.shape[1:])
         before, now, weight = rows, rows, 1.0
         for step in range(exchange.gossip_steps):
-            self._book_whole(rows, size, routing, step)
+            self._book_uncompressed(rows, size, routing, step)
             mixed = self._mixed(now, routing, step)
             if step and exchange.slem is not None:
                 weight = 1 / (1 - exchange.slem**2 * weight / (2 if step == 1 else 4))
@@ -117,7 +136,9 @@ class GossipChannel(Channel):
         ledger.down_bits += bits
         ledger.up_floats += floats
 
-    def _book_whole(self, rows: Tensor, numbers: int, routing: Routing, step: int = 0) -> None:
+    def _book_uncompressed(
+        self, rows: Tensor, numbers: int, routing: Routing, step: int = 0
+    ) -> None:
         """Messages of ``numbers`` numbers of the type of ``rows``."""
         messages = self._route(routing, step).messages
         self._book(messages * bits_of(torch.Size([numbers]), rows.dtype), messages * numbers)
@@ -126,35 +147,35 @@ class GossipChannel(Channel):
         """The correction sees the update that the method has made."""
         routing, size = self.exchange.routing, math.prod(rows.shape[1:])
         route, part = self._route(routing), self._next_part(correction.width(size))
-        if correction.within_steps and self._asked != part.start:
+        if correction.within_steps and self._duals_at != part.start:
             raise TypeError("a method that declares takes_duals asked its channel for none")
         if not (correction.compresses or correction.chooses):
-            self._book_whole(rows, correction.numbers(size), routing)
+            self._book_uncompressed(rows, correction.numbers(size), routing)
 
-        def mix_within(rows: Tensor) -> Tensor:
-            assert routing.within is not None
-            self._book_whole(rows, rows.shape[1], routing.within)
-            return self._mixed_apart(rows, routing.within)
+        def mix_in_cliques(rows: Tensor) -> Tensor:
+            assert routing.cliques is not None
+            self._book_uncompressed(rows, rows.shape[1], routing.cliques)
+            return self._mixed_apart(rows, routing.cliques)
 
         neighbours = Neighbours(
             partial(self._mixed_apart, routing=routing),
-            mix_within,
+            mix_in_cliques,
             route.sparse,
             route.mine,
             partial(nearby, self.exchange.federation.communicator, route),
             partial(self._sent, route),
             self.exchange.choco_step(size) if correction.compresses else 1.0,
-            self._looks() if correction.chooses else None,
+            self._observations() if correction.chooses else None,
         )
-        x, kept = before.flatten(1), self.memory.corrections
-        after, found = correction.step(x, rows.flatten(1), kept[:, part], neighbours)
+        x, memory = before.flatten(1), self.memory.corrections
+        after, remembered = correction.step(x, rows.flatten(1), memory[:, part], neighbours)
         check_result(after, x, correction, "step")
-        check_result(found, kept[:, part], correction, "step")
-        if found.shape != kept.shape:
-            kept = kept.clone()
-            kept[:, part] = found
-            found = kept
-        self.memory = Kept(found)
+        check_result(remembered, memory[:, part], correction, "step")
+        if remembered.shape != memory.shape:
+            memory = memory.clone()
+            memory[:, part] = remembered
+            remembered = memory
+        self.memory = CorrectionMemory(remembered)
         return after.view(rows.shape)
 
     def _sent(self, route: Route, rows: Tensor) -> Tensor:
@@ -163,7 +184,7 @@ class GossipChannel(Channel):
         purpose = self._purpose
         self._messages += 1
         if self.compressor is None:
-            self._book_whole(rows, size, self.exchange.routing)
+            self._book_uncompressed(rows, size, self.exchange.routing)
             return rows
         bits, floats = message_sizes(
             self.compressor, size, rows.element_size(), draws, training, purpose
@@ -171,24 +192,26 @@ class GossipChannel(Channel):
         self._book(int(bits @ route.receivers), int(floats @ route.receivers))
         return contracted(self.compressor, rows, draws, training[route.mine], purpose)
 
-    def _looks(self) -> Looks:
+    def _observations(self) -> Observations:
         federation, layers = self.exchange.federation, self.layers
         samples = federation.n_train[federation.training]
-        return Looks(self.receive, self.held_out, layers, self.round.draws, self.round.ids, samples)
+        return Observations(
+            self.receive, self.held_out, layers, self.round.draws, self.round.ids, samples
+        )
 
     @timed
-    def receive(self, rows: Tensor, asked: np.ndarray) -> Nearby:
+    def receive(self, rows: Tensor, requests: np.ndarray) -> Nearby:
         """Return who receives from whom where each participant hosted here asks for others' rows.
 
-        ``rows`` are (participants, numbers), ``asked`` is bool (participants, training clients).
+        ``rows`` are (participants, numbers), ``requests`` is bool (participants, training clients).
         Every row that one is sent is booked. Collective.
         """
         exchange, route = self.exchange, self._route(self.exchange.routing)
         communicator, n = exchange.federation.communicator, route.matrix.n
-        receivers, senders = np.nonzero(asked & route.active)
-        own = np.stack([route.mine[receivers], senders], axis=1)
+        receivers, senders = np.nonzero(requests & route.active)
+        hosted_arcs = np.stack([route.mine[receivers], senders], axis=1)
         # Every rank learns who asks whom: of its own rows it knows then where they are wanted.
-        arcs = communicator.broadcast_object(communicator.gather_object(own))
+        arcs = communicator.broadcast_object(communicator.gather_object(hosted_arcs))
         edges = np.concatenate(arcs)
         edges = edges[edges[:, 0] != edges[:, 1]]
         weights = 1 / (1 + np.bincount(edges[:, 0], minlength=n)[edges[:, 0]])
@@ -201,9 +224,9 @@ class GossipChannel(Channel):
     def may_receive(self) -> np.ndarray:
         """Return whose edges of W lead to each participant, bool (participants, nodes)."""
         route = self._route(self.exchange.routing)
-        found = route.sparse[route.mine].toarray() != 0
-        found[np.arange(len(found)), route.mine] = False
-        return found
+        neighbours = route.sparse[route.mine].toarray() != 0
+        neighbours[np.arange(len(neighbours)), route.mine] = False
+        return neighbours
 
     def alike(self, labels: Tensor, others: np.ndarray) -> np.ndarray:
         """Return which of ``others`` say the same of themselves, which is booked. Collective.
@@ -211,10 +234,10 @@ class GossipChannel(Channel):
         ``labels`` are (participants, 1).
         """
         arcs = self.receive(labels, others)
-        said, found = arcs.whole(labels)[:, 0], np.zeros_like(others)
-        same = said[arcs.receivers] == said[arcs.senders]
-        found[arcs.receivers[same], arcs.nodes[arcs.senders[same]]] = True
-        return found
+        values, alike = arcs.all_rows(labels)[:, 0], np.zeros_like(others)
+        same = values[arcs.receivers] == values[arcs.senders]
+        alike[arcs.receivers[same], arcs.nodes[arcs.senders[same]]] = True
+        return alike
 
     def mean_received(self, rows: Tensor, others: np.ndarray) -> Tensor:
         """Return the plain mean of each participant's row and those of ``others``. Collective.
@@ -222,12 +245,12 @@ class GossipChannel(Channel):
         ``rows`` are (participants, numbers), ``others`` is as in ``receive``.
         """
         arcs = self.receive(rows, others)
-        every = arcs.whole(rows)
-        made = every[: len(rows)].copy()
+        every = arcs.all_rows(rows)
+        means = every[: len(rows)].copy()
         for receiver, sender in zip(arcs.receivers, arcs.senders, strict=True):
-            made[receiver] += every[sender]
-        made /= 1 + np.bincount(arcs.receivers, minlength=len(rows))[:, None]
-        return torch.from_numpy(made).to(rows)
+            means[receiver] += every[sender]
+        means /= 1 + np.bincount(arcs.receivers, minlength=len(rows))[:, None]
+        return torch.from_numpy(means).to(rows)
 
     def _compressed(self, rows: Tensor) -> Tensor:
         """CHOCO-Gossip: what travels is the compressed distance from the neighbours' replica."""
@@ -261,15 +284,15 @@ class GossipChannel(Channel):
         communicator, ids = federation.communicator, federation.training[route.mine]
         flat = rows.detach().flatten(1)
         check_not_diverged(communicator, [flat], ids, "update")
-        made = self._memory_like(flat)
+        mixed = self._memory_like(flat)
         for columns, arrived in arrivals(communicator, route.transfer, flat):
-            route.mixer(flat[:, columns], arrived, made[:, columns])
+            route.product(flat[:, columns], arrived, mixed[:, columns])
         for shared, nodes in route.summed:
-            weights, rest = shared_weights(shared, on_host(flat[:, :0]).dtype)
+            weights, self_weight = shared_weights(shared, on_host(flat[:, :0]).dtype)
             total = weighted_sum(federation, flat, weights[route.mine], ids)
-            for place in np.flatnonzero(np.isin(route.mine, nodes)).tolist():
-                torch.mul(flat[place], rest, out=made[place]).add_(total)
-        return made.view(rows.shape)
+            for row in np.flatnonzero(np.isin(route.mine, nodes)).tolist():
+                torch.mul(flat[row], self_weight, out=mixed[row]).add_(total)
+        return mixed.view(rows.shape)
 
 
 def to_neighbours(channel: Channel) -> GossipChannel:
@@ -307,9 +330,6 @@ def gossip_lines(route: Route, period: int | None, payload: int, values_kept: in
 
 # Blocks of tau rounds that the rate of a schedule without a closed form is estimated from.
 FEWEST_SAMPLES, MOST_SAMPLES = 20, 200
-
-# Nodes up to which such an estimate is made; it holds matrices of nodes x nodes.
-MOST_NODES = 1000
 
 
 @dataclass(frozen=True)
@@ -358,13 +378,13 @@ def communicating(when: When, budget: int | None, horizon: int) -> list[int]:
     count = min(horizon, budget or max(1, horizon // 10))
     if when == "late":
         return [*range(horizon - count + 1, horizon + 1)]
-    left, found = 0, []
+    left, rounds = 0, []
     for j in range(count):
         # As far from the end as geometric growth says, with room for those before it.
         far = round(horizon ** (j / max(1, count - 1)))
         left = min(max(left + 1, far), horizon - count + 1 + j)
-        found.append(horizon + 1 - left)
-    return found[::-1]
+        rounds.append(horizon + 1 - left)
+    return rounds[::-1]
 
 
 def predict(
@@ -387,16 +407,6 @@ def predict(
         "standard_error": rate.standard_error,
     }
 
-
-# Numbers of the rows that are compared with their mean at a time.
-WIDTH = 1 << 16
-
-# Versions of a client's value that may be kept.
-MOST_VERSIONS = 100
-
-
-# Steps of gossip in a round.
-MOST_STEPS = 1000
 
 When = Literal["every", "late", "geometric"] | list[Annotated[int, Ge(1)]]
 
@@ -490,8 +500,8 @@ class Gossip(Exchange):
     def _mix_by(self, schedule: topologies.Schedule) -> None:
         self.schedule = schedule
         self.correction = fitted(self._correction, schedule, self.federation)
-        mixing, within = mixed_by(self.correction, schedule)
-        self.routing = Routing(self.federation, mixing, self._drawn, within)
+        mixing, cliques = mixed_by(self.correction, schedule)
+        self.routing = Routing(self.federation, mixing, self._drawn, cliques)
 
     def spread_over(self, horizon: int) -> None:
         """Choose the rounds that communicate among the first ``horizon``. Collective."""
@@ -502,24 +512,26 @@ class Gossip(Exchange):
 
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
-        """Return the options with every parameter spelled out; see ``mixing.complete``."""
-        return complete(options, n_training)
+        """Return the options with every parameter spelled out; see ``completed_options``."""
+        return completed_options(options, n_training)
 
     @staticmethod
     def prepare(
         communicator: Communicator, n_training: int, seed: int, options: Mapping[str, Any]
     ) -> dict[str, np.ndarray]:
         """Return what the schedule is made from: computed on rank 0, the same bytes everywhere."""
-        made: Any = None
+        arrays: Any = None
         if communicator.rank == 0:
             try:
-                made = prepare_arrays(n_training, seed, options)
+                arrays = prepare_arrays(n_training, seed, options)
             except topologies.TopologyError as error:
-                made = f"exchange: {error}"
-        names = communicator.broadcast_object(sorted(made) if isinstance(made, dict) else made)
+                arrays = f"exchange: {error}"
+        names = communicator.broadcast_object(
+            sorted(arrays) if isinstance(arrays, dict) else arrays
+        )
         if isinstance(names, str):
             raise InputError(names)
-        return {name: communicator.broadcast(made[name] if made else None) for name in names}
+        return {name: communicator.broadcast(arrays[name] if arrays else None) for name in names}
 
     @staticmethod
     def links(
@@ -534,23 +546,23 @@ class Gossip(Exchange):
 
     def _constants(self, seed: int, schedule: Any) -> np.ndarray:
         """``gap`` and ``spread`` of the static W, found on rank 0. Collective."""
-        found = None
+        constants = None
         if self.federation.communicator.rank == 0:
             n = len(self.federation.training)
             matrix = restore(n, seed, schedule, self._arrays).matrix(1)
-            found = choco.constants(matrix.to_dense())
-        return self.federation.communicator.broadcast(found)
+            constants = choco.constants(matrix.to_dense())
+        return self.federation.communicator.broadcast(constants)
 
     def _slem(self, schedule: topologies.Schedule) -> np.ndarray:
         """The SLEM of the static W, found on rank 0. Collective."""
-        found: Any = None
+        slem: Any = None
         if self.federation.communicator.rank == 0:
             matrix = schedule.matrix(1)
-            found = topologies.slem(matrix) if matrix.symmetric else "its matrix is not symmetric"
-        found = self.federation.communicator.broadcast_object(found)
-        if isinstance(found, str):
-            raise InputError(f"exchange.chebyshev is true, but {found}")
-        return np.array(found)
+            slem = topologies.slem(matrix) if matrix.symmetric else "its matrix is not symmetric"
+        slem = self.federation.communicator.broadcast_object(slem)
+        if isinstance(slem, str):
+            raise InputError(f"exchange.chebyshev is true, but {slem}")
+        return np.array(slem)
 
     def _bounds(self, size: int) -> tuple[float, float, float]:
         """``gap``, ``spread`` and ``delta`` for messages of ``size`` numbers."""
@@ -593,7 +605,7 @@ class Gossip(Exchange):
         is_linear = correction.needs in ("doubly_stochastic", "symmetric")
         if not is_linear or schedule.period == 1 or self._drawn or schedule.n > MOST_NODES:
             return []
-        if self.federation.communicator.rank == 0 and self.routing.within is None:
+        if self.federation.communicator.rank == 0 and self.routing.cliques is None:
             grown = growth(correction, schedule)
         grown = self.federation.communicator.broadcast_object(grown)
         if grown <= BEARABLE:
@@ -638,8 +650,8 @@ class Gossip(Exchange):
         now = Round(self.federation, self.seed, round, active)
         if self.timetable is None:
             return GossipChannel(self, now, memory)
-        plan = partial(self.timetable.plan, partial(self.routing.weights, round))
-        return AsynchronousChannel(self, now, memory, plan)
+        combine = partial(self.timetable.next_combination, partial(self.routing.weights, round))
+        return AsynchronousChannel(self, now, memory, combine)
 
     def remember(self, shared: list[Tensor], n_hosted: int, dtype: torch.dtype) -> Any:
         sizes = [math.prod(tensor.shape[1:]) for tensor in shared]
@@ -648,7 +660,7 @@ class Gossip(Exchange):
             return first_values(shared, empty)
         if self.correction is not None:
             widths = sum(map(self.correction.width, sizes))
-            return Kept(shared[0].new_zeros(n_hosted, widths))
+            return CorrectionMemory(shared[0].new_zeros(n_hosted, widths))
         if self.compressor is None:
             return Nothing()
         return Replicas(shared[0].new_zeros(n_hosted, sum(sizes), dtype=dtype))

@@ -71,9 +71,9 @@ class NearestNeighbourMixing(PreAggregator):
         n = len(squares)
         # Of equal distances the first client's.
         nearest = np.argsort(squares, axis=1, kind="stable")[:, : n - count_of(self.byzantine, n)]
-        found = np.zeros((n, n), bool)
-        np.put_along_axis(found, nearest, True, axis=1)
-        return found
+        members = np.zeros((n, n), bool)
+        np.put_along_axis(members, nearest, True, axis=1)
+        return members
 
 
 class Bucketing(PreAggregator):
@@ -95,5 +95,5 @@ class Bucketing(PreAggregator):
         return -(-n // self.size)
 
     def members(self, updates: Tensor, round: Round) -> np.ndarray:
-        place = np.argsort(round.draws.stream("bucketing").permutation(round.count))
-        return place // self.size == np.arange(self.count(round.count))[:, None]
+        position = np.argsort(round.draws.stream("bucketing").permutation(round.count))
+        return position // self.size == np.arange(self.count(round.count))[:, None]

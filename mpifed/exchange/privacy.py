@@ -41,10 +41,10 @@ def local_noise(options: PrivacyOptions, n_clients: int) -> Transform:
 def noised(updates: Tensor, ids: np.ndarray, round: Round, options: PrivacyOptions) -> Tensor:
     """Return clipped updates (clients, ...) of ``ids`` with noise of each client."""
     assert options.clip_norm is not None
-    made = clipped(updates, options.clip_norm).clone()
-    for row, client in zip(made, ids, strict=True):
+    noisy = clipped(updates, options.clip_norm).clone()
+    for row, client in zip(noisy, ids, strict=True):
         row += _noise(options, row, round, int(client))
-    return made
+    return noisy
 
 
 def pairwise_noise(
@@ -57,9 +57,9 @@ def pairwise_noise(
     arcs = np.sort(round.federation.training[steps[0]], axis=1)
     rows = rows.clone()
     for first, second in np.unique(arcs, axis=0).tolist():
-        for place in np.flatnonzero(np.isin(round.ids, (first, second))).tolist():
-            noise = _drawn(rows[place], round, f"{PAIRWISE} {second}", first, deviation)
-            rows[place] += noise if round.ids[place] == first else -noise
+        for row in np.flatnonzero(np.isin(round.ids, (first, second))).tolist():
+            noise = _drawn(rows[row], round, f"{PAIRWISE} {second}", first, deviation)
+            rows[row] += noise if round.ids[row] == first else -noise
     return rows
 
 

@@ -6,7 +6,7 @@ zero, and no total is -0.0, so that this leaves every bit. A rank adds the subtr
 all live there; what these come to is added for all ranks, each of which takes a share of the
 columns.
 
-Rows of which a few coordinates are nonzero; operations on them touch no others.
+``SparseRows`` are rows of which a few coordinates are nonzero; operations on them touch no others.
 """
 
 from __future__ import annotations
@@ -25,6 +25,15 @@ from mpifed.federation.clients import Federation
 from mpifed.federation.tree import APART, GROUP, Subtrees, merges
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import is_finite, on_host
+
+# Numbers of its rows that a GPU works on at once.
+ON_GPU = 1 << 24
+
+# Columns from which rows are added one by one, without copies of those that are added together.
+WIDE = 1 << 10
+
+# Columns that each rank adds at a time, at most.
+COLUMNS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -51,50 +60,42 @@ class SparseRows:
         return self.values.device
 
     @cached_property
-    def places(self) -> np.ndarray:
+    def positions(self) -> np.ndarray:
         """Positions of the values in the flattened rows, int64 (clients, k)."""
-        return places(self.columns, self.size)
+        return flat_positions(self.columns, self.size)
 
     def scaled(self, scale: float) -> SparseRows:
         """Return the rows multiplied by ``scale``."""
         return SparseRows(self.columns, self.values * scale, self.size)
 
 
-def places(columns: np.ndarray, size: int) -> np.ndarray:
+def flat_positions(columns: np.ndarray, size: int) -> np.ndarray:
     """Return positions in flattened rows."""
     return columns + np.arange(0, len(columns) * size, size)[:, None]
 
 
 def gathered(rows: Tensor, columns: np.ndarray) -> Tensor:
     """Return the numbers of each of ``rows``, (clients, size), at its ``columns``, (clients, k)."""
-    at = places(columns, rows.shape[1])
+    at = flat_positions(columns, rows.shape[1])
     return rows.contiguous().view(-1)[torch.from_numpy(at).to(rows.device)]
 
 
-def add_scaled(rows: Tensor, more: Tensor | SparseRows, scale: float) -> Tensor:
+def add_scaled(rows: Tensor, addend: Tensor | SparseRows, scale: float) -> Tensor:
     """Return rows + scale * more."""
-    if not isinstance(more, SparseRows):
-        return more.mul(scale).add_(rows)
-    whole = rows.clone()
-    whole.view(-1)[torch.from_numpy(more.places).to(rows.device)] += more.values * scale
-    return whole
+    if not isinstance(addend, SparseRows):
+        return addend.mul(scale).add_(rows)
+    total = rows.clone()
+    total.view(-1)[torch.from_numpy(addend.positions).to(rows.device)] += addend.values * scale
+    return total
 
-
-# Numbers of its rows that a GPU works on at once.
-ON_GPU = 1 << 24
 
 # Numbers, and columns, that are added at a time, to stay in a core's cache.
 CACHED, WIDEST = 1 << 20, 1 << 15
 
-# Columns from which rows are added one by one, without copies of those that are added together.
-WIDE = 1 << 10
 
 # Bytes of all partial sums, and of a rank's share of the columns, up to which rank 0 adds them all:
 # then messages cost more than additions.
 FEW, SHARE = 1 << 16, 1 << 9
-
-# Columns that each rank adds at a time, at most.
-COLUMNS = 1 << 20
 
 
 def weighted_sum(
@@ -138,15 +139,15 @@ def weighted_sums(
         parts = _totals(federation, parts, 1)
     else:
         parts = [_by_shares(federation, part) for part in parts]
-    made = [
+    totals = [
         torch.from_numpy(part[0, : rows.shape[1:].numel()]).view(rows.shape[1:])
         for rows, part in zip(several, parts, strict=True)
     ]
-    if not all(map(is_finite, made)):
+    if not all(map(is_finite, totals)):
         values = [rows.values if isinstance(rows, SparseRows) else rows for rows in several]
         check_not_diverged(federation.communicator, values, ids, what)
         check_not_diverged(federation.communicator, [torch.from_numpy(weights)], ids, "weight")
-    return [total.add_(0.0).to(rows.device) for total, rows in zip(made, several, strict=True)]
+    return [total.add_(0.0).to(rows.device) for total, rows in zip(totals, several, strict=True)]
 
 
 def _chosen(rows: Tensor | SparseRows, order: np.ndarray) -> Tensor | SparseRows:
@@ -175,12 +176,14 @@ def check_not_diverged(
     communicator: Communicator, tensors: Sequence[Tensor], ids: np.ndarray, what: str
 ) -> None:
     """Raise if rows of any client of any rank have a value that is not finite. Collective."""
-    own: list[int] = []
+    diverged: list[int] = []
     if not all(map(is_finite, tensors)):
         fine = [torch.isfinite(t.flatten(1) if t.dim() > 1 else t[:, None]).all(1) for t in tensors]
-        own = [int(client) for client in ids[~torch.stack([f.cpu() for f in fine]).all(0).numpy()]]
-    first = communicator.max(np.array([-float(own[0]) if own else -np.inf]))
-    raise_first_diverged(-first[0], own, what)
+        diverged = [
+            int(client) for client in ids[~torch.stack([f.cpu() for f in fine]).all(0).numpy()]
+        ]
+    first = communicator.max(np.array([-float(diverged[0]) if diverged else -np.inf]))
+    raise_first_diverged(-first[0], diverged, what)
 
 
 def _subtrees(
@@ -191,14 +194,14 @@ def _subtrees(
     pieces: int = 1,
 ) -> np.ndarray:
     """The sums of the largest subtrees that live on this rank, (subtrees, columns)."""
-    own = federation.tree.subtrees(ids, federation.communicator.rank)
+    subtrees = federation.tree.subtrees(ids, federation.communicator.rank)
     if isinstance(rows, SparseRows):
-        return _of_few(federation, rows, weights, own, pieces)
+        return _of_few(federation, rows, weights, subtrees, pieces)
     flat = rows.detach().flatten(1)
-    made = np.empty((own.number, _padded(flat.shape[1], pieces)), on_host(flat[:, :0]).dtype)
-    made[:, flat.shape[1] :] = 0
-    if len(own.firsts) < own.number:
-        made[np.setdiff1d(np.arange(own.number), own.places)] = -0.0
+    sums = np.empty((subtrees.number, _padded(flat.shape[1], pieces)), on_host(flat[:, :0]).dtype)
+    sums[:, flat.shape[1] :] = 0
+    if len(subtrees.firsts) < subtrees.number:
+        sums[np.setdiff1d(np.arange(subtrees.number), subtrees.subtree_of)] = -0.0
     on_cpu = rows.device.type == "cpu"
     w: Any = torch.from_numpy(weights).to(flat)[:, None]
     x: Any = flat
@@ -206,15 +209,15 @@ def _subtrees(
         x, w = flat.numpy(), w.numpy()
     most = min(WIDEST, CACHED // max(1, len(ids))) if on_cpu else ON_GPU // max(1, len(ids))
     width = max(1, min(flat.shape[1], most))
-    buffer = np.empty((len(ids), width), made.dtype) if on_cpu else None
+    buffer = np.empty((len(ids), width), sums.dtype) if on_cpu else None
     for start in range(0, flat.shape[1] if len(ids) else 0, width):
         part = x[:, start : start + width]
         terms = part * w if buffer is None else np.multiply(part, w, buffer[:, : part.shape[1]])
-        add_along(own.levels, terms)
-        found = terms[own.firsts]
-        target = made[:, start : start + part.shape[1]]
-        target[own.places[own.firsts]] = found if on_cpu else on_host(found)
-    return made
+        add_along(subtrees.levels, terms)
+        firsts = terms[subtrees.firsts]
+        target = sums[:, start : start + part.shape[1]]
+        target[subtrees.subtree_of[subtrees.firsts]] = firsts if on_cpu else on_host(firsts)
+    return sums
 
 
 def add_along(levels: list[tuple[np.ndarray, np.ndarray]], terms: Any) -> None:
@@ -233,23 +236,28 @@ def _padded(columns: int, pieces: int) -> int:
 
 
 def _of_few(
-    federation: Federation, rows: SparseRows, weights: np.ndarray, own: Subtrees, pieces: int
+    federation: Federation, rows: SparseRows, weights: np.ndarray, subtrees: Subtrees, pieces: int
 ) -> np.ndarray:
     """``_subtrees`` of rows with few coordinates: a tree of those that have it for each column."""
-    tree, ids, places, values = federation.tree, own.ids, own.places, on_host(rows.values)
+    tree, ids, subtree_of, values = (
+        federation.tree,
+        subtrees.ids,
+        subtrees.subtree_of,
+        on_host(rows.values),
+    )
     terms = (values * weights[:, None].astype(values.dtype)).ravel()
     client = np.repeat(np.arange(len(ids)), rows.columns.shape[1])
     column = rows.columns.ravel()
     order = np.lexsort((client, column))
     client, column, terms = client[order], column[order], terms[order]
-    together = (np.diff(column) == 0) & (np.diff(places[client]) == 0)
+    together = (np.diff(column) == 0) & (np.diff(subtree_of[client]) == 0)
     heights = tree.heights(ids[client[:-1]], ids[client[1:]])
     levels = merges(np.where(together, heights, APART))
     add_along(levels, terms[:, None])
     firsts = np.flatnonzero(np.concatenate([[True], ~together])[: len(terms)])
-    made = np.full((own.number, _padded(rows.size, pieces)), -0.0, values.dtype)
-    made[places[client[firsts]], column[firsts]] = terms[firsts]
-    return made
+    sums = np.full((subtrees.number, _padded(rows.size, pieces)), -0.0, values.dtype)
+    sums[subtree_of[client[firsts]], column[firsts]] = terms[firsts]
+    return sums
 
 
 def _by_shares(federation: Federation, part: np.ndarray) -> np.ndarray:
@@ -272,8 +280,8 @@ def _totals(federation: Federation, parts: list[np.ndarray], pieces: int) -> lis
     rows = rows.reshape(len(rows) * pieces, ends[-1] // pieces)
     for stage in stages:
         rows = communicator.exchange_rows(rows, stage.send, stage.receive)
-        if stage.places is not None:
-            rows[stage.places] = rows.copy()
+        if stage.order is not None:
+            rows[stage.order] = rows.copy()
         number, width = len(stage.adds.ids), rows.shape[1]
         terms = rows.reshape(number, len(rows) // max(1, number) * width)
         for some in _typed(terms, parts, ends) if len(rows) else ():
@@ -287,4 +295,4 @@ def _totals(federation: Federation, parts: list[np.ndarray], pieces: int) -> lis
 def _typed(packed: np.ndarray, parts: list[np.ndarray], ends: np.ndarray) -> list[np.ndarray]:
     """Views of some pieces, or of all columns, in the types of ``parts``."""
     columns = zip(np.split(packed, ends[:-1], axis=1), parts, strict=True)
-    return [own.view(part.dtype) for own, part in columns]
+    return [part_bytes.view(part.dtype) for part_bytes, part in columns]

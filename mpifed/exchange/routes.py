@@ -1,6 +1,7 @@
 """What gossip sends: which rows go from rank to rank in a round, by W and by who lives where.
 
-The rows of neighbours one by one, for gossip that is not linear in them.
+A ``Routing`` has the ``Route`` of every round. Where gossip is not linear in the rows of
+neighbours, ``Nearby`` gives these rows one by one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor
 
 import topologies
 from mpifed.errors import RunError
-from mpifed.exchange.mixer import WIDTH, Mixer, is_dense
+from mpifed.exchange.mixing_product import WIDTH, MixingProduct, is_dense
 from mpifed.exchange.reduction import bytes_of_sum, check_not_diverged
 from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Communicator
@@ -28,6 +29,12 @@ BUFFER = 1 << 23
 
 # How many times more nodes there are than sums in place of their rows.
 SUMMED = 16
+
+# Routes of earlier rounds that are kept for when their matrix comes again.
+ROUTES_KEPT = 16
+
+# Columns of neighbours that are looked at together: the same on any ranks, as sums over them are.
+TOGETHER = 1 << 13
 
 
 @dataclass(frozen=True)
@@ -76,8 +83,8 @@ def transfer(
     first = _transfer(to[direct], row[direct], source[direct], mine, rank, ranks)
     if direct.all():
         return first
-    more = ~direct
-    onward = _transfer(to[more], row[more], relay[more], first.arriving, rank, ranks)
+    relayed = ~direct
+    onward = _transfer(to[relayed], row[relayed], relay[relayed], first.arriving, rank, ranks)
     arriving = np.concatenate([first.arriving, onward.arriving])
     return Transfer(first.send, first.receive, arriving, first.moved + onward.moved, onward)
 
@@ -86,14 +93,14 @@ def _transfer(
     to: np.ndarray, row: np.ndarray, source: np.ndarray, held: np.ndarray, rank: int, ranks: int
 ) -> Transfer:
     """``transfer`` of pairs that are sorted, by a rank that holds the rows ``held``."""
-    own, order = source == rank, np.argsort(held)
-    places = order[np.searchsorted(held, row[own], sorter=order)]
-    peers, starts = np.unique(to[own], return_index=True)
+    sends, order = source == rank, np.argsort(held)
+    positions = order[np.searchsorted(held, row[sends], sorter=order)]
+    peers, starts = np.unique(to[sends], return_index=True)
     mine = to == rank
     froms, counts = np.unique(source[mine], return_counts=True)
     arriving = row[mine][np.argsort(source[mine], kind="stable")]
     return Transfer(
-        dict(zip(peers.tolist(), np.split(places, starts[1:]), strict=False)),
+        dict(zip(peers.tolist(), np.split(positions, starts[1:]), strict=False)),
         dict(zip(froms.tolist(), counts.tolist(), strict=True)),
         arriving,
         np.bincount(to, minlength=ranks) + np.bincount(source, minlength=ranks),
@@ -129,22 +136,22 @@ class Route:
         Rows of W with most of the nodes, if they are few or differ only in W[t, t], which stands as
         the largest of the others. Of W alone, not of ranks.
         """
-        w, n, found = self.sparse, len(self.active), dict[bytes, list[int]]()
+        w, n, nodes_by_row = self.sparse, len(self.active), dict[bytes, list[int]]()
         for node in np.flatnonzero(np.diff(w.indptr) > n / 2).tolist():
             row = w[[node]].toarray()[0]
             row[node] = 0
             row[node] = row.max()
-            found.setdefault(row.tobytes(), []).append(node)
-            if len(found) > n / SUMMED:
+            nodes_by_row.setdefault(row.tobytes(), []).append(node)
+            if len(nodes_by_row) > n / SUMMED:
                 return []
-        return [(np.frombuffer(row), nodes) for row, nodes in found.items()]
+        return [(np.frombuffer(row), nodes) for row, nodes in nodes_by_row.items()]
 
     @cached_property
     def by_rows(self) -> scipy.sparse.csr_array:
         """W without the rows that are ``summed``."""
-        kept = np.ones(self.sparse.shape[0])
-        kept[[node for _, nodes in self.summed for node in nodes]] = 0
-        w = self.sparse.multiply(kept[:, None]).tocsr()
+        is_sparse = np.ones(self.sparse.shape[0])
+        is_sparse[[node for _, nodes in self.summed for node in nodes]] = 0
+        w = self.sparse.multiply(is_sparse[:, None]).tocsr()
         w.eliminate_zeros()
         return w
 
@@ -186,14 +193,10 @@ class Route:
         return np.bincount(sender[receiver != sender], minlength=self.sparse.shape[0])
 
     @cached_property
-    def mixer(self) -> Mixer:
+    def product(self) -> MixingProduct:
         """The rows of W for ``mine``, to multiply these and what arrives."""
         columns = np.concatenate([self.mine, self.transfer.arriving])
-        return Mixer(self.by_rows[self.mine], self.mine, columns, is_dense(self.by_rows))
-
-
-# Routes of earlier rounds that are kept for when their matrix comes again.
-ROUTES_KEPT = 16
+        return MixingProduct(self.by_rows[self.mine], self.mine, columns, is_dense(self.by_rows))
 
 
 class Routing:
@@ -204,11 +207,11 @@ class Routing:
         federation: Federation,
         schedule: topologies.Schedule,
         from_rank_0: bool,
-        within: topologies.Schedule | None = None,
+        cliques: topologies.Schedule | None = None,
     ) -> None:
-        self.within: Routing | None = None
-        if within is not None:
-            self.within = Routing(federation, within, from_rank_0)
+        self.cliques: Routing | None = None
+        if cliques is not None:
+            self.cliques = Routing(federation, cliques, from_rank_0)
         self.federation, self.schedule = federation, schedule
         self._from_rank_0 = from_rank_0
         self._routes: dict[tuple[int, bytes], Route] = {}
@@ -245,17 +248,17 @@ class Routing:
         if not self._from_rank_0:
             return self.schedule.matrix(round)
         communicator = self.federation.communicator
-        made: Any = None
+        arrays: Any = None
         if communicator.rank == 0:
             try:
-                found = self.schedule.matrix(round)
-                made = (found.n, found.edges, found.weights, found.symmetric)
+                matrix = self.schedule.matrix(round)
+                arrays = (matrix.n, matrix.edges, matrix.weights, matrix.symmetric)
             except topologies.TopologyError as error:
-                made = str(error)
-        made = communicator.broadcast_object(made)
-        if isinstance(made, str):
-            raise RunError(f"exchange.schedule: {made}")
-        return topologies.MixingMatrix(*made)
+                arrays = str(error)
+        arrays = communicator.broadcast_object(arrays)
+        if isinstance(arrays, str):
+            raise RunError(f"exchange.schedule: {arrays}")
+        return topologies.MixingMatrix(*arrays)
 
 
 def arrivals(
@@ -263,16 +266,16 @@ def arrivals(
 ) -> Iterator[tuple[slice, np.ndarray]]:
     """Yield some columns, and what arrives there of the rows of other ranks. Collective."""
     # A single rank needs nothing on the host.
-    own = on_host(rows if communicator.size > 1 else rows[:0])
+    hosted = on_host(rows if communicator.size > 1 else rows[:0])
     if width is None:
         # The same columns are mixed together on any number of ranks.
         width = (
-            max(1, BUFFER // (max(1, int(moved.moved.max(initial=0))) * own.itemsize) // WIDTH)
+            max(1, BUFFER // (max(1, int(moved.moved.max(initial=0))) * hosted.itemsize) // WIDTH)
             * WIDTH
         )
     for start in range(0, rows.shape[1], width):
         part = slice(start, min(start + width, rows.shape[1]))
-        arrived = communicator.exchange_rows(own[:, part], moved.send, moved.receive)
+        arrived = communicator.exchange_rows(hosted[:, part], moved.send, moved.receive)
         if moved.onward is not None:
             onward = moved.onward
             passed = communicator.exchange_rows(arrived, onward.send, onward.receive)
@@ -280,13 +283,9 @@ def arrivals(
         yield part, arrived
 
 
-# Columns of neighbours that are looked at together: the same on any ranks, as sums over them are.
-TOGETHER = 1 << 13
-
-
 @dataclass(frozen=True)
 class Nearby:
-    """Who hears whom in a round, for the participants hosted here: places among all rows here."""
+    """Who hears whom in a round, for the participants hosted here, as positions among its rows."""
 
     communicator: Communicator
     ids: np.ndarray
@@ -296,12 +295,12 @@ class Nearby:
     weights: np.ndarray
     nodes: np.ndarray  # of these rows
 
-    def whole(self, rows: Tensor) -> np.ndarray:
+    def all_rows(self, rows: Tensor) -> np.ndarray:
         """Return the rows hosted here and those that arrive, float64. Collective."""
-        found = np.empty((len(self.nodes), rows.shape[1]))
+        full = np.empty((len(self.nodes), rows.shape[1]))
         for part, columns in self.pieces(rows):
-            found[:, part] = columns
-        return found
+            full[:, part] = columns
+        return full
 
     def pieces(self, rows: Tensor) -> Iterator[tuple[slice, np.ndarray]]:
         """Yield some columns, and there the rows hosted here and those that arrive, float64."""
@@ -315,10 +314,10 @@ def nearby(communicator: Communicator, route: Route) -> Nearby:
     """Return who hears whom in a round, receiver by receiver in the order of the senders."""
     ids, mine = route.federation.training[route.mine], route.mine
     moved = route.transfer_for(route.sparse)
-    place, nodes = np.zeros(route.matrix.n, np.int64), np.concatenate([mine, moved.arriving])
-    place[nodes] = np.arange(len(nodes))
+    position, nodes = np.zeros(route.matrix.n, np.int64), np.concatenate([mine, moved.arriving])
+    position[nodes] = np.arange(len(nodes))
     arcs = route.sparse[mine].tocoo()
     others = np.flatnonzero(mine[arcs.row] != arcs.col)
     others = others[np.lexsort((arcs.col[others], arcs.row[others]))]
-    senders = place[arcs.col[others]]
+    senders = position[arcs.col[others]]
     return Nearby(communicator, ids, moved, arcs.row[others], senders, arcs.data[others], nodes)

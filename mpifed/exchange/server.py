@@ -19,7 +19,7 @@ from mpifed.exchange.aggregation import (
     bytes_to_rank_0,
     check_number,
     clipped,
-    completed,
+    completed_options,
     inner_products,
 )
 from mpifed.exchange.base import Exchange, Round, ServerChannel, bits_of, timed
@@ -85,7 +85,7 @@ class Server(Exchange):
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
         """Return the options; those of aggregation only where they ask for something."""
-        return completed(options)
+        return completed_options(options)
 
     @staticmethod
     def validate(configuration: Any) -> None:
@@ -154,45 +154,47 @@ class ServerRound(ServerChannel):
         return shared.expand(len(self.round.ids), *shared.shape)
 
     @timed
-    def average(self, rows: Tensor, weights: Tensor, before: Tensor, whole: float = 1.0) -> Tensor:
+    def average(
+        self, rows: Tensor, weights: Tensor, before: Tensor, total_weight: float = 1.0
+    ) -> Tensor:
         self.check_update(rows, weights, before)
         rows = self.transformed(rows, before)
         if not self.round.count:
             return before
         self._count_update()
         if self.exchange.optimizer is not None:
-            mean = self._mean(self._fed_back(rows - before), weights, whole)
+            mean = self._mean(self._fed_back(rows - before), weights, total_weight)
             return before + self.along(mean.to(before))
         if not self.exchange.averages:
-            mean = self._mean(self._sent(rows - before), weights, whole)
+            mean = self._mean(self._sent(rows - before), weights, total_weight)
             return (before.double() + mean).to(before)
         if self.compressor is None:
             update = self._sent(rows)
         else:
             update = self._fed_back(rows - before)
-        total, divisor, absent = self._total_and_shares(update, weights, whole)
-        kept = absent if self.compressor is None else 1.0
+        total, divisor, absent = self._total_and_shares(update, weights, total_weight)
+        share_of_before = absent if self.compressor is None else 1.0
         total /= divisor
-        if kept:
-            total += before * kept
+        if share_of_before:
+            total += before * share_of_before
         return total
 
     @timed
-    def mean(self, rows: Tensor, weights: Tensor, whole: float = 1.0) -> Tensor:
+    def mean(self, rows: Tensor, weights: Tensor, total_weight: float = 1.0) -> Tensor:
         self.check_rows(rows, weights)
-        return self._mean(rows, weights, whole)
+        return self._mean(rows, weights, total_weight)
 
     def along(self, mean: Tensor) -> Tensor:
-        optimizer, kept = self.exchange.optimizer, self.exchange.shared_buffers
+        optimizer, buffers = self.exchange.optimizer, self.exchange.shared_buffers
         if optimizer is None:
             return mean
         step, moments = optimizer.step(mean.flatten(), self.memory.moments)
         self.memory = replace(self.memory, moments=moments)
         step = step.view_as(mean)
-        step[..., kept] = mean[..., kept]
+        step[..., buffers] = mean[..., buffers]
         return step
 
-    def _mean(self, rows: Tensor, weights: Tensor, whole: float) -> Tensor:
+    def _mean(self, rows: Tensor, weights: Tensor, total_weight: float) -> Tensor:
         """What the server makes of updates that were sent, float64."""
         server, round = self.exchange, self.round
         if server.adds_noise:
@@ -200,17 +202,17 @@ class ServerRound(ServerChannel):
             return central_noise(rows, self._sum, server.privacy, round)
         if server.aggregator is None:
             updates = rows if server.clip is None else clipped(rows, server.clip)
-            total, divisor, _ = self._total_and_shares(updates, weights, whole)
+            total, divisor, _ = self._total_and_shares(updates, weights, total_weight)
             return total.double() / divisor
         # What is not finite is refused with the client's number, before anything is made of it.
         check_not_diverged(server.federation.communicator, [rows], round.ids, "update")
-        made = self.outcome(rows)
+        aggregate = self.outcome(rows)
         if server.aggregator.centred:
-            part = self._next_part(made.numel())
+            part = self._next_part(aggregate.numel())
             last = self.memory.centre.last.clone()
-            last[part] = made.flatten()
+            last[part] = aggregate.flatten()
             self.memory = replace(self.memory, centre=Centre(last))
-        return made
+        return aggregate
 
     def outcome(self, updates: Tensor) -> Tensor:
         server, round, members = self.exchange, self.round, None
@@ -228,16 +230,16 @@ class ServerRound(ServerChannel):
             )
         if not aggregator.centred:
             return aggregator.aggregate(updates, round, self._sum, members)
-        place, shape = self._place, updates.shape[1:]
-        centre = self.memory.centre.last[place : place + math.prod(shape)].view(shape)
+        begin, shape = self._used, updates.shape[1:]
+        centre = self.memory.centre.last[begin : begin + math.prod(shape)].view(shape)
         away = updates - centre.to(updates)
         return centre + aggregator.aggregate(away, round, self._sum, members)
 
     @timed
-    def send(self, rows: Tensor, whole: bool = False) -> Tensor:
+    def send(self, rows: Tensor, uncompressed: bool = False) -> Tensor:
         self.check_rows(rows)
         self._count_update()
-        return self._sent(rows if whole else self.transformed(rows), whole)
+        return self._sent(rows if uncompressed else self.transformed(rows), uncompressed)
 
     def coordinates(self, size: int) -> np.ndarray | None:
         if not isinstance(self.compressor, RandK):
@@ -275,10 +277,10 @@ class ServerRound(ServerChannel):
         self._check_not_private("collects numbers of single clients")
         self.check_rows(values, shape=())
         federation, present = self.exchange.federation, self.round.ids_by_rank
-        own, counts = np.ascontiguousarray(on_host(values)), [len(ids) for ids in present]
-        found = federation.communicator.gather_rows(own[:, None], counts)
-        every = np.zeros(federation.n_clients, found.dtype)
-        every[np.concatenate(present)] = found[:, 0]
+        hosted, counts = np.ascontiguousarray(on_host(values)), [len(ids) for ids in present]
+        gathered = federation.communicator.gather_rows(hosted[:, None], counts)
+        every = np.zeros(federation.n_clients, gathered.dtype)
+        every[np.concatenate(present)] = gathered[:, 0]
         return every
 
     @timed
@@ -289,21 +291,21 @@ class ServerRound(ServerChannel):
 
     def among(self, chosen: np.ndarray) -> ServerRound:
         self._check_not_private("takes means within groups of clients")
-        made = self.exchange.at(self.round.number, self.round.active & chosen)
-        made.transforms = self.transforms
-        return made
+        channel = self.exchange.at(self.round.number, self.round.active & chosen)
+        channel.transforms = self.transforms
+        return channel
 
     def at_server(self, make: Callable[[], list[Tensor]]) -> list[Tensor]:
         communicator = self.exchange.federation.communicator
-        made = make() if communicator.rank == 0 else []
-        count = communicator.broadcast_object(len(made))
+        tensors = make() if communicator.rank == 0 else []
+        count = communicator.broadcast_object(len(tensors))
         sent: list[np.ndarray | None] = [None] * count
-        sent[: len(made)] = [on_host(tensor) for tensor in made]
+        sent[: len(tensors)] = [on_host(tensor) for tensor in tensors]
         return [torch.from_numpy(communicator.broadcast(values)) for values in sent]
 
-    def _sent(self, rows: Tensor, whole: bool = False) -> Tensor:
+    def _sent(self, rows: Tensor, uncompressed: bool = False) -> Tensor:
         """The messages as they arrive, booked."""
-        if self.compressor is None or whole:
+        if self.compressor is None or uncompressed:
             self._messages += 1
             ledger, count = self.exchange.ledger, self.round.count
             ledger.up_bits += count * bits_of(rows.shape[1:], rows.dtype)
@@ -322,9 +324,9 @@ class ServerRound(ServerChannel):
             return self._sent(update)
         part = self._next_part(math.prod(update.shape[1:]))
         residual = self.memory.feedback.residual.clone()
-        wanted = update.flatten(1) + residual[:, part]
-        arrived = self._sent(wanted)
-        residual[:, part] = wanted - arrived
+        corrected = update.flatten(1) + residual[:, part]
+        arrived = self._sent(corrected)
+        residual[:, part] = corrected - arrived
         self.memory = replace(self.memory, feedback=ErrorFeedback(residual))
         return arrived.view(update.shape)
 
@@ -340,32 +342,32 @@ class ServerRound(ServerChannel):
         self.exchange.ledger.up_floats += int(floats.sum())
 
     def _total_and_shares(
-        self, rows: Tensor, weights: Tensor, whole: float
+        self, rows: Tensor, weights: Tensor, total_weight: float
     ) -> tuple[Tensor, float, float]:
         """The weighted sum, what divides it, and the share of absent clients in the mean."""
         if self.exchange.privacy is not None:  # clients count alike
             n = len(self.exchange.federation.training)
-            weights, whole = torch.full_like(weights, 1 / n), 1.0
+            weights, total_weight = torch.full_like(weights, 1 / n), 1.0
         federation, w = self.exchange.federation, on_host(weights.double())
         total, mass = sum_and_mass(federation, rows, w, self.round.ids)
-        return total, *self._shares(mass, whole)
+        return total, *self._shares(mass, total_weight)
 
-    def _shares(self, mass: float, whole: float) -> tuple[float, float]:
+    def _shares(self, mass: float, total_weight: float) -> tuple[float, float]:
         """Divisor of a sum over participants of that mass, and the share of absent clients."""
         federation = self.exchange.federation
         everyone = bool(self.round.active[federation.training].all())
         if federation.is_unbiased and not (everyone and federation.inclusion == 1):
-            divisor, what = whole * federation.inclusion, "participation.weights=unbiased"
+            divisor, what = total_weight * federation.inclusion, "participation.weights=unbiased"
         elif self.exchange.average_over == "all" and not everyone:
-            divisor, what = whole, "exchange.average_over=all"
+            divisor, what = total_weight, "exchange.average_over=all"
         else:
             return mass, 0.0
-        if mass > whole * (1 + ROUNDING):
+        if mass > total_weight * (1 + ROUNDING):
             raise RunError(
                 f"the weights of {self.round.count} participants sum to {mass:.6g}, those of all "
-                f"training clients to {whole:g}, as the algorithm says; with {what} average and "
-                "mean take shares (clients.weights, clients.equal_weights), or the sum over all as "
-                "whole"
+                f"training clients to {total_weight:g}, as the algorithm says; with {what} "
+                "average and mean take shares (clients.weights, clients.equal_weights), or the sum "
+                "over all as total_weight"
             )
         return divisor, 1.0 - mass / divisor
 

@@ -4,8 +4,8 @@ Users and algorithms work with clients; only this module translates them to rank
 is what every rank knows alike; ``Clients`` is the view of some hosted clients that a method
 computes on.
 
-Which rank hosts which client: for equal work, or so that few edges cross between ranks. For
-equal work, clients are dealt out one by one, the costliest first, each to the rank with the least
+Clients are placed on ranks for equal work, or so that few edges cross between ranks. For equal
+work, clients are dealt out one by one, the costliest first, each to the rank with the least
 work so far (Graham 1969, LPT): no rank has more than 4/3 of the least largest work.
 """
 
@@ -36,6 +36,9 @@ from mpifed.random import client_keys, stream
 
 # Share by which the largest work of a rank may grow for sums that move fewer bytes.
 SLACK, ROUNDING = 0.05, 1e-12
+
+# Nodes up to which all eigenvectors are computed at once.
+DENSE = 500
 
 
 @dataclass(frozen=True)
@@ -242,7 +245,7 @@ class Clients:
         return self.shards.client_ids[self.rows]
 
     @cached_property
-    def places(self) -> np.ndarray:
+    def positions(self) -> np.ndarray:
         """Positions of these clients among those in training, int64 (len,); not of unseen ones."""
         return np.searchsorted(self.federation.training, self.ids)
 
@@ -306,10 +309,6 @@ class Draws:
         return client_keys(self.seed, purpose, self.round, clients)
 
 
-# Nodes up to which all eigenvectors are computed at once.
-DENSE = 500
-
-
 def partitioned_owners(
     work: np.ndarray,
     unseen: np.ndarray,
@@ -359,8 +358,8 @@ def _fiedler(links: scipy.sparse.csr_array) -> np.ndarray:
     # Just below the eigenvalue 0 the shifted matrix is regular and the Fiedler vector dominates.
     shift = -1e-5 * float(laplacian.diagonal().max())
     start = np.linspace(-1, 1, n) ** 3
-    found = scipy.sparse.linalg.eigsh(laplacian.tocsc(), k=2, sigma=shift, v0=start)
-    return found[1][:, np.argmax(found[0])]
+    eigenpairs = scipy.sparse.linalg.eigsh(laplacian.tocsc(), k=2, sigma=shift, v0=start)
+    return eigenpairs[1][:, np.argmax(eigenpairs[0])]
 
 
 def rows_sent(links: scipy.sparse.csr_array, owner: np.ndarray) -> int:

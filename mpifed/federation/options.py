@@ -1,7 +1,4 @@
-"""How long the simulated clients compute, and over which links they communicate.
-
-The section ``privacy``, and what it goes with; ``mpifed.exchange.privacy`` does what it says.
-"""
+"""The sections ``network``, ``compute`` and ``privacy``, which describe the simulated clients."""
 
 from __future__ import annotations
 
@@ -12,6 +9,9 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Lt
 
 from mpifed.errors import InputError
+
+# What finds epsilon.
+PACKAGE = "dp_accounting"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +112,6 @@ class ComputeOptions:
                 f"compute.name is '{self.name}' and compute.path is "
                 f"{'given' if self.path else 'empty'}; a trace needs a file, and nothing else does"
             )
-
-
-# What finds epsilon.
-PACKAGE = "dp_accounting"
 
 
 @dataclass(frozen=True, kw_only=True)

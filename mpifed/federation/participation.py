@@ -1,6 +1,8 @@
-"""Who takes part in a round, and who is late: pure functions of the seed and the round. The second
-has the mean over all clients as its expectation (Horvitz and Thompson 1952), the first has not
-where the n_t differ: a ratio of two random sums, it weighs large clients too little.
+"""Who takes part in a round, and who is late: pure functions of the seed and the round.
+
+Of the two ``weights``, ``unbiased`` has the mean over all clients as its expectation (Horvitz and
+Thompson 1952). ``renormalised``, a ratio of two random sums, has not where the n_t differ: it
+weighs large clients too little.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class Subtrees(NamedTuple):
         The clients on it that take part, ascending.
     number : int
         How many subtrees it has.
-    places : ndarray
+    subtree_of : ndarray
         The subtree of each of ``ids``.
     firsts : ndarray
         The first of ``ids`` in each subtree that has any, where its sum is in the end.
@@ -34,7 +34,7 @@ class Subtrees(NamedTuple):
 
     ids: np.ndarray
     number: int
-    places: np.ndarray
+    subtree_of: np.ndarray
     firsts: np.ndarray
     levels: list[tuple[np.ndarray, np.ndarray]]
 
@@ -65,18 +65,18 @@ class Tree:
 
     def __init__(self, codes: np.ndarray, owner: np.ndarray, sizes: tuple[int, ...] = ()) -> None:
         self.codes, self.sizes = codes, sizes
-        n, places = len(owner), np.arange(len(owner))
+        n, leaves = len(owner), np.arange(len(owner))
         starts = np.flatnonzero(np.diff(owner, prepend=-1))
         ends = np.append(starts[1:], n)
         block = np.repeat(np.arange(len(starts)), ends - starts)
         before, behind = starts[block] - 1, ends[block]
         self.inside = np.full(n, APART)
         for others, there in ((before, before >= 0), (behind, behind < n)):
-            found = self.heights(places[there], others[there])
-            self.inside[there] = np.minimum(self.inside[there], found)
+            heights = self.heights(leaves[there], others[there])
+            self.inside[there] = np.minimum(self.inside[there], heights)
         joins = np.zeros(n, bool)
-        beside = self.heights(places[1:], places[:-1])
-        joins[1:] = (np.diff(owner) == 0) & (beside < self.inside[1:])
+        joints = self.heights(leaves[1:], leaves[:-1])
+        joins[1:] = (np.diff(owner) == 0) & (joints < self.inside[1:])
         self.roots = np.flatnonzero(~joins)
         self.rank_of = owner[self.roots]
         self._last: dict[int, Subtrees] = {}
@@ -101,15 +101,17 @@ class Tree:
 
     def subtrees(self, ids: np.ndarray, rank: int) -> Subtrees:
         """Return what ``rank`` adds up of the clients ``ids``, ascending, that live there."""
-        found = self._last.get(rank)
-        if found is None or not np.array_equal(found.ids, ids):
+        subtrees = self._last.get(rank)
+        if subtrees is None or not np.array_equal(subtrees.ids, ids):
             mine = self.roots[self.rank_of == rank]
-            places = np.searchsorted(mine, ids, side="right") - 1
-            inside = np.diff(places) == 0
+            subtree_of = np.searchsorted(mine, ids, side="right") - 1
+            inside = np.diff(subtree_of) == 0
             levels = merges(np.where(inside, self.heights(ids[:-1], ids[1:]), APART))
-            firsts = np.flatnonzero(np.diff(places, prepend=-1))
-            found = self._last[rank] = Subtrees(ids.copy(), len(mine), places, firsts, levels)
-        return found
+            firsts = np.flatnonzero(np.diff(subtree_of, prepend=-1))
+            subtrees = self._last[rank] = Subtrees(
+                ids.copy(), len(mine), subtree_of, firsts, levels
+            )
+        return subtrees
 
     def heights(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
         """Return the height of the lowest node above each pair of clients, int64."""
@@ -127,7 +129,7 @@ class Stage(NamedTuple):
         The rows (subtree, piece) that each rank gets of this one.
     receive : dict
         How many rows come from each rank.
-    places : ndarray or None
+    order : ndarray or None
         Where what arrives is among the rows (subtree, piece) that are added; None if in order.
     adds : Subtrees
         How these are added.
@@ -139,7 +141,7 @@ class Stage(NamedTuple):
 
     send: dict[int, np.ndarray]
     receive: dict[int, int]
-    places: np.ndarray | None
+    order: np.ndarray | None
     adds: Subtrees
     back: dict[int, np.ndarray]
     total: dict[int, int]
@@ -151,11 +153,11 @@ def _stages(tree: Tree, rank: int, ranks: int, pieces: int) -> Iterator[Stage]:
         wide, above = span * tree.group, tree.above
         first, before = rank // wide * wide, _held(rank, span, ranks, pieces)
         after = _held(rank, wide, ranks, pieces)
-        own = np.arange(np.count_nonzero(tree.rank_of == rank // span))[:, None] * len(before)
+        blocks = np.arange(np.count_nonzero(tree.rank_of == rank // span))[:, None] * len(before)
         send, receive, back, total = {}, {}, {}, {}
         for peer, both in _shared(first, wide, ranks, pieces, before):
-            send[peer], total[peer] = (own + both - before.start).ravel(), len(both)
-        items, places = (
+            send[peer], total[peer] = (blocks + both - before.start).ravel(), len(both)
+        items, parts = (
             np.flatnonzero(tree.rank_of // tree.group == rank // wide),
             [np.zeros(0, int)],
         )
@@ -163,29 +165,31 @@ def _stages(tree: Tree, rank: int, ranks: int, pieces: int) -> Iterator[Stage]:
             theirs = np.flatnonzero(tree.rank_of[items] == other // span)[:, None] * len(after)
             for peer, both in _shared(other, span, ranks, pieces, after):
                 back[peer], receive[peer] = both - after.start, theirs.size * len(both)
-                places.append((theirs + back[peer]).ravel())
-        found = np.concatenate(places)
-        order = None if (np.diff(found) == 1).all() else found
+                parts.append((theirs + back[peer]).ravel())
+        permutation = np.concatenate(parts)
+        order = None if (np.diff(permutation) == 1).all() else permutation
         yield Stage(send, receive, order, above.subtrees(items, rank // wide), back, total)
         span, tree = wide, above
 
 
 def _held(rank: int, span: int, ranks: int, pieces: int) -> range:
     """The pieces that a rank has of what its group of ``span`` ranks adds up."""
-    size, place = min(span, ranks - rank // span * span), rank % span
-    return range(-(-place * pieces // size), -(-(place + 1) * pieces // size))
+    size, member = min(span, ranks - rank // span * span), rank % span
+    return range(-(-member * pieces // size), -(-(member + 1) * pieces // size))
 
 
 def _shared(
-    first: int, span: int, ranks: int, pieces: int, own: range
+    first: int, span: int, ranks: int, pieces: int, own_pieces: range
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """The ranks of the group from ``first`` on that have some of the pieces ``own``, and which."""
+    """The ranks of the group from ``first`` on that have some of ``own_pieces``, and which."""
     size = min(span, ranks - first)
-    for place in range(own.start * size // pieces, (own.stop - 1) * size // pieces + 1):
-        held = _held(first + place, span, ranks, pieces)
-        both = np.arange(max(held.start, own.start), min(held.stop, own.stop))
+    for member in range(
+        own_pieces.start * size // pieces, (own_pieces.stop - 1) * size // pieces + 1
+    ):
+        held = _held(first + member, span, ranks, pieces)
+        both = np.arange(max(held.start, own_pieces.start), min(held.stop, own_pieces.stop))
         if len(both):
-            yield first + place, both
+            yield first + member, both
 
 
 def group_sizes(nodes: np.ndarray) -> tuple[int, ...]:
@@ -246,10 +250,10 @@ def merges(heights: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
     order = np.argsort(heights, kind="stable")
     order = order[heights[order] < APART]
     levels = np.split(order, np.flatnonzero(np.diff(heights[order])) + 1) if len(order) else []
-    found = []
+    merged = []
     for level in levels:
         left, right = first[level], level + 1
         end = last[right]
         first[end], last[left] = left, end
-        found.append((left, right))
-    return found
+        merged.append((left, right))
+    return merged

@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor
 
-from mpifed.data.base import Split
 from mpifed.local.minibatches import Work
 from mpifed.local.optimizers import Mask, Moments, Rate, Rule
 
@@ -73,9 +72,9 @@ def rows_of(rows: Tensor, clients: slice, models: slice, numbers: int) -> Tensor
     Tensor
         A view.
     """
-    own = rows if len(rows) == 1 else rows[clients]
-    own = own if rows.shape[1] == 1 else own[:, models]
-    return own[..., :numbers]
+    part = rows if len(rows) == 1 else rows[clients]
+    part = part if rows.shape[1] == 1 else part[:, models]
+    return part[..., :numbers]
 
 
 def reordered(rows: Tensor, order: Tensor) -> Tensor:
@@ -270,10 +269,8 @@ class Steps:
 
     Attributes
     ----------
-    train : Split
-        Training samples of the hosted clients.
     samples : Tensor
-        Rows of ``train`` in the order of visits; see ``minibatches.draw_orders``.
+        Rows of the training samples in the order of visits; see ``minibatches.draw_orders``.
     work : Work
         Steps of each client.
     rates : numpy.ndarray
@@ -288,11 +285,8 @@ class Steps:
         Which parameters are trained; None for all.
     coupling : Coupling or None
         What moves the models of a client together; None trains them apart.
-    sam_radius : float
-        How far above the parameters gradients are taken.
     """
 
-    train: Split
     samples: Tensor
     work: Work
     rates: np.ndarray
@@ -301,4 +295,3 @@ class Steps:
     adjustments: tuple[Adjustment, ...]
     mask: Mask | None
     coupling: Coupling | None = None
-    sam_radius: float = 0.0

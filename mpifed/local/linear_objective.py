@@ -71,20 +71,22 @@ class Objectives:
         choose: Callable[[Split], Split] = lambda train: train,
     ) -> None:
         self._model, self._regulariser, self._choose = model, regulariser, choose
-        self._made: dict[bytes, Objective] = {}
+        self._objectives: dict[bytes, Objective] = {}
         self._shards: Shards | None = None
 
     def __call__(self, clients: Clients) -> Objective:
         """Return f_i of ``clients``. Those of other shards than in the last call are forgotten."""
         train, key = clients.shards.train, clients.rows.tobytes()
         if self._shards is not clients.shards:
-            self._made.clear()
+            self._objectives.clear()
             self._shards, self._split = clients.shards, self._choose(train)
-        if key not in self._made:
-            if len(self._made) >= REMEMBERED:
-                self._made.clear()
-            self._made[key] = objective_of(self._model, clients, self._regulariser, self._split)
-        return self._made[key]
+        if key not in self._objectives:
+            if len(self._objectives) >= REMEMBERED:
+                self._objectives.clear()
+            self._objectives[key] = objective_of(
+                self._model, clients, self._regulariser, self._split
+            )
+        return self._objectives[key]
 
 
 def _density(split: Split, row: int) -> float:
@@ -100,22 +102,22 @@ class MixedObjective:
     parts: list[tuple[Tensor, Any]]
 
     def losses(self, parameters: Tensor) -> Tensor:
-        found = torch.zeros(len(parameters), dtype=torch.float64)
+        values = torch.zeros(len(parameters), dtype=torch.float64)
         for members, part in self.parts:
-            found[members] = part.losses(parameters[members])
-        return found
+            values[members] = part.losses(parameters[members])
+        return values
 
     def gradients(self, parameters: Tensor) -> Tensor:
-        found = torch.empty_like(parameters)
+        gradients = torch.empty_like(parameters)
         for members, part in self.parts:
-            found[members] = part.gradients(parameters[members])
-        return found
+            gradients[members] = part.gradients(parameters[members])
+        return gradients
 
     def hessian_products(self, parameters: Tensor, directions: Tensor) -> Tensor:
-        found = torch.empty_like(parameters)
+        products = torch.empty_like(parameters)
         for members, part in self.parts:
-            found[members] = part.hessian_products(parameters[members], directions[members])
-        return found
+            products[members] = part.hessian_products(parameters[members], directions[members])
+        return products
 
 
 @dataclass(frozen=True)
@@ -196,8 +198,8 @@ class SparseObjective:
             slopes = self.model.loss.slopes(outputs, self.labels)
             # The slopes' Jacobian is the loss's Hessian in the outputs, hence symmetric.
             (turned,) = torch.autograd.grad(slopes, outputs, self._outputs(directions))
-        own = self.regulariser.hessian_diagonal(parameters) * directions
-        return self._back(turned * self._share, len(parameters)) + own
+        penalty = self.regulariser.hessian_diagonal(parameters) * directions
+        return self._back(turned * self._share, len(parameters)) + penalty
 
     def _back(self, shared: Tensor, clients: int) -> Tensor:
         """A_i' times slopes that contain the factor 1 / m_i, as rows of parameters."""
@@ -233,12 +235,12 @@ def smoothness(model: Model, clients: Clients, regulariser: Regulariser) -> Tens
             "algorithm.step is empty, and the smoothness of this model is not known; give a number"
         )
     split, curvature = clients.shards.train, _curvature(model)
-    found = np.zeros(len(clients))
+    constants = np.zeros(len(clients))
     for i, row in enumerate(clients.rows):
         count = int(split.counts[row])
         if count:
-            found[i] = curvature * _largest_eigenvalue(design(model, split, row)) / count
-    return torch.from_numpy(found + regulariser.smoothness)
+            constants[i] = curvature * _largest_eigenvalue(design(model, split, row)) / count
+    return torch.from_numpy(constants + regulariser.smoothness)
 
 
 def _curvature(model: Linear) -> float:
@@ -275,5 +277,5 @@ def hessian(
         second = p * (1 - p)
     else:
         second = torch.full_like(z, _curvature(model))
-    found = a.T @ (a * (second / max(1, len(a)))[:, None])
-    return found + torch.diag(regulariser.hessian_diagonal(parameters[None])[0])
+    matrix = a.T @ (a * (second / max(1, len(a)))[:, None])
+    return matrix + torch.diag(regulariser.hessian_diagonal(parameters[None])[0])

@@ -78,11 +78,11 @@ class Minibatches:
     order: np.ndarray
     steps: list[Step]
     sizes: list[int]
-    place: Tensor
+    positions: Tensor
     scale: Tensor
 
 
-def plan(
+def plan_minibatches(
     work: Work,
     batch_size: int,
     width: int,
@@ -98,7 +98,7 @@ def plan(
     drawn, steps, per_epoch = work.drawn[order], work.steps[order], work.per_epoch[order]
     strides = lengths[order][:, None] * np.arange(components)
     columns = np.arange(width)
-    made, place, scale = [], [np.zeros(0, np.int64)], [np.zeros(0)]
+    planned, positions, scale = [], [np.zeros(0, np.int64)], [np.zeros(0)]
     for first in range(0, len(order), block):
         for number in range(int(steps[first])):
             last = first + int((steps[first : first + block] > number).sum())
@@ -107,15 +107,15 @@ def plan(
             sizes = np.minimum(batch_size, drawn[part] - index * batch_size)
             inside = columns < sizes[:, None]
             begin = (starts[part] + epoch * drawn[part] + index * batch_size)[:, None]
-            within = begin + np.where(inside, columns, 0)
-            place.append((within[:, None, :] + strides[part][:, :, None]).reshape(-1))
+            entries = begin + np.where(inside, columns, 0)
+            positions.append((entries[:, None, :] + strides[part][:, :, None]).reshape(-1))
             scale.append(np.repeat(inside / sizes[:, None], components, axis=0).reshape(-1))
-            made.append(Step(number, first, last))
+            planned.append(Step(number, first, last))
     return Minibatches(
         order,
-        made,
-        [len(slots) for slots in place[1:]],
-        torch.from_numpy(np.concatenate(place)).to(device),
+        planned,
+        [len(slots) for slots in positions[1:]],
+        torch.from_numpy(np.concatenate(positions)).to(device),
         torch.from_numpy(np.concatenate(scale)).to(device, dtype),
     )
 
@@ -191,9 +191,9 @@ def share_weights(
     counts = clients.n_train
     sizes = np.ceil(share * counts).astype(np.int64)
     rows = np.concatenate([np.zeros(0, np.int64), *batches(clients, draws, purpose, sizes)])
-    found = np.zeros((1, len(clients.shards.train.x)))
-    found[0, rows] = np.repeat(counts / sizes, sizes)
-    return torch.from_numpy(found).to(like)
+    weights = np.zeros((1, len(clients.shards.train.x)))
+    weights[0, rows] = np.repeat(counts / sizes, sizes)
+    return torch.from_numpy(weights).to(like)
 
 
 def never_alone(function: Callable[..., Tensor], *rows: Tensor) -> Tensor:

@@ -99,7 +99,7 @@ class Objective(Protocol):
 
 
 @dataclass(frozen=True)
-class Group:
+class ShardBatch:
     """Clients whose shards have the same padded width, as one batch.
 
     Attributes
@@ -141,7 +141,7 @@ class StackedObjective:
     split: Split
 
     @cached_property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[ShardBatch]:
         """Shards, padded and stacked once."""
         counts = self.split.counts[self.clients.rows]
         widths = -(-counts // LANES) * LANES
@@ -152,32 +152,32 @@ class StackedObjective:
         ]
 
     def losses(self, parameters: Tensor) -> Tensor:
-        found = self.regulariser.value(parameters).double()
+        values = self.regulariser.value(parameters).double()
         loss = self.model.loss
         for group in self.groups:
             outputs = never_alone(
                 lambda w, x: self.model.logits(w, x), parameters[group.members], group.x
             )
             samples = loss.samples(outputs, group.y).double() * group.weights
-            found[group.members] += samples.sum(1)
-        return found
+            values[group.members] += samples.sum(1)
+        return values
 
     def gradients(self, parameters: Tensor) -> Tensor:
-        found = self.regulariser.gradient(parameters)
+        gradients = self.regulariser.gradient(parameters)
         for group in self.groups:
-            found[group.members] += never_alone(
+            gradients[group.members] += never_alone(
                 self.model.gradient, parameters[group.members], group.x, group.y, group.weights
             )
-        return found
+        return gradients
 
     def hessian_products(self, parameters: Tensor, directions: Tensor) -> Tensor:
-        found = self.regulariser.hessian_diagonal(parameters) * directions
+        products = self.regulariser.hessian_diagonal(parameters) * directions
         for group in self.groups:
             rows, along = parameters[group.members], directions[group.members]
-            found[group.members] += never_alone(
+            products[group.members] += never_alone(
                 self._products, rows, along, group.x, group.y, group.weights
             )
-        return found
+        return products
 
     def _products(
         self, parameters: Tensor, directions: Tensor, x: Tensor, y: Tensor, weights: Tensor
@@ -190,18 +190,18 @@ class StackedObjective:
             (gradient,) = torch.autograd.grad(outputs, leaf, slopes, create_graph=True)
             return torch.autograd.grad(gradient, leaf, directions)[0]
 
-    def _group(self, members: np.ndarray, width: int) -> Group:
+    def _group(self, members: np.ndarray, width: int) -> ShardBatch:
         """Pad and stack the shards of ``members`` to one ``width``."""
         rows = self.clients.rows[members]
         starts, counts = self.split.offsets[rows], self.split.counts[rows]
-        place = np.arange(width)
-        inside = place < counts[:, None]
-        samples = torch.from_numpy(np.where(inside, starts[:, None] + place, starts[:, None]))
+        columns = np.arange(width)
+        inside = columns < counts[:, None]
+        samples = torch.from_numpy(np.where(inside, starts[:, None] + columns, starts[:, None]))
         # Several times faster than ``x[samples]``.
         flat, shape = samples.view(-1).to(self.split.x.device), samples.shape
         x, y = (t.index_select(0, flat).unflatten(0, shape) for t in (self.split.x, self.split.y))
         weights = torch.from_numpy(inside / counts[:, None]).to(x)
-        return Group(torch.from_numpy(members), x, y, weights)
+        return ShardBatch(torch.from_numpy(members), x, y, weights)
 
 
 def _parts(members: np.ndarray, width: int, split: Split) -> list[np.ndarray]:
@@ -219,7 +219,7 @@ class HeldOutRisks:
     ----------
     model : Model
     clients : Clients
-        The clients whose samples these are; ``place`` is a client's among them.
+        The clients whose samples these are; ``participant`` is a client's among them.
     like : Tensor
         A tensor with the type and device of models.
     """
@@ -228,19 +228,19 @@ class HeldOutRisks:
     clients: Clients
     like: Tensor
 
-    def losses(self, place: int, models: np.ndarray) -> np.ndarray:
+    def losses(self, participant: int, models: np.ndarray) -> np.ndarray:
         """Return the risks of models (k, P), float64 (k,)."""
         rows = torch.from_numpy(models).to(self.like)
-        return held_out_risks(self.model, rows, self.clients, np.array([place]))[0].numpy()
+        return held_out_risks(self.model, rows, self.clients, np.array([participant]))[0].numpy()
 
-    def gradient(self, place: int, model: np.ndarray) -> np.ndarray:
+    def gradient(self, participant: int, model: np.ndarray) -> np.ndarray:
         """Return the gradient at a model (P,), float64 (P,)."""
-        shards, row = self.clients.shards, self.clients.rows[[place]]
+        shards, row = self.clients.shards, self.clients.rows[[participant]]
         split = shards.val if shards.val.counts[row[0]] else shards.train
-        own = Clients(self.clients.federation, shards, row)
-        risk = StackedObjective(self.model, own, Regulariser(), split)
-        found = risk.gradients(torch.from_numpy(model[None]).to(self.like))[0]
-        return np.asarray(found.double().cpu().numpy())
+        client = Clients(self.clients.federation, shards, row)
+        risk = StackedObjective(self.model, client, Regulariser(), split)
+        gradient = risk.gradients(torch.from_numpy(model[None]).to(self.like))[0]
+        return np.asarray(gradient.double().cpu().numpy())
 
 
 def row_norms(rows: Tensor) -> Tensor:

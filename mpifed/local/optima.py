@@ -103,23 +103,23 @@ def local_optima(
     if solver == "gd":
         return _descend(model, clients, regulariser, start, tolerance, most, search)
     if solver == "published_code":
-        found = stochastic_optima(
+        optima = stochastic_optima(
             model, clients, regulariser, start, draws, tolerance, most, search
         )
     else:
-        found = start.clone()
+        optima = start.clone()
         for i in range(len(clients)):
             alone = Clients(clients.federation, clients.shards, clients.rows[i : i + 1])
             objective = objective_of(model, alone, regulariser)
             at = partial(search.at, left=len(clients) - i)
             if solver == "lbfgs":
-                found[i] = _lbfgs(objective, start[i], tolerance, most, at)
+                optima[i] = _lbfgs(objective, start[i], tolerance, most, at)
             else:
                 assert isinstance(model, Linear) and model.n_outputs == 1
                 split, row = clients.shards.train, int(clients.rows[i])
                 curvature = partial(hessian, model, split, row, regulariser=regulariser)
-                found[i] = _newton(objective, curvature, start[i], tolerance, most, at)
-    return found, row_norms(objective_of(model, clients, regulariser).gradients(found))
+                optima[i] = _newton(objective, curvature, start[i], tolerance, most, at)
+    return optima, row_norms(objective_of(model, clients, regulariser).gradients(optima))
 
 
 def stochastic_optima(
@@ -133,40 +133,42 @@ def stochastic_optima(
     search: Search,
 ) -> Tensor:
     """Minimise the f_i by SGD on parts of the samples, as the published code of FLIX does."""
-    x, found, some = start.clone(), start.clone(), None
+    x, optima, some = start.clone(), start.clone(), None
     least, since = np.full(len(clients), np.inf), np.zeros(len(clients), np.int64)
-    left = here = np.arange(len(clients))
+    left = computed = np.arange(len(clients))
     for step in range(most + 1):
         # Rebuilt as clients finish, so that finished ones are not computed any longer.
-        if some is None or len(left) <= len(here) // 2:
-            here, running = left, np.ones(len(left), bool)
-            some = Clients(clients.federation, clients.shards, clients.rows[here])
+        if some is None or len(left) <= len(computed) // 2:
+            computed, running = left, np.ones(len(left), bool)
+            some = Clients(clients.federation, clients.shards, clients.rows[computed])
             training = objective_of(model, some, regulariser)
             validation = objective_of(model, some, Regulariser(), clients.shards.val)
             validates = clients.shards.val.counts[some.rows] > 0
-        better = done = np.zeros(len(here), bool)
+        better = done = np.zeros(len(computed), bool)
         if validates.any():
-            losses = validation.losses(x[here]).cpu().numpy()
-            better = losses < least[here]
-            least[here] = np.where(better, losses, least[here])
-            since[here] = np.where(better, 0, since[here] + 1)
-            done = validates & (since[here] >= PATIENCE)
+            losses = validation.losses(x[computed]).cpu().numpy()
+            better = losses < least[computed]
+            least[computed] = np.where(better, losses, least[computed])
+            since[computed] = np.where(better, 0, since[computed] + 1)
+            done = validates & (since[computed] >= PATIENCE)
         if not validates.all():
-            norms = row_norms(training.gradients(x[here])).cpu().numpy()
-            small = training.losses(x[here]).cpu().numpy() < SMALL_LOSS
+            norms = row_norms(training.gradients(x[computed])).cpu().numpy()
+            small = training.losses(x[computed]).cpu().numpy() < SMALL_LOSS
             done = done | (~validates & (norms < tolerance) & small)
-        kept = better | ~validates
-        found[here[kept]] = x[here[kept]]
+        improved = better | ~validates
+        optima[computed[improved]] = x[computed[improved]]
         running &= ~done
-        left = here[running]
+        left = computed[running]
         if not len(left) or step == most:
             break
         search.at(step, len(left))
         sizes = np.ceil(PART * some.n_train).astype(np.int64)
         rows = batches(some, draws, f"local step {step}", sizes)
-        moved = x[here] - STEP * sampled_gradients(model, some, regulariser, x[here], rows)
-        x[here] = torch.where(torch.from_numpy(running)[:, None].to(x.device), moved, x[here])
-    return found
+        moved = x[computed] - STEP * sampled_gradients(model, some, regulariser, x[computed], rows)
+        x[computed] = torch.where(
+            torch.from_numpy(running)[:, None].to(x.device), moved, x[computed]
+        )
+    return optima
 
 
 def _descend(
@@ -180,31 +182,31 @@ def _descend(
 ) -> tuple[Tensor, Tensor]:
     """Gradient descent with step 1 / L_i, or a line search where L_i is unknown."""
     x, norms = start.clone(), torch.full((len(start),), torch.inf, dtype=torch.float64)
-    known = isinstance(model, Linear)
+    is_linear = isinstance(model, Linear)
     guess = torch.full_like(norms, 2 * FIRST_SMOOTHNESS)
-    if known:
+    if is_linear:
         guess = smoothness(model, clients, regulariser)
     left, objective = np.arange(len(clients)), None
     for iteration in range(most + 1):
         # Rebuilt as clients finish, so that finished ones are not computed any longer.
         if objective is None or len(left) <= len(objective.clients) // 2:
             some = Clients(clients.federation, clients.shards, clients.rows[left])
-            objective, here = objective_of(model, some, regulariser), torch.from_numpy(left)
+            objective, computed = objective_of(model, some, regulariser), torch.from_numpy(left)
             running = torch.ones(len(left), dtype=torch.bool)
-        gradients = objective.gradients(x[here])
+        gradients = objective.gradients(x[computed])
         reached = row_norms(gradients).cpu()
-        norms[here[running]] = reached[running]
+        norms[computed[running]] = reached[running]
         running &= reached >= tolerance
-        left = here[running].numpy()
+        left = computed[running].numpy()
         if not len(left) or iteration == most:
             break
         search.at(iteration, len(left))
-        if known:
-            moved = x[here] - gradients / guess[here, None].to(x)
+        if is_linear:
+            moved = x[computed] - gradients / guess[computed, None].to(x)
         else:
-            moved, tried = _searched(objective, x[here], gradients, guess[here] / 2)
-            guess[here] = tried.cpu()
-        x[here] = torch.where(running[:, None].to(x.device), moved, x[here])
+            moved, tried = _searched(objective, x[computed], gradients, guess[computed] / 2)
+            guess[computed] = tried.cpu()
+        x[computed] = torch.where(running[:, None].to(x.device), moved, x[computed])
     return x, norms
 
 
@@ -234,7 +236,7 @@ def _lbfgs(
         return float(objective.losses(row)[0]), objective.gradients(row)[0].double().cpu().numpy()
 
     number = itertools.count(1)
-    found = scipy.optimize.minimize(
+    optimum = scipy.optimize.minimize(
         value,
         start.double().cpu().numpy(),
         jac=True,
@@ -249,7 +251,7 @@ def _lbfgs(
             "maxcor": 20,
         },
     )
-    return torch.from_numpy(found.x).to(start)
+    return torch.from_numpy(optimum.x).to(start)
 
 
 def _newton(

@@ -71,9 +71,9 @@ RuleState = SgdState | AdamState
 
 def without_buffers(state: OptimizerState) -> RuleState:
     """Return what the update rule keeps, without buffers."""
-    kept = state.rule if isinstance(state, WithBuffers) else state
-    assert isinstance(kept, RuleState)
-    return kept
+    rule_state = state.rule if isinstance(state, WithBuffers) else state
+    assert isinstance(rule_state, RuleState)
+    return rule_state
 
 
 Moments = tuple[Tensor, ...]
@@ -139,8 +139,8 @@ class Rule(ABC):
             return
         for span in mask.spans:
             # Without momentum, SGD's has no coordinates.
-            own = tuple(m[..., span] if m.shape[-1] else m for m in moments)
-            self.step(w[..., span], change[..., span], own, rate, number)
+            parts = tuple(m[..., span] if m.shape[-1] else m for m in moments)
+            self.step(w[..., span], change[..., span], parts, rate, number)
 
 
 def decay(change: Tensor, w: Tensor, strength: float, rate: Rate) -> None:
@@ -153,14 +153,14 @@ def decay(change: Tensor, w: Tensor, strength: float, rate: Rate) -> None:
             change += strength * w
 
 
-class Sgd(Rule):
+class SgdRule(Rule):
     """v <- momentum v + g + weight_decay theta;  theta <- theta - lr v."""
 
     counts_steps = False
 
     def init(self, clients: int, components: int, size: int, zeros: Tensor) -> SgdState:
-        kept = size if self.options.momentum else 0
-        momentum = unwritten(zeros, clients, components, kept)
+        width = size if self.options.momentum else 0
+        momentum = unwritten(zeros, clients, components, width)
         return SgdState(momentum, torch.zeros(clients, dtype=torch.int64))
 
     def step(self, w: Tensor, change: Tensor, moments: Moments, rate: Rate, number: Rate) -> None:
@@ -179,7 +179,7 @@ class Sgd(Rule):
             torch.sub(start, rate * v if self.options.momentum else change.mul_(rate), out=w)
 
 
-class Adam(Rule):
+class AdamRule(Rule):
     """Adam (Kingma and Ba 2015, Algorithm 1); AdamW decays weights apart from the gradient."""
 
     def init(self, clients: int, components: int, size: int, zeros: Tensor) -> AdamState:
@@ -219,7 +219,7 @@ def orthogonalised(matrix: Tensor) -> Tensor:
     return x if x.shape == matrix.shape else x.mT
 
 
-class Muon(Adam):
+class MuonRule(AdamRule):
     """Muon on hidden matrices, AdamW on all else (Jordan et al. 2024; MuLoCo, Therien et al. 2025).
 
     For a matrix of r rows and c columns, with beta1 and the learning rate of AdamW,
@@ -238,20 +238,20 @@ class Muon(Adam):
         others = torch.ones(model.n_parameters - model.n_buffers, dtype=torch.bool)
         last = model.mask([last_layer(model)])
         self.matrices = [
-            place
-            for place in model.places()
-            if len(place.shape) > 1
-            and place.end <= len(others)
-            and not last[place.begin]
-            and "embed" not in place.name
+            span
+            for span in model.spans()
+            if len(span.shape) > 1
+            and span.end <= len(others)
+            and not last[span.begin]
+            and "embed" not in span.name
         ]
         if not self.matrices:
             raise InputError(
                 "local.optimizer is 'muon', but the model has no matrix before its last layer; "
                 "allowed: adamw, or a model with hidden layers, such as mlp"
             )
-        for place in self.matrices:
-            others[place.begin : place.end] = False
+        for span in self.matrices:
+            others[span.begin : span.end] = False
         self.others = Mask(others)
 
     def masked_step(
@@ -266,14 +266,14 @@ class Muon(Adam):
         others, trained = self.others, self.matrices
         if mask is not None:
             others = Mask(mask.numbers.cpu() & others.numbers)
-            trained = [place for place in trained if mask.numbers[place.begin]]
+            trained = [span for span in trained if mask.numbers[span.begin]]
         super().masked_step(w, change, moments, rate, number, others)
         # One matrix after the other, so that products do not depend on who shares the block.
         tensors = [torch.atleast_2d(each) for each in (w, change, moments[0])]
         for row in range(len(tensors[0])):
             lr = rate if isinstance(rate, float) else rate[row]
-            for place in trained:
-                part, shape = slice(place.begin, place.end), (place.shape[0], -1)
+            for span in trained:
+                part, shape = slice(span.begin, span.end), (span.shape[0], -1)
                 theta, gradient, first = (each[row, part].view(shape) for each in tensors)
                 self._matrix_step(theta, gradient, first, lr)
 
@@ -286,4 +286,9 @@ class Muon(Adam):
         theta -= lr * size * orthogonalised(gradient.lerp(first, options.beta1))
 
 
-RULES: dict[str, type[Rule]] = {"sgd": Sgd, "adam": Adam, "adamw": Adam, "muon": Muon}
+RULES: dict[str, type[Rule]] = {
+    "sgd": SgdRule,
+    "adam": AdamRule,
+    "adamw": AdamRule,
+    "muon": MuonRule,
+}

@@ -84,14 +84,14 @@ class LocalOptions:
     autocast: Literal["bfloat16"] | None = None
 
 
-def unread(given: LocalOptions, read: Collection[str]) -> dict[str, Any]:
-    """Return the options that the section ``given`` sets although they are not among ``read``.
+def unread(options: LocalOptions, read: Collection[str]) -> dict[str, Any]:
+    """Return the options that the section ``options`` sets although they are not among ``read``.
 
     ``lr_horizon`` is left out: a run that is continued for more rounds sets it by itself.
 
     Parameters
     ----------
-    given : LocalOptions
+    options : LocalOptions
         The section of a configuration.
     read : collection of str
         Names of the options that the algorithm reads.
@@ -109,6 +109,6 @@ def unread(given: LocalOptions, read: Collection[str]) -> dict[str, Any]:
     plain = LocalOptions()
     return {
         key: value
-        for key, value in vars(given).items()
+        for key, value in vars(options).items()
         if key not in (*read, "lr_horizon") and value != getattr(plain, key)
     }

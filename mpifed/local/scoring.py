@@ -21,8 +21,8 @@ def train_losses(model: Model, parameters: Tensor, split: Split, rows: np.ndarra
     components, shared = parameters.shape[-2], parameters.dim() == 2
     logits = None
     for i, begin, sizes in _adjacent(model, split, rows, shared):
-        own, part = parameters if shared else parameters[i], slice(begin, begin + sum(sizes))
-        z = model.logits_of_parts(own, split.x[part], sizes)
+        models, part = parameters if shared else parameters[i], slice(begin, begin + sum(sizes))
+        z = model.logits_of_parts(models, split.x[part], sizes)
         if logits is None:
             logits = z.new_zeros(components, len(split.y), *z.shape[2:])
         logits[:, part] = z
@@ -47,27 +47,29 @@ def client_scores(
     weights_of: Callable[[int, Tensor], Tensor | None],
     split: Split,
     rows: np.ndarray,
-    beside: Callable[[int], torch.nn.Module] | None = None,
+    local_predictor: Callable[[int], torch.nn.Module] | None = None,
 ) -> ClientScores:
     """Evaluate the clients' predictors on their samples of a split."""
     sums, most = np.zeros((4, len(rows))), model.scored_together
     parts = [(i, part) for i, row in enumerate(rows) for part in samples_of(split, row, most)]
-    for group in _groups(parts, parameters_of, most if beside is None else 0):
+    for group in _groups(parts, parameters_of, most if local_predictor is None else 0):
         first = group[0][0]
-        whole = slice(group[0][1].start, group[-1][1].stop)
+        samples = slice(group[0][1].start, group[-1][1].stop)
         sizes = [part.stop - part.start for _, part in group]
-        x = split.x[whole]
+        x = split.x[samples]
         z = model.logits_of_parts(parameters_of(first), x, sizes)
-        if beside is not None:
-            z = torch.cat([z, beside(first)(x)[None]])
+        if local_predictor is not None:
+            z = torch.cat([z, local_predictor(first)(x)[None]])
         weights = [weights_of(i, split.x[part]) for i, part in group]
-        found = score(model.loss, z, split.y[whole], _side_by_side(weights, sizes))
+        scored = score(model.loss, z, split.y[samples], _side_by_side(weights, sizes))
         sizes_before, ids = np.cumsum([0, *sizes[:-1]]), [i for i, _ in group]
-        hits = torch.stack([found.hits, found.possible]).double().cpu().numpy()
+        hits = torch.stack([scored.hits, scored.possible]).double().cpu().numpy()
         sums[2:, ids] += np.add.reduceat(hits, sizes_before, axis=1)
-        losses = torch.stack([found.loss, found.nll]).double().split(sizes, 1)
+        losses = torch.stack([scored.loss, scored.nll]).double().split(sizes, 1)
         # Part by part: the bits of a sum depend on how many numbers are added.
-        sums[:2, ids] += torch.stack([own.sum(1) for own in losses], 1).cpu().numpy()
+        sums[:2, ids] += (
+            torch.stack([part_losses.sum(1) for part_losses in losses], 1).cpu().numpy()
+        )
     counts = split.counts[rows]
     means = np.divide(sums[:2], counts, out=np.full((2, len(rows)), np.nan), where=counts > 0)
     return ClientScores(*means, *sums[2:])
@@ -94,12 +96,12 @@ def _groups(
 
 def _side_by_side(weights: list[Tensor | None], sizes: list[int]) -> Tensor | None:
     """Return the weights of several parts of samples, (M, B), or those of the only part."""
-    own = [each for each in weights if each is not None]
-    if len(own) < 2:
-        return own[0] if own else None
-    if own[0].dim() == 2:
-        return torch.cat(own, 1)
-    return torch.stack(own, 1).repeat_interleave(torch.tensor(sizes).to(own[0].device), 1)
+    tensors = [each for each in weights if each is not None]
+    if len(tensors) < 2:
+        return tensors[0] if tensors else None
+    if tensors[0].dim() == 2:
+        return torch.cat(tensors, 1)
+    return torch.stack(tensors, 1).repeat_interleave(torch.tensor(sizes).to(tensors[0].device), 1)
 
 
 def _adjacent(
@@ -126,10 +128,10 @@ def _adjacent(
 
 def samples_of(split: Split, row: int, most: int) -> Iterator[slice]:
     """Yield where the samples of the client at ``row`` are, at most ``most`` of them at a time."""
-    own = split.rows_of(row)
-    for begin in range(own.start, own.stop, most):
+    rows = split.rows_of(row)
+    for begin in range(rows.start, rows.stop, most):
         heartbeat.step()
-        yield slice(begin, min(begin + most, own.stop))
+        yield slice(begin, min(begin + most, rows.stop))
 
 
 def mean_by_client(values: Tensor, split: Split, rows: np.ndarray) -> Tensor:
@@ -158,19 +160,19 @@ def held_out_risks(model: Model, models: Tensor, clients: Clients, who: np.ndarr
     """
     rows, shards = clients.rows[who], clients.shards
     validates = shards.val.counts[rows] > 0
-    found = torch.zeros(len(who), models.shape[-2], dtype=torch.float64)
+    risks = torch.zeros(len(who), models.shape[-2], dtype=torch.float64)
     for split, part in ((shards.val, validates), (shards.train, ~validates)):
         some = models if models.dim() == 2 else models[who[part]]
-        found[part] = train_risks(model, some, split, rows[part]).cpu()
-    return found
+        risks[part] = train_risks(model, some, split, rows[part]).cpu()
+    return risks
 
 
 def best_weight(loss: Loss, outputs: Tensor, y: Tensor, grid: Tensor) -> float:
     """Return the weight of the second of two predictors with which most samples are right."""
-    best, found = (-1.0, 0.0), 0.0
+    best, chosen = (-1.0, 0.0), 0.0
     for weight in grid.tolist():
         scored = score(loss, outputs, y, outputs.new_tensor([1 - weight, weight]))
         reached = float(scored.hits.sum()), -float(scored.loss.double().sum())
         if reached > best:
-            best, found = reached, weight
-    return found
+            best, chosen = reached, weight
+    return chosen

@@ -1,11 +1,10 @@
 """Local steps of a rank's clients (LocalSolver of Marfoq et al. 2021, Alg. 2 and 4).
 
-Two ways of stepping:
+A model steps in one of two ways. Either way the result of a client is the same bit for bit,
+whichever clients share its rank:
 
 * ``stacked``: rows (client, component) step together, padded to one width;
-* ``one_by_one``: each client and component alone, at its true batch size.
-
-Either way the result of a client is the same bit for bit whichever clients share its rank.
+* ``one_by_one``: each client and component steps alone, at its true batch size.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.data.base import Split
 from mpifed.errors import note
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Adjustment, Coupling, Minibatch, Steps, sequences
@@ -31,7 +31,7 @@ from mpifed.local.minibatches import (
     check_plan,
     draw_orders,
     never_alone,
-    plan,
+    plan_minibatches,
     work_of,
 )
 from mpifed.local.objective import row_norms
@@ -41,7 +41,7 @@ from mpifed.local.optimizers import (
     Moments,
     OptimizerState,
     Rule,
-    Sgd,
+    SgdRule,
     WithBuffers,
     without_buffers,
 )
@@ -60,6 +60,16 @@ GPU_BLOCK_BYTES = 16 << 20
 # Parameters above which a gradient of several rows leaves the cache: on a CPU, clients then step
 # alone, which is faster from about 200,000 on (scripts/bench one_step).
 LARGE = 1 << 18
+
+# Factors of the learning rate after t of R rounds, or local epochs; the last one stays after R where
+# a schedule depends on it.
+SCHEDULES: dict[str, Callable[[int, int], float]] = {
+    "constant": lambda t, R: 1.0,
+    "multi_step": lambda t, R: 0.1 ** ((t >= R // 2) + (t >= 3 * (R // 4))),
+    "sqrt": lambda t, R: 1 / math.sqrt(max(t, 1)),
+    "linear": lambda t, R: 1 / max(t, 1),
+    "cosine": lambda t, R: (1 + math.cos(math.pi * min(t, R) / R)) / 2,
+}
 
 
 @dataclass
@@ -86,46 +96,46 @@ class Stacked:
         self, start: Tensor, moments: Moments, clients: Clients, steps: Steps
     ) -> tuple[Tensor, Moments]:
         """Train each client's models."""
-        work, train, components = steps.work, steps.train, sequences(start, steps.coupling)
-        the_plan = self._plan(clients, work, components, start.dtype)
-        samples = steps.samples.to(self.device).index_select(0, the_plan.place)
-        scale = the_plan.scale
+        work, train, components = steps.work, clients.shards.train, sequences(start, steps.coupling)
+        plan = self._plan(clients, work, components, start.dtype)
+        samples = steps.samples.to(self.device).index_select(0, plan.positions)
+        scale = plan.scale
         if steps.weights is not None:
             rows = samples.view(-1, components, self.width)
             offsets = torch.arange(components, device=self.device) * steps.weights.shape[1]
             entries = (rows + offsets[:, None]).view(-1)
             scale = scale * steps.weights.reshape(-1).index_select(0, entries)
         labels = train.y.index_select(0, samples)
-        order = torch.from_numpy(the_plan.order).to(self.device)
+        order = torch.from_numpy(plan.order).to(self.device)
         # In the order of the plan. A block's rows are copied at its first step, which leaves them
         # in the cache; under a server ``start`` is one row for all clients until then.
-        given = (start, *moments)
-        moving = tuple(one.new_empty(one.shape) for one in given)
+        sources = (start, *moments)
+        moving = tuple(one.new_empty(one.shape) for one in sources)
         theta, *own_moments = moving
-        is_sorted, terms = bool(np.all(np.diff(the_plan.order) > 0)), steps.adjustments
+        is_sorted, terms = bool(np.all(np.diff(plan.order) > 0)), steps.adjustments
         if not is_sorted:
             terms = tuple(term.reordered(order) for term in terms)
-        rates = np.repeat(steps.rates[the_plan.order], components, axis=0)
+        rates = np.repeat(steps.rates[plan.order], components, axis=0)
         rate_of = torch.from_numpy(rates).to(theta)
-        before = torch.from_numpy(np.repeat(steps.done[the_plan.order], components)).to(theta)
-        per_epoch = np.repeat(work.per_epoch[the_plan.order], components)
-        parts = (part.split(the_plan.sizes) for part in (samples, labels, scale))
+        before = torch.from_numpy(np.repeat(steps.done[plan.order], components)).to(theta)
+        per_epoch = np.repeat(work.per_epoch[plan.order], components)
+        parts = (part.split(plan.sizes) for part in (samples, labels, scale))
         compute: RowGradients = self.model.gradient
         if steps.mask is not None:
             compute = self.model.gradient_within(steps.mask.numbers)
         # Under SGD, a client that steps alone reads its first model where it lies.
         plain = self.alone and steps.coupling is None and steps.mask is None
-        mover = self.rule if plain and isinstance(self.rule, Sgd) else None
+        mover = self.rule if plain and isinstance(self.rule, SgdRule) else None
         with torch.no_grad():
-            idle = torch.from_numpy(np.flatnonzero(work.steps[the_plan.order] == 0))
-            for one, source in zip(moving, given, strict=True):
+            idle = torch.from_numpy(np.flatnonzero(work.steps[plan.order] == 0))
+            for one, source in zip(moving, sources, strict=True):
                 one[idle] = source[order[idle]]
-            for step, visited, targets, shares in zip(the_plan.steps, *parts, strict=True):
+            for step, visited, targets, shares in zip(plan.steps, *parts, strict=True):
                 heartbeat.step()
                 block = slice(step.first, step.last)
                 first_move = mover if step.number == 0 else None
                 if step.number == 0:
-                    for one, source in list(zip(moving, given, strict=True))[bool(first_move) :]:
+                    for one, source in list(zip(moving, sources, strict=True))[bool(first_move) :]:
                         torch.index_select(source, 0, order[block], out=one[block])
                 part = slice(step.first * components, step.last * components)
                 rate = rate_of[part]
@@ -134,18 +144,18 @@ class Stacked:
                     rate = rate.gather(1, epoch[:, None])
                 batch = self._inputs(train.x, visited), targets, shares
                 w = start[block] if first_move else theta[block]
-                own = tuple(moment[block] for moment in own_moments)
+                block_moments = tuple(moment[block] for moment in own_moments)
                 if steps.coupling is not None:
                     done = before[part, None] + step.number * steps.coupling.steps
-                    found = partial(self._gradient_of, batch, self.model.gradient)
-                    about = found, self.rule, own, block, done, terms, steps.mask
-                    steps.coupling.move(Minibatch(w, order[block], step.number, rate, *about))
+                    gradient_of = partial(self._gradient_of, batch, self.model.gradient)
+                    context = gradient_of, self.rule, block_moments, block, done, terms, steps.mask
+                    steps.coupling.move(Minibatch(w, order[block], step.number, rate, *context))
                     continue
                 change = self._gradient_of(batch, compute, w.flatten(0, 1))
                 for term in terms:
                     term.add_to(change.view_as(w), w, block, slice(None))
                 number = before[part, None] + (step.number + 1) if self.rule.counts_steps else 1.0
-                flat = tuple(moment.flatten(0, 1) for moment in own)
+                flat = tuple(moment.flatten(0, 1) for moment in block_moments)
                 w = w.flatten(0, 1)
                 if first_move:
                     first_move.move(w, theta[block].flatten(0, 1), change, flat, rate)
@@ -160,11 +170,11 @@ class Stacked:
     ) -> Tensor:
         """The gradient of the rows ``w`` on one minibatch each, padded to ``width``."""
         x, y, scale = (part.unflatten(0, (len(w), self.width)) for part in batch)
-        found = compute if self.alone else partial(never_alone, compute)
-        gradient = found(w, x, y, scale)
+        gradient_of = compute if self.alone else partial(never_alone, compute)
+        gradient = gradient_of(w, x, y, scale)
         if not self.sam_radius:
             return gradient
-        return found(ascended(w, gradient, self.sam_radius), x, y, scale)
+        return gradient_of(ascended(w, gradient, self.sam_radius), x, y, scale)
 
     def _inputs(self, x: Tensor, samples: Tensor) -> Tensor:
         """``x[samples]`` in memory that is used again, so that it stays in the cache."""
@@ -183,7 +193,7 @@ class Stacked:
             numbers = math.prod(clients.shards.train.x.shape[1:])
             client_bytes = components * self.width * numbers * dtype.itemsize
             block = 1 if self.alone else max(1, self.block_bytes // max(1, client_bytes))
-            self._plans[key] = plan(
+            self._plans[key] = plan_minibatches(
                 work, self.batch_size, self.width, components, block, dtype, self.device
             )
         return self._plans[key]
@@ -197,10 +207,10 @@ def ascended(points: Tensor, gradients: Tensor, radius: float) -> Tensor:
 
 def _sharpen(compute: Gradient, batch: Batch, row: Tensor, gradient: Tensor, radius: float) -> None:
     """Replace the gradient at ``row`` by that above it; running statistics are those at it."""
-    kept, numbers = row.clone(), len(gradient)
+    saved, numbers = row.clone(), len(gradient)
     row[:numbers] = ascended(row[None, :numbers], gradient[None], radius)[0]
     compute(*batch)
-    row.copy_(kept)
+    row.copy_(saved)
 
 
 # Inputs, targets and weights of the samples of a minibatch.
@@ -210,21 +220,21 @@ Batch = tuple[Tensor, Tensor, Tensor]
 def step_one_by_one(
     model: Model,
     rule: Rule,
-    batch_size: int,
     start: Tensor,
     moments: Moments,
     noise: np.ndarray,
     steps: Steps,
-    ids: np.ndarray,
+    clients: Clients,
 ) -> tuple[Tensor, Moments]:
-    """Train each client's models, one after the other; ``ids`` are the clients' numbers."""
+    """Train each client's models, one after the other."""
     trained = start.clone(memory_format=torch.contiguous_format)
     moments = tuple(moment.clone() for moment in moments)
     components = sequences(start, steps.coupling)
     gradient = start.new_empty(model.n_parameters - model.n_buffers)
     lengths = steps.work.drawn * steps.work.epochs
     begins = np.cumsum(lengths * components) - lengths * components
-    samples = steps.samples.to(steps.train.x.device)
+    train, batch_size = clients.shards.train, rule.options.batch_size
+    samples = steps.samples.to(train.x.device)
     devices = [start.device] if start.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.no_grad():
         for client in range(len(trained)):
@@ -233,15 +243,15 @@ def step_one_by_one(
                     seed = bits_at(noise[client : client + 1], np.array([m]))
                     seed_torch(int(seed[0]))
                     begin = int(begins[client] + m * lengths[client])
-                    own = samples[begin : begin + int(lengths[client])]
-                    batches = _minibatches(batch_size, own, steps, (client, m))
+                    positions = samples[begin : begin + int(lengths[client])]
+                    batches = _minibatches(train, batch_size, positions, steps, (client, m))
                     at = (trained, moments, steps, client)
                     if steps.coupling is not None:
                         _couple(model, rule, batches, *at)
                     else:
                         _train(model, rule, batches, *at, m, gradient)
             except Exception as error:
-                note(error, f"client {ids[client]}")
+                note(error, f"client {clients.ids[client]}")
                 raise
     return trained, moments
 
@@ -259,18 +269,18 @@ def _train(
 ) -> None:
     """Train one model of one client in place."""
     w = trained[client, m, : len(gradient)]
-    own = tuple(moment[client, m] for moment in moments)
+    own_moments = tuple(moment[client, m] for moment in moments)
     part = (slice(client, client + 1), slice(m, m + 1))
     mask = None if steps.mask is None else steps.mask.numbers
     with model.training(trained[client, m], gradient, mask) as compute:
         for number, rate, batch in batches:
             compute(*batch)
-            if steps.sam_radius:
-                _sharpen(compute, batch, trained[client, m], gradient, steps.sam_radius)
+            if rule.options.sam_radius:
+                _sharpen(compute, batch, trained[client, m], gradient, rule.options.sam_radius)
             for term in steps.adjustments:
                 term.add_to(gradient[None, None], w[None, None], *part)
             done = float(steps.done[client] + number + 1)
-            rule.masked_step(w, gradient, own, rate, done, steps.mask)
+            rule.masked_step(w, gradient, own_moments, rate, done, steps.mask)
 
 
 def _couple(
@@ -285,12 +295,12 @@ def _couple(
     """Move the models of one client together, in place."""
     assert steps.coupling is not None
     block, where = slice(client, client + 1), torch.tensor([client]).to(trained.device)
-    rows, own = trained[block], tuple(moment[block] for moment in moments)
+    rows, own_moments = trained[block], tuple(moment[block] for moment in moments)
     for number, rate, batch in batches:
         done = float(steps.done[client] + number * steps.coupling.steps)
-        found = partial(_gradient_alone, model, batch, rows, steps.sam_radius)
-        about = found, rule, own, block, done, steps.adjustments, steps.mask
-        steps.coupling.move(Minibatch(rows, where, number, rate, *about))
+        gradient_of = partial(_gradient_alone, model, batch, rows, rule.options.sam_radius)
+        context = gradient_of, rule, own_moments, block, done, steps.adjustments, steps.mask
+        steps.coupling.move(Minibatch(rows, where, number, rate, *context))
 
 
 def _gradient_alone(
@@ -298,24 +308,24 @@ def _gradient_alone(
 ) -> Tensor:
     """The gradient at one point; running statistics are those of model ``m``."""
     trained = model.n_parameters - model.n_buffers
-    found, buffers = points.new_empty(trained), rows[0, m, trained:]
+    gradient, buffers = points.new_empty(trained), rows[0, m, trained:]
     # Bound anew for every point: a module may put other tensors in place of its buffers.
     row = torch.cat([points[0, :trained], buffers])
-    with model.training(row, found) as compute:
+    with model.training(row, gradient) as compute:
         compute(*batch)
         if radius:
-            _sharpen(compute, batch, row, found, radius)
+            _sharpen(compute, batch, row, gradient, radius)
     buffers.copy_(row[trained:])
-    return found[None]
+    return gradient[None]
 
 
 def _minibatches(
-    batch_size: int, samples: Tensor, steps: Steps, which: tuple[int, int]
+    train: Split, batch_size: int, samples: Tensor, steps: Steps, which: tuple[int, int]
 ) -> Iterator[tuple[int, float, Batch]]:
     """Yield number, learning rate and samples of the minibatches of one model of one client;
     ``samples`` are its visits, epoch after epoch.
     """
-    (client, m), work, train = which, steps.work, steps.train
+    (client, m), work = which, steps.work
     drawn, per_epoch = int(work.drawn[client]), int(work.per_epoch[client])
     rates = steps.rates[client]
     for number in range(int(work.steps[client])):
@@ -328,16 +338,6 @@ def _minibatches(
             scale *= steps.weights[m].index_select(0, visited)
         x, y = train.x.index_select(0, visited), train.y.index_select(0, visited)
         yield number, float(rates[min(epoch, len(rates) - 1)]), (x, y, scale)
-
-
-# Factors of the learning rate after t of R rounds, or local epochs.
-SCHEDULES: dict[str, Callable[[int, int], float]] = {
-    "constant": lambda t, R: 1.0,
-    "multi_step": lambda t, R: 0.1 ** ((t >= R // 2) + (t >= 3 * (R // 4))),
-    "sqrt": lambda t, R: 1 / math.sqrt(max(t, 1)),
-    "linear": lambda t, R: 1 / max(t, 1),
-    "cosine": lambda t, R: (1 + math.cos(math.pi * t / R)) / 2,
-}
 
 
 def learning_rates(
@@ -467,8 +467,8 @@ class LocalSolver:
         block_bytes = together if chosen == "stacked" else 0
         self.stacked: Stacked | None = None
         if (chosen == "stacked" or model.same_bits) and not model.n_buffers:
-            about = options.batch_size, self.width, block_bytes, device, options.sam_radius
-            self.stacked = Stacked(model, self.rule, *about)
+            settings = options.batch_size, self.width, block_bytes, device, options.sam_radius
+            self.stacked = Stacked(model, self.rule, *settings)
 
     def variant(
         self,
@@ -519,7 +519,7 @@ class LocalSolver:
             return begun
         return WithBuffers(begun, zeros.new_zeros(n_clients, components, self.model.n_buffers))
 
-    def own(self, models: Tensor, optimizer: OptimizerState) -> Tensor:
+    def with_statistics(self, models: Tensor, optimizer: OptimizerState) -> Tensor:
         """Return models with the buffers that their clients keep.
 
         Parameters
@@ -536,10 +536,10 @@ class LocalSolver:
         """
         if not isinstance(optimizer, WithBuffers):
             return models
-        kept = optimizer.buffers
-        rows = models.expand(len(kept), *models.shape[-2:]).clone()
-        begun = (optimizer.rule.epochs > 0).to(kept.device)
-        rows[begun, :, self.n_trained :] = kept[begun]
+        buffers = optimizer.buffers
+        rows = models.expand(len(buffers), *models.shape[-2:]).clone()
+        begun = (optimizer.rule.epochs > 0).to(buffers.device)
+        rows[begun, :, self.n_trained :] = buffers[begun]
         return rows
 
     def __call__(
@@ -556,36 +556,36 @@ class LocalSolver:
         steps: int | None = None,
     ) -> tuple[Tensor, OptimizerState]:
         """Train every row of ``start`` on its client's shard."""
-        options, kept = self.options, without_buffers(optimizer)
+        options, rule_state = self.options, without_buffers(optimizer)
         work = self._work(clients, steps)
-        rates = learning_rates(options, self.horizon, draws.round, kept.epochs, work, step_scale)
+        rates = learning_rates(
+            options, self.horizon, draws.round, rule_state.epochs, work, step_scale
+        )
         keys = draws.client_keys(self.purpose, clients.ids)
-        moments = self.rule.moments(kept)
+        moments = self.rule.moments(rule_state)
         if options.reset_momentum:
             moments = tuple(torch.zeros_like(moment) for moment in moments)
         count = sequences(start, coupling)
-        task = Steps(
-            clients.shards.train,
+        training = Steps(
             draw_orders(keys, clients.starts, work, count, options.sampling),
             work,
             rates,
-            self.rule.steps(kept),
+            self.rule.steps(rule_state),
             weights,
             tuple(adjustments),
             None if mask is None else Mask(mask[: self.n_trained].to(self.device)),
             coupling,
-            options.sam_radius,
         )
-        start = self.own(start, optimizer)
+        start = self.with_statistics(start, optimizer)
         if self.stacked is not None:
-            trained, moments = self.stacked(start, moments, clients, task)
+            trained, moments = self.stacked(start, moments, clients, training)
         else:
             noise = draws.client_keys(f"{self.purpose} noise", clients.ids)
             trained, moments = step_one_by_one(
-                self.model, self.rule, options.batch_size, start, moments, noise, task, clients.ids
+                self.model, self.rule, start, moments, noise, training, clients
             )
         taken = work.steps * (1 if coupling is None else coupling.steps)
-        after = self.rule.after(kept, moments, taken, work.epochs)
+        after = self.rule.after(rule_state, moments, taken, work.epochs)
         if isinstance(optimizer, WithBuffers):
             models = optimizer.buffers.shape[1]
             return trained, WithBuffers(after, trained[:, :models, self.n_trained :].clone())
@@ -622,9 +622,11 @@ class LocalSolver:
         Tensor
             float64 (clients,), positive, on the solver's device.
         """
-        options, kept = self.options, without_buffers(optimizer)
+        options, rule_state = self.options, without_buffers(optimizer)
         work = self._work(clients, steps)
-        rates = learning_rates(options, self.horizon, draws.round, kept.epochs, work, step_scale)
+        rates = learning_rates(
+            options, self.horizon, draws.round, rule_state.epochs, work, step_scale
+        )
         return torch.from_numpy(summed_rates(rates, work)).to(self.device)
 
     def _work(self, clients: Clients, steps: int | None = None) -> Work:

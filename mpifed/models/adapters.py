@@ -63,11 +63,11 @@ class LoraLinear(nn.Linear):
 
     def merged(self) -> nn.Linear:
         """Return one linear layer with the same outputs, of weight W + (alpha / r) B A."""
-        made = nn.utils.skip_init(nn.Linear, self.in_features, self.out_features, bias=False)
+        layer = nn.utils.skip_init(nn.Linear, self.in_features, self.out_features, bias=False)
         with torch.no_grad():
             weight = self.weight + self.scale * self.lora_b @ self.lora_a
-        made.weight, made.bias = nn.Parameter(weight), self.bias
-        return made
+        layer.weight, layer.bias = nn.Parameter(weight), self.bias
+        return layer
 
 
 def adapt(network: Module, adapter: Lora | None) -> Module:
@@ -95,14 +95,14 @@ def adapt(network: Module, adapter: Lora | None) -> Module:
     network.requires_grad_(False)
     linears = {n: part for n, part in network.named_modules() if isinstance(part, nn.Linear)}
     chosen = dict.fromkeys(linears, False)
-    for wanted in adapter.layers:
-        found = [n for n in linears if any(fnmatchcase(each, wanted) for each in _names(n))]
-        if not found:
+    for pattern in adapter.layers:
+        matching = [n for n in linears if any(fnmatchcase(each, pattern) for each in _names(n))]
+        if not matching:
             raise InputError(
-                f"model.adapter.layers has '{wanted}', which is no linear layer of the model; "
-                f"{closest(wanted, sorted({each for n in linears for each in _names(n)}))}"
+                f"model.adapter.layers has '{pattern}', which is no linear layer of the model; "
+                f"{closest(pattern, sorted({each for n in linears for each in _names(n)}))}"
             )
-        chosen |= dict.fromkeys(found, True)
+        chosen |= dict.fromkeys(matching, True)
     scale = (adapter.alpha or adapter.rank) / adapter.rank
     for name in (name for name, is_chosen in chosen.items() if is_chosen):
         network.set_submodule(name, LoraLinear(linears[name], adapter.rank, scale))

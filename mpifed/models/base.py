@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mpifed.data.base import Description
-from mpifed.models.layout import Place, mask_of
+from mpifed.models.layout import Span, mask_of
 from mpifed.models.losses import CROSS_ENTROPY, Loss
 
 Stepping = Literal["stacked", "one_by_one"]
@@ -43,10 +43,8 @@ class Parametrised(ABC):
         with dropout and batch normalisation. Methods that need whole risks refuse such a model.
     steppings : tuple of str
         Values of ``local.stepping`` that the model can be trained with.
-    stepping : {'stacked', 'one_by_one'}
-        What ``local.stepping: auto`` means on a CPU.
-    stepping_on_gpu : {'stacked', 'one_by_one'}
-        What it means on a GPU.
+    stepping, stepping_on_gpu : {'stacked', 'one_by_one'}
+        What ``local.stepping: auto`` means on a CPU and on a GPU.
     same_bits : bool
         True if both values of ``local.stepping`` give the same bits.
     single_rows : bool
@@ -186,7 +184,7 @@ class Model(Parametrised):
         """
         return self.gradient
 
-    def places(self) -> tuple[Place, ...]:
+    def spans(self) -> tuple[Span, ...]:
         """Return where in a row the model's tensors are, by names; none by default."""
         return ()
 
@@ -211,7 +209,7 @@ class Model(Parametrised):
         InputError
             For a name that nothing has, with the closest one.
         """
-        return mask_of(self.places(), self.n_parameters, names, field)
+        return mask_of(self.spans(), self.n_parameters, names, field)
 
     @contextmanager
     def training(

@@ -9,14 +9,14 @@ from torch import Tensor, relu_
 from torch.nn.functional import max_pool2d
 
 from mpifed.data.base import Description
-from mpifed.models.images import Images, Network, images_of
+from mpifed.models.images import Images, ShippedNetwork, images_of
 
 # Channels of the two convolutions.
 FILTERS = (32, 64)
 
 
-class ReddiCnn(Network):
-    """Two 3 x 3 convolutions, maximum over 2 x 2, dropout, and 128 hidden units. The network of
+class ReddiCnn(ShippedNetwork):
+    """Two 3 x 3 convolutions, maximum over 2 x 2, dropout, and 128 hidden units: the network of
     Reddi et al. 2021 ("Adaptive federated optimization") for EMNIST, which Marfoq et al. 2021 name
     in appendix I.1.2.
     """
@@ -40,8 +40,8 @@ class ReddiCnn(Network):
         return self.output(self.dropout2(relu_(self.hidden(h.flatten(1)))))
 
 
-class PublishedCnn(Network):
-    """Two 5 x 5 convolutions, each with a maximum over 2 x 2, and 2048 hidden units. The network
+class PublishedCnn(ShippedNetwork):
+    """Two 5 x 5 convolutions, each with a maximum over 2 x 2, and 2048 hidden units: the network
     in the published code of Marfoq et al. 2021.
     """
 
@@ -61,7 +61,7 @@ class PublishedCnn(Network):
         return self.output(relu_(self.hidden(h.flatten(1))))
 
 
-class LeNet(Network):
+class LeNet(ShippedNetwork):
     """LeNet-5 (LeCun et al. 1998) with ReLU, maxima over 2 x 2, and each of them normalised by
     groups of channels, as in the published code of Takezawa et al. 2023.
     """
@@ -91,7 +91,7 @@ def cnn(
     variant: Literal["reddi", "published", "lenet"] = "reddi",
     weights: str | None = None,
     new_classifier: bool = False,
-) -> Network:
+) -> ShippedNetwork:
     """Convolutional network for small images, as in FedEM's experiments on EMNIST and FEMNIST.
 
     Parameters
@@ -106,10 +106,10 @@ def cnn(
     new_classifier : bool
         Draw the last layer although weights are given.
     """
-    made: Network
+    network: ShippedNetwork
     if variant == "reddi":
-        made = ReddiCnn(images_of(data, "cnn", 6), data.n_outputs)
+        network = ReddiCnn(images_of(data, "cnn", 6), data.n_outputs)
     else:
         images = images_of(data, "cnn", 16)
-        made = (LeNet if variant == "lenet" else PublishedCnn)(images, data.n_outputs)
-    return made.drawn(weights, new_classifier)
+        network = (LeNet if variant == "lenet" else PublishedCnn)(images, data.n_outputs)
+    return network.drawn(weights, new_classifier)

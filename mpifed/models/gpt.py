@@ -26,7 +26,7 @@ from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.io.memory import check_memory
 from mpifed.models.adapters import Lora, adapt
-from mpifed.models.images import Network
+from mpifed.models.images import ShippedNetwork
 
 # Standard deviation of first weights in GPT-2.
 SPREAD = 0.02
@@ -68,7 +68,7 @@ class Block(nn.Module):
         return x + self.down(gelu(self.up(self.norm2(x))))
 
 
-class Gpt(Network):
+class Gpt(ShippedNetwork):
     """An embedding of tokens, blocks, and one linear layer, which may be the embedding."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Gpt(Network):
         tied: bool = True,
     ) -> None:
         super().__init__()
-        self.every_position = every_position
+        self.every_position, self.n_tokens = every_position, vocabulary
         # Before the embedding, so that numbers of both have the name of the last layer.
         self.output = nn.Linear(width, n_outputs, bias=False)
         self.embedding = nn.Embedding(vocabulary, width)
@@ -122,7 +122,7 @@ def gpt(
     adapter: Lora | None = None,
     weights: str | None = None,
     new_classifier: bool = False,
-) -> Network:
+) -> ShippedNetwork:
     """Decoder-only transformer over tokens; it predicts at every position (sequence) or after the
     last one.
 
@@ -171,5 +171,5 @@ def gpt(
     numbers = width * (2 * tokens - tied * tokens + 12 * layers * width)
     # A network, and a row of its numbers.
     check_memory(8.0 * numbers, f"model 'gpt' has about {numbers:,} parameters, which")
-    made = Gpt(tokens, data.n_outputs, every, width, layers, heads, rotary_base, tied)
-    return adapt(made.drawn(weights, new_classifier), adapter)
+    network = Gpt(tokens, data.n_outputs, every, width, layers, heads, rotary_base, tied)
+    return adapt(network.drawn(weights, new_classifier), adapter)

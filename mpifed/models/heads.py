@@ -1,5 +1,6 @@
 """Parts of a model by what they do: its last layer, what that layer is given, its normalisation.
-Models with two linear heads on one body, and a loss for each (Chen and Chao 2022).
+A ``Derived`` model computes another one on rows made from its own: ``Between`` two models, or
+``TwoHeads`` on one body with a loss for each (Chen and Chao 2022).
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ def last_layer(model: Model) -> str:
     named = getattr(model.network, "last_layer", None) if isinstance(model, ModuleModel) else None
     if isinstance(named, str):
         return named
-    trained = [p for p in model.places() if p.begin < model.n_parameters - model.n_buffers]
+    trained = [p for p in model.spans() if p.begin < model.n_parameters - model.n_buffers]
     if not trained:
         raise InputError(
-            f"the model is a {type(model).__name__}, whose parameters have no names (places), so "
+            f"the model is a {type(model).__name__}, whose parameters have no names (spans), so "
             "that it has no last layer; allowed: linear, mlp, or a torch module"
         )
     return trained[-1].name.rpartition(".")[0] or "*"
@@ -72,7 +73,7 @@ def representation(model: Model, parameters: Tensor, x: Tensor) -> Tensor:
     name = last_layer(model)
     with last_inputs(model) as seen:
         model.shared_logits(parameters, x)
-    if len(seen) != len(parameters) or any(len(found) != len(x) for found in seen):
+    if len(seen) != len(parameters) or any(len(inputs) != len(x) for inputs in seen):
         raise InputError(
             f"the model calls its last layer, '{name}', {len(seen) / len(parameters):g} times for "
             "a batch, or not on samples; name another one in the module's attribute last_layer"
@@ -126,7 +127,7 @@ def normalisation_layers(model: Model, every: bool = False) -> list[str]:
     """Return the names of the normalisation layers that have numbers in a row."""
     if not isinstance(model, ModuleModel):
         return []
-    kinds, owners = EVERY if every else BATCH, {p.name.rpartition(".")[0] for p in model.places()}
+    kinds, owners = EVERY if every else BATCH, {p.name.rpartition(".")[0] for p in model.spans()}
     return [
         name
         for name, part in model.network.named_modules()
@@ -169,30 +170,30 @@ class Derived(Model):
         return self.inner.shared_logits(self.inner_rows(parameters)[0], x)
 
     def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        found = [self.inner.gradient(row, x, y, weights) for row in self.inner_rows(parameters)]
-        pulled = self.pulled_back(parameters, found)
+        gradients = [self.inner.gradient(row, x, y, weights) for row in self.inner_rows(parameters)]
+        pulled = self.pulled_back(parameters, gradients)
         return torch.cat([pulled, pulled.new_zeros(len(pulled), self.n_buffers)], 1)
 
     @contextmanager
     def training(
         self, parameters: Tensor, gradient: Tensor, mask: Tensor | None = None
     ) -> Iterator[Gradient]:
-        own = parameters[None]
-        row = self.inner_rows(own)[0][0].clone()
+        rows = parameters[None]
+        row = self.inner_rows(rows)[0][0].clone()
         trained = len(row) - self.n_buffers
-        found = row.new_empty(trained)
-        with self.inner.training(row, found) as compute_inner:
+        inner_gradient = row.new_empty(trained)
+        with self.inner.training(row, inner_gradient) as compute_inner:
 
             def compute(x: Tensor, y: Tensor, weights: Tensor) -> None:
                 gradients: list[Tensor] = []
-                for wanted in self.inner_rows(own):
-                    row[:trained] = wanted[0, :trained]
+                for inner_row in self.inner_rows(rows):
+                    row[:trained] = inner_row[0, :trained]
                     buffers = row[trained:].clone()
                     compute_inner(x, y, weights)
                     if gradients:
                         row[trained:] = buffers
-                    gradients.append(found[None].clone())
-                gradient.copy_(self.pulled_back(own, gradients)[0])
+                    gradients.append(inner_gradient[None].clone())
+                gradient.copy_(self.pulled_back(rows, gradients)[0])
 
             yield compute
         parameters[self._size :] = row[trained:]
@@ -206,26 +207,26 @@ class Between(Derived):
         self.count = int(self.chosen.sum())
         super().__init__(inner, 3 * self.count + inner.n_parameters - inner.n_buffers)
 
-    def rows_of(self, weights: Tensor, own: Tensor, other: Tensor) -> Tensor:
+    def rows_of(self, weights: Tensor, model: Tensor, other: Tensor) -> Tensor:
         """Return rows."""
-        kept = own[..., self.chosen]
-        return torch.cat([weights, kept, other[..., self.chosen] - kept, other], -1)
+        chosen = model[..., self.chosen]
+        return torch.cat([weights, chosen, other[..., self.chosen] - chosen, other], -1)
 
     def inner_rows(self, rows: Tensor) -> list[Tensor]:
         return [self.models_of(rows)]
 
     def models_of(self, rows: Tensor) -> Tensor:
         """Return the models of rows: (..., n_parameters) to (..., inner.n_parameters)."""
-        weights, own, difference = rows[..., : 3 * self.count].chunk(3, -1)
-        found = rows[..., 3 * self.count :].clone()
-        found[..., self.chosen] = own + difference * weights
-        return found
+        weights, chosen, difference = rows[..., : 3 * self.count].chunk(3, -1)
+        models = rows[..., 3 * self.count :].clone()
+        models[..., self.chosen] = chosen + difference * weights
+        return models
 
     def pulled_back(self, rows: Tensor, gradients: Sequence[Tensor]) -> Tensor:
-        found = rows.new_zeros(len(rows), self.n_parameters - self.n_buffers)
+        gradient = rows.new_zeros(len(rows), self.n_parameters - self.n_buffers)
         slopes = gradients[0][:, self.chosen[: gradients[0].shape[1]]]
-        found[:, : self.count] = slopes * rows[:, 2 * self.count : 3 * self.count]
-        return found
+        gradient[:, : self.count] = slopes * rows[:, 2 * self.count : 3 * self.count]
+        return gradient
 
 
 class TwoHeads(Derived):
@@ -235,7 +236,7 @@ class TwoHeads(Derived):
         self.trained = inner.n_parameters - inner.n_buffers
         name = last_layer(inner)
         self.head = inner.mask([name])[: self.trained]
-        biases = [p for p in inner.places() if p.name == f"{name}.bias".removeprefix("*.")]
+        biases = [p for p in inner.spans() if p.name == f"{name}.bias".removeprefix("*.")]
         if not biases:
             raise InputError(
                 f"algorithm fedrod adds numbers to the biases of the last layer, '{name}', but it "
@@ -243,45 +244,45 @@ class TwoHeads(Derived):
             )
         self.bias, self.count = slice(biases[0].begin, biases[0].end), int(self.head.sum())
         self.outputs = biases[0].end - biases[0].begin
-        self.personal, self.given = self.sizes()
-        super().__init__(inner, self.trained + self.personal + self.given)
+        self.personal, self.n_constants = self.sizes()
+        super().__init__(inner, self.trained + self.personal + self.n_constants)
 
     def sizes(self) -> tuple[int, int]:
         """Return how many numbers the personal head is made of, and how many are given."""
         return self.count, self.outputs
 
-    def heads_of(self, personal: Tensor, given: Tensor) -> Tensor:
+    def heads_of(self, personal: Tensor, constants: Tensor) -> Tensor:
         """Return phi, (..., count), from the numbers that it is made of, and those given."""
         return personal
 
-    def pulled_head(self, personal: Tensor, given: Tensor, slopes: Tensor) -> Tensor:
+    def pulled_head(self, personal: Tensor, constants: Tensor, slopes: Tensor) -> Tensor:
         """Return the gradient in ``personal``, (R, ...), from that in phi, (R, count)."""
         return slopes
 
-    def rows_of(self, models: Tensor, personal: Tensor, given: Tensor) -> Tensor:
+    def rows_of(self, models: Tensor, personal: Tensor, constants: Tensor) -> Tensor:
         """Return rows of generic models (..., P), personal numbers and those given."""
         return torch.cat(
-            [models[..., : self.trained], personal, given, models[..., self.trained :]], -1
+            [models[..., : self.trained], personal, constants, models[..., self.trained :]], -1
         )
 
     def parts_of(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return theta and psi, personal numbers, those given and the buffers."""
-        sizes = [self.trained, self.personal, self.given, self.n_buffers]
-        model, personal, given, buffers = rows.split(sizes, -1)
-        return model, personal, given, buffers
+        sizes = [self.trained, self.personal, self.n_constants, self.n_buffers]
+        model, personal, constants, buffers = rows.split(sizes, -1)
+        return model, personal, constants, buffers
 
     def inner_rows(self, rows: Tensor) -> list[Tensor]:
-        model, head, given, buffers = self.parts_of(rows)
+        model, head, constants, buffers = self.parts_of(rows)
         generic, personal = model.clone(), model.clone()
-        generic[..., self.bias] += given[..., : self.outputs]
-        personal[..., self.head] += self.heads_of(head, given)
-        return [torch.cat([found, buffers], -1) for found in (generic, personal)]
+        generic[..., self.bias] += constants[..., : self.outputs]
+        personal[..., self.head] += self.heads_of(head, constants)
+        return [torch.cat([trained, buffers], -1) for trained in (generic, personal)]
 
     def pulled_back(self, rows: Tensor, gradients: Sequence[Tensor]) -> Tensor:
-        _, personal, given, _ = self.parts_of(rows)
-        balanced, empirical = (found[:, : self.trained] for found in gradients)
-        own = self.pulled_head(personal, given, empirical[:, self.head])
-        return torch.cat([balanced, own, rows.new_zeros(len(rows), self.given)], -1)
+        _, personal, constants, _ = self.parts_of(rows)
+        balanced, empirical = (gradient[:, : self.trained] for gradient in gradients)
+        of_personal = self.pulled_head(personal, constants, empirical[:, self.head])
+        return torch.cat([balanced, of_personal, rows.new_zeros(len(rows), self.n_constants)], -1)
 
 
 class HyperHeads(TwoHeads):
@@ -299,8 +300,8 @@ class HyperHeads(TwoHeads):
         return max(self.outputs, 2)
 
     def sizes(self) -> tuple[int, int]:
-        hidden, made = self.width * (self.labels + 1), self.count * (self.width + 1)
-        return hidden + made, self.outputs + self.labels
+        hidden, output = self.width * (self.labels + 1), self.count * (self.width + 1)
+        return hidden + output, self.outputs + self.labels
 
     def first(self, generator: np.random.Generator) -> np.ndarray:
         """Draw nu, float64: U and u as torch's linear layers, V and v zero, so that phi is zero."""
@@ -308,26 +309,26 @@ class HyperHeads(TwoHeads):
         drawn = generator.uniform(-1, 1, hidden) / math.sqrt(self.labels)
         return np.concatenate([drawn, np.zeros(self.sizes()[0] - hidden)])
 
-    def heads_of(self, personal: Tensor, given: Tensor) -> Tensor:
-        hidden, columns, last = self._layers(personal, given)
+    def heads_of(self, personal: Tensor, constants: Tensor) -> Tensor:
+        hidden, columns, last = self._layers(personal, constants)
         return _total(hidden[..., None] * columns).add_(last)
 
-    def pulled_head(self, personal: Tensor, given: Tensor, slopes: Tensor) -> Tensor:
-        hidden, columns, _ = self._layers(personal, given)
-        shares = given[..., -self.labels :]
+    def pulled_head(self, personal: Tensor, constants: Tensor, slopes: Tensor) -> Tensor:
+        hidden, columns, _ = self._layers(personal, constants)
+        shares = constants[..., -self.labels :]
         inner = (columns * slopes[:, None]).sum(-1) * (hidden > 0)
         first = inner[:, None] * shares[:, :, None]
-        made = hidden[:, :, None] * slopes[:, None]
-        return torch.cat([first.flatten(1), inner, made.flatten(1), slopes], 1)
+        outer = hidden[:, :, None] * slopes[:, None]
+        return torch.cat([first.flatten(1), inner, outer.flatten(1), slopes], 1)
 
-    def _layers(self, personal: Tensor, given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _layers(self, personal: Tensor, constants: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return relu(u + U a), (..., width), the columns of V, (..., width, count), and v."""
         sizes = [self.labels * self.width, self.width, self.width * self.count, self.count]
-        first, bias, made, last = personal.split(sizes, -1)
+        first, bias, outer, last = personal.split(sizes, -1)
         columns = first.unflatten(-1, (self.labels, self.width))
-        shares = given[..., -self.labels :]
+        shares = constants[..., -self.labels :]
         hidden = _total(shares[..., None] * columns).add_(bias).clamp_(min=0)
-        return hidden, made.unflatten(-1, (self.width, self.count)), last
+        return hidden, outer.unflatten(-1, (self.width, self.count)), last
 
 
 def _total(parts: Tensor) -> Tensor:

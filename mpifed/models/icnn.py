@@ -56,15 +56,15 @@ class DenseICNN(Parametrised):
         nearest[self.n_skip :].clamp_(min=0)
         return nearest
 
-    def at(self, parameters: Tensor, x: Tensor) -> Evaluation:
+    def at(self, parameters: Tensor, x: Tensor) -> PotentialValues:
         """Evaluate f at the points x (B, dimension) with parameters (n_parameters,)."""
         skip, bias, convex, final = self._split(parameters)
         products = skip @ x.T
         roots = products[: self.width]
         inputs = torch.addcmul(products[self.width :], roots, roots).add_(bias[:, None])
-        first, *rest = inputs.split(self.hidden)
+        first, *deeper = inputs.split(self.hidden)
         states, slopes = [first], []
-        for weight, u in zip(convex, rest, strict=True):
+        for weight, u in zip(convex, deeper, strict=True):
             u.addmm_(weight, states[-1])
             slopes.append(torch.exp(u.clamp(max=0)))
             states.append(u.clamp_(min=0).add_(slopes[-1]).sub_(1))
@@ -74,7 +74,7 @@ class DenseICNN(Parametrised):
         for below in reversed(range(len(convex))):
             levels[below + 1].mul_(slopes[below])
             torch.mm(convex[below].T, levels[below + 1], out=levels[below])
-        return Evaluation(self, parameters, x, roots, tuple(states), tuple(slopes), adjoint)
+        return PotentialValues(self, parameters, x, roots, tuple(states), tuple(slopes), adjoint)
 
     def value(self, parameters: Tensor, x: Tensor) -> Tensor:
         """Return f(x), (B,), for parameters (n_parameters,) and x (B, dimension)."""
@@ -96,7 +96,7 @@ class DenseICNN(Parametrised):
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class PotentialValues:
     """f at B points, with what its derivatives share."""
 
     model: DenseICNN
@@ -138,12 +138,12 @@ class Evaluation:
         products = skip @ v.T
         roots = products[: self.model.width]
         inputs = torch.addcmul(products[self.model.width :], self.roots, roots, value=2)
-        first, *rest = inputs.split(self.model.hidden)
+        first, *deeper = inputs.split(self.model.hidden)
         moves, bends = [first], []
         # D is the derivative of sum_b f(x_b) along v: one pass forward computes the tangents of
         # z_l, one backward the derivatives of D in q_l(x). celu'' is celu' below 0 and 0 above.
         for weight, slope, u, level in zip(
-            convex, self.slopes, rest, self.adjoint.split(self.model.hidden)[1:], strict=True
+            convex, self.slopes, deeper, self.adjoint.split(self.model.hidden)[1:], strict=True
         ):
             u.addmm_(weight, moves[-1])
             bends.append(torch.where(slope < 1, level * u, 0))
@@ -161,7 +161,7 @@ class Evaluation:
 class Tangent:
     """Derivatives of D = sum_b <v_b, push(x_b)>, which are second derivatives of f."""
 
-    point: Evaluation
+    point: PotentialValues
     v: Tensor
     roots: Tensor
     moves: tuple[Tensor, ...]
@@ -238,5 +238,5 @@ def icnn(
         Factor of ||x||^2 / 2, which is added.
     """
     dimension = math.prod(data.input_shape)
-    made = dense_icnn(dimension, hidden=hidden, strong_convexity=strong_convexity)
-    return replace(made, problem=data.problem)
+    network = dense_icnn(dimension, hidden=hidden, strong_convexity=strong_convexity)
+    return replace(network, problem=data.problem)

@@ -46,7 +46,7 @@ def images_of(data: Description, model: str, least: int = 1) -> Images:
         )
     axis = channel_axis(shape)
     channels = 1 if axis is None else shape[axis]
-    height, width = (size for place, size in enumerate(shape) if place != axis)
+    height, width = (size for i, size in enumerate(shape) if i != axis)
     if min(height, width) < least:
         raise InputError(
             f"model '{model}' needs images of at least {least} x {least} pixels, but "
@@ -85,13 +85,15 @@ def crop_and_flip(x: Tensor, padding: int = 4) -> Tensor:
     return padded.movedim(1, -1)[images, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
 
 
-class Network(torch.nn.Module):
-    """Base class of the networks here.
+class ShippedNetwork(torch.nn.Module):
+    """Base class of the networks that mpifed ships.
 
     A network with ``augment`` trains on images that are cropped and mirrored at random.
     """
 
     last_layer = "output"
+    # Inputs are whole numbers from 0 on, below it; None where they are no tokens.
+    n_tokens: int | None = None
     # Whether kernels have the variance 2 / fan out of He et al. 2015 ("Delving deep into
     # rectifiers"), eq. 14, and not torch's.
     by_fan_out = False
@@ -105,7 +107,9 @@ class Network(torch.nn.Module):
         images = self.images(x)
         return crop_and_flip(images) if self.augment and self.training else images
 
-    def drawn(self, weights: str | None, new_classifier: bool, augment: bool = False) -> Network:
+    def drawn(
+        self, weights: str | None, new_classifier: bool, augment: bool = False
+    ) -> ShippedNetwork:
         """Return the network itself, its parameters drawn, or loaded from the file ``weights``."""
         if new_classifier and weights is None:
             raise InputError(

@@ -16,8 +16,8 @@ from mpifed.errors import InputError, closest
 
 
 @dataclass(frozen=True)
-class Place:
-    """The place of one tensor."""
+class Span:
+    """Where one tensor is in a row."""
 
     name: str
     shape: tuple[int, ...]
@@ -50,15 +50,15 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """The places of a module's trained parameters, then of the buffers that training changes."""
+class RowLayout:
+    """The spans of a module's trained parameters, then of the buffers that training changes."""
 
-    parameters: tuple[Place, ...]
-    buffers: tuple[Place, ...]
+    parameters: tuple[Span, ...]
+    buffers: tuple[Span, ...]
 
     @property
-    def places(self) -> tuple[Place, ...]:
-        """The places of all tensors, in the order of the row."""
+    def spans(self) -> tuple[Span, ...]:
+        """The spans of all tensors, in the order of the row."""
         return (*self.parameters, *self.buffers)
 
     @cached_property
@@ -74,7 +74,7 @@ class Layout:
     @cached_property
     def channels_last(self) -> bool:
         """Whether any tensor has its channels last."""
-        return any(place.channels_last for place in self.parameters)
+        return any(span.channels_last for span in self.parameters)
 
     def formatted(self, x: Tensor) -> Tensor:
         """Return images in the order of the kernels; layers would reorder them otherwise."""
@@ -84,7 +84,7 @@ class Layout:
 
     def views(self, row: Tensor) -> dict[str, Tensor]:
         """Return all tensors by name, as views of ``row``, (size,)."""
-        return {place.name: place.view(row) for place in (*self.parameters, *self.buffers)}
+        return {span.name: span.view(row) for span in (*self.parameters, *self.buffers)}
 
     def row(self, module: nn.Module) -> np.ndarray:
         """Return the numbers of a module with this layout, float64 (size,)."""
@@ -104,43 +104,43 @@ class Layout:
 
     def _pairs(self, row: Tensor, module: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield views of ``row`` with the tensors of a module."""
-        own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         for name, view in self.views(row).items():
-            yield view, own[name]
+            yield view, tensors[name]
 
 
-def mask_of(places: Iterable[Place], size: int, names: Iterable[str], field: str) -> Tensor:
+def mask_of(spans: Iterable[Span], size: int, names: Iterable[str], field: str) -> Tensor:
     """Return which numbers of a row belong to some layers or tensors."""
-    mask, found = torch.zeros(size, dtype=torch.bool), list(places)
+    mask, candidates = torch.zeros(size, dtype=torch.bool), list(spans)
     for name in names:
-        chosen = [place for place in found if any(fnmatchcase(n, name) for n in _names(place))]
+        chosen = [span for span in candidates if any(fnmatchcase(n, name) for n in _names(span))]
         if not chosen:
-            known = {n for place in found for n in _names(place)}
+            allowed = {n for span in candidates for n in _names(span)}
             raise InputError(
                 f"{field} has '{name}', which is no layer or parameter of the model; "
-                f"{closest(name, known)}"
+                f"{closest(name, allowed)}"
             )
-        for place in chosen:
-            mask[place.begin : place.end] = True
+        for span in chosen:
+            mask[span.begin : span.end] = True
     return mask
 
 
-def _names(place: Place) -> list[str]:
+def _names(span: Span) -> list[str]:
     """The tensor's name and those of all layers that it is in."""
-    parts = place.name.split(".")
+    parts = span.name.split(".")
     return [".".join(parts[:k]) for k in range(1, len(parts) + 1)]
 
 
-def places_of(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[Place, ...]:
-    """Return the places of tensors that follow one another in a row."""
-    begin, found = 0, []
+def spans_of(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[Span, ...]:
+    """Return the spans of tensors that follow one another in a row."""
+    begin, spans = 0, []
     for name, shape in shapes:
-        found.append(Place(name, shape, begin, False, torch.float64))
-        begin = found[-1].end
-    return tuple(found)
+        spans.append(Span(name, shape, begin, False, torch.float64))
+        begin = spans[-1].end
+    return tuple(spans)
 
 
-def layout_of(module: nn.Module, changing: Collection[str] = ()) -> Layout:
+def layout_of(module: nn.Module, changing: Collection[str] = ()) -> RowLayout:
     """Return the layout of a module."""
     kernels = {
         f"{name}.weight" if name else "weight"
@@ -151,13 +151,13 @@ def layout_of(module: nn.Module, changing: Collection[str] = ()) -> Layout:
     for name, tensor in module.named_parameters():
         if tensor.requires_grad:
             last = name in kernels
-            parameters.append(Place(name, tuple(tensor.shape), begin, last, tensor.dtype))
+            parameters.append(Span(name, tuple(tensor.shape), begin, last, tensor.dtype))
             begin = parameters[-1].end
     for name, buffer in module.named_buffers():
         if name in changing:
-            buffers.append(Place(name, tuple(buffer.shape), begin, False, buffer.dtype))
+            buffers.append(Span(name, tuple(buffer.shape), begin, False, buffer.dtype))
             begin = buffers[-1].end
-    return Layout(tuple(parameters), tuple(buffers))
+    return RowLayout(tuple(parameters), tuple(buffers))
 
 
 def filled(build: Callable[[], nn.Module], row: Tensor) -> nn.Module:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from mpifed.data.base import Description
 from mpifed.models.base import Model
-from mpifed.models.layout import Place, filled, places_of
+from mpifed.models.layout import Span, filled, spans_of
 from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for, validate_no_sequences
 
 # Outputs of all copies, but for a single one, up to which x Wᵀ is faster than W xᵀ.
@@ -38,10 +38,10 @@ class Linear(Model):
         """Draw uniformly from +-1/sqrt(inputs), torch's default for linear layers: float64 (P,)."""
         return generator.uniform(-1, 1, self.n_parameters) / math.sqrt(self.n_inputs)
 
-    def places(self) -> tuple[Place, ...]:
-        """Return the places of ``weight`` and ``bias``."""
+    def spans(self) -> tuple[Span, ...]:
+        """Return the spans of ``weight`` and ``bias``."""
         bias = [("bias", (self.n_outputs,))] if self.bias else []
-        return places_of([("weight", (self.n_outputs, self.n_inputs)), *bias])
+        return spans_of([("weight", (self.n_outputs, self.n_inputs)), *bias])
 
     def _split(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
         """W (R, outputs, inputs) and b (R, outputs, 1); b is (R, 0, 1) without bias."""
@@ -66,10 +66,12 @@ class Linear(Model):
         weight, bias = self._split(parameters)
         rows, flat, parts = weight.flatten(0, 1), x.flatten(1), list(sizes)
         if 1 < len(rows) <= FEW_ROWS:
-            found = torch.cat([torch.mm(part, rows.T) for part in flat.split(parts)]).T.contiguous()
+            products = torch.cat(
+                [torch.mm(part, rows.T) for part in flat.split(parts)]
+            ).T.contiguous()
         else:
-            found = torch.cat([torch.mm(rows, part) for part in flat.T.split(parts, 1)], 1)
-        z = found.unflatten(0, weight.shape[:2])
+            products = torch.cat([torch.mm(rows, part) for part in flat.T.split(parts, 1)], 1)
+        z = products.unflatten(0, weight.shape[:2])
         if self.bias:
             z += bias
         return z.transpose(1, 2)

@@ -14,6 +14,9 @@ from torch.nn.functional import logsigmoid
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 
+# Number of guesses in recall at 5 (Gasanov et al. 2021, section 5.3).
+TOP = 5
+
 
 def sigmoid(z: Tensor) -> Tensor:
     """Return 1 / (1 + exp(-z)); overflow of exp gives the right limit, 0."""
@@ -68,8 +71,6 @@ def mixed_log_probabilities(outputs: Tensor, mixture: Tensor) -> Tensor:
 
 
 LossName = Literal["auto", "squared", "half_squared"]
-# Number of guesses in recall at 5 (Gasanov et al. 2021, section 5.3).
-TOP = 5
 
 
 @dataclass(frozen=True)
@@ -250,8 +251,8 @@ def own_loss(samples: Callable[[Tensor, Tensor], Tensor], like: Loss = CROSS_ENT
     """
 
     def slopes(outputs: Tensor, y: Tensor) -> Tensor:
-        found: Tensor = torch.func.grad(lambda z: samples(z, y).sum())(outputs)
-        return found
+        gradient: Tensor = torch.func.grad(lambda z: samples(z, y).sum())(outputs)
+        return gradient
 
     def hits(
         outputs: Tensor, y: Tensor, mixture: Tensor | None, losses: Tensor
@@ -264,8 +265,8 @@ def own_loss(samples: Callable[[Tensor, Tensor], Tensor], like: Loss = CROSS_ENT
 
     mixing = None if like.of_mixture is None else of_mixture
     name = getattr(samples, "__name__", "own")
-    made = replace(like, name=name, samples=samples, slopes=slopes, hits=hits, of_mixture=mixing)
-    return replace(made, perplexity=False)
+    loss = replace(like, name=name, samples=samples, slopes=slopes, hits=hits, of_mixture=mixing)
+    return replace(loss, perplexity=False)
 
 
 def validate_no_sequences(data: Description, model: str) -> None:

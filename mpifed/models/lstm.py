@@ -1,5 +1,5 @@
 """Stacked LSTMs that predict the next character (Marfoq et al. 2021, appendix I.1.4).
-Cross-entropies in which rare labels count for more (Marfoq et al. 2021, appendix I.1.4).
+``weighted_loss`` makes the cross-entropies of that appendix, in which rare labels count for more.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mpifed.data.base import Description
 from mpifed.errors import InputError
-from mpifed.models.images import Network
+from mpifed.models.images import ShippedNetwork
 from mpifed.models.losses import (
     CROSS_ENTROPY,
     Loss,
@@ -77,7 +77,7 @@ def weighted_loss(data: Description, weighting: Weighting) -> Loss:
     )
 
 
-class StackedLstm(Network):
+class StackedLstm(ShippedNetwork):
     """An embedding of characters, LSTM layers, and one linear layer."""
 
     def __init__(
@@ -91,7 +91,7 @@ class StackedLstm(Network):
         loss: Loss = CROSS_ENTROPY,
     ) -> None:
         super().__init__()
-        self.every_position, self.loss = every_position, loss
+        self.every_position, self.loss, self.n_tokens = every_position, loss, vocabulary
         self.embedding = torch.nn.Embedding(vocabulary, embedding)
         self.lstm = torch.nn.LSTM(embedding, hidden, layers, batch_first=True)
         self.output = torch.nn.Linear(hidden, n_outputs)
@@ -112,7 +112,7 @@ def lstm(
     weighting: Weighting = "none",
     weights: str | None = None,
     new_classifier: bool = False,
-) -> Network:
+) -> ShippedNetwork:
     """Stacked LSTM over characters; it predicts at every position (sequence) or after the last
     one.
 
@@ -141,7 +141,7 @@ def lstm(
             f"or classification, but '{data.source}' has samples of shape {data.input_shape} and "
             f"the task {data.task}; use cnn for images, mlp or linear for others"
         )
-    made = StackedLstm(
+    network = StackedLstm(
         vocabulary or data.n_classes,
         data.n_outputs,
         data.task == "sequence",
@@ -150,4 +150,4 @@ def lstm(
         layers,
         weighted_loss(data, weighting),
     )
-    return made.drawn(weights, new_classifier)
+    return network.drawn(weights, new_classifier)

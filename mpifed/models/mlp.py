@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from mpifed.data.base import Description
 from mpifed.models.base import Model, RowGradients
-from mpifed.models.layout import Place, filled, places_of
+from mpifed.models.layout import Span, filled, spans_of
 from mpifed.models.losses import CROSS_ENTROPY, Loss, LossName, loss_for, validate_no_sequences
 
 
@@ -50,12 +50,12 @@ class Mlp(Model):
         """Not with layers of one number, whose products alone have another kernel."""
         return min(self.sizes[1:]) > 1
 
-    def places(self) -> tuple[Place, ...]:
-        """Return the places of ``layers.K.weight`` and ``layers.K.bias``, K from 0."""
+    def spans(self) -> tuple[Span, ...]:
+        """Return the spans of ``layers.K.weight`` and ``layers.K.bias``, K from 0."""
         tensors: list[tuple[str, tuple[int, ...]]] = []
         for layer, (a, b) in enumerate(zip(self.sizes, self.sizes[1:], strict=False)):
             tensors += [(f"layers.{layer}.weight", (b, a)), (f"layers.{layer}.bias", (b,))]
-        return places_of(tensors)
+        return spans_of(tensors)
 
     def _layers(self, parameters: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """W (R, outputs, inputs) and b (R, outputs) of each layer, as views."""
@@ -67,13 +67,13 @@ class Mlp(Model):
 
     def _activations(self, parameters: Tensor, x: Tensor) -> list[Tensor]:
         """The inputs of every layer, then the outputs: (R, B, width) each."""
-        found = [x]
+        activations = [x]
         for layer, (weight, bias) in enumerate(self._layers(parameters)):
-            h = found[-1]
+            h = activations[-1]
             if layer:
                 self._activate(h)
-            found.append(torch.baddbmm(bias.unsqueeze(1), h, weight.transpose(1, 2)))
-        return found
+            activations.append(torch.baddbmm(bias.unsqueeze(1), h, weight.transpose(1, 2)))
+        return activations
 
     def _activate(self, h: Tensor) -> Tensor:
         """``h`` behind the function between layers, in place."""
@@ -89,23 +89,23 @@ class Mlp(Model):
         (weight, bias), *layers = self._layers(parameters)
         # The first layers of all models side by side: one product reads each sample once.
         together, shifts = weight.flatten(0, 1).T, bias.flatten()
-        found = []
+        outputs = []
         for part in x.flatten(1).split(list(sizes)):
             h = torch.addmm(shifts, part, together).unflatten(1, bias.shape).transpose(0, 1)
             for deeper, shift in layers:
                 self._activate(h)
                 h = torch.baddbmm(shift.unsqueeze(1), h, deeper.transpose(1, 2))
-            found.append(h)
-        return found[0] if len(found) == 1 else torch.cat(found, 1)
+            outputs.append(h)
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
 
     def gradient(
         self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor, lowest: int = 0
     ) -> Tensor:
         """Return the gradient; see ``Model.gradient``."""
         *inputs, outputs = self._activations(parameters, x.flatten(2))
-        found = torch.zeros_like(parameters) if lowest else torch.empty_like(parameters)
+        gradient = torch.zeros_like(parameters) if lowest else torch.empty_like(parameters)
         slopes = self.loss.slopes(outputs, y).mul_(weights.unsqueeze(-1))
-        layers = list(zip(inputs, self._layers(parameters), self._layers(found), strict=True))
+        layers = list(zip(inputs, self._layers(parameters), self._layers(gradient), strict=True))
         for number, (h, (weight, _), (by_weight, by_bias)) in reversed(list(enumerate(layers))):
             torch.bmm(slopes.transpose(1, 2), h, out=by_weight)
             torch.sum(slopes, 1, out=by_bias)
@@ -114,7 +114,7 @@ class Mlp(Model):
             slopes = torch.bmm(slopes, weight)
             # The sign of what relu gives is its derivative, and quicker than ``h > 0``.
             slopes *= h.sign() if self.activation == "relu" else 1 - h.square()
-        return found
+        return gradient
 
     def gradient_within(self, mask: Tensor) -> RowGradients:
         sizes = [(a + 1) * b for a, b in zip(self.sizes, self.sizes[1:], strict=False)]

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import BatchNorm2d, Conv2d, Linear, ReLU6, Sequential
 
 from mpifed.data.base import Description
-from mpifed.models.images import Images, Network, images_of
+from mpifed.models.images import Images, ShippedNetwork, images_of
 
 # Expansion, channels, blocks and first stride of each stage (Sandler et al. 2018, table 2).
 STAGES = (
@@ -67,7 +67,7 @@ class InvertedResidual(torch.nn.Module):
         return x + self.conv(x) if self.adds_input else self.conv(x)
 
 
-class MobileNetV2(Network):
+class MobileNetV2(ShippedNetwork):
     """MobileNet-v2."""
 
     by_fan_out = True
@@ -86,8 +86,8 @@ class MobileNetV2(Network):
         layers: list[torch.nn.Module] = [
             convolution(images.channels, channels, 3, 1 if cifar_stem else 2)
         ]
-        for stage, (expansion, wanted, blocks, first_stride) in enumerate(STAGES):
-            outputs = whole_channels(wanted * width)
+        for stage, (expansion, base, blocks, first_stride) in enumerate(STAGES):
+            outputs = whole_channels(base * width)
             for block in range(blocks):
                 stride = first_stride if block == 0 and not (cifar_stem and stage == 1) else 1
                 layers.append(InvertedResidual(channels, outputs, stride, expansion))
@@ -120,7 +120,7 @@ def mobilenet_v2(
     extra_linear: bool = False,
     weights: str | None = None,
     new_classifier: bool = False,
-) -> Network:
+) -> ShippedNetwork:
     """MobileNet-v2, with torchvision's names of layers.
 
     Parameters
@@ -139,5 +139,5 @@ def mobilenet_v2(
         Draw the last layer although weights are given.
     """
     images = images_of(data, "mobilenet_v2")
-    made = MobileNetV2(images, data.n_outputs, width, cifar_stem, extra_linear)
-    return made.drawn(weights, new_classifier)
+    network = MobileNetV2(images, data.n_outputs, width, cifar_stem, extra_linear)
+    return network.drawn(weights, new_classifier)

@@ -18,11 +18,20 @@ from torch.nn.utils.stateless import _reparametrize_module
 
 from mpifed.errors import InputError, note
 from mpifed.models.base import Gradient, Model, Stepping
-from mpifed.models.layout import Layout, Place, layout_of
+from mpifed.models.layout import RowLayout, Span, layout_of
 from mpifed.models.losses import CROSS_ENTROPY, Loss
 
 # Samples in the batch that is tried.
 BATCH = 2
+
+# Parameters up to which dense networks are stacked; see ``scripts/bench ways_of_stepping``.
+SMALL = 1 << 15
+
+# Layers whose stacked products are about as fast as single ones.
+DENSE = (nn.Linear, nn.LayerNorm)
+
+# Samples scored together by networks with convolutions or recurrences.
+SCORED = 64
 
 
 def seed_torch(seed: int) -> None:
@@ -68,7 +77,9 @@ def find_changes(
         )
     norms = [(name, part) for name, part in module.named_modules() if isinstance(part, _NormBase)]
     for name, part in norms:
-        changing.update(f"{name}.{own}".lstrip(".") for own, _ in part.named_buffers(recurse=False))
+        changing.update(
+            f"{name}.{buffer}".lstrip(".") for buffer, _ in part.named_buffers(recurse=False)
+        )
     # Another kernel may round differently; what is drawn or remembered differs by more.
     alone = torch.allclose(others[0], outputs[0], rtol=1e-3, atol=1e-5, equal_nan=True)
     mixes = not alone or any(isinstance(part, _BatchNorm) for _, part in norms)
@@ -128,7 +139,7 @@ def seeded(make: Callable[[], Made], seed: int) -> Made:
         return make()
 
 
-def complete(module: object, input_shape: tuple[int, ...]) -> nn.Module:
+def with_shapes(module: object, input_shape: tuple[int, ...]) -> nn.Module:
     """Return the module with the shapes of its lazy layers found."""
     if not isinstance(module, nn.Module):
         raise InputError(f"model: the function returned {type(module).__name__}, not a module")
@@ -153,25 +164,18 @@ class Builder:
         """Return a module drawn from ``seed``; its warnings were shown with the first module."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            fresh = seeded(lambda: complete(self.build(), self.input_shape), seed)
+            fresh = seeded(lambda: with_shapes(self.build(), self.input_shape), seed)
         return fresh.to(self.dtype)
 
 
 def validate_unshared(fresh: nn.Module, first: nn.Module) -> None:
     """Check that two modules of one function share no parameters."""
-    known = {id(parameter) for parameter in first.parameters() if parameter.requires_grad}
-    if any(id(parameter) in known for parameter in fresh.parameters()):
+    trained = {id(parameter) for parameter in first.parameters() if parameter.requires_grad}
+    if any(id(parameter) in trained for parameter in fresh.parameters()):
         raise InputError(
             "model: two modules that the function returned share a layer or parameter; every model "
             "of a run is drawn anew, so make all of it within the function"
         )
-
-
-# Parameters up to which dense networks are stacked; see ``scripts/bench ways_of_stepping``.
-SMALL = 1 << 15
-
-# Layers whose stacked products are about as fast as single ones.
-DENSE = (nn.Linear, nn.LayerNorm)
 
 
 def is_dense(network: nn.Module) -> bool:
@@ -192,17 +196,13 @@ def can_be_stacked(logits: Callable[[Tensor, Tensor], Tensor], rows: Tensor, x: 
     return True
 
 
-# Samples scored together by networks with convolutions or recurrences.
-SCORED = 64
-
-
 @dataclass(frozen=True)
 class ModuleModel(Model):
     """A ``torch.nn.Module`` as a ``Model``; see ``module_model``."""
 
     builder: Builder
     network: nn.Module
-    layout: Layout
+    layout: RowLayout
     deterministic: bool = True
     loss: Loss = CROSS_ENTROPY
     autocast: torch.dtype | None = None
@@ -260,9 +260,9 @@ class ModuleModel(Model):
         validate_unshared(fresh, self.network)
         return self.layout.row(fresh)
 
-    def places(self) -> tuple[Place, ...]:
-        """Return the places of parameters and running statistics, named as in the state dict."""
-        return self.layout.places
+    def spans(self) -> tuple[Span, ...]:
+        """Return the spans of parameters and running statistics, named as in the state dict."""
+        return self.layout.spans
 
     def _network_for(self, row: Tensor, training: bool) -> nn.Module:
         """The network in a mode, what is not in rows with the type and device of ``row``."""
@@ -281,11 +281,11 @@ class ModuleModel(Model):
         # the first one's gradient; ``data`` does not.
         tensors = {name: view.data for name, view in self.layout.views(parameters).items()}
         leaves, written = [], []
-        for place in self.layout.parameters:
+        for span in self.layout.parameters:
             # All require gradients, also those without, since some layers choose kernels by it.
-            leaf = tensors[place.name].requires_grad_()
-            leaf.grad = place.view(gradient)
-            if mask is None or mask[place.begin : place.end].any():
+            leaf = tensors[span.name].requires_grad_()
+            leaf.grad = span.view(gradient)
+            if mask is None or mask[span.begin : span.end].any():
                 leaves.append(leaf)
                 written.append(leaf.grad)
 
@@ -307,9 +307,9 @@ class ModuleModel(Model):
         # Once for all steps, which ``torch.func.functional_call`` would do at every one.
         with _reparametrize_module(network, tensors, tie_weights=True):
             yield compute
-        for place in self.layout.buffers:
+        for span in self.layout.buffers:
             # A module may put other tensors in place of its buffers.
-            place.view(parameters).copy_(tensors[place.name].detach())
+            span.view(parameters).copy_(tensors[span.name].detach())
 
     def shared_logits(self, parameters: Tensor, x: Tensor) -> Tensor:
         network, outputs = self._network_for(parameters, training=False), []
@@ -336,8 +336,8 @@ class ModuleModel(Model):
             return torch.autograd.grad(total, leaf)[0]
 
     def module(self, parameters: Tensor) -> nn.Module:
-        found = self.builder.drawn(self.builder.seed).to(parameters.device, parameters.dtype)
-        return self.layout.fill(found, parameters).eval()
+        network = self.builder.drawn(self.builder.seed).to(parameters.device, parameters.dtype)
+        return self.layout.fill(network, parameters).eval()
 
 
 def module_model(
@@ -353,14 +353,14 @@ def module_model(
 ) -> ModuleModel:
     """Turn a function that builds a module into a model."""
     if network is None:
-        network = seeded(lambda: complete(build(), input_shape), seed)
+        network = seeded(lambda: with_shapes(build(), input_shape), seed)
     changing, deterministic = find_changes(network.to(dtype), input_shape, output_shape, dtype)
-    own = getattr(network, "loss", None)
+    network_loss = getattr(network, "loss", None)
     return ModuleModel(
         Builder(build, input_shape, dtype, seed),
         network,
         layout_of(network, changing),
         deterministic,
-        own if isinstance(own, Loss) else loss,
+        network_loss if isinstance(network_loss, Loss) else loss,
         autocast,
     )

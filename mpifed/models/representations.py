@@ -17,7 +17,7 @@ from mpifed.models.base import Gradient, Model
 from mpifed.models.heads import as_module, last_inputs, representation
 
 
-class Represented(Model):
+class RepresentationLoss(Model):
     """A network with a term of its loss in the inputs of its last layer.
 
     A row is the network's, then numbers that are given. These are among the buffers, so that they
@@ -28,20 +28,20 @@ class Represented(Model):
     stepping = stepping_on_gpu = "one_by_one"
     same_bits = False
 
-    def __init__(self, model: Model, given: int) -> None:
-        self.inner, own, self.size = model, as_module(model), model.n_parameters
-        self.loss, self.n_buffers = own.loss, own.n_buffers + given
-        self._n_parameters = self.size + given
-        self._seen, self._beside = list[Tensor](), torch.empty(0)
-        self.own = replace(own, loss=replace(own.loss, samples=self._samples))
+    def __init__(self, model: Model, n_constants: int) -> None:
+        self.inner, module, self.size = model, as_module(model), model.n_parameters
+        self.loss, self.n_buffers = module.loss, module.n_buffers + n_constants
+        self._n_parameters = self.size + n_constants
+        self._seen, self._references = list[Tensor](), torch.empty(0)
+        self.inner_module = replace(module, loss=replace(module.loss, samples=self._samples))
 
     @abstractmethod
-    def term(self, z: Tensor, beside: Tensor, y: Tensor) -> Tensor:
+    def term(self, z: Tensor, references: Tensor, y: Tensor) -> Tensor:
         """Return the term for each sample, (B,), with its representation (B, h)."""
 
-    def beside(self, given: Tensor, x: Tensor) -> Tensor:
+    def references(self, constants: Tensor, x: Tensor) -> Tensor:
         """Return what ``term`` gets of the numbers that are given, for a minibatch."""
-        return given
+        return constants
 
     @property
     def n_parameters(self) -> int:
@@ -59,36 +59,36 @@ class Represented(Model):
         return self.inner.shared_logits(parameters[:, : self.size], x)
 
     def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        found = torch.zeros_like(parameters)
-        for row, out, *batch in zip(parameters, found, x, y, weights, strict=True):
+        gradients = torch.zeros_like(parameters)
+        for row, out, *batch in zip(parameters, gradients, x, y, weights, strict=True):
             with self.training(row.clone(), out[: len(row) - self.n_buffers]) as compute:
                 compute(*batch)
-        return found
+        return gradients
 
     @contextmanager
     def training(
         self, parameters: Tensor, gradient: Tensor, mask: Tensor | None = None
     ) -> Iterator[Gradient]:
-        own, given = parameters[: self.size], parameters[self.size :]
+        model, constants = parameters[: self.size], parameters[self.size :]
         with (
-            last_inputs(self.own) as self._seen,
-            self.own.training(own, gradient, mask) as supervised,
+            last_inputs(self.inner_module) as self._seen,
+            self.inner_module.training(model, gradient, mask) as supervised,
         ):
 
             def compute(x: Tensor, y: Tensor, weights: Tensor) -> None:
                 self._seen.clear()
-                self._beside = self.beside(given, x)
+                self._references = self.references(constants, x)
                 supervised(x, y, weights)
 
             yield compute
 
     def _samples(self, outputs: Tensor, y: Tensor) -> Tensor:
         (z,) = self._seen
-        term = self.term(z.flatten(1).to(outputs.dtype), self._beside, y)
+        term = self.term(z.flatten(1).to(outputs.dtype), self._references, y)
         return self.loss.samples(outputs, y) + term
 
 
-class Contrastive(Represented):
+class Contrastive(RepresentationLoss):
     """MOON's network (Li, He and Song 2021, eqs. 3 and 4), with the weight mu of the contrast.
 
     What is given are the models to be near and to be away from.
@@ -97,18 +97,20 @@ class Contrastive(Represented):
     def __init__(self, model: Model, mu: float, tau: float) -> None:
         super().__init__(model, 2 * model.n_parameters)
         self.mu, self.tau = mu, tau
-        self.others = replace(self.own, network=deepcopy(self.own.network), loss=self.loss)
+        self.others = replace(
+            self.inner_module, network=deepcopy(self.inner_module.network), loss=self.loss
+        )
 
-    def beside(self, given: Tensor, x: Tensor) -> Tensor:
-        return representation(self.others, given.view(2, self.size), x).flatten(2)
+    def references(self, constants: Tensor, x: Tensor) -> Tensor:
+        return representation(self.others, constants.view(2, self.size), x).flatten(2)
 
-    def term(self, z: Tensor, beside: Tensor, y: Tensor) -> Tensor:
-        nearness = cosine_similarity(z[None], beside, dim=-1)
+    def term(self, z: Tensor, references: Tensor, y: Tensor) -> Tensor:
+        nearness = cosine_similarity(z[None], references, dim=-1)
         first = torch.zeros(len(z), dtype=torch.int64, device=z.device)
         return self.mu * cross_entropy(nearness.T / self.tau, first, reduction="none")
 
 
-class Prototyped(Represented):
+class Prototyped(RepresentationLoss):
     """A network that is pulled to prototypes, of which those given are known if marked by 1.
 
     The term is ``strength`` times the mean square of z - C(y) (Tan et al. 2022, eq. 7, in the form
@@ -119,6 +121,6 @@ class Prototyped(Represented):
         super().__init__(model, shape[0] * shape[1])
         self.shape, self.strength = shape, strength
 
-    def term(self, z: Tensor, beside: Tensor, y: Tensor) -> Tensor:
-        own = beside.view(self.shape)[y]
-        return self.strength * own[:, -1] * (z - own[:, :-1]).square().mean(1)
+    def term(self, z: Tensor, references: Tensor, y: Tensor) -> Tensor:
+        prototypes = references.view(self.shape)[y]
+        return self.strength * prototypes[:, -1] * (z - prototypes[:, :-1]).square().mean(1)

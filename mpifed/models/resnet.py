@@ -11,7 +11,7 @@ from torch.nn import BatchNorm2d, Conv2d, Identity, Linear, MaxPool2d, Module, S
 from torch.nn.functional import pad
 
 from mpifed.data.base import Description
-from mpifed.models.images import Images, Network, images_of, normalisation
+from mpifed.models.images import Images, ShippedNetwork, images_of, normalisation
 
 Norm = Literal["batch", "group"]
 # Channels of the stages: of the networks for large images, and of those for CIFAR.
@@ -23,15 +23,15 @@ Normalisation = Callable[[int], Module]
 
 
 class Padded(Module):
-    """Every ``stride``-th pixel, and ``more`` channels of zeros (He et al. 2016, option A)."""
+    """Every ``stride``-th pixel, and ``extra`` channels of zeros (He et al. 2016, option A)."""
 
-    def __init__(self, stride: int, more: int) -> None:
+    def __init__(self, stride: int, extra: int) -> None:
         super().__init__()
-        self.stride, self.more = stride, more
+        self.stride, self.extra = stride, extra
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, inputs + more, ...) for x (B, inputs, height, width)."""
-        return pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.more))
+        """Return (B, inputs + extra, ...) for x (B, inputs, height, width)."""
+        return pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.extra))
 
 
 class BasicBlock(Module):
@@ -59,7 +59,7 @@ class BasicBlock(Module):
         return relu_(h + self.downsample(x))
 
 
-class ResNet(Network):
+class ResNet(ShippedNetwork):
     """Stages of basic blocks."""
 
     last_layer = "fc"
@@ -84,8 +84,8 @@ class ResNet(Network):
         for stage, (width, count) in enumerate(zip(widths, blocks, strict=True)):
             padded = widths == CIFAR_WIDTHS
             first = BasicBlock(channels, width, 1 if stage == 0 else 2, norm, padded)
-            rest = [BasicBlock(width, width, 1, norm) for _ in range(count - 1)]
-            self.add_module(f"layer{stage + 1}", Sequential(first, *rest))
+            others = [BasicBlock(width, width, 1, norm) for _ in range(count - 1)]
+            self.add_module(f"layer{stage + 1}", Sequential(first, *others))
             channels = width
         self.stages = len(widths)
         self.fc = Linear(channels, n_outputs)
@@ -109,11 +109,11 @@ def _build(
     new_classifier: bool,
     augment: bool = False,
     widths: tuple[int, ...] = WIDTHS,
-) -> Network:
+) -> ShippedNetwork:
     make = normalisation(norm, groups, widths[0])
     images = images_of(data, name)
-    made = ResNet(images, data.n_outputs, blocks, make, cifar_stem, widths)
-    return made.drawn(weights, new_classifier, augment)
+    network = ResNet(images, data.n_outputs, blocks, make, cifar_stem, widths)
+    return network.drawn(weights, new_classifier, augment)
 
 
 def resnet18(
@@ -124,7 +124,7 @@ def resnet18(
     groups: Annotated[int, Ge(1)] = 2,
     weights: str | None = None,
     new_classifier: bool = False,
-) -> Network:
+) -> ShippedNetwork:
     """ResNet-18, with torchvision's names of layers.
 
     Parameters
@@ -153,7 +153,7 @@ def resnet34(
     groups: Annotated[int, Ge(1)] = 2,
     weights: str | None = None,
     new_classifier: bool = False,
-) -> Network:
+) -> ShippedNetwork:
     """ResNet-34, with torchvision's names of layers.
 
     Parameters
@@ -182,7 +182,7 @@ def resnet20(
     augment: bool = False,
     weights: str | None = None,
     new_classifier: bool = False,
-) -> Network:
+) -> ShippedNetwork:
     """ResNet-20 for CIFAR (He et al. 2016, section 4.2), with shortcuts without parameters.
 
     Parameters

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import Conv2d, Linear, MaxPool2d, Module, ReLU, Sequential
 
 from mpifed.data.base import Description
-from mpifed.models.images import Images, Network, images_of, normalisation
+from mpifed.models.images import Images, ShippedNetwork, images_of, normalisation
 
 # Channels of the convolutions; 0 is a maximum over 2 x 2.
 VGG11 = (64, 0, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512, 0)
@@ -17,7 +17,7 @@ VGG11 = (64, 0, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512, 0)
 Norm = Literal["none", "batch", "group"]
 
 
-class Vgg(Network):
+class Vgg(ShippedNetwork):
     """3 x 3 convolutions and maxima, then one linear layer, as is usual for CIFAR."""
 
     last_layer = "classifier"
@@ -54,7 +54,7 @@ def vgg11(
     augment: bool = False,
     weights: str | None = None,
     new_classifier: bool = False,
-) -> Network:
+) -> ShippedNetwork:
     """VGG-11 for images of at least 32 x 32, with one linear layer (configuration A).
 
     Parameters
@@ -72,5 +72,5 @@ def vgg11(
     new_classifier : bool
         Draw the last layer although weights are given.
     """
-    made = Vgg(images_of(data, "vgg11", 32), data.n_outputs, norm, groups)
-    return made.drawn(weights, new_classifier, augment)
+    network = Vgg(images_of(data, "vgg11", 32), data.n_outputs, norm, groups)
+    return network.drawn(weights, new_classifier, augment)

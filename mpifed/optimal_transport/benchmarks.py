@@ -35,9 +35,25 @@ from topologies.regular_files import read_bytes
 # Spread of a component before the mixture is scaled.
 STD = 0.4
 
+FOLDER = "w2-benchmark"
+
+# Bytes beyond which a file of potentials is refused.
+LARGEST = 1 << 26
+
+# Samples from which a map is standardised and the moments of Q are estimated.
+ESTIMATES = 1 << 14
+
+# Dimensions of the published potentials.
+PUBLISHED = (2, 4, 8, 16, 32, 64, 128, 256)
+
+STRONG_CONVEXITY = 1e-2
+
+# Points that are mapped at once.
+BLOCK = 1024
+
 
 @dataclass(frozen=True)
-class Mixture:
+class EqualMixture:
     """A mixture of Gaussians with equal weights."""
 
     centres: Tensor
@@ -59,15 +75,15 @@ class Mixture:
         return samples
 
 
-def gaussian(mean: np.ndarray, covariance: np.ndarray) -> Mixture:
+def gaussian(mean: np.ndarray, covariance: np.ndarray) -> EqualMixture:
     """Return N(mean, covariance) as a mixture of one component."""
     root = torch.from_numpy(symmetric_root(covariance))
-    return Mixture(torch.from_numpy(np.asarray(mean, np.float64))[None], root[None])
+    return EqualMixture(torch.from_numpy(np.asarray(mean, np.float64))[None], root[None])
 
 
 def random_mixture(
     dimension: int, components: int, random: np.random.Generator | np.random.RandomState
-) -> Mixture:
+) -> EqualMixture:
     """Return a random mixture of the Wasserstein-2 benchmark (Korotin et al. 2021)."""
     centres = (
         np.stack(
@@ -78,7 +94,7 @@ def random_mixture(
     rows = random.normal(size=(components, dimension, dimension))
     rows /= np.linalg.norm(rows, axis=2, keepdims=True)
     scale = math.sqrt(np.square(centres).sum(1).mean() / dimension + STD**2)
-    return Mixture(torch.from_numpy(centres / scale), torch.from_numpy(rows * (STD / scale)))
+    return EqualMixture(torch.from_numpy(centres / scale), torch.from_numpy(rows * (STD / scale)))
 
 
 def symmetric_root(matrix: np.ndarray) -> np.ndarray:
@@ -100,7 +116,7 @@ class Benchmark:
     """P, the optimal map to Q, and moments of Q; exact for Gaussians, otherwise estimated."""
 
     name: str
-    source: Mixture
+    source: EqualMixture
     true_map: Map
     target_mean: np.ndarray
     target_covariance: np.ndarray
@@ -183,11 +199,6 @@ def random_gaussians(dimension: int, seed: int) -> Benchmark:
     return gaussian_benchmark(means[0], covariances[0], means[1], covariances[1])
 
 
-FOLDER = "w2-benchmark"
-# Bytes beyond which a file of potentials is refused.
-LARGEST = 1 << 26
-
-
 def potentials_path(raw: str | None) -> Path:
     """Return where the potentials are: ``raw``, or the directory w2-benchmark in MPIFED_DATA."""
     if raw is not None:
@@ -258,20 +269,6 @@ def _flat(state: Any, model: DenseICNN) -> Tensor:
     return flat
 
 
-# Samples from which a map is standardised and the moments of Q are estimated.
-ESTIMATES = 1 << 14
-
-
-# Dimensions of the published potentials.
-PUBLISHED = (2, 4, 8, 16, 32, 64, 128, 256)
-
-
-STRONG_CONVEXITY = 1e-2
-
-# Points that are mapped at once.
-BLOCK = 1024
-
-
 def random_icnn_benchmark(dimension: int, seed: int) -> Benchmark:
     """Return a random mixture of three Gaussians with its image under a fixed random network."""
     source = random_mixture(dimension, 3, stream(seed, "transport/mixture"))
@@ -308,7 +305,7 @@ def _random_potential(model: DenseICNN, generator: np.random.Generator) -> Tenso
 
 
 def _standardised(
-    name: str, source: Mixture, potentials: list[Tensor], model: DenseICNN, seed: int
+    name: str, source: EqualMixture, potentials: list[Tensor], model: DenseICNN, seed: int
 ) -> Benchmark:
     """Return the map grad(D_1 + D_2 + ..), scaled to mean 0 and variance 1 per coordinate."""
 

@@ -58,8 +58,8 @@ class Transport(GeneratedDataset):
         seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed: int = run_seed if seed is None else seed
-        found = find_benchmark(self.seed, benchmark=benchmark, dimension=dimension, raw=raw)
-        self.benchmark = replace(found, variance=target_variance)
+        chosen = find_benchmark(self.seed, benchmark=benchmark, dimension=dimension, raw=raw)
+        self.benchmark = replace(chosen, variance=target_variance)
         self.n_clients, self.samples, self.partition = n_clients, samples, partition
         self.owner = np.repeat(np.arange(n_clients), samples)
         if partition == "kmeans":
@@ -101,8 +101,8 @@ class Transport(GeneratedDataset):
             del self._points
 
     def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
-        own = self._points[self.owner == client]
-        return own, own[:, :0]
+        points = self._points[self.owner == client]
+        return points, points[:, :0]
 
     def _pool(self) -> np.ndarray:
         """Return all samples, float64 (clients * samples, dimension)."""

@@ -19,11 +19,9 @@ are available, so not at the server. Expectations are means over the batch; ||.|
 coordinates. Every function takes flat parameters (n_parameters,), source samples x (A, dimension)
 and target samples y (B, dimension).
 
-Adam (Kingma and Ba 2015, Algorithm 1) on one flat vector, with a state that can be stored.
-
-Initial parameters for both networks of optimal transport: those of the identity map.
-
-The distance of a map from the optimal one (Korotin et al. 2021, section 4; published code).
+``FlatAdam`` takes the steps on one flat vector, from ``identity_potential``, the parameters of the
+identity map. ``l2_uvp`` and ``cosine`` are distances of a map from the optimal one (Korotin et al.
+2021, section 4; published code).
 """
 
 from __future__ import annotations
@@ -37,13 +35,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.models.icnn import DenseICNN, Evaluation
+from mpifed.models.icnn import DenseICNN, PotentialValues
 from mpifed.optimal_transport.benchmarks import Benchmark
 from mpifed.state import server
 
+# Points are drawn from N(0, 3^2 I).
+SPREAD = 3.0
+
+# Fresh samples of P on which a map is scored.
+SCORED = 4096
+
 
 @dataclass(frozen=True)
-class AdamState:
+class FlatAdamState:
     """The state of Adam."""
 
     step: Tensor = server()
@@ -52,9 +56,10 @@ class AdamState:
 
 
 @dataclass(frozen=True)
-class Adam:
-    """The step size and the constants of Adam; the defaults are those of the paper and of
-    torch.
+class FlatAdam:
+    """Adam (Kingma and Ba 2015, Algorithm 1) on one flat vector, with a state that can be stored.
+
+    The defaults of its constants are those of the paper and of torch.
     """
 
     lr: float
@@ -62,21 +67,21 @@ class Adam:
     beta2: float = 0.999
     epsilon: float = 1e-8
 
-    def init(self, parameters: Tensor) -> AdamState:
+    def init(self, parameters: Tensor) -> FlatAdamState:
         """Return the state before the first step."""
         zero = torch.zeros_like(parameters)
-        return AdamState(torch.zeros((), dtype=torch.int64), zero, zero)
+        return FlatAdamState(torch.zeros((), dtype=torch.int64), zero, zero)
 
     def step(
-        self, parameters: Tensor, gradient: Tensor, state: AdamState
-    ) -> tuple[Tensor, AdamState]:
+        self, parameters: Tensor, gradient: Tensor, state: FlatAdamState
+    ) -> tuple[Tensor, FlatAdamState]:
         """Return the parameters and the state after one step."""
         count = int(state.step) + 1
         first = torch.lerp(state.first, gradient, 1 - self.beta1)
         second = (self.beta2 * state.second).addcmul_(gradient, gradient, value=1 - self.beta2)
         scale = second.sqrt().div_(math.sqrt(1 - self.beta2**count)).add_(self.epsilon)
         moved = torch.addcdiv(parameters, first, scale, value=-self.lr / (1 - self.beta1**count))
-        return moved, AdamState(state.step + 1, first, second)
+        return moved, FlatAdamState(state.step + 1, first, second)
 
 
 ThetaObjective = Literal["mmv2", "w2gn"]
@@ -84,7 +89,7 @@ Cycle = Literal["fwd", "both"]
 
 
 @dataclass(frozen=True)
-class Objective:
+class TransportObjective:
     """The networks' shape and the terms of W; see the module."""
 
     model: DenseICNN
@@ -94,24 +99,30 @@ class Objective:
 
 
 def omega_gradient(
-    objective: Objective, omega: Tensor, theta: Tensor, x: Tensor, y: Tensor
+    objective: TransportObjective, omega: Tensor, theta: Tensor, x: Tensor, y: Tensor
 ) -> Tensor:
     """Return the gradient of W_i in omega, which a client computes (Algorithm 3, line 6)."""
     source = source_gradient(objective, omega, theta, x)
     return source + target_gradient(objective, omega, theta, y)
 
 
-def source_gradient(objective: Objective, omega: Tensor, theta: Tensor, x: Tensor) -> Tensor:
+def source_gradient(
+    objective: TransportObjective, omega: Tensor, theta: Tensor, x: Tensor
+) -> Tensor:
     """Return the part of ``omega_gradient`` that depends on a client's own samples."""
     return _source(objective, omega, theta, x)[0]
 
 
-def target_gradient(objective: Objective, omega: Tensor, theta: Tensor, y: Tensor) -> Tensor:
+def target_gradient(
+    objective: TransportObjective, omega: Tensor, theta: Tensor, y: Tensor
+) -> Tensor:
     """Return the part of ``omega_gradient`` that depends on samples of the target."""
     return _target(objective, omega, objective.model.at(theta, y))[0]
 
 
-def theta_gradient(objective: Objective, omega: Tensor, theta: Tensor, y: Tensor) -> Tensor:
+def theta_gradient(
+    objective: TransportObjective, omega: Tensor, theta: Tensor, y: Tensor
+) -> Tensor:
     """Return the gradient of what the server minimises in theta."""
     back = objective.model.at(theta, y)
     point = objective.model.at(omega, back.push())
@@ -125,7 +136,7 @@ def theta_gradient(objective: Objective, omega: Tensor, theta: Tensor, y: Tensor
 
 
 def joint_gradient(
-    objective: Objective, omega: Tensor, theta: Tensor, x: Tensor, y: Tensor
+    objective: TransportObjective, omega: Tensor, theta: Tensor, x: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients in omega and theta of W_i with X' held constant in l_i."""
     source, source_theta = _source(objective, omega, theta, x)
@@ -134,13 +145,13 @@ def joint_gradient(
 
 
 def conjugate_steps(
-    objective: Objective,
+    objective: TransportObjective,
     omega: Tensor,
     theta: Tensor,
-    optimizer: Adam,
-    state: AdamState,
+    optimizer: FlatAdam,
+    state: FlatAdamState,
     batches: Iterable[Tensor],
-) -> tuple[Tensor, AdamState]:
+) -> tuple[Tensor, FlatAdamState]:
     """Return theta after the server's steps, one per batch (Algorithm 3, line 16)."""
     for y in batches:
         gradient = theta_gradient(objective, omega, theta, y)
@@ -150,7 +161,7 @@ def conjugate_steps(
 
 
 def _source(
-    objective: Objective, omega: Tensor, theta: Tensor, x: Tensor
+    objective: TransportObjective, omega: Tensor, theta: Tensor, x: Tensor
 ) -> tuple[Tensor, Callable[[], Tensor]]:
     """Return the gradient in omega of the terms in P, and a function for that in theta."""
     model, point = objective.model, objective.model.at(omega, x)
@@ -162,7 +173,7 @@ def _source(
 
 
 def _target(
-    objective: Objective, omega: Tensor, back: Evaluation
+    objective: TransportObjective, omega: Tensor, back: PotentialValues
 ) -> tuple[Tensor, Callable[[], Tensor]]:
     """Return the gradient in omega of the terms in Q, and a function for that in theta."""
     y = back.x
@@ -171,10 +182,6 @@ def _target(
         return point.value_gradient(-1 / len(y)), lambda: torch.zeros_like(omega)
     cycle = point.along((2 * objective.lambda_cycle / len(y)) * (point.push() - y))
     return cycle.gradient(-1 / len(y)), lambda: back.along(cycle.curvature()).gradient()
-
-
-# Points are drawn from N(0, 3^2 I).
-SPREAD = 3.0
 
 
 def identity_potential(
@@ -188,7 +195,7 @@ def identity_potential(
     batch_size: int = 1024,
 ) -> Tensor:
     """Return parameters for which the gradient of f is close to the identity."""
-    optimizer = Adam(lr)
+    optimizer = FlatAdam(lr)
     parameters = torch.from_numpy(model.init(generator)).to(dtype)
     state = optimizer.init(parameters)
     for _ in range(iterations):
@@ -202,10 +209,6 @@ def identity_potential(
         parameters, state = optimizer.step(parameters, gradient, state)
         parameters = model.convexify(parameters)
     return parameters
-
-
-# Fresh samples of P on which a map is scored.
-SCORED = 4096
 
 
 def l2_uvp(mapped: Tensor, benchmark: Benchmark, x: Tensor) -> float:

@@ -45,6 +45,7 @@ from mpifed.report.groups import (
 from mpifed.report.names import in_words, look
 from mpifed.report.page import page
 from mpifed.report.runs import ACCURACY, DECILE, find_runs
+from topologies.analysis.plots import drawing
 from topologies.command_line import number
 
 if TYPE_CHECKING:
@@ -139,14 +140,12 @@ def _write(
     output: Path,
 ) -> list[Path]:
     """Write the page, tables and pictures, replacing the files of an older report."""
-    import matplotlib
-
     files = [output / name for name in texts]
     try:
         output.mkdir(parents=True, exist_ok=True)
         for path, text in zip(files, texts.values(), strict=True):
             path.write_text(text, encoding="utf-8")
-        with matplotlib.rc_context(pictures.style()):
+        with drawing(pictures.style()):
             for name, make in figures.items() if pictures.formats else ():
                 files += save(make(), output, name, pictures)
     except OSError as error:

@@ -117,18 +117,20 @@ def figure_of(
     if titled:
         start, high = LEFT * em / size[0], size[1]
         subtitle = chart.subtitle + BANDS * any(line.band.any() for line in chart.lines)
-        figure.text(start, 1 - 0.8 * em / high, title, va="top", weight="bold", fontsize="large")
-        figure.text(start, 1 - top / high, subtitle, color=GREY, fontsize="small")
+        figure.text(start, 1 - 0.8 * em / high, title, va="top", weight="bold", fontsize="large",
+                    parse_math=False)  # fmt: skip
+        figure.text(start, 1 - top / high, subtitle, color=GREY, fontsize="small", parse_math=False)
     for index, lines in enumerate(panels):
         row, column = divmod(index, across)
         left, bottom = column * width + LEFT * em, (down - 1 - row) * height + BOTTOM * em
         wide, high = width - LEFT * em - right, height - BOTTOM * em - above
         inches = np.array([left, bottom, wide, high])
         axes = figure.add_axes(tuple(inches / np.tile(size, 2)))
-        axes.set_xlabel(
-            pictures.x_labels.get(chart.name, pictures.x_labels.get(chart.column, chart.x_label))
+        x_label = pictures.x_labels.get(
+            chart.name, pictures.x_labels.get(chart.column, chart.x_label)
         )
-        axes.set_title(lines[0].panel if titled else "", fontsize="medium")
+        axes.set_xlabel(x_label, parse_math=False)
+        axes.set_title(lines[0].panel if titled else "", fontsize="medium", parse_math=False)
         _scales(axes, chart, lines[0].panel, "medium" if not titled else "small")
         _draw(axes, chart, lines)
         _name_lines(axes, lines, names[index], pictures.font_size)
@@ -327,14 +329,14 @@ def forest_figure(title: str, forests: Sequence[Sequence[Forest]], pictures: Pic
             _draw_forest(axes, forest, names)
         for axes in row[len(forests_of_row) :]:
             axes.set_axis_off()
-    figure.supxlabel(title, fontsize="medium", color=GREY)
+    figure.supxlabel(title, fontsize="medium", color=GREY, parse_math=False)
     return figure
 
 
 def _draw_forest(axes: Axes, forest: Forest, names: Sequence[str]) -> None:
-    axes.set_title(forest.title, fontsize="medium")
+    axes.set_title(forest.title, fontsize="medium", parse_math=False)
     axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.set_yticks(range(len(names)), names, fontsize="small")
+    axes.set_yticks(range(len(names)), names, fontsize="small", parse_math=False)
     axes.tick_params(axis="y", length=0)
     axes.axvline(0, color=GREY, linewidth=1)
     for row, name in enumerate(names):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from mpifed.report.charts import ROUNDS, Chart, Line
 from mpifed.report.groups import NO_DIFFERENCE, leaves
 from mpifed.report.names import look
 from mpifed.report.runs import COLUMNS, MEASURES, Run, check_column, larger_is_better
-from mpifed.report.tables import NONE, Table, csv_lines
+from mpifed.report.tables import NONE, Bold, Cell, Table, csv_lines, in_markdown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -264,15 +264,15 @@ def grid_markdown(grids: Sequence[Grid], request: FigureRequest) -> str:
     parts = [f"{request.column} at the last round; the {order} of each row is bold.\n"]
     by, x = short(request.by[0]), short(request.x)
     for grid in grids:
-        rows = [
+        rows: list[list[Cell]] = [
             [name, *(_cell(grid, row, column) for column in range(len(grid.columns)))]
             for row, name in enumerate(grid.rows)
         ]
-        panel = f"**{grid.panel}**" if grid.panel else ""
-        parts.append(Table([f"{by} \\ {x}", *grid.columns], rows, 1, panel).markdown())
+        parts.append(Table([f"{by} \\ {x}", *grid.columns], rows, 1, Bold(grid.panel)).markdown())
         last = len(grid.columns) - 1
         edges = [grid.rows[k] for k, one in enumerate(grid.best) if last > 1 and one in (0, last)]
-        parts += [f"At an edge of the grid: {by}={', '.join(edges)}.\n"] if edges else []
+        at_edge = in_markdown(f"At an edge of the grid: {by}={', '.join(edges)}.")
+        parts += [f"{at_edge}\n"] if edges else []
     return "\n".join(parts)
 
 
@@ -294,11 +294,11 @@ def grid_csv(grids: Sequence[Grid], request: FigureRequest) -> str:
     )
 
 
-def _cell(grid: Grid, row: int, column: int) -> str:
+def _cell(grid: Grid, row: int, column: int) -> Cell:
     value = grid.values[row, column]
     if math.isnan(value):
         return DIVERGED if grid.diverged[row, column] else NONE
-    return f"**{value:.4g}**" if grid.best[row] == column else f"{value:.4g}"
+    return Bold(f"{value:.4g}") if grid.best[row] == column else f"{value:.4g}"
 
 
 def grid_figure(grids: Sequence[Grid], request: FigureRequest) -> Figure:
@@ -313,7 +313,8 @@ def grid_figure(grids: Sequence[Grid], request: FigureRequest) -> Figure:
     panels = figure.subplots(len(grids), 1, squeeze=False, height_ratios=heights)
     for grid, axes in zip(grids, panels[:, 0], strict=True):
         what = f"log10 of {request.column}" if log else request.column
-        axes.set_title(f"{what}, {grid.panel}" if grid.panel else what, fontsize="medium")
+        title = f"{what}, {grid.panel}" if grid.panel else what
+        axes.set_title(title, fontsize="medium", parse_math=False)
         _draw(axes, grid, request, np.log10(grid.values) if log else grid.values)
     return figure
 
@@ -345,10 +346,11 @@ def _draw(axes: Axes, grid: Grid, request: FigureRequest, values: np.ndarray) ->
             )
     axes.set_xlim(0, len(grid.columns))
     axes.set_ylim(len(grid.rows), 0)
-    axes.set_xticks(np.arange(len(grid.columns)) + 0.5, grid.columns, fontsize="small")
-    axes.set_yticks(np.arange(len(grid.rows)) + 0.5, grid.rows, fontsize="small")
-    axes.set_xlabel(short(request.x))
-    axes.set_ylabel(short(request.by[0]))
+    names: Any = {"fontsize": "small", "parse_math": False}
+    axes.set_xticks(np.arange(len(grid.columns)) + 0.5, grid.columns, **names)
+    axes.set_yticks(np.arange(len(grid.rows)) + 0.5, grid.rows, **names)
+    axes.set_xlabel(short(request.x), parse_math=False)
+    axes.set_ylabel(short(request.by[0]), parse_math=False)
     axes.grid(visible=False)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)

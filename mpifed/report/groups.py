@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mpifed.components.registry import without_module
+from mpifed.errors import printable
 from mpifed.report.names import data_title, in_words, method_title
 from mpifed.report.runs import ACCURACY, DECILE, DISTANCE, Run
 
@@ -271,9 +272,8 @@ def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
             notes.append(f"{left_out.path} repeats {furthest.path} and is left out")
     groups = [Group(data, method, tuple(runs.values())) for (data, method), runs in seeds.items()]
     groups.sort(key=lambda group: datas.index(group.data))
-    return groups, notes + [
-        _unfinished(run) for group in groups for run in group.runs if not run.finished
-    ]
+    notes += [_unfinished(run) for group in groups for run in group.runs if not run.finished]
+    return groups, list(map(printable, notes))
 
 
 def _progress(run: Run) -> tuple[bool, int]:
@@ -287,13 +287,14 @@ def _unfinished(run: Run) -> str:
 
 
 def leaves(tree: Any, prefix: str = "") -> dict[str, str]:
-    """Return the leaves of a configuration under dotted keys, as text."""
+    """Return the leaves of a configuration under dotted keys, as printable text."""
     if isinstance(tree, dict):
         flat: dict[str, str] = {}
         for key, value in tree.items():
             flat |= leaves(value, f"{prefix}.{key}" if prefix else str(key))
         return flat
-    return {prefix: tree if isinstance(tree, str) else json.dumps(tree, default=str)}
+    text = tree if isinstance(tree, str) else json.dumps(tree, default=str)
+    return {printable(prefix): printable(text)}
 
 
 def comparable(config: dict[str, Any]) -> dict[str, Any]:

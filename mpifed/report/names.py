@@ -11,6 +11,7 @@ from typing import Any
 
 from mpifed.components.registry import without_module
 from mpifed.components.tables import METHODS
+from mpifed.errors import printable
 
 TITLES = {name: title for name, (_, title, _) in METHODS.items()}
 COLOUR_NUMBERS = {name: number for name, (*_, number) in METHODS.items() if number is not None}
@@ -172,15 +173,16 @@ def data_title(config: dict[str, Any]) -> str:
     """Return the title of a run's data set: the stem of its file, or its name and variant."""
     data = config["data"]
     if isinstance(data.get("path"), str):
-        return Path(data["path"]).stem
-    return f"{data['name']}-{data['variant']}" if "variant" in data else str(data["name"])
+        return printable(Path(data["path"]).stem)
+    named = f"{data['name']}-{data['variant']}" if "variant" in data else str(data["name"])
+    return printable(named)
 
 
 def method_title(config: dict[str, Any]) -> str:
     """Return the title of a run's method: 'D-FedEM' for gossip with fedem."""
     gossip = "D-" if config["exchange"]["name"] == "gossip" else ""
     name = config["algorithm"]["name"]
-    return gossip + TITLES.get(name, without_module(name))
+    return gossip + TITLES.get(name, printable(without_module(name)))
 
 
 def in_words(label: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from mpifed.errors import InputError
+from mpifed.errors import InputError, printable_lines
 from mpifed.io.text import is_count, is_number, read_text
 from mpifed.report import tables
 from mpifed.report.charts import BITS, CLOCK, ROUNDS, SECONDS, Chart, look_by_method
@@ -28,8 +27,9 @@ from mpifed.report.drawing import ON_PAGE, svg_panels, swatch
 from mpifed.report.groups import Group, leaves
 from mpifed.report.names import NAMES, in_words, key_in_words, method_title
 from mpifed.report.runs import ACCURACY, DECILE, Run
-from mpifed.report.tables import NONE, Table
+from mpifed.report.tables import NONE, Cell, Code, Table
 from mpifed.results.results import read_clients, read_summary
+from topologies.analysis.plots import drawing
 
 X_NAMES = {ROUNDS: "rounds", BITS: "bits sent", SECONDS: "wall time", CLOCK: "simulated time"}
 APART = ("difference", "clients", "consensus-distance")  # charts in sections of their own
@@ -48,18 +48,16 @@ def page(
     words: Sequence[str] = (),
 ) -> str:
     """Return the report of groups, with their charts, as a document that needs no other file."""
-    import matplotlib
-
     folder = Path(__file__).parent
     environment = Environment(
         loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
+        trim_blocks=True, lstrip_blocks=True, finalize=_printable,
     )  # fmt: skip
     environment.filters["marked"] = _marked
     environment.tests["warning"] = _warns
     look_of = look_by_method(groups)
     numbers = {method: index for index, method in enumerate(look_of)}
-    with matplotlib.rc_context(ON_PAGE.style()):
+    with drawing(ON_PAGE.style()):
         swatches = "".join(swatch(look, f"k{numbers[method]}") for method, look in look_of.items())
         drawn = {
             in_words(data): [(c, svg_panels(c, numbers, f"d{number}-{c.name}-")) for c in charts]
@@ -105,10 +103,15 @@ def page(
     )
 
 
-def _marked(text: str) -> Markup:
+def _marked(cell: Cell) -> Markup:
     """Return a cell of a table as HTML."""
-    html = tables.BOLD.sub(r"<strong>\1</strong>", str(escape(text)))
-    return Markup(re.sub(r"`(.+?)`", r"<code>\1</code>", html))
+    marks = ("<strong>{}</strong>", "<code>{}</code>")
+    return Markup(tables.rendered(cell, lambda text: str(escape(text)), *marks))
+
+
+def _printable(value: Any) -> Any:
+    """Return what the template shows with the lines of a text kept, and HTML as it is."""
+    return value if isinstance(value, Markup) else printable_lines(str(value))
 
 
 def _title(groups: Sequence[Group]) -> str:
@@ -180,7 +183,7 @@ def _pixels(weights: np.ndarray) -> str:
     from matplotlib.image import imsave
 
     file = io.BytesIO()
-    imsave(file, weights, vmin=0, vmax=1, cmap="Blues", format="png")
+    imsave(file, weights, vmin=0, vmax=1, cmap="Blues", format="png", origin="upper")
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
 
 
@@ -192,7 +195,7 @@ def _settings(groups: Sequence[Group]) -> tuple[Table, Table]:
         values = [
             list(dict.fromkeys(_value(settings.get(key)) for settings in runs)) for runs in flat
         ]
-        name = f"{key_in_words(key)} `{key}`"
+        name: Cell = (f"{key_in_words(key)} ", Code(key))
         if len(set().union(*values)) > 1:
             apart.append([name, *map(", ".join, values)])
         else:

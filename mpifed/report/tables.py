@@ -1,26 +1,28 @@
 """Tables of a report, which are described once and rendered as Markdown, LaTeX, text or HTML.
 
 The table of results has the layout of Table 2 of Marfoq et al. (2021). Others compare methods, give
-the scores of clients, and measure the distance from consensus.
+the scores of clients, and measure the distance from consensus. Each form escapes by its own
+rule what users have named.
 """
 
 from __future__ import annotations
 
 import csv
+import html
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html.entities import codepoint2name
 from operator import attrgetter
 
 import numpy as np
 from rich.cells import cell_len
-from rich.markup import escape
 from rich.table import Table as RichTable
+from rich.text import Text
 
-from mpifed.errors import InputError
+from mpifed.errors import InputError, printable
 from mpifed.report.groups import (
     REACHED,
     SPREADS,
@@ -59,7 +61,6 @@ CONSENSUS = (
 BETTER = "Bold is better than every other method: p < 0.05 in the paired t-test, not corrected."
 SURE = 0.05
 NONE = "–"
-BOLD = re.compile(r"\*\*(.+?)\*\*")
 MOST_CLASSES = 20  # of which names are listed
 FRAME = 3  # what a terminal's table adds to the width of a column
 PREFIXES = ("", "k", "M", "G", "T", "P")
@@ -77,23 +78,62 @@ IN_LATEX = str.maketrans(
 )  # fmt: skip
 
 
+# What Markdown would read as code, a mark of emphasis, mathematics, a link, HTML or a new cell.
+IN_MARKDOWN = re.compile(
+    r"[`~$|]|\\(?=[!-/:-@\[-`{-~]|$)|(?<! )\*|\*(?! |$)|(?<![^\W_])_|_(?![^\W_])|(?<=\])\("
+)
+IN_HTML = re.compile(r"<(?=[A-Za-z/!?])|&(?=#?\w+;)")
+
+
+class Bold(str):
+    """A text that is bold."""
+
+
+class Code(str):
+    """A text that is code."""
+
+
+# A text, or its parts.
+Cell = str | tuple[str, ...]
+
+
+def rendered(cell: Cell, escape: Callable[[str], str], bold: str = "{}", code: str = "{}") -> str:
+    """Return a cell in a format, which says how texts are escaped and what is around some."""
+    around = {Bold: bold, Code: code}
+    parts = (cell,) if isinstance(cell, str) else cell
+    return "".join(around.get(type(part), "{}").format(escape(str(part))) for part in parts)
+
+
+def plain_text(cell: Cell) -> str:
+    """Return a cell without its marks."""
+    return rendered(cell, str)
+
+
+def in_markdown(text: Cell) -> str:
+    """Return a cell as Markdown."""
+    return rendered(text, _in_markdown, "**{}**", "`{}`")
+
+
+def _in_markdown(text: str) -> str:
+    return IN_MARKDOWN.sub(r"\\\g<0>", IN_HTML.sub(lambda sign: html.escape(sign[0]), text))
+
+
 @dataclass(frozen=True)
 class Table:
-    """Cells as text, of which ``**bold**`` and `` `code` `` are marked; ``texts`` columns of words.
-
-    All other columns are numbers and aligned to the right.
-    """
+    """Cells, the first ``texts`` of a row as words, all others as numbers aligned to the right."""
 
     header: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    rows: Sequence[Sequence[Cell]]
     texts: int = 2
-    caption: str = ""
+    caption: Cell = ""
 
     def markdown(self) -> str:
         """Return the caption and the table as Markdown."""
         rule = ["---" if index < self.texts else "---:" for index in range(len(self.header))]
-        lines = [f"| {' | '.join(row)} |" for row in (self.header, rule, *self.rows)]
-        return "\n".join([*([self.caption, ""] if self.caption else []), *lines]) + "\n"
+        head, *rows = (map(in_markdown, row) for row in (self.header, *self.rows))
+        lines = [f"| {' | '.join(row)} |" for row in (head, rule, *rows)]
+        caption = [in_markdown(self.caption), ""] if self.caption else []
+        return "\n".join([*caption, *lines]) + "\n"
 
     def latex(self) -> str:
         """Return a ``table`` of LaTeX with the rules of the package booktabs."""
@@ -112,8 +152,9 @@ class Table:
         """Return as many columns as ``width`` has room for, the texts always, without cut words."""
         wrapped, unwrapped = [], []  # columns with names wrapped, and not
         for name, *cells in zip(self.header, *self.rows, strict=True):
-            plain = [BOLD.sub(r"\1", cell) for cell in cells]
-            wrapped.append(max(cell_len(word) for text in (name, *plain) for word in text.split()))
+            plain = list(map(plain_text, cells))
+            split = [word for text in (name, *plain) for word in text.split()]
+            wrapped.append(max(map(cell_len, split), default=0))
             unwrapped.append(max([wrapped[-1], *map(cell_len, plain)]))
         sizes = wrapped[: self.texts] + unwrapped[self.texts :]
         ends = np.cumsum(sizes) + FRAME * np.arange(1, len(sizes) + 1) + 1
@@ -123,14 +164,16 @@ class Table:
             widening = min(spare, unwrapped[k] - wrapped[k])
             sizes[k], spare = sizes[k] + widening, spare - widening
         left_out = ", ".join(self.header[n_columns:])
-        caption = self.caption + f" A wider terminal also shows: {left_out}." * bool(left_out)
-        table = RichTable(caption=caption or None, caption_justify="left", caption_style="")
+        caption = plain_text(self.caption)
+        caption += f" A wider terminal also shows: {left_out}." * bool(left_out)
+        table = RichTable(caption=Text(caption) if caption else None, caption_justify="left",
+                          caption_style="")  # fmt: skip
         for k in range(n_columns):
-            name = self.header[k].replace(" ", "\n")
+            name = Text(self.header[k].replace(" ", "\n"))
             table.add_column(name, "", justify="left" if k < self.texts else "right",
                              width=sizes[k], overflow="fold")  # fmt: skip
         for row in self.rows:
-            table.add_row(*(BOLD.sub(r"[bold]\1[/bold]", escape(cell)) for cell in row[:n_columns]))
+            table.add_row(*map(_in_terminal, row[:n_columns]))
         return table
 
     def filled(self) -> Table:
@@ -139,15 +182,23 @@ class Table:
             k for k in range(len(self.header))
             if k < self.texts or not self.rows or any(row[k] != NONE for row in self.rows)
         ]  # fmt: skip
-        header, *rows = ([row[k] for k in columns] for row in (self.header, *self.rows))
-        return replace(self, header=header, rows=rows)
+        rows = [[row[k] for k in columns] for row in self.rows]
+        return replace(self, header=[self.header[k] for k in columns], rows=rows)
 
 
-def _in_latex(text: str) -> str:
+def _in_terminal(cell: Cell) -> Text:
+    """Return a cell as text of which nothing is read as markup."""
+    parts = (cell,) if isinstance(cell, str) else cell
+    return Text.assemble(*((str(p), "bold" if isinstance(p, Bold) else "") for p in parts))
+
+
+def _in_latex(cell: Cell) -> str:
     """Return a cell with all that is special to LaTeX escaped, and its bold parts bold."""
-    minus = re.sub(r"(?<!\w)-(?=\d)", "−", text)
-    parts = [part.translate(IN_LATEX) for part in BOLD.split(minus)]
-    return "".join(rf"\textbf{{{part}}}" if k % 2 else part for k, part in enumerate(parts))
+
+    def escape(text: str) -> str:
+        return re.sub(r"(?<!\w)-(?=\d)", "−", text).translate(IN_LATEX)
+
+    return rendered(cell, escape, r"\textbf{{{}}}", r"\texttt{{{}}}")
 
 
 def csv_lines(rows: Sequence[Mapping[str, object]]) -> str:
@@ -183,7 +234,12 @@ def report_markdown(groups: Sequence[Group], notes: Sequence[str]) -> str:
     tables = [by_data(groups)] if shows_accuracies(groups) else []
     tables += [results(groups, measured(groups), digits=2), consensus(groups)]
     texts = [table.markdown() for table in tables if table.rows]
-    return "\n".join(texts + ["".join(f"* {note}\n" for note in notes)] * bool(notes))
+    return "\n".join(texts + ["".join(f"* {_item(note)}\n" for note in notes)] * bool(notes))
+
+
+def _item(note: str) -> str:
+    """Return a note as the text of an item, which a path must not make a heading or a list."""
+    return re.sub(r"^(?:\d+(?=[.)])|(?=[#>+-]))", r"\g<0>\\", in_markdown(note).strip())
 
 
 def report_csv(groups: Sequence[Group]) -> str:
@@ -215,8 +271,8 @@ def by_data(groups: Sequence[Group]) -> Table:
     """Return the accuracies: data sets down, methods across."""
     scores = [_last(groups, column) for column in (ACCURACY, DECILE)]
     cells = zip(groups, *scores, strict=True)
-    texts = {
-        (group.data, group.method): f"{average} / {decile}" + " *" * (not group.finished)
+    texts: dict[tuple[str, str], Cell] = {
+        (group.data, group.method): (average, " / ", decile, " *" * (not group.finished))
         for group, average, decile in cells
     }
     methods = {group.method: group.words[1] for group in groups}
@@ -280,7 +336,8 @@ def by_client(groups: Sequence[Group]) -> Table:
         for run in filter(attrgetter("finished"), group.runs):
             clients = read_clients(run.path / "clients.h5")
             if clients.class_names:
-                classes[group.data] = ", ".join(clients.class_names[:MOST_CLASSES])
+                named = map(printable, clients.class_names[:MOST_CLASSES])
+                classes[group.data] = ", ".join(named)
             names = clients.results.get("client_name", clients.results["client_id"]).astype(str)
             for k, name in enumerate(names.tolist()):
                 sizes = [str(clients.results[size][k]) for size in ("n_train", "n_test")]
@@ -292,7 +349,7 @@ def by_client(groups: Sequence[Group]) -> Table:
     for (data, name), sizes in counts.items():
         values = [np.array(scores.get((data, name, method), [])) for method in methods]
         texts = [estimate(each, groups[0].spread).text(form) for each in values]
-        rows.append([in_words(data), name, *sizes, *texts])
+        rows.append([in_words(data), printable(name), *sizes, *texts])
     what = "Test accuracies" if column == ACCURACY else "Test losses"
     caption = [f"{what} of the clients{' in per cent' * (column == ACCURACY)}, means over seeds."]
     caption += [f"Classes of {in_words(data)}: {names}." for data, names in classes.items()]
@@ -402,7 +459,7 @@ def _last(groups: Sequence[Group], column: str, digits: int = 1) -> list[str]:
     forms = (f".{digits}f",) if measure.percent else (".4g", ".2g")
     texts = [one.text(*forms) for one in estimates]
     return [
-        f"**{text}**" if _better(group, groups, column) else text
+        Bold(text) if _better(group, groups, column) else text
         for group, text in zip(groups, texts, strict=True)
     ]
 
@@ -419,8 +476,9 @@ def _better(group: Group, groups: Sequence[Group], column: str) -> bool:
 
 def _meaning(cells: Sequence[Sequence[str]], spread: str) -> str:
     """Say what ± and bold are, where a cell has them."""
-    text = " ".join(cell for some in cells for cell in some)
-    return " ".join([SPREADS[spread]] * ("±" in text) + [BETTER] * bool(BOLD.search(text)))
+    every = [cell for some in cells for cell in some]
+    bold = any(isinstance(cell, Bold) for cell in every)
+    return " ".join([SPREADS[spread]] * ("±" in " ".join(every)) + [BETTER] * bold)
 
 
 def _cost(group: Group) -> list[str]:

@@ -7,7 +7,7 @@ import io
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -44,22 +44,51 @@ class Metrics:
 
 def read_metrics(path: Path, growing: bool = False) -> Metrics:
     """Read a metrics.csv."""
+    return metrics_in(metrics_text(path, growing))
+
+
+def metrics_text(path: Path, growing: bool = False) -> str:
+    """Return the text of a metrics.csv, checked."""
     text = read_text(path)
     if growing:
         text = text[: text.rfind("\n") + 1]
     elif not text.endswith("\n"):
         raise damaged(path, "its last line is cut")
     try:
-        columns, *rows = list(csv.reader(io.StringIO(text, newline=""), strict=True)) or [[]]
-        if columns or rows or not growing:
-            check_rows(columns, rows)
-    except (csv.Error, ValueError) as error:
+        if text or not growing:
+            check_metrics(text)
+    except ValueError as error:
         raise damaged(path, str(error)) from None
+    return text
+
+
+def metrics_in(text: str) -> Metrics:
+    """Return the content of the text of a metrics.csv."""
+    columns, *rows = list(_lines(text)) or [[]]
     return Metrics(columns, rows)
 
 
-def check_rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Check the columns and rows of a metrics.csv."""
+def line_of(row: Sequence[str]) -> str:
+    """Return a line of metrics.csv."""
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerow(row)
+    return buffer.getvalue()
+
+
+def _lines(text: str) -> Iterator[list[str]]:
+    return csv.reader(io.StringIO(text, newline=""), strict=True)
+
+
+def check_metrics(text: str) -> None:
+    """Check the text of a metrics.csv; its rows are not held in memory."""
+    lines = _lines(text)
+    try:
+        _check_rows(next(lines, []), lines)
+    except csv.Error as error:
+        raise ValueError(str(error)) from None
+
+
+def _check_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     if "round" not in columns or len(set(columns)) != len(columns) or not all(columns):
         raise ValueError("it has no column round, or a column has no name of its own")
     last = -1

@@ -26,17 +26,27 @@ def check_output(output: Path) -> None:
     if os.path.exists(output) and not os.path.isdir(output):
         raise InputError(f"--output {output} is a file; it must be a directory, or not exist yet")
     try:
-        ancestor = output.resolve()
-        while not ancestor.exists():
+        ancestor = output.absolute()
+        while not _is_there(ancestor):
             ancestor = ancestor.parent
         if not ancestor.is_dir():
-            raise InputError(f"--output {output} cannot be made: {ancestor} is a file")
+            what = "a file" if ancestor.exists() else "a link that leads nowhere"
+            raise InputError(f"--output {output} cannot be made: {ancestor} is {what}")
         with tempfile.TemporaryDirectory(dir=ancestor):  # access() permits root what /proc does not
             pass
     except OSError as error:
         raise InputError(
             f"--output {output} cannot be written in {ancestor}: {error.strerror}"
         ) from None
+
+
+def _is_there(path: Path) -> bool:
+    """Return whether a file, a directory or a link has this name."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def holds_run(directory: Path) -> bool:

@@ -212,9 +212,9 @@ def client_means(
         The means.
     """
     z, clients = z.double(), len(offsets) - 1
-    own = theta if theta.dim() == 2 else theta.expand(clients, -1)
+    thetas = theta if theta.dim() == 2 else theta.expand(clients, -1)
     bounds = offsets.tolist()
-    return torch.stack([mean(z[bounds[i] : bounds[i + 1]], own[i]) for i in range(clients)])
+    return torch.stack([mean(z[bounds[i] : bounds[i + 1]], thetas[i]) for i in range(clients)])
 
 
 def each_row(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
@@ -263,11 +263,11 @@ def padded(z: Tensor, multiple: int = LANES) -> Tensor:
     return torch.nn.functional.pad(z, (0, 0, 0, missing)) if missing else z
 
 
-def as_surrogate(made: Any) -> Surrogate:
+def as_surrogate(candidate: Any) -> Surrogate:
     """Return what a user's function made, which must be a surrogate."""
-    if not isinstance(made, Surrogate):
+    if not isinstance(candidate, Surrogate):
         raise InputError(
-            f"algorithm.surrogate makes a {type(made).__name__}, which is not derived from "
+            f"algorithm.surrogate makes a {type(candidate).__name__}, which is not derived from "
             "mpifed.surrogates.base.Surrogate"
         )
-    return made
+    return candidate

@@ -9,7 +9,7 @@ Equations 14 to 17 of the paper have ||Z - theta h||^2 without the half, hence p
 and T(s) = s2 (s1 + eta I)^-1; that is ``objective: as_printed``. The paper's strict
 ||theta_k|| < 1 is <= 1 here, since the strict set has no minimiser.
 
-The dictionary with atoms of norm at most 1, from its statistics.
+``unit_ball_atoms`` is T for atoms of norm at most 1.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ def unit_ball_atoms(first: Tensor, second: Tensor) -> Tensor:
     atoms = best = torch.zeros_like(s2)
     before = least = torch.inf
     for _ in range(MOST_PROXIMAL):
-        found = _newton(damped, s2 + damping[:, None] * atoms, multipliers)
-        multipliers = found.multipliers
-        atoms = _cut(found)
+        trial = _newton(damped, s2 + damping[:, None] * atoms, multipliers)
+        multipliers = trial.multipliers
+        atoms = _cut(trial)
         residual = _residual(s1, s2, lengths, atoms, multipliers)
         if residual < least:
             best, least = atoms, residual
@@ -85,7 +85,7 @@ def unit_ball_atoms(first: Tensor, second: Tensor) -> Tensor:
             break
         before = residual
     if not least <= CERTIFIED:
-        path = (_cut(found) for found in _central_path(s1, s2, damping))
+        path = (_cut(trial) for trial in _central_path(s1, s2, damping))
         gap, best = min(((_gap(s1, s2, at), at) for at in (best, *path)), key=itemgetter(0))
         if not gap <= ACCEPTED * float(lengths.sum()):
             raise RunError(
@@ -105,9 +105,9 @@ def _near_one(s1: Tensor, s2: Tensor) -> tuple[Tensor, Tensor]:
     return s1 * 2.0**-half * 2.0**-half, s2 * 2.0**-half * 2.0**-half
 
 
-def _cut(found: Trial) -> Tensor:
+def _cut(trial: Trial) -> Tensor:
     """Return the atoms of a trial, those of norm above 1 scaled to 1."""
-    return found.atoms / found.squares.sqrt().clamp(min=1)[:, None]
+    return trial.atoms / trial.squares.sqrt().clamp(min=1)[:, None]
 
 
 def _central_path(s1: Tensor, s2: Tensor, damping: Tensor) -> Iterator[Trial]:
@@ -217,8 +217,8 @@ def _newton_direction(hessian: Tensor, wish: Tensor, free: Tensor) -> Tensor:
     if int(failed):
         scaled.diagonal().add_(1e-10)
         factor = torch.linalg.cholesky_ex(scaled)[0]
-    wanted = torch.where(free, wish * size, 0.0)
-    return torch.cholesky_solve(wanted[:, None], factor)[:, 0] * size
+    target = torch.where(free, wish * size, 0.0)
+    return torch.cholesky_solve(target[:, None], factor)[:, 0] * size
 
 
 def _along(
@@ -249,7 +249,7 @@ Codes = Literal["lasso", "ridge", "nonnegative"]
 
 
 @dataclass(frozen=True)
-class Dictionary(Surrogate):
+class DictionarySurrogate(Surrogate):
     """Dictionary learning; theta (p, K) and s = (s1 (K, K), s2 (p, K)), flat, row by row."""
 
     dimension: int
@@ -297,16 +297,17 @@ class Dictionary(Surrogate):
             coded = self.code(z, self._matrix(theta)).split(sizes)
         else:
             coded = tuple(
-                self.code(own, self._matrix(row)) for own, row in zip(parts, theta, strict=True)
+                self.code(samples, self._matrix(row))
+                for samples, row in zip(parts, theta, strict=True)
             )
-        found, square = z.new_empty(len(sizes), self.size), self.n_atoms**2
-        first = found[:, :square].unflatten(1, (self.n_atoms, self.n_atoms))
-        second = found[:, square:].unflatten(1, (self.dimension, self.n_atoms))
-        for own, h, row, s1, s2 in zip(parts, coded, found, first, second, strict=True):
+        means, square = z.new_empty(len(sizes), self.size), self.n_atoms**2
+        first = means[:, :square].unflatten(1, (self.n_atoms, self.n_atoms))
+        second = means[:, square:].unflatten(1, (self.dimension, self.n_atoms))
+        for samples, h, row, s1, s2 in zip(parts, coded, means, first, second, strict=True):
             torch.mm(h.T, h, out=s1)
-            torch.mm(own.T, h, out=s2)
+            torch.mm(samples.T, h, out=s2)
             row.div_(len(h))
-        return found
+        return means
 
     def minimiser(self, s: Tensor) -> Tensor:
         """Return T(s), row by row; raise ``RunError`` for an s outside S."""
@@ -380,7 +381,7 @@ def dictionary(
     atom_penalty: Annotated[float, Gt(0)] = 0.2,
     objective: Literal["half", "as_printed"] = "half",
     tolerance: Annotated[float, Gt(0)] = 1e-8,
-) -> Dictionary:
+) -> DictionarySurrogate:
     """Dictionary learning; ridge or nonnegative codes make it matrix factorisation.
 
     Parameters
@@ -402,7 +403,7 @@ def dictionary(
     tolerance : float
         Accuracy of the codes.
     """
-    return Dictionary(
+    return DictionarySurrogate(
         math.prod(data.input_shape),
         n_atoms,
         codes,

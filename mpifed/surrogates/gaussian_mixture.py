@@ -15,9 +15,7 @@ where all is, which keeps T in closed form. Learnt covariances have no eigenvalu
 that is a constraint of the problem, and T its exact minimiser (eigenvalues are clipped), so the
 objective still falls in every step.
 
-Gaussian mixtures as distributions: densities and posterior probabilities of components.
-
-The projection on the moments of a mixture: semidefinite, with shares that sum to one.
+``semidefinite_with_shares`` projects on S where all is learnt.
 """
 
 from __future__ import annotations
@@ -39,9 +37,12 @@ from mpifed.errors import InputError
 from mpifed.surrogates.base import Surrogate, client_means, each_row, padded
 from mpifed.surrogates.projections import eigenvalues_at_least, positive_semidefinite, simplex
 
+# Each component's weight in s is at least this, so that T is unique.
+WEIGHT_FLOOR = 1e-9
+
 
 @dataclass(frozen=True)
-class Mixture:
+class MixtureParameters:
     """The parameters of a Gaussian mixture."""
 
     means: Tensor
@@ -69,28 +70,31 @@ class Mixture:
         return torch.exp(joint - torch.logsumexp(joint, 1, keepdim=True))
 
 
-def weights_of(given: list[float] | None, components: int) -> Tensor:
+def weights_of(numbers: list[float] | None, components: int) -> Tensor:
     """Return the weights that a configuration gives, or equal ones: float64 (components,)."""
-    weights = np.full(components, 1 / components) if given is None else np.array(given, float)
+    weights = np.full(components, 1 / components) if numbers is None else np.array(numbers, float)
     if weights.shape != (components,) or abs(weights.sum() - 1) > 1e-9:
         raise InputError(
-            f"algorithm.surrogate.weights is {given}; it must be {components} numbers with sum 1"
+            f"algorithm.surrogate.weights is {numbers}; it must be {components} numbers with sum 1"
         )
     return torch.from_numpy(weights)
 
 
-def covariances_of(given: list[list[list[float]]] | None, components: int, p: int) -> Tensor:
+def covariances_of(matrices: list[list[list[float]]] | None, components: int, p: int) -> Tensor:
     """Return the covariances that a configuration gives, or identities: (components, p, p)."""
-    if given is None:
+    if matrices is None:
         return torch.eye(p, dtype=torch.float64).repeat(components, 1, 1)
-    lengths = [len(row) for matrix in given for row in matrix]
-    if len(given) == components and lengths == [p] * components * p:
-        found = torch.tensor(given, dtype=torch.float64).view(components, p, p)
-        if torch.equal(found, found.mT) and float(torch.linalg.eigvalsh(found).min()) > 0:
-            return found
+    lengths = [len(row) for matrix in matrices for row in matrix]
+    if len(matrices) == components and lengths == [p] * components * p:
+        covariances = torch.tensor(matrices, dtype=torch.float64).view(components, p, p)
+        if (
+            torch.equal(covariances, covariances.mT)
+            and float(torch.linalg.eigvalsh(covariances).min()) > 0
+        ):
+            return covariances
     raise InputError(
-        f"algorithm.surrogate.covariances is {given}; it must be {components} symmetric positive "
-        f"definite matrices of {p} x {p}"
+        f"algorithm.surrogate.covariances is {matrices}; it must be {components} symmetric "
+        f"positive definite matrices of {p} x {p}"
     )
 
 
@@ -98,10 +102,10 @@ def semidefinite_with_shares(matrices: Tensor, floor: float) -> Tensor:
     """Return the nearest semidefinite matrices whose last diagonal entries sum to 1."""
     symmetric = (matrices + matrices.mT) / 2
     shares = symmetric[:, -1, -1]
-    kept = symmetric.clone()
-    kept[:, -1, -1] = simplex(shares, floor)
-    if all(torch.equal(positive_semidefinite(one), one) for one in kept):
-        return kept
+    floored = symmetric.clone()
+    floored[:, -1, -1] = simplex(shares, floor)
+    if all(torch.equal(positive_semidefinite(one), one) for one in floored):
+        return floored
 
     def clipped(prices: Tensor) -> Tensor:
         lowered = symmetric.clone()
@@ -123,9 +127,9 @@ def semidefinite_with_shares(matrices: Tensor, floor: float) -> Tensor:
     for one in (clipped(prices)[:, -1, -1] < floor).nonzero()[:, 0].tolist():
         low = float(shares[one]) - floor
         prices[one] = _root(partial(above_floor, one), low)
-    found = clipped(prices)
-    found[:, -1, -1] = found[:, -1, -1].clamp(min=floor)
-    return found
+    projected = clipped(prices)
+    projected[:, -1, -1] = projected[:, -1, -1].clamp(min=floor)
+    return projected
 
 
 def _root(falling: Callable[[float], float], low: float) -> float:
@@ -138,12 +142,8 @@ def _root(falling: Callable[[float], float], low: float) -> float:
     return float(brentq(falling, low, low + step, xtol=1e-15, rtol=1e-15))
 
 
-# Each component's weight in s is at least this, so that T is unique.
-WEIGHT_FLOOR = 1e-9
-
-
 @dataclass(frozen=True)
-class GaussianMixture(Surrogate):
+class MixtureSurrogate(Surrogate):
     """A Gaussian mixture in MM form."""
 
     dimension: int
@@ -174,18 +174,18 @@ class GaussianMixture(Surrogate):
     def init(self, generator: np.random.Generator) -> np.ndarray:
         """Return normal means of deviation ``init_scale`` with the given other parameters."""
         means = generator.standard_normal((self.components, self.dimension)) * self.init_scale
-        mixture = Mixture(torch.from_numpy(means), self.covariances, self.weights)
+        mixture = MixtureParameters(torch.from_numpy(means), self.covariances, self.weights)
         return self.join(mixture).numpy()
 
-    def split(self, theta: Tensor) -> Mixture:
+    def split(self, theta: Tensor) -> MixtureParameters:
         """Return the mixture of one theta (n_parameters,)."""
         count, p = self.components, self.dimension
         means = theta[: count * p].view(count, p)
         if not self.learn_all:
-            return Mixture(means, self.covariances, self.weights)
-        return Mixture(means, theta[count * p : -count].view(count, p, p), theta[-count:])
+            return MixtureParameters(means, self.covariances, self.weights)
+        return MixtureParameters(means, theta[count * p : -count].view(count, p, p), theta[-count:])
 
-    def join(self, mixture: Mixture) -> Tensor:
+    def join(self, mixture: MixtureParameters) -> Tensor:
         """Return the theta of a mixture, flat."""
         if not self.learn_all:
             return mixture.means.flatten()
@@ -232,7 +232,7 @@ class GaussianMixture(Surrogate):
             self._floored((scatter + scatter.T) / 2 / weight)
             for scatter, weight in zip(scatters, second, strict=True)
         ]
-        return self.join(Mixture(means, torch.stack(covariances), second / second.sum()))
+        return self.join(MixtureParameters(means, torch.stack(covariances), second / second.sum()))
 
     def _floored(self, covariance: Tensor) -> Tensor:
         return eigenvalues_at_least(self.covariance_floor, covariance)
@@ -260,7 +260,9 @@ class GaussianMixture(Surrogate):
         mixture = self.split(theta)
         symmetric = (mixture.covariances + mixture.covariances.mT) / 2
         floored = torch.stack([self._floored(one) for one in symmetric])
-        return self.join(Mixture(mixture.means, floored, simplex(mixture.weights, WEIGHT_FLOOR)))
+        return self.join(
+            MixtureParameters(mixture.means, floored, simplex(mixture.weights, WEIGHT_FLOOR))
+        )
 
     def losses(self, z: Tensor, theta: Tensor) -> Tensor:
         """Return the negative log-likelihood -ln p(z) of each sample, (samples,)."""
@@ -307,7 +309,7 @@ def gaussian_mixture(
     learn: Literal["means", "all"] = "means",
     covariance_floor: Annotated[float, Gt(0)] = 1e-6,
     init_scale: Annotated[float, Gt(0)] = 1.0,
-) -> GaussianMixture:
+) -> MixtureSurrogate:
     """Gaussian mixture.
 
     Parameters
@@ -330,5 +332,5 @@ def gaussian_mixture(
         Standard deviation of the first means.
     """
     p = math.prod(data.input_shape)
-    w, known = weights_of(weights, components), covariances_of(covariances, components, p)
-    return GaussianMixture(p, w, known, ridge, learn == "all", covariance_floor, init_scale)
+    w, fixed = weights_of(weights, components), covariances_of(covariances, components, p)
+    return MixtureSurrogate(p, w, fixed, ridge, learn == "all", covariance_floor, init_scale)

@@ -2,16 +2,12 @@
 
 For each sample z the code is argmin over h of 1/2 ||z - D h||^2 + l1 ||h||_1, the M(Z, theta) of
 Dieuleveut et al. 2025, section 2.3. Where the Gram matrix DᵀD has full rank, block pivots from the
-least-squares codes find most supports (``active_set.block_pivots``). For the others, and where it
+least-squares codes find most supports (``block_pivots``). For the others, and where it
 is singular, runs of FISTA (Beck and Teboulle 2009), with the momentum of strong convexity where
-there is any, alternate with exact steps on the support found so far (``active_set.refine``). All
+there is any, alternate with exact steps on the support found so far (``refine``). All
 samples share the Gram matrix, so an iteration is one matrix product. Converged samples leave the
 batch. The length of a run depends on the dictionary alone, and the arithmetic of a sample never on
 the other samples.
-
-The lasso of many samples in terms of the Gram matrix, with objective and duality gap.
-
-Exact steps for the lasso: the minimum on the face of given signs, for many samples.
 """
 
 from __future__ import annotations
@@ -32,6 +28,35 @@ from mpifed.surrogates.base import padded
 RANK_TOLERANCE = 1e-10
 # What exact steps add to a singular Gram matrix, relative to its largest eigenvalue.
 DAMPING = 1e-7
+
+# Block pivots of a sample, at most.
+MOST_EXCHANGES = 12
+
+# Block pivots in a row that need not leave fewer numbers on the wrong side than ever before.
+PATIENCE = 3
+
+# Atoms that a sample may leave unused for a pivot; with more, gradient steps are cheaper.
+MOST_UNUSED = 24
+
+# Systems up to this size are solved together, then those up to twice this size, and so on.
+SMALLEST = 4
+
+# Up to this size they are solved side by side, larger ones by LAPACK one after the other.
+ELIMINATED = 8
+
+# Least and most iterations before the first look at the duality gap and the first exact step.
+FIRST_BURST = (25, 60)
+
+# Iterations before the second look.
+SECOND_BURST = 20
+
+# The growth factor of later runs of FISTA.
+GROWTH = 1.5
+
+# Exact steps after each run of FISTA.
+EXACT_STEPS = 2
+
+MOST_ITERATIONS = 100_000
 
 
 @dataclass(frozen=True)
@@ -126,23 +151,11 @@ def filled(columns: np.ndarray) -> np.ndarray:
     return np.concatenate([columns, columns[:1].repeat(-len(columns) % COLUMNS)])
 
 
-# Block pivots of a sample, at most.
-MOST_EXCHANGES = 12
-# Block pivots in a row that need not leave fewer numbers on the wrong side than ever before.
-PATIENCE = 3
-# Atoms that a sample may leave unused for a pivot; with more, gradient steps are cheaper.
-MOST_UNUSED = 24
-# Systems up to this size are solved together, then those up to twice this size, and so on.
-SMALLEST = 4
-# Up to this size they are solved side by side, larger ones by LAPACK one after the other.
-ELIMINATED = 8
-
-
 def block_pivots(problem: Quadratic, samples: Samples) -> tuple[np.ndarray, np.ndarray]:
     """Return codes by block pivots, and which samples are not finished."""
     assert problem.inverse is not None
     atoms, count = samples.c.shape
-    found, unfinished = np.zeros((count, atoms)), np.ones(count, bool)
+    solution, unfinished = np.zeros((count, atoms)), np.ones(count, bool)
     signs = np.copysign(1.0, product(problem.inverse, samples.c))
     if problem.nonnegative:
         np.maximum(signs, 0, out=signs)
@@ -161,7 +174,7 @@ def block_pivots(problem: Quadratic, samples: Samples) -> tuple[np.ndarray, np.n
         minimum, g = face_minimum(problem, signs, samples.c)
         h, leaving = _clipped(minimum, signs)
         done = samples.reached(problem, h, samples.c - product(problem.gram, h))
-        found[owner] = h.T
+        solution[owner] = h.T
         unfinished[owner] = ~done
         entering = (g if problem.nonnegative else np.abs(g)) > problem.l1
         entering &= signs == 0
@@ -172,7 +185,7 @@ def block_pivots(problem: Quadratic, samples: Samples) -> tuple[np.ndarray, np.n
         signs = signs * ~leaving
         if entering.any():
             signs += np.sign(g) * entering
-    return found, unfinished
+    return solution, unfinished
 
 
 def refine(problem: Quadratic, samples: Samples, h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -227,8 +240,8 @@ def face_minimum(
     h, g = (free - product(inverse, nu)) * active, pull + nu
     if not dense.all():
         sparse = filled(np.flatnonzero(~dense))
-        h[:, sparse] = own = subsystems(gram, active.take(sparse, 1), b.take(sparse, 1))
-        g[:, sparse] = c.take(sparse, 1) - product(gram, own)
+        h[:, sparse] = minima = subsystems(gram, active.take(sparse, 1), b.take(sparse, 1))
+        g[:, sparse] = c.take(sparse, 1) - product(gram, minima)
     return h, g
 
 
@@ -249,18 +262,18 @@ def subsystems(matrix: np.ndarray, members: np.ndarray, b: np.ndarray) -> np.nda
     x = np.zeros((n + 1, samples))
     low, high = 0, SMALLEST
     while low < most:
-        own = np.flatnonzero((counts > low) & (counts <= high))
-        if len(own):
+        chosen = np.flatnonzero((counts > low) & (counts <= high))
+        if len(chosen):
             width = min(high, most) if high <= ELIMINATED else high
-            atoms = index[:width].take(own, 1)
+            atoms = index[:width].take(chosen, 1)
             none = atoms == n
-            systems = np.empty((width, width + 1, len(own)))
+            systems = np.empty((width, width + 1, len(chosen)))
             systems[:, :width] = framed.take((atoms * (n + 1))[:, None] + atoms)
-            systems.reshape(-1, len(own))[:: width + 2] += none
-            systems[:, width] = b.take(atoms * samples + own, mode="clip")
+            systems.reshape(-1, len(chosen))[:: width + 2] += none
+            systems[:, width] = b.take(atoms * samples + chosen, mode="clip")
             systems[:, width][none] = 0
             solve = solve_side_by_side if high <= ELIMINATED else solve_one_by_one
-            x[atoms, own] = solve(systems)
+            x[atoms, chosen] = solve(systems)
         low, high = high, 2 * high
     return x[:n]
 
@@ -289,17 +302,6 @@ def solve_one_by_one(systems: np.ndarray) -> np.ndarray:
     return solution.T.numpy()
 
 
-# Least and most iterations before the first look at the duality gap and the first exact step.
-FIRST_BURST = (25, 60)
-# Iterations before the second look.
-SECOND_BURST = 20
-# The growth factor of later runs of FISTA.
-GROWTH = 1.5
-# Exact steps after each run of FISTA.
-EXACT_STEPS = 2
-MOST_ITERATIONS = 100_000
-
-
 def codes(
     dictionary: Tensor, z: Tensor, l1: float, tolerance: float = 1e-8, *, nonnegative: bool = False
 ) -> Tensor:
@@ -313,17 +315,20 @@ def codes(
     samples = describe_samples(dictionary, z, tolerance)
     with np.errstate(all="ignore"):  # what is not finite is never good enough
         if problem.inverse is None:
-            found, unfinished = np.empty(samples.c.shape[::-1]), np.ones(samples.c.shape[1], bool)
+            solution, unfinished = (
+                np.empty(samples.c.shape[::-1]),
+                np.ones(samples.c.shape[1], bool),
+            )
         else:
-            found, unfinished = block_pivots(problem, samples)
+            solution, unfinished = block_pivots(problem, samples)
         left = samples.where(unfinished)
-        stuck = finish(problem, left[0], found) if left is not None else 0
+        stuck = finish(problem, left[0], solution) if left is not None else 0
         if stuck:
             raise RunError(
                 f"the codes of {stuck} samples did not reach a relative duality gap of "
                 f"{tolerance:g} in {MOST_ITERATIONS} iterations; a larger tolerance or l1 may help"
             )
-    return torch.from_numpy(found)[: len(z)]
+    return torch.from_numpy(solution)[: len(z)]
 
 
 def describe_samples(dictionary: Tensor, z: Tensor, tolerance: float) -> Samples:
@@ -334,7 +339,7 @@ def describe_samples(dictionary: Tensor, z: Tensor, tolerance: float) -> Samples
     return Samples(count, np.arange(len(z)), c, energy, 0.5 * tolerance * energy)
 
 
-def finish(problem: Quadratic, samples: Samples, found: np.ndarray) -> int:
+def finish(problem: Quadratic, samples: Samples, solution: np.ndarray) -> int:
     """Compute codes by proximal gradient and exact steps, in place."""
     eigenvalues = torch.linalg.eigvalsh(torch.from_numpy(problem.gram))
     # A dictionary of zeros has the codes zero, by any step.
@@ -352,7 +357,7 @@ def finish(problem: Quadratic, samples: Samples, found: np.ndarray) -> int:
             else:
                 h = descend(problem, smoothness, convexity, samples.c, h, burst)
                 done = samples.reached(problem, h, samples.c - product(problem.gram, h))
-            found[samples.owner] = h.T
+            solution[samples.owner] = h.T
             left = samples.where(~done)
             if left is None:
                 return 0

@@ -30,7 +30,7 @@ FLOOR = 1e-12
 
 
 @dataclass(frozen=True)
-class Poisson(Surrogate):
+class PoissonSurrogate(Surrogate):
     """Poisson counts in MM form; theta is a scalar and s = (E Z, -E exp(h))."""
 
     penalty_rate: float
@@ -130,7 +130,7 @@ class Poisson(Surrogate):
         """Return the mean of all clients' counts, (1,)."""
         return means
 
-    def knowing(self, facts: Tensor) -> Poisson:
+    def knowing(self, facts: Tensor) -> PoissonSurrogate:
         """Return the surrogate with the measured mean."""
         if not self.measured:
             return self
@@ -155,7 +155,7 @@ def poisson(
     rate: Annotated[float, Gt(0)] = 3.0,
     mean: Annotated[float, Gt(0)] | Literal["measured"] | None = None,
     posterior: Literal["exact", "as_printed"] = "exact",
-) -> Poisson:
+) -> PoissonSurrogate:
     """Poisson counts with a Gamma random effect.
 
     Parameters
@@ -179,5 +179,5 @@ def poisson(
             f"{data.input_shape}"
         )
     measured = mean == "measured"
-    known = math.nan if mean == "measured" else mean
-    return Poisson(penalty_rate, shape, rate, known, posterior == "exact", measured)
+    fixed_mean = math.nan if mean == "measured" else mean
+    return PoissonSurrogate(penalty_rate, shape, rate, fixed_mean, posterior == "exact", measured)

@@ -4,9 +4,8 @@ Dieuleveut et al. 2025, Example 1: for f with an L-Lipschitz gradient and rho in
 psi = ||theta||^2 / (2 rho), phi = theta / rho, S̄(Z, tau) = tau - rho grad l(Z, tau), S = R^d and
 T = prox of rho g. A sample is z = (x, y), the target in the last column.
 
-Regularisers g with their proximal maps, for the quadratic surrogate.
-
-Losses with a Lipschitz gradient, of samples z = (x, y) with the target in the last column.
+``regulariser`` returns g with its proximal map, and ``LOSSES`` has the losses l with Lipschitz
+gradients.
 """
 
 from __future__ import annotations
@@ -26,9 +25,21 @@ from mpifed.errors import InputError
 from mpifed.models.losses import logistic, sigmoid
 from mpifed.surrogates.base import Surrogate, client_means, each_row, padded, with_target
 
+# By how much rounding may carry a projected point out of its set, relative to the radius.
+SLACK = 1e-12
+
+# Targets that a logistic loss may meet, two of them at once.
+LABELS = (-1, 0, 1)
+
+# Parameters up to which L is measured: E x xᵀ is summed over clients, and has its square.
+MOST_MEASURED = 2048
+
+# Numbers of E x xᵀ that are summed at a time, so that no rank holds all of it for every client.
+BAND = 1 << 16
+
 
 @dataclass(frozen=True)
-class Regulariser:
+class ProximalTerm:
     """A function g of flat vectors (d,), with its proximal map."""
 
     value: Callable[[Tensor], float]
@@ -37,41 +48,37 @@ class Regulariser:
     onto_domain: Callable[[Tensor], Tensor] = lambda theta: theta
 
 
-# By how much rounding may carry a projected point out of its set, relative to the radius.
-SLACK = 1e-12
-
-
-def none() -> Regulariser:
+def none() -> ProximalTerm:
     """Return g = 0."""
-    return Regulariser(lambda theta: 0.0, lambda s, rho: s, lambda theta, rho: theta)
+    return ProximalTerm(lambda theta: 0.0, lambda s, rho: s, lambda theta, rho: theta)
 
 
-def l1(strength: float) -> Regulariser:
+def l1(strength: float) -> ProximalTerm:
     """Return g = strength ||theta||_1; its proximal map is soft thresholding."""
-    return Regulariser(
+    return ProximalTerm(
         lambda theta: strength * float(theta.abs().sum()),
         lambda s, rho: torch.sign(s) * (s.abs() - rho * strength).clamp(min=0),
         lambda theta, rho: theta + rho * strength * torch.sign(theta),
     )
 
 
-def ridge(strength: float) -> Regulariser:
+def ridge(strength: float) -> ProximalTerm:
     """Return g = strength / 2 ||theta||^2; its proximal map is a scaling."""
-    return Regulariser(
+    return ProximalTerm(
         lambda theta: 0.5 * strength * float(theta @ theta),
         lambda s, rho: s / (1 + rho * strength),
         lambda theta, rho: theta * (1 + rho * strength),
     )
 
 
-def box(radius: float) -> Regulariser:
+def box(radius: float) -> ProximalTerm:
     """Return the indicator of |theta_j| <= radius; its proximal map is clipping."""
     return _indicating(
         lambda theta: float(theta.abs().max()), lambda v: v.clamp(-radius, radius), radius
     )
 
 
-def ball(radius: float) -> Regulariser:
+def ball(radius: float) -> ProximalTerm:
     """Return the indicator of ||theta|| <= radius; its proximal map is the projection on
     the ball.
     """
@@ -82,7 +89,7 @@ def ball(radius: float) -> Regulariser:
     )
 
 
-def group(strength: float, group_size: int) -> Regulariser:
+def group(strength: float, group_size: int) -> ProximalTerm:
     """Return strength times the sum of norms of consecutive groups: block soft thresholding."""
 
     def norms(v: Tensor) -> Tensor:
@@ -90,20 +97,20 @@ def group(strength: float, group_size: int) -> Regulariser:
 
     def prox(s: Tensor, rho: float) -> Tensor:
         size = norms(s)
-        kept = torch.where(size > rho * strength, 1 - rho * strength / size, 0.0)
-        return (s.view(-1, group_size) * kept).flatten()
+        factors = torch.where(size > rho * strength, 1 - rho * strength / size, 0.0)
+        return (s.view(-1, group_size) * factors).flatten()
 
     def preimage(theta: Tensor, rho: float) -> Tensor:
         size = norms(theta)
         grown = torch.where(size > 0, 1 + rho * strength / size, 1.0)
         return (theta.view(-1, group_size) * grown).flatten()
 
-    return Regulariser(lambda theta: strength * float(norms(theta).sum()), prox, preimage)
+    return ProximalTerm(lambda theta: strength * float(norms(theta).sum()), prox, preimage)
 
 
 def regulariser(
     name: str, dimension: int, strength: float, radius: float, group_size: int
-) -> Regulariser:
+) -> ProximalTerm:
     """Return the regulariser called ``name``."""
     if name == "group" and dimension % group_size:
         raise InputError(
@@ -122,18 +129,14 @@ def regulariser(
 
 def _indicating(
     size: Callable[[Tensor], float], onto: Callable[[Tensor], Tensor], radius: float
-) -> Regulariser:
+) -> ProximalTerm:
     """The indicator of ``size`` <= ``radius``, whose proximal map is the projection ``onto``."""
-    return Regulariser(
+    return ProximalTerm(
         lambda theta: 0.0 if size(theta) <= radius * (1 + SLACK) else math.inf,
         lambda s, rho: onto(s),
         lambda theta, rho: theta,
         onto,
     )
-
-
-# Targets that a logistic loss may meet, two of them at once.
-LABELS = (-1, 0, 1)
 
 
 @dataclass(frozen=True)
@@ -175,13 +178,6 @@ LOSSES = {
 }
 
 
-# Parameters up to which L is measured: E x xᵀ is summed over clients, and has its square.
-MOST_MEASURED = 2048
-
-# Numbers of E x xᵀ that are summed at a time, so that no rank holds all of it for every client.
-BAND = 1 << 16
-
-
 @dataclass(frozen=True)
 class QuadraticSurrogate(Surrogate):
     """Proximal gradient in MM form; theta and s have length d."""
@@ -189,7 +185,7 @@ class QuadraticSurrogate(Surrogate):
     n_parameters: int
     rho: float
     loss: SmoothLoss
-    regulariser: Regulariser
+    regulariser: ProximalTerm
     measured: bool = False
     smoothness: float = math.nan
 
@@ -205,7 +201,10 @@ class QuadraticSurrogate(Surrogate):
     def statistics(self, z: Tensor, theta: Tensor, offsets: np.ndarray) -> Tensor:
         """Return each client's tau - rho grad f_i(tau); see ``Surrogate.statistics``."""
         return client_means(
-            lambda own, tau: tau - self.rho * self.loss.gradient(own, tau), z, theta, offsets
+            lambda samples, tau: tau - self.rho * self.loss.gradient(samples, tau),
+            z,
+            theta,
+            offsets,
         )
 
     def minimiser(self, s: Tensor) -> Tensor:
@@ -265,7 +264,7 @@ class QuadraticSurrogate(Surrogate):
         if self.loss.labels and block == 0:
             is_one = [z[:, -1] == label for label in LABELS]
             none = ~torch.stack(is_one).any(0)
-            return torch.stack([found.double().mean() for found in (*is_one, none)])
+            return torch.stack([mask.double().mean() for mask in (*is_one, none)])
         first, x = self._firsts[block - self.loss.labels], z[:, :-1]
         return (x[:, first : first + self._band].T @ x).flatten() / len(z)
 
@@ -284,11 +283,11 @@ class QuadraticSurrogate(Surrogate):
         if self.loss.labels:
             _check_labels(facts[1:].tolist())
         smoothness = float(facts[0])
-        known = replace(self, smoothness=smoothness)
+        surrogate = replace(self, smoothness=smoothness)
         if not self.measured:
-            return known
+            return surrogate
         # Where all inputs are zero the loss is flat, and any step does.
-        return replace(known, rho=1 / smoothness if smoothness > 0 else 1.0)
+        return replace(surrogate, rho=1 / smoothness if smoothness > 0 else 1.0)
 
     def remarks(self) -> list[str]:
         """Return a line for the log about L and rho, a warning where rho is above 1 / L."""
@@ -309,10 +308,10 @@ def _check_labels(shares: list[float]) -> None:
     """Refuse targets that are not two labels; ``shares`` are those of -1, 0, 1 and others."""
     minus, zero, _, other = shares
     if other or (minus and zero):
-        found = "others" if other else "all three of -1, 0 and 1"
+        labels = "others" if other else "all three of -1, 0 and 1"
         raise InputError(
             "algorithm.surrogate.loss is 'logistic', which needs targets in {0, 1} or in {-1, 1}, "
-            f"but there are {found}"
+            f"but there are {labels}"
         )
 
 

@@ -36,7 +36,7 @@ class RemarkOne(Surrogate):
 
     def statistics(self, z: Tensor, theta: Tensor, offsets: np.ndarray) -> Tensor:
         """Return each client's mean of Z; see ``Surrogate.statistics``."""
-        return client_means(lambda own, _: own.mean(0), z, theta, offsets)
+        return client_means(lambda samples, _: samples.mean(0), z, theta, offsets)
 
     def minimiser(self, s: Tensor) -> Tensor:
         """Return s^(-1/2)."""

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -28,6 +28,7 @@ from mpifed.results.results import read_summary
 from mpifed.results.run_directories import check_output
 from mpifed.sweep.plan import Planned, check_data, planned_runs, run_words, write_index
 from mpifed.watchdog.launcher import check_one_process
+from topologies.job_environment import outside_step
 
 # Seconds between two looks at the runs in progress.
 LOOK = 0.05
@@ -56,7 +57,8 @@ def _sweep(words: Sequence[str] | None) -> int:
         return EXIT_FINISHED
     check_data(experiment, runs, options.ranks or 1)
     write_index(runs)
-    return Sweep(runs, commands, options.jobs).run()
+    environment = outside_step() if options.ranks is not None else None
+    return Sweep(runs, commands, options.jobs, environment).run()
 
 
 def _default_output(experiment: str) -> Path:
@@ -108,9 +110,13 @@ class Sweep:
     """Runs that are carried out in order, several at a time."""
 
     def __init__(
-        self, runs: Sequence[Planned], commands: Sequence[Sequence[str]], jobs: int = 1
+        self,
+        runs: Sequence[Planned],
+        commands: Sequence[Sequence[str]],
+        jobs: int = 1,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        self.runs, self.commands = runs, commands
+        self.runs, self.commands, self.environment = runs, commands, environment
         self.waiting = list(range(len(runs)))
         self.jobs = min(jobs, len(runs))
         self.processors = processor_sets(self.jobs)
@@ -136,7 +142,9 @@ class Sweep:
         while free and not self.stopping and (number := self._next()) is not None:
             slot = free.pop(0)
             self._say(number, "started")
-            process = subprocess.Popen(self.commands[number], stdin=subprocess.DEVNULL)
+            process = subprocess.Popen(
+                self.commands[number], stdin=subprocess.DEVNULL, env=self.environment
+            )
             if self.processors is not None:
                 with contextlib.suppress(OSError):  # it has ended already
                     os.sched_setaffinity(process.pid, self.processors[slot])

@@ -11,13 +11,13 @@ import dataclasses
 import itertools
 import math
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mpifed.command import python_words
 from mpifed.components.registry import find, without_module
 from mpifed.config import configuration as config
 from mpifed.config.configuration import differences
@@ -231,7 +231,7 @@ def run_words(experiment: str | None, run: Planned, ranks: int | None) -> list[s
     overrides = [f"{key}={as_text(value)}" for key, value in run.overrides.items()]
     expected = ["--expect-ranks", str(ranks)] if ranks is not None else []
     output = ["--output", str(run.directory), "--resume", "--quiet"]
-    return [sys.executable, "-m", "mpifed.run", *named, *overrides, *expected, *output]
+    return [*python_words("run"), *named, *overrides, *expected, *output]
 
 
 def check_same_run(directory: Path, settings: dict[str, Any]) -> None:

@@ -26,6 +26,7 @@ from mpifed.components.registry import make as make_component
 from mpifed.components.tables import ON_TRANSPORT
 from mpifed.config.configuration import PLAIN_MEAN, Configuration
 from mpifed.data.base import (
+    SPLITS,
     Checked,
     Dataset,
     DerivedDataset,
@@ -41,7 +42,7 @@ from mpifed.exchange.base import Channel, Exchange, exchange_class
 from mpifed.exchange.collusion import Colluding, collusion
 from mpifed.exchange.compression import build
 from mpifed.exchange.gossip import Gossip, GossipChannel
-from mpifed.exchange.mixing import with_sizes
+from mpifed.exchange.mixing_options import with_sizes
 from mpifed.exchange.privacy import local_noise, pairwise_noise
 from mpifed.exchange.server import Server, Silent
 from mpifed.federation.clients import (
@@ -60,7 +61,7 @@ from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model, Parametrised
 from mpifed.models.icnn import DenseICNN
 from mpifed.models.losses import loss_for
-from mpifed.models.modules import ModuleModel, complete, module_model, seeded
+from mpifed.models.modules import ModuleModel, module_model, seeded, with_shapes
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import RunState, shared_tensors
 from mpifed.training.footprint import state_bytes
@@ -284,7 +285,7 @@ def make_model(
     def first() -> Any:
         made = build()
         shape = description.input_shape
-        return complete(made, shape) if isinstance(made, torch.nn.Module) else made
+        return with_shapes(made, shape) if isinstance(made, torch.nn.Module) else made
 
     built = seeded(first, configuration.seed)
     if isinstance(built, torch.nn.Module):
@@ -426,7 +427,7 @@ class Setup:
         channel.transforms = transforms_of(self.configuration, self.attackers)
         averages = self.algorithm.averages_models
         if clients is not None and averages and isinstance(channel, GossipChannel):
-            places = [slice(place.begin, place.end) for place in self.model.places()]
+            places = [slice(place.begin, place.end) for place in self.model.spans()]
             channel.layers = places or [slice(0, self.model.n_parameters)]
             if averages == "one":
                 like = torch.zeros(0, dtype=self.dtype, device=self.device)
@@ -436,6 +437,7 @@ class Setup:
     def load(self) -> Shards:
         """Load the shards of the clients hosted here onto the device; collective."""
         shards = self.dataset.load(self.federation.hosted, self.dtype)
+        _check_tokens(self.configuration, self.model, shards)
         shards = replace(shards, fresh=self.dataset.fresh)
         if self.device.type == "cpu":
             return shards
@@ -456,6 +458,27 @@ class Setup:
     def first_memory(self, first: Any, n_hosted: int) -> Any:
         """Return what the exchange remembers of ``first``, an algorithm's state before round 1."""
         return self.exchange.remember(shared_tensors(first), n_hosted, self.dtype)
+
+
+def _check_tokens(configuration: Configuration, model: Model, shards: Shards) -> None:
+    """Refuse inputs that are no tokens of a model of tokens."""
+    n_tokens = getattr(model.network, "n_tokens", None) if isinstance(model, ModuleModel) else None
+    if n_tokens is None:
+        return
+    for name in SPLITS:
+        split: Split = getattr(shards, name)
+        for place, client in enumerate(shards.client_ids.tolist()):
+            x = split.x[split.rows_of(place)]
+            wrong = (x < 0) | (x >= n_tokens) | (x != x.trunc())
+            if wrong.any():
+                options = configuration.data.options
+                file = options.get("path") or options.get("raw")
+                raise InputError(
+                    f"data.name is '{configuration.data.name}'" + f", '{file}'" * bool(file) + ", "
+                    f"where /{name} of client {client} has the token {x[wrong][0].item():g}, but "
+                    f"model '{configuration.model.name}' takes whole numbers from 0 to "
+                    f"{n_tokens - 1}; model.vocabulary may be larger"
+                )
 
 
 def make_dataset(configuration: Configuration, communicator: Communicator) -> Dataset:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_limits
 
 from mpifed import state as states
 from mpifed.algorithms.base import Algorithm, check_state
@@ -193,6 +194,18 @@ class Clock:
             yield
         finally:
             self.seconds[phase] += time.perf_counter() - began
+
+
+@contextmanager
+def computing_threads(number: int) -> Iterator[None]:
+    """Compute with ``number`` threads within the block, and after it with as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        with threadpool_limits(number):
+            yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class Engine:
@@ -443,8 +456,7 @@ class Engine:
                 self.seed,
                 setup.horizon,
                 to_mapping(setup.configuration),
-                recorder.columns if recorder else [],
-                recorder.rows if recorder else [],
+                recorder.metrics if recorder else "",
                 dict(vars(setup.exchange.ledger)),
                 {**self.clock.seconds, "total": self.elapsed},
                 data if data.problem is None else None,

@@ -160,7 +160,7 @@ def _score(
             nothing = np.full(len(rows), np.nan)
             found |= {f"{name}_loss": nothing, f"{name}_accuracy": nothing}
             continue
-        scores = client_scores(model, *of, split, rows, predictor.beside)
+        scores = client_scores(model, *of, split, rows, predictor.local_predictor)
         with np.errstate(invalid="ignore"):
             share = scores.hits / scores.possible
         accurate = measure == "accuracy"
@@ -178,7 +178,7 @@ def _test_shares(model: Model, clients: Clients, predictor: Predictor) -> np.nda
     if predictor.parameters is None:
         return np.full(len(clients), np.nan)
     of = (predictor.parameters_of, predictor.weights_of)
-    scores = client_scores(model, *of, clients.shards.test, clients.rows, predictor.beside)
+    scores = client_scores(model, *of, clients.shards.test, clients.rows, predictor.local_predictor)
     with np.errstate(invalid="ignore"):
         return scores.hits / scores.possible
 

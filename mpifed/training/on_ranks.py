@@ -19,7 +19,7 @@ from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, EXIT_STOPPED, InputErro
 from mpifed.io.yaml_files import as_text
 from mpifed.tracking import check_tracker
 from mpifed.training.request import Request, understand
-from mpifed.watchdog.launcher import launched_rank
+from topologies.job_environment import is_rank, outside_step
 
 # Seconds that an interrupted job has to end before it is killed.
 PATIENCE = 30.0
@@ -38,7 +38,7 @@ def run_on_ranks(request: Request, ranks: int) -> tuple[Path, str]:
     """Carry out a request on several ranks of this computer."""
     if type(ranks) is not int or not 1 <= ranks <= MOST_RANKS:
         raise InputError(f"ranks is {ranks!r}; it must be a whole number from 1 to {MOST_RANKS}")
-    if launched_rank() is not None:
+    if is_rank():
         raise InputError(
             f"ranks is {ranks}, but this program is itself a rank of an MPI job; leave ranks out, "
             "and the run is on all ranks of the job"
@@ -84,7 +84,7 @@ def _command(request: Request, ranks: int, output: Path) -> list[str]:
         words += ["--track", request.track]
     if request.quiet and not request.progress:
         words.append("--quiet")
-    return under_mpirun(ranks, "mpifed.run", words)
+    return under_mpirun(ranks, "run", words)
 
 
 def _is_shown(request: Request, line: str) -> bool:
@@ -105,7 +105,7 @@ def _finished(command: list[str], request: Request) -> tuple[int, str]:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        env={**outside_step(), "PYTHONPATH": os.pathsep.join(paths)},
     )
     failure, last = "", deque[str](maxlen=LAST)
     try:

@@ -27,7 +27,7 @@ from mpifed.config.configuration import (
 from mpifed.config.experiments import read_experiment
 from mpifed.errors import InputError
 from mpifed.results.configurations import read_stored
-from mpifed.results.results import read_summary
+from mpifed.results.results import metrics_in, read_summary
 from mpifed.results.run_directories import (
     check_free,
     check_output,
@@ -145,20 +145,14 @@ def check_changes(
 def kept_rows(
     meta: checkpoint.Meta, configuration: Configuration, columns: Sequence[str]
 ) -> list[list[str]]:
-    """Return the recorded rows that an uninterrupted run would have too."""
-    kept = []
-    for row in meta.rows:
-        values = dict(zip(meta.columns, row, strict=True))
-        number = int(values["round"])
-        if number != configuration.rounds and not only_as_last(meta, number):
-            kept.append([values.get(column, "") for column in columns])
-    return kept
-
-
-def only_as_last(meta: checkpoint.Meta, round: int) -> bool:
-    """Return whether a round was evaluated for no other reason than that the run ended with it."""
-    last, every = meta.configuration["rounds"], meta.configuration["evaluation"]["every"]
-    return bool(round == last and round % every)
+    """Return the recorded rows of the rounds before the last one, which is evaluated again."""
+    recorded = metrics_in(meta.metrics)
+    rows = (dict(zip(recorded.columns, row, strict=True)) for row in recorded.rows)
+    return [
+        [row.get(column, "") for column in columns]
+        for row in rows
+        if int(row["round"]) != configuration.rounds
+    ]
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from mpifed.config.requirements import chooses_neighbours
 from mpifed.errors import InputError
 from mpifed.io.atomic import replace_bytes
 from mpifed.mpi.communicator import Alone
-from mpifed.results.results import Metrics, read_metrics, read_summary
+from mpifed.results.results import Metrics, line_of, read_metrics, read_summary
 from mpifed.training.build import Setup, make
 from mpifed.training.evaluation import columns_of
 from mpifed.training.request import stored_horizon
-from mpifed.training.run_directory import field_of, line_of
+from mpifed.training.run_directory import field_of
 from mpifed.training.simulated_time import COLUMN, SimulatedClock, is_simulated, taking_part
 from mpifed.training.trained import stored_setup
 from mpifed.training.verification import Recorded, read_run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import errno
 import fcntl
 import io
@@ -22,7 +21,7 @@ from mpifed.data.base import Description
 from mpifed.errors import InputError, RunError
 from mpifed.io.atomic import replace_bytes
 from mpifed.io.hdf5 import disk_reason, texts_to_store
-from mpifed.results.results import read_metrics
+from mpifed.results.results import line_of, metrics_text
 from mpifed.results.run_directories import check_free
 from mpifed.training.evaluation import ClientResults
 from mpifed.watchdog import heartbeat
@@ -68,9 +67,9 @@ class Recorder:
             self._log = None
 
     @property
-    def rows(self) -> list[list[str]]:
-        """The rows of metrics.csv so far, which a long run does not keep in memory."""
-        return read_metrics(self.directory / "metrics.csv").rows
+    def metrics(self) -> str:
+        """The text of metrics.csv so far, which a long run does not keep in memory."""
+        return metrics_text(self.directory / "metrics.csv")
 
     def _begin(
         self, config: str, rows: list[list[str]], is_new: bool, set_aside: Sequence[str]
@@ -182,13 +181,6 @@ def field_of(value: Any) -> str:
     """Return the text of a value in metrics.csv, empty for None."""
     # repr of a float is the shortest text that reads back as the same float.
     return "" if value is None else repr(value) if isinstance(value, float) else str(value)
-
-
-def line_of(row: list[str]) -> str:
-    """Return a line of metrics.csv."""
-    buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerow(row)
-    return buffer.getvalue()
 
 
 def _appending(path: Path, more: int = 0) -> io.FileIO:

@@ -19,7 +19,6 @@ from mpifed.checkpoint import files as checkpoint
 from mpifed.command import physical_cores, say
 from mpifed.config.configuration import to_yaml
 from mpifed.errors import (
-    AgreedStop,
     Diverged,
     InputError,
     PeerDiverged,
@@ -30,6 +29,7 @@ from mpifed.errors import (
 )
 from mpifed.io.memory import enough_memory
 from mpifed.mpi.agreement import agree
+from mpifed.results.results import DIGEST, metrics_in
 from mpifed.theory.accounting import EPSILON
 from mpifed.training import evaluation
 from mpifed.training import request as resume
@@ -134,8 +134,9 @@ def train(
     """Run to the last round, or stop on request; collective."""
     communicator, quiet = setup.federation.communicator, request.quiet
     speaks = communicator.rank == 0 and not quiet
+    early = partial(stop_requests_from, stop_requested)
     with listening(say if speaks else None) as heard, ExitStack() as at_the_end:
-        with clock.measure("data"):
+        with clock.measure("data"), early():
             loading = enough_memory("the samples of the clients hosted here")
             samples = agree(communicator, loading(partial(samples_of, setup)))
         making = enough_memory("the state of the clients hosted here")
@@ -144,13 +145,8 @@ def train(
             engine.restore(task.point.path, task.point.meta)
             _check_digest(engine, task.point)
         else:
-            try:
-                with stop_requests_from(stop_requested):
-                    agree(communicator, engine.prepare)
-            except AgreedStop as stopped:
-                if speaks:
-                    say(str(stopped))
-                return "stopped"
+            with early():
+                agree(communicator, engine.prepare)
         told = partial(evaluation.remarks, setup, engine.state, samples)
         remarks = agree(communicator, told)
         recorder = agree(communicator, lambda: _recorder(setup, task, engine.writer.settle))
@@ -239,14 +235,15 @@ def listening(say: Callable[[str], None] | None = None) -> Iterator[list[str]]:
 def _check_digest(engine: Engine, point: resume.ResumePoint) -> None:
     """Raise ``RunError`` where the restored state differs from the recorded digest; collective."""
     digest = engine.digest()
-    if digest is None or not point.meta.rows:
+    if digest is None:
         return
-    last = dict(zip(point.meta.columns, point.meta.rows[-1], strict=True))
-    if int(last["round"]) == point.meta.round and last["state_digest"] != digest:
+    recorded = metrics_in(point.meta.metrics)
+    digests = dict(zip(recorded.texts("round"), recorded.texts(DIGEST), strict=True))
+    expected = digests.get(str(point.meta.round), digest)
+    if expected != digest:
         raise RunError(
             f"{point.path} does not give back the state of round {point.meta.round}: its digest is "
-            f"{digest}, but {last['state_digest']} was recorded; was it written by another version "
-            "of mpifed?"
+            f"{digest}, but {expected} was recorded; was it written by another version of mpifed?"
         )
 
 
@@ -345,7 +342,13 @@ def remarks(setup: Setup) -> list[str]:
     """Return lines for the log about data, model, weights and exchange, the same on every rank."""
     payload = setup.algorithm.payload()
     own = setup.exchange.remarks(payload, setup.configuration.rounds) if payload else []
-    return [*_of_cores(setup), *setup.dataset.remarks(), *_of_weights(setup), *own]
+    return [
+        *_of_cores(setup),
+        *setup.dataset.remarks(),
+        *_of_weights(setup),
+        *_of_schedule(setup),
+        *own,
+    ]
 
 
 def _of_cores(setup: Setup) -> list[str]:
@@ -359,6 +362,22 @@ def _of_cores(setup: Setup) -> list[str]:
             "ranks='auto') uses all and gives the same numbers"
         ]
     return []
+
+
+def _of_schedule(setup: Setup) -> list[str]:
+    """Return a line where the learning rate becomes 0 before the last round."""
+    options, rounds = setup.configuration.local, setup.configuration.rounds
+    horizon, by_round = options.lr_horizon or setup.horizon, options.lr_clock == "round"
+    is_over = rounds > horizon
+    if not by_round:
+        is_over = options.steps is not None or rounds * options.epochs > horizon
+    if options.lr_schedule != "cosine" or not is_over:
+        return []
+    unit = "rounds" if by_round else "local epochs"
+    return [
+        f"local.lr_schedule is cosine over {horizon} {unit}: the learning rate is 0 after them; "
+        "reschedule=true spreads it over all rounds on a resume"
+    ]
 
 
 def _of_weights(setup: Setup) -> list[str]:

@@ -186,8 +186,8 @@ class Trained:
             raise InputError(without_predictor(self.directory, self._setup.configuration))
         rows, weights = predictor.parameters_of(0), predictor.mixture_of(0)
         modules = [self._setup.model.module(row) for row in rows]
-        if predictor.beside is not None:
-            modules.append(predictor.beside(0))
+        if predictor.local_predictor is not None:
+            modules.append(predictor.local_predictor(0))
         if weights is None or len(modules) == 1:
             return modules[0]
         if predictor.gate is not None:

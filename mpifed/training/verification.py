@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from mpifed.checkpoint import files as checkpoint
@@ -21,11 +20,11 @@ from mpifed.errors import InputError, one_line
 from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Communicator
 from mpifed.results.configurations import read_stored
-from mpifed.results.results import Metrics, read_clients, read_metrics, read_summary
+from mpifed.results.results import Metrics, metrics_in, read_clients, read_metrics, read_summary
 from mpifed.results.run_directories import check_finished, chosen_rounds
 from mpifed.training import request
 from mpifed.training.build import make
-from mpifed.training.engine import Clock, Engine, digest
+from mpifed.training.engine import Clock, Engine, computing_threads, digest
 from mpifed.training.evaluation import columns_of
 from mpifed.training.run_directory import field_of, results_of
 from mpifed.training.samples import samples_of
@@ -80,7 +79,7 @@ def read_run(directory: Path) -> Recorded:
     due = {0, int(mapping["rounds"])}
     if int(mapping["rounds"]) in intact:  # a checkpoint holds all rows up to its round
         _, meta = intact[int(mapping["rounds"])]
-        due |= {int(row[meta.columns.index("round")]) for row in meta.rows}
+        due |= set(map(int, metrics_in(meta.metrics).texts("round")))
     missing = due - set(map(int, metrics.texts("round")))
     lacking += [f"round {number}: metrics.csv has no row of it" for number in sorted(missing)]
     return Recorded(directory, mapping, metrics, intact, lacking)
@@ -170,8 +169,7 @@ def verify(
     verdict = Verdict(start + 1, last, differences=list(recorded.lacking))
     configuration = agree(communicator, lambda: resolve(recorded.mapping, communicator.size))
     configuration = communicator.broadcast_object(configuration)
-    torch.set_num_threads(configuration.threads)
-    with threadpool_limits(configuration.threads), torch.no_grad():
+    with computing_threads(configuration.threads), torch.no_grad():
         engine = _engine(recorded, configuration, start, communicator)
         origin = recorded.checkpoints[start][0].name if start else "the first state"
         say(f"repeating rounds {verdict.first} to {last} from {origin}")

@@ -48,9 +48,13 @@ LINKS = ("root", "cwd", "ns/ipc", "ns/mnt", "ns/net", "ns/pid", "ns/user", "ns/u
 
 
 class _Process:
-    """The exit code of this process once it is known."""
+    """The exit code of this process once it is known, and the connection to its supervisor.
+
+    The connection is closed by the end of this process, for which the supervisor waits.
+    """
 
     code: int | None = None
+    connection: socket.socket | None = None
 
 
 def guarded(action: Callable[[], int], preload: Callable[[], object] | None = None) -> int:
@@ -144,8 +148,8 @@ def _exit_code(launch: Launch, connection: socket.socket, supervisor: int) -> in
 
     for signal_name in PASSED_ON:
         signal.signal(getattr(signal, signal_name), pass_on)
+    _Process.connection = connection
     answer = _await_answer(connection, supervisor)
-    connection.close()
     if not answer:
         # A launcher may be about to kill this process too: it takes up to a second, or a few where
         # it waits for another host.

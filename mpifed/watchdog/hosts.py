@@ -1,4 +1,11 @@
-"""Supervisors of several hosts: each keeps a TCP connection to the one of rank 0."""
+"""Supervisors of several hosts: each keeps a TCP connection to the one of rank 0.
+
+Each end of a connection begins with a challenge, 32 random bytes. All else are messages of one
+size, each with an HMAC-SHA256 by the key of the job over the role of its sender, both challenges,
+the number of the message and its content. So a first message proves that its sender knows the key,
+which itself is sent by MPI alone, and nothing can be repeated or sent back. Who connects is the
+first to prove it: all that a stranger gets from rank 0's supervisor is a challenge.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +16,11 @@ import json
 import secrets
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from mpifed.errors import one_line
+from mpifed.watchdog.heartbeat import TEXTS
 from mpifed.watchdog.launcher import Launch
 
 # Seconds between two messages of a supervisor, and without any until its host counts as lost.
@@ -21,11 +29,20 @@ BEAT, SILENCE = 1.0, 20.0
 # Seconds that all others wait longer for the host of rank 0 than that for them.
 LATER = 3.0
 
+# Seconds that whoever connects has for its first message.
+PROVING = 1.0
+
+# Connections without a first message, above one for each other rank.
+STRANGERS = 16
+
 # The question for the address of an interface, in netdevice(7).
 SIOCGIFADDR = 0x8915
 
-# Seconds that a connection may take to be made.
-CONNECTING = 3.0
+# A message: what it says, the rank, its round, the names of its host and of its clients.
+BEATS, ENDS, LEAVES = range(3)
+MESSAGE = struct.Struct(f"!Bqq64s{TEXTS['clients']}s")
+CHALLENGE = PROOF = 32
+FRAME = MESSAGE.size + PROOF
 
 
 @dataclass
@@ -37,6 +54,57 @@ class Host:
     clients: str
     round: int
     silent: float = 0.0
+
+
+class _Link:
+    """A connection to another supervisor, or to a stranger before its first message."""
+
+    def __init__(self, connection: socket.socket, key: bytes, leads: bool) -> None:
+        connection.setblocking(False)
+        self.connection, self._key, self._leads = connection, key, leads
+        self.host: Host | None = None
+        self.age, self.proven, self.begun = 0.0, False, False
+        self._challenge = self._unsent = secrets.token_bytes(CHALLENGE)
+        self._answer = self._received = b""  # the challenge of the other end comes first
+        self._sent = self._read = 0
+
+    def send(self, kind: int, host: Host) -> None:
+        """Send a message, unless the other end may be a stranger or does not read."""
+        answers = self._answer and (self.proven or not self._leads)
+        if answers and (not self._unsent or kind == ENDS):
+            texts = (text.encode(errors="replace") for text in (host.name, host.clients))
+            content = MESSAGE.pack(kind, host.rank, host.round, *texts)
+            self._unsent += content + self._proof(self._leads, self._sent, content)
+            self._sent, self.begun = self._sent + 1, True
+        if self._unsent:
+            with contextlib.suppress(OSError):  # it is not connected yet, or no longer
+                self._unsent = self._unsent[self.connection.send(self._unsent) :]
+
+    def received(self) -> Iterator[tuple[int, Host]]:
+        """Yield messages that have come; raises ``OSError`` where no more can come."""
+        with contextlib.suppress(BlockingIOError):
+            data = self.connection.recv(1 << 14)
+            if not data:
+                raise ConnectionResetError
+            self._received += data
+        if not self._answer and len(self._received) >= CHALLENGE:
+            self._answer, self._received = self._received[:CHALLENGE], self._received[CHALLENGE:]
+        while self._answer and len(self._received) >= FRAME:
+            frame, self._received = self._received[:FRAME], self._received[FRAME:]
+            content, proof = frame[: MESSAGE.size], frame[MESSAGE.size :]
+            if not hmac.compare_digest(proof, self._proof(not self._leads, self._read, content)):
+                raise ConnectionAbortedError
+            self._read, self.proven = self._read + 1, True
+            kind, rank, round, *texts = MESSAGE.unpack(content)
+            name, clients = (text.rstrip(b"\0").decode(errors="replace") for text in texts)
+            yield kind, Host(rank, one_line(name), one_line(clients, TEXTS["clients"]), round)
+
+    def _proof(self, by_leader: bool, number: int, content: bytes) -> bytes:
+        """Return the HMAC of a message."""
+        both = (self._challenge, self._answer) if self._leads else (self._answer, self._challenge)
+        return hmac.digest(
+            self._key, b"".join((struct.pack("!?Q", by_leader, number), *both, content)), "sha256"
+        )
 
 
 def _own_address() -> str:
@@ -52,103 +120,105 @@ def _own_address() -> str:
                 address = socket.inet_ntoa(found[20:24])
                 if not address.startswith("127."):
                     return address
-    return ""  # all of this host
+    return "127.0.0.1"  # it has no network, and no other host is reached
 
 
 class Hosts:
     """The supervisors that this one is connected to; none where one has all ranks of the job."""
 
     def __init__(self, launch: Launch) -> None:
-        self._launch, self._key = launch, ""
+        self._launch, self._key = launch, b""
         self._listening: socket.socket | None = None
-        self._links: dict[socket.socket, Host | None] = {}
-        self._received: dict[socket.socket, bytes] = {}
+        self._leader: tuple[str, int] | None = None  # until it has answered
+        self._links: list[_Link] = []
         self._since, self._patience, self.ended = BEAT, SILENCE, False
 
-    def listen(self, register: Callable[[Any, Callable[[Any], object]], None]) -> str:
+    def listen(self) -> str:
         """Listen as the supervisor of rank 0; return where, with the key of the job."""
         if self._launch.size == 1:
             return ""
-        self._key = secrets.token_hex(16)
+        self._key = secrets.token_bytes(32)
         host = "127.0.0.1" if self._launch.on_one_host else _own_address()
         with contextlib.suppress(OSError):
             self._listening = socket.create_server((host, 0), backlog=socket.SOMAXCONN)
             self._listening.setblocking(False)
-            register(self._listening, self._admit)
-            return json.dumps([host, self._listening.getsockname()[1], self._key])
+            return json.dumps([host, self._listening.getsockname()[1], self._key.hex()])
         return ""
-
-    def _admit(self, listening: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            self._add(listening.accept()[0])
-
-    def _add(self, link: socket.socket) -> None:
-        link.setblocking(False)
-        self._links[link], self._received[link] = None, b""
 
     def look(self, own: Host, leader: str, passed: float) -> None:
         """Send and receive; ``leader`` is where rank 0's supervisor listens, once it is known."""
         if leader and not self._key:
+            host, port, key = json.loads(leader)
+            self._leader, self._key = (host, port), bytes.fromhex(key)
             self._patience = SILENCE + LATER
-            host, port, self._key = json.loads(leader)
-            with contextlib.suppress(OSError):
-                self._add(socket.create_connection((host, port), CONNECTING))
         self._since += passed
-        if self._since >= BEAT:
+        beats = self._since >= BEAT
+        if beats:
             self._since = 0.0
-            self._send(rank=own.rank, name=own.name, clients=own.clients, round=own.round)
-        for link, host in list(self._links.items()):
-            if host is not None:
-                host.silent += passed
+            if self._leader is not None and not self._links:
+                self._connect(self._leader)
+        self._admit()
+        for link in list(self._links):
+            if beats or not link.begun:
+                link.send(BEATS, own)
+            link.age += passed
+            if link.host is not None:
+                link.host.silent += passed
             self._receive(link)
 
-    def _send(self, **message: Any) -> None:
-        data = json.dumps({"key": self._key, **message}).encode() + b"\n"
-        for link in self._links:
-            with contextlib.suppress(OSError):
-                link.send(data)
+    def _connect(self, leader: tuple[str, int]) -> None:
+        connection = socket.socket()
+        self._links.append(_Link(connection, self._key, leads=False))
+        connection.connect_ex(leader)  # which goes on meanwhile
 
-    def _receive(self, link: socket.socket) -> None:
+    def _admit(self) -> None:
+        """Accept what has come; of too many strangers the first go."""
+        most = self._launch.size - 1 + STRANGERS
+        with contextlib.suppress(OSError):
+            for _ in range(most if self._listening is not None else 0):
+                link = _Link(self._listening.accept()[0], self._key, leads=True)
+                self._links.append(link)
+                if len(self._links) > most:
+                    self._drop(next(one for one in self._links if not one.proven))
+
+    def _receive(self, link: _Link) -> None:
         try:
-            data = link.recv(1 << 14)
-        except BlockingIOError:
-            return
+            for kind, host in link.received():
+                self._leader = None
+                self.ended = self.ended or kind == ENDS
+                link.host = host if kind == BEATS else None
         except OSError:
-            data = b""
-        *lines, rest = (self._received[link] + data).split(b"\n")
-        self._received[link] = rest
-        known = all(self._understand(link, line) for line in lines if line)
-        # A host without a connection stays, silent, unless it has taken leave.
-        if not known or len(rest) > 1 << 14 or (not data and self._links[link] is None):
-            link.close()
-            del self._links[link], self._received[link]
+            # A host without a connection stays, silent, unless it has taken leave.
+            if link.host is None:
+                self._drop(link)
+        if self._listening is not None and not link.proven and link.age > PROVING:
+            self._drop(link)
 
-    def _understand(self, link: socket.socket, line: bytes) -> bool:
-        """Take a message in; returns whether it is of this job."""
-        try:
-            message = json.loads(line)
-            if not hmac.compare_digest(message.pop("key"), self._key):
-                return False
-            self.ended = self.ended or bool(message.pop("end", False))
-            self._links[link] = Host(**message) if message else None
-        except (ValueError, TypeError, KeyError, AttributeError):
-            return False
-        return True
+    def _drop(self, link: _Link) -> None:
+        link.connection.close()
+        if link in self._links:
+            self._links.remove(link)
 
     def lost(self) -> list[Host]:
         """Return the hosts that have been silent for too long."""
-        hosts = [host for host in self._links.values() if host is not None]
+        hosts = [link.host for link in self._links if link.host is not None]
         return [host for host in hosts if host.silent > self._patience]
+
+    def _send(self, kind: int) -> None:
+        for link in self._links:
+            link.send(kind, Host(0, "", "", -1))
 
     def end(self) -> None:
         """End the ranks of all other hosts."""
-        self._send(end=True)
+        self._send(ENDS)
 
     def leave(self) -> None:
         """Take leave: the ranks of this host have ended in order."""
-        self._send()
+        self._send(LEAVES)
 
     def close(self) -> None:
         """Close the connections."""
-        for opened in (*self._links, *filter(None, [self._listening])):
-            opened.close()
+        for link in self._links:
+            link.connection.close()
+        if self._listening is not None:
+            self._listening.close()

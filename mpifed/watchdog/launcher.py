@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import select
 import signal
 import socket
@@ -42,6 +43,15 @@ STOPPED = 5.0
 
 # Seconds that a launcher may take to end by itself once it has lost a host.
 LEAVING = 5.0
+
+# What is added to the score, of 1000, by which the kernel chooses whom it kills for memory.
+BEFORE_OTHERS = 500
+
+# Files that count the processes of a control group that were killed so, of both versions.
+OOM_FILES = {
+    "": "/sys/fs/cgroup{}/memory.events",
+    "memory": "/sys/fs/cgroup/memory{}/memory.oom_control",
+}
 
 # What a supervisor sends to a process that is to end its job by the launcher, in place of a code.
 END_JOB = b"end the job"
@@ -167,6 +177,25 @@ def kill_children() -> None:
         for child in found:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
+
+
+def die_before_others() -> None:
+    """Have the kernel kill this process where memory is full, and not the one that watches it."""
+    with contextlib.suppress(OSError, ValueError):
+        score = Path("/proc/self/oom_score_adj")
+        score.write_text(str(min(1000, int(score.read_text()) + BEFORE_OTHERS)))
+
+
+def oom_kills() -> int:
+    """Return how many processes of this control group were killed since memory was full."""
+    kills = 0
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text(errors="replace").splitlines():
+            _, controllers, group = line.split(":", 2)
+            with contextlib.suppress(OSError, KeyError):
+                counts = Path(OOM_FILES[controllers].format(group)).read_text()
+                kills += sum(map(int, re.findall(r"^oom_kill (\d+)$", counts, re.M)))
+    return kills
 
 
 def name_process(name: str) -> None:

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 PLACE = "/dev/shm/"
-# How the files of MPICH and of Open MPI begin.
-NAMES = ("mpich_shm_", "mpich_shar_tmp", "sm_segment.", "vader_segment.")
+# How the files of MPICH, of Open MPI and of UCX begin.
+NAMES = ("mpich_shm_", "mpich_shar_tmp", "sm_segment.", "vader_segment.", "ucx_shm_posix_")
 
-# Seconds after which every rank of a job has opened the files of its node.
-SETTLED = 60.0
+# Seconds after which whoever creates such a file has mapped it, which it is until the job ends.
+SETTLED = 10.0
 
 
 def segments_of(process: int | str) -> set[str]:

@@ -27,12 +27,14 @@ from mpifed.watchdog.launcher import (
     STOPPED,
     Launch,
     adopt_orphans,
+    die_before_others,
     die_with_parent,
     end_launcher,
     hold_signals,
     is_stopped,
     kill_children,
     name_process,
+    oom_kills,
     outermost_launcher,
     peer_of,
     watch_process,
@@ -97,6 +99,8 @@ class _Rank:
         self.stopped_for = self.stopped_for + passed if self.stopped or self.held else 0.0
         if self.stopped_for > STOPPED:
             return f"the process has been stopped for {STOPPED:.0f} s"
+        if self.code is not None:
+            return None
         seen = (page.steps, page.waiting, page.ending)
         self.still_for = self.still_for + passed if seen == self.seen else passed
         self.seen = seen
@@ -153,7 +157,7 @@ class Supervisor:
         self.pages = heartbeat.new_pages(launch.together)
         limit = float(os.environ.get(START_VARIABLE, START_LIMIT))
         self._start_limit, self._age = limit + launch.together / 2, 0.0
-        self.hosts = Hosts(launch)
+        self.hosts, self._oom_kills = Hosts(launch), oom_kills()
         self._selector = selectors.DefaultSelector()
         self._limits = resource.getrlimit(resource.RLIMIT_NOFILE)
 
@@ -238,7 +242,7 @@ class Supervisor:
             by = peer_of(connection)[0]
             rank = _Rank(about["rank"], self.pages[place], about, list(descriptors), by)
             if rank.number == 0:
-                rank.page.set_text("leader", self.hosts.listen(self._register))
+                rank.page.set_text("leader", self.hosts.listen())
             self.connections[connection] = self.ranks[rank.number] = rank
         elif data and rank is not None:
             rank.signals.append(data[0])
@@ -260,16 +264,17 @@ class Supervisor:
         connection.close()
 
     def _answer(self, rank: _Rank, data: bytes) -> None:
-        """Have the process of a rank end."""
+        """Have the process of a rank end, which then closes its connection."""
         rank.answered = True
-        for connection, its in list(self.connections.items()):
+        for connection, its in self.connections.items():
             if its is rank:
                 with contextlib.suppress(OSError):
                     connection.send(data)
-                self._forget(connection)
 
     def _launcher_ended(self, launcher: Any) -> None:
         self._selector.unregister(launcher)
+        if self.ranks and all(rank.answered for rank in self.ranks.values()):
+            return
         what = "the launcher has ended before its ranks"
         self._suspect(BY_LAUNCHER, min(self.ranks, default=self.launch.rank), what)
 
@@ -278,6 +283,7 @@ class Supervisor:
     def _become(self, rank: _Rank, supervisor: int) -> None:
         """Make this process, which was just forked, the rank."""
         die_with_parent(supervisor)
+        die_before_others()
         for one in self.ranks.values():
             if one.process is None and one is not rank:
                 for number in one.descriptors:
@@ -327,7 +333,8 @@ class Supervisor:
         elif code < 0:
             how = f"the process was killed by {signal.Signals(-code).name}"
             if code == -signal.SIGKILL:
-                how += f" (out of memory?); it held up to {kibibytes * 1024 / 1e6:,.0f} MB"
+                doubt = "" if oom_kills() > self._oom_kills else "?"
+                how += f" (out of memory{doubt}); it held up to {kibibytes * 1024 / 1e6:,.0f} MB"
                 if page.planned:
                     how += f", {page.planned / 1e6:,.0f} MB of samples by --dry-run"
             self._suspect(BY_SIGNAL, rank.number, how)
@@ -353,7 +360,9 @@ class Supervisor:
 
     def _look(self, passed: float) -> None:
         """Look at what ranks and supervisors of other hosts show."""
-        running = [rank for rank in self.ranks.values() if rank.code is None]
+        # With ranks that have ended while the process that the launcher started has not.
+        present = {rank.number for rank in self.connections.values() if rank is not None}
+        running = [one for one in self.ranks.values() if one.code is None or one.number in present]
         self._age += passed
         if int(self._age) > int(self._age - passed):
             for rank in running:

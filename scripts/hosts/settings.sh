@@ -9,13 +9,29 @@ die() {
   exit 2
 }
 
-# first HOST: the process that keeps the namespaces of a host; they end with it.
-first() { cat "$ROOT/${1/#10.77.0./node}" 2>/dev/null || die "there is no host $1; scripts/hosts/start N makes node1 to nodeN"; }
+# Others may write to the directory above: nothing is believed that they could have put there.
+check_root() {
+  [ "$(stat --format='%F %u %a' "$ROOT")" = "directory $(id -u) 700" ] ||
+    die "LOCAL_HOSTS_ROOT=$ROOT is not a directory of yours with mode 0700; choose another"
+}
+if [ -e "$ROOT" ] || [ -L "$ROOT" ]; then check_root; fi
+
+# born PROCESS: when it began, in ticks since the system did (field 22 of proc(5)).
+born() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d ' ' -f 20; }
+
+# first HOST: the process that keeps the namespaces of a host; they end with it. Its number may be
+# another's by now, unless that began at the same time.
+first() {
+  local process=none began=never
+  { read -r process began <"$ROOT/${1/#10.77.0./node}"; } 2>/dev/null || true
+  [ "$(born "$process")" = "$began" ] || die "there is no host $1; scripts/hosts/start N makes node1 to nodeN"
+  echo "$process"
+}
 
 # end HOST: kills all processes of a host at once; its namespaces end with them.
 end() {
-  local space process
-  space=$(readlink "/proc/$(first "$1")/ns/net") || return 0
+  local keeper space process
+  if ! keeper=$(first "$1") || ! space=$(readlink "/proc/$keeper/ns/net"); then return 0; fi
   for process in /proc/[0-9]*; do
     if [ "$(readlink "$process/ns/net" 2>/dev/null)" = "$space" ]; then kill -KILL "${process#/proc/}" 2>/dev/null; fi
   done

@@ -13,6 +13,20 @@ HOSTS=${LOCAL_SLURM_HOSTS:-no}
 PREEMPT_SIGNAL=${LOCAL_SLURM_PREEMPT_SIGNAL:-yes}
 
 MARK=.mpifed-slurm # what tells our directory from another
+
+say() { printf 'slurm/%s: %s\n' "$(basename "$0")" "$*" >&2; }
+
+# Others may write to the directory above: nothing is believed that they could have put there.
+check_root() {
+  [ "$(stat --format='%F %u %a' "$ROOT")" = "directory $(id -u) 700" ] && [ -f "$ROOT/$MARK" ] && return
+  say "LOCAL_SLURM_ROOT=$ROOT is not a directory of this script and yours with mode 0700; choose another"
+  exit 2
+}
+if [ -e "$ROOT" ] || [ -L "$ROOT" ]; then check_root; fi
+
+# born PROCESS: when it began, in ticks since the system did (field 22 of proc(5)).
+born() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d ' ' -f 20; }
+
 UNSHARE=(unshare --uts --ipc --mount --propagation private)
 APART=no
 if "${UNSHARE[@]}" true 2>/dev/null; then APART=yes; fi

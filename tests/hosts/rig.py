@@ -94,7 +94,7 @@ def said_by(job: subprocess.Popen[str], directory: Path, seconds: float) -> str:
 def processes(host: str, name: str = "") -> list[int]:
     """The processes on a host, those of a name or all but the one that keeps it."""
     root = Path(os.environ.get("LOCAL_HOSTS_ROOT", "/tmp/mpifed-hosts"))
-    keeper, found = int((root / host).read_text()), []
+    keeper, found = int((root / host).read_text().split()[0]), []
     with contextlib.suppress(OSError):
         space = os.readlink(f"/proc/{keeper}/ns/net")
         for entry in Path("/proc").glob("[0-9]*"):

@@ -243,10 +243,11 @@ def name_of(process: int) -> str:
         return ""
 
 
-def rows(directory: Path) -> list[dict[str, str]]:
-    """metrics.csv without the column of seconds."""
+def rows(directory: Path, but: int | None = None) -> list[dict[str, str]]:
+    """metrics.csv without the column of seconds, and without the row of the round ``but``."""
     with (directory / "metrics.csv").open(newline="") as file:
-        return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+        found = [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+    return [row for row in found if row["round"] != str(but)]
 
 
 def summary_of(directory: Path) -> dict:

@@ -17,7 +17,7 @@ import torch
 
 import topologies
 from mpifed.exchange.gossip import Gossip
-from mpifed.exchange.mixing import complete
+from mpifed.exchange.mixing_options import completed_options
 from mpifed.federation.clients import Federation, partitioned_owners
 from mpifed.mpi.communicator import Communicator, world
 
@@ -44,7 +44,7 @@ class Case:
         """The section ``exchange``, complete."""
         given = {"topology": self.topology, "weights": self.weights}
         known = {"consensus_step": None, "schedule": "static"}
-        return complete({**known, **given, **self.options}, self.n - len(self.unseen))
+        return completed_options({**known, **given, **self.options}, self.n - len(self.unseen))
 
 
 def schedule(name: str, nodes_only: bool = False, **options: Any) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def cases(periodic: str) -> dict[str, Case]:
         "Chebyshev": Case({"gossip_steps": 4, "chebyshev": True}, topology=random),
         "fmmc": Case({}, weights="fmmc", topology=random),
         "negative self-weights": Case({}, weights="best_constant", topology=random),
-        "complete": Case({}, topology="complete"),
+        "completed_options": Case({}, topology="completed_options"),
         "in pieces": Case({}, n=6, width=70_001, topology="path"),
         "a hub's sums": Case({}, n=40, topology="star"),
         "a hub's sums in pieces": Case({}, n=40, width=40_000, topology="star"),

@@ -139,7 +139,7 @@ def test_what_it_deploys_has_the_shapes_of_a_predictor(name, exchange):
         if predicts:
             *rows, count, size = found.parameters.shape
             assert rows in ([], [len(clients)]) and size == engine.setup.model.n_parameters
-            count += found.beside is not None
+            count += found.local_predictor is not None
             assert found.mixture is not None or count == 1
         if found.mixture is not None:
             assert found.mixture.shape == (len(clients), count)

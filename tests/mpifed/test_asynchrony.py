@@ -17,7 +17,7 @@ from mpifed.config.configuration import resolve, to_mapping
 from mpifed.errors import InputError
 from mpifed.exchange.asynchrony import FRESH, Timetable, partners_of
 from mpifed.exchange.gossip import Gossip
-from mpifed.exchange.mixing import complete
+from mpifed.exchange.mixing_options import completed_options
 from mpifed.federation.clients import Draws, Federation
 from mpifed.mpi.communicator import Alone
 from mpifed.state import shared_tensors
@@ -45,7 +45,7 @@ class Quadratics:
         given = {"topology": topology, "weights": "metropolis_hastings", "schedule": "static"}
         more = {"consensus_step": None}
         more |= {"asynchrony": mixes, "kept_versions": slots}
-        options = complete({**given, **more}, N)
+        options = completed_options({**given, **more}, N)
         stored = Gossip.prepare(Alone(), N, SEED, options)
         federation = Federation(Alone(), np.zeros(N, int), np.zeros(N, bool), np.ones(N, int))
         self.exchange = Gossip(federation, SEED, stored, **options)
@@ -72,7 +72,9 @@ class Quadratics:
         moved = before - self.eta * (before - torch.from_numpy(TARGETS)[rows])
         ones = torch.ones(len(rows), dtype=torch.float64)
         self.x = self.x.index_copy(0, rows, channel.average(moved, ones, before=before))
-        return SimpleNamespace(plan=channel.plan, kept=kept, finished=self.timetable.finished)
+        return SimpleNamespace(
+            plan=channel.combination, kept=kept, finished=self.timetable.finished
+        )
 
 
 def every_event(table, latency, slots, w, eta, x, horizon, absent=lambda node, p: False):
@@ -212,7 +214,7 @@ def test_pairs_are_averaged_one_after_the_other():
 def test_the_limit_counts_updates_as_it_says(mixes):
     """All alike without waiting; by frequency in pairs. The mean over rounds removes the noise."""
     table = lognormal(3, client_sigma=0.7)
-    problem = Quadratics(mixes, table, eta=0.02, topology="complete")
+    problem = Quadratics(mixes, table, eta=0.02, topology="completed_options")
     seconds, mean, rounds = table.mean(0), 0.0, 2000
     for _ in range(1000):
         problem.go()

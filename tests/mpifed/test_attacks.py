@@ -52,7 +52,7 @@ def test_messages_that_are_sent_to_be_averaged_are_attacked_and_whole_ones_are_n
     channel, _ = averaged({"name": "sign_flip", **NAMED}, **EQUAL)
     rows = torch.arange(1.0, 5)[:, None]
     assert channel.send(rows)[:, 0].tolist() == [-1, 2, -3, 4]
-    assert channel.send(rows, whole=True) is rows
+    assert channel.send(rows, uncompressed=True) is rows
     some = channel.among(np.isin(np.arange(6), [3, 4]))
     assert some.send(rows[2:])[:, 0].tolist() == [-3, 4]
 

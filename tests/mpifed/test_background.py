@@ -43,9 +43,7 @@ def value(number: float, hosted=None) -> State:
 
 
 def about(round: int) -> Meta:
-    return Meta(
-        round, 0, 1, {**STORED, "clients": N}, ["round"], [["0"]], {"up_bits": 0}, {"total": 0.0}
-    )
+    return Meta(round, 0, 1, {**STORED, "clients": N}, "round\n0\n", {"up_bits": 0}, {"total": 0.0})
 
 
 def begin(writer: Writer, folder: Path, round: int, what: State, keep: int = 2) -> None:

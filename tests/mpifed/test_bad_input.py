@@ -283,6 +283,12 @@ def test_an_output_that_is_or_holds_something_else(tmp_path, capfd):
     outcome = call([*TINY, "--output", tmp_path / ("long" * 100)], capfd)
     assert outcome.code == 2
     assert "File name too long" in outcome.messages[0]
+    for name, target in (("itself", "itself"), ("dangling", "nowhere")):
+        (tmp_path / name).symlink_to(target)
+        for output in (tmp_path / name, tmp_path / name / "below"):
+            outcome = call([*TINY, "--output", output], capfd)
+            assert (outcome.code, len(outcome.messages)) == (2, 1), outcome
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_an_output_that_holds_a_run(tmp_path, capfd):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from pathlib import Path
@@ -10,10 +11,13 @@ import heard
 import numpy as np
 import pandas
 import pytest
+import torch
 from commands import TINY, call, checkpoints, launch
 
 import mpifed
 from mpifed.errors import InputError, RunError
+from mpifed.mpi.communicator import Alone
+from mpifed.training.verification import verify
 
 SMALL = {"clients": 4, "rounds": 4, "data.n_test": 20, "evaluation.every": 2}
 
@@ -36,6 +40,21 @@ def test_the_function_gets_the_rows_of_metrics(tmp_path: Path) -> None:
     assert result.summary["state_digest"] == plain.summary["state_digest"]
     stored = [(tmp_path / name / "config.yaml").read_text() for name in ("plain", "told")]
     assert stored[0] == stored[1]
+
+
+def test_a_program_gets_its_threads_back(tmp_path: Path) -> None:
+    torch.set_num_threads(2)
+    threads = []
+    for function in (lambda recorded: threads.append(torch.get_num_threads()), _raise):
+        with contextlib.suppress(RunError):
+            mpifed.run(**SMALL, output=tmp_path / function.__name__, on_round=function)
+        assert torch.get_num_threads() == 2
+    verify(tmp_path / "<lambda>", 1, Alone(), lambda line: None)
+    assert torch.get_num_threads() == 2 and threads == [1, 1, 1]
+
+
+def _raise(recorded) -> None:
+    raise ValueError("mine")
 
 
 def test_what_the_function_raises_ends_the_run_and_it_can_be_resumed(tmp_path: Path) -> None:

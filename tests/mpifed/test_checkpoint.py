@@ -87,8 +87,7 @@ def meta(round=3, **changes) -> checkpoint.Meta:
         seed=2**63 - 1,
         horizon=9,
         configuration={**STORED, "experiment": "ünï", "x": [1, None, 0.1]},
-        columns=["round", "state_digest"],
-        rows=[["0", "aß"], ["2", ""]],
+        metrics="round,state_digest\n0,aß\n2,\n",
         ledger={"up_bits": 2**70, "down_bits": 0},
         seconds={"total": 0.1 + 0.2},
     )

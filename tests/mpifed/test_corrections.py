@@ -16,7 +16,7 @@ import topologies
 from mpifed.errors import InputError
 from mpifed.exchange.corrections import base
 from mpifed.exchange.gossip import Gossip
-from mpifed.exchange.mixing import complete
+from mpifed.exchange.mixing_options import completed_options
 from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Alone
 
@@ -35,7 +35,9 @@ L, MH = 4.0, "metropolis_hastings"
 
 def exchange_of(correction, topology="ring", weights=MH, schedule="static", n=N, part=1.0, **sent):
     given = {"topology": topology, "weights": weights, "schedule": schedule}
-    options = complete({**given, "consensus_step": sent.get("step"), "correction": correction}, n)
+    options = completed_options(
+        {**given, "consensus_step": sent.get("step"), "correction": correction}, n
+    )
     stored = Gossip.prepare(Alone(), n, SEED, options)
     federation = Federation(Alone(), np.zeros(n, int), np.zeros(n, bool), np.ones(n, int), part)
     return Gossip(federation, SEED, stored, sent.get("compressor"), **options)
@@ -394,7 +396,7 @@ def pooled(eta, rounds):
 
 @pytest.mark.parametrize("correction", ["none", "tracking", "push_sum"])
 def test_on_a_complete_graph_it_is_a_server(correction):
-    found = Descent(exchange_of(correction, "complete", "uniform"), 0.1).go(30)
+    found = Descent(exchange_of(correction, "completed_options", "uniform"), 0.1).go(30)
     np.testing.assert_allclose(found, pooled(0.1, 30), rtol=0, atol=1e-13)
 
 
@@ -412,7 +414,7 @@ def test_who_is_absent_delays_the_optimum_and_does_not_move_it(correction):
     def present(k):
         return np.random.default_rng(k % 12).random(N) < 0.7
 
-    exchange = exchange_of(correction, "complete", {"name": "max_degree"}, part=0.7)
+    exchange = exchange_of(correction, "completed_options", {"name": "max_degree"}, part=0.7)
     found = Descent(exchange, 0.08, present=present).go(300)
     np.testing.assert_allclose(found, np.tile(OPTIMUM, (N, 1)), rtol=0, atol=1e-11)
 

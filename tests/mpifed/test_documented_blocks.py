@@ -6,8 +6,10 @@ import doctest
 import importlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+import venv
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -44,6 +46,32 @@ def test_a_test_that_a_block_names_reads_its_page():
         if block.mark and block.mark["tested"]:
             text = (ROOT / block.mark["tested"]).read_text(encoding="utf-8")
             assert Path(block.page).name in text or "scripts/quickstart" in text, block.place
+
+
+def test_the_top_of_the_readme_works_as_pasted(tmp_path):
+    """On a machine that has no mpirun, and in a checkout that has no .venv before."""
+    (first, *_) = PAGES["README.md"]
+    stubs = {"scripts/quickstart": QUICKSTART, "scripts/test": 'echo "scripts/test $*" >> done'}
+    for name, text in stubs.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    venv.create(tmp_path / "made", with_pip=False)
+    where = {"cwd": tmp_path, "env": {"PATH": "/nowhere"}, "timeout": 20}
+    bash = shutil.which("bash")
+    done = subprocess.run([bash, "-euc", first.script], capture_output=True, text=True, **where)
+    assert done.returncode == 0, done.stderr
+    lines = (tmp_path / "done").read_text().splitlines()
+    assert lines == ["mpirun -n 100 python -m mpifed.run", "scripts/test "]
+
+
+QUICKSTART = """
+PATH=/usr/bin:/bin
+sed "s=$PWD/made=$PWD/.venv=" -i made/bin/activate
+mv made .venv
+printf '#!/bin/bash\necho "mpirun $*" >> done\n' > .venv/bin/mpirun
+chmod +x .venv/bin/mpirun
+"""
 
 
 RECORD = """

@@ -9,7 +9,7 @@ import pytest
 import torch
 from test_fedmm import CONSTANT, MIXTURE, Run, blobs, data_of, least_squares
 
-from mpifed.algorithms.fedmm.fedmm import FedMM, FedMMTheta, Known, statistics_or_nan
+from mpifed.algorithms.fedmm.fedmm import FedMM, FedMMTheta, StoredFacts, statistics_or_nan
 from mpifed.errors import Diverged, InputError, RunError
 from mpifed.federation.clients import Draws
 from mpifed.federation.participation import Bernoulli
@@ -130,7 +130,7 @@ def test_the_mean_of_all_counts_is_measured_where_it_is_asked_for(rule, mean):
 
 def test_what_was_measured_is_what_a_resumed_run_has():
     run = Run(FedMM, data_of(COUNTS), {"name": "poisson", "mean": "measured"}, **CONSTANT)
-    run.state = replace(run.state, known=Known(torch.tensor([9.0]).double()))
+    run.state = replace(run.state, known=StoredFacts(torch.tensor([9.0]).double()))
     said = run.method.remarks(run.state, run.everyone, run.server)
     assert said[-1] == "the mean of all counts is 9"
     run.go()
@@ -160,7 +160,7 @@ def test_without_rho_it_is_one_over_the_measured_l(rule, band, monkeypatch):
     expected = smoothness(parts, weights, 1.0)
     surrogate = run.method.surrogate
     assert surrogate.smoothness == pytest.approx(expected, rel=1e-13)
-    assert surrogate.rho == 1 / surrogate.smoothness and isinstance(run.state.known, Known)
+    assert surrogate.rho == 1 / surrogate.smoothness and isinstance(run.state.known, StoredFacts)
     said = run.method.remarks(run.state, run.everyone, run.server)[-1]
     assert f"L = {expected:.6g}; rho = {1 / expected:.6g}, 1 / L" in said
     values = [run.go().objective() for _ in range(30)]

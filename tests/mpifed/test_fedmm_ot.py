@@ -22,8 +22,8 @@ from mpifed.models.linear import linear
 from mpifed.mpi.communicator import Alone
 from mpifed.optimal_transport.dataset import Transport
 from mpifed.optimal_transport.losses import (
-    Adam,
-    Objective,
+    FlatAdam,
+    TransportObjective,
     conjugate_steps,
     joint_gradient,
     omega_gradient,
@@ -91,7 +91,7 @@ def same(a, b, tolerance=1e-12):
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
 def test_it_is_the_centralised_alternating_scheme_on_pooled_batches(dtype, tolerance):
     run = Run(FedMMOT, dtype=dtype)
-    objective, adam = Objective(run.model), Adam(1e-3)
+    objective, adam = TransportObjective(run.model), FlatAdam(1e-3)
     omega = theta = run.state.omega
     kept, benchmark = adam.init(theta), run.model.problem
     for k in range(1, 6):
@@ -147,11 +147,11 @@ def test_two_dimensional_gaussians_come_below_five_per_cent():
 
 
 def test_fedadam_is_adam_on_the_mean_of_the_joint_gradients():
-    adam = Adam(0.01)
+    adam = FlatAdam(0.01)
     run = Run(
         FedAdamOT, server_lr=0.01, beta1=0.9, beta2=0.999, tau=adam.epsilon, bias_correction=True
     )
-    objective = Objective(run.model, "w2gn")
+    objective = TransportObjective(run.model, "w2gn")
     both = run.state.model[0]
     kept = adam.init(both)
     for k in range(1, 6):
@@ -226,10 +226,14 @@ def test_the_potential_moves_by_gamma_and_stays_convex(step):
     omega = bent(run, run.state.omega)
     theta = run.state.theta
     run.state = replace(run.state, omega=omega)
-    objective, draws, benchmark = Objective(run.model, **options), Draws(0, 1), run.model.problem
+    objective, draws, benchmark = (
+        TransportObjective(run.model, **options),
+        Draws(0, 1),
+        run.model.problem,
+    )
     free = omega - step * LR * omega_gradient(objective, omega, theta, *pooled(run, 1))
     assert (free[run.model.n_skip :] < 0).any()
-    generator, adam = draws.stream("conjugate"), Adam(0.05)
+    generator, adam = draws.stream("conjugate"), FlatAdam(0.05)
     targets = [benchmark.sample_target(generator, BATCH, torch.float64) for _ in range(2)]
     expected = run.model.convexify(free)
     run.go()
@@ -242,7 +246,7 @@ def test_the_potential_moves_by_gamma_and_stays_convex(step):
 @pytest.mark.parametrize("rule", GAMMAS)
 def test_the_potential_moves_by_the_gamma_of_each_round(rule):
     run = Run(FedMMOT, step_rule=rule, step=0.4)
-    objective = Objective(run.model)
+    objective = TransportObjective(run.model)
     for k, gamma in enumerate(GAMMAS[rule], 1):
         omega, theta = run.state.omega, run.state.theta
         free = omega - gamma * LR * omega_gradient(objective, omega, theta, *pooled(run, k))
@@ -251,7 +255,7 @@ def test_the_potential_moves_by_the_gamma_of_each_round(rule):
 
 def test_local_steps_are_gradient_steps_from_where_the_client_is_on_new_batches():
     run = Run(FedMMOT, local={"steps": 3, "batch_size": BATCH // 2})
-    objective, draws, state = Objective(run.model), Draws(0, 1), run.state
+    objective, draws, state = TransportObjective(run.model), Draws(0, 1), run.state
     rows = [state.omega] * CLIENTS
     for step in range(3):
         xs = batches_of(run.everyone, draws, f"samples {step}", BATCH // 2)
@@ -271,7 +275,7 @@ def test_fedadam_keeps_both_potentials_convex_and_takes_the_options_of_its_losse
     run = Run(FedAdamOT, server_lr=0.01, beta1=0.0, beta2=0.0, tau=1.0, **options)
     omega, theta = (bent(run, half) for half in run.state.model.view(2, -1))
     run.state = replace(run.state, model=torch.cat([omega, theta])[None])
-    objective, draws = Objective(run.model, "w2gn", **options), Draws(0, 1)
+    objective, draws = TransportObjective(run.model, "w2gn", **options), Draws(0, 1)
     y = run.model.problem.sample_target(draws.stream("target 0"), BATCH, torch.float64)
     gradient = torch.stack(
         [

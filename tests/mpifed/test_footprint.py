@@ -57,7 +57,21 @@ def test_rows_that_are_on_disk_are_not_kept_in_memory(tmp_path):
     tracemalloc.stop()
     recorder.close()
     assert grown < 1e4
-    assert recorder.rows == [["0", "2.5"], *([str(k), repr(1 / k)] for k in range(1, 1001))]
+    lines = ["round,train_loss", "0,2.5", *(f"{k},{1 / k!r}" for k in range(1, 1001))]
+    tracemalloc.start()
+    text = recorder.metrics
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert text.splitlines() == lines and most < 10 * len(text)
+
+
+def test_a_checkpoint_takes_little_for_a_recorded_round(tmp_path):
+    options = {**SMALL, "rounds": 60, "evaluation.every": 1, "checkpoint.every": 10}
+    run("synthetic-fedem", {**options, "checkpoint.keep": 6}, tmp_path / "run", Alone())
+    folder = tmp_path / "run" / "checkpoints"
+    first, last = ((folder / f"round-{at:06d}.h5").stat().st_size for at in (10, 60))
+    of_a_row = (tmp_path / "run" / "metrics.csv").stat().st_size / 61
+    assert last - first < 50 * of_a_row
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -121,7 +135,7 @@ def test_a_resumed_run_may_keep_its_rows_elsewhere(first, tmp_path):
     overrides = {**SMALL, "data.n_test": 10, **CASES["scaffold"]}
     other = {"disk": "memory", "memory": "disk"}[first]
     run("synthetic-fedem", {**overrides, "rounds": 6}, tmp_path / "whole", Alone())
-    begun = {**overrides, "rounds": 3, "storage.state": first}
+    begun = {**overrides, "rounds": 4, "storage.state": first}
     run("synthetic-fedem", begun, tmp_path / "cut", Alone())
     rest = {**overrides, "rounds": 6, "storage.state": other}
     run("synthetic-fedem", rest, tmp_path / "cut", Alone(), resume=True)

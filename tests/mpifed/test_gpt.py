@@ -172,3 +172,22 @@ def test_control_groups_limit_the_memory_that_there_is(tmp_path):
             (tmp_path / folder / f"memory.{name}").write_text(text)
     (tmp_path / "groups").write_text("1:cpu:/x\n0::/a/b\n")
     assert left_of_groups(tmp_path / "groups", tmp_path) == [470, 1470]
+
+
+@pytest.mark.parametrize("model", ["lstm", {"name": "gpt", **SMALL, "tied": False}])
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_tokens_beyond_the_vocabulary_are_named_by_file_and_client(model, split, tmp_path):
+    path = tmp_path / "tokens.h5"
+    with h5py.File(path, "w") as file:
+        file.attrs.update(n_classes=V, source="test", partition="natural", seed=7, task="sequence")
+        for name in ("train", "val", "test"):
+            x = np.arange(6 * L, dtype=np.uint16).reshape(6, L) % V
+            x[4, 2] = 9 if name == split else 0
+            file[f"{name}/x"], file[f"{name}/y"] = x, x % V
+            file[f"{name}/offsets"] = [0, 2, 4, 6]
+    options = {"data": str(path), "rounds": 1, "model": model, "algorithm": "fedavg"}
+    words = rf"tokens\.h5', where /{split} of client 2 has the token 9, .* from 0 to 4"
+    with pytest.raises(InputError, match=words):
+        mpifed.run(**options, output=tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
+    mpifed.run(**options, **{"model.vocabulary": 10}, output=tmp_path / "run")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -26,6 +28,7 @@ from mpifed.checkpoint import files as checkpoint_files
 from mpifed.checkpoint.files import what_is_left
 from mpifed.config.configuration import apply_overrides, resolve
 from mpifed.config.experiments import parse_overrides, read_experiment
+from mpifed.data import archives
 from mpifed.mpi.communicator import Alone, world
 from mpifed.training.build import make
 from mpifed.training.engine import Clock, Engine
@@ -164,6 +167,24 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(variant, tmp_path, capf
 # Asked to stop.
 
 
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+def test_a_run_stops_while_its_data_are_read(number, tmp_path, capfd, monkeypatch):
+    path, target = tmp_path / "own.csv", tmp_path / "run"
+    path.write_text("a,label\n" + "1,0\n2,1\n" * 30)
+    words = [f"data={path}", "clients=2", "rounds=2", "--output", target]
+
+    def interrupted(path):
+        os.kill(os.getpid(), number)
+        return open(path, "rb")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(archives, "open_regular", interrupted)
+        done = call(words, capfd)
+    assert done.code == 75 and "before round 1" in done.out
+    assert not target.exists()
+    assert call(words, capfd).code == 0
+
+
 @pytest.mark.parametrize("request_", ["receive_usr1", "receive_term"])
 def test_a_run_stops_on_request_with_a_checkpoint(request_, tmp_path, capfd, monkeypatch):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
@@ -181,6 +202,33 @@ def test_a_run_stops_on_request_with_a_checkpoint(request_, tmp_path, capfd, mon
     # Asked for in the last round, there is nothing to stop.
     monkeypatch.setenv("FAIL", f"{request_}:0:7")
     assert call([*words, tmp_path / "last"], capfd).code == 0
+
+
+INTERRUPTED = """
+import os, signal, sys
+import mpifed
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch.optim":
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+try:
+    mpifed.arrays([[1.0]], [0])
+except KeyboardInterrupt:
+    print("interrupted")
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+mpifed.arrays([[1.0], [2.0]], [0, 1], clients=2)
+"""
+
+
+def test_an_interrupt_during_the_first_import_leaves_a_session_that_works():
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=100
+    )
+    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
 
 
 @pytest.mark.mpi
@@ -246,6 +294,31 @@ def test_more_rounds_keep_the_horizon_of_schedules_unless_told_otherwise(schedul
     assert stored["rounds"] == 13
     assert stored["reschedule"] is False
     assert stored["local"]["lr_horizon"] == 12
+
+
+@pytest.mark.parametrize("clock", ["round", "local_epoch"])
+def test_a_cosine_stays_at_its_end_and_the_log_says_so(clock, tmp_path, capfd):
+    words = [*TINY, "algorithm=fedavg", "local.lr_schedule=cosine", f"local.lr_clock={clock}"]
+    words += ["evaluation.every=1", "--output", tmp_path / "run"]
+    assert "learning rate is 0" not in call(words, capfd).out
+    assert "learning rate is 0" in call([*words, "rounds=11", "--resume"], capfd).out
+    losses = [float(row["train_loss"]) for row in rows(tmp_path / "run")]
+    assert losses[3] - losses[4] > 1e-5
+    assert losses[5:] == pytest.approx([losses[4]] * 7, abs=1e-7)
+
+
+def test_the_row_of_an_earlier_end_stays_after_any_interruption(tmp_path, capfd):
+    target, plain = tmp_path / "run", tmp_path / "plain"
+    words = [*OURS, "checkpoint.keep=1"]
+    assert call([*words, "rounds=3", "--output", target], capfd).code == 0
+    ended = rows(target)[-1]
+    more = [*words, "rounds=7", "--output", target, "--resume"]
+    for fail in ("die:0:4", "die:0:6"):  # before another checkpoint, and after one
+        assert killed(*more, fail=fail) == -signal.SIGKILL
+    assert call(more, capfd).code == 0
+    assert call([*words, "rounds=7", "--output", plain], capfd).code == 0
+    assert [row["round"] for row in rows(target)] == ["0", "2", "3", "4", "6", "7"]
+    assert rows(target)[2] == ended and rows(target, 3) == rows(plain)
 
 
 # What there is to go on with.

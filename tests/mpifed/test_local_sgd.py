@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpifed.federation.clients import Draws
-from mpifed.local.minibatches import draw_orders, plan, work_of
+from mpifed.local.minibatches import draw_orders, plan_minibatches, work_of
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import SCHEDULES, LocalSolver, learning_rates
 from mpifed.models.linear import linear
@@ -135,7 +135,7 @@ def test_uniform_minibatches_are_whole(sizes, batch, components, steps):
     shuffled = work_of(n_train, batch, 2, steps, "shuffled")
     assert (work.steps == shuffled.steps).all() and (work.epochs == shuffled.epochs).all()
     width = -(-min(batch, n_train.max()) // 32) * 32
-    made = plan(work, batch, width, components, 2, torch.float64, torch.device("cpu"))
+    made = plan_minibatches(work, batch, width, components, 2, torch.float64, torch.device("cpu"))
     scale = made.scale.numpy().reshape(-1, width)
     clients = [t for step in made.steps for t in range(step.first, step.last)]
     whole = np.minimum(batch, n_train)[made.order][np.repeat(clients, components)]
@@ -143,7 +143,7 @@ def test_uniform_minibatches_are_whole(sizes, batch, components, steps):
     assert scale.sum(1) == pytest.approx(np.ones(len(scale)))
     starts = np.cumsum(n_train) - n_train
     keys = Draws(0, 1).client_keys("minibatches", np.arange(len(sizes)))
-    rows = draw_orders(keys, starts, work, components, "uniform")[made.place].numpy()
+    rows = draw_orders(keys, starts, work, components, "uniform")[made.positions].numpy()
     owners = made.order[np.repeat(clients, components * width)]
     assert (rows >= starts[owners]).all() and (rows < (starts + n_train)[owners]).all()
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 import user_components
-from commands import OPEN_MPI, call, summary_of
+from commands import OPEN_MPI, call, environment, summary_of
 
 import mpifed
 from mpifed import command
 from mpifed import launch as launching
+from mpifed.__main__ import main as subcommand
 from mpifed.errors import InputError, RunError
 from mpifed.training import train
 
@@ -96,6 +100,88 @@ def test_a_rank_starts_no_launcher(monkeypatch) -> None:
         else:
             with pytest.raises(InputError, match=said):
                 launching._ranks_to_start(known)
+
+
+# As in the shell that `srun --pty bash` opens.
+ONLY_TASK = {
+    **{"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7"},
+    **{"SLURM_NODELIST": "n1", "SLURM_JOB_NODELIST": "n1", "SLURM_NNODES": "1"},
+    **{"SLURM_TASKS_PER_NODE": "1", "PMI_RANK": "0", "PMI_SIZE": "1"},
+}
+
+
+def test_the_only_task_of_a_step_of_slurm_starts_a_launcher_as_a_shell_does(monkeypatch, capfd):
+    for name, value in ONLY_TASK.items():
+        monkeypatch.setenv(name, value)
+    begun = []
+
+    def become(*words):
+        begun.append(words)
+        raise SystemExit(0)
+
+    monkeypatch.setattr(os, "execve", become)
+    for words in (["--ranks", "2"], ["--ranks=3"]):
+        call(["run", *WORDS, *words], capfd, subcommand)
+    assert [words[1][1:3] for words in begun] == [["-n", "2"], ["-n", "3"]]
+    assert not any(name.startswith(("SLURM", "PMI")) for *_, names in begun for name in names)
+    for name in ONLY_TASK.keys() - {"SLURM_PROCID", "SLURM_JOB_ID"}:
+        monkeypatch.delenv(name)
+    call(["run", *WORDS, "--ranks", "2"], capfd, subcommand)
+    assert begun.pop()[2]["SLURM_JOB_ID"] == "7"  # a batch script, which has all of the job
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    known = launching.read_words([*WORDS, "--ranks", "2"])
+    with pytest.raises(InputError, match="itself a rank of a job"):
+        launching._ranks_to_start(known)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words", [["run", *WORDS, "--output", "0"], ["sweep", *WORDS, "seed=[0]", "--output", "."]]
+)
+def test_a_step_of_one_task_runs_on_ranks_of_its_own(words, tmp_path):
+    done = subprocess.run(
+        [*command.python_words(words[0]), *words[1:], "--ranks", "2"],
+        **{"cwd": tmp_path, "env": environment(**ONLY_TASK), "timeout": 120},
+        **{"capture_output": True, "text": True},
+    )
+    assert done.returncode == 0, done.stderr
+    (summary,) = tmp_path.glob("*/summary.json")
+    assert json.loads(summary.read_text())["ranks"] == 2
+
+
+MINE = """
+from mpifed.algorithms.global_model.fedavg import FedAvg
+
+class Mine(FedAvg):
+    pass
+"""
+
+
+@pytest.fixture
+def directory(tmp_path, monkeypatch):
+    """A working directory with files named as modules of Python, and a component."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("random", "copy", "queue", "types", "functools"):
+        Path(f"{name}.py").write_text("raise SystemExit('not Python's own')")
+    Path("mine.py").write_text(MINE)
+
+
+def test_files_of_the_working_directory_stand_in_for_no_module_of_python(directory):
+    words = [*command.python_words("run"), "--list", "mine:Mine"]
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "mine:Mine" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["run", "--ranks", "2"], ["sweep"], ["sweep", "--ranks", "2"]])
+def test_nor_do_they_in_what_is_started(words, directory):
+    words = [*command.python_words(words[0]), *words[1:], *WORDS, "algorithm=mine:Mine"]
+    done = subprocess.run(
+        [*words, "seed=0", "--output", "x"],
+        **{"env": environment(), "capture_output": True, "text": True, "timeout": 120},
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(("cores", "said"), [(1, False), (2, True), (16, True)])

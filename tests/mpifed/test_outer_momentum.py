@@ -13,7 +13,7 @@ from personal_runs import COUNTS, gradient, mean, regression, taking_part
 from test_corrections import D, Descent, N, exchange_of, gradients, matrix_of
 
 from mpifed.algorithms.global_model.fedavg import FedAvg
-from mpifed.algorithms.shared_body.streaming_diloco import StreamingDiLoCo
+from mpifed.algorithms.global_model.streaming_diloco import StreamingDiLoCo
 from mpifed.errors import InputError
 from mpifed.exchange.server import Server
 from mpifed.exchange.server_optimizers import Nesterov

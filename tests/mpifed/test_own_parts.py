@@ -291,6 +291,56 @@ def test_a_client_that_is_trained_alone_is_named(tmp_path, capfd):
     assert done.code == 1 and re.fullmatch(said, line), line
 
 
+class Ends(Own):
+    """Takes the next of nothing."""
+
+    def round(self, state, clients, channel, draws):
+        return next(iter(()))
+
+
+def a_layer(data):
+    return Batches(data)
+
+
+def a_net(data):
+    net = Batches(data)
+    net.layer = _shaped(data)
+    return net
+
+
+def _shaped(data):
+    return {}[data.n_outputs]
+
+
+def _raises(recorded) -> None:
+    raise ValueError("what is recorded")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "model", "said"),
+    [
+        (Fails, a_layer, r"model '{0}:a_layer', client \d, round 1: ValueError: too many samples"),
+        (Own, Batches, r"model '{0}:Batches', client \d, round 1: ValueError: too many samples"),
+        (Own, a_net, r"model '{0}:a_net': KeyError: 1"),
+        (Ends, a_layer, r"algorithm '{0}:Ends', round 1: StopIteration: "),
+    ],
+)
+def test_of_several_components_of_a_module_the_one_that_failed_is_named(
+    algorithm, model, said, tmp_path, capfd
+):
+    words = [f"algorithm={__name__}:{algorithm.__name__}", "local.batch_size=128"]
+    done = call([*words, *failing("model", model, tmp_path / "run")], capfd)
+    line = done.err.splitlines()[0]
+    assert done.code == 1 and re.fullmatch(f"mpifed: {said.format(__name__)}", line), line
+    assert "Traceback (most recent call last):" in done.err
+
+
+def test_a_function_beside_a_component_is_named(tmp_path, capfd):
+    words = [*failing("algorithm", Fails, tmp_path / "run"), "--on-round", f"{__name__}:_raises"]
+    line = call(words, capfd).err.splitlines()[0]
+    assert line == "mpifed: on_round _raises, round 0: ValueError: what is recorded"
+
+
 WRONG_RESULTS = {
     ReturnsNothing: "round 1: {}: round returned NoneType; it must return FedAvgState",
     StartsWithNothing: "{}: init returned NoneType; it must return a dataclass",

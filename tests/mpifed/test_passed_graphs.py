@@ -139,7 +139,7 @@ def test_texts_of_rounds_keep_every_bit():
     random = np.random.default_rng(0)
     for matrix in (W, SHIFT, in_turn(N, 3, random.random())):
         made = topologies.MixingMatrix.from_sparse(matrix)
-        text = mpifed.exchange.mixing.schedule_section([made, made])
+        text = mpifed.exchange.mixing_options.schedule_section([made, made])
         name = text.pop("name")
         again = topologies.build_schedule(name, N, **text)
         assert again.matrix(2) == made

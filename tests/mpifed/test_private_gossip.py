@@ -123,8 +123,8 @@ def test_every_method_starts_a_round_from_the_averages_of_the_last(name, monkeyp
     """Which is what the linear map of an observer assumes."""
     average, seen = GossipChannel.average, []
 
-    def spied(self, rows, weights, before, whole=1.0):
-        made = average(self, rows, weights, before, whole)
+    def spied(self, rows, weights, before, total_weight=1.0):
+        made = average(self, rows, weights, before, total_weight)
         seen.append((before.clone(), made.clone()))
         return made
 

@@ -15,12 +15,12 @@ from on_ranks import SMALL, same_after_a_resume, unlike_one_rank
 from played_ranks import on_played_ranks
 
 from mpifed.errors import Diverged, PeerDiverged, RunError
-from mpifed.exchange import mixer as mixing
+from mpifed.exchange import mixing_product as mixing
 from mpifed.exchange import reduction
 from mpifed.exchange import routes as routing
 from mpifed.exchange.compression import build
 from mpifed.exchange.gossip import Gossip
-from mpifed.exchange.mixer import Mixer, products_agree
+from mpifed.exchange.mixing_product import MixingProduct, products_agree
 from mpifed.exchange.reduction import SparseRows, sum_and_mass, weighted_sum
 from mpifed.exchange.server import Server
 from mpifed.federation import tree as trees
@@ -240,7 +240,7 @@ def random_matrix(generator, n, density):
 @given(st.integers(1, 30), st.floats(0, 1), st.integers(0, 99), DTYPES)
 def test_rounded_rows_of_w_sum_to_one_exactly(n, density, seed, dtype):
     w = random_matrix(np.random.default_rng(seed), n, density)
-    made = Mixer(scipy.sparse.csr_array(w), np.arange(n), np.arange(n), False)
+    made = MixingProduct(scipy.sparse.csr_array(w), np.arange(n), np.arange(n), False)
     numpy_type = torch.empty(0, dtype=dtype).numpy().dtype
     weights = made.weights(numpy_type)
     assert weights.dtype == numpy_type
@@ -291,7 +291,7 @@ def test_gossip_has_the_same_bits_on_any_ranks(layout, dtype, width, seed, dense
 
 def test_products_that_depend_on_other_rows_are_not_taken(monkeypatch):
     w = mixing_matrix(nx.complete_graph(9), "metropolis_hastings").to_sparse()
-    made = Mixer(w, np.arange(9), np.arange(9), True)
+    made = MixingProduct(w, np.arange(9), np.arange(9), True)
     x, found = torch.randn(9, 30), torch.empty(9, 30)
     monkeypatch.setattr(mixing, "products_agree", lambda dtype: False)
     monkeypatch.setattr(mixing, "blocked_product", None)
@@ -314,7 +314,7 @@ def test_products_that_depend_on_the_place_of_a_row_are_found(place, monkeypatch
 def test_mixing_keeps_constants_and_the_mean_to_rounding(dtype, dense):
     n, eps = 50, torch.finfo(dtype).eps
     w = random_matrix(np.random.default_rng(2), n, 0.8)
-    made = Mixer(scipy.sparse.csr_array(w), np.arange(n), np.arange(n), dense)
+    made = MixingProduct(scipy.sparse.csr_array(w), np.arange(n), np.arange(n), dense)
 
     def mixed(x):
         found = torch.empty_like(x)

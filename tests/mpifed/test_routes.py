@@ -45,7 +45,7 @@ def play(made, x):
         arrived = np.concatenate(sent)
         assert np.array_equal(arrived, x[route.transfer.arriving])
         result = torch.empty(len(route.mine), x.shape[1])
-        route.mixer(torch.from_numpy(x[route.mine]), arrived, result)
+        route.product(torch.from_numpy(x[route.mine]), arrived, result)
         mixed.update(zip(route.mine, result.numpy(), strict=True))
     return np.array([mixed[node] for node in sorted(mixed)])
 

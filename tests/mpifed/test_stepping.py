@@ -261,10 +261,10 @@ def test_local_buffers_stay_with_the_client(make_clients):
     solver = solver_of(model, batch_size=8, buffers="local")
     start = torch.from_numpy(model.init(np.random.default_rng(0))).expand(1, -1)
     state = solver.init(3, 1, torch.float64)
-    assert torch.equal(solver.own(start, state), start.expand(3, 1, -1))
+    assert torch.equal(solver.with_statistics(start, state), start.expand(3, 1, -1))
     trained, state = solver(start.expand(3, 1, -1), state, clients, Draws(0, 1))
     assert isinstance(state, WithBuffers)
-    own = solver.own(start, state)
+    own = solver.with_statistics(start, state)
     split = model.n_parameters - model.n_buffers
     assert torch.equal(own[..., :split], start.expand(3, 1, -1)[..., :split])
     assert torch.equal(own[..., split:], trained[..., split:])
@@ -482,7 +482,7 @@ def test_running_statistics_are_those_of_the_model_that_is_named(make_clients):
     assert torch.equal(rows[:, 1, :split], start[:, 1, :split])
     changed = (rows[:, 1, split:] != start[:, 1, split:]).any(1)
     assert changed.all()
-    assert torch.equal(solver.own(start, state)[..., split:], rows[..., split:])
+    assert torch.equal(solver.with_statistics(start, state)[..., split:], rows[..., split:])
 
 
 def test_steps_of_a_call_take_the_place_of_those_of_the_options(make_clients):

@@ -311,10 +311,10 @@ def test_rounds_before_a_resume_may_have_another_interval(tmp_path):
         assert found_of_due(folder) == [f"round {round}: metrics.csv has no row of it"]
 
 
-def test_a_row_of_an_earlier_end_need_not_stay(tmp_path):
+def test_the_row_of_an_earlier_end_stays(tmp_path):
     folder = trained(tmp_path / "run", rounds=3)
     trained(folder, rounds=6)
-    assert evaluated(folder) == [0, 2, 4, 6]
+    assert evaluated(folder) == [0, 2, 3, 4, 6]
     assert found_of_due(folder) == []
 
 

@@ -14,9 +14,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 import h5py
 import pytest
@@ -35,15 +36,16 @@ from commands import (
     started,
     wait_for,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mpifed.mpi.communicator import spare_memory
 from mpifed.watchdog import heartbeat
 from mpifed.watchdog.guard import _await_answer
 from mpifed.watchdog.heartbeat import STALL_LIMIT, Page, new_pages, raise_if_stop_requested
-from mpifed.watchdog.hosts import LATER, SILENCE, Host, Hosts
+from mpifed.watchdog.hosts import LATER, MESSAGE, SILENCE, Host, Hosts
 from mpifed.watchdog.launcher import Launch, launched
 from mpifed.watchdog.shared_memory import (
-    NAMES,
     PLACE,
     SETTLED,
     remove_abandoned,
@@ -219,6 +221,67 @@ def test_what_is_stopped_ends_the_job_and_is_named(whom, expected, tmp_path):
     assert line.endswith(expected)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_what_is_stopped_just_before_the_end_is_waited_for_and_then_named(goes_on, tmp_path):
+    with job(f"wait:{tmp_path / 'there'}") as processes:
+        ranks = [one["process"] for one in processes.about()]
+        os.kill(processes.started[1].pid, signal.SIGSTOP)
+        (tmp_path / "there").touch()
+        all_ended(ranks)
+        if goes_on:
+            time.sleep(3)
+            os.kill(processes.started[1].pid, signal.SIGCONT)
+        codes, lines = processes.codes(), processes.said()
+    assert codes == [0, 0 if goes_on else -signal.SIGKILL]
+    assert [line.partition("round: ")[2] for line in lines] == (
+        [] if goes_on else ["the process has been stopped for 5 s"]
+    )
+
+
+def test_where_memory_is_full_ranks_are_killed_before_the_process_that_watches_them(tmp_path):
+    with job(f"wait:{tmp_path / 'there'}") as processes:
+        about = processes.about()
+        scores = [
+            int(Path(f"/proc/{process}/oom_score_adj").read_text())
+            for process in (about[0]["parent"], *(one["process"] for one in about))
+        ]
+        (tmp_path / "there").touch()
+        assert processes.codes() == [0, 0]
+    assert min(scores[1:]) >= min(1000, scores[0] + 500)
+
+
+@pytest.fixture
+def group():
+    """A control group of 300 MB whose processes the kernel counts, and a command's first words."""
+    place = Path("/sys/fs/cgroup/memory")
+    path = (place if place.exists() else place.parent) / f"mpifed-{os.getpid()}"
+    limit = path / ("memory.limit_in_bytes" if place.exists() else "memory.max")
+    try:
+        path.mkdir()
+        limit.write_text("300000000")
+    except OSError as error:
+        pytest.skip(f"memory cannot be limited here: {error}")
+    yield path
+    for _ in range(100):
+        with contextlib.suppress(OSError):
+            path.rmdir()
+            break
+        time.sleep(0.1)
+
+
+def test_a_rank_killed_for_memory_is_named_with_the_reason_and_what_it_held(group):
+    def own(rank):
+        return {"preexec_fn": lambda: (group / "cgroup.procs").write_text(str(os.getpid()))}
+
+    with job("grow:1", own=own) as processes:
+        ranks = [one["process"] for one in processes.about()]
+        assert 0 not in processes.codes()
+        (line,) = processes.said()
+        all_ended(ranks)
+    assert re.search(r"rank 1 .*killed by SIGKILL \(out of memory\); it held up to \d+ MB$", line)
+
+
 def test_a_rank_that_is_stopped_before_it_has_come_is_named(tmp_path):
     with job(f"wait:{tmp_path / 'never'}", ranks=3, MPIFED_START_LIMIT="1") as made:
         os.kill(made.started[2].pid, signal.SIGSTOP)
@@ -313,66 +376,216 @@ def test_the_end_of_a_rank_has_a_limit_of_its_own():
 
 def hosts(count: int) -> tuple[list[Hosts], str]:
     """The supervisors of ``count`` hosts of one rank each, the first with rank 0."""
-    made = [Hosts(Launch(rank, count, count, "job", 0)) for rank in range(count)]
-    return made, made[0].listen(lambda listening, admit: None)
+    supervisors = [Hosts(Launch(rank, count, count, "job", 0)) for rank in range(count)]
+    return supervisors, supervisors[0].listen()
 
 
-def beat(made: list[Hosts], leader: str, seconds: float) -> list[list[Host]]:
+def beat(supervisors: list[Hosts], leader: str, seconds: float) -> list[list[Host]]:
     """Let time pass; return what each finds lost."""
-    for rank, one in enumerate(made):
+    for rank, one in enumerate(supervisors):
         one.look(Host(rank, f"host {rank}", f"client {rank}", 7), leader, seconds)
-        with contextlib.suppress(BlockingIOError):
-            made[0]._admit(made[0]._listening)
-    time.sleep(0.01)
-    return [one.lost() for one in made]
+    time.sleep(0.005)
+    return [one.lost() for one in supervisors]
+
+
+def connected(count: int) -> tuple[list[Hosts], str]:
+    """Supervisors that have met."""
+    supervisors, leader = hosts(count)
+    for _ in range(8):
+        assert beat(supervisors, leader, 0.1) == [[]] * count
+    return supervisors, leader
 
 
 @pytest.mark.parametrize("lost", [0, 2])
 def test_a_host_that_falls_silent_is_missed_and_only_that(lost):
-    made, leader = hosts(3)
+    supervisors, leader = connected(3)
     for _ in range(50):
-        assert beat(made, leader, 1.0) == [[], [], []]
-    rest = [one for rank, one in enumerate(made) if rank != lost]
-    with contextlib.suppress(AttributeError):
-        for _ in range(int(SILENCE + LATER) + 3):
-            for one in rest:
-                one.look(Host(1, "host", "", 7), leader, 1.0)
-    found = [host for one in rest for host in one.lost()]
-    assert {(host.rank, host.clients, host.round) for host in found} == {
-        (lost, f"client {lost}", 7)
+        assert beat(supervisors, leader, 1.0) == [[], [], []]
+    others = [one for rank, one in enumerate(supervisors) if rank != lost]
+    for _ in range(int(SILENCE + LATER) + 3):
+        for rank, one in enumerate(others):
+            one.look(Host(rank, "host", "", 7), leader, 1.0)
+    missed = [host for one in others for host in one.lost()]
+    assert {(host.rank, host.name, host.clients, host.round) for host in missed} == {
+        (lost, f"host {lost}", f"client {lost}", 7)
     }
-    assert len(found) == (2 if lost == 0 else 1)
-    for one in made:
+    assert len(missed) == (2 if lost == 0 else 1)
+    for one in supervisors:
         one.close()
 
 
 def test_an_end_reaches_all_hosts_and_a_host_that_leaves_is_not_missed():
-    made, leader = hosts(3)
-    for _ in range(3):
-        beat(made, leader, 1.0)
-    made[2].leave()
-    made[2].close()
+    supervisors, leader = connected(3)
+    supervisors[2].leave()
+    supervisors[2].close()
     for _ in range(60):
-        assert beat(made[:2], leader, 1.0) == [[], []]
-    made[1].end()
-    beat(made[:1], leader, 1.0)
-    beat(made[:1], leader, 1.0)
-    assert made[0].ended
-    for one in made:
+        assert beat(supervisors[:2], leader, 1.0) == [[], []]
+    supervisors[1].end()
+    beat(supervisors[:1], leader, 1.0)
+    beat(supervisors[:1], leader, 1.0)
+    assert supervisors[0].ended
+    for one in supervisors:
         one.close()
 
 
-def test_only_supervisors_of_the_job_are_understood():
-    made, leader = hosts(2)
-    host, port, key = json.loads(leader)
-    assert host == "127.0.0.1"  # where all ranks are on one host
-    for said in ({"key": "another", "end": True}, {"end": True}, [], {"key": key, "other": 1}):
-        with socket.create_connection((host, port)) as foreign:
-            foreign.sendall(json.dumps(said).encode() + b"\n")
-            for _ in range(3):
-                beat(made[:1], leader, 0.1)
-            assert not made[0].ended and not made[0]._links
-    for one in made:
+def test_a_host_that_is_late_is_still_admitted():
+    """Rank 0's supervisor closes the first connection of one that proves nothing for a while."""
+    supervisors, leader = hosts(2)
+    supervisors[1].look(Host(1, "late", "", 7), leader, 0.1)
+    for _ in range(20):
+        supervisors[0].look(Host(0, "first", "", 7), leader, 0.1)
+    for _ in range(20):
+        beat(supervisors, leader, 0.2)
+    for _ in range(int(SILENCE) + 3):
+        supervisors[0].look(Host(0, "first", "", 7), leader, 1.0)
+    assert [host.rank for host in supervisors[0].lost()] == [1]
+    for one in supervisors:
+        one.close()
+
+
+class Between:
+    """A stranger between two supervisors, who passes on what ``change`` makes of their bytes."""
+
+    def __init__(self, leader: str, change: Callable[[bytes], bytes]) -> None:
+        host, self.port, *key = json.loads(leader)
+        self.listening = socket.create_server((host, 0))
+        self.listening.setblocking(False)
+        self.leader = json.dumps([host, self.listening.getsockname()[1], *key])
+        self.change, self.ends, self.seen = change, [], [b"", b""]
+
+    def work(self) -> None:
+        if not self.ends:
+            with contextlib.suppress(BlockingIOError):
+                self.ends = [self.listening.accept()[0]]
+                self.ends.append(socket.create_connection(("127.0.0.1", self.port)))
+                for one in self.ends:
+                    one.setblocking(False)
+        for one, other in ((0, 1), (1, 0)) if self.ends else ():
+            with contextlib.suppress(OSError):
+                if not (data := self.ends[one].recv(1 << 16)):
+                    self.ends.pop().close()
+                    self.ends.pop().close()
+                    break
+                self.seen[one] += data
+                self.ends[other].sendall(self.change(data))
+
+
+@contextlib.contextmanager
+def between(change: Callable[[bytes], bytes]) -> Iterator[tuple[list[Hosts], str, Between]]:
+    supervisors, leader = hosts(2)
+    stranger = Between(leader, change)
+    yield supervisors, stranger.leader, stranger
+    for opened in (*supervisors, *stranger.ends, stranger.listening):
+        opened.close()
+
+
+def test_the_key_of_a_job_is_on_no_wire_and_what_was_heard_is_of_no_use():
+    with between(lambda data: data) as (supervisors, leader, stranger):
+        for step in range(40):
+            beat(supervisors, leader, 0.1 if step < 20 else 1.0)
+            stranger.work()
+        supervisors[1].end()
+        stranger.work()
+        by_member, by_leader = stranger.seen
+        *_, key = json.loads(leader)
+        assert min(len(by_leader), len(by_member)) > 2000
+        for secret in (key.encode(), bytes.fromhex(key)):
+            assert secret not in by_leader + by_member
+        # The same again to the same supervisor, which now has another challenge, and to its face.
+        for repeated in (by_member, by_leader, by_member[:32] + by_leader[32:]):
+            with socket.create_connection(("127.0.0.1", stranger.port)) as again:
+                again.sendall(repeated)
+                for _ in range(3):
+                    supervisors[0].look(Host(0, "host 0", "", 7), "", 0.1)
+                assert len(again.recv(1 << 16)) == 32
+                assert again.recv(1) == b""
+        supervisors[0].end()
+    assert not supervisors[0].ended
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_bytes_that_are_changed_on_their_way_end_no_job(seed):
+    random = Random(seed)
+
+    def change(data: bytes) -> bytes:
+        if random.random() < 0.7:
+            return data
+        at = random.randrange(len(data) + 1)
+        return random.choice(
+            (data[at:], data[:at], data * 2, data[:at] + random.randbytes(random.randrange(999)))
+        )
+
+    with between(change) as (supervisors, leader, stranger):
+        for _ in range(80):
+            assert beat(supervisors, leader, 0.15) == [[], []]
+            stranger.work()
+        assert not any(one.ended for one in supervisors)
+
+
+FOREIGN = st.one_of(
+    st.binary(max_size=2000),
+    st.builds(lambda times: b"[" * times + b"\n", st.integers(0, 20000)),
+    st.builds(
+        lambda said: json.dumps(said).encode() + b"\n", st.dictionaries(st.text(), st.text())
+    ),
+)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(FOREIGN, max_size=6))
+def test_whatever_strangers_send_they_get_a_challenge_and_are_left(messages):
+    supervisors, leader = connected(2)
+    host, port, _ = json.loads(leader)
+    strangers = []
+    for data in (b"", *messages):
+        strangers.append(socket.create_connection((host, port)))
+        strangers[-1].sendall(data)
+    for _ in range(11):
+        supervisors[0].look(Host(0, "host 0", "", 7), leader, 0.1)
+    for stranger in strangers:
+        stranger.settimeout(5)
+        answer = b""
+        with contextlib.suppress(ConnectionResetError), stranger:
+            while data := stranger.recv(1 << 12):
+                answer += data
+        assert len(answer) in (0, 32)  # none where its bytes were refused unread
+    assert beat(supervisors, leader, 1.0) == [[], []]
+    assert not any(one.ended for one in supervisors)
+    for one in supervisors:
+        one.close()
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.binary(min_size=MESSAGE.size, max_size=MESSAGE.size))
+def test_any_content_of_a_message_of_the_job_is_understood(content):
+    """Even a supervisor that has the key can send only what can be printed on one line."""
+    supervisors, leader = connected(2)
+    (link,) = supervisors[1]._links
+    link.connection.sendall(content + link._proof(False, link._sent, content))
+    for _ in range(int(SILENCE) + 5):
+        supervisors[0].look(Host(0, "host 0", "", 7), leader, 1.0)
+    assert supervisors[0].ended == (content[0] == 1)
+    for host in supervisors[0].lost():
+        assert f"{host.name}{host.clients}".isprintable()
+        assert isinstance(host.rank, int) and isinstance(host.round, int)
+    for one in supervisors:
+        one.close()
+
+
+def test_strangers_in_number_keep_no_host_out():
+    supervisors, leader = hosts(2)
+    host, port, _ = json.loads(leader)
+    strangers = [socket.create_connection((host, port)) for _ in range(200)]
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(30):
+        beat(supervisors, leader, 0.1)
+        assert len(os.listdir("/proc/self/fd")) < before + 30
+    for stranger in strangers:
+        stranger.close()
+    for _ in range(int(SILENCE) + 3):
+        supervisors[0].look(Host(0, "host 0", "", 7), leader, 1.0)
+    assert [lost.rank for lost in supervisors[0].lost()] == [1]
+    for one in supervisors:
         one.close()
 
 
@@ -455,16 +668,28 @@ def test_ranks_end_with_their_launcher_and_leave_no_shared_memory(tmp_path):
     assert "rank " in (target / "log.txt").read_text().splitlines()[-1]
 
 
+# Where UCX shares memory as it does in containers, instead of by the kernel's own copying.
+UCX = {"UCX_TLS": "posix,self", "UCX_POSIX_USE_PROC_LINK": "n"}
+
+
+def mapped(process: int) -> list[Path]:
+    """The files of shared memory that a process has mapped."""
+    maps = Path(f"/proc/{process}/maps").read_text().splitlines()
+    return [Path(line.split()[-1]) for line in maps if f" {PLACE}" in line]
+
+
 @pytest.mark.slow
-def test_a_killed_rank_leaves_no_shared_memory_behind(tmp_path):
+@pytest.mark.parametrize("variables", [{}, UCX])
+def test_a_killed_rank_leaves_no_shared_memory_behind(variables, tmp_path):
     target = tmp_path / "run"
-    with started(command(2, *ENDLESS, target), stderr=subprocess.DEVNULL) as process:
+    options = {"stderr": subprocess.DEVNULL, "env": environment(**variables)}
+    with started(command(2, *ENDLESS, target), **options) as process:
         wait_for(target / "checkpoints" / "round-000006.h5", process)
         rank = of_rank(1, target)
-        segments = segments_of(rank)
+        segments = mapped(rank)
         os.kill(rank, signal.SIGKILL)
         assert process.wait(60) not in (0, 75)
-    assert not [path for path in segments if Path(path).exists()]
+    assert not [path for path in segments if path.exists()]
 
 
 @pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=pytest.mark.slow)])
@@ -527,10 +752,10 @@ def test_processes_that_a_component_starts_end_by_signals(tmp_path):
 # Shared memory.
 
 
-@pytest.fixture
-def file():
-    """A file that looks like one of MPICH's, of a job that began long ago."""
-    path = Path(PLACE, f"{NAMES[0]}test-{os.getpid()}")
+@pytest.fixture(params=["mpich_shm_", "sm_segment.", "ucx_shm_posix_"])
+def file(request):
+    """A file that looks like one of MPI's, of a job that began a while ago."""
+    path = Path(PLACE, f"{request.param}test-{os.getpid()}")
     path.write_bytes(bytes(4096))
     long_ago = time.time() - 2 * SETTLED
     os.utime(path, (long_ago, long_ago))

@@ -1,7 +1,7 @@
 """A rank without MPI and torch, as test_watchdog.py starts it; what ranks share is ``colorsys``.
 
 ``python watched.py ACTION``, an action being ``leave:CODE``, ``begin-and-leave:CODE``,
-``leave-a-child:CODE``, ``wait:FILE`` or ``hang``.
+``leave-a-child:CODE``, ``wait:FILE``, ``grow:RANK`` or ``hang``.
 """
 
 from __future__ import annotations
@@ -57,6 +57,13 @@ def action() -> int:
             heartbeat.step()
             time.sleep(0.01)
         return 75 if came else 0
+    elif what == "grow":
+        if os.environ["PMI_RANK"] != rest:
+            time.sleep(60)
+        held = []
+        while True:
+            held.append(bytearray(1 << 20))
+            heartbeat.step()
     elif what == "hang":
         heartbeat.set_stall_limit(1.0)
         time.sleep(60)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pytest
 from run_directories import fill_columns, write_run
@@ -262,3 +264,42 @@ def test_a_sweep_in_which_runs_diverge_and_its_grid(tmp_path: Path) -> None:
     assert "| flix_alpha \\ step | 0.01 | 1e+30 |" in table
     assert table.count("| not finite |") == 2
     assert "diverged: evaluated until round 0 of 4" in made.stdout
+
+
+TEXTS = {"data": {"name": "csv", "path": r"a$x^$\b_{$.csv"}}
+FOREIGN = {
+    "text.usetex": True,
+    "font.size": 30.0,
+    "figure.autolayout": True,
+    "image.origin": "lower",
+}
+
+
+def test_pictures_depend_on_no_settings_of_the_user_and_names_are_no_formulas(tmp_path):
+    for name in ("fedem", "fedavg"):
+        write_run(tmp_path / "runs" / name, algorithm={"name": name, "of": "$x^$"}, **TEXTS)
+    reports = [tmp_path / "plain", tmp_path / "foreign"]
+    for report, settings in zip(reports, ({}, FOREIGN), strict=True):
+        words = [str(tmp_path / "runs"), "--output", str(report), "--against", "FedEM"]
+        words += ["--grid", "train_loss", "--x", "seed", "--by", "algorithm.of"]
+        words += ["--title", "train-loss=$x^$", "--label", "FedAvg=$y_$", "--format", "svg"]
+        with matplotlib.rc_context(settings):
+            assert main(words) == 0
+    pictures = list(reports[0].glob("*.svg"))
+    assert len(pictures) >= 9
+    for path in pictures:
+        assert path.read_bytes() == (reports[1] / path.name).read_bytes()
+    assert "$x^$" in (reports[0] / "train-loss-rounds.svg").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    "words", ["mpifed.report RUN --output OUT", "topologies plot ring:n=4 --output OUT.svg"]
+)
+def test_a_backend_that_is_not_installed_is_not_asked_for(words, tmp_path):
+    """A notebook says MPLBACKEND=module://matplotlib_inline.backend_inline to its commands."""
+    names = {"RUN": str(write_run(tmp_path / "run")), "OUT": str(tmp_path / "out")}
+    names["OUT.svg"] = str(tmp_path / "out.svg")
+    line = [sys.executable, "-m", *(names.get(word, word) for word in words.split())]
+    variables = os.environ | {"MPLBACKEND": "nowhere"}
+    done = subprocess.run(line, env=variables, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

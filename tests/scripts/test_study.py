@@ -11,7 +11,7 @@ import pytest
 import mpifed
 from mpifed.config.experiments import split_words
 from mpifed.exchange.gossip import Gossip
-from mpifed.exchange.mixing import complete
+from mpifed.exchange.mixing_options import completed_options
 from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Alone
 from mpifed.sweep.plan import planned_runs
@@ -37,7 +37,7 @@ def test_every_correction_has_the_twelve_it_goes_with(study):
         counts[correction] = len(found)
         for given in found:
             known = {"topology": None, "weights": None, "schedule": "static", "transport": "auto"}
-            options = complete({**known, "consensus_step": None, **given}, N)
+            options = completed_options({**known, "consensus_step": None, **given}, N)
             options.pop("name", None)
             stored = Gossip.prepare(Alone(), N, 0, options)
             assert Gossip(federation, 0, stored, **options).schedule.n == N

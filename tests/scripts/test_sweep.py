@@ -153,7 +153,7 @@ def test_dry_run_prints_the_commands(tmp_path: Path, capfd) -> None:
     assert main(["seed=[0,1]", *TINY, "--output", str(tmp_path / "out"), "--dry-run"]) == 0
     lines = capfd.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines] == ["to run", "to run"]
-    assert all("-m mpifed.run synthetic-fedem" in line for line in lines)
+    assert all("-m mpifed run synthetic-fedem" in line for line in lines)
     assert not (tmp_path / "out").exists()
 
 

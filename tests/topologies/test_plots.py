@@ -35,3 +35,14 @@ def test_decay_and_rounds(matrix, tmp_path):
     figure = plots.round_panels(base_k(9), 6, title="base_k")
     assert len(figure.axes) == 6
     assert drawn(figure, tmp_path)
+
+
+def test_names_are_no_formulas(matrix, tmp_path):
+    name = "$x^$"
+    for draw in (plots.draw_graph, plots.heat_map, plots.spectrum_plot):
+        assert drawn(draw(matrix, name), tmp_path)
+    assert drawn(plots.consensus_decay({name: gossip(matrix, 3)}, name), tmp_path)
+    assert drawn(plots.round_panels(base_k(9), 2, name), tmp_path)
+    numbers = {"consensus_rate": 0.5, "tau": 1, "effective_neighbours": 2, "messages_per_round": 3}
+    record = numbers | {"label": name, "weights": name, "schedule": "static"}
+    assert drawn(plots.comparison([record]), tmp_path)

@@ -23,6 +23,11 @@ GENERATED = [name for name in FAMILIES if name not in ("edge_list", "graphml", "
 RULES = [name for name in WEIGHTS if name != "given"]
 
 
+def rounding(n: int) -> float:
+    """How well weights from eigenvalues of float64 matrices (n, n) of norm 1 are known."""
+    return float(8 * n * np.finfo(float).eps)
+
+
 @settings(deadline=None)
 @given(
     st.sampled_from(GENERATED),
@@ -113,8 +118,8 @@ def test_graphs_that_are_not_on_0_to_n_are_refused(graph):
 @pytest.mark.parametrize("rule", RULES)
 def test_two_nodes_average_and_one_keeps_its_value(rule):
     pair = mixing_matrix(nx.path_graph(2), rule)
-    assert pair.to_dense() == pytest.approx(np.full((2, 2), 0.5), abs=1e-15)
-    assert slem(pair) == 0
+    assert pair.to_dense() == pytest.approx(np.full((2, 2), 0.5), abs=rounding(2))
+    assert slem(pair) == pytest.approx(0, abs=rounding(2))
     assert mixing_matrix(nx.empty_graph(1), rule).to_dense().tolist() == [[1.0]]
 
 
@@ -122,8 +127,8 @@ def test_two_nodes_average_and_one_keeps_its_value(rule):
 @pytest.mark.parametrize("n", [3, 8])
 def test_p_one_averages_at_once(rule, n):
     matrix = mixing_matrix(build_graph("erdos_renyi", n, 0, p=1), rule)
-    assert matrix.to_dense() == pytest.approx(np.full((n, n), 1 / n), abs=1e-15)
-    assert slem(matrix) == 0
+    assert matrix.to_dense() == pytest.approx(np.full((n, n), 1 / n), abs=rounding(n))
+    assert slem(matrix) == pytest.approx(0, abs=rounding(n))
 
 
 def halved(graph, *, share=0.5):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import networkx as nx
@@ -16,12 +18,22 @@ from topologies.schedules.sequences import Schedule
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
+    from matplotlib.legend import Legend
 
 CIRCULAR = ("ring", "complete", "exponential")
 SPRING_NODES = 150
 NUMBERED_NODES, WEIGHED_EDGES = 50, 40
 SMALL: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7}
+
+
+@contextlib.contextmanager
+def drawing(style: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Let a command draw files in matplotlib's own style, whatever the user's settings are."""
+    os.environ["MPLBACKEND"] = "agg"  # that of a notebook may not be installed here
+    from matplotlib import style as styles
+
+    with styles.context(dict(style or {}), after_reset=True):
+        yield
 
 
 def draw_graph(matrix: MixingMatrix, title: str = "") -> Figure:
@@ -45,7 +57,7 @@ def draw_graph(matrix: MixingMatrix, title: str = "") -> Figure:
             box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
             axes.text(x, y, f"{weight:.2g}", bbox=box, **SMALL)
     figure.colorbar(points, ax=axes, label="self-weight", shrink=0.7)
-    axes.set_title(title)
+    axes.set_title(title, parse_math=False)
     return figure
 
 
@@ -58,7 +70,8 @@ def heat_map(matrix: MixingMatrix, title: str = "") -> Figure:
     image = axes.imshow(dense, cmap="RdBu", vmin=-top, vmax=top, interpolation="nearest")
     figure.colorbar(image, ax=axes, label="$W_{ij}$", shrink=0.85)
     axes.locator_params(integer=True)
-    axes.set(xlabel="sender $j$", ylabel="receiver $i$", title=title)
+    axes.set(xlabel="sender $j$", ylabel="receiver $i$")
+    axes.set_title(title, parse_math=False)
     return figure
 
 
@@ -68,7 +81,8 @@ def spectrum_plot(matrix: MixingMatrix, title: str = "") -> Figure:
     axes = figure.subplots()
     axes.plot(range(1, matrix.n + 1), spectrum(matrix)[::-1], ".-", linewidth=0.8, markersize=4)
     axes.axhline(0, color="0.8", linewidth=0.8, zorder=0)
-    axes.set(xlabel="rank", ylabel="eigenvalue of $W$", title=title)
+    axes.set(xlabel="rank", ylabel="eigenvalue of $W$")
+    axes.set_title(title, parse_math=False)
     return figure
 
 
@@ -86,8 +100,9 @@ def consensus_decay(runs: Mapping[str, GossipRun], title: str = "") -> Figure:
         axes.semilogy(promised, "--", **style)
     axes.plot([], [], "--", color="0.4", linewidth=1, label="promised by (p, τ)")
     axes.set_ylim(bottom=max(1e-17, axes.get_ylim()[0]), top=2)
-    axes.set(xlabel="round", ylabel="distance from consensus", title=title)
-    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    axes.set(xlabel="round", ylabel="distance from consensus")
+    axes.set_title(title, parse_math=False)
+    _as_text(figure.legend(loc="outside lower center", ncols=2, frameon=False))
     return figure
 
 
@@ -102,7 +117,7 @@ def round_panels(schedule: Schedule, count: int, title: str = "") -> Figure:
         axes = figure.add_subplot(rows, columns, k)
         _draw(axes, matrix, positions, small=True)
         axes.set_title(f"round {k}: {len(matrix.edges)} edges", fontsize=9)
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)
     return figure
 
 
@@ -126,11 +141,17 @@ def comparison(records: Sequence[Mapping[str, Any]]) -> Figure:
         axes.set_xlabel(name)
         axes.grid(axis="y", color="0.9")
         axes.set_axisbelow(True)
-    every[0].set_yticks(heights, [record["label"] for record in records], fontsize=8)
+    labels = [record["label"] for record in records]
+    every[0].set_yticks(heights, labels, fontsize=8, parse_math=False)
     every[2].set_xscale("log")
     handles, names = every[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside upper center", ncols=5, frameon=False)
+    _as_text(figure.legend(handles, names, loc="outside upper center", ncols=5, frameon=False))
     return figure
+
+
+def _as_text(legend: Legend) -> None:
+    for text in legend.get_texts():
+        text.set_parse_math(False)
 
 
 def _figure(width: float, height: float) -> Figure:

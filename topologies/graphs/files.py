@@ -20,9 +20,21 @@ from topologies.node_counts import check_nodes, node_count
 from topologies.regular_files import read_bytes
 
 WHOLE = re.compile(r"-?[0-9]{1,18}")
+NUMBER = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+
+# Attributes of an edge that are read: two lines about one edge must agree on them.
+MEASURES = ("weight", "distance", "latency", "bandwidth")
 
 # Bytes that the graph of a text file takes for each byte of the text, about.
 TEXT_BYTES = 30
+
+# Maps often name several places alike, so that only numbers tell the nodes of GML apart.
+PARSERS: dict[str, Callable[[str], nx.Graph]] = {
+    ".graphml": lambda text: nx.read_graphml(io.BytesIO(text.encode())),
+    ".gml": lambda text: nx.parse_gml(text, label="id"),
+}
+
+WORD = re.compile(rf"([0-9]{{1,9}})([->])([0-9]{{1,9}})(?::({NUMBER}))?")
 
 
 def read_matrix(path: str | Path) -> MixingMatrix:
@@ -49,7 +61,7 @@ def read_numbers(path: str | Path) -> NDArray[np.float64]:
 
 
 def edge_list(n: int | None = None, *, path: str) -> nx.Graph:
-    """A text file with one edge ``i j`` or ``i j weight`` a line.
+    """A text file with one edge ``i j`` or ``i j weight`` a line; ``i i weight`` is a self-weight.
 
     Parameters
     ----------
@@ -62,19 +74,18 @@ def edge_list(n: int | None = None, *, path: str) -> nx.Graph:
         if len(words) == 1 and WHOLE.fullmatch(words[0]) and not graph:
             n = n or int(words[0])
         elif words:
-            try:
-                weight = {"weight": float(words[2])} if len(words) > 2 else {}
-                graph.add_edge(words[0], words[1], **weight)
-            except (IndexError, ValueError):
+            if len(words) not in (2, 3) or not all(re.fullmatch(NUMBER, w) for w in words[2:]):
                 raise TopologyError(
                     f"edge_list: line {number} of {path} is {line.strip()!r}, but must be an edge "
                     "'i j' or 'i j weight'"
-                ) from None
+                )
+            link = {"weight": float(words[2]), "line": number} if words[2:] else {}
+            _join(graph, words[0], words[1], link, f"edge_list {path}")
     return _relabelled(graph, n, f"edge_list {path}")
 
 
 def graphml(n: int | None = None, *, path: str) -> nx.Graph:
-    """A GraphML file, with labels replaced by 0 .. n-1 in order.
+    """A GraphML file, with labels replaced by 0 .. n-1 in order, n2 before n10.
 
     Parameters
     ----------
@@ -89,13 +100,6 @@ def graphml(n: int | None = None, *, path: str) -> nx.Graph:
     return _relabelled(graph, n, f"graphml {path}")
 
 
-# Maps often name several places alike, so that only numbers tell the nodes of GML apart.
-PARSERS: dict[str, Callable[[str], nx.Graph]] = {
-    ".graphml": lambda text: nx.read_graphml(io.BytesIO(text.encode())),
-    ".gml": lambda text: nx.parse_gml(text, label="id"),
-}
-
-
 def read_graph(path: str | Path, what: str) -> nx.Graph:
     """Return the simple graph of a GraphML or GML file, with its labels and attributes."""
     text, suffix = read_text(path, what), Path(path).suffix
@@ -104,7 +108,32 @@ def read_graph(path: str | Path, what: str) -> nx.Graph:
         graph = parse(text)
     except Exception as error:  # the XML parser's and networkx's errors have no common base
         raise TopologyError(f"{str(path)!r} is not a {suffix[1:]} file: {error}") from error
-    return nx.DiGraph(graph) if graph.is_directed() else nx.Graph(graph)
+    return simple(graph, repr(str(path)))
+
+
+def simple(graph: nx.Graph, source: str) -> nx.Graph:
+    """Return the graph with one edge in place of several that agree."""
+    if not graph.is_multigraph():
+        return graph
+    merged = nx.DiGraph() if graph.is_directed() else nx.Graph()
+    merged.add_nodes_from(graph.nodes(data=True))
+    for i, j, link in graph.edges(data=True):
+        _join(merged, i, j, link, source)
+    return merged
+
+
+def _join(graph: nx.Graph, i: Any, j: Any, link: dict[str, Any], source: str) -> None:
+    """Add an edge that no edge between the same nodes contradicts."""
+    earlier = graph.get_edge_data(i, j, {})
+    for key in MEASURES:
+        one, other = earlier.get(key), link.get(key)
+        if one is not None and other is not None and one != other:
+            lines = f", on lines {earlier['line']} and {link['line']}" if "line" in link else ""
+            raise TopologyError(
+                f"{source} has two values of {key} for the edge between {i} and {j}, {one} and "
+                f"{other}{lines}; they must agree"
+            )
+    graph.add_edge(i, j, **link)
 
 
 def matrix(n: int | None = None, *, path: str) -> nx.Graph:
@@ -115,32 +144,46 @@ def matrix(n: int | None = None, *, path: str) -> nx.Graph:
     path
         The file to read.
     """
-    found = read_matrix(path)
-    if not found.symmetric:
+    mixing = read_matrix(path)
+    if not mixing.symmetric:
         raise TopologyError(
             f"matrix: {path} holds a directed matrix, but must hold a symmetric one; a directed "
             "one is a schedule, periodic with this path"
         )
-    check_nodes("matrix", n, found.n, path)
-    graph = nx.empty_graph(found.n)
-    for (i, j), weight in zip(found.edges.tolist(), found.weights.tolist(), strict=True):
+    check_nodes("matrix", n, mixing.n, path)
+    graph = nx.empty_graph(mixing.n)
+    for (i, j), weight in zip(mixing.edges.tolist(), mixing.weights.tolist(), strict=True):
         graph.add_edge(i, j, weight=weight)
     return graph
 
 
 def plain(graph: nx.Graph) -> nx.Graph:
-    """Return the graph on 0 .. n-1 in sorted order of its labels, without self-loops."""
-    number = {label: k for k, label in enumerate(sorted(graph))}
+    """Return the graph on 0 .. n-1 in natural order of its labels; nodes have their self-loops."""
+    number = {label: k for k, label in enumerate(sorted(graph, key=_natural))}
     plain = nx.empty_graph(len(number))
-    for i, j, weight in graph.edges(data="weight"):
+    for i, j, link in graph.edges(data=True):
+        weight = {} if link.get("weight") is None else {"weight": link["weight"]}
         if i != j:
-            plain.add_edge(number[i], number[j], **({} if weight is None else {"weight": weight}))
+            plain.add_edge(number[i], number[j], **weight)
+        elif weight:
+            plain.nodes[number[i]]["loop"] = link
     return plain
+
+
+def _natural(label: Any) -> Any:
+    """Return a key that sorts texts by the numbers in them, anything else by itself."""
+    if not isinstance(label, str):
+        return label
+    parts: list[Any] = re.split(r"([0-9]+)", label)
+    digits = (part.lstrip("0") for part in parts[1::2])
+    parts[1::2] = [(len(part), part) for part in digits]
+    return parts, label
 
 
 def _relabelled(graph: nx.Graph, n: int | None, source: str) -> nx.Graph:
     """Return a graph read from a file on 0 .. n-1; integer labels are sorted as numbers."""
-    if all(WHOLE.fullmatch(str(label)) for label in graph):
+    are_numbers = all(WHOLE.fullmatch(str(label)) for label in graph)
+    if are_numbers and len(set(map(int, graph))) == len(graph):  # 1 and 01 would become one node
         graph = nx.relabel_nodes(graph, int)
     if n is not None and n != len(graph):
         outside = [label for label in graph if not (isinstance(label, int) and 0 <= label < n)]
@@ -161,18 +204,14 @@ def read_text(path: str | Path, what: str) -> str:
     try:
         content = read_bytes(path)
         check_memory(TEXT_BYTES * len(content), f"the {what} {str(path)!r}")
-        return content.decode("utf-8")
+        return content.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not a text file"
         raise TopologyError(f"cannot read the {what} {str(path)!r}: {reason}") from error
 
 
-NUMBER = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
-WORD = re.compile(rf"([0-9]{{1,9}})([->])([0-9]{{1,9}})(?::({NUMBER}))?")
-
-
 def edges(n: int | None = None, *, nodes: Annotated[int, Ge(1)], edges: str = "") -> nx.Graph:
-    """Edges written out: 0-1 1-2:0.25, with a weight behind a colon.
+    """Edges written out: 0-1 1-2:0.25, with a weight behind a colon; 2-2:0.5 is a self-weight.
 
     Parameters
     ----------
@@ -182,16 +221,18 @@ def edges(n: int | None = None, *, nodes: Annotated[int, Ge(1)], edges: str = ""
         The edges, with spaces between.
     """
     graph = nx.empty_graph(nodes)
-    for i, sign, j, weight in words_of(edges, nodes, "edges"):
+    for i, sign, j, weight in words_of(edges, nodes, "edges", loops=True):
         if sign != "-":
             raise TopologyError(f"edges: '{i}>{j}' is an arc, but a graph has edges, as in {i}-{j}")
-        graph.add_edge(i, j, **({} if weight is None else {"weight": weight}))
-    return graph
+        _join(graph, i, j, {} if weight is None else {"weight": weight}, "edges")
+    return plain(graph) if nx.number_of_selfloops(graph) else graph
 
 
-def words_of(text: str, n: int, owner: str) -> list[tuple[int, str, int, float | None]]:
+def words_of(
+    text: str, n: int, owner: str, loops: bool = False
+) -> list[tuple[int, str, int, float | None]]:
     """Return the edges and arcs of a text, with ``-`` or ``>`` between their ends, and weights."""
-    found = []
+    edges = []
     for word in text.split():
         match = WORD.fullmatch(word)
         if match is None:
@@ -199,10 +240,11 @@ def words_of(text: str, n: int, owner: str) -> list[tuple[int, str, int, float |
                 f"{owner}: {word[:40]!r} is not of the form 0-1, 0-1:0.5 or 0>1:0.5"
             )
         i, j = int(match[1]), int(match[3])
-        if max(i, j) >= n or i == j:
-            raise TopologyError(f"{owner}: {word!r} must join two different nodes of 0 .. {n - 1}")
-        found.append((i, match[2], j, None if match[4] is None else float(match[4])))
-    return found
+        if max(i, j) >= n or (i == j and not loops):
+            different = "" if loops else " different"
+            raise TopologyError(f"{owner}: {word!r} must join two{different} nodes of 0 .. {n - 1}")
+        edges.append((i, match[2], j, None if match[4] is None else float(match[4])))
+    return edges
 
 
 def graph_section(graph: nx.Graph) -> dict[str, Any]:
@@ -212,12 +254,15 @@ def graph_section(graph: nx.Graph) -> dict[str, Any]:
             "the graph is directed, but a topology is undirected; pass it as schedule=[graph]"
         )
     try:
-        simple = plain(nx.Graph(graph))
+        numbered = plain(simple(graph, "the graph"))
     except TypeError:
         raise TopologyError("the graph has labels that cannot be sorted") from None
-    if not simple:
+    if not numbered:
         raise TopologyError("the graph has no node")
-    found = sorted((min(i, j), max(i, j), w) for i, j, w in simple.edges(data="weight"))
-    weighted = bool(found) and all(isinstance(w, (int, float, np.number)) for *_, w in found)
-    words = [f"{i}-{j}:{float(w)!r}" if weighted else f"{i}-{j}" for i, j, w in found]
-    return {"name": "edges", "nodes": len(simple), "edges": " ".join(words)}
+    edges = sorted((min(i, j), max(i, j), w) for i, j, w in numbered.edges(data="weight"))
+    weighted = bool(edges) and all(isinstance(w, (int, float, np.number)) for *_, w in edges)
+    if weighted:
+        loops = numbered.nodes(data="loop")
+        edges += [(k, k, loop["weight"]) for k, loop in loops if loop is not None]
+    words = [f"{i}-{j}:{float(w)!r}" if weighted else f"{i}-{j}" for i, j, w in edges]
+    return {"name": "edges", "nodes": len(numbered), "edges": " ".join(words)}

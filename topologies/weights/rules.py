@@ -150,7 +150,7 @@ def uniform(graph: nx.Graph) -> MixingMatrix:
     return max_degree(graph)
 
 
-def given(graph: nx.Graph) -> MixingMatrix:
+def weights_of_file(graph: nx.Graph) -> MixingMatrix:
     """The weights of the file that the graph was read from."""
     edges = edge_array(graph)
     weights = [graph.edges[i, j].get("weight") for i, j in edges.tolist()]
@@ -160,10 +160,24 @@ def given(graph: nx.Graph) -> MixingMatrix:
             f"given needs a weight on each edge, but the edge between {i} and {j} has none; "
             "they are read by the families edge_list, graphml and matrix"
         )
+    loops = {k: loop for k, loop in graph.nodes(data="loop") if loop is not None}
+    try:
+        weights = [float(weight) for weight in weights]
+        self_weights = {k: float(loop["weight"]) for k, loop in loops.items()}
+    except (TypeError, ValueError) as error:
+        raise TopologyError(f"given needs weights that are numbers: {error}") from None
     matrix = MixingMatrix(len(graph), edges, np.array(weights, dtype=np.float64))
     report = matrix.validate(IMPORT_TOLERANCE)
     if not report.ok:
         raise TopologyError(f"the given weights do not make a mixing matrix: {report}")
+    for node, weight in self_weights.items():
+        excess = weight - float(matrix.self_weights[node])
+        if not abs(excess) <= IMPORT_TOLERANCE:
+            line = f" on line {loops[node]['line']}" if "line" in loops[node] else ""
+            raise TopologyError(
+                f"given: with the self-weight {weight:g} of node {node}{line}, its weights sum to "
+                f"{1 + excess:.6g}, but must sum to one"
+            )
     return MixingMatrix(matrix.n, edges, at_most_one(matrix.n, edges, np.maximum(weights, 0.0)))
 
 
@@ -200,7 +214,7 @@ WEIGHTS: dict[str, Entry] = {
     "max_degree": Entry(max_degree),
     "best_constant": Entry(best_constant),
     "uniform": Entry(uniform),
-    "given": Entry(given),
+    "given": Entry(weights_of_file),
 }
 
 

@@ -9,7 +9,7 @@ different directions; c is then split such that updates across are least similar
         c1, c2 = argmin_{c1 u c2 = c} max_{i in c1, j in c2} s_ij
     theta_c <- theta_c + mean_{i in c} D_i
 
-When a cluster of clients splits, and into which two (Sattler, Mueller and Samek 2021).
+Here theta_c is the model of cluster c, and c1 u c2 the union of c1 and c2.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mpifed import state
 from mpifed.algorithms.base import Predictor, initial_models
 from mpifed.algorithms.clusters.ifca import ByCluster
 from mpifed.exchange.base import Exchange, ServerChannel
-from mpifed.exchange.measuring import total
+from mpifed.exchange.collectives import total
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.objective import row_norms
 from mpifed.local.solver import LocalSolver, OptimizerState
@@ -167,15 +167,17 @@ class Clustered(ByCluster):
         weights = clients.average_weights(self.averages_by == "samples")
         means = means_within(cluster, updates, weights, clients, channel)
         if draws.round > self.warm_up:
-            moved, whole = (rows.flatten(1)[:, : self.local.n_trained] for rows in (updates, means))
-            cluster = self.split(whole, moved, cluster, clients, channel)
+            moved, cluster_means = (
+                rows.flatten(1)[:, : self.local.n_trained] for rows in (updates, means)
+            )
+            cluster = self.split(cluster_means, moved, cluster, clients, channel)
             if len(means) <= int(cluster.max()):
                 means = means_within(cluster, updates, weights, clients, channel)
         return ClusteredState(start + means[cluster[clients.ids]], cluster, optimizer)
 
     def deploy(self, state: ClusteredState, clients: Clients, draws: Draws) -> Predictor:
-        own = self.local.own(state.models, state.optimizer)
-        return Predictor(own, results={"cluster": state.cluster[clients.ids]})
+        models = self.local.with_statistics(state.models, state.optimizer)
+        return Predictor(models, results={"cluster": state.cluster[clients.ids]})
 
     def models_of(self, state: ClusteredState, clients: Clients) -> Tensor:
         """Return the clusters' models on every rank, (clusters, P). Collective."""
@@ -192,12 +194,12 @@ def means_within(
     cluster: Tensor, rows: Tensor, weights: Tensor, clients: Clients, channel: ServerChannel
 ) -> Tensor:
     """Return the mean of the rows of each cluster, (clusters, ...). Collective."""
-    found = []
+    means = []
     for label in range(int(cluster.max()) + 1):
         members = (cluster == label).numpy()
-        here = members[clients.ids]
-        found.append(channel.among(members).mean(rows[here], weights[here]))
-    return torch.stack(found).to(rows)
+        hosted = members[clients.ids]
+        means.append(channel.among(members).mean(rows[hosted], weights[hosted]))
+    return torch.stack(means).to(rows)
 
 
 def model_of_each(cluster: Tensor, models: Tensor, clients: Clients) -> Tensor:
@@ -206,5 +208,7 @@ def model_of_each(cluster: Tensor, models: Tensor, clients: Clients) -> Tensor:
     hosted = Clients(clients.federation, clients.shards, everyone)
     labels = cluster.numpy()
     first = [int(np.argmax(labels == label)) for label in range(labels.max() + 1)]
-    found = [total(hosted, models, torch.from_numpy(hosted.ids == one)) for one in first]
-    return torch.cat(found).to(models)
+    models_by_cluster = [
+        total(hosted, models, torch.from_numpy(hosted.ids == one)) for one in first
+    ]
+    return torch.cat(models_by_cluster).to(models)

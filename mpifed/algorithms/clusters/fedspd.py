@@ -106,9 +106,9 @@ class FedSPD(Algorithm[Channel]):
         optimizer = state.optimizer
         for step in range(self.n_clusters if first else 1):
             choice = torch.full_like(rows, step) if first else self.drawn(shares, clients, draws)
-            within = self.within(members, shares, choice, clients).to(models)
-            own = models[rows, choice][:, None]
-            trained, optimizer = self.local(own, state.optimizer, clients, draws, weights=within)
+            weights = self.sample_weights(members, shares, choice, clients).to(models)
+            start = models[rows, choice][:, None]
+            trained, optimizer = self.local(start, state.optimizer, clients, draws, weights=weights)
             others = neighbours.may_receive()
             if not first:
                 others = neighbours.alike(choice[:, None].to(models), others)
@@ -131,21 +131,31 @@ class FedSPD(Algorithm[Channel]):
 
     def drawn(self, shares: Tensor, clients: Clients, draws: Draws) -> Tensor:
         """Return the cluster that each client trains, int64 (clients,)."""
-        uniform, found = np.full(self.n_clusters, 1 / self.n_clusters), []
-        for client, own in zip(clients.ids.tolist(), shares.double().cpu().numpy(), strict=True):
-            p = own / own.sum() if own.any() and self.cluster_draw == "mixture" else uniform
-            found.append(int(draws.stream("cluster", client).choice(self.n_clusters, p=p)))
-        return torch.tensor(found, dtype=torch.int64)
+        uniform, clusters = np.full(self.n_clusters, 1 / self.n_clusters), []
+        for client, mixture in zip(
+            clients.ids.tolist(), shares.double().cpu().numpy(), strict=True
+        ):
+            p = (
+                mixture / mixture.sum()
+                if mixture.any() and self.cluster_draw == "mixture"
+                else uniform
+            )
+            clusters.append(int(draws.stream("cluster", client).choice(self.n_clusters, p=p)))
+        return torch.tensor(clusters, dtype=torch.int64)
 
-    def within(self, members: Tensor, shares: Tensor, choice: Tensor, clients: Clients) -> Tensor:
+    def sample_weights(
+        self, members: Tensor, shares: Tensor, choice: Tensor, clients: Clients
+    ) -> Tensor:
         """Return 1 / u_is for samples of the cluster that their client trains, (1, samples)."""
         split = clients.shards.train
-        found = torch.zeros(1, len(split.y), dtype=torch.float64)
-        for row, cluster, own in zip(clients.rows.tolist(), choice.tolist(), shares, strict=True):
+        weights = torch.zeros(1, len(split.y), dtype=torch.float64)
+        for row, cluster, client_shares in zip(
+            clients.rows.tolist(), choice.tolist(), shares, strict=True
+        ):
             part = split.rows_of(row)
-            share = float(own[cluster])
-            found[0, part] = members[cluster, part].double().cpu() / (share or 1.0)
-        return found
+            share = float(client_shares[cluster])
+            weights[0, part] = members[cluster, part].double().cpu() / (share or 1.0)
+        return weights
 
     def deploy(self, state: FedSPDState, clients: Clients, draws: Draws) -> Predictor:
         """Return sum_s u_is c_is of each client, fine-tuned."""
@@ -164,8 +174,8 @@ class FedSPD(Algorithm[Channel]):
         mean = torch.zeros_like(rows[:, :1])
         for cluster in range(self.n_clusters):
             mean += shares[:, cluster, None, None] * rows[:, cluster : cluster + 1]
-        found = tuned(self.tuner, mean, clients, draws)
-        return Predictor(found.parameters, results={"clusters": shares})
+        predictor = tuned(self.tuner, mean, clients, draws)
+        return Predictor(predictor.parameters, results={"clusters": shares})
 
     def payload(self) -> int:
         return self.model.n_parameters + 1

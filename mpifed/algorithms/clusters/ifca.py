@@ -103,12 +103,14 @@ class Ifca(ByCluster):
         choice = self.choices(state, clients)  # line 7
         start = received[torch.arange(len(clients)), choice][:, None]
         trained, optimizer = self.local(start, state.optimizer, clients, draws)  # line 8
-        sent = channel.send(choice[:, None].to(trained), whole=True)  # s_i, line 9
+        sent = channel.send(choice[:, None].to(trained), uncompressed=True)  # s_i, line 9
         labels = channel.gather(sent[:, 0])
         models = []
         for label, before in enumerate(state.models.split(1)):  # line 10
-            members, here = channel.among(labels == label), choice == label
-            models.append(members.average(trained[here], clients.weights[here.cpu()], before))
+            members, is_member = channel.among(labels == label), choice == label
+            models.append(
+                members.average(trained[is_member], clients.weights[is_member.cpu()], before)
+            )
         means = torch.cat(models)
         if self.averaging == "models":
             return IfcaState(means, optimizer)
@@ -118,14 +120,14 @@ class Ifca(ByCluster):
 
     def choices(self, state: IfcaState, clients: Clients) -> Tensor:
         """Return the model with the least training loss of each client, int64 (clients,)."""
-        own = self.local.own(state.models, state.optimizer)
-        return best_fitting(self.model, own, clients)
+        models = self.local.with_statistics(state.models, state.optimizer)
+        return best_fitting(self.model, models, clients)
 
     def deploy(self, state: IfcaState, clients: Clients, draws: Draws) -> Predictor:
         """Every client deploys the model that it would train."""
         choice = self.choices(state, clients)
-        own = self.local.own(state.models, state.optimizer)
-        rows = own.expand(len(clients), *state.models.shape)[torch.arange(len(clients)), choice]
+        models = self.local.with_statistics(state.models, state.optimizer)
+        rows = models.expand(len(clients), *state.models.shape)[torch.arange(len(clients)), choice]
         return Predictor(rows[:, None], results={"cluster": choice})
 
     def models_of(self, state: IfcaState, clients: Clients) -> Tensor:

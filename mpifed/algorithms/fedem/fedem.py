@@ -4,8 +4,9 @@ Each client's data follow a mixture of M distributions. The components theta_m a
 mixture weights pi_t stay with the client. Of several beginnings the one with the best training
 likelihood is kept.
 
-Federated surrogate optimisation is section 3.4 with Algorithms 3 and 5. Assumption 9 (App. H) asks
-of a black-box local solver of the M-step that for some alpha < 1, all clients t and components m
+The general form, federated surrogate optimisation, is section 3.4 with Algorithms 3 and 5.
+Assumption 9 (App. H) asks of a black-box local solver of the M-step that for some alpha < 1, all
+clients t and components m
 
     Phi_tm(theta_tm) - Phi_tm* <= alpha (Phi_tm(theta_m) - Phi_tm*)
 
@@ -43,7 +44,7 @@ from mpifed.algorithms.fedem.expectation import (
 )
 from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange
-from mpifed.exchange.measuring import agreed, largest, total
+from mpifed.exchange.collectives import agreed, largest, total
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Adjustment
 from mpifed.local.linear_objective import design
@@ -55,10 +56,22 @@ from mpifed.random import stream
 from mpifed.watchdog import heartbeat
 from mpifed.watchdog.heartbeat import raise_if_stop_requested
 
+# Norm of the gradient at which Newton's method stops.
+TOLERANCE = 1e-10
+
+# Largest number of its steps.
+MOST_STEPS = 100
+
+# Least share of a Newton step that is tried.
+SHORTEST = 2.0**-30
+
+# Share of Phi below which a gap to Phi* counts as closed: rounding would decide the ratio.
+SMALLEST_GAP = 1e-9
+
 
 @dataclass(frozen=True)
 class PartialSurrogate:
-    """What a local solver needs of g_t(., v_t): its gradient on a minibatch I at u is"""
+    """g_t(., v_t) as local solvers read it: weights of the samples' losses, and added terms."""
 
     weights: Tensor | None = None
     adjustments: Sequence[Adjustment] = ()
@@ -95,16 +108,6 @@ def minimise_surrogates(
     else:
         moved = solver(start, surrogate)
     return channel.average(moved, clients.weights, before=shared), optimizer
-
-
-# Norm of the gradient at which Newton's method stops.
-TOLERANCE = 1e-10
-
-# Largest number of its steps.
-MOST_STEPS = 100
-
-# Least share of a Newton step that is tried.
-SHORTEST = 2.0**-30
 
 
 def check_exact(model: Model, ridge: float, field: str) -> None:
@@ -186,8 +189,8 @@ class OwnRisks:
         if self.ridge:
             return torch.linalg.solve(curved, gradient[..., None])[..., 0]
         # Fewer samples than inputs: the least-norm step ends in the minimiser closest to the start.
-        found = torch.linalg.lstsq(curved, gradient[..., None], driver="gelsd").solution
-        return found[..., 0]
+        solution = torch.linalg.lstsq(curved, gradient[..., None], driver="gelsd").solution
+        return solution[..., 0]
 
 
 @dataclass(frozen=True)
@@ -201,18 +204,18 @@ class WeightedRisks:
 
     def losses(self, parameters: Tensor) -> Tensor:
         """Return Phi_tm at ``parameters`` (clients, M, P), float64 (clients, M)."""
-        found = torch.zeros(parameters.shape[:2], dtype=torch.float64)
+        values = torch.zeros(parameters.shape[:2], dtype=torch.float64)
         for i in range(len(self.clients)):
-            found[i] = self.of_client(i).values(parameters[i].double().cpu())
-        return found
+            values[i] = self.of_client(i).values(parameters[i].double().cpu())
+        return values
 
     def minimisers(self, start: Tensor) -> Tensor:
         """Return argmin Phi_tm, (clients, M, P); the one closest to ``start`` if there are many."""
-        found = start.clone()
+        minima = start.clone()
         for i in range(len(self.clients)):
             heartbeat.step()
-            found[i] = self.of_client(i).minimiser(start[i].double().cpu()).to(start)
-        return found
+            minima[i] = self.of_client(i).minimiser(start[i].double().cpu()).to(start)
+        return minima
 
     def of_client(self, i: int) -> OwnRisks:
         """Return the risks of the i-th client."""
@@ -224,16 +227,12 @@ class WeightedRisks:
         return OwnRisks(a, y, shares, self.model.loss, self.ridge)
 
 
-# Share of Phi below which a gap to Phi* counts as closed: rounding would decide the ratio.
-SMALLEST_GAP = 1e-9
-
-
 def local_improvement(
-    risks: WeightedRisks, start: Tensor, found: Tensor, clients: Clients
+    risks: WeightedRisks, start: Tensor, trained: Tensor, clients: Clients
 ) -> float:
     """Return the largest alpha of Assumption 9 over all clients and components. Collective."""
     best = risks.losses(risks.minimisers(start))
-    before, after = risks.losses(start) - best, risks.losses(found) - best
+    before, after = risks.losses(start) - best, risks.losses(trained) - best
     counts = before > SMALLEST_GAP * best.abs().clamp(min=SMALLEST_GAP)
     ratios = (after.clamp(min=0) / before).where(counts, before.new_zeros(()))
     return largest(clients, ratios.flatten())
@@ -363,17 +362,19 @@ class FedEM(Algorithm[Channel]):
             seed = draws.seed
             if trial:
                 seed = int(stream(seed, "restart", trial).integers(1 << 62))
-            first = whole = self.init(clients, exchange, Draws(seed, 0), state.components.dtype)
+            first = trial_state = self.init(
+                clients, exchange, Draws(seed, 0), state.components.dtype
+            )
             for k in range(1, self.restart_rounds + 1):
                 agreed(clients, raise_if_stop_requested)
-                part = states.select(whole, rows, is_rows)
+                part = states.select(trial_state, rows, is_rows)
                 moved = self.round(part, training, exchange.at(k, active), Draws(seed, k))
-                whole = states.merge(whole, moved, rows, is_rows)
-            last = self.log_likelihoods(states.select(whole, rows, is_rows), training)
-            here = float(total(training, last[:, None])[0])
-            if not self.reached or here > max(self.reached):
-                best = whole if self.warm_start else first
-            self.reached.append(here)
+                trial_state = states.merge(trial_state, moved, rows, is_rows)
+            last = self.log_likelihoods(states.select(trial_state, rows, is_rows), training)
+            likelihood = float(total(training, last[:, None])[0])
+            if not self.reached or likelihood > max(self.reached):
+                best = trial_state if self.warm_start else first
+            self.reached.append(likelihood)
         return best
 
     def remarks(self, state: FedEMState, clients: Clients, exchange: Exchange) -> list[str]:
@@ -386,8 +387,8 @@ class FedEM(Algorithm[Channel]):
 
     def log_likelihoods(self, state: FedEMState, clients: Clients) -> Tensor:
         """Return the training log-likelihood of each client, float64 (clients,)."""
-        own = self.local.own(state.components, state.optimizer)
-        return log_likelihoods(self.model, own, state.mixture, clients)
+        models = self.local.with_statistics(state.components, state.optimizer)
+        return log_likelihoods(self.model, models, state.mixture, clients)
 
     def surrogate(
         self, components: Tensor, mixture: Tensor, clients: Clients
@@ -410,8 +411,8 @@ class FedEM(Algorithm[Channel]):
     def round(
         self, state: FedEMState, clients: Clients, channel: Channel, draws: Draws
     ) -> FedEMState:
-        own = self.local.own(state.components, state.optimizer)
-        surrogate, mixture = self.surrogate(own, state.mixture, clients)
+        models = self.local.with_statistics(state.components, state.optimizer)
+        surrogate, mixture = self.surrogate(models, state.mixture, clients)
         components, optimizer = minimise_surrogates(  # eq. 10, inexactly, and Alg. 1, line 10
             state.components,
             state.optimizer,
@@ -430,7 +431,7 @@ class FedEM(Algorithm[Channel]):
     ) -> dict[str, float | None]:
         """Return the mean entropy of the mixtures, and how good the local solver is here."""
         mean = total(clients, entropies(state.mixture)[:, None], clients.equal_weights)
-        found: dict[str, float | None] = {"mixture_entropy": float(mean[0])}
+        measures: dict[str, float | None] = {"mixture_entropy": float(mean[0])}
         if "local_improvement" in self.columns:
             surrogate, _ = self.surrogate(state.components, state.mixture, clients)
             start = state.components.expand(len(clients), *state.components.shape[-2:])
@@ -440,12 +441,14 @@ class FedEM(Algorithm[Channel]):
             else:
                 moved = solver(start, surrogate)
             risks = self.risks(surrogate, clients)
-            found["local_improvement"] = local_improvement(risks, start, moved, clients)
-        return found
+            measures["local_improvement"] = local_improvement(risks, start, moved, clients)
+        return measures
 
     def deploy(self, state: FedEMState, clients: Clients, draws: Draws) -> Predictor:
         """h_t = sum_m pi_tm h_m (eq. 5)."""
-        return Predictor(self.local.own(state.components, state.optimizer), state.mixture)
+        return Predictor(
+            self.local.with_statistics(state.components, state.optimizer), state.mixture
+        )
 
     def adapt(
         self, state: FedEMState, clients: Clients, exchange: Exchange, draws: Draws

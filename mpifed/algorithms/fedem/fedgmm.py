@@ -80,24 +80,24 @@ class Representation:
     def of_all(self, split: Split) -> Tensor:
         """Return (1, z) of all samples of a split, as columns, (1 + d, samples)."""
         size = self.size(math.prod(split.x.shape[1:]))
-        found = split.x.new_ones(1 + size, len(split.x))
+        columns = split.x.new_ones(1 + size, len(split.x))
         for row in range(len(split.counts)):
             for part in samples_of(split, row, TOGETHER):
-                found[1:, part] = self(split.x[part]).T
-        return found
+                columns[1:, part] = self(split.x[part]).T
+        return columns
 
 
-class Represented:
+class RepresentedShards:
     """``Representation.of_all`` of training samples, kept until those of other shards are asked."""
 
     def __init__(self) -> None:
-        self._kept: tuple[Shards, Tensor] | None = None
+        self._cache: tuple[Shards, Tensor] | None = None
 
     def __call__(self, representation: Representation, shards: Shards) -> Tensor:
         """Return (1, z) of all training samples, as columns, (1 + d, samples)."""
-        if self._kept is None or self._kept[0] is not shards:
-            self._kept = shards, representation.of_all(shards.train)
-        return self._kept[1]
+        if self._cache is None or self._cache[0] is not shards:
+            self._cache = shards, representation.of_all(shards.train)
+        return self._cache[1]
 
 
 @lru_cache(maxsize=2)
@@ -112,19 +112,19 @@ def mean_statistics(
     """Return each client's means of the statistics."""
     weights, size, count = r.double(), len(columns), len(r)
     shape = (count * size, size) if full else (count, 2 * size - 1)
-    found = weights.new_zeros(len(rows), *shape)
+    sums = weights.new_zeros(len(rows), *shape)
     for i, row in enumerate(rows):
         for part in samples_of(split, row, TOGETHER):
-            own = columns[:, part].double()
+            block = columns[:, part].double()
             if full:
-                found[i].addmm_((weights[:, None, part] * own).flatten(0, 1), own.T)
+                sums[i].addmm_((weights[:, None, part] * block).flatten(0, 1), block.T)
             else:
-                found[i].addmm_(weights[:, part], torch.cat([own, own[1:].square()]).T)
+                sums[i].addmm_(weights[:, part], torch.cat([block, block[1:].square()]).T)
     if full:  # sum r (1, z) (1, z)ᵀ has sum r and sum r z in its first row
-        products = found.view(len(rows), count, size, size)
-        found = torch.cat([products[:, :, 0], products[:, :, 1:, 1:].flatten(2)], 2)
-    counts = torch.from_numpy(split.counts[rows]).clamp(min=1).to(found)
-    return found / counts[:, None, None]
+        products = sums.view(len(rows), count, size, size)
+        sums = torch.cat([products[:, :, 0], products[:, :, 1:, 1:].flatten(2)], 2)
+    counts = torch.from_numpy(split.counts[rows]).clamp(min=1).to(sums)
+    return sums / counts[:, None, None]
 
 
 def width_of(d: int, full: bool) -> int:
@@ -158,15 +158,15 @@ class Gaussians:
 
     def log_densities(self, distances: Tensor) -> Tensor:
         """Return log N(z; m) less the largest over m, of ``distances`` (M, B), which are lost."""
-        found = distances.mul_(-0.5).add_(self.log_scales[:, None])
-        return found.sub_(found.amax(0))
+        logs = distances.mul_(-0.5).add_(self.log_scales[:, None])
+        return logs.sub_(logs.amax(0))
 
 
 def gaussians_of(statistics: Tensor, full: bool, floor: float, dtype: torch.dtype) -> Gaussians:
     """Return the Gaussians with given statistics: the M-step."""
-    rest = statistics.shape[1] - 1
-    d = (math.isqrt(4 * rest + 1) - 1) // 2 if full else rest // 2
-    weights, first, second = statistics.split([1, d, rest - d], 1)
+    n_moments = statistics.shape[1] - 1
+    d = (math.isqrt(4 * n_moments + 1) - 1) // 2 if full else n_moments // 2
+    weights, first, second = statistics.split([1, d, n_moments - d], 1)
     weights = weights.clamp(min=LEAST_WEIGHT)
     means, moments = first / weights, second / weights
     if full:
@@ -179,8 +179,8 @@ def gaussians_of(statistics: Tensor, full: bool, floor: float, dtype: torch.dtyp
         values = (moments - means.square()).clamp(min=floor)
         factors = values.rsqrt()
         offsets = -factors * means
-    found = (factors, offsets, -0.5 * torch.log(values).sum(1))
-    return Gaussians(*(part.to(dtype) for part in found))
+    arrays = (factors, offsets, -0.5 * torch.log(values).sum(1))
+    return Gaussians(*(part.to(dtype) for part in arrays))
 
 
 @dataclass(frozen=True)
@@ -218,11 +218,11 @@ def first_statistics(
 ) -> Tensor:
     """Return statistics of Gaussians around all training inputs. Collective; booked."""
     federation, train = clients.federation, clients.shards.train
-    own = np.flatnonzero(~federation.unseen[clients.ids])
-    training = Clients(federation, clients.shards, clients.rows[own])
+    seen = np.flatnonzero(~federation.unseen[clients.ids])
+    training = Clients(federation, clients.shards, clients.rows[seen])
     channel = to_server(exchange.at(0, ~federation.unseen))
     rows = mean_statistics(columns, columns[:1], train, training.rows, full=False)
-    weighed = channel.sum(channel.send(rows, whole=True), training.weights)[0]
+    weighed = channel.sum(channel.send(rows, uncompressed=True), training.weights)[0]
     mean, square = weighed[1:].chunk(2)
     variances = (square - mean.square()).clamp(min=0)
     drawn = draws.stream("gaussians").standard_normal((count, len(mean)))
@@ -312,7 +312,7 @@ class FedGMM(Algorithm[ServerChannel]):
         self.full, self.covariance_floor = covariance == "full", covariance_floor
         self.gmm_dimension, self.mixture_init = gmm_dimension, mixture_init
         self.mixture_floor, self.unseen_e_steps = mixture_floor, unseen_e_steps
-        self.represented = Represented()
+        self.represented = RepresentedShards()
 
     def representation(self, draws: Draws) -> Representation:
         """Return what the Gaussians are over."""
@@ -349,9 +349,9 @@ class FedGMM(Algorithm[ServerChannel]):
         self, state: FedGMMState, clients: Clients, channel: ServerChannel, draws: Draws
     ) -> FedGMMState:
         start, before = channel.broadcast(state.components), channel.broadcast(state.statistics)
-        own = self.local.own(state.components, state.optimizer)
+        models = self.local.with_statistics(state.components, state.optimizer)
         columns = self.represented(self.representation(draws), clients.shards)
-        losses = pair_losses(self.model, own, self.gaussians(state), columns, clients)
+        losses = pair_losses(self.model, models, self.gaussians(state), columns, clients)
         q = posterior_of_losses(losses, state.mixture, clients)
         mixture = mixture_weights(q, clients, self.mixture_floor)
         joint = q.unflatten(0, self.shape)
@@ -360,14 +360,14 @@ class FedGMM(Algorithm[ServerChannel]):
         components = channel.average(trained, clients.weights, before=state.components)
         moments = mean_statistics(columns, of_inputs, clients.shards.train, clients.rows, self.full)
         # Whole: a covariance of compressed moments may be none.
-        moves = channel.mean(channel.send(moments - before, whole=True), clients.weights)
+        moves = channel.mean(channel.send(moments - before, uncompressed=True), clients.weights)
         return FedGMMState(components, state.statistics + moves, mixture, optimizer)
 
     def deploy(self, state: FedGMMState, clients: Clients, draws: Draws) -> Predictor:
         """p(y | x) of the joint distribution: the weights of components depend on the input."""
-        own = self.local.own(state.components, state.optimizer)
+        models = self.local.with_statistics(state.components, state.optimizer)
         pairs, gaussians = state.mixture.unflatten(1, self.shape), self.gaussians(state)
-        return predictor(own, pairs, gaussians, self.representation(draws))
+        return predictor(models, pairs, gaussians, self.representation(draws))
 
     def adapt(
         self, state: FedGMMState, clients: Clients, exchange: Exchange, draws: Draws

@@ -22,7 +22,7 @@ from torch import Tensor
 from mpifed import state
 from mpifed.algorithms.base import Descriptive
 from mpifed.exchange.base import Exchange, ServerChannel
-from mpifed.exchange.measuring import total
+from mpifed.exchange.collectives import total
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSolver
 from mpifed.models.base import NoModel
@@ -122,12 +122,12 @@ class FedMGS(Descriptive[ServerChannel]):
             codes[row, :, :m] = self.improved_codes(state.atoms, codes[row, :, :m], x)
             now[row] = _statistics(codes[row, :, :m], x)
         chosen = self.sampled(clients, draws)
-        here = torch.from_numpy(chosen[clients.ids])
+        is_chosen = torch.from_numpy(chosen[clients.ids])
         among = channel.among(chosen)
-        arrived = among.send(now[here])
-        moved = among.sum(arrived - state.sent[here], self.weights(clients)[here])
+        arrived = among.send(now[is_chosen])
+        moved = among.sum(arrived - state.sent[is_chosen], self.weights(clients)[is_chosen])
         sent = state.sent.clone()
-        sent[here] = arrived
+        sent[is_chosen] = arrived
         summed = state.total + moved
         return FedMGSState(self.improved_atoms(state.atoms, summed), codes, sent, summed)
 

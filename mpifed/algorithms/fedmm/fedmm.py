@@ -36,7 +36,7 @@ from mpifed.components.registry import checked_section, find
 from mpifed.data.base import Description, Split
 from mpifed.errors import Diverged, InputError, RunError
 from mpifed.exchange.base import Channel, Exchange, ServerChannel, to_server
-from mpifed.exchange.measuring import computed_once, total
+from mpifed.exchange.collectives import computed_once, total
 from mpifed.federation.clients import Clients, Draws, Federation
 from mpifed.local.minibatches import batches, chosen
 from mpifed.local.solver import LocalSolver
@@ -44,9 +44,17 @@ from mpifed.models.base import NoModel
 from mpifed.surrogates.base import LinAlgError, MadeWithTarget, Surrogate, as_surrogate
 from topologies.schema import ComponentOf
 
+# Exceptions of factorisations, those of torch and those of surrogates.
+FAILURES = (LinAlgError, RunError)
+
+# A run with a larger objective counts as diverged, even if all numbers are finite.
+LARGEST_OBJECTIVE = 1e50
+
+DEFAULT_STEP = 0.05
+
 
 @dataclass(frozen=True)
-class Known:
+class StoredFacts:
     """The facts that a run keeps."""
 
     facts: Tensor = state.server()
@@ -93,13 +101,6 @@ def inputs_of(split: Split, with_target: bool) -> Tensor:
     return torch.cat([x, y if y.dim() == 2 else y[:, None]], 1)
 
 
-# Exceptions of factorisations, those of torch and those of surrogates.
-FAILURES = (LinAlgError, RunError)
-
-# A run with a larger objective counts as diverged, even if all numbers are finite.
-LARGEST_OBJECTIVE = 1e50
-
-
 def rows_or_nan(function: Callable[[Tensor], Tensor], rows: Tensor, size: int) -> Tensor:
     """Apply ``function`` to rows, with NaN for those for which it fails."""
     if not len(rows):
@@ -116,8 +117,8 @@ def statistics_or_nan(
     """Return ``surrogate.statistics``, with NaN for the clients for whom it fails."""
 
     def of_client(i: int, first: int, last: int) -> Tensor:
-        own = theta if theta.dim() == 1 else theta[i]
-        return surrogate.statistics(z[first:last], own, np.array([0, last - first]))[0]
+        client_theta = theta if theta.dim() == 1 else theta[i]
+        return surrogate.statistics(z[first:last], client_theta, np.array([0, last - first]))[0]
 
     try:
         return surrogate.statistics(z, theta, offsets)
@@ -197,8 +198,6 @@ class FedMMState:
 
 StepRule = Literal["constant", "sqrt", "inverse", "inverse_kept"]
 
-DEFAULT_STEP = 0.05
-
 
 def gamma_of(rule: StepRule, beta: float, t: int) -> float:
     """Return the step size of a round."""
@@ -259,11 +258,11 @@ class FedMM(Descriptive[Channel]):
         online: bool = False,
         client_weights: Literal["uniform", "samples"] = "uniform",
     ) -> None:
-        asked = checked_section("surrogate", surrogate, "algorithm.surrogate")
-        make = find("surrogate", asked.name)
+        section = checked_section("surrogate", surrogate, "algorithm.surrogate")
+        make = find("surrogate", section.name)
         self.with_target = isinstance(make, MadeWithTarget)
         self.surrogate = as_surrogate(
-            make(sample_of(model.data, self.with_target), **asked.options)
+            make(sample_of(model.data, self.with_target), **section.options)
         )
         self.step_rule, self.step = step_rule, step
         self.step_option, self.unused = "algorithm.step", []
@@ -275,7 +274,7 @@ class FedMM(Descriptive[Channel]):
                 )
         if model.data.task != "unlabelled" and not self.with_target:
             self.unused.append(
-                f"surrogate {asked.name} describes the inputs alone: the targets of "
+                f"surrogate {section.name} describes the inputs alone: the targets of "
                 f"'{model.data.source}' are not used"
             )
         self.rate, self.batch, self.online = control_variate_rate, batch, online
@@ -293,7 +292,7 @@ class FedMM(Descriptive[Channel]):
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
     ) -> FedMMState:
         train = clients.shards.train
-        known: Known | state.Nothing = state.Nothing()
+        stored_facts: StoredFacts | state.Nothing = state.Nothing()
         if self.surrogate.fact_blocks:
 
             def samples_of(i: int) -> Tensor:
@@ -301,14 +300,14 @@ class FedMM(Descriptive[Channel]):
 
             facts = find_facts(self.surrogate, clients, self.weights(clients), samples_of)
             self.surrogate = as_surrogate(self.surrogate.knowing(facts))
-            known = Known(facts) if self.surrogate.waits else known
+            stored_facts = StoredFacts(facts) if self.surrogate.waits else stored_facts
         if self.by_samples and exchange.shared_is_rows:
             self.check_steps(clients.federation)
         theta = torch.from_numpy(self.surrogate.init(draws.stream("surrogate")))
         begun = exchange.spread(self.first(theta))
         size = self.message_size()
         zeros = torch.zeros(len(clients), size, dtype=torch.float64)
-        return FedMMState(begun, begun.clone(), zeros, zeros.new_zeros(size), known)
+        return FedMMState(begun, begun.clone(), zeros, zeros.new_zeros(size), stored_facts)
 
     def check_steps(self, federation: Federation) -> None:
         """Refuse steps gamma n mu_i above 1 of a client under gossip, with mu_i = m_i / m."""
@@ -331,7 +330,7 @@ class FedMM(Descriptive[Channel]):
 
     def recall(self, state: FedMMState) -> None:
         """Give the surrogate the facts that the state has kept, as after a resume."""
-        if isinstance(state.known, Known):
+        if isinstance(state.known, StoredFacts):
             self.surrogate = as_surrogate(self.surrogate.knowing(state.known.facts))
 
     # -- rounds
@@ -415,9 +414,9 @@ class FedMM(Descriptive[Channel]):
 
     def remarks(self, state: FedMMState, clients: Clients, exchange: Exchange) -> list[str]:
         """What Theorem 1 requires of the control variates' rate, and the facts about the data."""
-        about = self.about(state)
+        facts = self.fact_lines(state)
         if exchange.shared_is_rows:
-            return ["fedmm by gossip is a variant of mpifed's own, not of the paper", *about]
+            return ["fedmm by gossip is a variant of mpifed's own, not of the paper", *facts]
         omega = message_variance(exchange.compressor, clients.federation, self.message_size())
         largest = 1 / (1 + omega)
         lines = [
@@ -426,9 +425,9 @@ class FedMM(Descriptive[Channel]):
         ]
         if self.rate > largest:
             lines.append(f"warning: algorithm.control_variate_rate is {self.rate:g}, above that")
-        return [*lines, *about]
+        return [*lines, *facts]
 
-    def about(self, state: FedMMState) -> list[str]:
+    def fact_lines(self, state: FedMMState) -> list[str]:
         """Return lines for the log on the facts about the data, and on what is not used."""
         self.recall(state)
         return [*self.unused, *self.surrogate.remarks()]
@@ -455,14 +454,14 @@ class FedMM(Descriptive[Channel]):
         value = training_objective(*at, self.weights(clients), self.with_target)
         if not abs(value) < LARGEST_OBJECTIVE:
             raise Diverged(f"the objective is {value:g}: the training diverged", [])
-        found: dict[str, float | None] = {"objective": value}
+        measures: dict[str, float | None] = {"objective": value}
         if "test_objective" in self.columns:
-            found["test_objective"] = test_objective(*at, self.by_samples, self.with_target)
+            measures["test_objective"] = test_objective(*at, self.by_samples, self.with_target)
         if draws.round:
             squared = self.gamma(draws.round) ** 2
             steps = self.updates(now, before, clients)
-            found |= {name: value / squared for name, value in steps.items()}
-        return found
+            measures |= {name: value / squared for name, value in steps.items()}
+        return measures
 
     def updates(self, now: Tensor, before: Tensor, clients: Clients) -> dict[str, float]:
         """Return squared norms of the last move in the surrogates' and the parameters' space."""
@@ -502,8 +501,8 @@ class FedMMTheta(FedMM):
         """Return theta_i = T(mean statistics under theta), (clients, n_parameters)."""
         if not len(clients):
             return start.clone()
-        found = self.statistics(theta, self.samples(clients, draws))
-        return rows_or_nan(self.surrogate.minimiser, found, self.message_size())
+        means = self.statistics(theta, self.samples(clients, draws))
+        return rows_or_nan(self.surrogate.minimiser, means, self.message_size())
 
     def onto(self, s: Tensor) -> Tensor:
         """Return the nearest point of Theta, where the surrogate has one."""
@@ -560,4 +559,4 @@ class SaSsmm(FedMM):
                 f"algorithm.control_variate_rate={self.rate:g} changes nothing: sa_ssmm has one "
                 "client, which does not differ from itself"
             )
-        return [*unread, *self.about(state)]
+        return [*unread, *self.fact_lines(state)]

@@ -23,7 +23,7 @@ from mpifed.algorithms.base import Algorithm, Predictor
 from mpifed.algorithms.fedmm.fedmm import StepRule, gamma_of
 from mpifed.algorithms.global_model.fedadam import FedAdam, FedAdamState
 from mpifed.exchange.base import Channel, Exchange, ServerChannel, to_server
-from mpifed.exchange.measuring import computed_once, where_recorded
+from mpifed.exchange.collectives import computed_once, where_recorded
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.minibatches import batches
 from mpifed.local.solver import LocalSolver
@@ -31,11 +31,11 @@ from mpifed.models.icnn import DenseICNN
 from mpifed.optimal_transport.benchmarks import Benchmark, check_targets
 from mpifed.optimal_transport.losses import (
     SCORED,
-    Adam,
-    AdamState,
     Cycle,
-    Objective,
+    FlatAdam,
+    FlatAdamState,
     ThetaObjective,
+    TransportObjective,
     conjugate_steps,
     cosine,
     identity_potential,
@@ -52,7 +52,7 @@ class FedMMOTState:
 
     omega: Tensor = state.server()
     theta: Tensor = state.server()
-    optimizer: AdamState = state.server()
+    optimizer: FlatAdamState = state.server()
     variates: Tensor = state.client()
     variate: Tensor = state.server()
 
@@ -113,8 +113,8 @@ class FedMMOT(Algorithm[ServerChannel]):
         self.model, self.options = model, local.options
         check_targets(self.options.batch_size, model.dimension)
         self.step_rule, self.step, self.rate = step_rule, step, control_variate_rate
-        self.conjugate_steps, self.adam = conjugate_steps, Adam(conjugate_lr)
-        self.objective = Objective(model, theta_objective, lambda_cycle, cycle)
+        self.conjugate_steps, self.adam = conjugate_steps, FlatAdam(conjugate_lr)
+        self.objective = TransportObjective(model, theta_objective, lambda_cycle, cycle)
         self.pretraining = pretraining
         self.benchmark: Benchmark = model.problem
 
@@ -144,12 +144,12 @@ class FedMMOT(Algorithm[ServerChannel]):
         direction = state.variate + summed
         gamma = gamma_of(self.step_rule, self.step, draws.round)
         omega = self.model.convexify(state.omega + gamma * direction)
-        made = channel.at_server(lambda: self.conjugate(omega, state, draws))
-        theta, first, second = (made[i].to(omega.device) for i in (0, 2, 3))
+        conjugated = channel.at_server(lambda: self.conjugate(omega, state, draws))
+        theta, first, second = (conjugated[i].to(omega.device) for i in (0, 2, 3))
         return FedMMOTState(
             omega,
             theta,
-            AdamState(made[1], first, second),
+            FlatAdamState(conjugated[1], first, second),
             state.variates + self.rate / p * arrived,
             state.variate + self.rate * summed,
         )
@@ -162,12 +162,12 @@ class FedMMOT(Algorithm[ServerChannel]):
             y = self.benchmark.sample_target(
                 draws.stream(f"target {step}"), size, state.omega.dtype
             ).to(state.omega.device)
-            own = batches_of(clients, draws, f"samples {step}", size)
+            batches = batches_of(clients, draws, f"samples {step}", size)
             # All clients have one batch of Q: its part is computed once while they share omega.
             shared = None
             if step == 0 and len(clients):
                 shared = target_gradient(self.objective, state.omega, state.theta, y)
-            for row, x in zip(rows, own, strict=True):
+            for row, x in zip(rows, batches, strict=True):
                 gradient = source_gradient(self.objective, row, state.theta, x)
                 gradient += (
                     target_gradient(self.objective, row, state.theta, y)
@@ -185,10 +185,10 @@ class FedMMOT(Algorithm[ServerChannel]):
             self.benchmark.sample_target(generator, size, omega.dtype).to(omega.device)
             for _ in range(count)
         )
-        theta, kept = conjugate_steps(
+        theta, adam_state = conjugate_steps(
             self.objective, omega, state.theta, self.adam, state.optimizer, targets
         )
-        return [theta, kept.step, kept.first, kept.second]
+        return [theta, adam_state.step, adam_state.first, adam_state.second]
 
     def deploy(self, state: FedMMOTState, clients: Clients, draws: Draws) -> Predictor:
         """Nothing is predicted: the gradient of f_omega maps samples."""
@@ -223,7 +223,7 @@ class FedAdamOT(FedAdam):
     def __init__(self, model: Any, local: LocalSolver, **options: Any) -> None:
         super().__init__(model, local, **options)
         check_targets(local.options.batch_size, model.dimension)
-        self.objective = Objective(model, "w2gn", self.lambda_cycle, self.cycle)
+        self.objective = TransportObjective(model, "w2gn", self.lambda_cycle, self.cycle)
         self.averages_by = "clients"
 
     def init(
@@ -288,10 +288,10 @@ def first_potential(
 ) -> Tensor:
     """Compute parameters near the identity map at the server; collective."""
     generator = draws.stream("potential")
-    found = computed_once(
+    potential = computed_once(
         clients, lambda: identity_potential(model, generator, dtype, iterations=iterations)
     )
-    return found.to(clients.device)
+    return potential.to(clients.device)
 
 
 def batches_of(clients: Clients, draws: Draws, purpose: str, size: int) -> list[Tensor]:

@@ -35,8 +35,8 @@ from mpifed.components.registry import plain
 from mpifed.config.configuration import Configuration
 from mpifed.errors import InputError
 from mpifed.exchange.base import Exchange, ServerChannel, to_server
+from mpifed.exchange.collectives import agreed, largest, total
 from mpifed.exchange.compression import proven_contraction
-from mpifed.exchange.measuring import agreed, largest, total
 from mpifed.exchange.reduction import SparseRows, gathered
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.linear_objective import Objectives, smoothness
@@ -213,33 +213,33 @@ class Descent(Algorithm[AnyChannel]):
         self.accuracy = accuracy
 
     @staticmethod
-    def complete_options(given: dict[str, Any], n_training: int) -> dict[str, Any]:
+    def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
         """The options with ``local_tolerance`` null as the number that it means."""
-        tolerance = given["local_tolerance"] or usual_tolerance(given["l2"])
-        return {**given, "local_tolerance": tolerance}
+        tolerance = options["local_tolerance"] or usual_tolerance(options["l2"])
+        return {**options, "local_tolerance": tolerance}
 
     @staticmethod
     def validate(configuration: Configuration) -> None:
         """Check ``flix_alpha`` against the clients, and ``optima_from`` against its run's files."""
-        own = configuration.algorithm.options
-        alpha, place = own["flix_alpha"], own["optima_from"]
+        options = configuration.algorithm.options
+        alpha, directory = options["flix_alpha"], options["optima_from"]
         if isinstance(alpha, list) and len(alpha) != configuration.clients:
             raise InputError(
                 f"algorithm.flix_alpha has {len(alpha)} entries, but there are "
                 f"{configuration.clients} clients; it must be one number, or one for each"
             )
-        if not place or not (Path(place) / "config.yaml").is_file():
+        if not directory or not (Path(directory) / "config.yaml").is_file():
             return
-        other = read_stored(Path(place) / "config.yaml")
+        other = read_stored(Path(directory) / "config.yaml")
         pairs = [(key, other.get(key), plain(getattr(configuration, key))) for key in PROBLEM]
         held_out = other["evaluation"].get("validation_fraction", 0.0)
-        here = configuration.evaluation.validation_fraction
-        pairs.append(("evaluation.validation_fraction", held_out, here))
-        pairs += [(f"algorithm.{k}", other["algorithm"].get(k), own[k]) for k in OPTIMUM]
+        fraction = configuration.evaluation.validation_fraction
+        pairs.append(("evaluation.validation_fraction", held_out, fraction))
+        pairs += [(f"algorithm.{k}", other["algorithm"].get(k), options[k]) for k in OPTIMUM]
         for key, a, b in pairs:
             if a != b:
                 raise InputError(
-                    f"algorithm.optima_from is '{place}', a run of another problem: {key} is "
+                    f"algorithm.optima_from is '{directory}', a run of another problem: {key} is "
                     f"{excerpt(a)} there, {excerpt(b)} here"
                 )
 
@@ -272,13 +272,13 @@ class Descent(Algorithm[AnyChannel]):
 
     def unproven(self, exchange: Exchange) -> list[str]:
         """Return what of the run the theorem for the step size does not cover, in words."""
-        found = ["gossip"] if exchange.shared_is_rows else []
-        return [*found, *["stochastic gradients"] * (self.objective.batch_size is not None)]
+        uncovered = ["gossip"] if exchange.shared_is_rows else []
+        return [*uncovered, *["stochastic gradients"] * (self.objective.batch_size is not None)]
 
     # -- before the first round
 
     def inspect(self, dtype: torch.dtype) -> None:
-        """Checks that the runs in ``start_from`` and ``optima_from`` hold such an x, or x_i."""
+        """Check that the runs in ``start_from`` and ``optima_from`` hold such an x, or x_i."""
         none = torch.empty(1, self.model.n_parameters, dtype=dtype)
         if self.start_from is not None:
             stored_model(self.start_from, none)
@@ -314,13 +314,13 @@ class Descent(Algorithm[AnyChannel]):
             x = stored_model(self.start_from, state.model[:1].reshape(1, -1))
             state = replace(state, model=exchange.spread(x))
         step = torch.tensor([self._step(state, clients, exchange)], dtype=torch.float64)
-        found = minimum(self.objective, x_i, clients, self.reference)
-        if found is None:
+        optimum = minimum(self.objective, x_i, clients, self.reference)
+        if optimum is None:
             return replace(state, step=step)
-        least = torch.tensor([found.value], dtype=torch.float64)
-        known = torch.tensor([MINIMISER if found.unique else LEAST_VALUE])
-        x = found.x.to(state.reference)
-        return replace(state, step=step, reference=x, least=least, known=known)
+        least = torch.tensor([optimum.value], dtype=torch.float64)
+        knowledge = torch.tensor([MINIMISER if optimum.unique else LEAST_VALUE])
+        x = optimum.x.to(state.reference)
+        return replace(state, step=step, reference=x, least=least, known=knowledge)
 
     def _local_optima(self, start: Tensor, clients: Clients, draws: Draws) -> tuple[Tensor, Tensor]:
         if self.optima_from is not None:
@@ -336,11 +336,11 @@ class Descent(Algorithm[AnyChannel]):
         """L_i, float64 (clients,); zeros where the smoothness of the model is not known."""
         if not self.is_linear:
             return torch.zeros(len(clients), dtype=torch.float64)
-        found = smoothness(self.model, clients, self.regulariser)
+        constants = smoothness(self.model, clients, self.regulariser)
         if self.smoothness == "published_code":
             lam = self.regulariser.smoothness
-            found = found - lam + lam / (4 * torch.from_numpy(clients.n_train).double())
-        return found
+            constants = constants - lam + lam / (4 * torch.from_numpy(clients.n_train).double())
+        return constants
 
     def _step(self, state: FlixState, clients: Clients, exchange: Exchange) -> float:
         if self.step is not None:
@@ -435,9 +435,9 @@ class Descent(Algorithm[AnyChannel]):
         it was where all alpha_i of the participants are 0.
         """
         optima, smooth = state.optima, state.smoothness
-        known = torch.where(smooth > 0, smooth, torch.ones_like(smooth))
-        mass = (self.objective.squares(clients) * known)[:, None].to(optima)
-        sent = channel.send(torch.cat([optima * mass, mass], 1), whole=True)
+        smoothness_or_one = torch.where(smooth > 0, smooth, torch.ones_like(smooth))
+        mass = (self.objective.squares(clients) * smoothness_or_one)[:, None].to(optima)
+        sent = channel.send(torch.cat([optima * mass, mass], 1), uncompressed=True)
         summed = channel.sum(sent, torch.ones(len(optima), dtype=torch.float64))
         if not float(summed[-1]) > 0:
             return state
@@ -449,14 +449,14 @@ class Descent(Algorithm[AnyChannel]):
         """One round of gradient descent whose server judges gradients and losses."""
         x = channel.broadcast(state.model)[:, 0]
         local = self.objective.local_gradients(state.optima, x, clients, draws)
-        sent, uniform = channel.send(local, whole=True), clients.sampled_weights
+        sent, uniform = channel.send(local, uncompressed=True), clients.sampled_weights
         alpha = torch.from_numpy(self.objective.alpha(clients.ids))
         gradient = channel.sum(sent, uniform * alpha)
 
         def value(x: Tensor) -> float:
             """f~(x), from the losses that clients send."""
             losses = self.objective.losses(state.optima, x, clients)[:, None]
-            return float(channel.sum(channel.send(losses, whole=True), uniform)[0])
+            return float(channel.sum(channel.send(losses, uncompressed=True), uniform)[0])
 
         before: float | None = None
         if self.stop_at is not None:
@@ -497,14 +497,14 @@ class Descent(Algorithm[AnyChannel]):
         x, n = exchange.mean(state.model)[0], len(clients.federation.training)
         losses = self.objective.losses(state.optima, x, clients)
         value = float(total(clients, losses[:, None])[0]) / n
-        found: dict[str, float | None] = {"objective": value}
+        measures: dict[str, float | None] = {"objective": value}
         if int(state.known):
-            found["objective_gap"] = value - float(state.least)
+            measures["objective_gap"] = value - float(state.least)
         if int(state.known) == MINIMISER:
             away = float((x.double() - state.reference).square().sum())
             squares = float(total(clients, self.objective.squares(clients)[:, None])[0])
-            found["deployed_distance"] = squares * away / n
-        return {**found, "up_floats": exchange.ledger.up_floats}
+            measures["deployed_distance"] = squares * away / n
+        return {**measures, "up_floats": exchange.ledger.up_floats}
 
     def payload(self) -> int:
         """The size of x; 0 where all alpha_i are 0, since then nothing is sent."""
@@ -518,12 +518,12 @@ def send_gradients(
     clients: Clients,
     channel: ServerChannel,
     draws: Draws,
-    whole: bool = False,
+    uncompressed: bool = False,
 ) -> Tensor | SparseRows:
     """C_i(alpha_i grad f_i(T_i(x)) - h_i) as the server receives it."""
     x, optima = state.model[0], state.optima
     exact = objective.batch_size is None
-    columns = channel.coordinates(len(x)) if exact and not whole else None
+    columns = channel.coordinates(len(x)) if exact and not uncompressed else None
     if columns is not None:
         chosen = objective.partial_gradients(optima, x, clients, columns)
         if chosen is not None:
@@ -533,7 +533,7 @@ def send_gradients(
     rows = objective.gradients(optima, x, clients, draws)
     if memories is not None:
         rows.sub_(memories)
-    return channel.send(rows, whole)
+    return channel.send(rows, uncompressed)
 
 
 def stepped(model: Tensor, step: float, gradient: Tensor) -> Tensor:
@@ -541,40 +541,40 @@ def stepped(model: Tensor, step: float, gradient: Tensor) -> Tensor:
     return (model.double() - step * gradient).to(model)
 
 
-def stored_model(place: str, like: Tensor) -> Tensor:
+def stored_model(run: str, like: Tensor) -> Tensor:
     """The x of the newest intact checkpoint of a run."""
-    return _read(place, "start_from", StoredModel(torch.zeros_like(like)), np.arange(0)).model
+    return _read(run, "start_from", StoredModel(torch.zeros_like(like)), np.arange(0)).model
 
 
-def stored_optima(place: str, like: Tensor, ids: np.ndarray) -> tuple[Tensor, Tensor]:
+def stored_optima(run: str, like: Tensor, ids: np.ndarray) -> tuple[Tensor, Tensor]:
     """The clients' optima in the newest intact checkpoint of a run."""
-    wanted = StoredOptima(like, torch.zeros(len(ids), dtype=torch.float64))
-    found = _read(place, "optima_from", wanted, ids)
-    return found.optima, found.gradient_norm
+    template = StoredOptima(like, torch.zeros(len(ids), dtype=torch.float64))
+    stored = _read(run, "optima_from", template, ids)
+    return stored.optima, stored.gradient_norm
 
 
-def _read(place: str, option: str, wanted: Any, hosted: np.ndarray) -> Any:
-    """``wanted`` from the newest intact checkpoint of ``place``, rows of the clients ``hosted``."""
-    newest, _ = checkpoint.newest(Path(place))
+def _read(run: str, option: str, template: Any, hosted: np.ndarray) -> Any:
+    """``template`` from the newest intact checkpoint of ``run``, rows of the clients ``hosted``."""
+    newest, _ = checkpoint.newest(Path(run))
     if newest is None:
         raise InputError(
-            f"algorithm.{option} is '{place}', which holds no intact checkpoint; it must be the "
+            f"algorithm.{option} is '{run}', which holds no intact checkpoint; it must be the "
             "directory of a run"
         )
     path, meta = newest
     if option == "start_from" and meta.configuration["exchange"]["name"] == "gossip":
         raise InputError(
-            f"algorithm.start_from is '{place}', a run under gossip, each of whose clients has an "
+            f"algorithm.start_from is '{run}', a run under gossip, each of whose clients has an "
             "x of its own; it must be a run under a server"
         )
     try:
-        return checkpoint.read_state(path, wanted, False, hosted)
+        return checkpoint.read_state(path, template, False, hosted)
     except Damaged as error:
-        raise InputError(f"algorithm.{option} is '{place}', but {error}") from None
+        raise InputError(f"algorithm.{option} is '{run}', but {error}") from None
 
 
 def check_model(model: Model, step: float | str | None, local_solver: str, reference: str) -> None:
-    """Checks that enough is known of the model for these options."""
+    """Check that enough is known of the model for these options."""
     linear = as_linear(model)
     if step is None and linear is None:
         raise InputError(

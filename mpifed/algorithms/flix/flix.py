@@ -13,7 +13,7 @@ distributed gradient descent on f~:
 With ``start: average`` the first round is the one-shot average of Theorem 1, from which gradient
 descent starts.
 
-DCGD on the FLIX objective (Gasanov et al. 2021, Algorithm 2): compressed gradients.
+DCGD (Algorithm 2) descends on the same objective, and clients send compressed gradients:
 
     1  for k = 0, 1, ...
     2    broadcast x
@@ -25,7 +25,7 @@ DCGD on the FLIX objective (Gasanov et al. 2021, Algorithm 2): compressed gradie
 
 It ends in a floor that falls with gamma omega / n (Theorem 3); ``diana`` has none.
 
-DIANA on the FLIX objective (Gasanov et al. 2021, Algorithm 3): compressed gradient differences.
+DIANA (Algorithm 3) compresses the changes of gradients instead:
 
      1  for k = 0, 1, ...
      2    broadcast x
@@ -204,13 +204,15 @@ class Diana(Descent[ServerChannel]):
     ) -> DianaState:
         assert isinstance(state, DianaState)
         channel.broadcast(state.model)  # line 2
-        h_i, h, whole = state.memories, state.memory, first and self.starts_with_gradients
-        sent = send_gradients(self.objective, state, h_i, clients, channel, draws, whole)  # 4, 5
+        h_i, h, uncompressed = state.memories, state.memory, first and self.starts_with_gradients
+        sent = send_gradients(
+            self.objective, state, h_i, clients, channel, draws, uncompressed
+        )  # 4, 5
         mean = channel.sum(sent, clients.sampled_weights)
         size, inclusion = self.model.n_parameters, clients.federation.inclusion
         omega = message_variance(channel.compressor, clients.federation, size)
         # h_i^0 is the gradient of those who take part, and stays zero for the others.
-        beta = inclusion if whole else self.memory_rate(omega)
+        beta = inclusion if uncompressed else self.memory_rate(omega)
         return replace(
             state,
             model=stepped(state.model, float(state.step), h + mean),  # lines 7 to 9

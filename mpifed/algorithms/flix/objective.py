@@ -2,9 +2,9 @@
 
 T_i(x) = alpha_i x + (1 - alpha_i) x_i is what client i deploys; x_i is its own optimum.
 
-Some coordinates of every client's gradient, for compressors that send only these. The minimiser of
-f~, which every rank finds in lockstep on exact sums over all clients, and from which gaps are
-measured.
+``partial_gradients`` computes some coordinates of every client's gradient, for compressors that
+send only these. ``minimum`` is the point from which gaps are measured; every rank finds it in
+lockstep, on exact sums over all clients.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import scipy.optimize
 import torch
 from torch import Tensor
 
-from mpifed.exchange.measuring import total
-from mpifed.exchange.reduction import gathered, places
+from mpifed.exchange.collectives import total
+from mpifed.exchange.reduction import flat_positions, gathered
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.linear_objective import Objectives, SparseObjective, hessian
 from mpifed.local.minibatches import batches
@@ -28,19 +28,29 @@ from mpifed.local.objective import Objective, Regulariser, sampled_gradients
 from mpifed.models.base import Model
 from mpifed.models.linear import Linear
 
+# Parameters up to which Newton's method is preferred: its matrices are summed over clients.
+NEWTON_UP_TO = 600
+
+# Smallest over largest curvature up to which f~ counts as flat in some direction.
+FLAT = 1e-12
+
+# The last Newton step, over 1 + ||x||, up to which x counts as a minimiser. Where f~ has an infimum
+# but no minimiser, the steps do not shrink.
+ARRIVED = 1e-4
+
 
 def partial_gradients(
     objective: Objective, parameters: Tensor, columns: np.ndarray
 ) -> Tensor | None:
     """Return some coordinates of the gradients of f_i at w_i."""
     if not isinstance(objective, SparseObjective) or objective.model.n_outputs > 1:
-        whole = objective.gradients(parameters)
-        return gathered(whole, columns) if math.isfinite(float(whole.sum())) else None
+        gradients = objective.gradients(parameters)
+        return gathered(gradients, columns) if math.isfinite(float(gradients.sum())) else None
     slopes = objective.shared_slopes(parameters)
     if not math.isfinite(float(slopes.sum())):
         return None
     # With one output the parameters have the order of the design's columns.
-    at = places(columns, parameters.shape[1])
+    at = flat_positions(columns, parameters.shape[1])
     back = torch.from_numpy(objective.backward[at.ravel()] @ slopes.numpy()).view(columns.shape)
     return back.add_(objective.regulariser.gradient(gathered(parameters, columns)))
 
@@ -88,16 +98,16 @@ class FlixObjective:
 
     def gradients(self, optima: Tensor, x: Tensor, clients: Clients, draws: Draws) -> Tensor:
         """alpha_i grad f_i(T_i(x)), (clients, P): the gradients of f_i(T_i(x)) in x."""
-        found = self.local_gradients(optima, x, clients, draws)
-        return found.mul_(self._column(optima, clients))
+        gradients = self.local_gradients(optima, x, clients, draws)
+        return gradients.mul_(self._column(optima, clients))
 
     def partial_gradients(
         self, optima: Tensor, x: Tensor, clients: Clients, columns: np.ndarray
     ) -> Tensor | None:
         """Some coordinates of the exact ``gradients``."""
         points = self.mixed(optima, x, clients)
-        found = partial_gradients(self.risks(clients), points, columns)
-        return None if found is None else found.mul_(self._column(optima, clients))
+        gradients = partial_gradients(self.risks(clients), points, columns)
+        return None if gradients is None else gradients.mul_(self._column(optima, clients))
 
     def _column(self, like: Tensor, clients: Clients) -> Tensor | float:
         """alpha_i as a factor of rows; one number is quicker than a column of it."""
@@ -114,9 +124,9 @@ def as_linear(model: Model) -> Linear | None:
 def weighted_mean(rows: Tensor, mass: Tensor, clients: Clients) -> Tensor:
     """sum_i w_i rows_i with w_i proportional to ``mass``; collective."""
     mass = mass.to(rows.device)
-    whole = total(clients, torch.cat([rows.double() * mass[:, None], mass[:, None]], 1))
-    found = whole[:-1] / whole[-1] if float(whole[-1]) > 0 else torch.zeros_like(whole[:-1])
-    return found.to(rows)
+    sums = total(clients, torch.cat([rows.double() * mass[:, None], mass[:, None]], 1))
+    mean = sums[:-1] / sums[-1] if float(sums[-1]) > 0 else torch.zeros_like(sums[:-1])
+    return mean.to(rows)
 
 
 def weighted_variance(rows: Tensor, mass: Tensor, clients: Clients) -> float:
@@ -128,16 +138,6 @@ def weighted_variance(rows: Tensor, mass: Tensor, clients: Clients) -> float:
 
 
 Method = Literal["auto", "newton", "lbfgs", "none"]
-
-# Parameters up to which Newton's method is preferred: its matrices are summed over clients.
-NEWTON_UP_TO = 600
-
-# Smallest over largest curvature up to which f~ counts as flat in some direction.
-FLAT = 1e-12
-
-# The last Newton step, over 1 + ||x||, up to which x counts as a minimiser. Where f~ has an infimum
-# but no minimiser, the steps do not shrink.
-ARRIVED = 1e-4
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ def _lbfgs(risk: Callable[[Tensor], tuple[float, Tensor]], size: int) -> tuple[T
         return f, g.numpy()
 
     options = {"maxiter": 20_000, "maxfun": 40_000, "ftol": 0.0, "gtol": 1e-14, "maxcor": 30}
-    found = scipy.optimize.minimize(
+    optimum = scipy.optimize.minimize(
         value, np.zeros(size), jac=True, method="L-BFGS-B", options=options
     )
-    return torch.from_numpy(found.x), float(found.fun)
+    return torch.from_numpy(optimum.x), float(optimum.fun)

@@ -90,12 +90,12 @@ class Agnostic(Algorithm[ServerChannel]):
     ) -> AgnosticState:
         w, risks = channel.broadcast(state.model)[:, 0], self.risks(clients)
         gradients = channel.send(risks.gradients(w))
-        values = channel.send(risks.losses(w)[:, None].to(w), whole=True)
+        values = channel.send(risks.losses(w)[:, None].to(w), uncompressed=True)
         federation = clients.federation
-        weights = state.mixture[clients.places] / federation.inclusion
+        weights = state.mixture[clients.positions] / federation.inclusion
         slope = channel.sum(gradients, weights)
         model = (state.model.double() - self.gamma_w * slope).to(state.model)
-        rows = SparseRows(clients.places[:, None], values.double(), len(state.mixture))
+        rows = SparseRows(clients.positions[:, None], values.double(), len(state.mixture))
         ascent = channel.sum(
             rows, torch.full_like(weights, self.gamma_lambda / federation.inclusion)
         )

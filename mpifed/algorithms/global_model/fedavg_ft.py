@@ -23,8 +23,8 @@ from mpifed.models.base import Model
 def tuner_of(local: LocalSolver, epochs: int, lr: float | None) -> LocalSolver:
     """Return the solver of ``tune_epochs`` and ``tune_lr``."""
     rate = local.options.lr if lr is None else lr
-    given: dict[str, Any] = {"epochs": epochs, "steps": None, "lr": rate}
-    return local.variant("fine-tuning", "algorithm.tune_epochs", lr_schedule="constant", **given)
+    changes: dict[str, Any] = {"epochs": epochs, "steps": None, "lr": rate}
+    return local.variant("fine-tuning", "algorithm.tune_epochs", lr_schedule="constant", **changes)
 
 
 def tuned(

@@ -78,9 +78,9 @@ class FedDyn(GlobalModel[ServerChannel]):
     ) -> FedDynState:
         x, trained = channel.broadcast(state.model), self.local.n_trained
         terms = [Shift(-state.gradient), Proximal(x, self.alpha)]
-        own, optimizer = self.local(x, state.optimizer, clients, draws, adjustments=terms)
-        gradient = state.gradient - self.alpha * (own - x)[..., :trained]
-        moves = channel.send(own - x)
+        local_model, optimizer = self.local(x, state.optimizer, clients, draws, adjustments=terms)
+        gradient = state.gradient - self.alpha * (local_model - x)[..., :trained]
+        moves = channel.send(local_model - x)
         p = clients.average_weights(self.averages_by == "samples")
         # Absent clients keep their g_t, whatever the weights of the mean.
         h = state.mean_gradient - self.alpha * channel.sum(moves, p).to(x)[..., :trained]

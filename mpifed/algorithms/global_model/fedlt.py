@@ -87,8 +87,10 @@ class FedLT(GlobalModel[ServerChannel]):
         y, z, trained = channel.broadcast(state.model), state.auxiliary, self.local.n_trained
         start = torch.cat([state.own, y[..., trained:]], -1)
         terms = [Proximal(2 * y[..., :trained] - z, 1 / self.rho)]
-        own, optimizer = self.local(start, state.optimizer, clients, draws, adjustments=terms)
-        moves = own - y
+        local_model, optimizer = self.local(
+            start, state.optimizer, clients, draws, adjustments=terms
+        )
+        moves = local_model - y
         moves[..., :trained] *= 2
         arrived, compressor = channel.send(moves), channel.compressor
         share = 1.0
@@ -101,4 +103,4 @@ class FedLT(GlobalModel[ServerChannel]):
             statistics = channel.mean(arrived[..., trained:], p).to(y)
             model[..., trained:] = state.model[..., trained:] + statistics
         z = z + share * arrived[..., :trained]
-        return FedLTState(model, own[..., :trained].clone(), z, optimizer)
+        return FedLTState(model, local_model[..., :trained].clone(), z, optimizer)

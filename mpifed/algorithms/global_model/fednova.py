@@ -45,7 +45,7 @@ class FedNova(FedAvg):
         y, optimizer = self.local(x, state.optimizer, clients, draws)
         reach = self.reach(state, clients, draws)
         server, two = to_server(channel), torch.stack([reach, torch.ones_like(reach)], 1).to(x)
-        total, mass = server.sum(server.send(two, whole=True), clients.weights)
+        total, mass = server.sum(server.send(two, uncompressed=True), clients.weights)
         factor = (total / mass / reach.to(total))[:, None, None].to(x)  # tau_eff / ||a_i||_1
         trained = self.local.n_trained
         moved = x + factor * (y - x)

@@ -85,12 +85,14 @@ class FedPD(GlobalModel[ServerChannel]):
     ) -> FedPDState:
         start, trained, model = state.anchor, self.local.n_trained, state.model
         terms = [Shift(state.multiplier), Proximal(start, 1 / self.eta)]
-        own, optimizer = self.local(state.own, state.optimizer, clients, draws, adjustments=terms)
-        multiplier = state.multiplier + (own - start)[..., :trained] / self.eta
-        moved = own[..., :trained] + self.eta * multiplier
-        anchor = torch.cat([moved, own[..., trained:]], -1)
+        local_model, optimizer = self.local(
+            state.own, state.optimizer, clients, draws, adjustments=terms
+        )
+        multiplier = state.multiplier + (local_model - start)[..., :trained] / self.eta
+        moved = local_model[..., :trained] + self.eta * multiplier
+        anchor = torch.cat([moved, local_model[..., trained:]], -1)
         if draws.stream("coin").random() >= self.p:
             p = clients.average_weights(self.averages_by == "samples")
             model = channel.average(anchor, p, before=model)
             anchor = channel.broadcast(model).clone()
-        return FedPDState(model, own, anchor, multiplier, optimizer)
+        return FedPDState(model, local_model, anchor, multiplier, optimizer)

@@ -9,8 +9,6 @@ With y_i(x) the point that client i reaches from x by k gradient steps,
 These are the baselines of Gasanov et al. 2021, section 6.3. (Fo)MAML steps on the first part of a
 client's training samples, the support, and takes the outer gradient on the rest, the query; Reptile
 steps on all of them. A client deploys y_i(x), with steps on all its training samples.
-
-Support and query: two parts of a client's training samples, to adapt on and to evaluate on.
 """
 
 from __future__ import annotations
@@ -123,7 +121,7 @@ class MetaLearner(Algorithm[Channel]):
         self.inner_steps, self.inner_step, self.outer_step = inner_steps, inner_step, outer_step
         self.regulariser = Regulariser("l2", l2)
         self.start = start or ("zeros" if isinstance(model, Linear) else "random")
-        self.whole = Objectives(model, self.regulariser)
+        self.objectives = Objectives(model, self.regulariser)
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
@@ -137,7 +135,7 @@ class MetaLearner(Algorithm[Channel]):
         moved = x - self.outer_step * self.direction(x[:, 0], clients)[:, None]
         uniform = torch.ones(len(clients), dtype=torch.float64)
         n = len(clients.federation.training)
-        return MetaState(channel.average(moved, uniform, before=state.model, whole=n))
+        return MetaState(channel.average(moved, uniform, before=state.model, total_weight=n))
 
     @abstractmethod
     def direction(self, x: Tensor, clients: Clients) -> Tensor:
@@ -164,7 +162,7 @@ class MetaLearner(Algorithm[Channel]):
     def _adapted(self, x: Tensor, clients: Clients) -> Predictor:
         """y_i of ``x``, (1, P) or (clients, P)."""
         rows = x.expand(len(clients), self.model.n_parameters)
-        return Predictor(self.path(rows, self.whole(clients))[-1][:, None])
+        return Predictor(self.path(rows, self.objectives(clients))[-1][:, None])
 
     def measure(
         self, state: MetaState, clients: Clients, exchange: Exchange, draws: Draws
@@ -216,10 +214,10 @@ class Maml(Fomaml):
         """Return prod_j (I - gamma Hessian f_i(y_i^j)) grad f_i(y_i^k), the last step first."""
         objective = self.support(clients)
         points = self.path(x, objective)
-        found = self.query(clients).gradients(points[-1])
+        product = self.query(clients).gradients(points[-1])
         for point in reversed(points[:-1]):
-            found = found - self.inner_step * objective.hessian_products(point, found)
-        return found
+            product = product - self.inner_step * objective.hessian_products(point, product)
+        return product
 
 
 class Reptile(MetaLearner):
@@ -244,4 +242,4 @@ class Reptile(MetaLearner):
 
     def direction(self, x: Tensor, clients: Clients) -> Tensor:
         """Return x - y_i(x), scaled by ``reptile_normalised``."""
-        return (x - self.path(x, self.whole(clients))[-1]) * self.scale
+        return (x - self.path(x, self.objectives(clients))[-1]) * self.scale

@@ -84,7 +84,7 @@ class Qffl(GlobalModel[ServerChannel]):
         risks = self.risks(state, clients)
         squares = row_norms((w - trained)[:, 0, : self.local.n_trained]).square()
         moves = channel.send(w - trained)
-        two = channel.send(torch.stack([risks.to(squares), squares], 1).to(w), whole=True)
+        two = channel.send(torch.stack([risks.to(squares), squares], 1).to(w), uncompressed=True)
         risks, squares = two.double().cpu().unbind(1)
         risks = risks.clamp(min=LEAST_RISK)
         fair = risks**q
@@ -100,5 +100,5 @@ class Qffl(GlobalModel[ServerChannel]):
         """Return F_t at the model that clients were sent, float64 (clients,); ones where q is 0."""
         if not self.q:
             return torch.ones(len(clients), dtype=torch.float64)
-        own = self.local.own(state.model, state.optimizer)
-        return train_risks(self.model, own, clients.shards.train, clients.rows)[:, 0]
+        models = self.local.with_statistics(state.model, state.optimizer)
+        return train_risks(self.model, models, clients.shards.train, clients.rows)[:, 0]

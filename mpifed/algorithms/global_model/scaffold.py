@@ -85,8 +85,8 @@ class Scaffold(Corrected[ServerChannel]):
         self.risks = Objectives(model, decay) if variate_option == "I" else None
 
     def variables(self, model: Tensor, n_clients: int) -> tuple[Tensor, ...]:
-        (own,) = super().variables(model, n_clients)
-        return model.new_zeros(1, self.local.n_trained), own
+        (variates,) = super().variables(model, n_clients)
+        return model.new_zeros(1, self.local.n_trained), variates
 
     def round(
         self, state: ScaffoldState, clients: Clients, channel: ServerChannel, draws: Draws
@@ -94,15 +94,15 @@ class Scaffold(Corrected[ServerChannel]):
         x, c = channel.broadcast(state.model), channel.broadcast(state.variate)  # Alg. 1, line 5
         terms = [Shift(c - state.variates)]
         y, optimizer = self.local(x, state.optimizer, clients, draws, adjustments=terms)  # line 10
-        own = self.variates(state, x, y, clients, draws)  # line 12
-        moves, changes = channel.send(y - x), channel.send(own - state.variates)  # line 13
+        variates = self.variates(state, x, y, clients, draws)  # line 12
+        moves, changes = channel.send(y - x), channel.send(variates - state.variates)  # line 13
         p = clients.average_weights(self.by_samples)
         move = channel.mean(moves, p).to(x)
         after = state.model + self.server_lr * channel.along(move)  # line 17
         after = averaged_buffers(after, state.model + move, self.model.n_buffers)
         # Absent clients keep their c_t, whatever the weights of the mean.
         variate = state.variate + channel.sum(changes, p).to(x)  # line 17
-        return ScaffoldState(after, variate, own, optimizer)
+        return ScaffoldState(after, variate, variates, optimizer)
 
     def variates(
         self, state: ScaffoldState, x: Tensor, y: Tensor, clients: Clients, draws: Draws

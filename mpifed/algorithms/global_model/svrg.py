@@ -53,8 +53,8 @@ class Anchored(Coupling):
     gradient: Tensor
 
     def move(self, batch: Minibatch) -> None:
-        anchor, whole = self.anchor[batch.clients, 0], self.gradient[batch.clients, 0]
-        away = whole - batch.gradient(anchor, 0)
+        anchor, full_gradient = self.anchor[batch.clients, 0], self.gradient[batch.clients, 0]
+        away = full_gradient - batch.gradient(anchor, 0)
         batch.step(away.add_(batch.gradient(batch.rows[:, 0], 0)), 0)
 
 
@@ -83,7 +83,7 @@ class Svrg(FedAvg):
                 "batch normalisation does not have; allowed: such as one with GroupNorm"
             )
         super().__init__(model, local, **options)
-        self.anchor_rounds, self.whole = anchor_rounds, Objectives(model, Regulariser())
+        self.anchor_rounds, self.objectives = anchor_rounds, Objectives(model, Regulariser())
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
@@ -103,8 +103,8 @@ class Svrg(FedAvg):
             rows = clients.rows[due.cpu().numpy()]
             at, some = start[due], Clients(clients.federation, clients.shards, rows)
             anchor = anchor.index_copy(0, due, at)
-            found = self.whole(some).gradients(at[:, 0])[:, None]
-            gradient = gradient.index_copy(0, due, found)
+            full_gradient = self.objectives(some).gradients(at[:, 0])[:, None]
+            gradient = gradient.index_copy(0, due, full_gradient)
             age = age.index_fill(0, due, 0)
         state = replace(state, anchor=anchor, gradient=gradient, age=age + 1)
         return state, Anchored(anchor, gradient)

@@ -1,1 +1,1 @@
-"""Personal."""
+"""Methods that learn a model for each client."""

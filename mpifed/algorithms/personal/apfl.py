@@ -46,7 +46,7 @@ class APFLState:
 
 
 @dataclass
-class Mixture(Coupling):
+class MixtureStep(Coupling):
     """The step of w_i and v_i on one minibatch; ``alpha``, (clients,), changes in place."""
 
     alpha: Tensor
@@ -120,7 +120,7 @@ class APFL(Personal):
         self, state: APFLState, clients: Clients, channel: Channel, draws: Draws
     ) -> APFLState:
         start = channel.broadcast(state.model)
-        step = Mixture(state.alpha.clone(), *self.how)
+        step = MixtureStep(state.alpha.clone(), *self.how)
         rows, optimizer = self.local(
             torch.cat([start, state.personal], 1), state.optimizer, clients, draws, coupling=step
         )
@@ -138,7 +138,7 @@ class APFL(Personal):
         model = exchange.mean(state.model)
         start = model.expand(len(clients), 2, self.model.n_parameters)
         fresh = self.local.init(len(clients), 2, model.dtype)
-        step = Mixture(model.new_full((len(clients),), self.apfl_alpha), *self.how)
+        step = MixtureStep(model.new_full((len(clients),), self.apfl_alpha), *self.how)
         rows, _ = self.local(start, fresh, clients, draws, coupling=step)
         return self._mixed(model, rows[:, 1:], step.alpha)
 

@@ -96,9 +96,12 @@ class FedALA(FedAvg):
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
     ) -> FedALAState:
         first = super().init(clients, exchange, draws, dtype)
-        own = first.model.expand(len(clients), 1, -1).clone()
-        weights, rounds = own.new_ones(len(own), 1, self.count), torch.zeros(len(own)).long()
-        return FedALAState(first.model, first.optimizer, own, weights, rounds)
+        models = first.model.expand(len(clients), 1, -1).clone()
+        weights, rounds = (
+            models.new_ones(len(models), 1, self.count),
+            torch.zeros(len(models)).long(),
+        )
+        return FedALAState(first.model, first.optimizer, models, weights, rounds)
 
     def _initialised(
         self, model: Tensor, state: FedALAState, clients: Clients, draws: Draws
@@ -128,12 +131,12 @@ class FedALA(FedAvg):
     ) -> FedALAState:
         start, weights = self._initialised(channel.broadcast(state.model), state, clients, draws)
         scale = step_scale(clients, channel, self.gossip_step_scale)
-        own, optimizer = self.local(start, state.optimizer, clients, draws, step_scale=scale)
-        model = channel.average(own, clients.weights, before=state.model)
-        return FedALAState(model, optimizer, own, weights, state.rounds + 1)
+        trained, optimizer = self.local(start, state.optimizer, clients, draws, step_scale=scale)
+        model = channel.average(trained, clients.weights, before=state.model)
+        return FedALAState(model, optimizer, trained, weights, state.rounds + 1)
 
     def deploy(self, state: FedALAState, clients: Clients, draws: Draws) -> Predictor:
         """hat Theta_i of the present global model, with W_i trained once more."""
         model = state.model.expand(len(clients), 1, self.model.n_parameters)
         mixed, _ = self._initialised(model, state, clients, draws)
-        return Predictor(self.local.own(mixed, state.optimizer))
+        return Predictor(self.local.with_statistics(mixed, state.optimizer))

@@ -89,14 +89,14 @@ class FedFomo(Algorithm[ServerChannel]):
         trained, optimizer = self.local(state.models, state.optimizer, clients, draws)
         sent, affinity = channel.send(trained), state.affinity.cpu().clone()
         everyone = np.flatnonzero(channel.round.active)
-        places = np.searchsorted(clients.federation.training, everyone)
-        asked = self.asked(affinity[:, places].numpy(), everyone, clients, draws)
+        columns = np.searchsorted(clients.federation.training, everyone)
+        requests = self.requested_models(affinity[:, columns].numpy(), everyone, clients, draws)
         # Books that every client is sent the models of others that it asked for.
         others = min(self.count, len(everyone) - 1)
         channel.scatter(trained.expand(-1, others, -1))
         before = self.losses(state.models, clients, np.arange(len(clients)))
         moves, total = torch.zeros_like(trained), torch.zeros(len(clients), dtype=torch.float64)
-        for place, number, takers in zip(places, everyone, asked.T, strict=True):
+        for column, number, takers in zip(columns, everyone, requests.T, strict=True):
             only = torch.from_numpy((clients.ids == number).astype(float))
             other = channel.sum(sent, only).to(trained)  # reaches all ranks
             who = np.flatnonzero(takers)
@@ -104,29 +104,29 @@ class FedFomo(Algorithm[ServerChannel]):
             gain = before[who] - self.losses(other, clients, who)
             length = row_norms(way[:, 0, : self.local.n_trained]).cpu()
             weight = torch.where(length > 0, gain / length, 0.0)
-            affinity[who, place] += weight
+            affinity[who, column] += weight
             share = weight.clamp(min=0)
             total[who] += share
             moves[who] += share[:, None, None].to(way) * way
         scale = torch.where(total > 0, 1 / total, 0.0)[:, None, None].to(moves)
         return FedFomoState(state.models + scale * moves, affinity.to(state.affinity), optimizer)
 
-    def asked(
+    def requested_models(
         self, affinity: np.ndarray, everyone: np.ndarray, clients: Clients, draws: Draws
     ) -> np.ndarray:
         """Return which participants' models each client here gets, bool (clients, participants)."""
-        found = clients.ids[:, None] == everyone
+        requests = clients.ids[:, None] == everyone
         epsilon = self.epsilon - self.decay * (draws.round - 1)
-        for own, gains, client in zip(found, affinity, clients.ids, strict=True):
+        for row, gains, client in zip(requests, affinity, clients.ids, strict=True):
             stream = draws.stream("models of others", int(client))
             best, drawn = (
-                np.lexsort((stream.random(len(own)), -gains)),
-                stream.permutation(len(own)),
+                np.lexsort((stream.random(len(row)), -gains)),
+                stream.permutation(len(row)),
             )
-            for _ in range(min(self.count, len(own) - 1)):
+            for _ in range(min(self.count, len(row) - 1)):
                 order = drawn if stream.random() < epsilon else best
-                own[order[np.argmin(own[order])]] = True  # the first that is not chosen yet
-        return found
+                row[order[np.argmin(row[order])]] = True  # the first that is not chosen yet
+        return requests
 
     def losses(self, models: Tensor, clients: Clients, who: np.ndarray) -> Tensor:
         """Return L_i of some clients, float64; ``models`` are (1, P) or rows of all of them."""

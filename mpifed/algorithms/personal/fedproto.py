@@ -50,11 +50,11 @@ class Nearest(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits of a batch, (B, labels); of label 1 alone where there are two."""
-        points, known = self.prototypes[:, :-1], self.prototypes[:, -1] > 0
+        points, defined = self.prototypes[:, :-1], self.prototypes[:, -1] > 0
         size = self.model.scored_together
         z = torch.cat([representation(self.model, self.row, part)[0] for part in x.split(size)])
         exact = "donot_use_mm_for_euclid_dist"
-        logits = -torch.cdist(z, points, compute_mode=exact).square().masked_fill(~known, 1e30)
+        logits = -torch.cdist(z, points, compute_mode=exact).square().masked_fill(~defined, 1e30)
         return logits[:, 1:] - logits[:, :1] if len(points) == 2 else logits
 
 
@@ -65,15 +65,15 @@ def label_sums(model: Model, models: Tensor, clients: Clients, labels: int) -> T
     ``models``, (clients, 1, P).
     """
     inputs, _ = last_sizes(model)
-    found = models.new_zeros(len(clients), labels, inputs + 2)
-    for sums, row, client in zip(found, models, clients.rows, strict=True):
-        own = clients.shards.train.of_client(client)
-        parts = zip(*(a.split(model.scored_together) for a in (own.x, own.y)), strict=True)
+    all_sums = models.new_zeros(len(clients), labels, inputs + 2)
+    for sums, row, client in zip(all_sums, models, clients.rows, strict=True):
+        samples = clients.shards.train.of_client(client)
+        parts = zip(*(a.split(model.scored_together) for a in (samples.x, samples.y)), strict=True)
         for x, y in parts:
             z = representation(model, row, x)[0]
             squares = z.square().sum(1, keepdim=True)
             sums.index_add_(0, y, torch.cat([z, torch.ones_like(squares), squares], 1))
-    return found
+    return all_sums
 
 
 def new_prototypes(before: Tensor, sums: Tensor, channel: ServerChannel) -> Tensor:
@@ -115,8 +115,8 @@ class FedProto(Algorithm[ServerChannel]):
         self.deploys_mixtures = deployed == "prototypes"
         inputs, outputs = last_sizes(model)
         self.shape = max(outputs, 2), inputs + 1
-        beside = Prototyped(model, self.shape, fedproto_lambda)
-        self.solver = local.variant(local.purpose, model=beside, stepping="auto")
+        prototyped = Prototyped(model, self.shape, fedproto_lambda)
+        self.solver = local.variant(local.purpose, model=prototyped, stepping="auto")
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
@@ -141,7 +141,7 @@ class FedProto(Algorithm[ServerChannel]):
         if not self.deploys_mixtures:
             return Predictor(state.models)
         mixture = torch.tensor([0.0, 1.0]).to(state.models).expand(len(clients), 2)
-        return Predictor(state.models, mixture, beside=partial(self._nearest, state))
+        return Predictor(state.models, mixture, local_predictor=partial(self._nearest, state))
 
     def _nearest(self, state: FedProtoState, i: int) -> Nearest:
         return Nearest(self.model, state.models[i], state.prototypes)

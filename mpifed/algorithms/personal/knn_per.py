@@ -9,8 +9,6 @@ predicts with
 
 lambda_m maximises the accuracy on the client's validation samples, or is given. Training is
 FedAvg's.
-
-Predictions from the nearest of some labelled samples, in a model's representation.
 """
 
 from __future__ import annotations
@@ -44,8 +42,14 @@ FEW = 6
 # Numbers of candidates that are copied at once.
 COPIED = 1 << 20
 
+# Values of lambda that are tried: 0, 0.1, ..., 1.
+GRID = 11
 
-class Neighbours(nn.Module):
+# lambda of a client without validation samples.
+WITHOUT_VALIDATION = 0.5
+
+
+class NearestNeighbours(nn.Module):
     """Label frequencies among the k nearest of a client's samples, weighed by their distance."""
 
     row: Tensor
@@ -103,12 +107,12 @@ def nearest_keys(points: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
         max(1, COPIED // (count * keys.shape[1]))
     ):
         distances = _distances(points[part, None], keys[columns[part]]).squeeze(1)
-        found = nearest_columns(distances, k)
-        near[part], which[part] = distances.gather(1, found), columns[part].gather(1, found)
+        nearest = nearest_columns(distances, k)
+        near[part], which[part] = distances.gather(1, nearest), columns[part].gather(1, nearest)
     if not proven.all():
         distances = _distances(points[~proven], keys)
-        found = nearest_columns(distances, k)
-        near[~proven], which[~proven] = distances.gather(1, found), found
+        nearest = nearest_columns(distances, k)
+        near[~proven], which[~proven] = distances.gather(1, nearest), nearest
     return near, which
 
 
@@ -118,36 +122,29 @@ def _distances(points: Tensor, keys: Tensor) -> Tensor:
 
 def _candidates(points: Tensor, keys: Tensor, k: int, count: int) -> tuple[Tensor, Tensor]:
     """``count`` ascending columns of each point, and whether its k nearest keys are among them."""
-    own, others = points.square().sum(1), keys.square().sum(1)
+    point_squares, others = points.square().sum(1), keys.square().sum(1)
     squares = torch.addmm(others, points, keys.T, alpha=-2)
-    found, columns = squares.topk(count, dim=1, largest=False)
+    near, columns = squares.topk(count, dim=1, largest=False)
     # d terms rounded one by one, times (|x| + |y|)^2 <= 2 |x|^2 + 2 |y|^2; twice that is allowed.
     unit, terms = torch.finfo(points.dtype), points.shape[1] + 8
-    error = 4 * terms * (unit.eps * (own + others.max()) + unit.tiny)
-    inside = (own + found[:, k - 1] + error).clamp(min=0).sqrt()
-    outside = (own + found[:, -1] - error).clamp(min=0).sqrt()
+    error = 4 * terms * (unit.eps * (point_squares + others.max()) + unit.tiny)
+    inside = (point_squares + near[:, k - 1] + error).clamp(min=0).sqrt()
+    outside = (point_squares + near[:, -1] - error).clamp(min=0).sqrt()
     proven = outside * (1 - terms * unit.eps) > inside * (1 + terms * unit.eps)
     return columns.sort(dim=1).values, proven
 
 
 def nearest_columns(distances: Tensor, k: int) -> Tensor:
     """Return the columns of the k smallest numbers of each row, ascending, int64 (rows, k)."""
-    found, which = distances.topk(min(k + 1, distances.shape[1]), dim=-1, largest=False)
+    smallest, which = distances.topk(min(k + 1, distances.shape[1]), dim=-1, largest=False)
     which = which[:, :k]
     # Which of equal numbers topk takes is not said; a sort of these rows alone says it.
     tied = torch.zeros(len(distances), dtype=torch.bool, device=distances.device)
-    if found.shape[1] > k:
-        tied = ~(found[:, k - 1] < found[:, k])
+    if smallest.shape[1] > k:
+        tied = ~(smallest[:, k - 1] < smallest[:, k])
     if tied.any():
         which[tied] = distances[tied].argsort(dim=-1, stable=True)[:, :k]
     return which.sort(dim=-1).values
-
-
-# Values of lambda that are tried: 0, 0.1, ..., 1.
-GRID = 11
-
-# lambda of a client without validation samples.
-WITHOUT_VALIDATION = 0.5
 
 
 class KnnPer(FedAvg):
@@ -192,16 +189,18 @@ class KnnPer(FedAvg):
             "to choose it on; evaluation.validation_fraction sets some apart"
         ]
 
-    def _neighbours(self, models: Tensor, clients: Clients, i: int) -> Neighbours:
+    def _neighbours(self, models: Tensor, clients: Clients, i: int) -> NearestNeighbours:
         """kNN_m of the i-th client; ``models`` is (1, P) or (clients, 1, P)."""
-        own = clients.shards.train.of_client(clients.rows[i])
-        return Neighbours(self.model, own_of(models, i), own.x, own.y, self.k, self.kernel)
+        samples = clients.shards.train.of_client(clients.rows[i])
+        return NearestNeighbours(
+            self.model, own_of(models, i), samples.x, samples.y, self.k, self.kernel
+        )
 
     def _chosen(self, models: Tensor, clients: Clients) -> Tensor:
         """lambda of each client, float64 (clients,)."""
         if self.weight is not None:
             return torch.full((len(clients),), self.weight, dtype=torch.float64)
-        found = torch.full((len(clients),), WITHOUT_VALIDATION, dtype=torch.float64)
+        chosen = torch.full((len(clients),), WITHOUT_VALIDATION, dtype=torch.float64)
         grid = torch.linspace(0, 1, GRID, dtype=torch.float64)
         for i, row in enumerate(clients.rows):
             val = clients.shards.val.of_client(row)
@@ -210,15 +209,17 @@ class KnnPer(FedAvg):
                 shared = [self.model.shared_logits(own_of(models, i), part) for part in parts]
                 local = self._neighbours(models, clients, i)(val.x)
                 outputs = torch.stack([torch.cat(shared, 1)[0], local])
-                found[i] = best_weight(self.model.loss, outputs, val.y, grid)
-        return found
+                chosen[i] = best_weight(self.model.loss, outputs, val.y, grid)
+        return chosen
 
     def predictor(self, models: Tensor, clients: Clients, draws: Draws) -> Predictor:
         """h_m of each client; on its training samples each is its own nearest neighbour."""
         weights = self._chosen(models, clients)
         weights[torch.from_numpy(clients.shards.train.counts[clients.rows] == 0)] = 0
         mixture = torch.stack([1 - weights, weights], 1).to(models)
-        return Predictor(models, mixture, beside=partial(self._neighbours, models, clients))
+        return Predictor(
+            models, mixture, local_predictor=partial(self._neighbours, models, clients)
+        )
 
 
 def own_of(models: Tensor, i: int) -> Tensor:

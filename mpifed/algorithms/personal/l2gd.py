@@ -2,7 +2,8 @@
 
     F(x_1, ..., x_n) = (1/n) sum_i f_i(x_i) + (lambda / 2n) sum_i ||x_i - xbar||^2
 
-Gradient descent on one of the two terms, which a coin chooses; with eta = alpha / n, local.lr,
+A step is one of gradient descent on one of the two terms, which a coin chooses; with
+eta = alpha / n, local.lr,
 
     coin 0, probability 1 - p:  x_i <- x_i - eta / (1 - p) grad f_i(x_i)
     coin 1, probability p:      x_i <- x_i - eta lambda / p (x_i - xbar)
@@ -10,7 +11,7 @@ Gradient descent on one of the two terms, which a coin chooses; with eta = alpha
 Steps of the second kind leave xbar where it is, so clients communicate only where a 1 follows a 0:
 a round is a run of zeros and the run of ones behind it. Ones before the first zero change nothing.
 
-L2SGD+ (Hanzely and Richtarik 2020, Algorithm 2): L2GD with minibatches and reduced variance.
+L2SGD+ (Algorithm 2) is L2GD with minibatches and reduced variance.
 Client i's samples are cut into fixed minibatches j, of which it draws j with the share s_ij of its
 samples. It keeps the last gradient J_ij on each, their mean Jbar_i = sum_j s_ij J_ij, and the last
 gradient Psi_i of the penalty:
@@ -147,7 +148,7 @@ class L2GD(Personal):
         return x, optimizer
 
     def deploy(self, state: L2GDState, clients: Clients, draws: Draws) -> Predictor:
-        return Predictor(self.local.own(state.models, state.optimizer))
+        return Predictor(self.local.with_statistics(state.models, state.optimizer))
 
     def adapt(
         self, state: L2GDState, clients: Clients, exchange: Exchange, draws: Draws
@@ -218,29 +219,29 @@ class L2SGD(L2GD):
     ) -> L2SGDState:
         assert isinstance(state, L2SGDState)
         zeros, ones = runs(draws, self.p)
-        x, psi, table, own = state.models, state.psi, state.table.clone(), state.own
+        x, psi, table, jbar = state.models, state.psi, state.table.clone(), state.own
         eta = self._rates(state.optimizer, clients, draws).to(x)
-        here = torch.arange(len(clients), device=x.device)
+        each = torch.arange(len(clients), device=x.device)
         parts, first = minibatches(clients.shards.train, self.size)
         for number in range(zeros):
             chosen, share = self._drawn(clients, draws, number)
             drawn = Clients(clients.federation, clients.shards, first[clients.rows] + chosen)
             risks = StackedObjective(self.model, drawn, Regulariser(), parts)
-            found, at = risks.gradients(x[:, 0]), torch.from_numpy(chosen).to(x.device)
-            change = (found - table[here, at])[:, None]
-            x = x - eta * (change / (1 - self.p) + own + psi)
-            table[here, at] = found
-            own = own + share.to(x)[:, None, None] * change
+            gradients, at = risks.gradients(x[:, 0]), torch.from_numpy(chosen).to(x.device)
+            change = (gradients - table[each, at])[:, None]
+            x = x - eta * (change / (1 - self.p) + jbar + psi)
+            table[each, at] = gradients
+            jbar = jbar + share.to(x)[:, None, None] * change
         model = self.combined(x, clients, channel, state.model)
         xbar, mean = channel.broadcast(model), state.mean
         if ones > 1:
-            mean = self.combined(own, clients, channel, state.mean)
+            mean = self.combined(jbar, clients, channel, state.mean)
             drift = eta * channel.broadcast(mean)
         for number in range(ones):
             apart = self.strength * (x - xbar)
-            x = x - eta * (apart / self.p - (1 - self.p) / self.p * psi + own)
+            x = x - eta * (apart / self.p - (1 - self.p) / self.p * psi + jbar)
             psi, xbar = apart, xbar - drift if number + 1 < ones else xbar
-        return L2SGDState(model, x, state.optimizer, mean, table, own, psi)
+        return L2SGDState(model, x, state.optimizer, mean, table, jbar, psi)
 
     def _drawn(self, clients: Clients, draws: Draws, number: int) -> tuple[np.ndarray, Tensor]:
         """Each client's minibatch in a step, int64 (clients,), and its share of the samples."""

@@ -11,9 +11,7 @@ b_t = (1 / m_t) sum_j alpha_tj x_tj, W = B Sigma / lambda (eq. 3). For fixed Sig
     10    w_t <- (1 / lambda) sum_t' Sigma_tt' b_t'
     11    between phases of such rounds Sigma <- (W'W)^(1/2) / tr (W'W)^(1/2)
 
-How the models of T clients are related: what the server of MOCHA computes (Smith et al. 2017).
-
-Stochastic dual coordinate ascent (SDCA; Shalev-Shwartz and Zhang 2013) for linear models.
+Clients improve alpha_t by stochastic dual coordinate ascent (SDCA; Shalev-Shwartz and Zhang 2013).
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from torch import Tensor
 from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor
 from mpifed.exchange.base import Exchange, ServerChannel
-from mpifed.exchange.measuring import computed_once, total
+from mpifed.exchange.collectives import computed_once, total
 from mpifed.exchange.reduction import SparseRows
 from mpifed.federation.clients import Clients, Draws
 from mpifed.io.memory import check_memory
@@ -114,15 +112,15 @@ def risks_and_gains(
     model: Linear, loss: DualLoss, duals: Tensor, parameters: Tensor, clients: Clients
 ) -> Tensor:
     """Return each client's mean of the loss and of its dual gain."""
-    split, found = clients.shards.train, torch.zeros(len(clients), 2, dtype=torch.float64)
+    split, means = clients.shards.train, torch.zeros(len(clients), 2, dtype=torch.float64)
     for i, row in enumerate(clients.rows):
         heartbeat.step()
         part = split.rows_of(row)
         y = targets_of(model, split.y[part])
         z = with_ones(model, split.x[part]) @ columns_of(model, parameters[i : i + 1])[0]
-        found[i, 0] = loss.value(z, y).sum() / len(y)
-        found[i, 1] = loss.gain(duals[i, :, : len(y)].T, y).sum() / len(y)
-    return found
+        means[i, 0] = loss.value(z, y).sum() / len(y)
+        means[i, 1] = loss.gain(duals[i, :, : len(y)].T, y).sum() / len(y)
+    return means
 
 
 def ascend(
@@ -237,12 +235,12 @@ class Mocha(Algorithm[ServerChannel]):
         if self.sigma_every and draws.round > 1 and (draws.round - 1) % self.sigma_every == 0:
             (sigma,) = channel.at_server(lambda: [relations(state.models)])  # line 11
             state = self.mixed(replace(state, sigma=sigma), torch.zeros_like(state.b), channel)
-        place, p = clients.places, self.model.n_parameters
+        positions, p = clients.positions, self.model.n_parameters
         channel.broadcast(state.b.new_empty(p + 1))  # each client gets its own w_t, rho Sigma_tt
-        coupling = separability(state.sigma) * state.sigma.diagonal()[place] / self.strength
-        tasks = state.duals, state.models[place], coupling, self.fraction
+        coupling = separability(state.sigma) * state.sigma.diagonal()[positions] / self.strength
+        tasks = state.duals, state.models[positions], coupling, self.fraction
         duals, change = ascend(self.model, self.loss, *tasks, clients, draws)  # Alg. 1, line 7
-        columns = place[:, None] * p + np.arange(p)
+        columns = positions[:, None] * p + np.arange(p)
         sent = SparseRows(columns, channel.send(change), state.b.numel())  # line 9
         moved = channel.sum(sent, torch.ones(len(clients), dtype=torch.float64)).view_as(state.b)
         return self.mixed(replace(state, duals=duals, b=state.b + moved), moved, channel)
@@ -250,12 +248,12 @@ class Mocha(Algorithm[ServerChannel]):
     def mixed(self, state: MochaState, moved: Tensor, channel: ServerChannel) -> MochaState:
         """Return the state with the models of its b, of which ``moved`` is new: line 10."""
         before, b = (state.models, moved) if self.keeps_models else (0.0, state.b)
-        made = channel.at_server(lambda: [before + state.sigma @ b / self.strength])
-        return replace(state, models=made[0])
+        models = channel.at_server(lambda: [before + state.sigma @ b / self.strength])
+        return replace(state, models=models[0])
 
     def deploy(self, state: MochaState, clients: Clients, draws: Draws) -> Predictor:
         """Client t predicts with w_t."""
-        return Predictor(state.models[clients.places][:, None].to(clients.shards.train.x))
+        return Predictor(state.models[clients.positions][:, None].to(clients.shards.train.x))
 
     def learnt(self, state: MochaState, exchange: Exchange) -> dict[str, Tensor]:
         """``sigma``, how clients are related, (T, T)."""
@@ -265,8 +263,8 @@ class Mocha(Algorithm[ServerChannel]):
         self, state: MochaState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> dict[str, float | None]:
         """The primal and the dual objective, and their difference."""
-        own = state.models[clients.places]
-        means = risks_and_gains(self.model, self.loss, state.duals, own, clients)
+        models = state.models[clients.positions]
+        means = risks_and_gains(self.model, self.loss, state.duals, models, clients)
         risk, gain = total(clients, means).tolist()
         terms = state.models, state.b, state.sigma, self.strength
         of_models, of_duals = computed_once(clients, lambda: penalties(*terms))

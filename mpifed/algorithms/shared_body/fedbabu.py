@@ -70,8 +70,8 @@ class FedBABU(Parts):
 
     def deploy(self, state: PartsState, clients: Clients, draws: Draws) -> Predictor:
         """Each client's copy of the shared model, fine-tuned on its shard."""
-        own = self.local.own(self.joined(state.body, state.heads), state.optimizer)
-        return tuned(self.tuner, own, clients, draws, self.tuned)
+        models = self.local.with_statistics(self.joined(state.body, state.heads), state.optimizer)
+        return tuned(self.tuner, models, clients, draws, self.tuned)
 
     def adapt(
         self, state: PartsState, clients: Clients, exchange: Exchange, draws: Draws

@@ -76,8 +76,8 @@ class FedPAC(FedRep):
         super().__init__(model, local, head_epochs=head_epochs, **options)
         inputs, outputs = last_sizes(model)
         self.shape = max(outputs, 2), inputs + 1
-        beside = Prototyped(model, self.shape, fedpac_lambda)
-        self.solver = local.variant(local.purpose, model=beside, stepping="auto")
+        prototyped = Prototyped(model, self.shape, fedpac_lambda)
+        self.solver = local.variant(local.purpose, model=prototyped, stepping="auto")
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
@@ -101,10 +101,10 @@ class FedPAC(FedRep):
         prototypes = new_prototypes(state.prototypes, sums, server)
         heads = server.send(done[..., self.head])
         everyone = np.flatnonzero(server.round.active)
-        own = torch.from_numpy(np.searchsorted(everyone, clients.ids))
+        position = torch.from_numpy(np.searchsorted(everyone, clients.ids))
         combined = torch.empty_like(heads)
-        for place, alpha in enumerate(weights):
-            combined[own == place] = server.sum(heads, alpha[own]).to(heads)
+        for participant, alpha in enumerate(weights):
+            combined[position == participant] = server.sum(heads, alpha[position]).to(heads)
         return FedPACState(body, server.scatter(combined), optimizer, of_head, prototypes)
 
     def collaborators(self, models: Tensor, clients: Clients, server: ServerChannel) -> Tensor:
@@ -116,8 +116,8 @@ class FedPAC(FedRep):
         moments = server.send(torch.cat([means, variances[:, None]], 1).to(models))
         products = server.products(moments[:, :-1]).cpu().numpy()
         spread = server.gather(moments[:, -1])[server.round.active]
-        (found,) = server.at_server(lambda: [torch.from_numpy(combinations(products, spread))])
-        return found.cpu()
+        (alpha,) = server.at_server(lambda: [torch.from_numpy(combinations(products, spread))])
+        return alpha.cpu()
 
     def payload(self) -> int:
         labels, inputs = self.shape
@@ -126,7 +126,7 @@ class FedPAC(FedRep):
 
 def combinations(products: np.ndarray, variances: np.ndarray) -> np.ndarray:
     """Return alpha from the products of all h_i, float64 (n, n), and all V_i, (n,)."""
-    n, found = len(products), np.zeros_like(products)
+    n, shares = len(products), np.zeros_like(products)
     for i in range(n):
         apart = products[i, i] - products[i] - products[:, i, None] + products
         # Positive definite whatever is rounded, and whatever an attacker sends.
@@ -134,5 +134,5 @@ def combinations(products: np.ndarray, variances: np.ndarray) -> np.ndarray:
         root = np.linalg.cholesky(matrix + (1e-9 * np.trace(matrix) + 1e-30) * np.eye(n))
         # The minimiser of x'Px / 2 - sum x over x >= 0 is a multiple of alpha.
         alpha, _ = nnls(root.T, np.linalg.solve(root, np.ones(n)))
-        found[i] = alpha / alpha.sum()
-    return found
+        shares[i] = alpha / alpha.sum()
+    return shares

@@ -78,10 +78,12 @@ class Parts(Algorithm[Channel]):
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
     ) -> PartsState:
         models = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client=False)
-        own = models
+        head_models = models
         if self.head_init == "per_client":
-            own = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client=True)
-        heads = own[..., self.head].expand(len(clients), 1, -1).clone()
+            head_models = initial_models(
+                self.model, 1, clients, exchange, draws, dtype, per_client=True
+            )
+        heads = head_models[..., self.head].expand(len(clients), 1, -1).clone()
         optimizer = self.local.init(len(clients), 1, dtype)
         return PartsState(models[..., self.body], heads, optimizer)
 
@@ -115,7 +117,9 @@ class Parts(Algorithm[Channel]):
 
     def deploy(self, state: PartsState, clients: Clients, draws: Draws) -> Predictor:
         """The body with each client's head."""
-        return Predictor(self.local.own(self.joined(state.body, state.heads), state.optimizer))
+        return Predictor(
+            self.local.with_statistics(self.joined(state.body, state.heads), state.optimizer)
+        )
 
     @property
     def shared_buffers(self) -> slice:

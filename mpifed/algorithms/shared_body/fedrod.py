@@ -47,18 +47,18 @@ def log_counts(clients: Clients, outputs: int, like: Tensor) -> Tensor:
     """Return log n_mc of each client's training labels, up to a constant, (clients, 1,
     outputs).
     """
-    own = _counts(clients, max(outputs, 2))
-    logs = np.log(np.maximum(own / np.maximum(own.sum(1, keepdims=True), 1), ABSENT))
-    found = logs[:, 1:] - logs[:, :1] if outputs == 1 else logs
-    return torch.from_numpy(found[:, None]).to(like)
+    counts = _counts(clients, max(outputs, 2))
+    logs = np.log(np.maximum(counts / np.maximum(counts.sum(1, keepdims=True), 1), ABSENT))
+    differences = logs[:, 1:] - logs[:, :1] if outputs == 1 else logs
+    return torch.from_numpy(differences[:, None]).to(like)
 
 
 def label_shares(clients: Clients, labels: int, like: Tensor) -> Tensor:
     """Return each client's shares of labels among its training samples, (clients, 1, labels)."""
-    own = _counts(clients, labels)
-    all_of_them = own.sum(1, keepdims=True)
-    found = np.where(all_of_them > 0, own / np.maximum(all_of_them, 1), 1 / labels)
-    return torch.from_numpy(found[:, None]).to(like)
+    counts = _counts(clients, labels)
+    all_of_them = counts.sum(1, keepdims=True)
+    shares = np.where(all_of_them > 0, counts / np.maximum(all_of_them, 1), 1 / labels)
+    return torch.from_numpy(shares[:, None]).to(like)
 
 
 def _counts(clients: Clients, labels: int) -> np.ndarray:
@@ -126,8 +126,8 @@ class FedRoD(FedAvg):
 
     def deploy(self, state: FedRoDState, clients: Clients, draws: Draws) -> Predictor:
         """The personal predictor, psi + phi_m; unseen clients deploy the generic one."""
-        own = self.local.own(state.model, state.optimizer)
-        rows = own.expand(len(clients), 1, self.model.n_parameters).clone()
+        generic = self.local.with_statistics(state.model, state.optimizer)
+        rows = generic.expand(len(clients), 1, self.model.n_parameters).clone()
         rows[..., : self.two.trained][..., self.two.head] += state.heads
         return Predictor(rows)
 
@@ -199,7 +199,9 @@ class FedRoDHyper(FedAvg):
 
     def deploy(self, state: FedRoDHyperState, clients: Clients, draws: Draws) -> Predictor:
         """The personal predictor, psi + H(a_m; nu)."""
-        return self._personal(self.local.own(state.model, state.optimizer), state.hyper, clients)
+        return self._personal(
+            self.local.with_statistics(state.model, state.optimizer), state.hyper, clients
+        )
 
     def adapt(
         self, state: FedRoDHyperState, clients: Clients, exchange: Exchange, draws: Draws

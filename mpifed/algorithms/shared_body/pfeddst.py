@@ -118,10 +118,10 @@ class PFedDST(FedRep):
         """Return the bodies after mixing, and t_ij. Collective."""
         models, may = self.joined(state.body, state.heads)[:, 0], neighbours.may_receive()
         arcs = neighbours.receive(models, may)
-        rows, chosen, body = arcs.whole(models), on_host(state.chosen).copy(), state.body.clone()
+        rows, chosen, body = arcs.all_rows(models), on_host(state.chosen).copy(), state.body.clone()
         # Those who have a client's model send back what it loses on their samples.
-        own = self.losses(rows, arcs, clients, models)
-        losses = neighbours.receive(own, may).whole(own)
+        risks = self.losses(rows, arcs, clients, models)
+        losses = neighbours.receive(risks, may).all_rows(risks)
         receivers, senders = arcs.nodes[arcs.receivers], arcs.nodes[arcs.senders]
         heads = rows[:, self.head.numpy()]
         length = np.sqrt(np.square(heads).sum(axis=1, keepdims=True))
@@ -129,23 +129,23 @@ class PFedDST(FedRep):
         distance = 1 - (heads[arcs.receivers] * heads[arcs.senders]).sum(axis=1)
         score = self.loss_weight * losses[arcs.senders, receivers] - distance + self.offset
         score *= 1 - np.exp(-self.recency * (draws.round - chosen[arcs.receivers, senders]))
-        for place in range(len(clients)):
-            peers = np.flatnonzero(arcs.receivers == place)
+        for i in range(len(clients)):
+            peers = np.flatnonzero(arcs.receivers == i)
             best = np.sort(peers[np.argsort(-score[peers], kind="stable")[: self.peers]])
-            mean = rows[[place, *arcs.senders[best]]][:, self.body.numpy()].mean(axis=0)
-            body[place, 0] = torch.from_numpy(mean).to(body)
-            chosen[place, senders[best]] = draws.round
+            mean = rows[[i, *arcs.senders[best]]][:, self.body.numpy()].mean(axis=0)
+            body[i, 0] = torch.from_numpy(mean).to(body)
+            chosen[i, senders[best]] = draws.round
         return body, torch.from_numpy(chosen).to(state.chosen)
 
     def losses(self, rows: np.ndarray, arcs: Nearby, clients: Clients, like: Tensor) -> Tensor:
         """Return each client's losses of the models that it received, 0 for others, by nodes."""
-        found = np.zeros((len(clients), len(clients.federation.training)))
-        for place in range(len(clients)):
-            senders = arcs.senders[arcs.receivers == place]
+        losses = np.zeros((len(clients), len(clients.federation.training)))
+        for i in range(len(clients)):
+            senders = arcs.senders[arcs.receivers == i]
             models = torch.from_numpy(rows[senders]).to(like)
-            risks = held_out_risks(self.model, models, clients, np.array([place]))
-            found[place, arcs.nodes[senders]] = risks[0].numpy()
-        return torch.from_numpy(found).to(like)
+            risks = held_out_risks(self.model, models, clients, np.array([i]))
+            losses[i, arcs.nodes[senders]] = risks[0].numpy()
+        return torch.from_numpy(losses).to(like)
 
     def payload(self) -> int:
         return self.model.n_parameters

@@ -26,6 +26,7 @@ from mpifed.data.sources import leaf
 from mpifed.data.sources.own_files import ROWS, check_parquet, is_test_file, parquet_paths
 from mpifed.data.sources.shakespeare import HELD, VOCABULARIES, speeches, texts_of_roles
 from mpifed.errors import InputError
+from mpifed.watchdog.heartbeat import raise_if_stop_requested
 
 Layout = Literal["auto", "files", "roles", "leaf", "parquet"]
 
@@ -159,12 +160,12 @@ def windows(name: str, found: Sequence[Written], encode: Encode, size: int, leng
         y.append(tokens[1 : n * length + 1].reshape(n, length))
         owners.append(np.full(n, numbers[owner]))
         tested.append(np.full(n, is_test))
-    inputs, whose, marks = (np.concatenate(parts) for parts in (x, owners, tested))
-    if not len(inputs):
+    if not sum(map(len, x)):
         raise InputError(
             f"'{name}' has no text of {length + 1} tokens by one client; "
             "data.sequence_length may be smaller"
         )
+    inputs, whose, marks = (np.concatenate(parts) for parts in (x, owners, tested))
     pool = Pool(name, np.concatenate(y), size, (length,), stored.name, task="sequence")
     published = marks if marks.any() else None
     return Source(pool, lambda: [inputs], whose, is_test=published, is_text=True)
@@ -206,6 +207,7 @@ def _of_parquet(place: Path, columns: Mapping[str, str | None]) -> Iterator[Writ
         with reading(path), parquet.ParquetFile(path, memory_map=False) as file:
             check_parquet(path, file, wanted)
             for batch in file.iter_batches(ROWS, columns=[*wanted.values()], use_threads=False):
+                raise_if_stop_requested()
                 texts = batch.column(wanted["features"]).to_pylist()
                 if not all(isinstance(text, str) for text in texts):
                     raise ValueError("column data.features has a value that is no text")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import csv
+import io
 import json
 import os
 import re
@@ -21,16 +23,30 @@ from mpifed.data.sources.shakespeare import VOCABULARIES, Vocabulary, windows_of
 from mpifed.data.tables import Columns, OwnDataset, check_columns
 from mpifed.errors import InputError, one_line
 from mpifed.io.memory import check_memory
+from mpifed.watchdog.heartbeat import raise_if_stop_requested
 from topologies.regular_files import check_archive
 
 # Bytes of memory for each byte of a CSV file: itself twice, and a number of two digits' bytes held
 # three times.
 HELD = 14.0
 
+# Bytes of memory for each of its cells, each row, and each cell of a column that is read as texts,
+# which are more where cells are short.
+CELL, ROW, TEXT = 32.0, 64.0, 64.0
+
 # Columns are told apart by one of these, and a cell without a value holds one of the others.
 DELIMITERS = ",;\t|"
 RAGGED = re.compile(r"line (\d+): expected (\d+) fields, saw (\d+)")  # of pandas
 MISSING = ("", "?", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null")
+
+# What pandas reads as a number, by what is before the decimals. Python's own int and float also
+# take 1_11, which is 111 to them.
+NUMBERS = {
+    decimal: re.compile(
+        rf"[+-]?((\d+{mark}?\d*|{mark}\d+)(e[+-]?\d+)?|inf(inity)?)", re.ASCII | re.IGNORECASE
+    )
+    for decimal, mark in (("point", r"\."), ("comma", ","))
+}
 
 # Faults that one message names, texts of a column that become columns, and rows of which different
 # values look like an id.
@@ -43,8 +59,9 @@ ROWS = 4096
 class Csv(OwnDataset):
     """Your own samples in a CSV file: a row of names, then one sample a row.
 
-    Inputs are numbers or texts. A column of texts becomes, behind the numbers, a column of 0 and 1
-    for each of its texts in their order (one-hot).
+    A column holds numbers where each of its texts is one, else texts. A column of texts among the
+    inputs becomes, behind the numbers, a column of 0 and 1 for each of its texts in their order
+    (one-hot).
 
     Parameters
     ----------
@@ -53,7 +70,7 @@ class Csv(OwnDataset):
     label : str, optional
         Name of the column of targets: numbers or texts. None is for unlabelled data.
     client : str, optional
-        Name of the column that says whose each sample is.
+        Name of the column that says whose each sample is, as it is spelt: 007 is not 7.
     test : str, optional
         Name of a column that is 1 for the samples that ``split: published`` tests on, else 0.
     features : list of str, optional
@@ -70,7 +87,7 @@ class Csv(OwnDataset):
         One character between columns; ``tab`` is one too. None takes the one of comma, semicolon,
         tab and ``|`` that makes most columns of the first line.
     decimal : {'point', 'comma'}
-        What is before the decimals of numbers.
+        What is before the decimals of numbers, targets included.
     """
 
     def __init__(
@@ -97,43 +114,82 @@ class Csv(OwnDataset):
     def read(options: Mapping[str, Any]) -> tuple[str, str, Columns]:
         """Return the samples in the file."""
         place = located(options["path"], "csv")
-        name = bare_name(place).removesuffix(".csv")
+        name = re.sub(r"\.csv$", "", bare_name(place), flags=re.IGNORECASE)
         return f"data.path is '{place}', where", name, read_csv(place, options)
 
 
 def read_csv(path: Path, options: Mapping[str, Any]) -> Columns:
     """Return the samples in a CSV file; one ``InputError`` with all that is wrong with it."""
+    import pandas
+
+    content = _content(path)
+    first = io.BytesIO(content).readline().decode("utf-8-sig")
     delimiter = "\t" if options["delimiter"] == "tab" else options["delimiter"]
-    with opened(path) as stream:
-        first = stream.readline().decode("utf-8-sig")
-        delimiter = delimiter or max(DELIMITERS, key=lambda mark: len(_names(first, mark)))
-        header = _names(first, delimiter)
-        if len(set(header)) != len(header):
-            raise ValueError("its first line must name each column, all differently")
+    delimiter = delimiter or max(DELIMITERS, key=lambda mark: len(_names(first, mark)))
+    header = _names(first, delimiter)
+    if not header or len(set(header)) != len(header):
+        empty = " (it is empty)" if not content.strip() else ""
+        _refuse(path, [f"its first line must name each column, all differently{empty}"])
     lists = {key: options[key] or [] for key in ("features", "drop", "categories")}
     named = {key: options[key] for key in ("label", "client", "test") if options[key]}
     asked = [*named.items(), *((key, name) for key, names in lists.items() for name in names)]
     check_columns(path, header, asked)
     others = [name for name in header if name not in (*named.values(), *lists["drop"])]
-    inputs = lists["features"] or others
-    as_texts = [*named.values(), *lists["categories"]]
-    frame, faults = _table(path, header, as_texts, delimiter, options["decimal"])
-    frame = frame[list(dict.fromkeys([*inputs, *named.values()]))].copy()
-    texts, wrong = _texts(frame, inputs, lists["categories"])
-    gaps = frame.isna()
-    faults += wrong + _gaps(gaps, options["missing"])
-    _refuse(path, faults)
-    needed = frame.columns if options["missing"] == "drop" else [*named.values()]
-    frame = frame[~gaps[needed].any(axis=1)]
-    typed = {key: _typed(frame[name].str.strip().tolist()) for key, name in named.items()}
+    inputs, decimal = lists["features"] or others, options["decimal"]
+    as_texts = list(dict.fromkeys([*named.values(), *lists["categories"]]))
+    n_rows = content.count(b"\n")
+    n_cells = n_rows + content.count(delimiter.encode())
+    size = 2 * len(content) + CELL * n_cells + (ROW + TEXT * len(as_texts)) * n_rows
+    check_memory(size, f"'{path}' cannot be read: it")
+    with reading(path):
+        frame, faults = _table(content, header, as_texts, delimiter, decimal)
+    words = frame[list(dict.fromkeys(named.values()))]
+    frame = frame[list(dict.fromkeys(inputs))].copy()
+    texts, wrong = _texts(frame, inputs, lists["categories"], decimal)
+    gaps = pandas.concat([frame.isna(), words.isin(MISSING)], axis=1)
+    gaps = gaps.loc[:, ~gaps.columns.duplicated()]
     numbers = tuple(name for name in inputs if name not in texts)
-    x, remarks = _inputs(frame[inputs], numbers, texts)
+    columns = {name: frame[name].dropna() for name in numbers}
+    present = {key: words[name][~words[name].isin(MISSING)] for key, name in named.items()}
+    typed = {key: _typed(cells.tolist(), decimal) for key, cells in present.items()}
+    remarks = []
+    if "client" in typed:
+        typed["client"] = _spelt(present["client"].tolist(), typed["client"])
+    if "label" in typed and typed["label"].dtype.kind == "f":
+        columns[named["label"]] = pandas.Series(typed["label"], present["label"].index)
+    elif "label" in typed and typed["label"].dtype.kind == "O":
+        remarks = _other_decimals(named["label"], present["label"], decimal)
+    _refuse(path, faults + wrong + _infinite(columns) + _gaps(gaps, options["missing"]))
+    complete = ~gaps[gaps.columns if options["missing"] == "drop" else words.columns].any(axis=1)
+    if not complete.all():
+        remarks.append(_left_out(complete, options["missing"], words.get(options["client"])))
+    if not complete.any():
+        _refuse(path, remarks)
+    typed = {key: values[complete[present[key].index]] for key, values in typed.items()}
+    x, input_remarks = _inputs(frame[complete][inputs], numbers, texts)
     return Columns(
         *(x, typed.get("label"), typed.get("client"), typed.get("test")),
         numbers=numbers,
         has_gaps=bool(np.isnan(x).any()),
-        remarks=remarks,
+        remarks=(*input_remarks, *remarks),
     )
+
+
+def _content(path: Path) -> bytes:
+    """The bytes of a CSV file, which are text in UTF-8."""
+    with opened(path, HELD) as stream:
+        content: bytes = stream.read()
+    try:
+        content.decode("utf-8")
+        at = content.find(b"\0")
+    except UnicodeDecodeError as error:
+        at = error.start
+    if at >= 0:
+        is_wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in content
+        coding, line = "UTF-16" if is_wide else "CP1252", content.count(b"\n", 0, at) + 1
+        rewritten = f"it may be {coding}, which iconv -f {coding} -t UTF-8 rewrites"
+        _refuse(path, [f"line {line} is not text in UTF-8 ({rewritten})"])
+    return content
 
 
 def _refuse(path: Path, faults: Sequence[str]) -> None:
@@ -145,15 +201,18 @@ def _refuse(path: Path, faults: Sequence[str]) -> None:
 
 
 def _table(
-    path: Path, header: list[str], as_texts: list[str], delimiter: str, decimal: str
+    content: bytes, header: list[str], as_texts: list[str], delimiter: str, decimal: str
 ) -> tuple[Any, list[str]]:
-    """Return the cells as a DataFrame whose index is the line of each row, and ragged lines."""
+    """Return the cells as a DataFrame whose index is the line of each row, and ragged lines.
+
+    Cells of the columns ``as_texts`` are stripped texts, empty ones included.
+    """
     import pandas
 
-    with opened(path, HELD) as stream, warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         frame = pandas.read_csv(
-            stream,
+            io.BytesIO(content),
             sep=delimiter,
             header=0,
             names=header,
@@ -161,7 +220,7 @@ def _table(
             encoding="utf-8-sig",
             dtype=dict.fromkeys(as_texts, str),
             keep_default_na=False,
-            na_values=MISSING,
+            na_values={name: MISSING for name in header if name not in as_texts},
             decimal={"point": ".", "comma": ","}[decimal],
             skip_blank_lines=False,
             on_bad_lines="warn",
@@ -175,11 +234,14 @@ def _table(
         faults.append("line 2 and others have more columns than the first")
     lines = np.arange(len(frame) + len(ragged)) + 2
     frame.index = np.setdiff1d(lines, [line for line, *_ in ragged])
-    return frame.dropna(how="all"), faults
+    for name in as_texts:
+        frame[name] = frame[name].fillna("").str.strip()
+    is_blank = frame.drop(columns=as_texts).isna().all(axis=1) & (frame[as_texts] == "").all(axis=1)
+    return frame[~is_blank], faults
 
 
 def _texts(
-    frame: Any, inputs: Sequence[str], categories: Sequence[str]
+    frame: Any, inputs: Sequence[str], categories: Sequence[str], decimal: str
 ) -> tuple[list[str], list[str]]:
     """Return which columns of inputs are texts, which are stripped, and what is wrong with them."""
     import pandas
@@ -189,25 +251,67 @@ def _texts(
         if pandas.api.types.is_numeric_dtype(frame[name]):
             continue
         cells = frame[name].dropna().map(lambda cell: str(cell).strip())
-        odd = cells[pandas.to_numeric(cells, errors="coerce").isna()]
-        if not len(odd) and name not in categories:  # whole numbers of more than 64 bits
-            frame[name] = frame[name].astype(np.float64)
+        cells = cells[~cells.isin(MISSING)]
+        values = _typed(cells.tolist(), decimal)
+        if name not in categories and values.dtype.kind != "O":  # of more than 64 bits
+            frame[name] = pandas.Series(values, cells.index, np.float64)
             continue
         texts.append(name)
         frame[name] = cells
-        if name not in categories and len(odd) < len(cells):
+        odd = _odd(cells, decimal)
+        wrong = _other_decimals(name, cells, decimal) if name not in categories else []
+        if wrong:
+            faults += wrong
+        elif name not in categories and len(odd) < len(cells):
             faults.append(
                 f"column '{name}' has numbers, but '{odd.iloc[0]}' on line {odd.index[0]}"
                 f"{_and_more(len(odd))} (data.categories reads all as texts)"
             )
-        elif len(odd) and odd.str.fullmatch(r"[+-]?\d+,\d+").all():
-            faults.append(f"column '{name}' has decimal commas (data.decimal=comma reads them)")
         elif cells.nunique() > MOST_TEXTS:
             faults.append(
                 f"column '{name}' has {cells.nunique()} different texts, and at most {MOST_TEXTS} "
                 "become columns (data.drop leaves it out)"
             )
     return texts, faults
+
+
+def _odd(cells: Any, decimal: str) -> Any:
+    """The cells that are no numbers."""
+    return cells[[NUMBERS[decimal].fullmatch(cell) is None for cell in cells]]
+
+
+def _other_decimals(name: str, cells: Any, decimal: str) -> list[str]:
+    """What is wrong with a column whose texts would all be numbers with the other mark."""
+    odd, other = _odd(cells, decimal), "comma" if decimal == "point" else "point"
+    if not len(odd) or len(_odd(odd, other)):
+        return []
+    return [
+        f"column '{name}' has decimal {other}s (data.decimal={other} reads them), as "
+        f"'{odd.iloc[0]}' on line {odd.index[0]}{_and_more(len(odd))}"
+    ]
+
+
+def _infinite(columns: Mapping[str, Any]) -> list[str]:
+    """What is wrong with columns of numbers."""
+    faults = []
+    for name, cells in columns.items():
+        infinite = cells.index[np.isinf(cells.to_numpy(np.float64))]
+        if len(infinite):
+            faults.append(
+                f"column '{name}' has a value that is not finite on line {infinite[0]}"
+                f"{_and_more(len(infinite))}"
+            )
+    return faults
+
+
+def _left_out(complete: Any, missing: str, whose: Any) -> str:
+    """Say how many rows are left out, and which clients have no other."""
+    gone = [] if whose is None else sorted(set(whose) - set(whose[complete]))
+    clients = one_line(", ".join(f"'{each}'" for each in gone), 100)
+    return (
+        f"{(~complete).sum()} of {len(complete)} rows lack a value and are left out "
+        f"(data.missing={missing})" + (f", with all rows of the clients {clients}" if gone else "")
+    )
 
 
 def _gaps(gaps: Any, missing: str) -> list[str]:
@@ -254,12 +358,18 @@ def _names(line: str, delimiter: str) -> list[str]:
     return [name.strip() or f"column {place}" for place, name in enumerate(found, 1)]
 
 
-def _typed(texts: list[str]) -> np.ndarray:
-    """Whole numbers, else numbers, else texts."""
-    for kind in (np.int64, np.float64):
-        with contextlib.suppress(ValueError, OverflowError):
-            return np.array(texts, kind)
+def _typed(texts: list[str], decimal: str) -> np.ndarray:
+    """Whole numbers, else numbers, where every text is one; else the texts."""
+    if all(map(NUMBERS[decimal].fullmatch, texts)):
+        for kind in (np.int64, np.float64):
+            with contextlib.suppress(ValueError, OverflowError):
+                return np.array([text.replace(",", ".") for text in texts], kind)
     return np.array(texts, object)
+
+
+def _spelt(texts: list[str], values: np.ndarray) -> np.ndarray:
+    """Ids as numbers where these are spelt alike, else as texts: 007 is not 7."""
+    return values if list(map(str, values.tolist())) == texts else np.array(texts, object)
 
 
 class Npz(OwnDataset):
@@ -366,9 +476,14 @@ def read_parquet(place: Path, wanted: Mapping[str, str | None], vocabulary: str)
             kind = file.schema_arrow.field(wanted["features"]).type
             columns = [name for name in wanted.values() if name]
             for batch in file.iter_batches(ROWS, columns=columns, use_threads=False):
+                raise_if_stop_requested()
+                if not batch.num_rows:
+                    continue
                 for option, own in parts.items():
                     own.append(_converted(batch.column(wanted[option]), option, vocabulary))
                 is_test.append(np.full(batch.num_rows, is_test_file(path)))
+    if not sum(map(len, is_test)):
+        raise InputError(f"data.raw is '{place}', whose .parquet files have no row")
     with reading(place):
         found = {option: np.concatenate(own) for option, own in parts.items()}
         tested = np.concatenate(is_test)

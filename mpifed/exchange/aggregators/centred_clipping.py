@@ -42,11 +42,11 @@ class CentredClipping(ByProducts):
     def shares(self, products: np.ndarray) -> np.ndarray:
         """Shares of distances from the last aggregate; what they lack of one is its own."""
         n = len(products)
-        found = np.zeros(n)
+        shares = np.zeros(n)
         for _ in range(self.iterations):
-            to_each = products @ found
-            squares = products.diagonal() - 2 * to_each + found @ to_each
+            to_each = products @ shares
+            squares = products.diagonal() - 2 * to_each + shares @ to_each
             away = np.sqrt(np.maximum(squares, 0))
             moves = self.radius / np.maximum(away, self.radius) / n
-            found = found * (1 - moves.sum()) + moves
-        return found
+            shares = shares * (1 - moves.sum()) + moves
+        return shares

@@ -1,4 +1,4 @@
-"""Means of n - f of n updates, as many as are honest. Which, differs:
+"""Means of n - f of n updates, as many as are honest. They differ in which ones:
 
     monna     those nearest to a trusted client's (Farhadkhani et al. 2023, where each client
               trusts itself)
@@ -39,15 +39,15 @@ class OfHonest:
         """Return f."""
         return count_of(self.byzantine, n)
 
-    def kept(self, n: int) -> int:
+    def n_honest(self, n: int) -> int:
         """Return n - f."""
         return n - self.bears(n)
 
     def equal(self, order: np.ndarray, n: int) -> np.ndarray:
         """Return equal shares of the first n - f of ``n`` updates in an ``order``."""
-        found = np.zeros(n)
-        found[order[: self.kept(n)]] = 1 / self.kept(n)
-        return found
+        shares = np.zeros(n)
+        shares[order[: self.n_honest(n)]] = 1 / self.n_honest(n)
+        return shares
 
 
 class AroundMedian(OfHonest, ByCoordinates):
@@ -64,7 +64,7 @@ class AroundMedian(OfHonest, ByCoordinates):
         columns.sort(axis=0)
         median = (columns[(n - 1) // 2] + columns[n // 2]) / 2
         # Of two at one distance the lower one first.
-        order = np.argsort(np.abs(columns - median), axis=0, kind="stable")[: self.kept(n)]
+        order = np.argsort(np.abs(columns - median), axis=0, kind="stable")[: self.n_honest(n)]
         total = np.zeros(columns.shape[1])
         for row in np.take_along_axis(columns, order, axis=0):  # added as in TrimmedMean
             total += row

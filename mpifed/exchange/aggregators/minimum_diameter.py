@@ -35,11 +35,11 @@ class MinimumDiameter(OfHonest, ByProducts):
         out = np.zeros(n, bool)
         while high - low > 1:  # the least diameter is above one and at most the other
             middle = (low + high) // 2
-            found = without_arcs(squares > diameters[middle], self.bears(n))
-            if found is None:
+            cover = without_arcs(squares > diameters[middle], self.bears(n))
+            if cover is None:
                 low = middle
             else:
-                high, out = middle, found
+                high, out = middle, cover
         return self.equal(np.flatnonzero(~out), n)
 
 
@@ -58,7 +58,7 @@ def without_arcs(arcs: np.ndarray, most: int) -> np.ndarray | None:
     # Either this node is one of them, or all of its neighbours are.
     for nodes in (itself, arcs[worst])[: 1 if degrees[worst] == 1 else 2]:
         if nodes.sum() <= most:
-            rest = without_arcs(arcs & ~nodes & ~nodes[:, None], most - int(nodes.sum()))
-            if rest is not None:
-                return rest | nodes
+            others = without_arcs(arcs & ~nodes & ~nodes[:, None], most - int(nodes.sum()))
+            if others is not None:
+                return others | nodes
     return None

@@ -1,5 +1,5 @@
 """Corrections of gossip: what clients send and keep, so that unlike data do not bias the result."""
 
-from mpifed.exchange.corrections.base import Correction, Kept, Neighbours, build
+from mpifed.exchange.corrections.base import Correction, CorrectionMemory, Neighbours, build
 
-__all__ = ["Correction", "Kept", "Neighbours", "build"]
+__all__ = ["Correction", "CorrectionMemory", "Neighbours", "build"]

@@ -10,7 +10,7 @@ was computed, so it goes with any method that averages its shared values.
 Equations are in terms of u, hence the step size eta of the papers is the method's own, and may
 change from round to round. Rows are clients, as everywhere.
 
-What corrections ask of mixing matrices and of the rest of a configuration.
+``fitted`` and ``misfit`` check what a correction asks of mixing matrices (``Needs``).
 """
 
 from __future__ import annotations
@@ -46,9 +46,20 @@ Needs = Literal["positive", "doubly_stochastic", "symmetric", "static", "tree"]
 * tree: the same, with the edges of a tree.
 """
 
+# Nodes up to which all eigenvalues are computed.
+DENSE = 1500
+
+# Matrices of a schedule without a period, or with a longer one, that are looked at.
+FEW = 8
+
+ORDER: tuple[Needs, ...] = ("positive", "doubly_stochastic", "symmetric", "static", "tree")
+
+# What separates an eigenvalue from a bound that it must not have: even rings have -1/3 itself.
+ROUNDING = 1e-9
+
 
 @dataclass(frozen=True)
-class Kept:
+class CorrectionMemory:
     """What clients remember of earlier rounds where gossip is corrected.
 
     Attributes
@@ -60,18 +71,18 @@ class Kept:
     corrections: Tensor = client()
 
 
-class HeldOut(Protocol):
+class HeldOutRisks(Protocol):
     """The risks of one model on what each participant holds back; see ``local.held_out``."""
 
-    def losses(self, place: int, models: np.ndarray) -> np.ndarray:
+    def losses(self, participant: int, models: np.ndarray) -> np.ndarray:
         """Return the risks of models (k, P) for one participant, float64 (k,)."""
 
-    def gradient(self, place: int, model: np.ndarray) -> np.ndarray:
+    def gradient(self, participant: int, model: np.ndarray) -> np.ndarray:
         """Return the gradient of that risk at a model (P,), float64 (P,)."""
 
 
 @dataclass(frozen=True)
-class Looks:
+class Observations:
     """What the participants hosted here may look at to choose whom they mix with.
 
     Attributes
@@ -80,7 +91,7 @@ class Looks:
         Maps rows (participants, numbers), and whose of them each participant asks for, bool
         (participants, nodes), to who then receives from whom. It books a message for each.
         Collective.
-    held_out : HeldOut or None
+    held_out : HeldOutRisks or None
         The risks of models on their own data; None where it is not one model that is averaged.
     layers : sequence of slice
         Where the tensors of a model are in its row.
@@ -93,7 +104,7 @@ class Looks:
     """
 
     receive: Callable[[Tensor, np.ndarray], Nearby]
-    held_out: HeldOut | None
+    held_out: HeldOutRisks | None
     layers: Sequence[slice]
     draws: Draws
     ids: np.ndarray
@@ -109,8 +120,9 @@ class Neighbours:
     mix : callable
         Maps rows X, (participants, numbers), to the rows of W X, in memory of their own.
         Collective.
-    mix_within : callable
-        The same with the matrices of ``Correction.within``, whose messages it books. Collective.
+    mix_in_cliques : callable
+        The same with the matrices of ``Correction.clique_schedule``, whose messages it books.
+        Collective.
     weights : scipy.sparse.csr_array
         W of the round over all nodes, without explicit zeros.
     mine : ndarray
@@ -123,18 +135,18 @@ class Neighbours:
         messages are, and books these messages; for corrections that compress.
     consensus_step : float
         gamma of gossip by compressed messages; 1 where they are whole.
-    looks : Looks or None
+    observations : Observations or None
         What they may look at, for corrections that choose neighbours.
     """
 
     mix: Callable[[Tensor], Tensor]
-    mix_within: Callable[[Tensor], Tensor]
+    mix_in_cliques: Callable[[Tensor], Tensor]
     weights: scipy.sparse.csr_array
     mine: np.ndarray
     nearby: Callable[[], Nearby] | None = None
     send: Callable[[Tensor], Tensor] | None = None
     consensus_step: float = 1.0
-    looks: Looks | None = None
+    observations: Observations | None = None
 
     @property
     def column_sums(self) -> Tensor:
@@ -193,13 +205,13 @@ class Correction(Component):
         """Return the schedule that it mixes with, made from the configured one."""
         return schedule
 
-    def within(self, schedule: Any) -> Any:
+    def clique_schedule(self, schedule: Any) -> Any:
         """Return a second schedule that it mixes with, made from the configured one, or None."""
         return None
 
     @abstractmethod
     def step(
-        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, memory: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
         """Return the new values, and what is remembered. Collective.
 
@@ -212,7 +224,7 @@ class Correction(Component):
             The participants' values before the round, (participants, size).
         moved : Tensor
             x + u, what the method has made of them, (participants, size).
-        kept : Tensor
+        memory : Tensor
             What they remember, (participants, ``width(size)``); zeros before the first round.
         neighbours : Neighbours
             Who takes part.
@@ -228,9 +240,9 @@ class Plain(Correction):
         return 0
 
     def step(
-        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, memory: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
-        return neighbours.mix(moved), kept
+        return neighbours.mix(moved), memory
 
 
 def build(section: Any, path: str = "exchange.correction") -> Correction | None:
@@ -253,23 +265,16 @@ def build(section: Any, path: str = "exchange.correction") -> Correction | None:
     >>> build("tracking").numbers(10)
     20
     """
-    asked = checked_section("correction", section, path)
-    if asked.name == "none":
+    chosen = checked_section("correction", section, path)
+    if chosen.name == "none":
         return None
-    return cast(Correction, make("correction", asked, path))
+    return cast(Correction, make("correction", chosen, path))
 
 
 def halves(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return the two values that lie one behind the other in each row."""
     first, second = torch.tensor_split(rows, 2, dim=1)
     return first, second
-
-
-# Nodes up to which all eigenvalues are computed.
-DENSE = 1500
-
-# Matrices of a schedule without a period, or with a longer one, that are looked at.
-FEW = 8
 
 
 def least_eigenvalue(schedule: topologies.Schedule) -> float:
@@ -285,12 +290,6 @@ def _least(matrix: topologies.MixingMatrix) -> float:
     return float(eigsh(matrix.to_sparse(), 1, which="SA", v0=start, return_eigenvectors=False)[0])
 
 
-ORDER: tuple[Needs, ...] = ("positive", "doubly_stochastic", "symmetric", "static", "tree")
-
-# What separates an eigenvalue from a bound that it must not have: even rings have -1/3 itself.
-ROUNDING = 1e-9
-
-
 def fitted(
     section: Any, schedule: topologies.Schedule, federation: Federation
 ) -> Correction | None:
@@ -299,18 +298,22 @@ def fitted(
     if correction is None:
         return None
     correction.nodes = schedule.n
-    name, said = named(section, "exchange.correction")[0], None
+    name, fault = named(section, "exchange.correction")[0], None
     if federation.communicator.rank == 0:
-        said = misfit(correction, name, schedule, federation.participation == 1.0)
+        fault = misfit(correction, name, schedule, federation.participation == 1.0)
         bound = correction.least_eigenvalue
-        if said is None and bound > -1 and (least := least_eigenvalue(schedule)) < bound + ROUNDING:
-            said = (
+        if (
+            fault is None
+            and bound > -1
+            and (least := least_eigenvalue(schedule)) < bound + ROUNDING
+        ):
+            fault = (
                 f"exchange.correction is '{name}', but the least eigenvalue of W is {least:.6g}; "
                 f"it must be above {bound:.6g}; allowed: other weights, or exact_diffusion"
             )
-    said = federation.communicator.broadcast_object(said)
-    if said is not None:
-        raise InputError(said)
+    fault = federation.communicator.broadcast_object(fault)
+    if fault is not None:
+        raise InputError(fault)
     return correction
 
 
@@ -326,12 +329,14 @@ def growth(correction: Correction, schedule: topologies.Schedule) -> float:
     """
     first = np.random.default_rng(0).normal(size=(schedule.n, 1))
     x = start = torch.from_numpy(first - first.mean())
-    kept = x.new_zeros(schedule.n, correction.width(1))
+    memory = x.new_zeros(schedule.n, correction.width(1))
     for k in range(1, PLAYED + 1):
         w = schedule.matrix(k).to_sparse()
         mix = functools.partial(_product, w)
-        moved = x - kept[:, :1] if correction.within_steps else x
-        x, kept = correction.step(x, moved, kept, Neighbours(mix, mix, w, np.arange(schedule.n)))
+        moved = x - memory[:, :1] if correction.within_steps else x
+        x, memory = correction.step(
+            x, moved, memory, Neighbours(mix, mix, w, np.arange(schedule.n))
+        )
         if x.norm() > BEARABLE**6 * start.norm():
             break
     return float(x.norm() / start.norm())
@@ -347,20 +352,20 @@ def mixed_by(
     """Return the schedules by which a correction mixes; the configured one alone for None."""
     if correction is None:
         return schedule, None
-    return correction.mixes(schedule), correction.within(schedule)
+    return correction.mixes(schedule), correction.clique_schedule(schedule)
 
 
 def misfit(
     correction: Correction, name: str, schedule: topologies.Schedule, everyone: bool
 ) -> str | None:
     """Return what is wrong with a schedule for a correction, in a sentence; None if it fits."""
-    said, level = f"exchange.correction is '{name}'", ORDER.index(correction.needs)
+    subject, level = f"exchange.correction is '{name}'", ORDER.index(correction.needs)
     first = schedule.matrix(1)
     if level == 0:
         least = float(min(first.self_weights.min(), first.weights.min(initial=1.0)))
         if first.self_weights.min() <= 0 or least < 0:
             return (
-                f"{said}, but in round 1 a client's weight for itself is "
+                f"{subject}, but in round 1 a client's weight for itself is "
                 f"{first.self_weights.min():.3g} and the least weight {least:.3g}; it needs "
                 "positive weights of clients for themselves, and no negative ones"
             )
@@ -368,23 +373,23 @@ def misfit(
     if not schedule.doubly_stochastic or not (everyone or schedule.symmetric):
         absent = " among those who take part" if schedule.doubly_stochastic else ""
         return (
-            f"{said}, but the columns of the mixing matrices do not sum to one{absent}, so that "
+            f"{subject}, but the columns of the mixing matrices do not sum to one{absent}, so that "
             "gossip moves the mean; allowed: symmetric weights, or correction push_sum"
         )
     if level >= 2 and not schedule.symmetric:
         return (
-            f"{said}, which needs symmetric mixing matrices, but those of exchange.schedule are "
+            f"{subject}, which needs symmetric mixing matrices, but those of exchange.schedule are "
             "directed; allowed with these: tracking, quasi_global, push_sum"
         )
     if level >= 3 and not (everyone and schedule.period == 1):
         return (
-            f"{said}, whose clients need every message of every round; exchange.schedule must be "
-            "static, without lost nodes or edges and without local rounds"
+            f"{subject}, whose clients need every message of every round; exchange.schedule must "
+            "be static, without lost nodes or edges and without local rounds"
         )
     if level == 4 and not is_tree(first):
         used = int(np.count_nonzero(first.weights))
         return (
-            f"{said}, which needs a tree, but {used} edges have a weight between {first.n} "
+            f"{subject}, which needs a tree, but {used} edges have a weight between {first.n} "
             f"clients, where a tree has {first.n - 1} that connect them all; allowed: topologies "
             "such as path and star, with weights such as metropolis_hastings"
         )

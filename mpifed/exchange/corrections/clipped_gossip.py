@@ -50,26 +50,26 @@ class ByDistances(Correction):
         """Return by which share of each of the distances (arcs,) its receiver moves."""
 
     def step(
-        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, memory: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
         assert neighbours.nearby is not None
         arcs = neighbours.nearby()
         squares = np.zeros(len(arcs.weights))
         for part, others in arcs.pieces(moved):
-            own = on_host(moved[:, part]).astype(np.float64)
+            values = on_host(moved[:, part]).astype(np.float64)
             for arc, (receiver, sender) in enumerate(
                 zip(arcs.receivers, arcs.senders, strict=True)
             ):
-                squares[arc] += np.square(others[sender] - own[receiver]).sum()
+                squares[arc] += np.square(others[sender] - values[receiver]).sum()
         shares = self.shares(arcs, np.sqrt(squares))
         after = torch.empty_like(moved)
         for part, others in arcs.pieces(moved):
-            own = on_host(moved[:, part]).astype(np.float64)
-            made = own.copy()
+            values = on_host(moved[:, part]).astype(np.float64)
+            mixed = values.copy()
             for share, receiver, sender in zip(shares, arcs.receivers, arcs.senders, strict=True):
-                made[receiver] += share * (others[sender] - own[receiver])
-            after[:, part] = torch.from_numpy(made).to(moved)
-        return after, kept
+                mixed[receiver] += share * (others[sender] - values[receiver])
+            after[:, part] = torch.from_numpy(mixed).to(moved)
+        return after, memory
 
 
 class ClippedGossip(ByDistances):
@@ -91,9 +91,9 @@ class ClippedGossip(ByDistances):
         tolerated: Annotated[float, Gt(0), Lt(1)] | None = None,
     ) -> None:
         if (radius is None) == (tolerated is None):
-            given = "both" if radius is not None else "neither"
+            count = "both" if radius is not None else "neither"
             raise InputError(
-                f"exchange.correction is clipped_gossip with {given} of radius and tolerated; name "
+                f"exchange.correction is clipped_gossip with {count} of radius and tolerated; name "
                 "one: a distance, or the weight of attackers for radii that follow distances"
             )
         self.radius, self.tolerated = radius, tolerated
@@ -110,11 +110,11 @@ class ClippedGossip(ByDistances):
         assert self.tolerated is not None
         radii = np.zeros(len(away))
         for receiver in np.unique(arcs.receivers):
-            own = np.flatnonzero(arcs.receivers == receiver)
-            far_first = own[np.argsort(-away[own], kind="stable")]
+            incoming = np.flatnonzero(arcs.receivers == receiver)
+            far_first = incoming[np.argsort(-away[incoming], kind="stable")]
             weights = arcs.weights[far_first]
             # What weighs delta is left out; the neighbour at its end counts in part.
             counted = np.clip(np.cumsum(weights) - self.tolerated, 0, weights)
             total = math.fsum(counted * np.square(away[far_first]))
-            radii[own] = math.sqrt(total / self.tolerated)
+            radii[incoming] = math.sqrt(total / self.tolerated)
         return radii

@@ -28,7 +28,7 @@ class CliqueAveraging(Correction):
     def width(self, size: int) -> int:
         return 0
 
-    def within(self, schedule: Any) -> topologies.Schedule:
+    def clique_schedule(self, schedule: Any) -> topologies.Schedule:
         while not isinstance(schedule, Cliques):
             schedule = getattr(schedule, "inner", None)
             if schedule is None:
@@ -39,6 +39,6 @@ class CliqueAveraging(Correction):
         return topologies.Static(schedule.within())
 
     def step(
-        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, memory: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
-        return neighbours.mix(neighbours.mix_within(moved - x).add_(x)), kept
+        return neighbours.mix(neighbours.mix_in_cliques(moved - x).add_(x)), memory

@@ -41,44 +41,47 @@ from scipy import sparse, special
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from mpifed.exchange.corrections.base import Correction, HeldOut, Looks, Neighbours
+from mpifed.exchange.corrections.base import Correction, HeldOutRisks, Neighbours, Observations
 from mpifed.state import on_host
+
+COLLAPSE = ("chosen_gini", "chosen_components", "never_chosen")
+"""Columns of metrics.csv."""
 
 
 @dataclass(frozen=True)
-class View:
+class ParticipantView:
     """What one participant knows in a round.
 
     Attributes
     ----------
-    node, place : int
+    node, participant : int
         Its number among the nodes, and among the participants hosted here.
     may_ask : ndarray
         Whom W lets it ask, itself not among them, int64, ascending.
     memory : ndarray
         What it remembers, (``Chooser.remembers``, nodes), to be written into.
-    looks : Looks
+    observations : Observations
         See there.
     draws : numpy.random.Generator
         Its random numbers of this round.
     """
 
     node: int
-    place: int
+    participant: int
     may_ask: np.ndarray
     memory: np.ndarray
-    looks: Looks
+    observations: Observations
     draws: np.random.Generator
 
     @property
-    def held_out(self) -> HeldOut:
+    def held_out(self) -> HeldOutRisks:
         """The risks of models on its own data."""
-        assert self.looks.held_out is not None
-        return self.looks.held_out
+        assert self.observations.held_out is not None
+        return self.observations.held_out
 
     def losses(self, models: np.ndarray) -> np.ndarray:
         """Return its losses of models (k, P), float64 (k,)."""
-        return self.held_out.losses(self.place, models)
+        return self.held_out.losses(self.participant, models)
 
 
 class Chooser(Correction):
@@ -106,18 +109,23 @@ class Chooser(Correction):
         return moved
 
     @abstractmethod
-    def asks(self, view: View) -> np.ndarray:
+    def asks(self, view: ParticipantView) -> np.ndarray:
         """Return whom a participant asks, as numbers of nodes."""
 
     @abstractmethod
     def chosen(
-        self, view: View, x: np.ndarray, z: np.ndarray, received: np.ndarray, rows: np.ndarray
+        self,
+        view: ParticipantView,
+        x: np.ndarray,
+        z: np.ndarray,
+        received: np.ndarray,
+        rows: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return a participant's new value, and which weights those it received from have in it.
 
         Parameters
         ----------
-        view : View
+        view : ParticipantView
             What it knew.
         x, z : ndarray
             Its values before and after its local steps, float64 (size,).
@@ -128,34 +136,45 @@ class Chooser(Correction):
         """
 
     def step(
-        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, memory: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
-        looks, n = neighbours.looks, self.nodes
-        assert looks is not None
-        memory = on_host(kept).astype(np.float64).reshape(len(kept), -1, n)
-        asked, views = np.zeros((len(kept), n), bool), []
-        for place, node in enumerate(neighbours.mine.tolist()):
+        observations, n = neighbours.observations, self.nodes
+        assert observations is not None
+        tables = on_host(memory).astype(np.float64).reshape(len(memory), -1, n)
+        requests, views = np.zeros((len(memory), n), bool), []
+        for participant, node in enumerate(neighbours.mine.tolist()):
             may_ask = neighbours.weights[[node]].indices
-            draws = looks.draws.stream("choice of neighbours", int(looks.ids[place]))
-            own = np.sort(may_ask[may_ask != node])
-            views.append(View(node, place, own, memory[place, : self.remembers], looks, draws))
-            asked[place, self.asks(views[-1])] = True
-        noted = torch.from_numpy(memory[:, : self.sends_notes]).flatten(1).to(moved)
+            draws = observations.draws.stream(
+                "choice of neighbours", int(observations.ids[participant])
+            )
+            candidates = np.sort(may_ask[may_ask != node])
+            views.append(
+                ParticipantView(
+                    node,
+                    participant,
+                    candidates,
+                    tables[participant, : self.remembers],
+                    observations,
+                    draws,
+                )
+            )
+            requests[participant, self.asks(views[-1])] = True
+        noted = torch.from_numpy(tables[:, : self.sends_notes]).flatten(1).to(moved)
         sent = torch.cat([self.sends(x, moved), noted], dim=1)
-        arcs = looks.receive(sent, asked)
-        others = arcs.whole(sent)
+        arcs = observations.receive(sent, requests)
+        others = arcs.all_rows(sent)
         before, after = on_host(x).astype(np.float64), on_host(moved).astype(np.float64)
-        made = after.copy()
-        for place, view in enumerate(views):
-            senders = arcs.senders[arcs.receivers == place]
+        mixed = after.copy()
+        for participant, view in enumerate(views):
+            senders = arcs.senders[arcs.receivers == participant]
             received, weights = arcs.nodes[senders], np.zeros(0)
             if len(received):
-                of = before[place], after[place], received, others[senders]
-                made[place], weights = self.chosen(view, *of)
-            memory[place, -2] = 0
-            memory[place, -2, received] = weights
-            memory[place, -1] += memory[place, -2] > 0
-        return torch.from_numpy(made).to(moved), torch.from_numpy(memory).flatten(1).to(kept)
+                of = before[participant], after[participant], received, others[senders]
+                mixed[participant], weights = self.chosen(view, *of)
+            tables[participant, -2] = 0
+            tables[participant, -2, received] = weights
+            tables[participant, -1] += tables[participant, -2] > 0
+        return torch.from_numpy(mixed).to(moved), torch.from_numpy(tables).flatten(1).to(memory)
 
 
 def mean_of(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -186,17 +205,22 @@ class Dpfl(Chooser):
     ) -> None:
         self.budget, self.start = budget, start
 
-    def asks(self, view: View) -> np.ndarray:
+    def asks(self, view: ParticipantView) -> np.ndarray:
         (pool,) = view.memory
-        if view.looks.draws.round < self.start:
+        if view.observations.draws.round < self.start:
             return np.zeros(0, np.int64)
         # Its own entry says that a client has chosen.
         return np.flatnonzero(pool) if pool[view.node] else view.may_ask
 
     def chosen(
-        self, view: View, x: np.ndarray, z: np.ndarray, received: np.ndarray, rows: np.ndarray
+        self,
+        view: ParticipantView,
+        x: np.ndarray,
+        z: np.ndarray,
+        received: np.ndarray,
+        rows: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
-        samples = view.looks.samples[[view.node, *received]].astype(float)
+        samples = view.observations.samples[[view.node, *received]].astype(float)
         models, (pool,) = np.concatenate([z[None], rows]), view.memory
         lower = np.arange(len(models)) == 0
         upper = np.ones(len(models), bool)
@@ -206,14 +230,14 @@ class Dpfl(Chooser):
 
         of_lower, of_upper = loss(lower), loss(upper)
         for j in 1 + view.draws.permutation(len(received)):
-            more, fewer = lower.copy(), upper.copy()
-            more[j], fewer[j] = True, False
-            of_more, of_fewer = loss(more), loss(fewer)
-            gain, other = max(0.0, of_lower - of_more), max(0.0, of_upper - of_fewer)
+            larger, smaller = lower.copy(), upper.copy()
+            larger[j], smaller[j] = True, False
+            of_larger, of_smaller = loss(larger), loss(smaller)
+            gain, other = max(0.0, of_lower - of_larger), max(0.0, of_upper - of_smaller)
             if view.draws.random() < (gain / (gain + other) if gain + other else 1.0):
-                lower, of_lower = more, of_more
+                lower, of_lower = larger, of_larger
             else:
-                upper, of_upper = fewer, of_fewer
+                upper, of_upper = smaller, of_smaller
             if lower.sum() > self.budget:
                 break
         if not pool[view.node]:
@@ -247,18 +271,23 @@ class Fomo(Chooser):
     ) -> None:
         self.models, self.epsilon, self.decay = models, epsilon, decay
 
-    def asks(self, view: View) -> np.ndarray:
+    def asks(self, view: ParticipantView) -> np.ndarray:
         best = best_first(view.memory[0], view.may_ask, view.draws).tolist()
         drawn = view.draws.permutation(view.may_ask).tolist()
-        found: list[int] = []
-        epsilon = self.epsilon - self.decay * (view.looks.draws.round - 1)
+        requested: list[int] = []
+        epsilon = self.epsilon - self.decay * (view.observations.draws.round - 1)
         for _ in range(min(self.models, len(best))):
             order = drawn if view.draws.random() < epsilon else best
-            found.append(next(node for node in order if node not in found))
-        return np.array(found, np.int64)
+            requested.append(next(node for node in order if node not in requested))
+        return np.array(requested, np.int64)
 
     def chosen(
-        self, view: View, x: np.ndarray, z: np.ndarray, received: np.ndarray, rows: np.ndarray
+        self,
+        view: ParticipantView,
+        x: np.ndarray,
+        z: np.ndarray,
+        received: np.ndarray,
+        rows: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
         ways = np.concatenate([z[None], rows]) - x
         losses = view.losses(np.concatenate([x[None], x + ways]))
@@ -299,19 +328,24 @@ class L2c(Chooser):
     def sends(self, x: Tensor, moved: Tensor) -> Tensor:
         return moved - x
 
-    def asks(self, view: View) -> np.ndarray:
-        if view.looks.draws.round <= self.rounds:
+    def asks(self, view: ParticipantView) -> np.ndarray:
+        if view.observations.draws.round <= self.rounds:
             return view.may_ask
         return best_first(view.memory[0], view.may_ask, view.draws)[: self.peers]
 
     def chosen(
-        self, view: View, x: np.ndarray, z: np.ndarray, received: np.ndarray, rows: np.ndarray
+        self,
+        view: ParticipantView,
+        x: np.ndarray,
+        z: np.ndarray,
+        received: np.ndarray,
+        rows: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
         (logits,), among = view.memory, [view.node, *received]
         updates = np.concatenate([(z - x)[None], rows])
         weights = special.softmax(logits[among])
         after = x + mean_of(updates, weights)
-        slopes = (updates * view.held_out.gradient(view.place, after)).sum(axis=1)
+        slopes = (updates * view.held_out.gradient(view.participant, after)).sum(axis=1)
         logits[among] -= self.lr * weights * (slopes - (weights * slopes).sum())
         return after, weights[1:]
 
@@ -341,36 +375,41 @@ class Morph(Chooser):
     ) -> None:
         self.every, self.sharpness = every, sharpness
 
-    def asks(self, view: View) -> np.ndarray:
+    def asks(self, view: ParticipantView) -> np.ndarray:
         # Whom it asks is marked, and how it knows others: by name 1, by others 2, by itself 3.
-        similar, known, asked = view.memory
-        if view.looks.draws.round == 1:
-            known[view.may_ask] = asked[view.may_ask] = 1
-        elif (view.looks.draws.round - 1) % self.every == 0:
-            inside = np.flatnonzero(asked)
-            outside = np.flatnonzero((known > 0) & (asked == 0))
+        similar, knowledge, is_asked = view.memory
+        if view.observations.draws.round == 1:
+            knowledge[view.may_ask] = is_asked[view.may_ask] = 1
+        elif (view.observations.draws.round - 1) % self.every == 0:
+            inside = np.flatnonzero(is_asked)
+            outside = np.flatnonzero((knowledge > 0) & (is_asked == 0))
             outside = outside[outside != view.node]
             if len(inside) > 1 and len(outside):
-                mean = similar[known > 1].mean() if (known > 1).any() else 0.0
-                score = self.sharpness * np.where(known > 1, similar, mean)
+                mean = similar[knowledge > 1].mean() if (knowledge > 1).any() else 0.0
+                score = self.sharpness * np.where(knowledge > 1, similar, mean)
                 comes = view.draws.choice(outside, p=special.softmax(-score[outside]))
                 goes = view.draws.choice(inside, p=special.softmax(score[inside]))
-                asked[comes], asked[goes] = 1, 0
-        return np.flatnonzero(asked)
+                is_asked[comes], is_asked[goes] = 1, 0
+        return np.flatnonzero(is_asked)
 
     def chosen(
-        self, view: View, x: np.ndarray, z: np.ndarray, received: np.ndarray, rows: np.ndarray
+        self,
+        view: ParticipantView,
+        x: np.ndarray,
+        z: np.ndarray,
+        received: np.ndarray,
+        rows: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
-        similar, known, _ = view.memory
+        similar, knowledge, _ = view.memory
         models, (theirs, noted) = rows[:, : len(z)], np.split(rows[:, len(z) :], 2, axis=1)
-        similar[received] = [cosine(z, model, view.looks.layers) for model in models]
-        known[received] = 3
-        by_others = ((noted == 3) & (known != 3)).sum(axis=0)
+        similar[received] = [cosine(z, model, view.observations.layers) for model in models]
+        knowledge[received] = 3
+        by_others = ((noted == 3) & (knowledge != 3)).sum(axis=0)
         guessed = (similar[received, None] * theirs * (noted == 3)).sum(axis=0)
         new = by_others > 0
-        similar[new], known[new] = guessed[new] / by_others[new], 2
-        known[(noted > 0).any(axis=0) & (known == 0)] = 1
-        similar[view.node] = known[view.node] = 0
+        similar[new], knowledge[new] = guessed[new] / by_others[new], 2
+        knowledge[(noted > 0).any(axis=0) & (knowledge == 0)] = 1
+        similar[view.node] = knowledge[view.node] = 0
         share = 1 / (1 + len(received))
         return mean_of(np.concatenate([z[None], models]), np.ones(1 + len(received))), np.full(
             len(received), share
@@ -379,18 +418,14 @@ class Morph(Chooser):
 
 def cosine(one: np.ndarray, other: np.ndarray, layers: Sequence[slice]) -> float:
     """Return the mean cosine between the tensors of one or several models, those of zeros apart."""
-    found, period = [], max(layer.stop for layer in layers)
+    cosines, period = [], max(layer.stop for layer in layers)
     for start in range(0, len(one), period):
         for layer in layers:
             a, b = (row[start + layer.start : start + layer.stop] for row in (one, other))
             length = np.sqrt((a * a).sum() * (b * b).sum())
             if length > 0:
-                found.append(float((a * b).sum() / length))
-    return float(np.mean(found)) if found else -1.0
-
-
-COLLAPSE = ("chosen_gini", "chosen_components", "never_chosen")
-"""Columns of metrics.csv."""
+                cosines.append(float((a * b).sum() / length))
+    return float(np.mean(cosines)) if cosines else -1.0
 
 
 def collapse(last: np.ndarray, often: np.ndarray) -> dict[str, float | None]:

@@ -47,11 +47,11 @@ class Beer(Correction):
         return 2 * size
 
     def step(
-        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, memory: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
         assert neighbours.send is not None
-        size, replicas = x.shape[1], kept[:, : 2 * x.shape[1]]
-        h, g, tracked = kept[:, : 3 * size].split(size, 1)  # y - u
+        size, replicas = x.shape[1], memory[:, : 2 * x.shape[1]]
+        h, g, tracked = memory[:, : 3 * size].split(size, 1)  # y - u
         u = moved - x
         drift = neighbours.mix(replicas).sub_(replicas).mul_(neighbours.consensus_step)
         y = drift[:, size:].add_(tracked).add_(u)
@@ -77,9 +77,9 @@ class Motef(Beer):
         return 4 * size + 1
 
     def step(
-        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, memory: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
-        m, begun = kept[:, 3 * x.shape[1] : -1], kept[:, -1:]
+        m, begun = memory[:, 3 * x.shape[1] : -1], memory[:, -1:]
         m = m + (moved - x - m) * (1 - (1 - self.momentum_rate) * begun)
-        after, rest = super().step(x, x + m, kept, neighbours)
-        return after, torch.cat([rest, m, torch.ones_like(begun)], 1)
+        after, tracking = super().step(x, x + m, memory, neighbours)
+        return after, torch.cat([tracking, m, torch.ones_like(begun)], 1)

@@ -36,8 +36,8 @@ class DecentLaM(Correction):
         self.beta = beta
 
     def step(
-        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, memory: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
         mixed = neighbours.mix(moved)
-        momentum = (self.beta * kept).add_(mixed).sub_(x)
+        momentum = (self.beta * memory).add_(mixed).sub_(x)
         return torch.add(x, momentum, out=mixed), momentum

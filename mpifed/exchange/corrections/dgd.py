@@ -23,6 +23,6 @@ class Dgd(Correction):
         return 0
 
     def step(
-        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, memory: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
-        return neighbours.mix(x).add_(moved).sub_(x), kept
+        return neighbours.mix(x).add_(moved).sub_(x), memory

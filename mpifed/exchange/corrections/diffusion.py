@@ -49,11 +49,11 @@ class ExactDiffusion(Correction):
         return neighbours.mix(z).add_(z).div_(2)
 
     def step(
-        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, memory: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
-        z = moved - kept
+        z = moved - memory
         after = self._mixed(z, neighbours)
-        return after, z.sub_(after).add_(kept)
+        return after, z.sub_(after).add_(memory)
 
 
 class D2(ExactDiffusion):
@@ -74,12 +74,12 @@ class Nids(ExactDiffusion):
         return size + 1
 
     def step(
-        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, memory: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
-        begun = kept[:, -1:] > 0
-        after, q = super().step(x, moved, kept[:, :-1], neighbours)
+        begun = memory[:, -1:] > 0
+        after, q = super().step(x, moved, memory[:, :-1], neighbours)
         q = torch.where(begun, q, 0.0)
-        return torch.where(begun, after, moved), torch.cat([q, torch.ones_like(kept[:, -1:])], 1)
+        return torch.where(begun, after, moved), torch.cat([q, torch.ones_like(memory[:, -1:])], 1)
 
 
 class Edm(ExactDiffusion):
@@ -98,9 +98,9 @@ class Edm(ExactDiffusion):
         return 2 * size
 
     def step(
-        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, memory: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
-        q, m = halves(kept)
+        q, m = halves(memory)
         m = (self.beta * m).add_(moved - x, alpha=1 - self.beta)
         after, q = super().step(x, x + m, q, neighbours)
         return after, torch.cat([q, m], 1)
@@ -112,7 +112,7 @@ class Led(ExactDiffusion):
     within_steps = True
 
     def step(
-        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, memory: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
         after = self._mixed(moved, neighbours)
-        return after, (moved - after).add_(kept)
+        return after, (moved - after).add_(memory)

@@ -42,12 +42,12 @@ class Extra(Correction):
     """EXTRA: gossip before the step, corrected by what it has moved so far (Shi et al. 2015)."""
 
     def step(
-        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, memory: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
         mixed = neighbours.mix(x)
         away = x - mixed
-        torch.sub(moved, away, out=mixed).sub_(kept)  # W x + u - q
-        return mixed, away.div_(2).add_(kept)
+        torch.sub(moved, away, out=mixed).sub_(memory)  # W x + u - q
+        return mixed, away.div_(2).add_(memory)
 
 
 class LtAdmm(Correction):
@@ -68,8 +68,8 @@ class LtAdmm(Correction):
         return 2 * size
 
     def step(
-        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, memory: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
         towards = neighbours.mix(moved).sub_(moved)
-        total = kept[:, x.shape[1] :] + towards
+        total = memory[:, x.shape[1] :] + towards
         return moved, torch.cat([(total + towards).mul_(-self.penalty / 2), total], 1)

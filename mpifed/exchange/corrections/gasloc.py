@@ -58,11 +58,11 @@ class Gasloc(Correction):
             self.least_eigenvalue = -1 / (1 + 2 * outer_momentum)
 
     def step(
-        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, memory: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
         y = (moved - x).mul_(self.outer_lr).add_(x)
         z = neighbours.mix(y)
         now = z if self.of_mixed else y
-        move = (now - x).sub_(kept)  # where it was in the last round, minus x, is kept
+        move = (now - x).sub_(memory)  # where it was in the last round, minus x, is kept
         after = move.mul_(self.outer_momentum).add_(z)
         return after, now - after

@@ -27,12 +27,12 @@ class Monna(ByDistances):
         self.byzantine = byzantine
 
     def shares(self, arcs: Nearby, away: np.ndarray) -> np.ndarray:
-        found = np.zeros(len(away))
+        shares = np.zeros(len(away))
         for receiver in np.unique(arcs.receivers):
-            heard = np.flatnonzero(arcs.receivers == receiver)
-            n = len(heard) + 1
-            kept = n - count_of(self.byzantine, n)
+            incoming = np.flatnonzero(arcs.receivers == receiver)
+            n = len(incoming) + 1
+            count = n - count_of(self.byzantine, n)
             # Of equal distances the first client's.
-            nearest = heard[np.argsort(away[heard], kind="stable")[: kept - 1]]
-            found[nearest] = 1 / kept
-        return found
+            nearest = incoming[np.argsort(away[incoming], kind="stable")[: count - 1]]
+            shares[nearest] = 1 / count
+        return shares

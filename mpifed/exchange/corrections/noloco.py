@@ -52,9 +52,9 @@ class Noloco(Correction):
         self.pull = outer_lr if pull is None else pull
 
     def step(
-        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, memory: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
         pulled = self.pull * x
         momentum = neighbours.mix((moved - x).mul_(self.outer_lr).add_(pulled)).sub_(pulled)
-        momentum += self.outer_momentum * kept
+        momentum += self.outer_momentum * memory
         return x + momentum, momentum

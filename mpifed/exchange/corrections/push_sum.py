@@ -44,11 +44,11 @@ class PushSum(Correction):
         return size + 1
 
     def step(
-        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, memory: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
         message = x.new_empty(len(x), x.shape[1] + 1)
-        torch.mul(x, kept, out=message[:, :-1]).add_(moved)  # w x + u; w - 1 is kept
-        torch.add(kept, 1, out=message[:, -1:])
+        torch.mul(x, memory, out=message[:, :-1]).add_(moved)  # w x + u; w - 1 is kept
+        torch.add(memory, 1, out=message[:, -1:])
         message /= neighbours.column_sums.to(x)
         mixed = neighbours.mix(message)
         w = mixed[:, -1:].clone()
@@ -65,11 +65,11 @@ class PushDiging(PushSum):
         return 2 * size + 1
 
     def step(
-        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, memory: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
         size = x.shape[1]
-        u, w = moved - x, kept[:, size:] + 1
-        y = kept[:, :size] + u  # P y^(k-1) - u^(k-1) is kept
+        u, w = moved - x, memory[:, size:] + 1
+        y = memory[:, :size] + u  # P y^(k-1) - u^(k-1) is kept
         message = torch.cat([x * w + y, w, y], 1)
         message /= neighbours.column_sums.to(x)
         s, w, y = neighbours.mix(message).split([size, 1, size], dim=1)

@@ -45,8 +45,8 @@ class QuasiGlobal(Correction):
         self.beta, self.mu = beta, beta if mu is None else mu
 
     def step(
-        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, memory: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
-        message = (self.beta * (1 - self.mu) * kept).add_(moved)  # m / (1 - mu) is kept
+        message = (self.beta * (1 - self.mu) * memory).add_(moved)  # m / (1 - mu) is kept
         after = neighbours.mix(message)
-        return after, torch.mul(kept, self.mu, out=message).add_(after).sub_(x)
+        return after, torch.mul(memory, self.mu, out=message).add_(after).sub_(x)

@@ -17,8 +17,6 @@ itself, so that every client can send all neighbours the same row y_i, which the
 
 Convergence (Theorem 1): a step below about 1 / (L times the diameter); nothing is said of spectral
 gaps, since messages are not mixed.
-
-A schedule with weights of one, of which sums over neighbours are made.
 """
 
 from __future__ import annotations
@@ -44,10 +42,10 @@ class Ones(Around):
 
     def matrix(self, k: int) -> topologies.MixingMatrix:
         """Return W^k for the round k >= 1."""
-        found = self.inner.matrix(k)
-        used = found.weights != 0
+        inner = self.inner.matrix(k)
+        used = inner.weights != 0
         return topologies.MixingMatrix(
-            found.n, found.edges[used], np.ones(int(used.sum())), found.symmetric
+            inner.n, inner.edges[used], np.ones(int(used.sum())), inner.symmetric
         )
 
 
@@ -66,18 +64,18 @@ class RelaySum(Correction):
         return Ones(schedule)
 
     def step(
-        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, memory: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
-        came, sent = halves(kept)
+        came, sent = halves(memory)
         degrees = neighbours.degrees.to(x)
         y = came.clone()
         y[:, :-1] += moved
         y[:, -1] += 1  # counts itself
-        kept = kept.new_empty(kept.shape)
-        now, all_sent = halves(kept)
+        memory = memory.new_empty(memory.shape)
+        now, all_sent = halves(memory)
         torch.mul(y, degrees - 1, out=now).add_(neighbours.mix(y)).sub_(sent)
         torch.mul(y, degrees, out=all_sent).sub_(came)
         for counts in (now, all_sent):
             counts[:, -1].round_()
         total = y.sub_(came).add_(now)
-        return total[:, :-1].div_(total[:, -1:].clone()), kept
+        return total[:, :-1].div_(total[:, -1:].clone()), memory

@@ -65,9 +65,9 @@ class Tracking(Correction):
         return 2 * size
 
     def step(
-        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, memory: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
-        y = (moved - x).add_(kept)  # W y^(k-1) - u^(k-1) is kept
+        y = (moved - x).add_(memory)  # W y^(k-1) - u^(k-1) is kept
         mixed = self._passed(y, neighbours)
         after = neighbours.mix(y.add_(x)) if self.after else neighbours.mix(x).add_(y)
         return after, mixed.sub_(moved).add_(x)
@@ -97,13 +97,13 @@ class AugDgm(Tracking):
         return size + 1
 
     def step(
-        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, memory: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
-        u, begun = moved - x, kept[:, -1:] > 0
-        own = kept[:, :-1] + u  # y^(k-1) - u^(k-1) is kept
-        y = torch.where(begun, neighbours.mix(own), own)
-        found = torch.cat([y - u, torch.ones_like(kept[:, -1:])], 1)
-        return neighbours.mix(y.add_(x)), found
+        u, begun = moved - x, memory[:, -1:] > 0
+        trackers = memory[:, :-1] + u  # y^(k-1) - u^(k-1) is kept
+        y = torch.where(begun, neighbours.mix(trackers), trackers)
+        remembered = torch.cat([y - u, torch.ones_like(memory[:, -1:])], 1)
+        return neighbours.mix(y.add_(x)), remembered
 
 
 class HeavyBall(PushPull):
@@ -123,9 +123,9 @@ class HeavyBall(PushPull):
         return 2 * size
 
     def step(
-        self, x: Tensor, moved: Tensor, kept: Tensor, neighbours: Neighbours
+        self, x: Tensor, moved: Tensor, memory: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
-        passed, move = halves(kept)
+        passed, move = halves(memory)
         after, passed = super().step(x, moved, passed, neighbours)
         after.add_(move, alpha=self.beta)
         return after, torch.cat([passed, after - x], 1)

@@ -76,9 +76,9 @@ def test_the_best_are_asked_for_but_for_some_at_random():
     made = {
         epsilon: np.array(
             [
-                FedFomo(None, None, fomo_models=2, fomo_epsilon=epsilon, fomo_decay=0.0).asked(
-                    gains, np.arange(6), clients, Draws(seed, 1)
-                )[0]
+                FedFomo(
+                    None, None, fomo_models=2, fomo_epsilon=epsilon, fomo_decay=0.0
+                ).requested_models(gains, np.arange(6), clients, Draws(seed, 1))[0]
                 for seed in range(400)
             ]
         )
@@ -93,7 +93,9 @@ def test_the_best_are_asked_for_but_for_some_at_random():
     both = 0.5 + 0.5 * (1 / 5 + 4 / 5 * (0.5 + 0.5 / 4))
     assert made[0.5].mean(0)[0] == pytest.approx(both, abs=0.07)
     falls = FedFomo(None, None, fomo_models=2, fomo_epsilon=1.0, fomo_decay=0.5)
-    assert (falls.asked(gains, np.arange(6), clients, Draws(0, 3))[0] == [1, 0, 1, 1, 0, 0]).all()
+    assert (
+        falls.requested_models(gains, np.arange(6), clients, Draws(0, 3))[0] == [1, 0, 1, 1, 0, 0]
+    ).all()
 
 
 def test_without_others_a_client_keeps_what_lowers_its_loss():

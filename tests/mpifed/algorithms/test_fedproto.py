@@ -79,7 +79,7 @@ def test_rounds_written_out():
     for i, (x, _) in enumerate(samples):
         z = represented(own[i], x)[:, None] - np.array([prototypes[0], prototypes[1]])
         wanted = np.square(z).sum(2) @ [1, -1]
-        found = deployed.beside(i)(torch.from_numpy(x))
+        found = deployed.local_predictor(i)(torch.from_numpy(x))
         assert found[:, 0].numpy() == pytest.approx(wanted, abs=1e-7)
     assert (deployed.mixture.numpy() == [0, 1]).all()
 

@@ -16,7 +16,12 @@ from torch import nn
 from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.algorithms.personal import knn_per
 from mpifed.algorithms.personal.fedala import FedALA
-from mpifed.algorithms.personal.knn_per import KnnPer, Neighbours, nearest_columns, nearest_keys
+from mpifed.algorithms.personal.knn_per import (
+    KnnPer,
+    NearestNeighbours,
+    nearest_columns,
+    nearest_keys,
+)
 from mpifed.data.base import Description, Shards, Split
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Clients, Draws, Federation
@@ -57,7 +62,7 @@ def test_neighbours_are_found_exactly_and_the_first_of_several_at_a_distance(ker
     points = draw.integers(0, 3, (25, 2)).astype(float)
     model = Linear(2, 4)
     row = torch.zeros(1, model.n_parameters, dtype=torch.float64)
-    found = Neighbours(model, row, *map(torch.from_numpy, (x, y)), 7, kernel)
+    found = NearestNeighbours(model, row, *map(torch.from_numpy, (x, y)), 7, kernel)
     expected = by_hand(points, x, y, 4, 7, kernel)
     assert len(np.unique(x, axis=0)) < 10  # most distances are ties
     got = torch.softmax(found(torch.from_numpy(points)), 1).numpy()
@@ -70,7 +75,7 @@ def test_blocks_change_no_bit(dtype, monkeypatch):
     x, points = (torch.randn(n, 5, generator=draw).to(dtype) for n in (40, 33))
     model = Linear(5, 3)
     row = torch.zeros(1, model.n_parameters, dtype=dtype)
-    found = Neighbours(model, row, x, torch.arange(40) % 3)
+    found = NearestNeighbours(model, row, x, torch.arange(40) % 3)
     whole = found(points)
     monkeypatch.setattr(knn_per, "DISTANCES", 80)
     assert torch.equal(found(points), whole)
@@ -101,11 +106,13 @@ def test_candidates_give_the_bits_of_all_distances(kind, dtype, monkeypatch):
 
 def test_with_fewer_samples_than_neighbours_all_count_and_two_labels_have_one_output():
     model = Linear(1, 1)
-    found = Neighbours(model, torch.zeros(1, 2), torch.tensor([[0.0], [1.0]]), torch.tensor([1, 0]))
+    found = NearestNeighbours(
+        model, torch.zeros(1, 2), torch.tensor([[0.0], [1.0]]), torch.tensor([1, 0])
+    )
     outputs = found(torch.tensor([[0.0], [0.5]]))
     # p(1) / p(0) = exp(d_0 - d_1), whose logarithm is the difference of the distances.
     assert outputs.numpy() == pytest.approx(np.array([[1.0], [0.0]]), abs=1e-6)
-    alone = Neighbours(model, torch.zeros(1, 2), torch.zeros(1, 1), torch.tensor([1]))
+    alone = NearestNeighbours(model, torch.zeros(1, 2), torch.zeros(1, 1), torch.tensor([1]))
     assert float(alone(torch.ones(1, 1))) > 80
 
 

@@ -45,7 +45,7 @@ def test_running_statistics_follow_the_models(name, buffers):
     with torch.no_grad():
         rows = training_of(engine.setup, engine.samples).rows
         own = method.deploy(found, engine.everyone, Draws(0, 2)).parameters[rows]
-    places = {place.name: place for place in model.places()}
+    places = {place.name: place for place in model.spans()}
     spread, count = (
         own[..., places[f"3.{name}"].begin : places[f"3.{name}"].end]
         for name in ("running_var", "num_batches_tracked")

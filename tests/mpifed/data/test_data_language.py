@@ -14,6 +14,7 @@ from pyarrow import parquet
 from mpifed.data.__main__ import main
 from mpifed.data.federated_file import FederatedFile
 from mpifed.data.sources.language import Text
+from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 
 ANN, BOB = "to be, or not to be: that is the question", "in Paris, where she lived for years"
@@ -75,3 +76,11 @@ def test_pairs_of_bytes_become_tokens_in_a_federated_file(tmp_path):
     for a, b in (tuple(getattr(shards, name) for shards in two) for name in NAMES):
         assert torch.equal(a.x, b.x) and torch.equal(a.y, b.y) and a.x.dtype == torch.float64
         assert np.array_equal(a.offsets, b.offsets) and a.x.max() > 255
+
+
+def test_parquet_files_without_rows_are_refused(tmp_path):
+    options = of_parquet(tmp_path)
+    none = pyarrow.array([], pyarrow.string())
+    parquet.write_table(pyarrow.table({"said": none, "who": none}), tmp_path / "train-0.parquet")
+    with pytest.raises(InputError, match="has no text of 5 tokens by one client"):
+        Text(1, 0, Alone(), **options, sequence_length=4)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import lzma
 import tarfile
+import time
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -95,6 +98,37 @@ def test_files_come_back(tmp_path: Path, name: str):
     assert dict(contents(path, lambda name: True)) == FILES
     assert names(path) == sorted(FILES)
     assert dict(contents(path, "b.txt".__eq__)) == {"b.txt": b"second"}
+
+
+@pytest.mark.parametrize("mode", ["w:", "w:gz", "w:xz"])
+def test_a_tar_that_declares_more_than_it_holds_is_refused_at_once(tmp_path: Path, mode: str):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode=mode) as archive:
+        info = tarfile.TarInfo("a/huge.bin")
+        info.size = 10**12
+        archive.addfile(info)
+        archive.fileobj.write(bytes(22_000))
+    path = tmp_path / f"huge.tar.{mode[2:]}".rstrip(".")
+    path.write_bytes(file.getvalue())
+    started = time.process_time()
+    with pytest.raises(InputError, match=r"huge\.tar.*declares more"):
+        names(path)
+    assert time.process_time() - started < 5
+
+
+@pytest.mark.parametrize(("available", "most"), [(100, 30), (600, 120)])
+def test_a_bomb_is_refused_before_its_cells_are_held(tmp_path: Path, monkeypatch, available, most):
+    path = tmp_path / "bomb.csv.xz"
+    path.write_bytes(lzma.compress(b"a,label\n" + b"1,0\n" * 10_000_000, preset=0))
+    assert path.stat().st_size < 40_000
+    monkeypatch.setattr("topologies.memory_limits.available_memory", lambda: available * 10**6)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match=rf"bomb.* of memory, and {available} MB is available"):
+            find("data", "csv")(1, 0, Alone(), path=str(path))
+        assert tracemalloc.get_traced_memory()[1] < most * 1e6
+    finally:
+        tracemalloc.stop()
 
 
 changes = st.tuples(st.sampled_from(sorted(ARCHIVES)), st.integers(0, 10**6), st.binary(max_size=9))

@@ -161,6 +161,12 @@ def refused(message: str, *arguments, n_clients: int = 3, **options):
         of_arrays(mpifed.arrays(*arguments, **options), n_clients)
 
 
+@pytest.mark.parametrize("what", ["clients", "y"])
+def test_half_of_a_surrogate_pair_is_no_name(what):
+    whose = np.where(np.arange(90) < 40, "a\ud800", "b")
+    refused(r"is 'a\\ud800', which is no text in UTF-8", X, **{"y": Y, what: whose}, n_clients=2)
+
+
 def test_arrays_changed_in_between_are_refused():
     own = X + 17
     data = mpifed.arrays(own, Y)
@@ -274,6 +280,24 @@ BAD_CSV = {
     "empty": ("a,b,risk\n1,,low\n2,,low\n", {"missing": "mean"}, "column 'b' is empty"),
     "label": (CSV, {"label": "rosk", "client": "who"},
               "data.label is 'rosk', .* did you mean 'risk'.*; data.client is 'who'"),
+    "nothing": ("", {}, "which cannot be read: its first line must name each column.* is empty"),
+    "no names": ("\n1,2\n", {}, "its first line must name each column"),
+    "a decimal comma beside a whole number": ("a;risk\n2;low\n1,5;low\n", {},
+        "'a' has decimal commas .data.decimal=comma reads them., as '1,5' on line 3$"),
+    "a bad cell among decimal commas": (
+        "a;risk\n" + "".join(f"{i},5;low\n" for i in range(9)) + "1,x;low\n",
+        {"decimal": "comma"}, "'a' has numbers, but '1,x' on line 11 "),
+    "points among commas": ("a;risk\n1.500;low\n1.250;low\n", {"decimal": "comma"},
+        "'a' has decimal points .data.decimal=point"),
+    "infinite": ("a,b,risk\n1,1,low\n,1,low\n1,1,low\n2,-inf,low\n3,1e999,low\n",
+        {"missing": "drop"}, "column 'b' has a value that is not finite on line 5 and 1 more"),
+    "infinite targets": ("a,risk\n1,0.5\n2,inf\n3,1\n", {}, "'risk' has a value .* on line 3"),
+    "spelt by Python alone": ("a,risk\n1_1,low\n3,low\n", {}, "has numbers, but '1_1' on line 2"),
+    "blanks": ("a,risk\n1,low\n  ,low\n", {}, "column 'a' has no value on line 3 "),
+    "UTF-16": ("a,risk\n1,l\u00f8w\n".encode("utf-16"), {}, "iconv -f UTF-16 "),
+    "UTF-16 without mark": ("a,risk\n1,low\n".encode("utf-16-le"), {}, "iconv -f UTF-16 "),
+    "CP1252": ("a,risk\n1,low\n1,l\u00f8w\n".encode("cp1252"), {}, "line 3 .*-f CP1252 "),
+    "nothing complete": ("a,b,risk\n,1,low\n1,,low\n", {"missing": "drop"}, "2 of 2 rows lack"),
     "no labels to deal by": (CSV, {"label": "dose", "features": ["age"], "partition": "dirichlet"},
                              "no labels to deal by"),
 }  # fmt: skip
@@ -283,9 +307,83 @@ BAD_CSV = {
 def test_bad_csv_files_are_refused(tmp_path: Path, case: str):
     text, options, message = BAD_CSV[case]
     path = tmp_path / "own.csv"
-    path.write_text(text)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(InputError, match=message):
         table(path, **options)
+
+
+def lines_of(*rows: str) -> str:
+    """A file with each of the rows, behind a number, twenty times."""
+    return "a,whose,risk\n" + "".join(f"{i},{row}\n" for i in range(20) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("ids", "names"),
+    [
+        (("1_11", "11_1"), ("11_1", "1_11")),
+        (("007", "7"), ("007", "7")),
+        (("1", "1.0"), ("1", "1.0")),
+        (("12345678901234567890123", "12345678901234567890124"),) * 2,
+        (("\u0661", "1"), ("1", "\u0661")),
+        (("10", "9"), ("9", "10")),  # numbers, in their order
+        (("1e1", "nan1"), ("1e1", "nan1")),
+    ],
+)
+def test_clients_keep_the_spelling_of_their_ids(tmp_path: Path, ids, names):
+    path = tmp_path / "own.csv"
+    path.write_text(lines_of(*(f"{each},{place}" for place, each in enumerate(ids))))
+    dataset = table(path, 2, client="whose")
+    assert dataset.description.client_names == names
+    assert [set(labels) for labels in labels_by_client(dataset)] == [{ids.index(n)} for n in names]
+
+
+@pytest.mark.parametrize(
+    ("labels", "class_names", "task"),
+    [
+        (("1_11", "11_1"), ("11_1", "1_11"), "classification"),
+        (("\u0661", "1"), ("1", "\u0661"), "classification"),
+        (("1_0", "2.5"), ("1_0", "2.5"), "classification"),
+        (("2", "1"), (), "classification"),
+        (("1e1", "2.5"), (), "regression"),
+        (("-.5", "+2."), (), "regression"),
+    ],
+)
+def test_labels_are_numbers_only_where_all_are(tmp_path: Path, labels, class_names, task):
+    path = tmp_path / "own.csv"
+    path.write_text(lines_of(*(f"x,{each}" for each in labels)))
+    about = table(path, 2, drop=["whose"]).description
+    assert (about.class_names, about.task) == (class_names, task)
+
+
+def test_targets_have_the_decimals_of_inputs(tmp_path: Path):
+    path = tmp_path / "own.csv"
+    path.write_text("a;risk\n" + "1,5;2,25\n0,1;-1\n" * 10)
+    x, y = all_rows(table(path, 1, decimal="comma"))
+    assert sorted(set(map(tuple, np.column_stack([x, y])))) == [(0.1, -1), (1.5, 2.25)]
+    assert "'risk' has decimal commas" in " ".join(
+        table(path, 1, features=["a"], categories=["a"]).remarks()
+    )
+
+
+def test_rows_and_clients_that_are_left_out_are_named(tmp_path: Path):
+    path = tmp_path / "own.csv"
+    path.write_text(lines_of("NA,0", "Oslo,1", "Oslo,0") + "?,Oslo,1\n")
+    dataset = table(path, 1, client="whose", missing="drop")
+    assert dataset.description.client_names == ("Oslo",)
+    remark = dataset.remarks()[-2]
+    assert remark.startswith("21 of 61 rows") and remark.endswith("clients 'NA'")
+    with pytest.raises(InputError, match="column 'whose' has no value on line 2 and 19 more"):
+        table(path, 1, client="whose")
+
+
+def test_the_case_of_an_ending_does_not_matter(life: Path):
+    (life / "life.csv").rename(life / "V.CSV")
+    (life / "W.CSV.XZ").write_bytes(lzma.compress((life / "V.CSV").read_bytes()))
+    for name, experiment in (("V.CSV", "V"), ("W.CSV.XZ", "W")):
+        run = mpifed.run(output=experiment, **{**WORDS, "data": name, "rounds": 1})
+        assert run.summary["experiment"] == experiment
+        about = read_run(experiment)
+        assert about.class_names == ("high", "low")
 
 
 # As a hospital keeps them: a column of ids, texts, codes, gaps, and semicolons.

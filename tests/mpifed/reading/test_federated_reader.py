@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -223,3 +225,14 @@ def declare(file: h5py.File) -> None:
         del file[f"train/{name}"]
         file.create_dataset(f"train/{name}", shape, kind, chunks=(1000, *shape[1:]))
     file["train/offsets"][:] = [0, n]
+
+
+@pytest.mark.parametrize("what", ["class_names", "client_names"])
+def test_half_of_a_surrogate_pair_is_no_name(tmp_path, what):
+    names = json.dumps(["a\ud800", "b"][: 1 + (what == "class_names")]).encode()
+    path = small(
+        tmp_path / "d.h5", lambda f: f.create_dataset(what, data=np.frombuffer(names, "u1"))
+    )
+    with pytest.raises(InputError, match=r"a name in .* is no text in UTF-8") as refused:
+        FederatedFile(1, 0, Alone(), path=str(path))
+    a_sentence(refused.value, path)

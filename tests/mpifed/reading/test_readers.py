@@ -208,7 +208,7 @@ def test_values_that_are_declared_but_not_stored_are_not_read(name, tmp_path):
 
 def test_a_sealed_description_is_read(tmp_path):
     meta = checkpoint.read_meta(sealed(tmp_path / "c.h5", META))
-    assert (meta.round, meta.configuration, meta.rows) == (4, STORED, [["0"], ["4"]])
+    assert (meta.round, meta.configuration, meta.metrics) == (4, STORED, "round\n0\n4\n")
 
 
 @pytest.mark.parametrize(
@@ -221,6 +221,26 @@ def test_a_sealed_description_is_read(tmp_path):
 )
 def test_a_sealed_description_is_not_believed(changes, reason, tmp_path):
     path = sealed(tmp_path / "c.h5", {**META, **changes})
+    with pytest.raises(Damaged, match=reason) as refused:
+        checkpoint.read_meta(path)
+    a_sentence(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"round\n4\n2\n", "rounds are not whole numbers that rise"),
+        (b"round\n\xff\n", "cannot be read"),
+        (b'round\n"0\n', "cannot be read"),
+        (b"\0" * 9, "no column round"),
+    ],
+)
+def test_recorded_rounds_in_a_checkpoint_are_not_believed(content, reason, tmp_path):
+    path = sealed(tmp_path / "c.h5", META)
+    with h5py.File(path, "r+") as file:
+        del file["metrics"]
+        file["metrics/csv"] = np.frombuffer(content, np.uint8)
+    integrity.seal(path)
     with pytest.raises(Damaged, match=reason) as refused:
         checkpoint.read_meta(path)
     a_sentence(refused.value)

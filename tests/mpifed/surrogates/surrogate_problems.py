@@ -13,9 +13,9 @@ from mpifed.components.registry import find
 from mpifed.components.tables import SURROGATES
 from mpifed.data.base import Description
 from mpifed.surrogates.base import Surrogate
-from mpifed.surrogates.dictionary import Dictionary
-from mpifed.surrogates.gaussian_mixture import GaussianMixture
-from mpifed.surrogates.poisson import Poisson
+from mpifed.surrogates.dictionary import DictionarySurrogate
+from mpifed.surrogates.gaussian_mixture import MixtureSurrogate
+from mpifed.surrogates.poisson import PoissonSurrogate
 from mpifed.surrogates.quadratic import QuadraticSurrogate
 from topologies.schema import check_options
 
@@ -148,10 +148,10 @@ def psi(surrogate: Surrogate, theta: Tensor) -> Tensor:
     match surrogate:
         case QuadraticSurrogate():
             return theta @ theta / (2 * surrogate.rho)
-        case Poisson():
+        case PoissonSurrogate():
             known = surrogate.mean is not None
             return -surrogate.mean * theta[0] if known else torch.zeros_like(theta[0])
-        case GaussianMixture() | Dictionary():
+        case MixtureSurrogate() | DictionarySurrogate():
             return torch.zeros_like(theta[0])
     return 1 / theta[0]
 
@@ -161,14 +161,14 @@ def phi(surrogate: Surrogate, theta: Tensor) -> Tensor:
     match surrogate:
         case QuadraticSurrogate():
             return theta / surrogate.rho
-        case Poisson():
+        case PoissonSurrogate():
             y = torch.exp(theta)
             return y if surrogate.mean is not None else torch.cat([theta, y])
-        case Dictionary():
+        case DictionarySurrogate():
             matrix = theta.view(surrogate.dimension, surrogate.n_atoms)
             square = (matrix.T @ matrix).flatten()
             return surrogate.factor * torch.cat([-0.5 * square, theta])
-        case GaussianMixture():
+        case MixtureSurrogate():
             mixture = surrogate.split(theta)
             precisions = torch.linalg.inv(mixture.covariances)
             first = torch.einsum("lij,lj->li", precisions, mixture.means)

@@ -17,7 +17,7 @@ from mpifed.errors import InputError
 from mpifed.models.icnn import DenseICNN, dense_icnn
 from mpifed.optimal_transport import losses
 from mpifed.optimal_transport.benchmarks import plane_gaussians, random_icnn_benchmark
-from mpifed.optimal_transport.losses import Adam, Objective, identity_potential
+from mpifed.optimal_transport.losses import FlatAdam, TransportObjective, identity_potential
 from topologies.schema import check_options
 
 MODELS = [DenseICNN(3, (7, 5, 4), 0.3), DenseICNN(2, (4,), 0.0), dense_icnn(5)]
@@ -127,7 +127,7 @@ def test_pretraining_reaches_the_identity_and_repeats_itself():
 
 MODEL = DenseICNN(3, (7, 5, 4), 0.2)
 OBJECTIVES = [
-    Objective(MODEL, objective, weight, cycle)
+    TransportObjective(MODEL, objective, weight, cycle)
     for objective, weight, cycle in itertools.product(("mmv2", "w2gn"), (0.0, 0.7), ("fwd", "both"))
 ]
 
@@ -201,7 +201,7 @@ def test_the_servers_gradient_is_that_of_its_loss(problem, objective):
 def test_parts_of_the_clients_gradient_add_up_over_clients(problem):
     """Clients of equal size with one target batch: their mean is the gradient on pooled data."""
     omega, theta, _, y = problem
-    objective = Objective(MODEL)
+    objective = TransportObjective(MODEL)
     x = torch.from_numpy(np.random.default_rng(1).normal(size=(20, 3)))
     parts = [losses.omega_gradient(objective, omega, theta, shard, y) for shard in x.split(5)]
     pooled = losses.omega_gradient(objective, omega, theta, x, y)
@@ -218,7 +218,7 @@ def test_adam_is_torchs(betas):
     kept = start.clone()
     reference = torch.nn.Parameter(start.clone())
     torchs = torch.optim.Adam([reference], lr=3e-2, betas=betas)
-    adam, parameters = Adam(3e-2, *betas), start
+    adam, parameters = FlatAdam(3e-2, *betas), start
     state = adam.init(parameters)
     for _ in range(20):
         gradient = torch.randn(50, generator=generator, dtype=torch.float64)
@@ -231,7 +231,7 @@ def test_adam_is_torchs(betas):
 
 def test_conjugate_steps_keep_convexity_and_resume(problem):
     omega, theta, _, y = problem
-    objective, adam = Objective(MODEL), Adam(0.1)
+    objective, adam = TransportObjective(MODEL), FlatAdam(0.1)
     whole, after = losses.conjugate_steps(
         objective, omega, theta, adam, adam.init(theta), y.repeat(4, 1).split(13)
     )
@@ -246,7 +246,9 @@ def test_conjugate_steps_keep_convexity_and_resume(problem):
 
 def test_alternating_steps_find_the_map_between_gaussians():
     setting = Setting(rounds=40, lr=1e-2, batch_size=256)
-    before, after = alternate(Objective(dense_icnn(2)), plane_gaussians(), setting, torch.float32)
+    before, after = alternate(
+        TransportObjective(dense_icnn(2)), plane_gaussians(), setting, torch.float32
+    )
     assert before > 60 and after < 5
 
 
@@ -254,5 +256,5 @@ def test_alternating_steps_find_the_map_between_gaussians():
 def test_alternating_steps_come_closer_in_sixteen_dimensions():
     setting = Setting(rounds=15, lr=1e-2, batch_size=256)
     bench = random_icnn_benchmark(16, 0)
-    before, after = alternate(Objective(dense_icnn(16)), bench, setting, torch.float32)
+    before, after = alternate(TransportObjective(dense_icnn(16)), bench, setting, torch.float32)
     assert after < before / 2

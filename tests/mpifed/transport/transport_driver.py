@@ -9,8 +9,8 @@ from torch import Tensor
 from mpifed.optimal_transport.benchmarks import Benchmark
 from mpifed.optimal_transport.losses import (
     SCORED,
-    Adam,
-    Objective,
+    FlatAdam,
+    TransportObjective,
     conjugate_steps,
     identity_potential,
     l2_uvp,
@@ -28,11 +28,13 @@ class Setting:
     batch_size: int = 1024
 
 
-def alternate(objective: Objective, benchmark: Benchmark, setting: Setting, dtype) -> list[float]:
+def alternate(
+    objective: TransportObjective, benchmark: Benchmark, setting: Setting, dtype
+) -> list[float]:
     """L2-UVP before the first round and after the last, steps on omega being plain SGD."""
     model = objective.model
     omega = identity_potential(model, stream(0, "init"), dtype)
-    theta, optimizer = omega, Adam(setting.conjugate_lr)
+    theta, optimizer = omega, FlatAdam(setting.conjugate_lr)
     state = optimizer.init(theta)
     scores = [score(objective, benchmark, omega)]
     for round in range(1, setting.rounds + 1):
@@ -46,6 +48,6 @@ def alternate(objective: Objective, benchmark: Benchmark, setting: Setting, dtyp
     return [*scores, score(objective, benchmark, omega)]
 
 
-def score(objective: Objective, benchmark: Benchmark, omega: Tensor) -> float:
+def score(objective: TransportObjective, benchmark: Benchmark, omega: Tensor) -> float:
     x = benchmark.sample_source(stream(0, "score"), SCORED, omega.dtype)
     return l2_uvp(objective.model.push(omega, x), benchmark, x)

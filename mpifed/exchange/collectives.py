@@ -29,8 +29,8 @@ def largest(clients: Clients, values: Tensor) -> float:
     """Return the largest of ``values`` over the given clients of all ranks, 0 if there are
     none.
     """
-    here = float(values.max()) if len(values) else 0.0
-    return float(clients.federation.communicator.max(np.array([here]))[0])
+    hosted = float(values.max()) if len(values) else 0.0
+    return float(clients.federation.communicator.max(np.array([hosted]))[0])
 
 
 def agreed(clients: Clients, action: Callable[[], T]) -> T:

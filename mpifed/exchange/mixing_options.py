@@ -23,8 +23,19 @@ _OFTEN = {"when": "every", "budget": None, "gossip_steps": 1, "chebyshev": False
 
 DEFAULT_TOPOLOGY, DEFAULT_WEIGHTS, DEFAULT_SCHEDULE = "erdos_renyi", "fmmc", "static"
 
+# The family that reads a file of each suffix.
+FILES: Mapping[str, str] = {
+    ".graphml": "graphml",
+    ".edges": "edge_list",
+    ".npz": "matrix",
+    ".csv": "matrix",
+}
 
-def complete(options: Mapping[str, Any], n_training: int) -> dict[str, Any]:
+# Most rounds of a schedule that are stored with a configuration.
+MOST_ROUNDS = 1000
+
+
+def completed_options(options: Mapping[str, Any], n_training: int) -> dict[str, Any]:
     """Return the options with every parameter of topology, weights and schedule spelled out."""
     corrected, waits_not = correction(options), options.get("asynchrony", "none") != "none"
     return {
@@ -45,9 +56,9 @@ def names_own(options: Mapping[str, Any]) -> bool:
 
 def mixing_sections(options: Mapping[str, Any], n_training: int) -> dict[str, Section | None]:
     """Return the sections topology, weights and schedule with all their parameters, checked."""
-    name, rest = named(options.get("schedule"), "exchange.schedule", DEFAULT_SCHEDULE)
+    name, of_schedule = named(options.get("schedule"), "exchange.schedule", DEFAULT_SCHEDULE)
     try:
-        rest = topologies.check_schedule(name, rest)
+        of_schedule = topologies.check_schedule(name, of_schedule)
     except topologies.TopologyError as error:
         raise InputError(f"exchange.schedule: {error}") from None
     uses = _uses(name)
@@ -57,7 +68,9 @@ def mixing_sections(options: Mapping[str, Any], n_training: int) -> dict[str, Se
             options.get("topology"),
             None if uses == "nodes" else DEFAULT_TOPOLOGY,
             name,
-            lambda family, given: topologies.check_graph_parameters(family, n_training, given),
+            lambda family, parameters: topologies.check_graph_parameters(
+                family, n_training, parameters
+            ),
         ),
         "weights": _completed(
             "weights",
@@ -66,20 +79,20 @@ def mixing_sections(options: Mapping[str, Any], n_training: int) -> dict[str, Se
             name,
             topologies.check_weights,
         ),
-        "schedule": Section(name, rest),
+        "schedule": Section(name, of_schedule),
     }
 
 
 def correction(options: Mapping[str, Any]) -> Section:
     """Return the section ``correction`` of the options of gossip; ``none`` where they lack it."""
-    given = options.get("correction")
-    return checked_section("correction", given, "exchange.correction", "none")
+    section = options.get("correction")
+    return checked_section("correction", section, "exchange.correction", "none")
 
 
 def with_sizes(options: Mapping[str, Any], sizes: np.ndarray) -> Mapping[str, Any]:
     """Return the options, where weights by size have those of the clients unless they are given."""
-    name, given = named(options.get("weights"), "exchange.weights", DEFAULT_WEIGHTS)
-    if name != "by_size" or given.get("sizes") is not None:
+    name, parameters = named(options.get("weights"), "exchange.weights", DEFAULT_WEIGHTS)
+    if name != "by_size" or parameters.get("sizes") is not None:
         return options
     return {**options, "weights": Section(name, {"sizes": sizes.tolist()})}
 
@@ -97,17 +110,17 @@ def prepare_arrays(n: int, seed: int, options: Mapping[str, Any]) -> dict[str, n
         )
     if _uses(name) == "weights":
         rule, rule_options = named(options["weights"], "exchange.weights", DEFAULT_WEIGHTS)
-    made = dict(
+    arrays = dict(
         topologies.prepare_schedule(
             name, graph=graph, weights=rule, weight_options=rule_options, **parameters
         )
     )
     # Refuses what does not fit n, such as a directory of matrices of another size.
-    schedule = restore(n, seed, options["schedule"], made)
+    schedule = restore(n, seed, options["schedule"], arrays)
     if name not in topologies.SCHEDULES:
         # A user's function that fails does so before the first round.
         schedule.matrix(1)
-    return made
+    return arrays
 
 
 def restore(n: int, seed: int, schedule: Any, stored: Mapping[str, np.ndarray]) -> Any:
@@ -119,19 +132,19 @@ def restore(n: int, seed: int, schedule: Any, stored: Mapping[str, np.ndarray]) 
 def computed_in_rounds(schedule: Any) -> bool:
     """Return whether weights are computed in round k, not taken from what was prepared."""
     name, _ = named(schedule, "exchange.schedule", DEFAULT_SCHEDULE)
-    known = topologies.SCHEDULES.get(name)
-    return known is None or known.in_rounds
+    entry = topologies.SCHEDULES.get(name)
+    return entry is None or entry.in_rounds
 
 
 def _uses(schedule: str) -> str:
     """What a schedule takes of the topology: 'weights' (a graph and a rule), 'graph' or 'nodes'."""
-    known = topologies.SCHEDULES.get(schedule)
-    return known.uses if known is not None else "nodes"
+    entry = topologies.SCHEDULES.get(schedule)
+    return entry.uses if entry is not None else "nodes"
 
 
 def _completed(
     section: str,
-    given: Any,
+    words: Any,
     default: str | None,
     schedule: str,
     check: Callable[[str, Mapping[str, Any]], dict[str, Any]],
@@ -139,55 +152,43 @@ def _completed(
     """A section with all its parameters; None where the schedule has no use for it."""
     field = f"exchange.{section}"
     if default is None:
-        if given is not None:
+        if words is not None:
             raise InputError(
                 f"{field} is given, but exchange.schedule '{schedule}' takes no {section}; "
                 "leave it out, or choose a schedule that does, such as static"
             )
         return None
-    name, parameters = named(given, field, default)
+    name, parameters = named(words, field, default)
     try:
         return Section(name, check(name, parameters))
     except topologies.TopologyError as error:
         raise InputError(f"{field}: {error}") from None
 
 
-# The family that reads a file of each suffix.
-FILES: Mapping[str, str] = {
-    ".graphml": "graphml",
-    ".edges": "edge_list",
-    ".npz": "matrix",
-    ".csv": "matrix",
-}
-
-# Most rounds of a schedule that are stored with a configuration.
-MOST_ROUNDS = 1000
-
-
 def mixing_overrides(
     topology: Any, weights: Any, schedule: Any, overrides: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the overrides that ``topology``, ``weights`` and ``schedule`` stand for."""
-    given = {"topology": topology, "weights": weights, "schedule": schedule}
-    found = {f"exchange.{key}": value for key, value in given.items() if value is not None}
-    if not found:
+    arguments = {"topology": topology, "weights": weights, "schedule": schedule}
+    changes = {f"exchange.{key}": value for key, value in arguments.items() if value is not None}
+    if not changes:
         return {}
-    for key in found:
+    for key in changes:
         if key in overrides:
             raise InputError(f"{key.partition('.')[2]} and {key} are both given; give one of them")
     if topology is not None:
-        found["exchange.topology"] = _converted("topology", _topology, topology)
+        changes["exchange.topology"] = _converted("topology", _topology, topology)
     if _is_array(weights):
         if topology is not None or schedule is not None:
-            beside = "topology" if topology is not None else "schedule"
-            raise InputError(f"weights is a matrix, which has its own edges: leave {beside} out")
-        del found["exchange.weights"]
-        found |= _converted("weights", _of_matrix, weights)
+            other = "topology" if topology is not None else "schedule"
+            raise InputError(f"weights is a matrix, which has its own edges: leave {other} out")
+        del changes["exchange.weights"]
+        changes |= _converted("weights", _of_matrix, weights)
     if schedule is not None:
-        found["exchange.schedule"] = _converted("schedule", _schedule, schedule)
+        changes["exchange.schedule"] = _converted("schedule", _schedule, schedule)
     if "exchange" not in overrides and "exchange.name" not in overrides:
-        found = {"exchange": "gossip", **found}
-    return found
+        changes = {"exchange": "gossip", **changes}
+    return changes
 
 
 def _converted(field: str, convert: Any, value: Any) -> Any:

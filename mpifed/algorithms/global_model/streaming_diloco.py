@@ -80,11 +80,11 @@ class StreamingDiLoCo(GlobalModel[ServerChannel]):
         self.outer, self.own_share = Nesterov(lr=outer_lr, beta=outer_momentum), own_share
         trained = model.n_parameters - model.n_buffers
         layers: dict[str, list[Tensor]] = {}
-        for place in model.places():
-            if place.end <= trained:
-                numbers = torch.arange(place.begin, place.end)
-                layers.setdefault(place.name.rpartition(".")[0], []).append(numbers)
-        parts = [torch.cat(own) for own in layers.values()] or [torch.arange(trained)]
+        for span in model.spans():
+            if span.end <= trained:
+                numbers = torch.arange(span.begin, span.end)
+                layers.setdefault(span.name.rpartition(".")[0], []).append(numbers)
+        parts = [torch.cat(layer) for layer in layers.values()] or [torch.arange(trained)]
         statistics = torch.arange(trained, model.n_parameters)
         count = min(fragments, len(parts))
         self.fragments = [torch.cat([*parts[p::count], statistics]) for p in range(count)]
@@ -95,20 +95,20 @@ class StreamingDiLoCo(GlobalModel[ServerChannel]):
     def round(
         self, state: StreamingState, clients: Clients, channel: ServerChannel, draws: Draws
     ) -> StreamingState:
-        own, optimizer = self.local(state.own, state.optimizer, clients, draws)
-        part = self.fragments[(draws.round - 1) % len(self.fragments)].to(own.device)
-        moves = channel.send(own[..., part] - state.model[..., part])
+        trained, optimizer = self.local(state.own, state.optimizer, clients, draws)
+        part = self.fragments[(draws.round - 1) % len(self.fragments)].to(trained.device)
+        moves = channel.send(trained[..., part] - state.model[..., part])
         mean = channel.mean(moves, clients.weights).to(moves)
         step, moment = self.outer.step(mean, Moment(state.momentum[..., part]))
-        kept = len(part) - self.model.n_buffers
-        step[..., kept:] = mean[..., kept:]
+        n_trained = len(part) - self.model.n_buffers
+        step[..., n_trained:] = mean[..., n_trained:]
         model, momentum = state.model.clone(), state.momentum.clone()
         model[..., part] += step
         momentum[..., part] = moment.first
         received = channel.broadcast(model[..., part])
-        own = own.clone()
-        own[..., part] = received.lerp(own[..., part], self.own_share)
-        return StreamingState(model, momentum, own, optimizer)
+        trained = trained.clone()
+        trained[..., part] = received.lerp(trained[..., part], self.own_share)
+        return StreamingState(model, momentum, trained, optimizer)
 
     def payload(self) -> int:
         return max(map(len, self.fragments))

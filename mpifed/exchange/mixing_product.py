@@ -34,14 +34,14 @@ DENSE, MANY = 0.3, 64
 CACHED = 1 << 18
 
 
-class Mixer:
+class MixingProduct:
     """Some rows of a mixing matrix, ready to multiply.
 
     Parameters
     ----------
     weights : csr_array
         The rows, (rows, columns).
-    own : ndarray
+    own_columns : ndarray
         The column of each row's own weight.
     columns : ndarray
         The columns of what is multiplied, in its order; those without weights may be missing.
@@ -50,21 +50,25 @@ class Mixer:
     """
 
     def __init__(
-        self, weights: scipy.sparse.csr_array, own: np.ndarray, columns: np.ndarray, dense: bool
+        self,
+        weights: scipy.sparse.csr_array,
+        own_columns: np.ndarray,
+        columns: np.ndarray,
+        dense: bool,
     ) -> None:
         self.rows, self._dense = weights.shape[0], dense
         self._columns, self._count = columns, weights.shape[1]
-        place = np.zeros(weights.shape[1], np.int64)
-        place[columns] = np.arange(len(columns))
+        position = np.zeros(weights.shape[1], np.int64)
+        position[columns] = np.arange(len(columns))
         coo = weights.tocoo()
-        others = coo.col != own[coo.row]
+        others = coo.col != own_columns[coo.row]
         row = np.concatenate([coo.row[others], np.arange(self.rows)])
-        column = np.concatenate([coo.col[others], own])
+        column = np.concatenate([coo.col[others], own_columns])
         order = np.lexsort((column, row))
-        self._row, self._column, self._place = row[order], column[order], place[column[order]]
+        self._row, self._column, self._position = row[order], column[order], position[column[order]]
         self._of_others, self._order = coo.data[others], order
         self._starts = np.searchsorted(self._row, np.arange(self.rows + 1))
-        self._made: dict[Any, Any] = {}
+        self._matrices: dict[Any, Any] = {}
 
     def weights(self, dtype: Any) -> np.ndarray:
         """Return the weights of each row in the order of the columns, rounded to ``dtype``."""
@@ -73,16 +77,16 @@ class Mixer:
         np.maximum.at(largest, row, np.abs(self._of_others))
         np.maximum(largest, np.abs(1 - np.bincount(row, self._of_others, self.rows)), out=largest)
         rounded = on_grid(self._of_others, largest[row], dtype)
-        own = 1 - np.bincount(row, rounded, self.rows)
-        return np.concatenate([rounded, own])[self._order].astype(dtype)
+        self_weights = 1 - np.bincount(row, rounded, self.rows)
+        return np.concatenate([rounded, self_weights])[self._order].astype(dtype)
 
-    def __call__(self, mine: Tensor, arrived: np.ndarray, made: Tensor) -> None:
-        """Fill ``made``, (rows, width), by W X, where X is ``mine`` and below it ``arrived``."""
+    def __call__(self, mine: Tensor, arrived: np.ndarray, out: Tensor) -> None:
+        """Fill ``out``, (rows, width), by W X, where X is ``mine`` and below it ``arrived``."""
         if mine.device.type != "cpu":
             there = torch.cat([mine, torch.from_numpy(arrived).to(mine)])
-            self._on_device(there, made)
+            self._on_device(there, out)
             return
-        x, target = on_host(mine), made.numpy()
+        x, target = on_host(mine), out.numpy()
         mix, cached = self._sparse_part, CACHED // (1 + len(self._columns) + self.rows)
         width = max(WIDTH // 4, cached)
         if self._dense and products_agree(mine.dtype):
@@ -91,46 +95,46 @@ class Mixer:
             part = slice(start, start + width)
             mix(x[:, part], arrived[:, part], target[:, part])
 
-    def _sparse_part(self, mine: np.ndarray, arrived: np.ndarray, made: np.ndarray) -> None:
+    def _sparse_part(self, mine: np.ndarray, arrived: np.ndarray, out: np.ndarray) -> None:
         """Neighbours are added one by one, whatever else is computed."""
-        key = made.dtype
-        if key not in self._made:
+        key = out.dtype
+        if key not in self._matrices:
             shape = self.rows, len(self._columns)
-            entries = (self.weights(key), self._place, self._starts)
-            self._made[key] = scipy.sparse.csr_array(entries, shape=shape)
+            entries = (self.weights(key), self._position, self._starts)
+            self._matrices[key] = scipy.sparse.csr_array(entries, shape=shape)
         x = np.concatenate([mine, arrived]) if len(arrived) else np.ascontiguousarray(mine)
-        made[:] = self._made[key] @ x
+        out[:] = self._matrices[key] @ x
 
-    def _dense_part(self, mine: np.ndarray, arrived: np.ndarray, made: np.ndarray) -> None:
+    def _dense_part(self, mine: np.ndarray, arrived: np.ndarray, out: np.ndarray) -> None:
         """Products of blocks of columns of W, each at its place and with zeros for the missing."""
         dtype = mine.dtype
-        if dtype not in self._made:
+        if dtype not in self._matrices:
             rows = -(-max(self.rows, 1) // ROWS) * ROWS
             w = np.zeros((rows, self._count), dtype)
             w[self._row, self._column] = self.weights(dtype)
             x = np.zeros((w.shape[1], WIDTH), dtype)
-            self._made[dtype] = [
+            self._matrices[dtype] = [
                 torch.from_numpy(each) for each in (w, x, np.empty((rows, WIDTH), dtype))
             ]
-        w, x, product = self._made[dtype]
+        w, x, product = self._matrices[dtype]
         width = mine.shape[1]
         x.numpy()[self._columns[: len(mine)], :width] = mine
         x.numpy()[self._columns[len(mine) :], :width] = arrived
         blocked_product(w, x, product)
-        np.add(product[: self.rows, :width].numpy(), 0.0, out=made)  # never -0.0
+        np.add(product[: self.rows, :width].numpy(), 0.0, out=out)  # never -0.0
 
-    def _on_device(self, x: Tensor, made: Tensor) -> None:
+    def _on_device(self, x: Tensor, out: Tensor) -> None:
         """The first neighbours of all rows at once, then the second ones, and so on."""
         numbers = torch.from_numpy(self.weights(on_host(x[:0]).dtype)).to(x.device)
         counts = np.diff(self._starts)
-        made.zero_()
+        out.zero_()
         for number in range(int(counts.max(initial=0))):
             some = np.flatnonzero(counts > number)
             entries = self._starts[some] + number
             rows = torch.from_numpy(some).to(x.device)
-            of = torch.from_numpy(self._place[entries]).to(x.device)
+            of = torch.from_numpy(self._position[entries]).to(x.device)
             w = numbers[torch.from_numpy(entries).to(x.device)][:, None]
-            made[rows] += x[of] * w
+            out[rows] += x[of] * w
 
 
 def on_grid(weights: np.ndarray, largest: Any, dtype: Any) -> np.ndarray:
@@ -167,12 +171,12 @@ def products_agree(dtype: torch.dtype) -> bool:
     x = torch.randn(2 * INNER + 13, WIDTH, generator=generator, dtype=dtype)
     w = torch.randn(5 * ROWS, len(x), generator=generator, dtype=dtype)
     w = torch.cat([w, w.flip(0), w[:1].expand(3 * ROWS, -1)])
-    whole = torch.empty(len(w), WIDTH, dtype=dtype)
-    blocked_product(w, x, whole)
-    found = [whole[: 5 * ROWS].equal(whole[5 * ROWS : 10 * ROWS].flip(0))]
-    found.append(bool((whole[10 * ROWS :] == whole[:1]).all()))
+    full = torch.empty(len(w), WIDTH, dtype=dtype)
+    blocked_product(w, x, full)
+    agreements = [full[: 5 * ROWS].equal(full[5 * ROWS : 10 * ROWS].flip(0))]
+    agreements.append(bool((full[10 * ROWS :] == full[:1]).all()))
     for rows in (1, 2, 3, 5, 8):
-        some = whole.new_empty(rows * ROWS, WIDTH)
+        some = full.new_empty(rows * ROWS, WIDTH)
         blocked_product(w[ROWS : ROWS + rows * ROWS], x, some)
-        found.append(some.equal(whole[ROWS : ROWS + rows * ROWS]))
-    return all(found)
+        agreements.append(some.equal(full[ROWS : ROWS + rows * ROWS]))
+    return all(agreements)
