@@ -20,16 +20,11 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "report": ("mpifed.report.__main__", "make tables and pictures from run directories"),
     "data": ("mpifed.data.__main__", "make a federated HDF5 file from raw files"),
     "topologies": ("topologies.__main__", "study graphs, mixing matrices and schedules"),
-    "jobs": ("mpifed.jobs.__main__", "submit, watch and stop runs on a cluster"),
-    "watch": ("mpifed.watch", "show a running run in a terminal"),
+    "jobs": ("mpifed.jobs.__main__", "submit, list and stop runs on a cluster"),
     "verify": ("mpifed.verify", "repeat rounds of a finished run and compare digests"),
     "retime": ("mpifed.retime", "say what finished runs would take on another network"),
     "reproduce": ("mpifed.reproduce.__main__", "run the tables and figures of the papers"),
     "new": ("mpifed.new.__main__", "write a method, model or other component to begin with"),
-    "theory": (
-        "mpifed.theory.__main__",
-        "compare a run with its paper's theorems, or find what observers learn",
-    ),
 }
 
 # As many as ``mpifed`` alone shows.

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +55,12 @@ class Writer:
         shared_is_rows: bool,
         arrays: Mapping[str, np.ndarray],
         keep: int,
-        release: Callable[[], None] | None = None,
     ) -> None:
         """Begin a checkpoint; collective."""
         self.finish()
         federation = self._federation
-        if self._communicator is None or release is not None:
-            taken = parts(state, shared_is_rows, release)
+        if self._communicator is None:
+            taken = parts(state, shared_is_rows)
             write(path, meta, taken, arrays, federation, federation.communicator, keep)
             return
         copied = self._copied(state, shared_is_rows)

@@ -6,7 +6,7 @@ import contextlib
 import io
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,15 +29,11 @@ from mpifed.state import on_host
 
 NAME = re.compile(r"round-([0-9]{6,18})\.h5")
 
-# Largest number of bytes that are sent or read at once, where a row is not longer.
+# Largest number of bytes that are sent at once, where a row is not longer.
 PIECE = 1 << 24
 
 # Bytes that HDF5 may need besides a tensor's own.
 ROOM = 1 << 11
-
-
-def _nothing() -> None:
-    pass
 
 
 @dataclass(frozen=True)
@@ -47,7 +43,6 @@ class Part:
     name: str
     values: np.ndarray
     is_rows: bool
-    release: Callable[[], None] = _nothing
 
     @property
     def row_bytes(self) -> int:
@@ -56,12 +51,10 @@ class Part:
         return int(np.prod(shape, dtype=np.int64)) * self.values.itemsize
 
 
-def parts(
-    state: Any, shared_is_rows: bool, release: Callable[[], None] | None = None
-) -> list[Part]:
+def parts(state: Any, shared_is_rows: bool) -> list[Part]:
     """Return the tensors of a state as NumPy arrays, without a copy where they are on the CPU."""
     return [
-        Part(name, on_host(tensor), is_rows, release or _nothing)
+        Part(name, on_host(tensor), is_rows)
         for name, tensor, is_rows in states.tensors(state, shared_is_rows)
     ]
 
@@ -152,7 +145,6 @@ def _write_first(
                             file.seek(offsets[part.name])
                             for rows in _rows_of(part, federation, communicator):
                                 _write_all(file, rows)
-                                part.release()
             seal(partial)
             verify_on_disk(partial)
     except (OSError, RuntimeError):
@@ -239,7 +231,6 @@ def _write_part(
             rows = _hosted_rows(part, federation, first, first + step)
             if len(rows):
                 communicator.send(rows, 0)
-            part.release()
 
 
 def _tidy(directory: Path, round: int, keep: int | None) -> None:
@@ -338,7 +329,6 @@ def read_state(
     state: Any,
     shared_is_rows: bool,
     hosted: np.ndarray,
-    release: Callable[[], None] | None = None,
 ) -> Any:
     """Return ``state`` with the stored tensors; each rank reads the rows of the ``hosted``
     clients.
@@ -350,10 +340,8 @@ def read_state(
             if not isinstance(group.get(name), h5py.Dataset):
                 raise Damaged(f"{path} lacks the state '{name}'")
             stored = group[name]
-            fresh = tensor
-            if release is None or not is_rows:
-                form = torch.contiguous_format
-                fresh = torch.empty_like(tensor, device="cpu", memory_format=form)
+            form = torch.contiguous_format
+            fresh = torch.empty_like(tensor, device="cpu", memory_format=form)
             target = fresh.detach().numpy()
             same = stored.shape[is_rows:] == target.shape[is_rows:] and stored.dtype == target.dtype
             if not same or (is_rows and len(hosted) and hosted[-1] >= len(stored)):
@@ -362,19 +350,8 @@ def read_state(
                     f"{path} holds '{name}' as {stored_form}, which is not this run's form"
                 )
             if target.size and is_rows:
-                _read_rows(stored, target, hosted, release)
+                stored.read_direct(target, selection(hosted))
             elif target.size:
                 stored.read_direct(target)
             values[name] = fresh.to(tensor.device)
     return states.replace_tensors(state, values)
-
-
-def _read_rows(
-    stored: h5py.Dataset, target: np.ndarray, hosted: np.ndarray, release: Callable[[], None] | None
-) -> None:
-    step = len(hosted) if release is None else max(1, PIECE * len(hosted) // target.nbytes)
-    for first in range(0, len(hosted), step):
-        ids = hosted[first : first + step]
-        stored.read_direct(target, selection(ids), slice(first, first + len(ids)))
-        if release is not None:
-            release()

@@ -42,10 +42,12 @@ ARITHMETIC = 2
 # Keys of configurations that a run writes or wrote, and that are ignored where they are read.
 UNREAD = ("arithmetic", "placement_costs")
 
-# Options of shipped exchanges that have ended, and why.
+# Keys that have ended, and why: they are read with a remark.
 RETIRED = {
-    "reduction": "ranks add along one tree",
-    "transport": "ranks send each other the rows that they mix",
+    "exchange.reduction": "ranks add along one tree",
+    "exchange.transport": "ranks send each other the rows that they mix",
+    "storage.directory": "states of clients are in memory",
+    "storage.state": "states of clients are in memory, of which more ranks on more nodes have more",
 }
 
 # Weights of averages over clients, see ``EvaluationOptions``.
@@ -144,7 +146,7 @@ class CheckpointOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class StorageOptions:
-    """The section ``storage``: where samples and states of clients are; it changes no number.
+    """The section ``storage``: how many samples are in memory; it changes no number.
 
     Parameters
     ----------
@@ -153,17 +155,9 @@ class StorageOptions:
         made again when they are needed, where the data set makes clients one by one. None is the
         samples of all clients, or 96 MB where ``evaluation.sample`` is below 1 or where partial
         participation would leave more of them idle.
-    state : {'memory', 'disk'}
-        Where the rows of the clients' state are between rounds. Rows on disk are read for the
-        participants of a round, and written back.
-    directory : str, optional
-        Where the rows on disk are, for instance a local disk of the node. None is the file system
-        of the run directory. The file has no name, so that it ends with the process.
     """
 
     samples: Annotated[float, Ge(0), Le(LARGEST)] | None = None
-    state: Literal["memory", "disk"] = "memory"
-    directory: str | None = None
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any], path: str = "") -> list[str]:
@@ -385,7 +379,7 @@ def check_names(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
     components and of their options, and the sections that have none.
     """
     values = {
-        key: value
+        key: _without_retired(key, value)
         for key, value in mapping.items()
         if key not in (*DEFAULTS, *UNREAD) and not (value is None and key in SECTIONS)
     }
@@ -452,18 +446,25 @@ def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decided(mapping: Mapping[str, Any], configuration: Configuration) -> list[str]:
-    """Return a log line about a model that is named and not used."""
+    """Return log lines about a model that is named and not used, and about keys that have ended."""
     model, _ = named(mapping.get("model", "none"), "model", DEFAULTS["model"])
     lines = []
     if model != "none" and configuration.model.name == "none":
         name = configuration.algorithm.name
         lines.append(f"model={model} changes nothing: {name} trains no predictor")
-    exchange = mapping.get("exchange")
-    for key in RETIRED:
-        is_option = key in configuration.exchange.options
-        if isinstance(exchange, Mapping) and key in exchange and not is_option:
-            lines.append(f"exchange.{key} has ended and changes nothing: {RETIRED[key]}")
+    for key, why in RETIRED.items():
+        section, _, option = key.partition(".")
+        options = mapping.get(section)
+        is_option = section == "exchange" and option in configuration.exchange.options
+        if isinstance(options, Mapping) and options.get(option) is not None and not is_option:
+            lines.append(f"{key} has ended and changes nothing: {why}")
     return lines
+
+
+def _without_retired(section: str, options: Any) -> Any:
+    if not isinstance(options, Mapping):
+        return options
+    return {key: value for key, value in options.items() if f"{section}.{key}" not in RETIRED}
 
 
 def _participation(value: Any) -> Participation:
@@ -495,5 +496,5 @@ def with_name(section: str, component: Any) -> Any:
         and isinstance(component, Mapping)
         and ":" not in str(component.get("name"))
     ):
-        return {key: value for key, value in component.items() if key not in RETIRED}
+        return _without_retired(section, component)
     return as_data_file(component) if section == "data" else component

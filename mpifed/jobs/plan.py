@@ -29,7 +29,7 @@ from mpifed.sweep import plan as sweep
 from mpifed.sweep.plan import Planned
 from topologies.schema import check_options, excerpt
 
-# The templates of scripts, sites and examples: a link to the folder jobs of the repository.
+# The templates of scripts, sites and examples, to which the folder jobs of a checkout leads.
 FILES = Path(__file__).parent / "files"
 
 Count = Annotated[int, Ge(1)]
@@ -37,16 +37,13 @@ Count = Annotated[int, Ge(1)]
 Text = int | str
 
 RANGE = re.compile(r"(\d+)-\d+")
-# Days, and hours, minutes and seconds, as SLURM writes them; a number alone is of minutes.
-TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 ONE_WORD = ("partition", "account", "qos", "mem", "mem_per_cpu", "time", "gpus_per_node")
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
-    """The options of a job; None leaves the choice to the scheduler or to mpifed."""
+    """The options of a job; None leaves the choice to SLURM or to mpifed."""
 
-    scheduler: Literal["slurm", "pbs", "flux", "lsf"] = "slurm"
     name: Text | None = None
     ranks: Count | None = None
     nodes: Count | str | None = None
@@ -64,7 +61,7 @@ class JobOptions:
     exclusive: bool = False
     gpus_per_node: Text = 0
     array_limit: Count | None = None
-    launcher: Literal["mpirun", "srun", "flux"] = "mpirun"
+    launcher: Literal["mpirun", "srun"] = "mpirun"
     mpi: str = "auto"
     mpirun: str | None = None
     launcher_options: list[Text] | None = None
@@ -88,33 +85,22 @@ class Layout:
 
     @property
     def elastic(self) -> bool:
-        """Whether the scheduler chooses the number of ranks."""
+        """Whether SLURM chooses the number of ranks."""
         return self.nodes is not None and "-" in self.nodes
 
 
 def check(given: Mapping[str, Any]) -> JobOptions:
-    """Validate options and complete them by their defaults; what schedulers know, they say."""
-    own = {"launcher": "flux"} if given.get("scheduler") == "flux" else {}
-    options = JobOptions(**check_options(JobOptions, {**own, **given}, "job"))
+    """Validate options and complete them by their defaults; what SLURM knows, it says."""
+    options = JobOptions(**check_options(JobOptions, given, "job"))
     for name, value in vars(options).items():
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str) and (not text.strip() or not text.isprintable()):
                 raise InputError(f"job.{name} is {excerpt(text)}; it must be one line of text")
             if name in ONE_WORD and len(str(text).split()) > 1:
                 raise InputError(f"job.{name} is {excerpt(text)}; it must be one word")
-    if options.launcher not in ("mpirun", {"slurm": "srun"}.get(options.scheduler, "flux")):
-        raise InputError(
-            f"job.launcher is {options.launcher}, which job.scheduler={options.scheduler} lacks; "
-            "mpirun goes with every one"
-        )
     if options.image is None and ("container" in given or options.container_options):
         raise InputError("job.image is missing, which job.container is to run")
-    nodes = layout(options).nodes
-    if (options.scheduler, options.launcher) == ("flux", "mpirun") and nodes not in (None, "1"):
-        raise InputError(
-            f"job.launcher is mpirun, which starts the ranks of one node under Flux, but job.nodes "
-            f"is {nodes}; allowed: flux"
-        )
+    layout(options)
     return options
 
 
@@ -144,24 +130,6 @@ def layout(options: JobOptions) -> Layout:
             "every node has the same number of ranks"
         )
     return Layout(nodes * each, str(nodes), each)
-
-
-def seconds(options: JobOptions) -> int:
-    """Return the time limit, of which the warning must be a part."""
-    found = TIME.fullmatch(str(options.time))
-    if found is None:
-        raise InputError(f"job.time is {excerpt(options.time)}; it must be as 90 or 1:30:00")
-    days, *parts = found.groups()
-    numbers = [int(part) for part in parts if part is not None]
-    if days is None and len(numbers) < 3:
-        numbers.insert(0, 0)  # minutes and seconds
-    scales = (3600, 60, 1)
-    limit = int(days or 0) * 86_400 + sum(map(int.__mul__, numbers, scales))
-    if limit <= options.warn_seconds:
-        raise InputError(
-            f"job.warn_seconds is {options.warn_seconds}; it must be less than job.time, {limit} s"
-        )
-    return limit
 
 
 def read_site(name: str, option: str = "--site") -> dict[str, Any]:

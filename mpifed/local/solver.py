@@ -61,8 +61,7 @@ GPU_BLOCK_BYTES = 16 << 20
 # alone, which is faster from about 200,000 on (scripts/bench one_step).
 LARGE = 1 << 18
 
-# Factors of the learning rate after t of R rounds, or local epochs; the last one stays after R where
-# a schedule depends on it.
+# Factors of the learning rate after t of R rounds, or local epochs. After R the last one stays.
 SCHEDULES: dict[str, Callable[[int, int], float]] = {
     "constant": lambda t, R: 1.0,
     "multi_step": lambda t, R: 0.1 ** ((t >= R // 2) + (t >= 3 * (R // 4))),

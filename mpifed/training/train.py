@@ -27,10 +27,10 @@ from mpifed.errors import (
     note,
     one_line,
 )
+from mpifed.exchange.accounting import EPSILON
 from mpifed.io.memory import enough_memory
 from mpifed.mpi.agreement import agree
 from mpifed.results.results import DIGEST, metrics_in
-from mpifed.theory.accounting import EPSILON
 from mpifed.training import evaluation
 from mpifed.training import request as resume
 from mpifed.training.build import Setup, described, sample_bytes_by_rank, sum_on_host

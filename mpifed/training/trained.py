@@ -27,6 +27,7 @@ from mpifed.errors import InputError, closest, one_line
 from mpifed.federation.clients import Clients, Draws
 from mpifed.io.atomic import replace_bytes
 from mpifed.io.memory import enough_memory
+from mpifed.io.weights import sealed
 from mpifed.models.base import Model
 from mpifed.models.losses import Loss
 from mpifed.mpi.communicator import Alone
@@ -252,7 +253,8 @@ class Trained:
         Parameters
         ----------
         path : str or Path
-            The file, which ``torch.load(path, weights_only=True)`` reads.
+            The file, which ``torch.load(path, weights_only=True)`` reads. Its digest, in the
+            comment of the archive, is checked where the file becomes ``model.weights``.
         component : int
             Which of ``components``.
 
@@ -264,7 +266,7 @@ class Trained:
         content = io.BytesIO()
         torch.save(self.state_dict(component), content)
         try:
-            replace_bytes(Path(path), content.getvalue())
+            replace_bytes(Path(path), sealed(content.getvalue()))
         except OSError as error:
             raise InputError(
                 f"path is '{path}', which cannot be written: {error.strerror}"

@@ -173,13 +173,14 @@ class Hosts:
 
     def _admit(self) -> None:
         """Accept what has come; of too many strangers the first go."""
+        if self._listening is None:
+            return
         most = self._launch.size - 1 + STRANGERS
         with contextlib.suppress(OSError):
-            for _ in range(most if self._listening is not None else 0):
-                link = _Link(self._listening.accept()[0], self._key, leads=True)
-                self._links.append(link)
+            for _ in range(most):
+                self._links.append(_Link(self._listening.accept()[0], self._key, leads=True))
                 if len(self._links) > most:
-                    self._drop(next(one for one in self._links if not one.proven))
+                    self._drop(next(link for link in self._links if not link.proven))
 
     def _receive(self, link: _Link) -> None:
         try:

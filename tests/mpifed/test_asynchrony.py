@@ -369,7 +369,6 @@ RUNS = {
     "changing": of_ranks("wait_free", **CHANGING),
     "pairwise": of_ranks("pairwise"),
     "double": of_ranks("pairwise", dtype="float64"),
-    "disk": of_ranks("wait_free", **{"storage.state": "disk"}),
 }
 
 

@@ -29,6 +29,8 @@ from mpifed.checkpoint.files import what_is_left
 from mpifed.config.configuration import apply_overrides, resolve
 from mpifed.config.experiments import parse_overrides, read_experiment
 from mpifed.data import archives
+from mpifed.data.base import agreed
+from mpifed.errors import StopRequested
 from mpifed.mpi.communicator import Alone, world
 from mpifed.training.build import make
 from mpifed.training.engine import Clock, Engine
@@ -183,6 +185,15 @@ def test_a_run_stops_while_its_data_are_read(number, tmp_path, capfd, monkeypatc
     assert done.code == 75 and "before round 1" in done.out
     assert not target.exists()
     assert call(words, capfd).code == 0
+
+
+@pytest.mark.mpi
+def test_a_stop_of_the_rank_that_reads_reaches_all_ranks():
+    def read():
+        raise StopRequested
+
+    with pytest.raises(StopRequested):
+        agreed(world(), read)
 
 
 @pytest.mark.parametrize("request_", ["receive_usr1", "receive_term"])

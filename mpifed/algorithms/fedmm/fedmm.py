@@ -26,7 +26,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 from torch import Tensor
 
 from mpifed import state
@@ -252,7 +252,7 @@ class FedMM(Descriptive[Channel]):
         *,
         surrogate: Annotated[Any, ComponentOf("surrogate")] = "dictionary",
         step_rule: StepRule = "sqrt",
-        step: Annotated[float, Gt(0), Le(1)] = DEFAULT_STEP,
+        step: Annotated[float, Ge(1e-100), Le(1)] = DEFAULT_STEP,
         control_variate_rate: Annotated[float, Ge(0), Le(1)] = 0.0,
         batch: Annotated[int, Ge(1)] | None = None,
         online: bool = False,

@@ -1,13 +1,4 @@
-"""Constants of the FLIX objective and of its clients' optima (Gasanov et al. 2021).
-
-Propositions 2 and 3, and V and D of Theorem 1.
-
-Rounds that FLIX needs, and coefficients for a number of rounds.
-
-Step sizes of gradient descent, DCGD and DIANA on the FLIX objective (Gasanov et al. 2021).
-
-The theorems of FLIX (Gasanov et al. 2021) as functions of measured constants.
-"""
+"""The theorems of FLIX (Gasanov et al. 2021): what steps, rounds and alpha its constants allow."""
 
 from __future__ import annotations
 
@@ -16,6 +7,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+
+Setting = Literal["strongly_convex", "convex", "nonconvex"]
+
+LARGEST_LOGARITHM = 700.0
+"""Logarithm of a growth that exceeds any coefficient's bound; exp of more overflows float64."""
 
 
 @dataclass(frozen=True)
@@ -149,10 +145,6 @@ def largest_distance(optima: np.ndarray) -> float:
     return max(float(((optima - row) ** 2).sum(1).max()) for row in optima)
 
 
-LARGEST_LOGARITHM = 700.0
-"""Logarithm of a growth that exceeds any coefficient's bound; exp of more overflows float64."""
-
-
 def dcgd_floor(c: Constants, step: float, noise: float) -> float:
     """Return the limit of the bound on E||x^k - x*||^2 of DCGD (Theorem 3).
 
@@ -191,7 +183,7 @@ def diana_rate(c: Constants, step: float) -> float:
     Examples
     --------
     >>> import numpy as np
-    >>> from mpifed.theory.flix import constants
+    >>> from mpifed.algorithms.flix.theorems import constants
     >>> diana_rate(constants(np.ones(2), np.full(2, 4.0), strong=1.0, beta=0.2), step=0.25)
     0.9
     """
@@ -246,7 +238,7 @@ def descent_rate(c: Constants) -> float:
     Examples
     --------
     >>> import numpy as np
-    >>> from mpifed.theory.flix import constants
+    >>> from mpifed.algorithms.flix.theorems import constants
     >>> descent_rate(constants(np.ones(2), np.full(2, 4.0), strong=1.0))
     0.75
     """
@@ -273,7 +265,7 @@ def one_shot_alpha(c: Constants, variance: float, accuracy: float) -> float:
     Examples
     --------
     >>> import numpy as np
-    >>> from mpifed.theory.flix import constants
+    >>> from mpifed.algorithms.flix.theorems import constants
     >>> one_shot_alpha(constants(np.ones(2), np.full(2, 4.0), strong=1.0), 2.0, 0.25)
     0.25
     """
@@ -305,7 +297,7 @@ def communications(c: Constants, variance: float, accuracy: float, alpha: float)
     Examples
     --------
     >>> import numpy as np
-    >>> from mpifed.theory.flix import constants
+    >>> from mpifed.algorithms.flix.theorems import constants
     >>> c = constants(np.ones(2), np.full(2, 4.0), strong=2.0)
     >>> [communications(c, 2.0, 0.25, alpha) for alpha in (0, 0.25, 1.0)]
     [0, 1, 5]
@@ -341,7 +333,7 @@ def affordable_alpha(c: Constants, variance: float, accuracy: float, rounds: int
     Examples
     --------
     >>> import numpy as np
-    >>> from mpifed.theory.flix import constants
+    >>> from mpifed.algorithms.flix.theorems import constants
     >>> c = constants(np.ones(2), np.full(2, 4.0), strong=3.0)
     >>> [affordable_alpha(c, 2.0, 0.25, rounds) for rounds in (0, 1, 2, 3)]
     [0.0, 0.25, 0.5, 1.0]
@@ -359,9 +351,6 @@ def affordable_alpha(c: Constants, variance: float, accuracy: float, rounds: int
     return min(1.0, first * q ** (rounds - 1))
 
 
-Setting = Literal["strongly_convex", "convex", "nonconvex"]
-
-
 def dgd_step(c: Constants) -> float:
     """Return the step size of gradient descent (Theorem 2): 1 / L_alpha.
 
@@ -373,7 +362,7 @@ def dgd_step(c: Constants) -> float:
     Examples
     --------
     >>> import numpy as np
-    >>> from mpifed.theory.flix import constants
+    >>> from mpifed.algorithms.flix.theorems import constants
     >>> dgd_step(constants(np.ones(2), np.array([4.0, 4.0]), strong=1.0))
     0.25
     """
@@ -417,7 +406,7 @@ def dcgd_step(c: Constants, setting: Setting) -> float:
     Examples
     --------
     >>> import numpy as np
-    >>> from mpifed.theory.flix import constants
+    >>> from mpifed.algorithms.flix.theorems import constants
     >>> c = constants(np.ones(2), np.array([4.0, 4.0]), strong=1.0, omega=1.0)
     >>> dcgd_step(c, "strongly_convex"), dcgd_step(c, "convex"), dcgd_step(c, "nonconvex")
     (0.125, 0.03125, 0.25)
@@ -452,7 +441,7 @@ def diana_step(
     Examples
     --------
     >>> import numpy as np
-    >>> from mpifed.theory.flix import constants
+    >>> from mpifed.algorithms.flix.theorems import constants
     >>> c = constants(np.ones(2), np.array([4.0, 4.0]), strong=1.0, omega=1.0, beta=0.5)
     >>> diana_step(c, "strongly_convex") == 1 / (4 + 4 + 8)
     True
@@ -499,25 +488,3 @@ def is_stable(beta: float, omega: float) -> bool:
     (True, False)
     """
     return beta * (1 + omega) <= 1 + 1e-12
-
-
-__all__ = [
-    "Constants",
-    "Setting",
-    "affordable_alpha",
-    "communications",
-    "constants",
-    "dcgd_floor",
-    "dcgd_step",
-    "dgd_step",
-    "diana_rate",
-    "diana_step",
-    "error_feedback_step",
-    "is_stable",
-    "largest_distance",
-    "largest_memory_rate",
-    "one_shot_alpha",
-    "rounds_until",
-    "spread",
-    "variance",
-]

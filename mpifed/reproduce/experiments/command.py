@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command."""
-    given = list(sys.argv[1:] if words is None else words)
+    arguments = list(sys.argv[1:] if words is None else words)
     try:
         check_one_process("leave the launcher out")
-        options = parser().parse_intermixed_args(given)
-        if options.list or not given:
+        options = parser().parse_intermixed_args(arguments)
+        if options.list or not arguments:
             for paper in [options.paper] if options.paper else papers():
                 print(f"{paper}:")
                 titles = {name: study.title for name, study in studies(paper).items()}
@@ -36,18 +36,18 @@ def main(words: Sequence[str] | None = None) -> int:
             return EXIT_FINISHED
         if options.paper is None:
             raise InputError(f"a paper is missing; allowed: {', '.join(papers())}")
-        known: dict[str, Study] = studies(options.paper)
-        chosen = _chosen(options, known)
+        of_paper: dict[str, Study] = studies(options.paper)
+        chosen = _chosen(options, of_paper)
         overrides = parse_overrides(options.words)
         for name, study in chosen.items():
-            given_more = overrides or options.tune or options.data or options.without
-            if isinstance(study, Figure) and given_more:
+            changes = overrides or options.tune or options.data or options.without
+            if isinstance(study, Figure) and changes:
                 raise InputError(
                     f"{name} is a figure made of sweeps, which take no overrides, --data, "
                     "--without or --tune; python -m mpifed.sweep runs its sweeps with others"
                 )
         _validate(options, chosen)
-        command = shlex.join(["python", "-m", "mpifed.reproduce", *given])
+        command = shlex.join(["python", "-m", "mpifed.reproduce", *arguments])
         from mpifed.reproduce.experiments.tables import (  # they read results
             Plan,
             make_figure,
@@ -70,24 +70,24 @@ def main(words: Sequence[str] | None = None) -> int:
         return EXIT_BAD_INPUT
 
 
-def _chosen(options: argparse.Namespace, known: Mapping[str, Study]) -> dict[str, Study]:
-    wanted = [("table-", each) for each in options.table]
-    wanted += [("figure-", each) for each in options.figure]
-    wanted += [("", each) for each in options.study]
-    found: dict[str, Study] = {}
-    for kind, each in wanted:
+def _chosen(options: argparse.Namespace, of_paper: Mapping[str, Study]) -> dict[str, Study]:
+    names = [("table-", each) for each in options.table]
+    names += [("figure-", each) for each in options.figure]
+    names += [("", each) for each in options.study]
+    chosen: dict[str, Study] = {}
+    for kind, each in names:
         name = kind + each
         # Figure 1 has two parts, each a study.
-        having = {k: v for k, v in known.items() if k == name or k.startswith(f"{name}-")}
+        having = {k: v for k, v in of_paper.items() if k == name or k.startswith(f"{name}-")}
         if not having:
             option = f"--{kind.rstrip('-') or 'study'}"
-            among = [k.removeprefix(kind) for k in known if k.startswith(kind)]
-            allowed = closest(each, among) if among else f"it has {', '.join(known)}"
+            among = [k.removeprefix(kind) for k in of_paper if k.startswith(kind)]
+            allowed = closest(each, among) if among else f"it has {', '.join(of_paper)}"
             raise InputError(
                 f"{option} is {each!r}, which {options.paper} does not have; {allowed}"
             )
-        found |= having
-    return found or dict(known)
+        chosen |= having
+    return chosen or dict(of_paper)
 
 
 def _validate(options: argparse.Namespace, chosen: Mapping[str, Study]) -> None:
@@ -96,14 +96,14 @@ def _validate(options: argparse.Namespace, chosen: Mapping[str, Study]) -> None:
     whose = tables[0].name if len(tables) == 1 else "any of the tables"
     kinds = {kind for study in tables for kind in study.data}
     labels = {row.label for study in tables for row in study.entries}
-    for option, given, known in (
+    for option, values, allowed in (
         ("--data", options.data, kinds),
         ("--without", options.without, labels),
     ):
-        for each in given:
-            if each not in known:
+        for each in values:
+            if each not in allowed:
                 raise InputError(
-                    f"{option} is '{each}', which is not in {whose}; {closest(each, known)}"
+                    f"{option} is '{each}', which is not in {whose}; {closest(each, allowed)}"
                 )
     check_output(options.output)
     if options.slurm:

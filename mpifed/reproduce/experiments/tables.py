@@ -31,13 +31,13 @@ class Plan:
     study: Table
     kinds: tuple[str, ...]
     seeds: tuple[int, ...]
-    more: Mapping[str, Any]
+    changes: Mapping[str, Any]
 
 
 def plan_of(study: Table, options: argparse.Namespace, overrides: Mapping[str, Any]) -> Plan:
     """Return what is asked of a table, once its settings and its data have been checked."""
-    more = dict(overrides)
-    seeds = more.pop("seed", list(study.seeds))
+    changes = dict(overrides)
+    seeds = changes.pop("seed", list(study.seeds))
     seeds = seeds if isinstance(seeds, list) else [seeds]
     if not seeds or not all(isinstance(each, int) and each >= 0 for each in seeds):
         raise InputError(f"seed is {seeds}; it must be a whole number, or a list of them")
@@ -46,7 +46,7 @@ def plan_of(study: Table, options: argparse.Namespace, overrides: Mapping[str, A
     kinds = tuple(each for each in options.data or study.data if each in study.data)
     if not kinds:
         raise InputError(f"{study.name} has no data '{options.data[0]}'")
-    plan = Plan(studies.narrowed(study, more, left_out), kinds, tuple(seeds), more)
+    plan = Plan(studies.narrowed(study, changes, left_out), kinds, tuple(seeds), changes)
     with_data = not (options.dry_run or options.slurm or options.finished)
     for kind in kinds:
         _check(_runs(plan, kind, options), with_data)
@@ -76,14 +76,14 @@ def make_table(plan: Plan, options: argparse.Namespace, command: str) -> dict[st
         failed |= run_missing(every, options.processes)
     parts = {}
     for kind, rows in planned.items():
-        shown = plan.study
+        table = plan.study
         if options.finished:
-            kept = (e for e in shown.entries if any(run.finished for run in rows[e.label]))
-            shown = replace(shown, entries=tuple(kept))
-        values, source = studies.read_tuned(shown, options.paper, kind, options.output)
-        text = [page.table_text(shown, page.rows_of(shown, rows))]
-        text += [addition(rows) for addition in shown.additions]
-        text.append(page.tuned_text(shown, values, source))
+            entries = (e for e in table.entries if any(run.finished for run in rows[e.label]))
+            table = replace(table, entries=tuple(entries))
+        values, source = studies.read_tuned(table, options.paper, kind, options.output)
+        text = [page.table_text(table, page.rows_of(table, rows))]
+        text += [addition(rows) for addition in table.additions]
+        text.append(page.tuned_text(table, values, source))
         parts[kind] = "\n\n".join(text)
     path = options.output / f"{plan.study.name}.md"
     missing = sum(not run.finished for run in every) - len(failed)
@@ -98,8 +98,8 @@ def make_figure(study: Figure, options: argparse.Namespace) -> bool:
     sweeps = () if options.finished else study.sweeps
     if options.slurm and not options.dry_run:
         for swept in sweeps:
-            place = ["--site", options.slurm, "--output", str(output / "runs")]
-            _call("mpifed.jobs", ["submit", *swept, *place])
+            target = ["--site", options.slurm, "--output", str(output / "runs")]
+            _call("mpifed.jobs", ["submit", *swept, *target])
         return False
     commands = [["mpifed.sweep", *words, "--output", str(output / "runs")] for words in sweeps]
     commands += [
@@ -163,7 +163,7 @@ def _run(run: Planned) -> str:
 
 def _runs(plan: Plan, kind: str, options: argparse.Namespace) -> dict[str, list[Planned]]:
     tuned, _ = studies.read_tuned(plan.study, options.paper, kind, options.output)
-    return studies.runs_of(plan.study, kind, options.output, plan.seeds, tuned, plan.more)
+    return studies.runs_of(plan.study, kind, options.output, plan.seeds, tuned, plan.changes)
 
 
 def _check(rows: Runs, with_data: bool) -> None:
@@ -176,9 +176,9 @@ def _check(rows: Runs, with_data: bool) -> None:
     for number, (label, runs) in enumerate(rows.items()):
         try:
             for run in runs:
-                asked = resolve(apply_overrides(read_experiment(run.experiment), run.overrides))
+                settings = resolve(apply_overrides(read_experiment(run.experiment), run.overrides))
                 if run.finished:
-                    check_same_run(run.directory, to_mapping(asked))
+                    check_same_run(run.directory, to_mapping(settings))
             if with_data and number == 0 and not runs[0].finished:
                 _dry_run(runs[0])
         except InputError as error:
@@ -196,7 +196,7 @@ def _dry_run(run: Planned) -> None:
 
 def _tune(plan: Plan, kind: str, options: argparse.Namespace, command: str) -> dict[str, str]:
     """Choose values on validation data, and write those that were found."""
-    trials = studies.trials_of(plan.study, kind, options.output, seed=0, more=plan.more)
+    trials = studies.trials_of(plan.study, kind, options.output, seed=0, changes=plan.changes)
     runs = {label: [run for _, run in tried] for label, tried in trials.items()}
     every = [run for each in runs.values() for run in each]
     if options.dry_run:
@@ -206,8 +206,8 @@ def _tune(plan: Plan, kind: str, options: argparse.Namespace, command: str) -> d
     failed = run_missing(every, options.processes)
     path = studies.tuned_file(options.paper, kind, options.output)
     best = {label: studies.best_values(tried) for label, tried in trials.items()}
-    found = {label: values for label, values in best.items() if values is not None}
-    studies.write_tuned(path, studies.read_values(path) | found, command)
+    finished = {label: values for label, values in best.items() if values is not None}
+    studies.write_tuned(path, studies.read_values(path) | finished, command)
     print(path)
     # A learning rate may be too large: that is an answer, and no failure of the study.
     return {} if len(failed) < len(every) else failed
@@ -225,10 +225,10 @@ def _submit(runs: Sequence[Planned], site: str) -> None:
         if key != "seed"
     }
     seeds = [run.overrides["seed"] for run in waiting]
-    place = ["--site", site, "--output", str(waiting[0].directory.parent)]
+    target = ["--site", site, "--output", str(waiting[0].directory.parent)]
     _call(
         "mpifed.jobs",
-        ["submit", waiting[0].experiment, *_words({**fixed, "seed": seeds}), *place],
+        ["submit", waiting[0].experiment, *_words({**fixed, "seed": seeds}), *target],
     )
 
 

@@ -15,15 +15,15 @@ from mpifed.results.results import read_clients, read_metrics
 def growth(runs: Runs) -> str:
     """Return the accuracy of unseen clients by the share of their data (Figure 2)."""
     shares: list[float] = []
-    found: dict[str, list[np.ndarray]] = {}
+    accuracies: dict[str, list[np.ndarray]] = {}
     for label, run in _finished(runs):
         shares = run.overrides["evaluation.unseen_shares"]
         clients = read_clients(run.directory / "clients.h5").results
         unseen = clients["unseen"].astype(bool)
-        found.setdefault(label, []).append(clients["test_accuracy_by_share"][unseen].mean(0))
+        accuracies.setdefault(label, []).append(clients["test_accuracy_by_share"][unseen].mean(0))
     rows = [
         [label, *(f"{100 * value:.2f}" for value in np.mean(seeds, 0))]
-        for label, seeds in found.items()
+        for label, seeds in accuracies.items()
     ]
     return _table(["share of the data", *(f"{share:g}" for share in shares)], rows)
 
@@ -34,27 +34,27 @@ def entropies(runs: Runs) -> str:
 
     from mpifed.algorithms.fedem import expectation
 
-    found: dict[str, list[list[float]]] = {}
+    means: dict[str, list[list[float]]] = {}
     for label, run in _finished(runs):
         clients = read_clients(run.directory / "clients.h5").results
         if "mixture" in clients:
             unseen = clients["unseen"].astype(bool)
-            own = expectation.entropies(torch.from_numpy(clients["mixture"])).numpy()
-            both = [own[~unseen].mean(), own[unseen].mean() if unseen.any() else np.nan]
-            found.setdefault(label, []).append(both)
+            values = expectation.entropies(torch.from_numpy(clients["mixture"])).numpy()
+            both = [values[~unseen].mean(), values[unseen].mean() if unseen.any() else np.nan]
+            means.setdefault(label, []).append(both)
     rows = [
-        [label, *(f"{value:.2f}" for value in np.mean(seeds, 0))] for label, seeds in found.items()
+        [label, *(f"{value:.2f}" for value in np.mean(seeds, 0))] for label, seeds in means.items()
     ]
     return _table(["entropy (nats)", "in training", "unseen"], rows)
 
 
 def recovered(runs: Runs) -> str:
     """Return how well FedEM recovers clusters (App. J.4)."""
+    from mpifed.algorithms.fedem.recovery import recovery
     from mpifed.api import load
     from mpifed.config.configuration import resolve
     from mpifed.data.sources.synthetic import Synthetic
     from mpifed.mpi.communicator import Alone
-    from mpifed.theory.recovery import recovery
 
     rows = []
     for label, run in _finished(runs):
@@ -63,10 +63,10 @@ def recovered(runs: Runs) -> str:
         truth = Synthetic(len(clients["unseen"]), 0, Alone(), **options).truth
         learnt = load(run.directory).components
         theta = np.stack([next(each.parameters()).detach().numpy().ravel() for each in learnt])
-        found = recovery(theta, clients["mixture"], truth.components, truth.mixture)
-        distances = f"{found.component_distance:.2g}", f"{found.mixture_distance:.2g}"
+        agreement = recovery(theta, clients["mixture"], truth.components, truth.mixture)
+        distances = f"{agreement.component_distance:.2g}", f"{agreement.mixture_distance:.2g}"
         rows.append(
-            [label, str(run.overrides["seed"]), *distances, f"{100 * found.assigned:.1f} %"]
+            [label, str(run.overrides["seed"]), *distances, f"{100 * agreement.assigned:.1f} %"]
         )
     return _table(["", "seed", "distance of components", "distance of mixtures", "assigned"], rows)
 

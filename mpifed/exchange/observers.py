@@ -30,6 +30,8 @@ from typing import Literal
 import numpy as np
 import scipy.sparse
 
+from mpifed.theory.accounting import of_gdp
+
 Sees = Literal["messages", "averages"]
 
 # A variance of this share of the fresh noise is rounding error.
@@ -127,8 +129,6 @@ def privacy_losses(
 
 def epsilons(losses: np.ndarray, delta: float) -> np.ndarray:
     """Return epsilon of mu-GDP for a delta, element by element; 0 of nothing, NaN of NaN."""
-    from dp_accounting import get_epsilon_gaussian
-
     different, places = np.unique(losses, return_inverse=True)
-    found = [get_epsilon_gaussian(1 / mu, delta) if mu > 0 else mu for mu in different.tolist()]
+    found = [of_gdp(mu, delta) if mu > 0 else mu for mu in different.tolist()]
     return np.array(found)[places].reshape(losses.shape)

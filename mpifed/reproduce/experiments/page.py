@@ -100,8 +100,10 @@ def rows_of(table: Table, runs: Runs) -> list[Row]:
     """Return the rows of a table from what is finished."""
     rows = []
     for entry in table.entries:
-        found = [measured(run) if run.finished else {} for run in runs[entry.label]]
-        values = {name: np.array([each.get(name, math.nan) for each in found]) for name in MEASURES}
+        scores = [measured(run) if run.finished else {} for run in runs[entry.label]]
+        values = {
+            name: np.array([each.get(name, math.nan) for each in scores]) for name in MEASURES
+        }
         rows.append(Row(entry, values))
     return rows
 
@@ -164,8 +166,8 @@ def tuned_text(table: Table, tuned: Mapping[str, Mapping[str, Any]], source: str
     lacking: list[str] = []
     for entry in table.entries:
         values = {k: v for k, v in entry.chosen(tuned).items() if k not in entry.overrides}
-        said = ", ".join(f"{key.split('.')[-1]} {value:g}" for key, value in values.items())
-        (having if said else lacking).append(f"{entry.label} {said}".strip())
+        tuned_values = ", ".join(f"{key.split('.')[-1]} {value:g}" for key, value in values.items())
+        (having if tuned_values else lacking).append(f"{entry.label} {tuned_values}".strip())
     if not having:
         return "No learning rate or penalty was tuned."
     others = f" Not tuned: {'; '.join(lacking)}." if lacking else ""
@@ -191,18 +193,18 @@ def write_page(
     lines = [f"# {table.title}", "", "```", f"$ {command}", "```", ""]
     for variant, text in parts.items():
         lines += [f"## {variant}", "", text, ""]
-    said = (
+    explanation = (
         f"Means over seeds {', '.join(map(str, seeds))}, with half of the 95 % interval of the "
         "mean. p: paired t-test against the best row, over seeds. The best number is bold only if "
         f"every other row differs from it with p below {LEVEL:g}."
         if len(seeds) > 1
         else f"One run of each method, with seed {seeds[0]}: neither intervals nor tests."
     )
-    lines += [f"{said} Accuracies in per cent. runs: seeds x rounds."]
+    lines += [f"{explanation} Accuracies in per cent. runs: seeds x rounds."]
     lines += ["", *(f"* {remark}" for remark in table.remarks)]
     if "seconds" in table.columns:
         lines.append("* Seconds are wall time, and depend on what else ran on the machine.")
-    lines += [f"* `{place}` failed: {reason}" for place, reason in failed.items()]
+    lines += [f"* `{directory}` failed: {reason}" for directory, reason in failed.items()]
     if missing:
         lines.append(f"* Runs that are not finished: {missing}.")
     path.parent.mkdir(parents=True, exist_ok=True)

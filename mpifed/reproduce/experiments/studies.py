@@ -108,7 +108,7 @@ Study = Table | Figure
 
 def papers() -> list[str]:
     """Return the names of the papers that have a file."""
-    return sorted(place.stem for place in EXPERIMENTS.glob("*.yaml"))
+    return sorted(path.stem for path in EXPERIMENTS.glob("*.yaml"))
 
 
 def studies(paper: str) -> dict[str, Study]:
@@ -125,7 +125,7 @@ def studies(paper: str) -> dict[str, Study]:
 def _table(
     paper: str,
     name: str,
-    known: Mapping[str, Mapping[str, Any]],
+    shared_rows: Mapping[str, Mapping[str, Any]],
     *,
     rows: Mapping[str, Mapping[str, Any] | None],
     published: Mapping[str, Sequence[float]] | None = None,
@@ -133,11 +133,11 @@ def _table(
     **others: Any,
 ) -> Table:
     entries = []
-    for label, given in rows.items():
-        own = dict(given or {})
-        base = known[own.pop("like", label)]
-        overrides = {**base["overrides"], **own.pop("overrides", {})}
-        values = {**base, **own, "overrides": overrides}
+    for label, changes in rows.items():
+        options = dict(changes or {})
+        base = shared_rows[options.pop("like", label)]
+        overrides = {**base["overrides"], **options.pop("overrides", {})}
+        values = {**base, **options, "overrides": overrides}
         values["published"] = tuple((published or {}).get(label, ()))
         if "same_as" in values:
             values["same_as"] = tuple(values["same_as"])
@@ -146,8 +146,8 @@ def _table(
         if key in others:
             others[key] = tuple(others[key])
     script = importlib.import_module(f"mpifed.reproduce.experiments.{paper}") if additions else None
-    found = tuple(getattr(script, each) for each in additions)
-    return Table(name, entries=tuple(entries), additions=found, **others)
+    texts = tuple(getattr(script, each) for each in additions)
+    return Table(name, entries=tuple(entries), additions=texts, **others)
 
 
 def runs_of(
@@ -156,42 +156,42 @@ def runs_of(
     output: Path,
     seeds: Sequence[int],
     tuned: Mapping[str, Mapping[str, Any]],
-    more: Mapping[str, Any],
+    changes: Mapping[str, Any],
 ) -> dict[str, list[Planned]]:
     """Return the runs of a table on one kind of data, by row and in the order of the seeds."""
-    found: dict[str, list[Planned]] = {}
+    runs: dict[str, list[Planned]] = {}
     for entry in table.entries:
         study, row = entry.same_as or (table.name, entry.label)
-        place = output / study / kind / folder_of(row)
-        chosen = {**entry.chosen(tuned), **entry.overrides, **more}
-        if entry.rounds_divisor > 1 and isinstance(more.get("rounds"), int):
-            chosen["rounds"] = max(1, more["rounds"] // entry.rounds_divisor)
-        found[entry.label] = [
-            _planned(table, kind, {**chosen, "seed": seed}, place / f"seed={seed}")
+        folder = output / study / kind / folder_of(row)
+        chosen = {**entry.chosen(tuned), **entry.overrides, **changes}
+        if entry.rounds_divisor > 1 and isinstance(changes.get("rounds"), int):
+            chosen["rounds"] = max(1, changes["rounds"] // entry.rounds_divisor)
+        runs[entry.label] = [
+            _planned(table, kind, {**chosen, "seed": seed}, folder / f"seed={seed}")
             for seed in seeds
         ]
-    return found
+    return runs
 
 
 def trials_of(
-    table: Table, kind: str, output: Path, seed: int, more: Mapping[str, Any]
+    table: Table, kind: str, output: Path, seed: int, changes: Mapping[str, Any]
 ) -> dict[str, list[tuple[dict[str, Any], Planned]]]:
     """Return the runs from which values are chosen, by row, each with the values it tries."""
-    found: dict[str, list[tuple[dict[str, Any], Planned]]] = {}
+    trials: dict[str, list[tuple[dict[str, Any], Planned]]] = {}
     for entry in table.entries:
         if entry.tuned_as is not None:
             continue
-        place = output / "tuning" / table.name / kind / folder_of(entry.label)
+        folder = output / "tuning" / table.name / kind / folder_of(entry.label)
         common = {**VALIDATION, **entry.overrides}
         if entry.tuning_rounds is not None:
             common["rounds"] = entry.tuning_rounds
-            place /= f"rounds={entry.tuning_rounds}"
-        found[entry.label] = []
+            folder /= f"rounds={entry.tuning_rounds}"
+        trials[entry.label] = []
         for tried in entry.trials():
             name = ",".join(f"{key.split('.')[-1]}={value:g}" for key, value in tried.items())
-            overrides = {**common, **tried, **more, "seed": seed}
-            found[entry.label].append((tried, _planned(table, kind, overrides, place / name)))
-    return found
+            overrides = {**common, **tried, **changes, "seed": seed}
+            trials[entry.label].append((tried, _planned(table, kind, overrides, folder / name)))
+    return trials
 
 
 def _planned(table: Table, kind: str, overrides: Mapping[str, Any], directory: Path) -> Planned:
@@ -217,19 +217,19 @@ def tuned_file(paper: str, kind: str, output: Path) -> Path:
     return output / f"tuned-{paper}-{kind}.yaml"
 
 
-def read_values(place: Path) -> dict[str, dict[str, Any]]:
+def read_values(path: Path) -> dict[str, dict[str, Any]]:
     """Return tuned values by row; none without a file."""
-    return (yaml.safe_load(place.read_text(encoding="utf-8")) or {}) if place.is_file() else {}
+    return (yaml.safe_load(path.read_text(encoding="utf-8")) or {}) if path.is_file() else {}
 
 
 def read_tuned(table: Table, paper: str, kind: str, output: Path) -> tuple[dict[str, Any], str]:
     """Return tuned values by row, those chosen in ``output`` first, and the files they are from."""
     files = (EXPERIMENTS / "tuned" / f"{paper}-{kind}.yaml", tuned_file(paper, kind, output))
-    shipped, own = map(read_values, files)
+    shipped, chosen = map(read_values, files)
     rows = {row.tuned_as or row.label for row in table.entries}
-    used = [files[1].name] * bool(rows & {*own})
-    used += [files[0].name] * bool((rows - {*own}) & {*shipped})
-    return shipped | own, " and ".join(used)
+    used = [files[1].name] * bool(rows & {*chosen})
+    used += [files[0].name] * bool((rows - {*chosen}) & {*shipped})
+    return shipped | chosen, " and ".join(used)
 
 
 def write_tuned(path: Path, values: Mapping[str, Mapping[str, Any]], command: str) -> None:
@@ -239,19 +239,19 @@ def write_tuned(path: Path, values: Mapping[str, Mapping[str, Any]], command: st
     path.write_text(f"# {command}\n{text}", encoding="utf-8")
 
 
-def narrowed(table: Table, more: Mapping[str, Any], without: Sequence[str]) -> Table:
+def narrowed(table: Table, changes: Mapping[str, Any], without: Sequence[str]) -> Table:
     """Return a table without some rows; its last remarks name them and a user's overrides."""
     remarks = list(table.remarks)
-    if more:
-        given = ", ".join(f"{key}={as_text(value)}" for key, value in more.items())
-        remarks.append(f"Overrides of all runs: {given}.")
-    known = [row.label for row in table.entries]
+    if changes:
+        written = ", ".join(f"{key}={as_text(value)}" for key, value in changes.items())
+        remarks.append(f"Overrides of all runs: {written}.")
+    labels = [row.label for row in table.entries]
     for label in without:
-        if label not in known:
-            raise InputError(f"{table.name} has no row '{label}'; {closest(label, known)}")
-    kept = tuple(row for row in table.entries if row.label not in without)
-    if not kept:
+        if label not in labels:
+            raise InputError(f"{table.name} has no row '{label}'; {closest(label, labels)}")
+    entries = tuple(row for row in table.entries if row.label not in without)
+    if not entries:
         raise InputError(f"--without names all rows of {table.name}; leave at least one")
     if without:
         remarks.append(f"Rows left out: {', '.join(without)}.")
-    return replace(table, entries=kept, remarks=tuple(remarks))
+    return replace(table, entries=entries, remarks=tuple(remarks))
