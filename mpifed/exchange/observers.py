@@ -30,7 +30,7 @@ from typing import Literal
 import numpy as np
 import scipy.sparse
 
-from mpifed.theory.accounting import of_gdp
+from mpifed.exchange.accounting import of_gdp
 
 Sees = Literal["messages", "averages"]
 

@@ -214,7 +214,7 @@ def test_pairs_are_averaged_one_after_the_other():
 def test_the_limit_counts_updates_as_it_says(mixes):
     """All alike without waiting; by frequency in pairs. The mean over rounds removes the noise."""
     table = lognormal(3, client_sigma=0.7)
-    problem = Quadratics(mixes, table, eta=0.02, topology="completed_options")
+    problem = Quadratics(mixes, table, eta=0.02, topology="complete")
     seconds, mean, rounds = table.mean(0), 0.0, 2000
     for _ in range(1000):
         problem.go()

@@ -396,7 +396,7 @@ def pooled(eta, rounds):
 
 @pytest.mark.parametrize("correction", ["none", "tracking", "push_sum"])
 def test_on_a_complete_graph_it_is_a_server(correction):
-    found = Descent(exchange_of(correction, "completed_options", "uniform"), 0.1).go(30)
+    found = Descent(exchange_of(correction, "complete", "uniform"), 0.1).go(30)
     np.testing.assert_allclose(found, pooled(0.1, 30), rtol=0, atol=1e-13)
 
 
@@ -414,7 +414,7 @@ def test_who_is_absent_delays_the_optimum_and_does_not_move_it(correction):
     def present(k):
         return np.random.default_rng(k % 12).random(N) < 0.7
 
-    exchange = exchange_of(correction, "completed_options", {"name": "max_degree"}, part=0.7)
+    exchange = exchange_of(correction, "complete", {"name": "max_degree"}, part=0.7)
     found = Descent(exchange, 0.08, present=present).go(300)
     np.testing.assert_allclose(found, np.tile(OPTIMUM, (N, 1)), rtol=0, atol=1e-11)
 
