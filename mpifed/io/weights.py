@@ -6,7 +6,7 @@ import hashlib
 import warnings
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mpifed.errors import InputError, in_words, one_line
 from mpifed.io.text import damaged
@@ -82,7 +82,9 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
         intact = is_intact(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch, about files that are refused here
-            loaded = torch.load(path, map_location="cpu", weights_only=True) if intact else None
+            loaded: Any = (
+                torch.load(path, map_location="cpu", weights_only=True) if intact else None
+            )
     except OSError as error:
         raise InputError(f"weights '{path}' cannot be read: {error.strerror}") from None
     except Exception as error:  # what a damaged or foreign archive makes torch raise
