@@ -386,7 +386,7 @@ class FedEM(Algorithm[Channel]):
         ]
         models = state.components.view(-1, *state.components.shape[-2:])
         differ = bool((state.mixture != state.mixture[:, :1]).any()) or any(
-            not torch.equal(each, own[0]) for own in models for each in own
+            not torch.equal(each, client[0]) for client in models for each in client
         )
         if self.n_components > 1 and not largest(clients, torch.tensor([float(differ)])):
             lines.append(

@@ -32,7 +32,7 @@ from torch import Tensor
 from mpifed import state
 from mpifed.algorithms.base import Descriptive, message_variance, step_scale
 from mpifed.components.base import Compressors
-from mpifed.components.registry import complete, find
+from mpifed.components.registry import checked_section, find
 from mpifed.data.base import Description, Split
 from mpifed.errors import Diverged, InputError, RunError
 from mpifed.exchange.base import Channel, Exchange, ServerChannel, to_server
@@ -258,7 +258,7 @@ class FedMM(Descriptive[Channel]):
         online: bool = False,
         client_weights: Literal["uniform", "samples"] = "uniform",
     ) -> None:
-        section = complete("surrogate", surrogate, "algorithm.surrogate")
+        section = checked_section("surrogate", surrogate, "algorithm.surrogate")
         make = find("surrogate", section.name)
         self.with_target = isinstance(make, MadeWithTarget)
         self.surrogate = as_surrogate(

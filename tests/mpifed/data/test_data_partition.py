@@ -1,4 +1,4 @@
-""""""
+"""Partitions of samples among clients: who gets which, in what numbers, and rotated pictures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-""""""
+"""Ratings of MovieLens and LIBSVM files: what is read, dealt to clients and refused."""
 
 from __future__ import annotations
 

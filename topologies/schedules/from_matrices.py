@@ -15,10 +15,11 @@ import networkx as nx
 import numpy as np
 from annotated_types import Ge
 
+from topologies.errors import TopologyError
 from topologies.graphs.build import build_graph
 from topologies.graphs.files import plain, read_matrix, words_of
-from topologies.inputs import TopologyError, check_nodes
 from topologies.matrix import COLUMNS, IMPORT_TOLERANCE, NEGATIVE, MixingMatrix
+from topologies.node_counts import check_nodes
 from topologies.schedules.sequences import Arrays, Drawn, Periodic, Schedule, Static, check_round
 from topologies.weights.rules import metropolis_hastings, mixing_matrix
 
@@ -29,8 +30,8 @@ def prepare_static(graph: nx.Graph, rule: Rule) -> Arrays:
     """Return the matrix of the graph under the rule, and its origin."""
     matrix = mixing_matrix(graph, rule[0], **rule[1])
     # Not how long it took, so that equal arguments give equal bytes.
-    kept = {key: value for key, value in matrix.info.items() if key != "seconds"}
-    info = np.frombuffer(json.dumps(kept).encode(), dtype=np.uint8)
+    origin = {key: value for key, value in matrix.info.items() if key != "seconds"}
+    info = np.frombuffer(json.dumps(origin).encode(), dtype=np.uint8)
     directed = {} if matrix.symmetric else {"directed": np.array(True)}
     return {"edges": matrix.edges, "weights": matrix.weights, "info": info, **directed}
 
@@ -72,8 +73,8 @@ def prepare_periodic(*, path: str) -> Arrays:
 def restore_periodic(n: int, arrays: Arrays, *, path: str) -> Periodic:
     """The matrices of a directory in turn."""
     if (arrays["nodes"] != n).any():
-        found = arrays["nodes"].tolist()
-        raise TopologyError(f"periodic: the matrices in {path!r} have n = {found}, but n is {n}")
+        sizes = arrays["nodes"].tolist()
+        raise TopologyError(f"periodic: the matrices in {path!r} have n = {sizes}, but n is {n}")
     ends = np.cumsum(arrays["counts"])[:-1]
     rounds = zip(
         np.split(arrays["edges"], ends),
@@ -201,35 +202,35 @@ class OfRounds:
 
     def matrix(self, k: int) -> MixingMatrix:
         """Return W^k for the round k >= 1."""
-        made = self._matrix(k)
-        if self.doubly_stochastic and not made.doubly_stochastic:
+        matrix = self._matrix(k)
+        if self.doubly_stochastic and not matrix.doubly_stochastic:
             raise TopologyError(
                 f"{self.name} for round {k}: columns do not sum to one, but those of round 1 do"
             )
-        return made
+        return matrix
 
     def _matrix(self, k: int) -> MixingMatrix:
-        found = self.function(self.n, round=check_round(k), **self.options)
+        returned = self.function(self.n, round=check_round(k), **self.options)
         where = f"{self.name} for round {k}"
         try:
-            made = as_matrix(found)
+            matrix = as_matrix(returned)
         except TopologyError as error:
             raise TopologyError(f"{where}: {error}") from None
-        check_nodes(where, self.n, made.n, "the matrix")
-        return made
+        check_nodes(where, self.n, matrix.n, "the matrix")
+        return matrix
 
 
-def own_schedule(
+def schedule_of_function(
     name: str, function: Callable[..., Any], n: int, options: Mapping[str, Any]
 ) -> Any:
     """Return the schedule of a user's function of n, or of n and the round."""
     if "round" in inspect.signature(function).parameters:
         return OfRounds(n, function, options, name)
-    found = function(n, **options)
-    if not isinstance(found, Schedule):
+    schedule = function(n, **options)
+    if not isinstance(schedule, Schedule):
         raise TopologyError(
-            f"{name} returned {found!r}, which lacks what a topologies.Schedule has; "
+            f"{name} returned {schedule!r}, which lacks what a topologies.Schedule has; "
             "write def function(n, round) for one that returns the matrix of a round"
         )
-    check_nodes(name, n, found.n, "the schedule")
-    return found
+    check_nodes(name, n, schedule.n, "the schedule")
+    return schedule

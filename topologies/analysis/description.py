@@ -1,11 +1,9 @@
-"""The description of a graph with its matrix or schedule as one record; plans of the commands."""
+"""The description of a graph with its matrix or schedule, as one record of plain values."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import networkx as nx
@@ -21,13 +19,8 @@ from topologies.analysis.consensus import (
     sampled_rounds,
     slem,
 )
-from topologies.graphs.build import build_graph, parse_graph
-from topologies.inputs import TopologyError, cpu_seconds, node_count
 from topologies.matrix import ACTIVE, MixingMatrix
 from topologies.schedules.sequences import Schedule, as_schedule
-from topologies.schedules.table import SCHEDULES, build_schedule, parse_schedule, read_schedule
-from topologies.schema import find, from_text, parse_spec, values_of
-from topologies.weights.rules import WEIGHTS, check_weights
 
 SPECTRUM_NODES = 3000
 COVARIANCE_NODES = 300
@@ -153,82 +146,3 @@ def _digest(rounds: list[MixingMatrix]) -> str:
 
 def _finite(value: float, kind: type) -> Any:
     return kind(value) if math.isfinite(value) else None
-
-
-@dataclass(frozen=True)
-class Plan:
-    """One graph with weights and schedule, checked but not built."""
-
-    label: str
-    family: str | None
-    arguments: Mapping[str, Any]
-    rule: str
-    rule_options: Mapping[str, Any]
-    schedule: str
-    schedule_options: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Case:
-    """The graph and the schedule that were built from a plan."""
-
-    plan: Plan
-    graph: nx.Graph | None
-    schedule: Schedule
-    seconds: float
-
-    def record(self, *, accuracy: float, message_bytes: float) -> dict[str, Any]:
-        """Return the description of the case, as ``describe`` makes it."""
-        record = describe(
-            self.graph,
-            self.schedule,
-            schedule=self.plan.schedule,
-            accuracy=accuracy,
-            message_bytes=message_bytes,
-            seconds=self.seconds,
-        )
-        return record if self.graph is not None else {**record, "family": self.plan.schedule}
-
-
-def plan(text: str, weights: str, schedule: str, n: int | None) -> Plan:
-    """Parse a graph, or a schedule that needs none, with its weights and schedule."""
-    name, words = parse_spec(text)
-    rule, given = parse_spec(weights)
-    known = find(WEIGHTS, "weight rule", rule).parameters
-    rule_options = check_weights(rule, values_of(known, given))
-    if name in SCHEDULES and SCHEDULES[name].uses == "nodes":
-        stated = words.pop("n", None)
-        arguments = {"n": node_count(name, n if stated is None else from_text(stated, int))}
-        options = read_schedule(name, words)
-        return Plan(text, None, arguments, rule, rule_options, name, options)
-    if name in SCHEDULES:
-        raise TopologyError(
-            f"{name} is a schedule on a graph: give the graph, and {name} as its schedule"
-        )
-    family, arguments = parse_graph(text, n)
-    kind, options = parse_schedule(schedule)
-    uses = SCHEDULES[kind].uses if kind in SCHEDULES else "nodes"
-    if kind in SCHEDULES and uses == "nodes":
-        raise TopologyError(f"the schedule {kind} uses no graph: write {kind}:n=... in its place")
-    uses_weights = uses == "weights"
-    around = [schedule] if schedule != "static" else []
-    parts = [text, *([weights] if uses_weights else []), *around]
-    return Plan(" · ".join(parts), family, arguments, rule, rule_options, kind, options)
-
-
-def carry_out(plan: Plan, seed: int) -> Case:
-    """Build the graph, the weights and the schedule of a plan."""
-    graph = None
-    if plan.family is not None:
-        graph = build_graph(plan.family, **{"seed": seed, **plan.arguments})
-    start = cpu_seconds()
-    schedule = build_schedule(
-        plan.schedule,
-        plan.arguments.get("n") if graph is None else len(graph),
-        graph=graph,
-        weights=plan.rule,
-        weight_options=plan.rule_options,
-        seed=seed,
-        **plan.schedule_options,
-    )
-    return Case(plan, graph, schedule, cpu_seconds() - start)
