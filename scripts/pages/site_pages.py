@@ -31,7 +31,7 @@ PUBLIC = (
     *("mpifed.local.options", "mpifed.local.solver", "mpifed.local.adjustments"),
     *("mpifed.local.objective", "mpifed.exchange.base", "mpifed.exchange.aggregation"),
     *("mpifed.exchange.attacks", "mpifed.exchange.compression"),
-    *("mpifed.exchange.corrections.base", "mpifed.surrogates.base"),
+    *("mpifed.exchange.correction", "mpifed.message", "mpifed.surrogates.base"),
 )
 """Modules that a user's program or component imports; docs/stability.md promises them."""
 
