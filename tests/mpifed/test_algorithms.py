@@ -12,13 +12,13 @@ import pytest
 import torch
 from on_ranks import SMALL, unlike_one_rank_though_resumed
 
-from mpifed.algorithms.base import Algorithm, algorithm_class
 from mpifed.checkpoint import files as checkpoint
 from mpifed.components.tables import ALGORITHMS
 from mpifed.config.configuration import resolve
 from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, ServerChannel
 from mpifed.federation.clients import Draws
+from mpifed.method.algorithm import Algorithm, algorithm_class
 from mpifed.models.base import Model
 from mpifed.mpi.communicator import Alone
 from mpifed.training import evaluation
