@@ -37,7 +37,7 @@ PUBLIC = (
     *("mpifed.local.options", "mpifed.local.solver", "mpifed.local.adjustments"),
     *("mpifed.local.objective", "mpifed.exchange.base", "mpifed.exchange.aggregation"),
     *("mpifed.exchange.attacks", "mpifed.exchange.compression"),
-    *("mpifed.exchange.corrections.base", "mpifed.surrogate"),
+    *("mpifed.exchange.correction", "mpifed.message", "mpifed.surrogate"),
 )
 """Modules that a user's program or component imports; docs/stability.md promises them."""
 

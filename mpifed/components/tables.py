@@ -122,7 +122,7 @@ COMPRESSORS = {
     "composition": "mpifed.exchange.compression:Composition",
 }
 CORRECTIONS = {
-    "none": "mpifed.exchange.corrections.base:Plain",
+    "none": "mpifed.exchange.correction:Plain",
     "tracking": "mpifed.exchange.corrections.tracking:Tracking",
     "extra": "mpifed.exchange.corrections.extra:Extra",
     "exact_diffusion": "mpifed.exchange.corrections.diffusion:ExactDiffusion",
@@ -213,7 +213,7 @@ BASES = {
     "data": ("mpifed.data.base:Dataset",),
     "exchange": ("mpifed.exchange.base:Exchange",),
     "compression": ("mpifed.exchange.compression:Compressor",),
-    "correction": ("mpifed.exchange.corrections.base:Correction",),
+    "correction": ("mpifed.exchange.correction:Correction",),
     "aggregator": (
         "mpifed.exchange.aggregation:ByCoordinates",
         "mpifed.exchange.aggregation:ByProducts",

@@ -14,11 +14,9 @@ from threadpoolctl import threadpool_limits
 
 from mpifed import state as states
 from mpifed.config.configuration import ClientWeights
-from mpifed.config.requirements import chooses_neighbours
 from mpifed.data.base import Shards, Split
 from mpifed.errors import wrong_result
 from mpifed.exchange.accounting import EPSILON, accountant_of
-from mpifed.exchange.corrections.collaboration import COLLAPSE
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.observers import Mixed, epsilons, privacy_losses
 from mpifed.federation.clients import Clients, Draws, Federation
@@ -321,7 +319,7 @@ def columns_of(setup: Setup) -> list[str]:
         *([COLUMN] if is_simulated(setup) else []),
         *([] if waits(setup) else STALENESS),
         *([EPSILON] if setup.configuration.privacy.is_asked_for else []),
-        *(COLLAPSE if chooses_neighbours(setup.configuration) else []),
+        *setup.exchange.columns,
         *unseen,
         *validation,
         *task_columns(setup.model, setup.algorithm.deploys_mixtures, validates),
@@ -368,7 +366,7 @@ def evaluate(setup: Setup, samples: Samples, state: states.RunState, draws: Draw
         score(setup, samples, state, training, draws),
         exchange.consensus_distance(exchange.latest(shared, state.memory)) if shared else None,
         measure(setup, trained, training, draws),
-        exchange.collapse(state.memory) if isinstance(exchange, Gossip) else {},
+        exchange.measure(state.memory),
         _learnt(setup, trained),
         setup.model.loss.perplexity,
     )

@@ -18,7 +18,7 @@ from mpifed.exchange.aggregation import ByCoordinates
 from mpifed.exchange.attacks import Attack
 from mpifed.exchange.base import ServerChannel
 from mpifed.exchange.compression import Identity
-from mpifed.exchange.corrections.base import Plain
+from mpifed.exchange.correction import Plain
 from mpifed.method import Algorithm, GlobalModel
 
 WORDS = ("model=linear", "clients=8", "rounds=3", "data.n_test=5", "data.dimension=4")
