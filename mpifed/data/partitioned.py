@@ -132,11 +132,11 @@ class PooledDataset(Dataset):
             arriving = self._receive(order)
         else:
             arriving = self._send([self._order(ids)[0] for ids in wishes])
-        for places, samples in arriving:
+        for positions, samples in arriving:
             values = torch.from_numpy(samples).to(dtype)
             if dtype.is_floating_point and pool.divisor != 1:
                 values /= pool.divisor
-            x.numpy()[places] = values.numpy()  # torch does not index uint16
+            x.numpy()[positions] = values.numpy()  # torch does not index uint16
         y = torch.from_numpy(pool.labels[order]).to(self.description.target_type(dtype))
         ends = np.cumsum([rows[-1] for rows in offsets])
         train, val, test = (
@@ -163,12 +163,12 @@ class PooledDataset(Dataset):
         for piece in _cut(self._source.pieces()):
             for rank, (order, by_sample) in enumerate(zip(orders, sorts, strict=True)):
                 bounds = np.searchsorted(order, (first, first + len(piece)), sorter=by_sample)
-                places = by_sample[slice(*bounds)]
-                samples = piece[order[places] - first]
+                positions = by_sample[slice(*bounds)]
+                samples = piece[order[positions] - first]
                 if rank == self._communicator.rank:
-                    yield places, samples
-                elif len(places):
-                    self._communicator.send(np.array([len(places)]), rank)
+                    yield positions, samples
+                elif len(positions):
+                    self._communicator.send(np.array([len(positions)]), rank)
                     self._communicator.send(samples, rank)
             first += len(piece)
 
@@ -190,11 +190,11 @@ def _cut(arrays: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
 def in_file_order(indices: list[np.ndarray], seed: int, test_fraction: float) -> Dealt:
     """Clients keep the order of the source; a share of each one's samples is for testing."""
     parts = []
-    for client, own in enumerate(indices):
-        n_test = min(int(np.floor(test_fraction * len(own) + 0.5)), len(own) - 1)
-        tested = np.zeros(len(own), bool)
-        tested[stream(seed, "split", client=client).permutation(len(own))[:n_test]] = True
-        parts.append((own[~tested], own[:0], own[tested]))
+    for client, samples in enumerate(indices):
+        n_test = min(int(np.floor(test_fraction * len(samples) + 0.5)), len(samples) - 1)
+        tested = np.zeros(len(samples), bool)
+        tested[stream(seed, "split", client=client).permutation(len(samples))[:n_test]] = True
+        parts.append((samples[~tested], samples[:0], samples[tested]))
     return parts
 
 
@@ -273,19 +273,19 @@ class DealtDataset(PooledDataset):
 
         def deal() -> tuple[Source, Dealt, np.ndarray | None]:
             source, rng = read(), stream(self.seed, "partition")
-            given = _given(source, partition)
-            kept = share_of(len(given), fraction, self.seed)
-            parts = deal_by(partition, given[kept], n_clients, rng, options)
-            dealt = _split(source, [kept[part] for part in parts], self.seed, split)
-            if source.names and given is source.owner:  # a client is a source
-                owners = [int(given[kept[part[0]]]) for part in parts]
+            keys = keys_of(source, partition)
+            used = share_of(len(keys), fraction, self.seed)
+            parts = deal_by(partition, keys[used], n_clients, rng, options)
+            dealt = _split(source, [used[part] for part in parts], self.seed, split)
+            if source.names and keys is source.owner:  # a client is a source
+                owners = [int(keys[used[part[0]]]) for part in parts]
                 names = tuple(source.names[owner] for owner in owners)
                 source = replace(source, pool=replace(source.pool, client_names=names))
                 left_out = [name for name in source.names if name not in set(names)]
                 if left_out:
                     few = f"fewer than {min_samples} samples (data.min_samples) or are not chosen"
-                    shown = one_line(", ".join(left_out), 100)
-                    remark = f"{len(left_out)} sources have {few}, and are no clients: {shown}"
+                    examples = one_line(", ".join(left_out), 100)
+                    remark = f"{len(left_out)} sources have {few}, and are no clients: {examples}"
                     source = replace(source, remarks=(*source.remarks, remark))
             if source.fit is not None:
                 fitted = source.fit(np.concatenate([train for train, *_ in dealt]))
@@ -311,8 +311,8 @@ class DealtDataset(PooledDataset):
     def _turned(self, split: Split, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
         """The pictures turned as they are stored, so that a file of them holds the same numbers."""
         assert self._angles is not None
-        for place, angle in enumerate(self._angles[client_ids]):
-            rows = split.rows_of(place)
+        for position, angle in enumerate(self._angles[client_ids]):
+            rows = split.rows_of(position)
             split.x[rows] = torch.from_numpy(rotated(split.x[rows].numpy(), angle))
         x = split.x.to(dtype)
         if dtype.is_floating_point and self._pool.divisor != 1:
@@ -320,23 +320,23 @@ class DealtDataset(PooledDataset):
         return replace(split, x=x)
 
 
-def _given(source: Source, name: str) -> np.ndarray:
+def keys_of(source: Source, name: str) -> np.ndarray:
     """What the partition ``name`` deals by."""
     pool = source.pool
-    given: np.ndarray | None = pool.labels  # of which contiguous, iid, quantity_skew only count
+    keys: np.ndarray | None = pool.labels  # of which contiguous, iid, quantity_skew only count
     if name in ("dirichlet", "pathological") and pool.task != "classification":
-        given = None
+        keys = None
     elif name == "natural":
-        given = source.owner
+        keys = source.owner
     elif name == "pachinko":
-        given = None if source.coarse is None else np.stack([source.coarse, pool.labels], 1)
-    if given is None:
+        keys = None if source.coarse is None else np.stack([source.coarse, pool.labels], 1)
+    if keys is None:
         lacks = {"natural": "sources", "pachinko": "coarse labels"}.get(name, "labels")
         raise InputError(
             f"data.partition is '{name}', but '{pool.source}' has no {lacks} to deal by; "
             "data.partition=iid deals at random"
         )
-    return given
+    return keys
 
 
 def _split(source: Source, indices: list[np.ndarray], seed: int, parts: Parts | None) -> Dealt:
@@ -345,19 +345,21 @@ def _split(source: Source, indices: list[np.ndarray], seed: int, parts: Parts | 
         parts = "in_order" if source.is_text else "60_20_20"
     if parts == "60_20_20":
         shuffled = (stream(seed, "split", client=c).permutation(o) for c, o in enumerate(indices))
-        return [split_in_order(own) for own in shuffled]
+        return [split_in_order(samples) for samples in shuffled]
     if parts == "in_order":
-        return [split_in_order(own) for own in indices]
-    said = f"data.split is 'published', but '{source.pool.source}' has"
+        return [split_in_order(samples) for samples in indices]
+    prefix = f"data.split is 'published', but '{source.pool.source}' has"
     if source.is_test is None:
-        raise InputError(f"{said} no published test part; allowed: 60_20_20, in_order")
-    tested = [source.is_test[own] for own in indices]
-    dealt = [(own[~t], own[:0], own[t]) for own, t in zip(indices, tested, strict=True)]
+        raise InputError(f"{prefix} no published test part; allowed: 60_20_20, in_order")
+    tested = [source.is_test[samples] for samples in indices]
+    dealt = [
+        (samples[~t], samples[:0], samples[t]) for samples, t in zip(indices, tested, strict=True)
+    ]
     n_train, _, n_test = counts_of(dealt)
     for count, what in ((n_train, "training"), (n_test, "test")):
         if count.min() < 1:
             raise InputError(
-                f"{said} no sample of the published {what} part for client {count.argmin()}; "
+                f"{prefix} no sample of the published {what} part for client {count.argmin()}; "
                 "data.split=60_20_20 mixes both parts"
             )
     return dealt

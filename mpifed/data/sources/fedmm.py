@@ -21,6 +21,9 @@ SAMPLES = {"homogeneous": 250, "heterogeneous": 5000}
 # Samples drawn at once while looking for those of a cluster.
 BATCH = 1024
 
+# Points of a mixture drawn at once while looking for those of a client.
+MIXTURE_BATCH = 256
+
 
 class Unlabelled(GeneratedDataset):
     """Samples without targets, of which every client can draw new ones in every round."""
@@ -110,15 +113,15 @@ class Dictionary(Unlabelled):
         )
 
     def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
-        own = slice(None) if self.clusters is None else self.clusters.owner == client
-        return self.samples[own], self.samples[own, :0]
+        rows = slice(None) if self.clusters is None else self.clusters.owner == client
+        return self.samples[rows], self.samples[rows, :0]
 
     def _draw(self, rng: np.random.Generator, n: int) -> np.ndarray:
         """``n`` samples, float64 (n, dim)."""
         atoms = self.theta.shape[1]
-        places = rng.random((n, atoms)).argsort(axis=1)[:, : self.non_zeros]
+        positions = rng.random((n, atoms)).argsort(axis=1)[:, : self.non_zeros]
         codes = np.zeros((n, atoms))
-        np.put_along_axis(codes, places, rng.normal(size=(n, self.non_zeros)), axis=1)
+        np.put_along_axis(codes, positions, rng.normal(size=(n, self.non_zeros)), axis=1)
         return codes @ self.theta.T
 
 
@@ -174,10 +177,6 @@ class Poisson(Unlabelled):
         return rng.poisson(means)[:, None].astype(np.float64)
 
 
-# Points drawn at once while looking for those of a client.
-MIXTURE_BATCH = 256
-
-
 class GaussianMixture(Unlabelled):
     """A mixture of ``n_components`` Gaussians of unit covariance in ``dimension``, unlabelled.
 
@@ -223,8 +222,8 @@ class GaussianMixture(Unlabelled):
         self._sorted: np.ndarray | None = None
         self._ends = np.array([-np.inf, *[np.inf] * n_clients])
         if sharding == "sorted":
-            whole = [self._draw(self._stream("train", c), n_train) for c in range(n_clients)]
-            points = np.concatenate(whole)
+            parts = [self._draw(self._stream("train", c), n_train) for c in range(n_clients)]
+            points = np.concatenate(parts)
             self._sorted = points[np.argsort(points[:, 0], kind="stable")]
             # Slices begin halfway between the last point of one client and the first of the next.
             cuts = n_train * np.arange(1, n_clients)

@@ -91,14 +91,14 @@ class LibSvm(PooledDataset):
         }
 
         def read() -> tuple[Source, Dealt, None]:
-            place = located(path, "libsvm", raw)
-            rows, found = parse(place, features)
-            targets = binary_labels(place, found, labels)
-            given = rows.toarray() if partition == "kmeans" else targets
+            file = located(path, "libsvm", raw)
+            rows, values = parse(file, features)
+            targets = binary_labels(file, values, labels)
+            keys = rows.toarray() if partition == "kmeans" else targets
             rng = stream(self.seed, "partition")
-            indices = deal_by(partition, given, n_clients, rng, options)
+            indices = deal_by(partition, keys, n_clients, rng, options)
             width = rows.shape[1] + intercept
-            pool = Pool(f"libsvm-{bare_name(place)}", targets, 2, (width,), "float64")
+            pool = Pool(f"libsvm-{bare_name(file)}", targets, 2, (width,), "float64")
             source = Source(pool, lambda: dense_rows(rows, intercept))
             return source, in_file_order(indices, self.seed, test_fraction), None
 
@@ -128,10 +128,10 @@ def binary_labels(path: Path, labels: np.ndarray, rule: Labels) -> np.ndarray:
     """Return 0 or 1 for each sample, int64 (samples,)."""
     if rule == "published_code":
         return (labels != -1).astype(np.int64)
-    found = np.unique(labels)
-    if len(found) != 2:
+    distinct = np.unique(labels)
+    if len(distinct) != 2:
         raise InputError(
-            f"data.path is '{path}', which has {len(found)} labels, as {found[:5].tolist()}; "
+            f"data.path is '{path}', which has {len(distinct)} labels, as {distinct[:5].tolist()}; "
             "data.labels=two_values asks for two"
         )
-    return (labels == found[1]).astype(np.int64)
+    return (labels == distinct[1]).astype(np.int64)

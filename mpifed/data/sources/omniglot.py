@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
-from mpifed.data.archives import contents, places, reading
+from mpifed.data.archives import contents, homes, reading
 from mpifed.data.images import decoded, smaller
 from mpifed.data.partitioned import GroupedDataset, Pool, Source
 from mpifed.errors import InputError
@@ -53,17 +53,17 @@ class Omniglot(GroupedDataset):
 
 def read(raw: str | None, drawer_of: DrawerOf = "set", size: int = SIDE) -> Source:
     """Return all drawings that ``raw`` names, by drawer."""
-    among = places(raw, "omniglot")
+    among = homes(raw, "omniglot")
     # Set and picture of each drawing, by its alphabet, character, number and drawer.
     drawings: dict[tuple[str | Any, ...], tuple[str, np.ndarray]] = {}
-    for place in among:
-        for name, content in contents(place, lambda name: NAME.fullmatch(name) is not None):
+    for root in among:
+        for name, content in contents(root, lambda name: NAME.fullmatch(name) is not None):
             match = NAME.fullmatch(name)
             assert match is not None
             drawn = match.group("alphabet", "character", "number", "drawer")
             if drawn in drawings:
                 continue  # of another set, or of an archive that is unpacked beside itself
-            with reading(place / name):
+            with reading(root / name):
                 picture = decoded(content, "L")
                 if picture.shape != (SIDE, SIDE):
                     raise ValueError(f"it has {picture.shape} pixels, not {SIDE} x {SIDE}")

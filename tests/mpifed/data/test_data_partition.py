@@ -1,4 +1,4 @@
-""""""
+"""How samples are dealt to clients: laws of the partitions, rotations, names in messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-""""""
+"""Pictures that are pooled and dealt: digits, and IDX files of MNIST and EMNIST."""
 
 from __future__ import annotations
 

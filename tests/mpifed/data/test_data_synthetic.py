@@ -1,4 +1,4 @@
-""""""
+"""The synthetic mixture of linear classifiers: its law, its streams and its released variant."""
 
 from __future__ import annotations
 
