@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mpifed import moved
-
 # Read by MKL at its first call, so it must be set before torch computes anything. Without it, MKL's
 # matrix products depend on where in memory an operand starts, hence on which clients share a rank.
 # STRICT also fixes the order for unaligned operands.
@@ -17,8 +15,6 @@ os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 # Read by torch before its first allocation: samples are gathered from all over a shard, and with
 # pages of 2 MiB that costs a fifth less of a round (docs/benchmarks.md).
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-
-moved.install()
 
 __version__ = "1.0.0rc1"
 

@@ -1,4 +1,4 @@
-"""``mpifed SUBCOMMAND ...``, of which each is also ``python -m mpifed.SUBCOMMAND ...``."""
+"""The command ``mpifed SUBCOMMAND ...``; each is also ``python -m mpifed.SUBCOMMAND ...``."""
 
 from __future__ import annotations
 
@@ -20,16 +20,11 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "report": ("mpifed.report.__main__", "make tables and pictures from run directories"),
     "data": ("mpifed.data.__main__", "make a federated HDF5 file from raw files"),
     "topologies": ("topologies.__main__", "study graphs, mixing matrices and schedules"),
-    "jobs": ("mpifed.jobs.__main__", "submit, watch and stop runs on a cluster"),
-    "watch": ("mpifed.watch", "show a running run in a terminal"),
+    "jobs": ("mpifed.jobs.__main__", "submit, list and stop runs on a cluster"),
     "verify": ("mpifed.verify", "repeat rounds of a finished run and compare digests"),
     "retime": ("mpifed.retime", "say what finished runs would take on another network"),
     "reproduce": ("mpifed.reproduce.__main__", "run the tables and figures of the papers"),
     "new": ("mpifed.new.__main__", "write a method, model or other component to begin with"),
-    "theory": (
-        "mpifed.theory.__main__",
-        "compare a run with its paper's theorems, or find what observers learn",
-    ),
 }
 
 # As many as ``mpifed`` alone shows.
@@ -106,12 +101,14 @@ def _help(*, whole: bool) -> str:
 
 def _unknown(word: str) -> str:
     from mpifed.config.experiments import YAML_FILES, experiment_names
-    from topologies.schema import shown
+    from topologies.schema import excerpt
 
     if word in experiment_names() or word.endswith(YAML_FILES):
-        return f"{shown(word)} is an experiment, not a subcommand; use '{started_as()} run {word}'"
+        return (
+            f"{excerpt(word)} is an experiment, not a subcommand; use '{started_as()} run {word}'"
+        )
     known = [*SUBCOMMANDS, *OPTIONS] if word.startswith("-") else SUBCOMMANDS
-    return f"Unknown subcommand {shown(word)}; {closest(word, known)}"
+    return f"Unknown subcommand {excerpt(word)}; {closest(word, known)}"
 
 
 if __name__ == "__main__":

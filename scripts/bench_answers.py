@@ -69,7 +69,6 @@ WRONG: dict[str, tuple[tuple[str, ...], ...]] = {
         ("seed=[0,1]", "--output", "/dev/null/x"),
     ),
     "report": (("nowhere",), (".", "--formt", "png"), (".",)),
-    "watch": (("nowhere",), (".", "--onec"), (".", "--every", "0")),
     "jobs": (
         ("sumbit",),
         ("render", "digits-fedm"),
@@ -115,14 +114,6 @@ WRONG: dict[str, tuple[tuple[str, ...], ...]] = {
         ("fedem", "--table", "2", "--output", "/dev/null/x"),
     ),
     "new": (("metod", "mine"), ("method", "3"), ("method", "mine", "--directory", "nowhere")),
-    "theory": (
-        (),
-        ("alhpa", "."),
-        ("rounds", "."),
-        ("rounds", ".", "--accuracy", "0"),
-        ("variance", "nowhere"),
-        ("variance", ".", "--rouds", "3"),
-    ),
 }
 """Words by subcommand, of which one is wrong or missing."""
 

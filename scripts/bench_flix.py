@@ -157,8 +157,8 @@ def dcgd_floor() -> None:
     import numpy as np
     import torch
 
+    from mpifed.algorithms.flix import theorems
     from mpifed.federation.clients import Draws
-    from mpifed.theory import flix
     from mpifed.training.evaluation import training_of
 
     ratios = {}
@@ -169,7 +169,9 @@ def dcgd_floor() -> None:
         c = method.constants(state, clients, made.setup.exchange)
         rows = state.reference.expand(len(clients), -1)
         noise = method.objective.gradients(state.optima, rows, clients, Draws(0, 0))
-        floor = flix.dcgd_floor(c, float(state.step), c.omega * float(noise.square().sum(1).mean()))
+        floor = theorems.dcgd_floor(
+            c, float(state.step), c.omega * float(noise.square().sum(1).mean())
+        )
         contraction = 1 - float(state.step) * c.mu_alpha
         rounds = min(40_000, int(np.ceil(np.log(1e-3) / np.log(contraction))))
         away = []

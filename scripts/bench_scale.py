@@ -23,7 +23,7 @@ REPEATS = 5
 ACTIVE = 1000
 
 LINEAR = ("synthetic-fedem", "algorithm=fedavg", "data.n_test=10", "--quiet")
-FEW_SAMPLES = ("data.dimension=10", "storage.samples=50", "storage.state=disk")
+FEW_SAMPLES = ("data.dimension=10", "storage.samples=50")
 
 
 def measured(*words: str, ranks: int = 1) -> dict[str, Any]:
@@ -71,7 +71,7 @@ FIGURES = ("cpu_seconds", "wall_seconds", "peak_bytes")
 
 
 def memory_a_client(few: int = 100_000, many: int = 1_100_000, repeats: int = 1) -> None:
-    """Peak bytes of a process for each client that is not active, its state being on disk."""
+    """Peak bytes of a process for each client that is not active, its state included."""
 
     def peak(clients: int) -> float:
         words = [*LINEAR, *FEW_SAMPLES, *sampled(clients, min(ACTIVE, few), 2)]
@@ -84,7 +84,7 @@ def memory_a_client(few: int = 100_000, many: int = 1_100_000, repeats: int = 1)
 
 
 def million_clients(clients: int = 1_000_000) -> None:
-    """SCAFFOLD with 1 % of 1,000,000 clients a round, their variates on disk."""
+    """SCAFFOLD with 1 % of 1,000,000 clients a round, their variates included."""
     ranks = ranks_asked_for()
     own = ["algorithm=scaffold", "local.momentum=0"]
     asked = [*sampled(clients, clients // 100, 3), f"evaluation.sample={1000 / clients!r}"]

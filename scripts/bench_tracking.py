@@ -18,7 +18,7 @@ def tracker_share() -> None:
     """Percent of a recorded round of the released benchmark that each tracker takes."""
     from mpifed.config.configuration import to_mapping
     from mpifed.errors import InputError
-    from mpifed.tracking import EVERY, TRACKERS, About, check_tracker
+    from mpifed.tracking import EVERY, TRACKERS, TrackedRun, check_tracker
     from mpifed.training.callbacks import recorded
 
     made = engine("synthetic-released", **{"data.n_test": 50})
@@ -41,9 +41,9 @@ def tracker_share() -> None:
         with tempfile.TemporaryDirectory() as folder:
             os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder}/mlflow.db"
             configuration = to_mapping(made.setup.configuration)
-            about = About(Path(folder), "bench", configuration, 0, None, lambda known: None)
+            run = TrackedRun(Path(folder), "bench", configuration, 0, None, lambda known: None)
             began = time.process_time()
-            tracker = opened(about)
+            tracker = opened(run)
             opening = time.process_time() - began
             tracker.send([(0, values)])
             began = time.process_time()

@@ -65,6 +65,13 @@ ELSEWHERE = {
     "bucketing sign_flip alie ipm mimic",
 }
 
+# Components of the same name that compute something else there.
+DIFFER = """
+ByzFL defines attacks of the same names otherwise, with μ the mean of the honest updates and σ their
+deviation. Its `sign_flip` sends -μ, mpifed's minus the attacker's own update (Li et al. 2019). Its
+`alie` sends μ + τ σ with the divisor n - 1 in σ, mpifed's μ - z σ with n. Its `ipm` sends -2 μ by
+default (-τ μ, in early versions (1 - τ) μ), mpifed's -0.5 μ. `mimic` is the same."""
+
 # Sections by page, with the methods that they are about; "" is the whole page.
 PAGES = {
     "fedem.md": {"": "fedem local fedavg fedavg_ft"},
@@ -225,7 +232,7 @@ def text() -> str:
         alone = ", ".join(found.pop(""))
         cells = [f"{', '.join(names)}: {at}" for at, names in found.items()]
         kinds.append(f"| {kind} | {'; '.join(cells)} | {alone} |")
-    parts = [*head, *rows, COMPONENTS + "\n".join(kinds), OPTIONS]
+    parts = [*head, *rows, COMPONENTS + "\n".join(kinds), DIFFER, OPTIONS]
     return HEAD + "\n".join(parts)
 
 

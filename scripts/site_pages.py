@@ -35,8 +35,8 @@ PUBLIC = (
 )
 """Modules that a user's program or component imports; docs/stability.md promises them."""
 
-WHOLE = ("mpifed.algorithms", "mpifed.theory")
-"""Packages of which every module has a page: methods, and what papers prove of them."""
+WHOLE = ("mpifed.algorithms",)
+"""Packages of which every module has a page."""
 
 PACKAGE = """# mpifed
 

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 FLOORS = (
     {"topologies"},
     {"errors"},
-    {"moved", "random", "state"},
+    {"random", "state"},
     {"io"},
     {"results"},
     {"command", "components", "watchdog"},
@@ -22,13 +22,13 @@ FLOORS = (
     {"data"},
     {"federation", "models"},
     {"local", "checkpoint", "exchange", "optimal_transport"},
-    {"config", "surrogates", "theory"},
+    {"config", "surrogates"},
     {"algorithms", "new", "report", "sweep"},
     {"training"},
     {"api", "jobs"},
     {"mpifed"},
     {"launch", "reproduce"},
-    {"retime", "verify", "watch", "__main__"},
+    {"retime", "verify", "__main__"},
     {"run"},
 )
 """The rooms (folders and root modules of ``mpifed``, and ``topologies``), from the ground up."""

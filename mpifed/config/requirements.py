@@ -17,15 +17,7 @@ from mpifed.federation import participation
 from mpifed.federation.options import ComputeOptions
 from mpifed.io.yaml_files import as_text
 from mpifed.local.options import LocalOptions
-from topologies.schema import shown
-
-
-@dataclasses.dataclass(frozen=True)
-class Not:
-    """All values but one; ``Not(None)`` is all that is given."""
-
-    value: Any
-
+from topologies.schema import excerpt
 
 # Options of schedules with which every neighbour receives every message.
 STILL = {
@@ -41,7 +33,7 @@ RENORMALISED = {"participation.weights": "renormalised"}
 PARTICIPANTS = {"exchange.average_over": "participants", **RENORMALISED}
 SGD = {"local.optimizer": "sgd"}
 GOSSIP = {"exchange": "gossip"}
-WHOLE = {"compression": "none"}
+UNCOMPRESSED = {"compression": "none"}
 PUNCTUAL = {"participation.late": "miss"}
 SENDS = {"algorithm:communicates": True}
 UPDATES = {**SENDS, "algorithm:aggregates": ("mean", "means")}
@@ -52,6 +44,13 @@ FLIX = {"algorithm": ("flix", "dcgd", "diana")}
 
 # Clients times rounds up to which it is found what each client learns of each other.
 MOST_LOOKS = 10_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Not:
+    """All values but one; ``Not(None)`` is all that is given."""
+
+    value: Any
 
 
 def _unread(*read: str) -> dict[str, Any]:
@@ -92,15 +91,15 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
     # What a method declares.
     (
         {},
-        {"device": lambda asked: ("auto", *find_algorithm(asked.algorithm.name).devices)},
+        {"device": lambda config: ("auto", *find_algorithm(config.algorithm.name).devices)},
         "which computes on the CPU",
     ),
     (
         SENDS,
-        {"exchange": lambda asked: find_algorithm(asked.algorithm.name).exchanges or Not(None)},
+        {"exchange": lambda config: find_algorithm(config.algorithm.name).exchanges or Not(None)},
         "which does not support it",
     ),
-    ({**SENDS, "algorithm:compressors": "none"}, WHOLE, "which sends its messages whole"),
+    ({**SENDS, "algorithm:compressors": "none"}, UNCOMPRESSED, "which sends its messages whole"),
     (
         {**SENDS, "algorithm:compressors": "unbiased", "exchange": Not("gossip")},
         {"compression:unbiased": True},
@@ -123,11 +122,11 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
     ),
     *(
         (
-            asked,
+            setting,
             {"exchange": "server", "algorithm:server_steps": True},
             "which is for servers that move a model along a mean of updates",
         )
-        for asked in (
+        for setting in (
             {"server_optimizer": Not("sgd")},
             {"server_optimizer.lr": Not(1.0), "server_optimizer": "sgd"},
         )
@@ -141,7 +140,7 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
             "algorithm:aggregates": "mean",
             "algorithm.restarts": 1,
             "on_divergence": "stop",
-            "privacy.delta": lambda asked: Lt(1 / asked.n_training),
+            "privacy.delta": lambda config: Lt(1 / config.n_training),
         },
         "which is for one mean of updates in a round, without rounds before round 1, without "
         "clients that their data leave out, and with a delta that does not publish a client",
@@ -153,7 +152,7 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
             "exchange.correction": None,
             "exchange.asynchrony": "none",
             "exchange.chebyshev": False,
-            **WHOLE,
+            **UNCOMPRESSED,
         },
         "where clients send models with noise of their own, whole and as they are",
     ),
@@ -168,7 +167,7 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
             **GOSSIP,
             "algorithm": Not("scaffnew"),
             "algorithm.beta": 1.0,
-            "rounds": lambda asked: Lt(MOST_LOOKS // asked.n_training + 1),
+            "rounds": lambda config: Lt(MOST_LOOKS // config.n_training + 1),
         },
         "which is for models that are averages of each round, and takes long for many rounds of "
         "many clients",
@@ -179,7 +178,7 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
             "exchange.aggregator": "mean",
             "exchange.clip": None,
             "exchange.average_over": "participants",
-            **WHOLE,
+            **UNCOMPRESSED,
         },
         "whose noise is made for the plain mean of clipped updates of participants",
     ),
@@ -196,7 +195,7 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
     ),
     (
         {"exchange.correction": Not(None), "exchange.correction:compresses": Not(True)},
-        WHOLE,
+        UNCOMPRESSED,
         "whose messages are sent whole",
     ),
     (
@@ -216,7 +215,7 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         {
             "exchange.correction": None,
             "on_divergence": "stop",
-            **WHOLE,
+            **UNCOMPRESSED,
             **PUNCTUAL,
             "compute.name": Not("measured"),
             "compute.seconds": _seconds,
@@ -331,7 +330,7 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         "whose clients all move in every round",
     ),
     ({"algorithm": "fedmgs"}, EVERYBODY, "where algorithm.senders of all clients send"),
-    ({"algorithm": "sa_ssmm"}, {"clients": 1, **EVERYBODY, **WHOLE}, "which sends nothing"),
+    ({"algorithm": "sa_ssmm"}, {"clients": 1, **EVERYBODY, **UNCOMPRESSED}, "which sends nothing"),
     (
         {"algorithm": "fedmm_ot"},
         {"data": "transport", "model": "icnn", **_unread("lr", "batch_size", "steps")},
@@ -352,11 +351,11 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
     ({**FLIX, "algorithm.start": "average"}, {"algorithm.start_from": None}, "which forgets x"),
     *(
         (
-            {**FLIX, **asked},
+            {**FLIX, **setting},
             {"algorithm": "flix", "exchange": "server", "compression": ("none", "identity")},
             "which asks for whole gradients at a server",
         )
-        for asked in ({"algorithm.step": "line_search"}, {"algorithm.stop_at": Not(None)})
+        for setting in ({"algorithm.step": "line_search"}, {"algorithm.stop_at": Not(None)})
     ),
 )
 
@@ -375,7 +374,7 @@ def check_together(configuration: Any) -> None:
         _check(some, "on_divergence is 'drop', which leaves clients out: ")
 
 
-def _check(configuration: Any, said: str) -> None:
+def _check(configuration: Any, prefix: str) -> None:
     for when, needs, why in REQUIREMENTS:
         if not all(_fits(configuration, key, value) for key, value in when.items()):
             continue
@@ -383,16 +382,16 @@ def _check(configuration: Any, said: str) -> None:
             allowed = needed(configuration) if inspect.isfunction(needed) else needed
             is_open = _value(configuration, key) is None and ":" not in key
             if not is_open and not _fits(configuration, key, allowed):
-                causes = [_said(configuration, each, False) for each in when or ("algorithm",)]
+                causes = [_described(configuration, each, False) for each in when or ("algorithm",)]
                 raise InputError(
-                    f"{said}{_said(configuration, key, True)}, but "
+                    f"{prefix}{_described(configuration, key, True)}, but "
                     f"{' and '.join(dict.fromkeys(causes))}, {why}; allowed: "
                     f"{_words(_algorithms(key, allowed) or allowed)}"
                 )
     for kind in ("algorithm", "exchange", "attack"):
-        made = find(kind, getattr(configuration, kind).name)
-        if inspect.isclass(made) and issubclass(made, Component):
-            made.validate(configuration)
+        component = find(kind, getattr(configuration, kind).name)
+        if inspect.isclass(component) and issubclass(component, Component):
+            component.validate(configuration)
 
 
 def _value(configuration: Any, key: str) -> Any:
@@ -404,37 +403,37 @@ def _value(configuration: Any, key: str) -> Any:
         return participation.inclusion(configuration.participation, configuration.n_training)
     if key == "compression:unbiased":
         return make("compression", configuration.compression, "compression").unbiased
-    found: Any = configuration
+    value: Any = configuration
     for part in path.split("."):
-        options = found.options if isinstance(found, Section) else getattr(found, "__dict__", {})
-        found = options.get(part)
+        options = value.options if isinstance(value, Section) else getattr(value, "__dict__", {})
+        value = options.get(part)
     if attribute:
         kind = path.rpartition(".")[2]
-        return getattr(find(kind, found.name), attribute, None) if found is not None else None
-    return found.name if isinstance(found, Section) else found
+        return getattr(find(kind, value.name), attribute, None) if value is not None else None
+    return value.name if isinstance(value, Section) else value
 
 
 def _fits(configuration: Any, key: str, allowed: Any) -> bool:
-    given = _value(configuration, key)
-    return any(_is(each, allowed) for each in (_names(given) if key == "algorithm" else [given]))
+    value = _value(configuration, key)
+    return any(_is(each, allowed) for each in (_names(value) if key == "algorithm" else [value]))
 
 
-def _is(given: Any, allowed: Any) -> bool:
+def _is(value: Any, allowed: Any) -> bool:
     if isinstance(allowed, Not):
-        return bool(given != allowed.value)
+        return bool(value != allowed.value)
     if isinstance(allowed, Gt):
-        return bool(given is not None and given > allowed.gt)
+        return bool(value is not None and value > allowed.gt)
     if isinstance(allowed, Lt):
-        return bool(given is not None and given < allowed.lt)
-    return given in (allowed if isinstance(allowed, tuple) else (allowed,))
+        return bool(value is not None and value < allowed.lt)
+    return value in (allowed if isinstance(allowed, tuple) else (allowed,))
 
 
 @functools.cache
 def _names(algorithm: str) -> frozenset[str]:
     """Return the names of an algorithm: its own, and those of shipped ones it derives from."""
     bases = inspect.getmro(find_algorithm(algorithm))
-    places = {f"{base.__module__}:{base.__qualname__}" for base in bases}
-    return frozenset({algorithm, *(name for name, at in ALGORITHMS.items() if at in places)})
+    targets = {f"{base.__module__}:{base.__qualname__}" for base in bases}
+    return frozenset({algorithm, *(name for name, at in ALGORITHMS.items() if at in targets)})
 
 
 def _algorithms(key: str, allowed: Any) -> tuple[str, ...]:
@@ -445,12 +444,12 @@ def _algorithms(key: str, allowed: Any) -> tuple[str, ...]:
     return tuple(n for n in ALGORITHMS if _is(getattr(find_algorithm(n), attribute), allowed))
 
 
-def _said(configuration: Any, key: str, with_attribute: bool) -> str:
+def _described(configuration: Any, key: str, with_attribute: bool) -> str:
     path, _, attribute = key.partition(":")
-    said = f"{path} is {shown(plain(_value(configuration, path)))}"
+    text = f"{path} is {excerpt(plain(_value(configuration, path)))}"
     if attribute and with_attribute and path != "algorithm":
-        said += f", whose {attribute} is {_words(_value(configuration, key))}"
-    return said
+        text += f", whose {attribute} is {_words(_value(configuration, key))}"
+    return text
 
 
 def _words(allowed: Any) -> str:

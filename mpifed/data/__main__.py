@@ -17,7 +17,7 @@ from mpifed.errors import EXIT_FINISHED, InputError, closest, one_line
 from mpifed.io.yaml_files import parse_value
 from mpifed.mpi.communicator import Alone
 from mpifed.watchdog.launcher import check_one_process
-from topologies.schema import Parameter, check_value, describe, options_of
+from topologies.schema import Parameter, allowed_values, check_value, options_of
 
 OWN_FLAGS = {"--help", "--output", "--clients", "--seed", "--force", "--dtype"}
 
@@ -117,7 +117,11 @@ def _parser(name: str, component: Callable[..., Any], options: dict[str, Paramet
         if option.name == "seed":
             continue
         line = lines.get(option.name)
-        words = f"{line}: {describe(option.annotation)}" if line else describe(option.annotation)
+        words = (
+            f"{line}: {allowed_values(option.annotation)}"
+            if line
+            else allowed_values(option.annotation)
+        )
         if not option.required:
             words += f" (default {'null' if option.default is None else repr(option.default)})"
         help_text = words.replace("%", "%%")

@@ -19,8 +19,8 @@ from typing import IO, Any, cast
 from mpifed.errors import InputError, PeerFailure, RunError, StopRequested, one_line
 from mpifed.io.memory import check_memory
 from mpifed.watchdog.heartbeat import raise_if_stop_requested
-from topologies import inputs
-from topologies.inputs import open_regular
+from topologies import memory_limits
+from topologies.regular_files import open_regular
 
 Stream = IO[bytes] | io.BufferedReader
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
@@ -71,7 +71,7 @@ class _Guarded(io.RawIOBase):
 
     def __init__(self, path: Path, inner: IO[bytes], held: float) -> None:
         self._path, self._inner, self._held, self._bytes = path, inner, held, 0
-        self._available = inputs.available_memory() if held else math.inf
+        self._available = memory_limits.available_memory() if held else math.inf
 
     def readable(self) -> bool:
         return True
@@ -82,7 +82,7 @@ class _Guarded(io.RawIOBase):
         buffer[: len(piece)] = piece
         self._bytes += len(piece)
         if self._held * self._bytes > self._available:
-            unpacked = f"{inputs.in_bytes(self._bytes)} or more of it"
+            unpacked = f"{memory_limits.in_bytes(self._bytes)} or more of it"
             check_memory(self._held * self._bytes, f"'{self._path}' cannot be read: {unpacked}")
         return len(piece)
 

@@ -190,7 +190,7 @@ def _contents(file: h5py.File) -> Contents:
 def _names(file: h5py.File, what: str, count: int) -> tuple[str, ...]:
     if what not in file:
         return ()
-    names = json.loads(hdf5.whole(_dataset(file, what)).tobytes())
+    names = json.loads(hdf5.all_values(_dataset(file, what)).tobytes())
     if not isinstance(names, list) or list(map(type, names)) != [str] * count:
         raise ValueError(f"/{what} is not a list of {count} texts in JSON, as bytes")
     check_texts(names, f"'{file.filename}' cannot be read: a name in /{what}")
@@ -200,7 +200,7 @@ def _names(file: h5py.File, what: str, count: int) -> tuple[str, ...]:
 def _label_counts(file: h5py.File, n_classes: int) -> np.ndarray | None:
     if "label_counts" not in file:
         return None
-    counts = hdf5.whole(_dataset(file, "label_counts"))
+    counts = hdf5.all_values(_dataset(file, "label_counts"))
     if counts.dtype.kind not in "iu" or counts.shape != (n_classes,) or counts.min(initial=0) < 0:
         raise ValueError(f"/label_counts is not {n_classes} whole numbers from 0 on")
     return counts.astype(np.int64)
@@ -220,7 +220,7 @@ def _counts(file: h5py.File, split: str, task: str, n_classes: int) -> np.ndarra
             f"/{split}/y is {y.dtype} of shape {y.shape}, but task '{task}' asks for "
             f"{'real' if 'f' in kinds else 'whole'} numbers of shape ({axes})"
         )
-    rows = hdf5.whole(offsets).astype(np.int64)
+    rows = hdf5.all_values(offsets).astype(np.int64)
     if len(rows) < 2 or rows[0] != 0 or np.any(rows[1:] < rows[:-1]):
         raise ValueError(f"/{split}/offsets must begin with 0 and never fall")
     if not x.shape[:1] == y.shape[:1] == (rows[-1],):

@@ -19,15 +19,13 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from mpifed.components.base import Component
-from mpifed.components.registry import complete, find, make
+from mpifed.components.registry import checked_section, find, make
 from mpifed.errors import InputError
 from mpifed.exchange.base import Round
 from mpifed.federation.clients import Federation
 from mpifed.federation.participation import count_participants, fixed_fraction
 from mpifed.state import check_result, on_host
 from topologies.schema import LARGEST
-
-__path__: list[str] = []  # its base was a module, see mpifed.moved
 
 # The share of participants that may be attackers.
 Byzantine = Annotated[float, Ge(0), Lt(0.5)]
@@ -212,7 +210,7 @@ def build(section: Any, path: str = "exchange.aggregator") -> Aggregator | None:
     >>> build("median").combine(np.array([[0.0], [1.0], [9.0]]))
     array([1.])
     """
-    chosen = complete("aggregator", section, path)
+    chosen = checked_section("aggregator", section, path)
     if chosen.name == "mean":
         return None
     return cast(Aggregator, find("aggregator", chosen.name, f"{path}.name")(**chosen.options))
@@ -320,7 +318,8 @@ class GeometricMedian(ByProducts):
     smoothing : float
         nu, below which distances count quadratically.
     tolerance : float
-        The iteration ends where it reduces F by less than this share.
+        The iteration ends where it moves by less than this share of the least distance within
+        which an update has more than half of all weight.
     iterations : int
         Most iterations.
     client_weights : {'equal', 'samples'}
@@ -347,26 +346,30 @@ class GeometricMedian(ByProducts):
         return self._weiszfeld(products, n_train.astype(float))
 
     def _weiszfeld(self, products: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-        squares, shares = squared_distances(products), alpha / alpha.sum()
-        last = np.inf
+        """Iterate among those nearest to an update around which most weight is close.
+
+        From such an update, products with far ones are multiplied by shares that are as small, so
+        that an attack of any length costs no digits; and no attacker moves the scale of a step.
+        """
+        squares = squared_distances(products)
+        order = np.argsort(squares, axis=1, kind="stable")
+        most = (np.cumsum(alpha[order], axis=1) > alpha.sum() / 2).argmax(axis=1)
+        radii = np.take_along_axis(squares, order, axis=1)[np.arange(len(squares)), most]
+        centre = int(radii.argmin())
+        away = products - products[centre]
+        away -= away[:, [centre]]
+        shares = alpha * (squares[centre] <= radii[centre])
+        shares /= shares.sum()
+        least = self.tolerance * max(np.sqrt(radii[centre]), self.smoothing)
         for _ in range(self.iterations):
-            away = self._distances(squares, shares)
-            value = float((alpha * self._smoothed(away)).sum() / alpha.sum())
-            if last - value <= self.tolerance * value:
+            to_each = away @ shares
+            lengths = away.diagonal() - 2 * to_each + shares @ to_each
+            weights = alpha / np.maximum(np.sqrt(np.maximum(lengths, 0)), self.smoothing)
+            before, shares = shares, weights / weights.sum()
+            moved = shares - before
+            if moved @ away @ moved <= least**2:
                 break
-            last = value
-            weights = alpha / np.maximum(away, self.smoothing)
-            shares = weights / weights.sum()
         return shares
-
-    def _distances(self, squares: np.ndarray, shares: np.ndarray) -> np.ndarray:
-        """||u_i - z|| for z = sum_j shares[j] u_j, (n,): that of z from a mixture of points."""
-        to_each = squares @ shares
-        return np.sqrt(np.maximum(to_each - shares @ to_each / 2, 0.0))
-
-    def _smoothed(self, away: np.ndarray) -> np.ndarray:
-        nu = self.smoothing
-        return np.where(away >= nu, away, away**2 / (2 * nu) + nu / 2)
 
 
 def squared_distances(products: np.ndarray) -> np.ndarray:
@@ -378,7 +381,8 @@ def squared_distances(products: np.ndarray) -> np.ndarray:
     [[0.0, 5.0], [5.0, 0.0]]
     """
     norms = products.diagonal()
-    return np.maximum(norms[:, None] + norms - 2 * products, 0.0)
+    # Products of one pair may differ by rounding, and ties would depend on it.
+    return np.maximum(norms[:, None] + norms - (products + products.T), 0.0)
 
 
 def inner_products(rows: Tensor, round: Round) -> np.ndarray:
@@ -439,7 +443,8 @@ def completed_options(options: dict[str, Any]) -> dict[str, Any]:
     Runs that average do not mention them, as those of earlier versions.
     """
     named = {
-        kind: complete(kind, options[kind], f"exchange.{kind}", idle) for kind, idle in IDLE.items()
+        kind: checked_section(kind, options[kind], f"exchange.{kind}", idle)
+        for kind, idle in IDLE.items()
     }
     idle = {kind: chosen.name == IDLE[kind] for kind, chosen in named.items()}
     idle["clip"] = options["clip"] is None

@@ -22,8 +22,6 @@ from mpifed.random import rows_of_bits
 from mpifed.state import check_result, client, on_host
 from topologies.schema import ComponentOf
 
-__path__: list[str] = []  # its base was a module, see mpifed.moved
-
 PURPOSE = "compression"
 """The stream that compressors draw from, unless the caller names another."""
 

@@ -200,11 +200,12 @@ class GossipChannel(Channel):
         )
 
     @timed
-    def receive(self, rows: Tensor, requests: np.ndarray) -> Nearby:
+    def receive(self, rows: Tensor, requests: np.ndarray, numbers: int | None = None) -> Nearby:
         """Return who receives from whom where each participant hosted here asks for others' rows.
 
         ``rows`` are (participants, numbers), ``requests`` is bool (participants, training clients).
-        Every row that one is sent is booked. Collective.
+        Every row that one is sent is booked, or ``numbers`` of it, if it reads no others.
+        Collective.
         """
         exchange, route = self.exchange, self._route(self.exchange.routing)
         communicator, n = exchange.federation.communicator, route.matrix.n
@@ -217,7 +218,7 @@ class GossipChannel(Channel):
         weights = 1 / (1 + np.bincount(edges[:, 0], minlength=n)[edges[:, 0]])
         matrix = topologies.MixingMatrix(n, edges, weights, symmetric=False)
         exchange.received.append(matrix.edges)
-        size = torch.Size([len(edges), *rows.shape[1:]])
+        size = torch.Size([len(edges), rows.shape[1] if numbers is None else numbers])
         self._book(bits_of(size, rows.dtype), math.prod(size))
         return nearby(communicator, Route(exchange.federation, matrix, route.active))
 

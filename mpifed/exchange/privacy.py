@@ -12,7 +12,7 @@ The third has in the sum those clients j that send to i in the round, or it to t
 v_ij = -v_ji, N(0, p^2 C^2 I), from a secret of i and j: DECOR (Allouah, Koloskova, El Firdoussi,
 Jaggi and Guerraoui 2024, arXiv:2405.01031), the covariance z^2 I + p^2 L of Rodio, Chen and Larsson
 2025 (arXiv:2501.14644). At a server clients count alike, so that one moves the sum by at most C.
-``theory.accounting`` has epsilon, ``theory.observers`` what clients learn of each other.
+``accounting`` has epsilon, ``observers`` what clients learn of each other.
 Noise is pseudo-random and in floating point: this simulates private training and protects nobody.
 """
 

@@ -136,7 +136,7 @@ class PrivacyOptions:
         its neighbours send, or from their weighted sums alone (gossip).
     """
 
-    noise_multiplier: Annotated[float, Gt(0)] | None = None
+    noise_multiplier: Annotated[float, Ge(1e-100)] | None = None
     clip_norm: Annotated[float, Gt(0)] | None = None
     where: Literal["central", "local"] = "central"
     delta: Annotated[float, Gt(0), Lt(1)] = 1e-5

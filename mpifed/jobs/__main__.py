@@ -40,21 +40,21 @@ def _run(words: Sequence[str] | None) -> int:
 
 def parser(description: str | None) -> Parser:
     """Return the parser of the command, whose help begins with ``description``."""
-    made = parser_of("jobs", description)
-    made.add_argument(
+    command = parser_of("jobs", description)
+    command.add_argument(
         "action",
         choices=ACTIONS,
         metavar="ACTION",
         help="render, check or submit a job; status, stop, cancel or resume one",
     )
-    made.add_argument(
+    command.add_argument(
         "words",
         nargs="*",
         metavar="EXPERIMENT | key=value | DIR",
         help="what to run, and the options of the job; or the directories of jobs",
     )
-    made.add_argument("--output", type=Path, metavar="DIR", help="default: runs/<name>-<time>")
-    made.add_argument(
+    command.add_argument("--output", type=Path, metavar="DIR", help="default: runs/<name>-<time>")
+    command.add_argument(
         "--site",
         metavar="NAME | FILE",
         help=f"a site file, shipped or your own; without it, that of ${SITE_VARIABLE}",
@@ -65,8 +65,8 @@ def parser(description: str | None) -> Parser:
         ("--unchecked", "submit without looking for data and programs on this machine"),
         ("--json", "status as JSON"),
     ):
-        made.add_argument(name, action="store_true", help=help)
-    return made
+        command.add_argument(name, action="store_true", help=help)
+    return command
 
 
 # Before a job. What these import brings torch, which the others do without.
@@ -80,26 +80,23 @@ def _plan(options: Any) -> Any:
 
 
 def _render(options: Any) -> None:
-    from mpifed.jobs.render import scripts
+    from mpifed.jobs.render import script
 
     job = _plan(options)
-    for _, script in scripts(job, range(len(job.runs))):
-        say(script.removesuffix("\n"))
+    say(script(job, range(len(job.runs))).removesuffix("\n"))
 
 
 def _check(options: Any) -> None:
-    from mpifed.jobs import plan, render
+    from mpifed.jobs import plan, render, slurm
 
     job = _plan(options)
-    scheduler = render.scheduler_of(job)
     plan.check_output(job)
     nodes = f" on {job.layout.nodes} nodes" if job.layout.nodes else ""
     say(f"{_runs(job.runs)} of {job.layout.ranks} ranks{nodes}")
     for line in plan.check_here(job):
         say(line)
-    script = render.scripts(job, range(len(job.runs)))[0][1]
-    there = shutil.which(scheduler.submission[0])
-    say(scheduler.test_only(script) if there else f"there is no {scheduler.title} here: left out")
+    script = render.script(job, range(len(job.runs)))
+    say(slurm.test_only(script) if shutil.which("sbatch") else "there is no SLURM here: left out")
 
 
 def _submit(options: Any) -> None:
@@ -112,53 +109,42 @@ def _submit(options: Any) -> None:
 
 def _submitted(job: Any, tasks: list[int], history: list[Any], options: Any) -> None:
     """Submit these runs of ``job`` and record them; checks come before anything is written."""
-    from mpifed.jobs import plan, record, render
+    from mpifed.jobs import plan, record, render, slurm
 
-    scheduler, parts = render.scheduler_of(job), render.scripts(job, tasks)
-    report_script = render.report_script(job) if job.sweep and scheduler.arrays else None
+    script = render.script(job, tasks)
+    report_script = render.report_script(job) if job.sweep else None
     if not options.unchecked:
         list(plan.check_here(job))
     if options.dry_run:
-        words = shlex.join(scheduler.submission)
-        for _, script in parts:
-            say(f"{words} <<'SCRIPT'\n{script}SCRIPT")
+        say(f"sbatch --parsable <<'SCRIPT'\n{script}SCRIPT")
         if report_script:
-            say(f"{words} --dependency=afterany:... <<'SCRIPT'\n{report_script}SCRIPT")
+            say(f"sbatch --dependency=afterany:... <<'SCRIPT'\n{report_script}SCRIPT")
         return
-    for _, script in parts:
-        scheduler.test_only(script)
+    slurm.test_only(script)
     if report_script:
-        scheduler.test_only(report_script)
+        slurm.test_only(report_script)
     record.prepare(job)
-    # Marks that the runs are finished, to stop, or continued by a job of before.
-    runs = [job.runs[task].directory for task in tasks]
-    marks = [run / name for run in runs for name in ("job/stop", "DONE", record.AGAIN)]
-    kept = {
-        mark: mark.read_text(encoding="utf-8")
-        for mark in {*marks, job.output / "job" / "stop"}
-        if mark.exists()
-    }
-    for mark in kept:
+    # Marks that the runs are finished or to stop.
+    marks = [job.runs[task].directory / name for task in tasks for name in ("job/stop", "DONE")]
+    texts = {mark: mark.read_text(encoding="utf-8") for mark in marks if mark.exists()}
+    for mark in texts:
         mark.unlink()
-    for part, script in parts:
-        place = job.output if scheduler.arrays else job.runs[part[0]].directory
-        try:
-            number = scheduler.submit(script)
-        except BaseException:
-            if part is parts[0][0]:
-                for mark, text in kept.items():
-                    record.replace_text(mark, text)
-            raise
-        record.replace_text(place / "job" / "job.sh", script)
-        # Recorded at once: a job that nobody knows of cannot be stopped.
-        history = [*history, record.entry(number, part, None)]
-        record.write(job, history)
-        summary = f"job {number}: {_runs(part)}"
-        if report_script:
-            report = scheduler.submit(report_script, [f"--dependency=afterany:{number}"])
-            record.write(job, [*history[:-1], {**history[-1], "report": report}])
-            summary += f", report by job {report}"
-        say(f"{summary}, {place}")
+    try:
+        number = slurm.submit(script)
+    except BaseException:
+        for mark, text in texts.items():
+            record.replace_text(mark, text)
+        raise
+    record.replace_text(job.output / "job" / "job.sh", script)
+    # Recorded at once: a job that nobody knows of cannot be stopped.
+    newest = record.entry(number, tasks, None)
+    record.write(job, [*history, newest])
+    summary = f"job {number}: {_runs(tasks)}"
+    if report_script:
+        report = slurm.submit(report_script, [f"--dependency=afterany:{number}"])
+        record.write(job, [*history, {**newest, "report": report}])
+        summary += f", report by job {report}"
+    say(f"{summary}, {job.output}")
     say(f"status: python -m mpifed.jobs status {shlex.quote(str(job.output))}")
 
 
@@ -179,25 +165,16 @@ def _chosen(words: Sequence[str]) -> list[tuple[Any, list[int]]]:
 
 
 def _status(options: Any) -> None:
-    from mpifed.jobs import record
+    from mpifed.jobs import record, slurm
 
     chosen = _chosen(options.words)
-    jobs: dict[Any, list[str]] = {}
-    for known, tasks in chosen:
-        jobs.setdefault(known.scheduler, []).extend(map(known.name, tasks))
-    queued: dict[Any, Any] = {}
-    for scheduler, names in jobs.items():
-        try:
-            queued[scheduler] = scheduler.queue(names)
-        except (InputError, RunError) as error:
-            # What the runs tell themselves needs no scheduler.
-            complain("mpifed.jobs", str(error))
-            queued[scheduler] = None
-    rows = [
-        record.status(known, task, queued[known.scheduler])
-        for known, tasks in chosen
-        for task in tasks
-    ]
+    try:
+        queued = slurm.queue()
+    except (InputError, RunError) as error:
+        # What the runs tell themselves needs no SLURM.
+        complain("mpifed.jobs", str(error))
+        queued = None
+    rows = [record.status(submitted, task, queued) for submitted, tasks in chosen for task in tasks]
     if options.json:
         say(json.dumps(rows, indent=2, default=str))
         return
@@ -216,39 +193,42 @@ def _cancel(options: Any) -> None:
 
 
 def _end(options: Any, action: str) -> None:
-    for known, tasks in _chosen(options.words):
-        place, jobs = known.place(tasks), [known.name(task) for task in tasks]
-        if action == "cancel" and len(tasks) == len(known.job.runs):
-            jobs += known.reports()
-        queued = known.scheduler.queue(jobs)
-        alive = {job: queued[job] for job in jobs if job in queued and queued[job].alive}
+    from mpifed.jobs import slurm
+
+    for submitted, tasks in _chosen(options.words):
+        directory, jobs = submitted.place(tasks), [submitted.name(task) for task in tasks]
+        if action == "cancel" and len(tasks) == len(submitted.job.runs):
+            jobs += submitted.reports()
+        queued = slurm.queue()
+        alive = [job for job in jobs if job in queued and queued[job].alive]
         if not alive:
-            raise InputError(f"{place} has no job in the queue; nothing is to {action}")
-        ways = known.scheduler.endings(action, alive)
+            raise InputError(f"{directory} has no job in the queue; nothing is to {action}")
+        commands = slurm.endings(action, alive)
         if options.dry_run:
-            for way in ways:
-                say(shlex.join(way))
+            for command in commands:
+                say(shlex.join(command))
             continue
-        (place / "job" / "stop").touch(mode=0o600)  # the job is not queued again
-        for way in ways:
-            known.scheduler.end(way)
-        say(f"{'cancelled' if action == 'cancel' else 'asked to stop'}: {place}")
+        for task in tasks:  # the job is not queued again
+            (submitted.job.runs[task].directory / "job" / "stop").touch(mode=0o600)
+        for command in commands:
+            slurm.end(command)
+        say(f"{'cancelled' if action == 'cancel' else 'asked to stop'}: {directory}")
 
 
 def _resume(options: Any) -> None:
     """Submit what is not finished again, with the options and overrides that are given."""
-    from mpifed.jobs import plan
+    from mpifed.jobs import plan, slurm
 
-    known, tasks = _chosen(options.words[:1])[0]
-    place, names = known.place(tasks), list(map(known.name, tasks))
-    queued = known.scheduler.queue(names)
+    submitted, tasks = _chosen(options.words[:1])[0]
+    directory, names = submitted.place(tasks), list(map(submitted.name, tasks))
+    queued = slurm.queue()
     alive = [job for job in names if job in queued and queued[job].alive]
     if alive:
-        raise InputError(f"{place} has a job in the queue, {alive[0]}; stop or cancel it first")
-    job, todo = plan.continued(known.job, tasks, options.words[1:])
+        raise InputError(f"{directory} has a job in the queue, {alive[0]}; stop or cancel it first")
+    job, todo = plan.continued(submitted.job, tasks, options.words[1:])
     if not todo:
-        raise InputError(f"{place} is finished; a larger rounds=N would continue it")
-    _submitted(job, todo, list(known.history), options)
+        raise InputError(f"{directory} is finished; a larger rounds=N would continue it")
+    _submitted(job, todo, list(submitted.history), options)
 
 
 # What each action does, and the options that go with it.

@@ -27,9 +27,9 @@ from mpifed.results.run_directories import check_output as check_place
 from mpifed.results.run_directories import holds_run
 from mpifed.sweep import plan as sweep
 from mpifed.sweep.plan import Planned
-from topologies.schema import check_options, shown
+from topologies.schema import check_options, excerpt
 
-# The templates of scripts, sites and examples: a link to the folder jobs of the repository.
+# The templates of scripts, sites and examples, to which the folder jobs of a checkout leads.
 FILES = Path(__file__).parent / "files"
 
 Count = Annotated[int, Ge(1)]
@@ -37,16 +37,13 @@ Count = Annotated[int, Ge(1)]
 Text = int | str
 
 RANGE = re.compile(r"(\d+)-\d+")
-# Days, and hours, minutes and seconds, as SLURM writes them; a number alone is of minutes.
-TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 ONE_WORD = ("partition", "account", "qos", "mem", "mem_per_cpu", "time", "gpus_per_node")
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
-    """The options of a job; None leaves the choice to the scheduler or to mpifed."""
+    """The options of a job; None leaves the choice to SLURM or to mpifed."""
 
-    scheduler: Literal["slurm", "pbs", "flux", "lsf"] = "slurm"
     name: Text | None = None
     ranks: Count | None = None
     nodes: Count | str | None = None
@@ -64,7 +61,7 @@ class JobOptions:
     exclusive: bool = False
     gpus_per_node: Text = 0
     array_limit: Count | None = None
-    launcher: Literal["mpirun", "srun", "flux"] = "mpirun"
+    launcher: Literal["mpirun", "srun"] = "mpirun"
     mpi: str = "auto"
     mpirun: str | None = None
     launcher_options: list[Text] | None = None
@@ -88,33 +85,22 @@ class Layout:
 
     @property
     def elastic(self) -> bool:
-        """Whether the scheduler chooses the number of ranks."""
+        """Whether SLURM chooses the number of ranks."""
         return self.nodes is not None and "-" in self.nodes
 
 
 def check(given: Mapping[str, Any]) -> JobOptions:
-    """Validate options and complete them by their defaults; what schedulers know, they say."""
-    own = {"launcher": "flux"} if given.get("scheduler") == "flux" else {}
-    options = JobOptions(**check_options(JobOptions, {**own, **given}, "job"))
+    """Validate options and complete them by their defaults; what SLURM knows, it says."""
+    options = JobOptions(**check_options(JobOptions, given, "job"))
     for name, value in vars(options).items():
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str) and (not text.strip() or not text.isprintable()):
-                raise InputError(f"job.{name} is {shown(text)}; it must be one line of text")
+                raise InputError(f"job.{name} is {excerpt(text)}; it must be one line of text")
             if name in ONE_WORD and len(str(text).split()) > 1:
-                raise InputError(f"job.{name} is {shown(text)}; it must be one word")
-    if options.launcher not in ("mpirun", {"slurm": "srun"}.get(options.scheduler, "flux")):
-        raise InputError(
-            f"job.launcher is {options.launcher}, which job.scheduler={options.scheduler} lacks; "
-            "mpirun goes with every one"
-        )
+                raise InputError(f"job.{name} is {excerpt(text)}; it must be one word")
     if options.image is None and ("container" in given or options.container_options):
         raise InputError("job.image is missing, which job.container is to run")
-    nodes = layout(options).nodes
-    if (options.scheduler, options.launcher) == ("flux", "mpirun") and nodes not in (None, "1"):
-        raise InputError(
-            f"job.launcher is mpirun, which starts the ranks of one node under Flux, but job.nodes "
-            f"is {nodes}; allowed: flux"
-        )
+    layout(options)
     return options
 
 
@@ -125,8 +111,8 @@ def layout(options: JobOptions) -> Layout:
         found = RANGE.fullmatch(nodes)
         if found is None or each is None or ranks is not None:
             raise InputError(
-                f"job.nodes is {shown(nodes)}; it must be a whole number, at least 1, or two as in "
-                "2-4 with job.ranks_per_node and without job.ranks"
+                f"job.nodes is {excerpt(nodes)}; it must be a whole number, at least 1, or two as "
+                "in 2-4 with job.ranks_per_node and without job.ranks"
             )
         return Layout(int(found[1]) * each, nodes, each)
     if ranks is None and (nodes is None or each is None):
@@ -146,31 +132,13 @@ def layout(options: JobOptions) -> Layout:
     return Layout(nodes * each, str(nodes), each)
 
 
-def seconds(options: JobOptions) -> int:
-    """Return the time limit, of which the warning must be a part."""
-    found = TIME.fullmatch(str(options.time))
-    if found is None:
-        raise InputError(f"job.time is {shown(options.time)}; it must be as 90 or 1:30:00")
-    days, *parts = found.groups()
-    numbers = [int(part) for part in parts if part is not None]
-    if days is None and len(numbers) < 3:
-        numbers.insert(0, 0)  # minutes and seconds
-    scales = (3600, 60, 1)
-    limit = int(days or 0) * 86_400 + sum(map(int.__mul__, numbers, scales))
-    if limit <= options.warn_seconds:
-        raise InputError(
-            f"job.warn_seconds is {options.warn_seconds}; it must be less than job.time, {limit} s"
-        )
-    return limit
-
-
 def read_site(name: str, option: str = "--site") -> dict[str, Any]:
     """Return the options in a site file, which ``option`` names."""
     shipped = {file.stem: file for file in (FILES / "sites").glob("*.yaml")}
     path = shipped.get(name, Path(name))
     if path.suffix not in YAML_FILES:
         raise InputError(
-            f"{option} is {shown(name)}; {closest(name, shipped)}, or the path of a .yaml file"
+            f"{option} is {excerpt(name)}; {closest(name, shipped)}, or the path of a .yaml file"
         )
     return _mapping(read_yaml(path), str(path))
 
@@ -264,7 +232,7 @@ def plan(words: Sequence[str], site: str | None, output: Path | None, smoke: boo
         place = place.with_name(f"{place.name}-smoke")
     ranks = layout(check(given)).ranks
     with experiment_file(experiment, text) as source:
-        runs = sweep.plan(source, overrides, place, ranks)
+        runs = sweep.planned_runs(source, overrides, place, ranks)
     if smoke or not swept:
         runs, swept = [dataclasses.replace(runs[0], directory=place)], False
     return Job(name, text, place, swept, tuple(runs), given)

@@ -15,16 +15,12 @@ from mpifed.errors import InputError, one_line
 from mpifed.io.atomic import replacing
 from mpifed.io.text import MissingFile, damaged, read_json, read_text
 from mpifed.jobs.plan import Job
-from mpifed.jobs.schedulers import SCHEDULERS, Queued, Scheduler
+from mpifed.jobs.slurm import Queued
 from mpifed.results.results import read_metrics
 from mpifed.sweep.plan import Planned
 
 VERSION = 1
 PLACE = Path("job", "job.json")
-# What the scheduler said of jobs that a job submitted to be continued, a line each.
-AGAIN = Path("job", "again.txt")
-# A job as the commands of Flux take it; elsewhere it is a number.
-NAME = re.compile(r"f[A-Za-z0-9]+")
 
 
 @dataclass(frozen=True)
@@ -34,18 +30,10 @@ class Record:
     job: Job
     history: tuple[dict[str, Any], ...]
 
-    @property
-    def scheduler(self) -> Scheduler:
-        """The scheduler that has the jobs."""
-        return SCHEDULERS[self.job.given.get("scheduler", "slurm")]
-
     def name(self, task: int) -> str:
-        """Return the newest job that has a run, as the scheduler's commands take it."""
+        """Return the newest job that has a run, as SLURM's commands take it."""
         newest = [entry["job"] for entry in self.history if task in entry["tasks"]][-1]
-        if self.scheduler.arrays:
-            return f"{newest}_{task}" if self.job.sweep else str(newest)
-        later = _text(self.job.runs[task].directory / AGAIN).splitlines()
-        return str(self.scheduler.job_in(later[-1]) if later else newest)
+        return f"{newest}_{task}" if self.job.sweep else str(newest)
 
     def reports(self) -> list[str]:
         """Return the jobs that report on the runs."""
@@ -53,8 +41,8 @@ class Record:
 
     def place(self, tasks: Sequence[int]) -> Path:
         """Return the directory of all runs, or of the one that is meant."""
-        whole = len(tasks) == len(self.job.runs)
-        return self.job.output if whole else self.job.runs[tasks[0]].directory
+        all_runs = len(tasks) == len(self.job.runs)
+        return self.job.output if all_runs else self.job.runs[tasks[0]].directory
 
 
 def prepare(job: Job) -> None:
@@ -66,23 +54,23 @@ def prepare(job: Job) -> None:
 
 def write(job: Job, history: Sequence[dict[str, Any]]) -> None:
     """Record a job that was submitted."""
-    places = (str(run.directory.relative_to(job.output)) for run in job.runs)
-    known = {
+    directories = (str(run.directory.relative_to(job.output)) for run in job.runs)
+    content = {
         "version": VERSION,
         "experiment": job.experiment,
         "text": job.text,
         "sweep": job.sweep,
         "job": job.given,
         "runs": [
-            {"directory": place, "overrides": run.overrides}
-            for place, run in zip(places, job.runs, strict=True)
+            {"directory": directory, "overrides": run.overrides}
+            for directory, run in zip(directories, job.runs, strict=True)
         ],
         "history": list(history),
     }
-    replace_text(job.output / PLACE, json.dumps(known, indent=2) + "\n")
+    replace_text(job.output / PLACE, json.dumps(content, indent=2) + "\n")
 
 
-def entry(number: int | str, tasks: Sequence[int], report: int | str | None) -> dict[str, Any]:
+def entry(number: int, tasks: Sequence[int], report: int | None) -> dict[str, Any]:
     """Return an entry of the history, submitted now."""
     now = datetime.now().astimezone().isoformat(timespec="seconds")
     return {"job": number, "tasks": list(tasks), "report": report, "submitted": now}
@@ -90,40 +78,36 @@ def entry(number: int | str, tasks: Sequence[int], report: int | str | None) -> 
 
 def read(directory: Path) -> tuple[Record, list[int]]:
     """Read the record of a job, or of the sweep with this run, and which runs are meant."""
-    here = directory.absolute()
-    place = here if (here / PLACE).exists() else here.parent
+    path = directory.absolute()
+    folder = path if (path / PLACE).exists() else path.parent
     try:
-        found = read_json(place / PLACE)
+        content = read_json(folder / PLACE)
     except MissingFile:
         raise InputError(
             f"'{directory}' holds no job: there is no {PLACE} in it; python -m mpifed.jobs submit "
             "makes one"
         ) from None
     try:
-        if found["version"] != VERSION:
+        if content["version"] != VERSION:
             raise ValueError(
-                f"it is of version {found['version']}, and this mpifed reads {VERSION}"
+                f"it is of version {content['version']}, and this mpifed reads {VERSION}"
             )
         runs = tuple(
-            Planned(place / run["directory"], dict(run["overrides"]), {}) for run in found["runs"]
+            Planned(folder / run["directory"], dict(run["overrides"]), {})
+            for run in content["runs"]
         )
         history = tuple(
-            {**each, "job": _name(each["job"]), "report": _name(each["report"] or 0) or None}
-            for each in found["history"]
+            {**each, "job": int(each["job"]), "report": int(each["report"] or 0) or None}
+            for each in content["history"]
         )
-        given = dict(found["job"])
-        job = Job(found["experiment"], found["text"], place, found["sweep"], runs, given)
+        options = dict(content["job"])
+        job = Job(content["experiment"], content["text"], folder, content["sweep"], runs, options)
     except (KeyError, TypeError, ValueError) as error:
-        raise damaged(place / PLACE, f"{type(error).__name__}: {error}") from None
-    tasks = [task for task, run in enumerate(runs) if here in (place, run.directory)]
+        raise damaged(folder / PLACE, f"{type(error).__name__}: {error}") from None
+    tasks = [task for task, run in enumerate(runs) if path in (folder, run.directory)]
     if not tasks:
-        raise InputError(f"'{directory}' is no run of the job in {place}")
+        raise InputError(f"'{directory}' is no run of the job in {folder}")
     return Record(job, history), tasks
-
-
-def _name(value: Any) -> int | str:
-    """Return a job, which commands get as a word and must not take for an option."""
-    return value if isinstance(value, str) and NAME.fullmatch(value) else int(value)
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -135,34 +119,30 @@ def replace_text(path: Path, text: str) -> None:
 def status(record: Record, task: int, queued: Mapping[str, Queued] | None) -> dict[str, Any]:
     """Return the status of a run; ``queued`` is None where nothing answers."""
     directory, name = record.job.runs[task].directory, record.name(task)
-    known = progress(directory)
-    printed = directory / "job" / "output.txt"
-    if record.scheduler.arrays:
-        printed = record.job.output / "job" / f"slurm-{name}.out"
+    reached = progress(directory)
+    printed = record.job.output / "job" / f"slurm-{name}.out"
     return {
         "directory": directory,
         "job": name,
-        "state": _state(record, directory, known["finished"], name, queued),
-        "progress": known,
+        "state": _state(directory, reached["finished"], name, queued),
+        "progress": reached,
         "printed": printed if printed.exists() else None,
     }
 
 
-def _state(
-    record: Record, directory: Path, finished: bool, name: str, queued: Mapping[str, Queued] | None
-) -> str:
+def _state(directory: Path, finished: bool, name: str, queued: Mapping[str, Queued] | None) -> str:
     if finished:
         return "finished"
     if queued is None:
-        return f"{record.scheduler.title} does not answer"
-    asked = any((place / "job" / "stop").exists() for place in (directory, record.job.output))
+        return "SLURM does not answer"
+    stopping = (directory / "job" / "stop").exists()
     entry = queued.get(name)
-    if entry is None or (asked and not entry.alive):
-        return "stopped" if asked else "not in the queue"
+    if entry is None or (stopping and not entry.alive):
+        return "stopped" if stopping else "not in the queue"
     state = entry.state.lower()
     if state == "pending" and entry.reason not in ("", "None"):
         state = f"pending ({entry.reason})"
-    return f"stopping ({state})" if asked else state
+    return f"stopping ({state})" if stopping else state
 
 
 def progress(directory: Path) -> dict[str, Any]:
@@ -195,16 +175,16 @@ def _text(path: Path) -> str:
 
 def in_words(row: Mapping[str, Any]) -> str:
     """Return a status as the action ``status`` prints it, one or more lines."""
-    known = row["progress"]
+    reached = row["progress"]
     parts = [f"job {row['job']}", row["state"]]
-    if known["round"] is not None:
-        parts.append(f"round {known['round']} of {known['rounds'] or '?'}")
-    if known["test_accuracy"] is not None:
-        parts.append(f"test accuracy {known['test_accuracy']:.4f}")
-    if known["checkpoint"] and not known["finished"]:
-        parts.append(f"checkpoint of round {known['checkpoint']}")
+    if reached["round"] is not None:
+        parts.append(f"round {reached['round']} of {reached['rounds'] or '?'}")
+    if reached["test_accuracy"] is not None:
+        parts.append(f"test accuracy {reached['test_accuracy']:.4f}")
+    if reached["checkpoint"] and not reached["finished"]:
+        parts.append(f"checkpoint of round {reached['checkpoint']}")
     lines = [f"{row['directory']}: {', '.join(parts)}"]
-    if not known["finished"]:
-        lines += [f"  {known['event']}"] if known["event"] else []
+    if not reached["finished"]:
+        lines += [f"  {reached['event']}"] if reached["event"] else []
         lines += [f"  its output: {row['printed']}"] if row["printed"] else []
     return "\n".join(lines)

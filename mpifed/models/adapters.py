@@ -53,7 +53,8 @@ class LoraLinear(nn.Linear):
     def __init__(self, layer: nn.Linear, rank: int, scale: float) -> None:
         super().__init__(layer.in_features, layer.out_features, False, device="meta")
         self.weight, self.bias, self.scale = layer.weight, layer.bias, scale
-        self.lora_a = nn.Parameter(layer.weight.new_empty(rank, layer.in_features))
+        # Of the default type, as all that is drawn: W may have been loaded in another one.
+        self.lora_a = nn.Parameter(torch.empty(rank, layer.in_features))
         self.lora_b = nn.Parameter(layer.weight.new_zeros(layer.out_features, rank))
         nn.init.kaiming_uniform_(self.lora_a, a=math.sqrt(5))
 

@@ -1,3 +1,3 @@
 """``python -m mpifed.reproduce``: the papers' tables and figures, whose studies and code are in
-``experiments/`` of the checkout, to which a link here leads.
+``experiments``.
 """

@@ -172,10 +172,18 @@ class MixtureSurrogate(Surrogate):
         return self.components * (p + self.learn_all * (p * p + 1))
 
     def init(self, generator: np.random.Generator) -> np.ndarray:
-        """Return normal means of deviation ``init_scale`` with the given other parameters."""
-        means = generator.standard_normal((self.components, self.dimension)) * self.init_scale
-        mixture = MixtureParameters(torch.from_numpy(means), self.covariances, self.weights)
-        return self.join(mixture).numpy()
+        """Return normal means of deviation ``init_scale`` with the given other parameters.
+
+        Where all is learnt they are shortened to w / sqrt(lambda (w + lambda)) in the norm of C^-1:
+        the moments of which T makes longer ones are not semidefinite.
+        """
+        drawn = generator.standard_normal((self.components, self.dimension)) * self.init_scale
+        means = torch.from_numpy(drawn)
+        if self.learn_all and self.ridge:
+            solved = torch.linalg.solve(self.covariances, means[:, :, None])[:, :, 0]
+            most = self.weights / torch.sqrt(self.ridge * (self.weights + self.ridge))
+            means *= (most / (means * solved).sum(1).sqrt()).clamp(max=1)[:, None]
+        return self.join(MixtureParameters(means, self.covariances, self.weights)).numpy()
 
     def split(self, theta: Tensor) -> MixtureParameters:
         """Return the mixture of one theta (n_parameters,)."""
@@ -329,7 +337,8 @@ def gaussian_mixture(
     covariance_floor : float
         Least eigenvalue of a covariance that is learnt.
     init_scale : float
-        Standard deviation of the first means.
+        Standard deviation of the first means, which are shortened where all is learnt and
+        ``ridge`` allows no such moments.
     """
     p = math.prod(data.input_shape)
     w, fixed = weights_of(weights, components), covariances_of(covariances, components, p)

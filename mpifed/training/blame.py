@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
@@ -58,7 +59,9 @@ def _imported(name: str) -> Any:
 
 def _definition(component: Any) -> Any:
     """Return the class or the function that a component is, or is made from."""
-    component = inspect.unwrap(getattr(component, "func", component))  # of a functools.partial
+    if isinstance(component, functools.partial):
+        component = component.func
+    component = inspect.unwrap(component)
     return component if hasattr(component, "__qualname__") else type(component)
 
 

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 
 from mpifed.algorithms.base import Algorithm, algorithm_class, check_rows, check_state
-from mpifed.checkpoint.row_file import why_unusable
 from mpifed.components.registry import Section, find
 from mpifed.components.registry import make as make_component
 from mpifed.components.tables import ON_TRANSPORT
@@ -578,7 +577,6 @@ def make(
     with enough_memory(f"the model {configuration.model.name} with such options"):
         model = make_model(configuration, description, method)
     device = choose_device(configuration.device, method.devices, communicator)
-    _check_storage(configuration, device)
     configuration = with_stepping(configuration, model, device)
     check_memory(
         COPIES * model.n_parameters * _dtype(configuration).itemsize,
@@ -642,27 +640,6 @@ def _check_samples(configuration: Configuration, federation: Federation, dataset
         f"data.name '{configuration.data.name}' gives the clients on {host} "
         f"{int(samples.sum(dtype=np.float64))} samples of shape {description.input_shape}, which",
     )
-
-
-def _check_storage(configuration: Configuration, device: torch.device) -> None:
-    """Refuse rows on disk for a device that cannot use them, or where they cannot be."""
-    options = configuration.storage
-    if options.state != "disk":
-        return
-    if device.type != "cpu":
-        raise InputError(
-            f"storage.state is disk, but device is {device.type}, whose memory no file can be; "
-            "allowed: storage.state=memory, or device=cpu"
-        )
-    place = options.directory
-    if place is None:
-        return
-    why = why_unusable(Path(place))
-    if why is not None:
-        raise InputError(
-            f"storage.directory is '{place}', where no file for clients' states can be made: "
-            f"{why}; it must be a directory that can be written to"
-        )
 
 
 def kept_bytes(

@@ -19,15 +19,14 @@ from mpifed import state as states
 from mpifed.algorithms.base import Algorithm, check_state
 from mpifed.checkpoint import files as checkpoint
 from mpifed.checkpoint.background import Writer
-from mpifed.checkpoint.row_file import RowFile
 from mpifed.config.configuration import to_mapping
 from mpifed.errors import Diverged, PeerDiverged, PeerFailure, raise_first_diverged
+from mpifed.exchange.accounting import EPSILON, accountant_of
 from mpifed.exchange.base import Ledger
 from mpifed.federation.clients import Clients, Draws
 from mpifed.federation.participation import efforts
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import RunState
-from mpifed.theory.accounting import EPSILON, accountant_of
 from mpifed.training import evaluation as evaluations
 from mpifed.training.build import Setup
 from mpifed.training.callbacks import Progress
@@ -43,39 +42,22 @@ class Rows:
 
     state: RunState
 
-    def __init__(self, setup: Setup, directory: Path | None) -> None:
+    def __init__(self, setup: Setup) -> None:
         self._is_rows, self._hosted = setup.exchange.shared_is_rows, setup.federation.hosted
         self._keeps_values = setup.exchange.values_kept > 0
-        options, self._file = setup.configuration.storage, None
-        if options.state == "disk":
-            self._file = RowFile(Path(options.directory or directory or "."))
         self._own: list[torch.Tensor] = []
         """Tensors of the state that have no other owner."""
         self._changed: tuple[RunState, np.ndarray] | None = None
         """The rows that the last round changed, and their clients; None for all."""
 
-    @property
-    def on_disk(self) -> bool:
-        """Whether the rows are in a file."""
-        return self._file is not None
-
-    def release(self) -> None:
-        """Give back memory of rows on disk that were read."""
-        if self._file is not None:
-            self._file.release()
-
     def take(self, state: RunState) -> None:
         """Replace the whole state."""
         self._changed, self._own = None, []
-        if self._file is not None:
-            state = self._file.hold(state, self._is_rows)
-            self._claim(state)
         self.state = state
 
     def read(self, path: Path) -> None:
         """Replace the whole state by that of a checkpoint."""
-        release = self.release if self.on_disk else None
-        self.state = checkpoint.read_state(path, self.state, self._is_rows, self._hosted, release)
+        self.state = checkpoint.read_state(path, self.state, self._is_rows, self._hosted)
         self._changed = None
         self._claim(self.state)
 
@@ -101,7 +83,6 @@ class Rows:
             self.state = RunState(after.algorithm, memory) if self._keeps_values else after
             self._claim(self.state)
         self._changed = checked, self._hosted[here]
-        self.release()
 
     def unchecked(self) -> tuple[RunState, np.ndarray]:
         """Return what may hold numbers that are not finite since the last call, and its clients."""
@@ -119,9 +100,7 @@ class Rows:
 BLOCK = 1 << 14
 
 
-def digest(
-    setup: Setup, state: states.RunState, after_block: Callable[[], None] = lambda: None
-) -> str | None:
+def digest(setup: Setup, state: states.RunState) -> str | None:
     """Return the SHA-256 over the digests of the server's and each client's state, in order."""
     is_rows, federation = setup.exchange.shared_is_rows, setup.federation
     total = hashlib.sha256(states.server_digest(state, is_rows))
@@ -129,7 +108,6 @@ def digest(
         last = min(first + BLOCK, federation.n_clients)
         start, stop = np.searchsorted(federation.hosted, (first, last))
         own = states.client_digests(state, is_rows, slice(int(start), int(stop)))
-        after_block()
         gathered = federation.communicator.gather_object(own)
         if gathered is None:
             continue
@@ -217,7 +195,7 @@ class Engine:
         self.setup, self.samples, self.clock = setup, samples, clock
         self.seed = setup.configuration.seed
         self.simulated = clock_of(setup)
-        self.rows = Rows(setup, directory)
+        self.rows = Rows(setup)
         self.rows.take(setup.first_state(self.everyone))
         self.round = 0
         self.active: int | None = None
@@ -396,7 +374,7 @@ class Engine:
 
     def digest(self) -> str | None:
         """Return the digest of the state on rank 0, None elsewhere."""
-        return digest(self.setup, self.state, self.rows.release)
+        return digest(self.setup, self.state)
 
     def evaluate(self, recorder: Recorder | None, progress: Progress | None) -> None:
         """Score clients and record a row of metrics.csv and clients.h5."""
@@ -427,7 +405,6 @@ class Engine:
         learnt = found.learnt
         if self.round == self.setup.configuration.rounds:
             learnt = learnt | evaluations.of_observers(self.setup)
-        self.rows.release()
         digest = self.digest()
         if found.results is None:
             return None
@@ -469,5 +446,4 @@ class Engine:
                 setup.exchange.shared_is_rows,
                 setup.exchange.arrays(),
                 setup.configuration.checkpoint.keep,
-                self.rows.release if self.rows.on_disk else None,
             )

@@ -19,16 +19,16 @@ from mpifed.config.configuration import ClientWeights
 from mpifed.config.requirements import chooses_neighbours
 from mpifed.data.base import Shards, Split
 from mpifed.errors import wrong_result
+from mpifed.exchange.accounting import EPSILON, accountant_of
 from mpifed.exchange.corrections.collaboration import COLLAPSE
 from mpifed.exchange.gossip import Gossip
+from mpifed.exchange.observers import Mixed, epsilons, privacy_losses
 from mpifed.federation.clients import Clients, Draws, Federation
 from mpifed.federation.participation import count_participants
 from mpifed.local.minibatches import chosen
 from mpifed.local.options import unread
 from mpifed.local.scoring import client_scores
 from mpifed.models.base import Model
-from mpifed.theory.accounting import EPSILON, accountant_of
-from mpifed.theory.observers import Mixed, epsilons, privacy_losses
 from mpifed.training.build import Setup, scored_split
 from mpifed.training.samples import Samples
 from mpifed.training.simulated_time import COLUMN, STALENESS, is_simulated, taking_part, waits

@@ -48,11 +48,10 @@ def state_bytes(
     size = federation.communicator.size
     if not algorithm.uses_model or not isinstance(model, Model) or not model.n_parameters:
         return np.zeros(size)
-    in_memory = 0.0 if configuration.storage.state == "disk" else 1.0
     hosted = np.bincount(federation.owner, minlength=size).astype(float)
     trained = float(model.n_parameters - model.n_buffers)
     shared = float(max(algorithm.payload(), model.n_parameters))
-    total = shared * (hosted * in_memory if is_rows else np.ones(size))
+    total = shared * (hosted if is_rows else np.ones(size))
     if algorithm.local_options is None:
         models = 1
         if isinstance(algorithm, GlobalModel):
@@ -63,7 +62,7 @@ def state_bytes(
         empty = rule.moments(rule.init(0, models, int(trained), torch.zeros(0)))
         kept = models * sum(moment.shape[-1] for moment in empty)
         active = hosted * federation.inclusion
-        total += active * (models * model.n_parameters + kept) + hosted * kept * in_memory + trained
+        total += active * (models * model.n_parameters + kept) + hosted * kept + trained
     if isinstance(model, ModuleModel):
         total += model.n_frozen
     return total * (8 if configuration.dtype == "float64" else 4)

@@ -27,13 +27,14 @@ from mpifed.errors import InputError, closest, one_line
 from mpifed.federation.clients import Clients, Draws
 from mpifed.io.atomic import replace_bytes
 from mpifed.io.memory import enough_memory
+from mpifed.io.weights import sealed
 from mpifed.models.base import Model
 from mpifed.models.losses import Loss
 from mpifed.mpi.communicator import Alone
 from mpifed.state import RunState
 from mpifed.training.build import Setup, make, make_dataset
 from mpifed.training.samples import LaterShards
-from topologies.schema import shown
+from topologies.schema import excerpt
 
 
 def of_client(shards: Shards, row: int) -> Shards:
@@ -252,7 +253,8 @@ class Trained:
         Parameters
         ----------
         path : str or Path
-            The file, which ``torch.load(path, weights_only=True)`` reads.
+            The file, which ``torch.load(path, weights_only=True)`` reads. Its digest, in the
+            comment of the archive, is checked where the file becomes ``model.weights``.
         component : int
             Which of ``components``.
 
@@ -264,7 +266,7 @@ class Trained:
         content = io.BytesIO()
         torch.save(self.state_dict(component), content)
         try:
-            replace_bytes(Path(path), content.getvalue())
+            replace_bytes(Path(path), sealed(content.getvalue()))
         except OSError as error:
             raise InputError(
                 f"path is '{path}', which cannot be written: {error.strerror}"
@@ -275,7 +277,7 @@ class Trained:
             if client not in self.client_names:
                 known = one_line(closest(client, self.client_names), 400)
                 raise InputError(
-                    f"client is {shown(client)}, which is no name of a client; {known}"
+                    f"client is {excerpt(client)}, which is no name of a client; {known}"
                 )
             return self.client_names.index(client)
         return _index(client, self.n_clients, "client")
@@ -329,7 +331,7 @@ def without_predictor(directory: Path, configuration: Configuration) -> str:
 def check_path(name: str, value: object) -> None:
     """Check that what a program passes as a path is one."""
     if not isinstance(value, (str, os.PathLike)) or "\0" in str(value):
-        raise InputError(f"{name} is {shown(value)}; it must be a path, a str or a Path")
+        raise InputError(f"{name} is {excerpt(value)}; it must be a path, a str or a Path")
 
 
 def load(run: str | os.PathLike[str], round: int | None = None) -> Trained:
@@ -489,7 +491,7 @@ def without_files(configuration: Configuration) -> Configuration:
 
 def _checkpoint(directory: Path, round: int | None) -> tuple[Path, checkpoint.Meta]:
     """Return the checkpoint of a round, or the newest intact one."""
-    paths = checkpoint.listed(directory / "checkpoints")
+    paths = checkpoint.checkpoints_in(directory / "checkpoints")
     if not paths:
         raise InputError(f"run is '{directory}', which holds no checkpoint of a run")
     if round is not None:

@@ -72,7 +72,7 @@ def test_rendering_needs_no_slurm(tmp_path: Path, monkeypatch, capfd) -> None:
     ("words", "part"),
     [
         (["render", "clients=4"], "job.ranks is missing"),
-        (["render", *TINY, "scheduler=pbs"], "did you mean job.scheduler"),
+        (["render", *TINY, "partition=main"], "did you mean job.partition"),
         (["rendr"], "did you mean 'render'"),
         (["status", "/nowhere"], "holds no job"),
         (["resume", "/nowhere", "--smoke"], "--smoke does not go with resume"),

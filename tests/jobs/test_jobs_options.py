@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mpifed.errors import InputError
-from mpifed.jobs.plan import FILES, check, layout, read_site, read_words, seconds
+from mpifed.jobs.plan import FILES, check, layout, read_site, read_words
 
 
 def test_every_shipped_site_is_valid() -> None:
@@ -18,17 +18,6 @@ def test_every_shipped_site_is_valid() -> None:
     for name in names:
         given = read_site(name)
         check({"nodes" if "ranks_per_node" in given else "ranks": 2, **given})
-
-
-@pytest.mark.parametrize(
-    ("time", "expected"),
-    [(90, 5400), ("45", 2700), ("2:00", 120), ("1:30:00", 5400), ("1-2", 93_600), ("0-0:5", 300)],
-)
-def test_times_are_read_as_slurm_reads_them(time: int | str, expected: int) -> None:
-    assert seconds(check({"ranks": 2, "time": time})) == expected
-    for wrong, part in (("1:2:3:4", "job.time is '1:2:3:4'"), ("0:60", "less than job.time, 60 s")):
-        with pytest.raises(InputError, match=part):
-            seconds(check({"ranks": 2, "time": wrong}))
 
 
 @pytest.mark.parametrize(
@@ -81,8 +70,7 @@ def test_variables_of_the_environment_keep_their_letters() -> None:
         ({"ranks": 2, "partition": "a\n#SBATCH --account=other"}, "one line of text"),
         ({"ranks": 2, "partition": "a b"}, "job.partition is 'a b'; it must be one word"),
         ({"ranks": 2, "container": "docker"}, "job.image is missing"),
-        ({"ranks": 2, "launcher": "flux"}, "which job.scheduler=slurm lacks"),
-        ({"ranks": 2, "launcher": "srun", "scheduler": "pbs"}, "job.scheduler=pbs lacks"),
+        ({"ranks": 2, "launcher": "flux"}, "job.launcher is 'flux'"),
         ({"ranks": 2, "acount": "x"}, "Unknown option 'job.acount'"),
     ],
 )

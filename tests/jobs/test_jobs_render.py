@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpifed.errors import InputError
-from mpifed.jobs import render, schedulers
+from mpifed.jobs import render
 from mpifed.jobs.plan import FILES, Job, continued, plan
+from mpifed.jobs.slurm import for_sbatch
 from mpifed.sweep.plan import Planned
 
 COMMON = ["clients=4", "rounds=6", "job.python=/opt/venv/bin/python", "job.mpirun=/opt/bin/mpirun"]
@@ -38,8 +39,7 @@ def planned(name: str) -> Job:
 
 
 def script(job: Job) -> str:
-    ((_, found),) = render.scripts(job, range(len(job.runs)))
-    return found
+    return render.script(job, range(len(job.runs)))
 
 
 def shellcheck() -> str:
@@ -63,7 +63,6 @@ def shellcheck() -> str:
                 "#SBATCH --exclude=node[13,17]",
                 "module load -- gcc/13",
                 "export UCX_TLS=rc,sm,self",
-                "least_ranks=2",
             ],
         ),
         ("gpu", ["#SBATCH --gres=gpu:a100:4", "#SBATCH --mem=0"]),
@@ -81,6 +80,14 @@ def test_shellcheck_finds_nothing_in_rendered_scripts(name: str) -> None:
     command, job = [shellcheck(), "--severity=warning", "-"], planned(name)
     for text in (script(job), render.report_script(job)):
         subprocess.run(command, input=text, text=True, check=True, timeout=60)
+
+
+@pytest.mark.parametrize("site", ["lumi", "leonardo", "juwels-booster", "frontier"])
+def test_sites_render(site: str, tmp_path: Path) -> None:
+    assert "not run there" in (FILES / "sites" / f"{site}.yaml").read_text()
+    words = ["job.nodes=2", "job.ranks_per_node=8", "clients=4"]
+    text = script(plan(words, site, tmp_path / "run", False))
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True, timeout=20)
 
 
 @pytest.mark.parametrize("path", sorted((FILES / "examples").glob("*.yaml")), ids=lambda p: p.stem)
@@ -147,7 +154,7 @@ def test_no_text_breaks_out_of_a_script(texts: list[str]) -> None:
     job = Job("own", experiment, output, False, (run,), options)
     text = script(job)
     show = 'printf "%s\\0" "$run_dir" "$experiment" "$mpirun" "${container[@]}" "${words[@]}"'
-    settings_only = text.split("\njob=${SLURM_ARRAY")[0]
+    settings_only = text.split("\nlaunch()")[0]
     exports = "\n".join(line for line in text.splitlines() if line.startswith("export TEXT"))
     done = subprocess.run(
         ["bash", "-c", f"{settings_only}\n{exports}\n{show}; printf '%s\\0' \"${{TEXT-}}\""],
@@ -171,7 +178,7 @@ def test_directives_are_quoted_as_sbatch_reads_them(text: str) -> None:
     """By the rules of sbatch: a word ends at a blank outside of quotes, # begins a comment, a
     backslash takes the next character as it stands.
     """
-    written = schedulers.for_sbatch(text)
+    written = for_sbatch(text)
     found, quoted, place = "", False, 0
     while place < len(written):
         character = written[place]
@@ -188,4 +195,4 @@ def test_directives_are_quoted_as_sbatch_reads_them(text: str) -> None:
     assert not quoted
 
     with pytest.raises(InputError, match="one line of text"):
-        schedulers.for_sbatch(f"{text}\n")
+        for_sbatch(f"{text}\n")

@@ -16,8 +16,6 @@ from fake_slurm import FakeSlurm, fake_slurm
 from mpifed.jobs import render
 from mpifed.jobs.plan import plan
 
-STOPPED = '{"status": "stopped"}'
-
 
 @pytest.fixture
 def slurm(tmp_path: Path) -> FakeSlurm:
@@ -36,7 +34,7 @@ def launcher(tmp_path: Path, body: str) -> Path:
 
 def script(tmp_path: Path, body: str, *words: str) -> str:
     mine = ["job.ranks=2", f"job.mpirun={launcher(tmp_path, body)}", *words]
-    return render.scripts(plan(mine, None, tmp_path / "run", False), [0])[0][1]
+    return render.script(plan(mine, None, tmp_path / "run", False), [0])
 
 
 @contextmanager
@@ -81,13 +79,10 @@ def requeued(slurm: FakeSlurm) -> list[str]:
         ("touch DONE; exit 137", 0, False),  # the launcher's own end does not count
         ("exit 0", 75, True),
         ("exit 75", 75, True),
-        ("exit 138", 75, True),
-        ("exit 10", 75, True),  # as MPICH's mpirun says it
-        (f"echo '{STOPPED}' >summary.json; exit 143", 75, True),
+        ("exit 138", 138, False),
         ("exit 1", 1, False),
         ("exit 2", 2, False),
         ("exit 137", 137, False),
-        ('echo \'{"status": "finished"}\' >summary.json; exit 1', 1, False),
         ("mkdir -p job; touch job/stop; exit 75", 75, False),
         ("touch ../slurm/queue; : >../slurm/queue; exit 75", 75, False),  # being cancelled
     ],
@@ -118,34 +113,7 @@ def test_restarts_have_a_limit(restarts: int, code: int, slurm: FakeSlurm, tmp_p
     found, said = ended(slurm, text, SLURM_RESTART_COUNT=str(restarts))
     assert found == code, said
     assert bool(requeued(slurm)) == (code == 75)
-    assert ("job.max_restarts is 2" in said) == (code == 76)
-
-
-def test_a_life_without_a_checkpoint_is_followed_by_a_pause(
-    slurm: FakeSlurm, tmp_path: Path
-) -> None:
-    def pauses(body: str) -> int:
-        before = len(slurm.calls("scontrol"))
-        assert ended(slurm, script(tmp_path, body))[0] == 75
-        return sum("StartTime=" in call for call in slurm.calls("scontrol")[before:])
-
-    left = "mkdir -p checkpoints; touch checkpoints/round-{}.h5; exit 75"
-    assert pauses("exit 75") == 1
-    assert pauses(left.format("000005")) == 0
-    assert pauses("exit 75") == 1
-    assert pauses(left.format("000010")) == 0
-
-
-@pytest.mark.parametrize("code", [1, 2, 137, 143, 255])
-def test_what_an_earlier_life_said_is_not_of_this_one(
-    code: int, slurm: FakeSlurm, tmp_path: Path
-) -> None:
-    """As where a later life cannot import what the first one could."""
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "summary.json").write_text(STOPPED)
-    text = script(tmp_path, f"exit {code}")
-    assert ended(slurm, text, SLURM_RESTART_COUNT="1")[0] == code
-    assert requeued(slurm) == []
+    assert ("not finished after 2 restarts" in said) == (code == 76)
 
 
 @pytest.mark.parametrize(("signalled", "code"), [(True, 75), (False, 255)])
@@ -182,7 +150,7 @@ def test_a_prologue_that_fails_ends_the_job_with_what_it_said(
 def test_a_request_during_the_prologue_is_kept(
     number: str, code: int, again: bool, slurm: FakeSlurm, tmp_path: Path
 ) -> None:
-    text = script(tmp_path, "touch DONE", f"job.prologue=['kill -{number} $$']")
+    text = script(tmp_path, "touch DONE", f"job.prologue=['kill -{number} $$', /bin/sleep 1]")
     assert ended(slurm, text)[0] == code
     assert bool(requeued(slurm)) == again
     assert not (tmp_path / "launched").exists()
@@ -303,7 +271,7 @@ def test_the_plugin_of_srun_follows_the_library(
 @pytest.mark.parametrize(
     ("answer", "code", "refused"),
     [
-        ("kill $PPID; exit 143", 75, False),
+        (': >"$FAKE/queue"; kill $PPID; exit 143', 75, False),
         (': >"$FAKE/queue"; exit 1', 75, False),
         # It has not answered scontrol, and queues the job again while the script waits.
         ("touch late; exit 1", 75, False),

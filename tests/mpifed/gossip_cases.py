@@ -101,7 +101,7 @@ def cases(periodic: str) -> dict[str, Case]:
         "Chebyshev": Case({"gossip_steps": 4, "chebyshev": True}, topology=random),
         "fmmc": Case({}, weights="fmmc", topology=random),
         "negative self-weights": Case({}, weights="best_constant", topology=random),
-        "completed_options": Case({}, topology="completed_options"),
+        "complete": Case({}, topology="complete"),
         "in pieces": Case({}, n=6, width=70_001, topology="path"),
         "a hub's sums": Case({}, n=40, topology="star"),
         "a hub's sums in pieces": Case({}, n=40, width=40_000, topology="star"),

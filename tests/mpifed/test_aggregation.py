@@ -117,8 +117,7 @@ def test_bytes_of_an_aggregate_are_those_of_float64():
     assert said[0] == 9 * 400 * 2 // 3 + 100 * 8 * 2
 
 
-def test_the_tolerance_of_the_geometric_median_is_what_it_says():
-    """The last step reduced the objective by less than that share."""
+def test_the_geometric_median_is_exact_with_a_small_tolerance():
     rows = np.random.default_rng(1).normal(size=(9, 4))
     rows[0] += 50
     exact = aggregate(rows, {"name": "geometric_median", "tolerance": 0, "iterations": 5000})
@@ -128,6 +127,56 @@ def test_the_tolerance_of_the_geometric_median_is_what_it_says():
     assert np.linalg.norm(far - exact) > np.linalg.norm(near - exact)
     at_ends = rows[:3] * [[1], [0], [0]]  # two of three at one point, which then is the median
     assert aggregate(at_ends, "geometric_median") == pytest.approx(np.zeros(4), abs=1e-3)
+
+
+HALF = {name: {"byzantine": 0.4} for name in ("krum", "mda", "monna", "meamed")} | {
+    "median": {},
+    "trimmed_mean": {"trim": 0.4},
+    "geometric_median": {},
+    "centred_clipping": {"radius": 1.0},
+}
+HALF["monna"]["trusted"] = 10
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("far", [1e6, 1e12, 1e30])
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("name", ROBUST)
+def test_fewer_than_half_do_not_break_it(name, together, far, dtype):
+    """The least of all breakdown points but that of the mean: any four of eleven."""
+    assert set(HALF) == set(ROBUST)
+    rows = np.random.default_rng(7).normal(size=(11, 5)) + 3
+    honest = rows[4:].copy()
+    rows[:4] = far if together else -far * rows[:4]
+    aggregated = aggregate(rows.astype(dtype), {"name": name, **HALF[name]})
+    centre = honest.mean(axis=0)
+    # The geometric median is within 2 (n - f) / (n - 2 f) of the honest ones' radius.
+    reach = 14 / 3 * np.linalg.norm(honest - centre, axis=1).max()
+    if name == "centred_clipping":
+        centre, reach = np.zeros(5), 1.0
+    assert np.linalg.norm(aggregated - centre) <= reach
+    assert np.linalg.norm(aggregate(rows.astype(dtype), "mean") - centre) > far / 10
+
+
+@pytest.mark.parametrize("far", [1.0, 1e6, 1e15, 1e30])
+def test_the_geometric_median_loses_no_digits_under_attack(far):
+    rows = np.random.default_rng(8).normal(size=(11, 5)) + 3
+    rows[:5] *= -far
+    z = np.median(rows, axis=0)
+    for _ in range(2000):
+        weights = 1 / np.linalg.norm(rows - z, axis=1)
+        z = weights @ rows / weights.sum()
+    assert aggregate(rows, "geometric_median") == pytest.approx(z, abs=1e-6)
+
+
+def test_krum_takes_the_first_of_two_at_one_distance_however_products_are_rounded():
+    rows = np.random.default_rng(9).normal(size=(5, 4))
+    rows[3] = rows[1] + 0.1  # both have no nearer one than each other
+    krum = build({"name": "krum", "byzantine": 0.4})
+    products = rows @ rows.T
+    for lower in (np.inf, -np.inf):
+        rounded = np.where(np.tri(5), np.nextafter(products, lower), products)
+        assert krum.shares(rounded).tolist() == [0, 1, 0, 0, 0]
 
 
 @pytest.mark.parametrize("name", ROBUST)
@@ -300,7 +349,13 @@ class Largest(ByCoordinates):
 
 
 def test_distances_below_the_smoothing_count_quadratically():
-    """F has the value and the slope of the distance where both meet, at nu = 1/2."""
-    away = np.array([0.0, 0.25, 0.5, 2.0])
-    found = build({"name": "geometric_median", "smoothing": 0.5})._smoothed(away)
-    assert found.tolist() == [0.25, 0.3125, 0.5, 2.0]
+    rows, nu = np.random.default_rng(3).normal(size=(7, 2)), 1.0
+
+    def total(z):
+        away = np.linalg.norm(rows - z, axis=1)
+        return float(np.where(away >= nu, away, away**2 / (2 * nu) + nu / 2).sum())
+
+    median = aggregate(rows, {"name": "geometric_median", "smoothing": nu})
+    best = minimize(total, rows.mean(axis=0), tol=1e-12).x
+    assert median == pytest.approx(best, abs=1e-5)
+    assert np.abs(median - aggregate(rows, "geometric_median")).max() > 1e-2

@@ -214,7 +214,7 @@ def test_pairs_are_averaged_one_after_the_other():
 def test_the_limit_counts_updates_as_it_says(mixes):
     """All alike without waiting; by frequency in pairs. The mean over rounds removes the noise."""
     table = lognormal(3, client_sigma=0.7)
-    problem = Quadratics(mixes, table, eta=0.02, topology="completed_options")
+    problem = Quadratics(mixes, table, eta=0.02, topology="complete")
     seconds, mean, rounds = table.mean(0), 0.0, 2000
     for _ in range(1000):
         problem.go()
@@ -369,7 +369,6 @@ RUNS = {
     "changing": of_ranks("wait_free", **CHANGING),
     "pairwise": of_ranks("pairwise"),
     "double": of_ranks("pairwise", dtype="float64"),
-    "disk": of_ranks("wait_free", **{"storage.state": "disk"}),
 }
 
 

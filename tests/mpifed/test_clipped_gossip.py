@@ -57,7 +57,7 @@ def test_neighbours_are_clipped_one_by_one(radius, absent, monkeypatch):
 
 
 def test_an_attacker_moves_a_neighbour_by_at_most_its_weight_times_the_radius():
-    exchange, far = exchange_of(clipped(0.25), "completed_options", "uniform"), ROWS.copy()
+    exchange, far = exchange_of(clipped(0.25), "complete", "uniform"), ROWS.copy()
     far[3] = 1e12
     moved = mixed(exchange, far) - mixed(exchange, ROWS)
     others = np.arange(N) != 3
@@ -101,13 +101,13 @@ def test_radii_follow_the_distances_of_all_but_the_farthest(tolerated, absent):
 def test_where_all_are_equally_far_apart_nothing_is_clipped():
     """Vertices of a simplex: tau^2 = (1 - 1 / n - delta) d^2 / delta, above d^2."""
     simplex = np.eye(N).reshape(N, N, 1)
-    made = mixed(exchange_of(adaptive(0.3), "completed_options", "uniform"), simplex)
+    made = mixed(exchange_of(adaptive(0.3), "complete", "uniform"), simplex)
     assert made == pytest.approx(np.full((N, N, 1), 1 / N), abs=1e-12)
 
 
 def test_attackers_that_are_tolerated_do_not_move_radii():
     """The farther they are the less they do: only their direction matters, not their distance."""
-    exchange, found = exchange_of(adaptive(1 / N), "completed_options", "uniform"), []
+    exchange, found = exchange_of(adaptive(1 / N), "complete", "uniform"), []
     for distance in (1e6, 1e9):
         far = ROWS.copy()
         far[3] = distance * ROWS[3]
@@ -161,7 +161,7 @@ def test_what_is_not_finite_is_refused_with_its_client():
 @pytest.mark.parametrize("options", [clipped(0.05), adaptive(1 / 6)], ids=["fixed", "adaptive"])
 def test_clipped_gossip_bears_an_attack_that_gossip_does_not(options):
     """The honest clients stay near each other, and near where they would be without attackers."""
-    graph = {"name": "gossip", "topology": "completed_options", "weights": "uniform"}
+    graph = {"name": "gossip", "topology": "complete", "weights": "uniform"}
     attack = {"name": "sign_flip", "clients": [1], "scale": 500.0}
     found = {}
     for name, more in (("honest", {}), ("attacked", {"attack": attack})):

@@ -23,7 +23,7 @@ from mpifed.config.experiments import parse_overrides, read_experiment, split_wo
 from mpifed.jobs.__main__ import parser as jobs_parser
 from mpifed.launch import parser as run_parser
 from mpifed.report.__main__ import parser as report_parser
-from mpifed.report.__main__ import wanted_of
+from mpifed.report.__main__ import request_of
 from mpifed.reproduce.__main__ import main as reproduce
 from mpifed.sweep.__main__ import main as sweep
 
@@ -106,7 +106,7 @@ def check_run(words: Sequence[str]) -> None:
 
 
 def check_report(words: Sequence[str]) -> None:
-    wanted_of(report_parser().parse_args(words))
+    request_of(report_parser().parse_args(words))
 
 
 def check_jobs(words: Sequence[str]) -> None:
@@ -126,10 +126,8 @@ CHECKS = {
     "mpifed.run": check_run,
     "mpifed.report": check_report,
     "mpifed.jobs": check_jobs,
-    "mpifed.theory": parsed("mpifed.theory.__main__"),
     "mpifed.verify": parsed("mpifed.verify"),
     "mpifed.retime": parsed("mpifed.retime"),
-    "mpifed.watch": parsed("mpifed.watch"),
     "topologies": parsed("topologies.__main__"),
     "mpifed.sweep": lambda words: sweep([*words, "--dry-run"]),
     "mpifed.reproduce": lambda words: reproduce([*words, "--dry-run"]),

@@ -1,4 +1,4 @@
-""""""
+"""Evaluation: scores of clients, their averages, validation samples, and their files."""
 
 from __future__ import annotations
 

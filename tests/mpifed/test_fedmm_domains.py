@@ -36,6 +36,20 @@ def test_a_mixture_learnt_whole_from_lossy_messages_stays_one():
     assert run.objective() < first
 
 
+@pytest.mark.parametrize("kind", [FedMM, FedMMTheta])
+@pytest.mark.parametrize("ridge", [0.0, 0.01, 3.0])
+def test_a_tiny_step_from_first_means_of_any_length_moves_nothing(kind, ridge):
+    """With a penalty, means far from 0 have no covariances but larger ones."""
+    surrogate = {**ALL, "init_scale": 20.0, "ridge": ridge}
+    run = Run(kind, data_of(np.split(blobs(), 6)), surrogate, step_rule="constant", step=1e-100)
+    first = run.theta
+    assert torch.allclose(run.go().theta, first, rtol=1e-9, atol=1e-9)
+    measured = run.method.measure(run.state, run.everyone, run.server, Draws(0, run.round))
+    assert np.isfinite(list(measured.values())).all()
+    means = first[: 3 * blobs().shape[1]]
+    assert (float(means.abs().max()) > 10) == (ridge == 0)
+
+
 BOX = {"name": "quadratic", "rho": 0.1, "regularisation": "box", "radius": 0.1}
 
 

@@ -11,6 +11,7 @@ import scipy.special
 import torch
 from convex import ANISOTROPIC, ISOTROPIC, Run, logistic, quadratics, random_quadratics
 
+from mpifed.algorithms.flix import theorems as theory
 from mpifed.algorithms.flix.flix import Dcgd, Diana, Flix
 from mpifed.algorithms.flix.objective import weighted_mean
 from mpifed.federation.clients import Draws, participants
@@ -18,7 +19,6 @@ from mpifed.local import linear_objective
 from mpifed.local.linear_objective import hessian, objective_of, smoothness
 from mpifed.local.objective import Regulariser
 from mpifed.models.linear import linear
-from mpifed.theory import flix as theory
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ from convex import Run, clients_of, logistic, random_quadratics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mpifed.algorithms.flix import theorems as theory
 from mpifed.algorithms.flix.flix import Dcgd, Diana, Flix
 from mpifed.data.partitions import partition
 from mpifed.federation.clients import Draws
 from mpifed.federation.participation import Bernoulli
 from mpifed.local.linear_objective import smoothness
-from mpifed.theory import flix as theory
 
 SEEDS = st.integers(0, 2**16)
 COEFFICIENTS = st.lists(st.floats(0.01, 1.0), min_size=4, max_size=4)

@@ -9,7 +9,7 @@ import torch
 
 import mpifed
 from mpifed.checkpoint.files import path_of
-from mpifed.components.registry import complete, find
+from mpifed.components.registry import checked_section, find
 from mpifed.data.base import Description
 from mpifed.federation.clients import Draws
 from mpifed.models.icnn import dense_icnn
@@ -59,7 +59,9 @@ def assembled(result, surrogate, name):
     dimension = {"dictionary": 6, "gaussian_mixture": 2, "poisson": 1}[name]
     none = np.zeros(0, np.int64)
     data = Description("test", (dimension,), 0, none, none, none, "unlabelled")
-    return find("surrogate", name)(data, **complete("surrogate", surrogate, "surrogate").options)
+    return find("surrogate", name)(
+        data, **checked_section("surrogate", surrogate, "surrogate").options
+    )
 
 
 def test_under_gossip_it_is_the_theta_of_the_mean(tmp_path):

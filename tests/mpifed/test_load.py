@@ -211,6 +211,7 @@ def test_a_state_dict_loads_into_the_users_own_module(tmp_path):
     for number, component in enumerate(trained.components):
         trained.save(tmp_path / "component.pt", number)
         stored = torch.load(tmp_path / "component.pt", weights_only=True)
+        assert b"mpifed sha256 " in (tmp_path / "component.pt").read_bytes()[-100:]
         own = cnn(about, norm=True).double()
         own.load_state_dict(stored)
         assert own[3].num_batches_tracked.dtype == torch.int64

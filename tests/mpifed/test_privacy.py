@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import resource
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from commands import rows as metrics_of
+from dp_accounting import get_epsilon_gaussian
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from on_ranks import SMALL, run
@@ -17,13 +20,12 @@ from test_algorithms import CASES, PLAIN, prepared, problem
 from mpifed.components.registry import find_algorithm
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.errors import InputError, RunError
-from mpifed.exchange import privacy
+from mpifed.exchange import accounting, privacy
 from mpifed.exchange.base import Round
 from mpifed.federation import options as section
 from mpifed.federation.clients import Federation
 from mpifed.federation.options import PrivacyOptions
 from mpifed.mpi.communicator import Alone
-from mpifed.theory import accounting
 
 NOISE = {"noise_multiplier": 0.5, "clip_norm": 2.0, "delta": 0.01}
 SIZE = 20_000
@@ -93,7 +95,33 @@ def test_epsilon_of_a_gaussian_is_that_of_its_definition():
         epsilon, mu = accounting.gaussian(z, rounds, 1e-5), math.sqrt(rounds) / z
         delta = stats.norm.cdf(mu / 2 - epsilon / mu)
         delta -= math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
-        assert delta <= 1e-5 and delta == pytest.approx(1e-5, rel=1e-2)
+        assert delta == pytest.approx(1e-5, rel=1e-9)
+
+
+@pytest.mark.parametrize(("z", "rounds"), [(1.0, 1), (20.0, 3), (0.1, 2000), (0.05, 6), (1e-8, 1)])
+@pytest.mark.parametrize("delta", [1e-2, 1e-10])
+def test_epsilon_without_sampling_is_that_of_another_program(z, rounds, delta):
+    naive = get_epsilon_gaussian(z / math.sqrt(rounds), delta)
+    assert accounting.gaussian(z, rounds, delta) == pytest.approx(naive, rel=1e-9)
+
+
+# At delta = 1e-5, on a grid of 20 times as many points; with hardly any noise, as without sampling.
+FINE = [(0.05, 6, 1353.6096), (0.1, 2000, 53582.2315), (1e-13, 6, 3e26), (1e-100, 6, 3e200)]
+
+
+@pytest.mark.parametrize(("z", "rounds", "fine"), FINE)
+def test_little_noise_and_many_rounds_take_little_memory(z, rounds, fine):
+    accounting.poisson_sampled(0.5, 1.0, 1, 1e-5)  # which imports what it needs
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 2 * 10**8, limits[1]))
+    try:
+        epsilon = accounting.poisson_sampled(0.5, z, rounds, 1e-5)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    unsampled = accounting.gaussian(z, rounds, 1e-5)
+    assert epsilon == pytest.approx(fine, rel=1e-5) and epsilon <= unsampled
+    assert accounting.sampled_without_replacement(10, 5, z, rounds, 1e-5) <= unsampled
 
 
 def test_epsilon_of_poisson_sampling_is_that_of_convolved_losses():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 
 import numpy as np
@@ -16,10 +15,9 @@ import mpifed
 from mpifed.components.registry import find_algorithm
 from mpifed.config.configuration import resolve
 from mpifed.errors import InputError
+from mpifed.exchange import accounting
 from mpifed.exchange.gossip import GossipChannel
-from mpifed.theory import __main__ as command
-from mpifed.theory import accounting
-from mpifed.theory.observers import Mixed, epsilons, privacy_losses
+from mpifed.exchange.observers import Mixed, epsilons, privacy_losses
 
 NOISE = {"noise_multiplier": 1.0, "clip_norm": 0.5, "delta": 0.01, "where": "local"}
 RING = {"name": "gossip", "topology": "ring", "weights": "metropolis_hastings"}
@@ -136,20 +134,13 @@ def test_every_method_starts_a_round_from_the_averages_of_the_last(name, monkeyp
     assert all(torch.equal(one[1], other[0]) for one, other in pairwise(seen))
 
 
-def test_a_run_has_what_observers_learn_and_the_command_says_it(tmp_path, capsys):
+def test_a_run_has_what_observers_learn(tmp_path):
     given = {**SMALL, "clients": 5, "exchange": RING, "privacy": LOOKS, "participation": 0.8}
     result = mpifed.run("synthetic-fedem", output=tmp_path / "run", **given)
     learnt = result.learnt["epsilon_by_observer"]
     off = learnt[~np.eye(5, dtype=bool)]
     assert learnt.shape == (5, 5) and 0 <= off.min() < off.max() < result.metrics["epsilon"][-1]
     assert result.metrics["epsilon"][-1] == accounting.gaussian(0.5, 4, 0.01)
-    assert command.main(["observers", str(tmp_path / "run")]) == 0
-    text = capsys.readouterr().out
-    said = json.loads(text)
-    assert text.count("\n") == 11  # a row on each line
-    assert said["largest"] == off.max() and said["mean"] == pytest.approx(off.mean())
-    assert said["epsilon_by_observer"][0] == [None, *learnt[0, 1:].tolist()]
-    assert command.main(["observers", str(tmp_path)]) == 2
 
 
 @pytest.mark.mpi

@@ -222,6 +222,7 @@ def made_before(folder: Path) -> None:
     mapping = yaml.safe_load(path.read_text())
     assert mapping.pop("arithmetic") == 2
     mapping["exchange"] |= {"reduction": "hierarchical", "transport": "auto"}
+    mapping["storage"] |= {"state": "disk", "directory": None}
     path.write_text(yaml.safe_dump(mapping))
     for checkpoint in (folder / "checkpoints").glob("*.h5"):
         with h5py.File(checkpoint, "r+") as file:
@@ -245,9 +246,11 @@ def test_a_run_of_another_arithmetic_is_read_and_goes_on(tampered, capfd):
     assert "sums are rounded otherwise (arithmetic 1, now 2)" in log
     assert "exchange.reduction has ended and changes nothing: ranks add along one tree" in log
     assert "exchange.transport has ended" in log
+    assert "storage.state has ended" in log and "storage.directory" not in log
     stored = yaml.safe_load((tampered / "config.yaml").read_text())
     assert stored["arithmetic"] == [[1, 1], [7, 2]]
     assert not {"reduction", "transport"} & set(stored["exchange"])
+    assert stored["storage"] == {"samples": None}
     assert main([str(tampered)]) == 0
     said = capfd.readouterr().out
     assert "rounds 1 to 6 cannot be repeated" in said and "repeating rounds 7 to 7" in said

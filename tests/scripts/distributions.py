@@ -23,8 +23,8 @@ def built(kind: str, source: Path, target: Path) -> Path:
 def copied(place: Path) -> Path:
     """What a distribution is made of, without what earlier builds and runs have left."""
     left = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for name in ("mpifed", "topologies", "jobs", "experiments"):
-        shutil.copytree(ROOT / name, place / name, symlinks=True, ignore=left)
-    for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
+    for name in ("mpifed", "topologies"):
+        shutil.copytree(ROOT / name, place / name, ignore=left)
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, place / name)
     return place

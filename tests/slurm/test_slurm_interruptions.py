@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 import time
 from pathlib import Path
 
 import pytest
 from local_slurm import (
     HELD,
+    PAUSE,
+    WORDS,
     LocalSlurm,
     events,
     newest_job,
@@ -21,6 +24,8 @@ from local_slurm import (
     told,
     until,
 )
+
+from mpifed.jobs.plan import FILES, read_site
 
 pytestmark = pytest.mark.slurm
 
@@ -66,6 +71,21 @@ def test_a_signal_stops_requeues_and_resumes(
     assert "resumed from round-0000" in told(output)
     assert "4 ranks on n[1-2]" in events(output)
     assert summary(output)["ranks"] == 4
+
+
+def test_the_template_submitted_by_hand_goes_on_after_a_signal(
+    slurm: LocalSlurm, whole: Path, tmp_path: Path
+) -> None:
+    output, programs = tmp_path / "run", f"{Path(sys.executable).parent}:{slurm.variables['PATH']}"
+    more = {"PATH": programs, "RUN_DIR": str(output), "PAUSE": str(PAUSE)}
+    user = LocalSlurm(slurm.variables | read_site("local-test")["environment"] | more)
+    options = ["--parsable", "--ntasks=2", f"--output={tmp_path}/out", "--partition=main"]
+    job = user.call("sbatch", *options, FILES / "slurm.sbatch", *WORDS, "rounds=40").strip()
+    reached(output, 10)
+    slurm.call("scancel", "--signal=USR1", "--batch", job)
+    assert slurm.wait(job, "COMPLETED")["Restarts"] == "1"
+    same(output, whole)
+    assert summary(output)["ranks"] == 2
 
 
 def test_stop_stays_stopped_and_resume_goes_on_with_other_ranks(

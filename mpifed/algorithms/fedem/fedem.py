@@ -378,12 +378,24 @@ class FedEM(Algorithm[Channel]):
         return best
 
     def remarks(self, state: FedEMState, clients: Clients, exchange: Exchange) -> list[str]:
-        """Return what the beginnings reached that were tried in this part of the run."""
-        return [
+        """Return what the beginnings reached that were tried, and a warning of a fixed point."""
+        lines = [
             f"beginning {i} of {self.restarts}: training log-likelihood {reached:.8g} after "
             f"{self.restart_rounds} rounds"
             for i, reached in enumerate(self.reached, 1)
         ]
+        models = state.components.view(-1, *state.components.shape[-2:])
+        differ = bool((state.mixture != state.mixture[:, :1]).any()) or any(
+            not torch.equal(each, client[0]) for client in models for each in client
+        )
+        if self.n_components > 1 and not largest(clients, torch.tensor([float(differ)])):
+            lines.append(
+                "warning: the components of each client are equal, and so are its mixture weights: "
+                "nothing but the noise of minibatches tells components apart; allowed: "
+                "algorithm.mixture_init=random, or components that begin otherwise "
+                "(model.new_classifier=true where they are of model.weights)"
+            )
+        return lines
 
     def log_likelihoods(self, state: FedEMState, clients: Clients) -> Tensor:
         """Return the training log-likelihood of each client, float64 (clients,)."""

@@ -26,13 +26,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Descriptive, message_variance, step_scale
 from mpifed.components.base import Compressors
-from mpifed.components.registry import complete, find
+from mpifed.components.registry import checked_section, find
 from mpifed.data.base import Description, Split
 from mpifed.errors import Diverged, InputError, RunError
 from mpifed.exchange.base import Channel, Exchange, ServerChannel, to_server
@@ -252,13 +252,13 @@ class FedMM(Descriptive[Channel]):
         *,
         surrogate: Annotated[Any, ComponentOf("surrogate")] = "dictionary",
         step_rule: StepRule = "sqrt",
-        step: Annotated[float, Gt(0), Le(1)] = DEFAULT_STEP,
+        step: Annotated[float, Ge(1e-100), Le(1)] = DEFAULT_STEP,
         control_variate_rate: Annotated[float, Ge(0), Le(1)] = 0.0,
         batch: Annotated[int, Ge(1)] | None = None,
         online: bool = False,
         client_weights: Literal["uniform", "samples"] = "uniform",
     ) -> None:
-        section = complete("surrogate", surrogate, "algorithm.surrogate")
+        section = checked_section("surrogate", surrogate, "algorithm.surrogate")
         make = find("surrogate", section.name)
         self.with_target = isinstance(make, MadeWithTarget)
         self.surrogate = as_surrogate(

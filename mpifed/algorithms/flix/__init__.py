@@ -2,5 +2,5 @@
 
 ``flix``, ``dcgd`` and ``diana`` are Algorithms 1, 2 and 3 of the paper. All three are ``descent``,
 each with its own rule for the messages. The objective f~ is in ``objective``; what the theorems
-predict is in ``mpifed.theory.flix``.
+predict is in ``theorems``.
 """

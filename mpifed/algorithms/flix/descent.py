@@ -28,6 +28,7 @@ from mpifed.algorithms.base import (
     message_variance,
     starting_point,
 )
+from mpifed.algorithms.flix import theorems as theory
 from mpifed.algorithms.flix.objective import FlixObjective, Method, as_linear, minimum
 from mpifed.checkpoint import files as checkpoint
 from mpifed.checkpoint.integrity import Damaged
@@ -54,8 +55,7 @@ from mpifed.local.optima import (
 from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
 from mpifed.results.configurations import read_stored
-from mpifed.theory import flix as theory
-from topologies.schema import shown
+from topologies.schema import excerpt
 
 # Parts of a configuration, and options of the algorithm, that change a client's optimum.
 PROBLEM = ("clients", "seed", "dtype", "data", "model")
@@ -240,7 +240,7 @@ class Descent(Algorithm[AnyChannel]):
             if a != b:
                 raise InputError(
                     f"algorithm.optima_from is '{directory}', a run of another problem: {key} is "
-                    f"{shown(a)} there, {shown(b)} here"
+                    f"{excerpt(a)} there, {excerpt(b)} here"
                 )
 
     # -- what a method says

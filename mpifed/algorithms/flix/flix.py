@@ -53,6 +53,7 @@ from torch import Tensor
 
 from mpifed import state as states
 from mpifed.algorithms.base import message_variance
+from mpifed.algorithms.flix import theorems as theory
 from mpifed.algorithms.flix.descent import Descent, FlixState, send_gradients, stepped
 from mpifed.algorithms.flix.objective import weighted_mean, weighted_variance
 from mpifed.exchange.base import Channel, Exchange, ServerChannel
@@ -60,7 +61,6 @@ from mpifed.exchange.reduction import add_scaled
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
-from mpifed.theory import flix as theory
 
 
 class Flix(Descent[Channel]):

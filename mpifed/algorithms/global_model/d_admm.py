@@ -11,8 +11,10 @@ with alpha = 0 at first. A weight W[i, i] counts as an edge of i to itself, whic
 term. The alpha_i add up to zero; where nothing moves, alpha_i = -grad f_i(x).
 
 The minimiser is that of the local steps, which begin at the last x_i, so that the limit is exact
-however few they are, if they converge at all: local.lr below 2 / (L + 2 c). Any c > 0 converges,
-linearly where risks are strongly convex (Theorem 1), with W symmetric.
+however few they are, if they converge at all: for equal quadratic risks local.lr below
+4 / (2 L + 3 c (1 - l)), with l the least eigenvalue of W, and several steps also below
+2 / (L + 2 c). Any c > 0 converges, linearly where risks are strongly convex (Theorem 1), with W
+symmetric.
 """
 
 from __future__ import annotations

@@ -44,8 +44,9 @@ class FedNova(FedAvg):
         x = channel.broadcast(state.model)
         y, optimizer = self.local(x, state.optimizer, clients, draws)
         reach = self.reach(state, clients, draws)
-        server, two = to_server(channel), torch.stack([reach, torch.ones_like(reach)], 1).to(x)
-        total, mass = server.sum(server.send(two, uncompressed=True), clients.weights)
+        server = to_server(channel)
+        sent = server.send(reach[:, None].to(x), uncompressed=True)
+        total, mass = server.sum(torch.cat([sent, torch.ones_like(sent)], 1), clients.weights)
         factor = (total / mass / reach.to(total))[:, None, None].to(x)  # tau_eff / ||a_i||_1
         trained = self.local.n_trained
         moved = x + factor * (y - x)

@@ -7,7 +7,8 @@ gives more weight to clients with a larger risk F_t. A round of q-FedAvg (Algori
      4    t in S takes local steps from w to w_t
      5      dw_t = L (w - w_t)
             Delta_t = F_t(w)^q dw_t
-            h_t = q F_t(w)^(q - 1) ||dw_t||^2 + L F_t(w)^q, and sends both
+            h_t = q F_t(w)^(q - 1) ||dw_t||^2 + L F_t(w)^q, and sends both: here w - w_t and
+            F_t(w), whose powers may be too small for float32, of which the server makes both
      7    w <- w - sum_S p_t Delta_t / sum_S p_t h_t
 
 h_t bounds the curvature of F_t^(q + 1) / (q + 1), so that one L serves every q. q-FedSGD (Algorithm
@@ -56,7 +57,7 @@ class Qffl(GlobalModel[ServerChannel]):
     """
 
     learns = "one model, fair to clients with a large risk"
-    sends = "its update and its risk"
+    sends = "its update and its risk (compressed: also its norm)"
     aggregates = "sums"
     state_class = QfflState
     compressors = "unbiased"
@@ -81,10 +82,13 @@ class Qffl(GlobalModel[ServerChannel]):
     ) -> QfflState:
         w, p, q, lipschitz = channel.broadcast(state.model), clients.weights, self.q, self.lipschitz
         trained, optimizer = self.local(w, state.optimizer, clients, draws)  # Alg. 2, line 4
-        risks = self.risks(state, clients)
-        squares = row_norms((w - trained)[:, 0, : self.local.n_trained]).square()
-        moves = channel.send(w - trained)
-        two = channel.send(torch.stack([risks.to(squares), squares], 1).to(w), uncompressed=True)
+        risks, moves = self.risks(state, clients), channel.send(w - trained)
+        # The server computes the norm of a move itself, except of one that was compressed.
+        exact = channel.compressor is None
+        measured = moves if exact else w - trained
+        squares = row_norms(measured[:, 0, : self.local.n_trained]).square()
+        two, sent = torch.stack([risks.to(squares), squares], 1).to(w), 1 if exact else 2
+        two = torch.cat([channel.send(two[:, :sent], uncompressed=True), two[:, sent:]], 1)
         risks, squares = two.double().cpu().unbind(1)
         risks = risks.clamp(min=LEAST_RISK)
         fair = risks**q

@@ -13,8 +13,8 @@ The paper's text could not be had beyond its abstract; the score and the steps a
 summaries. Assumed are s_d = 1 - cos(h_i, h_j), s_p = 1 - exp(-lambda (t - t_ij)) for the round t_ij
 in which i last chose j, 0 at first, a fixed number of peers, and the values of alpha, c and lambda.
 Clients receive the models of all neighbours, compute their losses on validation samples, or on
-training samples if they have none, and send these back. Where W is directed, s_l of a neighbour
-that does not receive i's model is 0.
+training samples if they have none, and send each of them its loss. Where W is directed, s_l of a
+neighbour that does not receive i's model is 0.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class PFedDST(FedRep):
         Those of ``FedRep``.
     """
 
-    sends = "its model and losses"
+    sends = "its model and a loss"
     exchanges = ("gossip",)
     aggregates = "sums"
     compressors = "none"
@@ -119,9 +119,9 @@ class PFedDST(FedRep):
         models, may = self.joined(state.body, state.heads)[:, 0], neighbours.may_receive()
         arcs = neighbours.receive(models, may)
         rows, chosen, body = arcs.all_rows(models), on_host(state.chosen).copy(), state.body.clone()
-        # Those who have a client's model send back what it loses on their samples.
+        # Those who have a client's model send back what it loses on their samples, one number.
         risks = self.losses(rows, arcs, clients, models)
-        losses = neighbours.receive(risks, may).all_rows(risks)
+        losses = neighbours.receive(risks, may, numbers=1).all_rows(risks)
         receivers, senders = arcs.nodes[arcs.receivers], arcs.nodes[arcs.senders]
         heads = rows[:, self.head.numpy()]
         length = np.sqrt(np.square(heads).sum(axis=1, keepdims=True))

@@ -24,7 +24,7 @@ from mpifed.data.tables import Columns, OwnDataset, check_columns
 from mpifed.errors import InputError, one_line
 from mpifed.io.memory import check_memory
 from mpifed.watchdog.heartbeat import raise_if_stop_requested
-from topologies.inputs import check_archive
+from topologies.regular_files import check_archive
 
 # Bytes of memory for each byte of a CSV file: itself twice, and a number of two digits' bytes held
 # three times.

@@ -29,7 +29,6 @@ class MinimumDiameter(OfHonest, ByProducts):
 
     def shares(self, products: np.ndarray) -> np.ndarray:
         squares, n = squared_distances(products), len(products)
-        squares = np.maximum(squares, squares.T)  # products of one pair may differ by rounding
         diameters = np.unique(squares)
         low, high = -1, len(diameters) - 1
         out = np.zeros(n, bool)

@@ -17,8 +17,9 @@ with u^0 = y^0 = 0, or mixing y as well after it is changed (Aug-DGM, Xu et al. 
 
 Columns of W sum to one, so the y_i have the mean of the u_i in every round.
 With equal quadratic risks mixing after the step bears eta L below the least of 2 and
-(1 - l^2) / |l| for the least eigenvalue l of W where that is negative, and mixing before it
-(1 + l)^2 / 2. The papers' own bounds, for all convex risks, are smaller.
+(1 - l^2) / |l| for the least eigenvalue l of W where that is negative, mixing before it
+(1 + l)^2 / 2, and Aug-DGM the least of 2 and (1 + l)^2 / (2 l^2) where l is negative. The papers'
+own bounds, for all convex risks, are smaller.
 
 Push-Pull (Pu, Shi, Xu and Nedic 2021) and AB (Xin and Khan 2018) mix x by W, whose rows sum to one,
 and y by P[i, j] = W[i, j] / sum_i W[i, j], whose columns do, so that W may be any directed graph:

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 import mpifed
 from mpifed.algorithms.clusters.clustered import Clustered, bipartition
 from mpifed.algorithms.clusters.ifca import Ifca
+from mpifed.algorithms.fedem.recovery import recovery
 from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.data.sources.synthetic import Synthetic
 from mpifed.errors import InputError
 from mpifed.federation.clients import Draws, participants
 from mpifed.mpi.communicator import Alone
-from mpifed.theory.recovery import recovery
 
 ASIDE = {"eps1": 1e-2, "eps2": 0.1, "warm_up": 0}
 DESCENT = {"lr": 0.1, "epochs": 5}

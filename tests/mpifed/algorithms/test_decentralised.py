@@ -34,8 +34,8 @@ SEED = 3
 class Run:
     """A method by gossip or at a server, from zero, with gradients of whole shards."""
 
-    def __init__(self, kind, exchange=None, lr=0.05, steps=3, **options):
-        self.clients, description = quadratics(MATRICES, CENTRES)
+    def __init__(self, kind, exchange=None, lr=0.05, steps=3, matrices=MATRICES, **options):
+        self.clients, description = quadratics(matrices, CENTRES)
         model = linear(description, bias=False, loss="half_squared")
         local = LocalOptions(lr=lr, steps=steps, batch_size=64)
         longest = int(self.clients.federation.n_train.max())
@@ -158,3 +158,19 @@ def test_d_admm_with_many_local_steps_is_admm():
 def test_d_admm_reaches_the_pooled_optimum_however_few_its_local_steps(steps):
     found = Run(DADMM, exchange_of("none"), lr=0.15, steps=steps, admm_c=1.0).go(500)
     np.testing.assert_allclose(found, np.tile(OPTIMUM, (N, 1)), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("share", [0.97, 1.03])
+@pytest.mark.parametrize(
+    ("weights", "steps"), [("fmmc", 1), ("metropolis_hastings", 1), ("fmmc", 2)]
+)
+def test_d_admm_bears_steps_up_to_its_bound(weights, steps, share):
+    """That of one step, and that of the local descent of an even number of them."""
+    exchange, c = exchange_of("none", weights=weights), 2.0
+    one = 4 / (2 * L + 3 * c * (1 - np.linalg.eigvalsh(matrix_of(exchange))[0]))
+    many = 2 / (L + 2 * c)
+    bound = one if steps == 1 else many
+    matrices = np.tile(L * np.eye(D), (N, 1, 1))
+    run = Run(DADMM, exchange, share * bound, steps, matrices, admm_c=c)
+    first, last = (np.abs(run.go(60) - CENTRES.mean(0)).max() for _ in range(2))
+    assert last < first / 2 if share < 1 else last > 2 * first

@@ -10,6 +10,7 @@ from commands import rows
 from convex import clients_of, two_quadratics
 from on_ranks import run, unlike_one_rank
 from scipy.optimize import minimize
+from test_algorithms import prepared
 from test_fedem import client_data, likelihood, numpy_posterior, random_start
 
 from mpifed.algorithms.fedem import FedEM
@@ -30,6 +31,7 @@ from mpifed.local.solver import LocalSolver
 from mpifed.models.linear import linear
 from mpifed.models.losses import CROSS_ENTROPY, HALF_SQUARED, SQUARED
 from mpifed.mpi.communicator import Alone
+from mpifed.training import evaluation
 
 CPU = torch.device("cpu")
 
@@ -198,6 +200,25 @@ def test_a_run_records_entropies_and_the_improvement(tmp_path):
     exact = {"algorithm.local_solver": "newton", "algorithm.record_improvement": True}
     run("synthetic-fedem", {**SMALL, **exact}, tmp_path / "b", Alone())
     assert all(float(row["local_improvement"]) < 1e-6 for row in rows(tmp_path / "b"))
+
+
+@pytest.mark.parametrize("exchange", ["server", "gossip"])
+@pytest.mark.parametrize("mixture", ["uniform", "random"])
+@pytest.mark.parametrize("components", ["equal", "drawn"])
+def test_a_beginning_that_stays_as_it_is_is_warned_of(exchange, mixture, components):
+    algorithm = {"name": "fedem", "mixture_init": mixture}
+    local = {"batch_size": 10_000, "epochs": 1}
+    engine = prepared("fedem", exchange, clients=6, algorithm=algorithm, local=local)
+    if components == "equal":
+        first = engine.state.algorithm.components
+        first.copy_(first[..., :1, :].clone())
+    lines = evaluation.remarks(engine.setup, engine.state, engine.samples)
+    for _ in range(3):
+        engine.advance()
+    after = engine.state.algorithm.components
+    stays = torch.allclose(after, after[..., :1, :].expand_as(after), rtol=0, atol=1e-6)
+    assert stays == any("noise of minibatches" in line for line in lines)
+    assert stays == (mixture == "uniform" and components == "equal")
 
 
 RESTARTS = {**SMALL, "algorithm.restarts": 3, "algorithm.restart_rounds": 2}

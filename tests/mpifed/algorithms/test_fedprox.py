@@ -13,6 +13,7 @@ from test_algorithms import engine_of
 
 from mpifed.algorithms.global_model.agnostic import Agnostic
 from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.algorithms.global_model.fednova import FedNova
 from mpifed.algorithms.global_model.fedprox import FedProx
 from mpifed.algorithms.global_model.qffl import Qffl
 from mpifed.algorithms.global_model.scaffold import Scaffold
@@ -126,6 +127,17 @@ def test_four_rounds_are_those_of_numpy_of_qffl(q, lipschitz):
             h += problem.shares[t] * (q * risk ** (q - 1) * move @ move + big * risk**q)
         x = x - delta / h
         assert run.go().deployed()[0] == pytest.approx(x, abs=1e-12)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("kind", [Qffl, FedNova])
+def test_a_message_is_a_move_and_one_number(kind, compressed):
+    problem, section = LeastSquares(participation=1.0), ("rand_k", {"k": 2})
+    local = {"lr": 0.1, "batch_size": 20}
+    run = Run(kind, problem.data, section if compressed else None, local=local).go(3)
+    # From what is left of a move, the server cannot tell how long it was.
+    sent = 2 + 1 + (kind is Qffl) if compressed else len(problem.starts(run)) + 1
+    assert run.server.ledger.up_floats == 3 * len(problem.xs) * sent
 
 
 def test_a_client_that_fits_its_samples_leaves_the_model_finite():

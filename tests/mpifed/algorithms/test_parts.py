@@ -190,4 +190,4 @@ def test_pfeddst_mixes_bodies_with_the_peers_that_score_best(graph):
         assert run.deployed() == pytest.approx(rows, abs=1e-12)
         assert (run.state.chosen.numpy() == last).all()
     assert len(picks) > n or None in graph
-    assert exchange.ledger.up_floats == 5 * (near.sum() - n) * (model.n_parameters + n)
+    assert exchange.ledger.up_floats == 5 * (near.sum() - n) * (model.n_parameters + 1)

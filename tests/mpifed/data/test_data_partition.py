@@ -1,4 +1,4 @@
-"""How samples are dealt to clients: laws of the partitions, rotations, names in messages."""
+"""Partitions of samples among clients: who gets which, in what numbers, and rotated pictures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ratings of movies and files in LIBSVM's format: what is read, taken and refused."""
+"""Ratings of MovieLens and LIBSVM files: what is read, dealt to clients and refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The synthetic mixture of linear classifiers: its law, its streams and its released variant."""
+"""The synthetic data of FedEM in three variants, against their laws and the published code."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import zipfile
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,8 +13,11 @@ import torch
 
 from mpifed.data.base import Description
 from mpifed.errors import InputError
-from mpifed.io.weights import read_tensors
+from mpifed.io.weights import read_tensors, sealed
+from mpifed.models.adapters import Lora
+from mpifed.models.gpt import gpt
 from mpifed.models.mobilenet import mobilenet_v2
+from mpifed.models.modules import module_model
 from mpifed.models.resnet import resnet18
 
 
@@ -58,6 +62,51 @@ def test_weights_are_loaded_into_another_floating_point_type(stored):
     weight = network.state_dict()["features.0.0.weight"]
     assert weight.dtype == torch.float64
     assert torch.equal(weight, tensors["features.0.0.weight"].double())
+
+
+@pytest.mark.parametrize("adapter", [None, Lora(rank=2)])
+def test_float64_weights_stay_what_they_are_where_the_run_is_float64(tmp_path, adapter):
+    path, n = tmp_path / "exact.pt", np.array([6, 4])
+    text = Description("drawn", (3,), 5, n, n, n, task="sequence")
+    build = partial(gpt, text, width=8, layers=1, heads=2)
+    tensors = {
+        name: torch.rand(tensor.shape, dtype=torch.float64)
+        for name, tensor in build().state_dict().items()
+    }
+    tensors["embedding.weight"] = tensors["output.weight"]
+    torch.save(tensors, path)
+    build = partial(build, weights=str(path), adapter=adapter)
+    exact, rounded = (
+        module_model(build, (3,), (3, 5), dtype=dtype) for dtype in (torch.float64, torch.float32)
+    )
+    draws = [model.init(np.random.default_rng(0)) for model in (exact, rounded)]
+    assert np.allclose(*draws, rtol=1e-7, atol=0)  # also of the adapters
+    for row, model in zip(draws, (exact, rounded), strict=True):
+        loaded = model.module(torch.from_numpy(row).to(model.builder.dtype)).state_dict()
+        for name, tensor in tensors.items():
+            assert torch.equal(loaded[name], tensor.to(model.builder.dtype))
+
+
+@pytest.mark.parametrize("seal", [False, True])
+def test_a_flipped_bit_is_seen(stored, tmp_path, seal):
+    path, content = tmp_path / "flipped.pt", stored[0].read_bytes()
+    content = sealed(content) if seal else content
+    path.write_bytes(content)
+    assert all(torch.equal(tensor, stored[1][name]) for name, tensor in read_tensors(path).items())
+    weight = stored[1]["features.0.0.weight"].numpy().tobytes()
+    spoilt = bytearray(content)
+    spoilt[content.index(weight)] ^= 1
+    path.write_bytes(spoilt)
+    with pytest.raises(InputError, match=r"flipped\.pt' is damaged: .* its checksums$"):
+        read_tensors(path)
+
+
+def test_a_digest_is_of_more_than_the_tensors(stored, tmp_path):
+    path, content = tmp_path / "flipped.pt", bytearray(sealed(stored[0].read_bytes()))
+    content[10] ^= 1  # when the first record was written, which has no CRC
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="checksums"):
+        read_tensors(path)
 
 
 def test_a_classifier_of_another_width_is_named_and_can_be_drawn_anew(stored):
@@ -107,6 +156,14 @@ def changed(stored, tmp_path, change):
         (
             lambda t: t.update({"features.0.1.bias": torch.full((8,), torch.nan)}),
             r"features\.0\.1\.bias holds infinite numbers or NaN",
+        ),
+        (
+            lambda t: t.update({"features.0.1.bias": torch.ones(8, dtype=torch.complex64)}),
+            r"features\.0\.1\.bias holds numbers of type torch\.complex64; allowed: real",
+        ),
+        (
+            lambda t: t.update({"features.0.1.bias": torch.ones(8, device="meta")}),
+            r"features\.0\.1\.bias holds no numbers; allowed: real",
         ),
         (lambda t: {f"net.{k}": v for k, v in t.items()}, r"Missing key.* .features"),
     ],

@@ -88,10 +88,9 @@ PROBLEMS = {
         clusters,
     ),
     "mixture_all": Problem(
-        # Starts with means that samples can have under the ridge.
         "gaussian_mixture",
         2,
-        {"learn": "all", "ridge": 0.02, "init_scale": 0.5},
+        {"learn": "all", "ridge": 0.02},
         clusters,
     ),
     "lasso": Problem("dictionary", 8, {"n_atoms": 6}, sparse_mixes),

@@ -1,4 +1,4 @@
-""""""
+"""Input-convex networks for transport maps: derivatives, convexity, objectives and training."""
 
 from __future__ import annotations
 
