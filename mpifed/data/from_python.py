@@ -15,7 +15,17 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from mpifed.data.tables import Columns, OwnDataset
+from mpifed.data.partitioned import GroupedName, Parts, PooledDataset
+from mpifed.data.partitions import Choose
+from mpifed.data.tables import (
+    Columns,
+    Divisor,
+    OwnSamples,
+    OwnTask,
+    count_sources,
+    reader,
+    with_partition,
+)
 from mpifed.errors import InputError, one_line
 from mpifed.mpi.communicator import Communicator
 
@@ -137,11 +147,18 @@ def arrays(
     return held
 
 
-class Arrays(OwnDataset):
+class Arrays(PooledDataset, OwnSamples):
     """Arrays or a torch data set that a Python program passes: ``data=mpifed.arrays(x, y)``.
 
     Parameters
     ----------
+    partition : str, optional
+        How samples are dealt to the clients. None is natural where each sample has a client, else
+        iid.
+    split : {'60_20_20', 'in_order', 'published'}, optional
+        How a client's samples become training, validation and test samples: 60/20/20 at random, the
+        same in the order of the source, or tested on those that are marked. None is published where
+        an option marks test samples, else 60_20_20.
     digest : str, optional
         SHA-256 of the arrays, which ``mpifed.arrays`` fills in. A run is resumed with the same
         arrays only.
@@ -157,6 +174,12 @@ class Arrays(OwnDataset):
         run_seed: int,
         communicator: Communicator,
         *,
+        partition: GroupedName | None = None,
+        split: Parts | None = None,
+        choose: Choose = "random",
+        task: OwnTask = "auto",
+        divisor: Divisor | None = None,
+        standardise: bool = False,
         digest: str = "",
         client: bool = False,
         test: bool = False,
@@ -164,7 +187,10 @@ class Arrays(OwnDataset):
     ) -> None:
         agrees = communicator.gather_object(not _ARRAYS or digest in _ARRAYS)
         reading = {"digest": digest, "agrees": agrees}
-        super().__init__(reading, n_clients, run_seed, communicator, **options)
+        source = reader(self.read, reading, task, divisor, standardise)
+        options["partition"], options["split"] = partition or "iid", split
+        run = n_clients, run_seed, communicator
+        super().__init__(source, {"choose": choose}, *run, **options)
 
     @staticmethod
     def read(options: Mapping[str, Any]) -> tuple[str, str, Columns]:
@@ -178,7 +204,12 @@ class Arrays(OwnDataset):
             raise InputError(
                 "data.name is 'arrays', which a Python program passes: data=mpifed.arrays(x, y)"
             )
-        return OwnDataset.complete_options(options, n_training)
+        return with_partition(options, n_training)
+
+    @classmethod
+    def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
+        """Return how many sources have enough samples, or a number that does for others."""
+        return count_sources(cls.read, options, run_seed)
 
 
 def checked_columns(digest: str, agrees: list[bool] | None) -> tuple[str, str, Columns]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from mpifed.data.base import Task, check_texts
-from mpifed.data.partitioned import GroupedDataset, GroupedName, Parts, Pool, Source
+from mpifed.data.partitioned import Pool, Source
 from mpifed.data.partitions import share_of
 from mpifed.errors import InputError, closest, one_line
 
@@ -27,6 +26,7 @@ DEALT = 10
 # Above it not all whole numbers are numbers of double precision.
 MOST_EXACT = 2.0**53
 
+Divisor = Annotated[int, Ge(1), Le(1 << 31)]
 OwnTask = Literal["auto", "classification", "sequence", "multi_label", "regression", "unlabelled"]
 
 
@@ -49,11 +49,13 @@ class Columns:
     remarks: tuple[str, ...] = ()
 
 
-class OwnDataset(GroupedDataset):
-    """Samples of a user's own, as inputs, targets and clients.
+class OwnSamples:
+    """The options that data sets of a user's own samples have in common.
 
     Parameters
     ----------
+    choose : {'random', 'first', 'largest'}
+        Which sources are taken in the partition ``natural`` where there are more than clients.
     task : {'auto', 'classification', 'sequence', 'multi_label', 'regression', 'unlabelled'}
         What is to be learnt. ``sequence`` is a label at each position of x. ``auto`` is unlabelled
         without targets, classification for texts and for whole numbers of which at most 1000 are
@@ -65,62 +67,48 @@ class OwnDataset(GroupedDataset):
     standardise : bool
         Whether inputs that are numbers get mean 0 and standard deviation 1 over the training
         samples of all clients together.
-    partition : str, optional
-        How samples are dealt to the clients. None is natural where each sample has a client, else
-        iid.
-    split : {'60_20_20', 'in_order', 'published'}, optional
-        How a client's samples become training, validation and test samples: 60/20/20 at random, the
-        same in the order of the source, or tested on those that are marked. None is published where
-        an option marks test samples, else 60_20_20.
     """
 
-    def __init__(
-        self,
-        reading: Mapping[str, Any],
-        *run: Any,
-        task: OwnTask = "auto",
-        divisor: Annotated[int, Ge(1), Le(1 << 31)] | None = None,
-        standardise: bool = False,
-        partition: GroupedName | None = None,
-        split: Parts | None = None,
-        **options: Any,
-    ) -> None:
-        def find() -> Source:
-            prefix, name, columns = self.read(reading)
-            try:
-                return source_of(name, columns, task, divisor, standardise)
-            except InputError as error:
-                raise InputError(f"{prefix} {error}") from None
 
-        options["partition"], options["split"] = partition or "iid", split
-        super().__init__(find, *run, **options)
+# Returns the beginning of messages about samples, the name of the data, and the samples.
+Read = Callable[[Mapping[str, Any]], tuple[str, str, Columns]]
 
-    @staticmethod
-    @abstractmethod
-    def read(options: Mapping[str, Any]) -> tuple[str, str, Columns]:
-        """Return the beginning of messages about the samples, the name of the data, and samples."""
 
-    @classmethod
-    def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
-        """Return how many sources have enough samples; ``DEALT`` where they are no clients."""
-        if options["partition"] != "natural":
-            return DEALT
-        _, _, columns = cls.read(options)
-        if columns.client is None:
-            return DEALT
-        owner = numbered(columns.client, "client")[1]
-        seed = run_seed if options["seed"] is None else options["seed"]
-        used = owner[share_of(len(owner), options["fraction"], seed)]
-        return max(1, int((np.bincount(used) >= options["min_samples"]).sum()))
+def reader(
+    read: Read, options: Mapping[str, Any], task: OwnTask, divisor: int | None, standardise: bool
+) -> Callable[[], Source]:
+    """Return what reads a user's own samples as a source, for ``PooledDataset``."""
 
-    @staticmethod
-    def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
-        """Fill in partition and split, by whether samples have clients and marks for testing."""
-        automatic = {
-            "partition": "natural" if options.get("client") else "iid",
-            "split": "published" if options.get("test") else "60_20_20",
-        }
-        return {**options, **{name: options.get(name) or automatic[name] for name in automatic}}
+    def read_source() -> Source:
+        prefix, name, columns = read(options)
+        try:
+            return source_of(name, columns, task, divisor, standardise)
+        except InputError as error:
+            raise InputError(f"{prefix} {error}") from None
+
+    return read_source
+
+
+def count_sources(read: Read, options: Mapping[str, Any], run_seed: int) -> int:
+    """Return how many sources have enough samples; ``DEALT`` where they are no clients."""
+    if options["partition"] != "natural":
+        return DEALT
+    _, _, columns = read(options)
+    if columns.client is None:
+        return DEALT
+    owner = numbered(columns.client, "client")[1]
+    seed = run_seed if options["seed"] is None else options["seed"]
+    used = owner[share_of(len(owner), options["fraction"], seed)]
+    return max(1, int((np.bincount(used) >= options["min_samples"]).sum()))
+
+
+def with_partition(options: dict[str, Any], n_training: int) -> dict[str, Any]:
+    """Fill in partition and split, by whether samples have clients and marks for testing."""
+    automatic = {
+        "partition": "natural" if options.get("client") else "iid",
+        "split": "published" if options.get("test") else "60_20_20",
+    }
+    return {**options, **{name: options.get(name) or automatic[name] for name in automatic}}
 
 
 def check_columns(

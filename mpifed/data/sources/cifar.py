@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mpifed.data.archives import contents, homes, reading
-from mpifed.data.partitioned import DealtDataset, Pool, Source
+from mpifed.data.partitioned import Pool, PooledDataset, Source
 from mpifed.data.partitions import Alpha
 from mpifed.errors import InputError
 
@@ -38,7 +38,7 @@ class Form:
     n_coarse: int = 0
 
 
-class Cifar10(DealtDataset):
+class Cifar10(PooledDataset):
     """CIFAR-10: 60,000 colour pictures (3, 32, 32) in [0, 1], 10 labels.
 
     Parameters
@@ -54,7 +54,7 @@ class Cifar10(DealtDataset):
         )
 
 
-class Cifar100(DealtDataset):
+class Cifar100(PooledDataset):
     """CIFAR-100: 60,000 colour pictures (3, 32, 32) in [0, 1], 100 labels in 20 coarse ones.
 
     Parameters

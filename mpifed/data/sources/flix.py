@@ -17,7 +17,7 @@ from scipy.sparse import csr_matrix, hstack
 
 from mpifed.data.archives import located
 from mpifed.data.generated import GeneratedDataset, alike
-from mpifed.data.partitioned import Dealt, Pool, PooledDataset, Source
+from mpifed.data.partitioned import Pool, PooledDataset, Source
 from mpifed.data.partitions import grouped
 from mpifed.data.sources.libsvm import dense_rows
 from mpifed.data.sources.own_files import opened_npz
@@ -458,7 +458,7 @@ class TagsFile(PooledDataset, OfSources):
         self.layout = layout_for(layout, n_clients, sources, n_train, n_val, n_test)
         n_sources = n_clients // self.layout.workers
 
-        def read() -> tuple[Source, Dealt, None]:
+        def read() -> Source:
             file = located(path, "tags")
             tagged = parse(file)
             rows = usable_rows(tagged, self.layout)
@@ -478,11 +478,9 @@ class TagsFile(PooledDataset, OfSources):
                 )
             return self._deal(tagged, [rows[int(each)] for each in chosen[:n_sources]], intercept)
 
-        super().__init__(communicator, read)
+        super().__init__(read, {}, n_clients, run_seed, communicator, seed=seed)
 
-    def _deal(
-        self, tagged: Tagged, rows: list[np.ndarray], intercept: bool
-    ) -> tuple[Source, Dealt, None]:
+    def _deal(self, tagged: Tagged, rows: list[np.ndarray], intercept: bool) -> Source:
         """Take the samples of the sources that were chosen, and deal them to the clients."""
         selected = np.concatenate(rows)
         n_tags = tagged.tags.shape[1]
@@ -501,7 +499,7 @@ class TagsFile(PooledDataset, OfSources):
             *("tags_file", tags.astype(np.uint8), n_tags, (x.shape[1] + intercept,), "float64"),
             task="multi_label",
         )
-        return Source(pool, lambda: dense_rows(x, intercept)), parts, None
+        return Source(pool, lambda: dense_rows(x, intercept), shards=parts)
 
 
 def usable_rows(tagged: Tagged, layout: Layout) -> dict[int, np.ndarray]:

@@ -21,7 +21,8 @@ from mpifed.data.archives import (
     opened,
     reading,
 )
-from mpifed.data.partitioned import GroupedDataset, Parts, Pool, Source
+from mpifed.data.partitioned import GroupedName, Parts, Pool, PooledDataset, Source
+from mpifed.data.partitions import Choose
 from mpifed.data.sources import leaf
 from mpifed.data.sources.own_files import ROWS, check_parquet, is_test_file, parquet_paths
 from mpifed.data.sources.shakespeare import HELD, VOCABULARIES, speeches, texts_of_roles
@@ -35,7 +36,7 @@ BYTES = 256
 CHARACTERS = VOCABULARIES["printable"]
 
 
-class Text(GroupedDataset):
+class Text(PooledDataset):
     """Texts of clients as tokens (task ``sequence``): the label of a position is the next token.
 
     A client's texts follow each other, parted by a line's end, and are cut into samples of
@@ -43,6 +44,11 @@ class Text(GroupedDataset):
 
     Parameters
     ----------
+    partition : str
+        How samples are dealt to the clients: each gets all samples of one source (``natural``), or
+        they are dealt whoever they come from.
+    choose : {'random', 'first', 'largest'}
+        Which sources are taken in the partition ``natural`` where there are more than clients.
     path : str, optional
         A file, plain or with .gz, .xz or .bz2, or the name of one in the directory ``raw``.
     raw : str, optional
@@ -72,6 +78,8 @@ class Text(GroupedDataset):
     def __init__(
         self,
         *run: Any,
+        partition: GroupedName = "natural",
+        choose: Choose = "random",
         path: str | None = None,
         raw: str | None = None,
         layout: Layout = "auto",
@@ -83,7 +91,7 @@ class Text(GroupedDataset):
         split: Parts | None = None,
         **options: Any,
     ) -> None:
-        options["split"] = split
+        options["partition"], options["split"] = partition, split
 
         def find() -> Source:
             if layout == "roles":
@@ -100,7 +108,7 @@ class Text(GroupedDataset):
             encode, size = encoder(tokenizer, vocabulary, learnt_from)
             return windows(bare_name(root), texts, encode, size, sequence_length)
 
-        super().__init__(find, *run, **options)
+        super().__init__(find, {"choose": choose}, *run, **options)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from mpifed.data.archives import contents, homes, names, reading
-from mpifed.data.partitioned import GroupedDataset, Parts, Pool, Source
+from mpifed.data.partitioned import GroupedName, Parts, Pool, PooledDataset, Source
+from mpifed.data.partitions import Choose
 from mpifed.data.sources.mnist import CHARACTERS
 from mpifed.data.sources.shakespeare import VOCABULARIES, Vocabulary, windows_of
 from mpifed.errors import InputError, one_line
@@ -23,11 +24,16 @@ JSON = (".json", ".json.gz", ".json.xz", ".json.bz2")
 BRIGHTEST = 255
 
 
-class Leaf(GroupedDataset):
+class Leaf(PooledDataset):
     """A data set of LEAF (Caldas et al. 2018): JSON files of users; every user a client.
 
     Parameters
     ----------
+    partition : str
+        How samples are dealt to the clients: each gets all samples of one user (``natural``), or
+        they are dealt whoever they come from.
+    choose : {'random', 'first', 'largest'}
+        Which users are taken in the partition ``natural`` where there are more than clients.
     raw : str, optional
         Directory or archive with ``all_data``, or with ``train`` and ``test``, or with the JSON
         files themselves, plain or with .gz, .xz or .bz2. None is ``$MPIFED_DATA/leaf``.
@@ -42,34 +48,49 @@ class Leaf(GroupedDataset):
     def __init__(
         self,
         *run: Any,
+        partition: GroupedName = "natural",
+        choose: Choose = "random",
         raw: str | None = None,
         vocabulary: Vocabulary = "printable",
         split: Parts | None = None,
         **options: Any,
     ) -> None:
-        options["split"] = split
+        options["partition"], options["split"] = partition, split
         characters = VOCABULARIES[vocabulary]
 
         def find() -> Source:
             shards = read(raw, "leaf", characters)
             return _source("leaf", shards, characters if shards[0].is_text else "")
 
-        super().__init__(find, *run, **options)
+        super().__init__(find, {"choose": choose}, *run, **options)
 
 
-class Femnist(GroupedDataset):
+class Femnist(PooledDataset):
     """FEMNIST: EMNIST's characters (28, 28) by writer, 62 labels, as LEAF's JSON files. Marfoq et
     al. 2021 take 539 writers.
 
     Parameters
     ----------
+    partition : str
+        How samples are dealt to the clients: each gets all samples of one writer (``natural``), or
+        they are dealt whoever they come from.
+    choose : {'random', 'first', 'largest'}
+        Which writers are taken in the partition ``natural`` where there are more than clients.
     raw : str, optional
         Directory or archive with ``all_data``, or with ``train`` and ``test``, or with the JSON
         files themselves, plain or with .gz, .xz or .bz2. None is ``$MPIFED_DATA/femnist``.
     """
 
-    def __init__(self, *run: Any, raw: str | None = None, **options: Any) -> None:
-        super().__init__(lambda: _femnist(raw), *run, **options)
+    def __init__(
+        self,
+        *run: Any,
+        partition: GroupedName = "natural",
+        choose: Choose = "random",
+        raw: str | None = None,
+        **options: Any,
+    ) -> None:
+        options["partition"] = partition
+        super().__init__(lambda: _femnist(raw), {"choose": choose}, *run, **options)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from scipy.sparse import csr_matrix
 
 from mpifed.data.archives import bare_name, located, opened
 from mpifed.data.kmeans import Solver
-from mpifed.data.partitioned import PIECE, Dealt, Pool, PooledDataset, Source, in_file_order
+from mpifed.data.partitioned import PIECE, Pool, PooledDataset, Source, in_file_order
 from mpifed.data.partitions import Alpha, Classes, ContiguousRule
 from mpifed.data.partitions import partition as deal_by
 from mpifed.errors import InputError
@@ -90,7 +90,7 @@ class LibSvm(PooledDataset):
             "min_samples": min_samples,
         }
 
-        def read() -> tuple[Source, Dealt, None]:
+        def read() -> Source:
             file = located(path, "libsvm", raw)
             rows, values = parse(file, features)
             targets = binary_labels(file, values, labels)
@@ -99,10 +99,10 @@ class LibSvm(PooledDataset):
             indices = deal_by(partition, keys, n_clients, rng, options)
             width = rows.shape[1] + intercept
             pool = Pool(f"libsvm-{bare_name(file)}", targets, 2, (width,), "float64")
-            source = Source(pool, lambda: dense_rows(rows, intercept))
-            return source, in_file_order(indices, self.seed, test_fraction), None
+            shards = in_file_order(indices, self.seed, test_fraction)
+            return Source(pool, lambda: dense_rows(rows, intercept), shards=shards)
 
-        super().__init__(communicator, read)
+        super().__init__(read, {}, n_clients, run_seed, communicator, seed=seed)
 
 
 def dense_rows(rows: csr_matrix, intercept: bool) -> Iterator[np.ndarray]:

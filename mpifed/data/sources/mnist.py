@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mpifed.data.archives import Stream, homes, names, reading, streams
-from mpifed.data.partitioned import DealtDataset, Pool, Source
+from mpifed.data.partitioned import Pool, PooledDataset, Source
 from mpifed.errors import InputError
 
 # Pixels of scikit-learn's digits are 0 .. 16.
@@ -44,7 +44,7 @@ CHARACTERS: dict[str, str] = {
 }
 
 
-class Digits(DealtDataset):
+class Digits(PooledDataset):
     """scikit-learn's 1797 handwritten digits, 8 x 8 pixels in [0, 1], 10 labels."""
 
     def __init__(self, *run: Any, **options: Any) -> None:
@@ -60,7 +60,7 @@ def _digits() -> Source:
     return Source(pool, lambda: [bundle.images.astype(np.uint8)])
 
 
-class Idx(DealtDataset):
+class Idx(PooledDataset):
     """MNIST and its like: IDX files of images and labels, pixels in [0, 1].
 
     Parameters
@@ -83,7 +83,7 @@ class Idx(DealtDataset):
         super().__init__(find, {}, *run, **options)
 
 
-class Emnist(DealtDataset):
+class Emnist(PooledDataset):
     """EMNIST: handwritten characters (28, 28), pixels in [0, 1]; 62 labels as ``byclass``. Marfoq
     et al. 2021 take a tenth of the images (``fraction: 0.1``).
 

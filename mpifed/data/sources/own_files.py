@@ -19,8 +19,19 @@ import numpy as np
 
 from mpifed.data.archives import bare_name, located, opened, reading
 from mpifed.data.images import decoded
+from mpifed.data.partitioned import GroupedName, Parts, PooledDataset
+from mpifed.data.partitions import Choose
 from mpifed.data.sources.shakespeare import VOCABULARIES, Vocabulary, windows_of
-from mpifed.data.tables import Columns, OwnDataset, check_columns
+from mpifed.data.tables import (
+    Columns,
+    Divisor,
+    OwnSamples,
+    OwnTask,
+    check_columns,
+    count_sources,
+    reader,
+    with_partition,
+)
 from mpifed.errors import InputError, one_line
 from mpifed.io.memory import check_memory
 from mpifed.watchdog.heartbeat import raise_if_stop_requested
@@ -56,7 +67,7 @@ MOST_FAULTS, MOST_TEXTS, FEWEST_IDS = 20, 1000, 20
 ROWS = 4096
 
 
-class Csv(OwnDataset):
+class Csv(PooledDataset, OwnSamples):
     """Your own samples in a CSV file: a row of names, then one sample a row.
 
     A column holds numbers where each of its texts is one, else texts. A column of texts among the
@@ -65,6 +76,13 @@ class Csv(OwnDataset):
 
     Parameters
     ----------
+    partition : str, optional
+        How samples are dealt to the clients. None is natural where each sample has a client, else
+        iid.
+    split : {'60_20_20', 'in_order', 'published'}, optional
+        How a client's samples become training, validation and test samples: 60/20/20 at random, the
+        same in the order of the source, or tested on those that are marked. None is published where
+        an option marks test samples, else 60_20_20.
     path : str
         The file, plain or with .gz, .xz or .bz2, or its name in ``$MPIFED_DATA/csv``.
     label : str, optional
@@ -93,6 +111,12 @@ class Csv(OwnDataset):
     def __init__(
         self,
         *run: Any,
+        partition: GroupedName | None = None,
+        split: Parts | None = None,
+        choose: Choose = "random",
+        task: OwnTask = "auto",
+        divisor: Divisor | None = None,
+        standardise: bool = False,
         path: str,
         label: str | None = "label",
         client: str | None = None,
@@ -108,7 +132,10 @@ class Csv(OwnDataset):
         named = {"path": path, "label": label, "client": client, "test": test}
         inputs = {"features": features, "drop": drop, "categories": categories, "missing": missing}
         marks = {"delimiter": delimiter, "decimal": decimal}
-        super().__init__({**named, **inputs, **marks}, *run, **options)
+        reading = {**named, **inputs, **marks}
+        source = reader(self.read, reading, task, divisor, standardise)
+        options["partition"], options["split"] = partition or "iid", split
+        super().__init__(source, {"choose": choose}, *run, **options)
 
     @staticmethod
     def read(options: Mapping[str, Any]) -> tuple[str, str, Columns]:
@@ -116,6 +143,13 @@ class Csv(OwnDataset):
         path = located(options["path"], "csv")
         name = re.sub(r"\.csv$", "", bare_name(path), flags=re.IGNORECASE)
         return f"data.path is '{path}', where", name, read_csv(path, options)
+
+    complete_options = staticmethod(with_partition)
+
+    @classmethod
+    def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
+        """Return how many sources have enough samples, or a number that does for others."""
+        return count_sources(cls.read, options, run_seed)
 
 
 def read_csv(path: Path, options: Mapping[str, Any]) -> Columns:
@@ -379,11 +413,18 @@ def _spelt(texts: list[str], values: np.ndarray) -> np.ndarray:
     return values if list(map(str, values.tolist())) == texts else np.array(texts, object)
 
 
-class Npz(OwnDataset):
+class Npz(PooledDataset, OwnSamples):
     """Your own arrays in one `.npz` file, as `numpy.savez` writes it.
 
     Parameters
     ----------
+    partition : str, optional
+        How samples are dealt to the clients. None is natural where each sample has a client, else
+        iid.
+    split : {'60_20_20', 'in_order', 'published'}, optional
+        How a client's samples become training, validation and test samples: 60/20/20 at random, the
+        same in the order of the source, or tested on those that are marked. None is published where
+        an option marks test samples, else 60_20_20.
     path : str
         The file, or its name in ``$MPIFED_DATA/npz``.
     features : str
@@ -399,6 +440,12 @@ class Npz(OwnDataset):
     def __init__(
         self,
         *run: Any,
+        partition: GroupedName | None = None,
+        split: Parts | None = None,
+        choose: Choose = "random",
+        task: OwnTask = "auto",
+        divisor: Divisor | None = None,
+        standardise: bool = False,
         path: str,
         features: str = "x",
         label: str | None = "y",
@@ -406,14 +453,10 @@ class Npz(OwnDataset):
         test: str | None = None,
         **options: Any,
     ) -> None:
-        columns = {
-            "path": path,
-            "features": features,
-            "label": label,
-            "client": client,
-            "test": test,
-        }
-        super().__init__(columns, *run, **options)
+        columns = {"features": features, "label": label, "client": client, "test": test}
+        source = reader(self.read, {"path": path, **columns}, task, divisor, standardise)
+        options["partition"], options["split"] = partition or "iid", split
+        super().__init__(source, {"choose": choose}, *run, **options)
 
     @staticmethod
     def read(options: Mapping[str, Any]) -> tuple[str, str, Columns]:
@@ -425,6 +468,13 @@ class Npz(OwnDataset):
             arrays: list[Any] = [file[name] if name else None for name in names.values()]
         return f"data.path is '{path}', where", path.stem, Columns(*arrays)
 
+    complete_options = staticmethod(with_partition)
+
+    @classmethod
+    def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
+        """Return how many sources have enough samples, or a number that does for others."""
+        return count_sources(cls.read, options, run_seed)
+
 
 @contextlib.contextmanager
 def opened_npz(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -435,12 +485,19 @@ def opened_npz(path: Path) -> Iterator[Mapping[str, Any]]:
             yield file
 
 
-class Parquet(OwnDataset):
+class Parquet(PooledDataset, OwnSamples):
     """A data set of the Hugging Face hub, downloaded as parquet files, with a column of
     clients.
 
     Parameters
     ----------
+    partition : str, optional
+        How samples are dealt to the clients. None is natural where each sample has a client, else
+        iid.
+    split : {'60_20_20', 'in_order', 'published'}, optional
+        How a client's samples become training, validation and test samples: 60/20/20 at random, the
+        same in the order of the source, or tested on those that are marked. None is published where
+        an option marks test samples, else 60_20_20.
     raw : str
         Directory of the files; those whose name begins with ``test`` are the published test part.
     features : str
@@ -456,6 +513,12 @@ class Parquet(OwnDataset):
     def __init__(
         self,
         *run: Any,
+        partition: GroupedName | None = None,
+        split: Parts | None = None,
+        choose: Choose = "random",
+        task: OwnTask = "auto",
+        divisor: Divisor | None = None,
+        standardise: bool = False,
         raw: str,
         features: str = "image",
         label: str | None = "label",
@@ -464,7 +527,10 @@ class Parquet(OwnDataset):
         **options: Any,
     ) -> None:
         columns = {"raw": raw, "features": features, "label": label, "client": client}
-        super().__init__({**columns, "vocabulary": vocabulary}, *run, **options)
+        reading = {**columns, "vocabulary": vocabulary}
+        source = reader(self.read, reading, task, divisor, standardise)
+        options["partition"], options["split"] = partition or "iid", split
+        super().__init__(source, {"choose": choose}, *run, **options)
 
     @staticmethod
     def read(options: Mapping[str, Any]) -> tuple[str, str, Columns]:
@@ -473,6 +539,13 @@ class Parquet(OwnDataset):
         names = {key: options[key] for key in ("features", "label", "client")}
         columns = read_parquet(directory, names, VOCABULARIES[options["vocabulary"]])
         return f"data.raw is '{directory}', where", directory.name, columns
+
+    complete_options = staticmethod(with_partition)
+
+    @classmethod
+    def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
+        """Return how many sources have enough samples, or a number that does for others."""
+        return count_sources(cls.read, options, run_seed)
 
 
 def read_parquet(directory: Path, names: Mapping[str, str | None], vocabulary: str) -> Columns:

@@ -12,7 +12,7 @@ from annotated_types import Ge
 
 from mpifed.data.archives import located, opened
 from mpifed.data.kmeans import Solver
-from mpifed.data.partitioned import Dealt, Pool, PooledDataset, Source, in_file_order
+from mpifed.data.partitioned import Pool, PooledDataset, Source, in_file_order
 from mpifed.data.partitions import ContiguousRule
 from mpifed.data.partitions import partition as deal_by
 from mpifed.data.sources.libsvm import Fraction
@@ -81,7 +81,7 @@ class Ratings(PooledDataset):
             "min_samples": 1,
         }
 
-        def read() -> tuple[Source, Dealt, None]:
+        def read() -> Source:
             table = parse(located(path, "movielens", raw))
             rng = stream(self.seed, "ratings/choice") if choose == "random" else None
             rows = matrix(table, *selected(table, users, movies, rng))
@@ -89,10 +89,10 @@ class Ratings(PooledDataset):
             indices = deal_by(partition, rows, n_clients, rng, options)
             unlabelled = np.empty((users, 0))
             pool = Pool("ratings", unlabelled, 0, (movies,), "float64", task="unlabelled")
-            source = Source(pool, lambda: [rows])
-            return source, in_file_order(indices, self.seed, test_fraction), None
+            shards = in_file_order(indices, self.seed, test_fraction)
+            return Source(pool, lambda: [rows], shards=shards)
 
-        super().__init__(communicator, read)
+        super().__init__(read, {}, n_clients, run_seed, communicator, seed=seed)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from annotated_types import Ge, Le
 
 from mpifed.data.archives import bare_name, located, opened
 from mpifed.data.base import Shards, Split
-from mpifed.data.partitioned import PIECE, Dealt, Pool, PooledDataset, Source
+from mpifed.data.partitioned import PIECE, Pool, PooledDataset, Source
 from mpifed.data.partitions import FEWEST, Choose, Fraction, MinSamples, chosen, share_of
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Communicator
@@ -197,7 +197,7 @@ class Shakespeare(PooledDataset):
         every = targets == "every"
         characters = VOCABULARIES[vocabulary]
 
-        def read() -> tuple[Source, Dealt, np.ndarray]:
+        def read() -> Source:
             file_path = located(path, "shakespeare", raw)
             with opened(file_path, HELD) as file:
                 spoken = speeches(file.read().decode("utf-8-sig"), layout)
@@ -226,7 +226,7 @@ class Shakespeare(PooledDataset):
             )
             bounds = pairwise(np.cumsum([0, *map(len, starts)]).tolist())
             ranges = [range(first, end) for first, end in bounds]
-            dealt = [*zip(ranges[::3], ranges[1::3], ranges[2::3], strict=True)]
+            shards = [*zip(ranges[::3], ranges[1::3], ranges[2::3], strict=True)]
             trained = np.concatenate(starts[::3])
             counts = np.zeros(len(characters), np.int64)
             for at in range(1 if every else sequence_length, sequence_length + 1):
@@ -237,9 +237,9 @@ class Shakespeare(PooledDataset):
                     window = positions[first : first + PIECE, None] + np.arange(sequence_length)
                     yield text[window]
 
-            return Source(pool, pieces), dealt, counts
+            return Source(pool, pieces, shards=shards, label_counts=counts)
 
-        super().__init__(communicator, read)
+        super().__init__(read, {}, n_clients, run_seed, communicator, seed=seed)
         if every:
             self.description = replace(self.description, task="sequence")
 
