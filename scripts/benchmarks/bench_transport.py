@@ -26,15 +26,15 @@ def transport_round(dimension: int) -> None:
     """Time a round of FedMM-OT, and beside it the ten joint gradients of a round of FedAdam."""
     import torch
 
-    from mpifed.models.icnn import dense_icnn
-    from mpifed.optimal_transport.benchmarks import random_icnn_benchmark
-    from mpifed.optimal_transport.losses import (
+    from mpifed.algorithms.fedmm.transport import (
         FlatAdam,
         TransportObjective,
         conjugate_steps,
         joint_gradient,
         omega_gradient,
     )
+    from mpifed.models.icnn import dense_icnn
+    from mpifed.optimal_transport.benchmarks import random_icnn_benchmark
 
     torch.set_num_threads(1)
     bench, model = random_icnn_benchmark(dimension, 0), dense_icnn(dimension)

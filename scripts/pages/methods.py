@@ -13,7 +13,6 @@ import sys
 import typing
 from pathlib import Path
 
-from mpifed.algorithms.base import Algorithm, algorithm_class
 from mpifed.components.tables import (
     AGGREGATORS,
     ALGORITHMS,
@@ -23,6 +22,7 @@ from mpifed.components.tables import (
     PRE_AGGREGATORS,
     SERVER_OPTIMIZERS,
 )
+from mpifed.method.algorithm import Algorithm, algorithm_class
 from topologies.schedules.table import SCHEDULES
 
 PAGE = Path(__file__).parents[2] / "docs" / "methods.md"

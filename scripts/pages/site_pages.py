@@ -27,11 +27,17 @@ PUBLIC = (
         "mpifed.errors",
     ),
     *("mpifed.data.from_python", "mpifed.data.base", "mpifed.federation.clients"),
-    *("mpifed.models.base", "mpifed.models.losses", "mpifed.io.weights"),
+    *(
+        "mpifed.method",
+        "mpifed.model",
+        "mpifed.models.base",
+        "mpifed.models.losses",
+        "mpifed.io.weights",
+    ),
     *("mpifed.local.options", "mpifed.local.solver", "mpifed.local.adjustments"),
     *("mpifed.local.objective", "mpifed.exchange.base", "mpifed.exchange.aggregation"),
     *("mpifed.exchange.attacks", "mpifed.exchange.compression"),
-    *("mpifed.exchange.corrections.base", "mpifed.surrogates.base"),
+    *("mpifed.exchange.correction", "mpifed.message", "mpifed.surrogate"),
 )
 """Modules that a user's program or component imports; docs/stability.md promises them."""
 

@@ -10,19 +10,23 @@ import torch
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import (
+from mpifed.method import (
+    Adjustment,
+    Averages,
+    Channel,
+    Clients,
+    Coupling,
+    Draws,
+    Exchange,
     GlobalModel,
+    LocalSolver,
+    OptimizerState,
     StepScale,
     dual_terms,
     initial_models,
     step_scale,
 )
-from mpifed.components.base import Averages
-from mpifed.exchange.base import Channel, Exchange
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.adjustments import Adjustment, Coupling
-from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.models.base import Model
+from mpifed.model import Model
 
 
 @dataclass(frozen=True)

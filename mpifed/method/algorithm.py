@@ -3,71 +3,24 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from mpifed.components.base import DeclaredAlgorithm
 from mpifed.components.registry import find
 from mpifed.data.base import Task
-from mpifed.errors import wrong_result
 from mpifed.exchange.base import Channel, Exchange, ServerChannel
-from mpifed.exchange.compression import Compressor
-from mpifed.federation.clients import Clients, Draws, Federation
-from mpifed.local.adjustments import Shift
-from mpifed.local.solver import LocalSolver, OptimizerState
+from mpifed.federation.clients import Clients, Draws
+from mpifed.local.solver import LocalSolver
+from mpifed.method.initial import initial_models
+from mpifed.method.predictor import Predictor
 from mpifed.models.base import Model
-from mpifed.state import tensors
 
 AnyChannel = TypeVar("AnyChannel", bound=Channel, contravariant=True)
-StepScale = Literal["paper", "normalised", "none"]
 Weighting = Literal["samples", "clients"] | None
 Weights = Literal["uniform", "samples"]
-
-
-@dataclass(frozen=True)
-class Predictor:
-    """What clients deploy: a mixture of M models each; see ``checked_predictor``.
-
-    Attributes
-    ----------
-    parameters : Tensor or None
-        (M, P) for all clients, or (clients, M, P), also where M is 1; None if nothing is predicted.
-    mixture : Tensor or None
-        Weights (clients, M), or None where M is 1.
-    results : mapping of str to Tensor
-        Further numbers of each client, (clients, ...), for ``clients.h5``.
-    gate : callable or None
-        Where the weights depend on the input: it takes the position of a client and inputs
-        (B, *input_shape), and returns (M, B). ``mixture`` then has mean weights, for the record.
-    local_predictor : callable, optional
-        ``local_predictor(i)`` is one more predictor of the i-th client, a torch module that maps a
-        batch to outputs and is no row of parameters (its nearest neighbours, say). Its weight is
-        the last one of ``mixture``, which then is (clients, M + 1).
-    """
-
-    parameters: Tensor | None
-    mixture: Tensor | None = None
-    results: Mapping[str, Tensor] = field(default_factory=dict)
-    gate: Callable[[int, Tensor], Tensor] | None = None
-    local_predictor: Callable[[int], torch.nn.Module] | None = None
-
-    def parameters_of(self, client: int) -> Tensor:
-        """Return the models of a client, (M, P)."""
-        assert self.parameters is not None
-        return self.parameters if self.parameters.dim() == 2 else self.parameters[client]
-
-    def mixture_of(self, client: int) -> Tensor | None:
-        """Return the weights of a client, (M,), or None."""
-        return None if self.mixture is None else self.mixture[client]
-
-    def weights_of(self, client: int, x: Tensor) -> Tensor | None:
-        """Return the weights of a client on inputs (B, *input_shape): (M,), (M, B) or None."""
-        return self.mixture_of(client) if self.gate is None else self.gate(client, x)
 
 
 class Algorithm(DeclaredAlgorithm, Generic[AnyChannel]):
@@ -357,151 +310,3 @@ class Personal(GlobalModel[Channel]):
 def algorithm_class(name: Any) -> type[Algorithm]:
     """Return the class of the algorithm called ``name``; raise ``InputError`` if there is none."""
     return cast(type[Algorithm], find("algorithm", name))
-
-
-def initial_models(
-    model: Model,
-    count: int,
-    clients: Clients,
-    exchange: Exchange,
-    draws: Draws,
-    dtype: torch.dtype,
-    per_client: bool,
-) -> Tensor:
-    """Return ``count`` initial models as shared state; drawn once for all, or by every client."""
-    if not per_client:
-        return exchange.spread(_draw(model, count, draws, -1, dtype).to(clients.device))
-    rows = [_draw(model, count, draws, int(client), dtype) for client in clients.ids]
-    if not rows:
-        return torch.empty(0, count, model.n_parameters, dtype=dtype, device=clients.device)
-    return torch.stack(rows).to(clients.device)
-
-
-def starting_point(
-    model: Model,
-    start: str | None,
-    clients: Clients,
-    exchange: Exchange,
-    draws: Draws,
-    dtype: torch.dtype,
-) -> Tensor:
-    """Return one model as shared state: of ones, random, or by any other word of zeros."""
-    first = torch.zeros(1, model.n_parameters, dtype=dtype, device=clients.device)
-    if start == "ones":
-        first += 1
-    elif start == "random":
-        first[0] = torch.from_numpy(model.init(draws.stream("model"))).to(dtype)
-    return exchange.spread(first)
-
-
-def _draw(model: Model, count: int, draws: Draws, client: int, dtype: torch.dtype) -> Tensor:
-    models = [model.init(draws.stream(f"model {m}", client)) for m in range(count)]
-    return torch.from_numpy(np.stack(models)).to(dtype)
-
-
-def dual_terms(
-    local: LocalSolver,
-    start: Tensor,
-    optimizer: OptimizerState,
-    clients: Clients,
-    channel: Channel,
-    draws: Draws,
-    scale: np.ndarray | None = None,
-) -> tuple[Shift, ...]:
-    """Return what a correction of gossip adds to the gradients of local steps from ``start``."""
-    duals = channel.duals(start)
-    if duals is None:
-        return ()
-    rates = local.total_rates(optimizer, clients, draws, scale)
-    return (Shift(duals / rates[:, None, None].to(duals)),)
-
-
-def step_scale(clients: Clients, channel: Channel, rule: StepScale) -> np.ndarray | None:
-    """Return factors of the learning rate under gossip, float64 (clients,); None for ones.
-
-    ``paper``: n_t / n (Marfoq et al. 2021, Alg. 4, line 19), so that gossip follows the server's
-    weighted objective; ``normalised``: T n_t / n, the same with mean one; ``none``: 1, as in the
-    published code. Under a server the average carries the weights.
-    """
-    if rule == "none" or not channel.shared_is_rows:
-        return None
-    weights = clients.weights.numpy()
-    return weights if rule == "paper" else weights * len(clients.federation.training)
-
-
-def check_state(algorithm: Algorithm, method: str, state: Any, before: Any = None) -> None:
-    """Check a state that a method returned: tensors with owners, of the shapes that were given."""
-    if not is_dataclass(state) or (before is not None and type(state) is not type(before)):
-        expected = "a dataclass (mpifed.state)" if before is None else type(before).__name__
-        raise wrong_result(algorithm, method, type(state).__name__, expected)
-    for each in fields(state):
-        value, name = getattr(state, each.name), each.name
-        description = f"a state whose {name} is"
-        if is_dataclass(value):
-            check_state(algorithm, method, value, None if before is None else getattr(before, name))
-            continue
-        if "owner" not in each.metadata or not isinstance(value, Tensor):
-            expected = f"{name}: Tensor = state.server(), client(), shared() or follows()"
-            raise wrong_result(algorithm, method, f"{description} {type(value).__name__}", expected)
-        example = value if before is None else getattr(before, name)
-        storable = value.layout == torch.strided and value.dtype != torch.bfloat16
-        if not storable or (value.dtype, value.shape) != (example.dtype, example.shape):
-            description += f" {value.layout} {value.dtype} of shape {tuple(value.shape)}"
-            expected = f"a dense {example.dtype}, as numpy has it, of shape {tuple(example.shape)}"
-            raise wrong_result(algorithm, method, description, expected)
-
-
-def check_rows(algorithm: Algorithm, state: Any, n_clients: int, shared_is_rows: bool) -> None:
-    """Check that what ``init`` returned has a row of each client where it must."""
-    for name, tensor, is_rows in tensors(state, shared_is_rows):
-        if is_rows and (not tensor.dim() or len(tensor) != n_clients):
-            description = f"a state whose {name} has shape {tuple(tensor.shape)}"
-            expected = f"a row for each of {n_clients} clients (exchange.spread gives shared ones)"
-            raise wrong_result(algorithm, "init", description, expected)
-
-
-def checked_predictor(
-    algorithm: object, method: str, predictor: Any, n_clients: int, n_parameters: int
-) -> Predictor:
-    """Return what ``deploy`` or ``adapt`` returned; ``TypeError`` unless its shapes fit."""
-    if not isinstance(predictor, Predictor):
-        raise wrong_result(algorithm, method, type(predictor).__name__, "a Predictor")
-    if not n_clients:
-        return predictor
-    parameters, mixture = predictor.parameters, predictor.mixture
-    if parameters is not None:
-        shape, models = tuple(parameters.shape), parameters.shape[-2] if parameters.dim() > 1 else 0
-        separate = (n_clients, models, n_parameters)
-        fits = models > 0 and shape in ((models, n_parameters), separate)
-        models += predictor.local_predictor is not None
-        mixed = models == 1 if mixture is None else tuple(mixture.shape) == (n_clients, models)
-        if not (fits and mixed):
-            weights = "no mixture" if mixture is None else f"a mixture {tuple(mixture.shape)}"
-            raise wrong_result(
-                algorithm,
-                method,
-                f"parameters of shape {shape} and {weights} for {n_clients} clients",
-                f"(M, {n_parameters}) for M models that all share, or ({n_clients}, M, "
-                f"{n_parameters}) for each client's own, with a mixture ({n_clients}, M) unless "
-                f"M = 1, or ({n_clients}, M + 1) with a predictor besides",
-            )
-    for name, values in predictor.results.items():
-        if values.dim() == 0 or len(values) != n_clients:
-            description = f"results '{name}' of shape {tuple(values.shape)}"
-            raise wrong_result(
-                algorithm, method, description, f"a row for each of {n_clients} clients"
-            )
-    return predictor
-
-
-def message_variance(compressor: Compressor | None, federation: Federation, size: int) -> float:
-    """Return omega of a client's message, participation included: (1 + omega) / p - 1."""
-    omega = compressor.omega(size) if compressor is not None else 0.0
-    return (1 + omega) / federation.inclusion - 1
-
-
-def averaged_buffers(model: Tensor, average: Tensor, n_buffers: int) -> Tensor:
-    """Return a server's new model, with running statistics that are averaged."""
-    if not n_buffers:
-        return model
-    return torch.cat([model[..., :-n_buffers], average[..., -n_buffers:]], -1)

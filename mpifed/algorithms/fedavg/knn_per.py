@@ -20,14 +20,9 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor, nn
 
-from mpifed.algorithms.base import Predictor, StepScale
-from mpifed.algorithms.global_model.fedavg import FedAvg, FedAvgState
-from mpifed.exchange.base import Exchange
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.scoring import best_weight
-from mpifed.local.solver import LocalSolver
-from mpifed.models.base import Model
-from mpifed.models.heads import representation
+from mpifed.algorithms.fedavg.fedavg import FedAvg, FedAvgState
+from mpifed.method import Clients, Draws, Exchange, LocalSolver, Predictor, StepScale, best_weight
+from mpifed.model import Model, representation
 
 Kernel = Literal["paper", "published"]
 # Distances that are held at once.

@@ -15,15 +15,21 @@ from annotated_types import Ge
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import averaged_buffers
-from mpifed.algorithms.global_model.fedavg import FedAvg, FedAvgState
-from mpifed.exchange.base import Channel, Exchange, to_server
-from mpifed.exchange.server_optimizers import Adam, Decay, Moments, Rate
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSolver
-from mpifed.models.base import Model
-from mpifed.models.icnn import DenseICNN
-from mpifed.optimal_transport.losses import Cycle
+from mpifed.algorithms.fedavg.fedavg import FedAvg, FedAvgState
+from mpifed.method import (
+    Adam,
+    Channel,
+    Clients,
+    Decay,
+    Draws,
+    Exchange,
+    LocalSolver,
+    Moments,
+    Rate,
+    averaged_buffers,
+    to_server,
+)
+from mpifed.model import DenseICNN, Model
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,7 @@ class FedAdam(FedAvg):
         bias_correction: bool = False,
         client_weights: Literal["samples", "uniform"] = "samples",
         lambda_cycle: Annotated[float, Ge(0)] = 1.0,
-        cycle: Cycle = "fwd",
+        cycle: Literal["fwd", "both"] = "fwd",
         pretraining: Annotated[int, Ge(0)] = 5000,
     ) -> None:
         super().__init__(model, local)
@@ -92,11 +98,7 @@ class FedAdam(FedAvg):
         weights = clients.average_weights(self.averages_by == "samples")
         server = to_server(channel)
         delta = server.mean(server.send(trained - state.model), weights).to(state.model)
-        after = self.stepped(state, delta)
-        model = averaged_buffers(after.model, state.model + delta, self.model.n_buffers)
-        return replace(after, model=model)
-
-    def stepped(self, state: FedAdamState, delta: Tensor) -> FedAdamState:
-        """Return the state after Adam's step along the mean of updates."""
         step, moments = self.adam.step(delta, state.moments)
-        return replace(state, model=state.model + step, moments=moments)
+        moved, average = state.model + step, state.model + delta
+        model = averaged_buffers(moved, average, self.model.n_buffers)
+        return replace(state, model=model, moments=moments)

@@ -25,15 +25,19 @@ from annotated_types import Ge
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.global_model.fedavg import FedAvg, FedAvgState
+from mpifed.algorithms.fedavg.fedavg import FedAvg, FedAvgState
 from mpifed.errors import InputError
-from mpifed.exchange.base import Exchange
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.adjustments import Coupling, Minibatch
-from mpifed.local.linear_objective import Objectives
-from mpifed.local.objective import Regulariser
-from mpifed.local.solver import LocalSolver
-from mpifed.models.base import Model
+from mpifed.method import (
+    Clients,
+    Coupling,
+    Draws,
+    Exchange,
+    LocalSolver,
+    Minibatch,
+    Objectives,
+    Regulariser,
+)
+from mpifed.model import Model
 
 
 @dataclass(frozen=True)

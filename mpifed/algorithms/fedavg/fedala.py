@@ -21,15 +21,20 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Predictor, StepScale, step_scale
-from mpifed.algorithms.global_model.fedavg import FedAvg, FedAvgState
-from mpifed.exchange.base import Channel, Exchange
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.adjustments import Within
-from mpifed.local.minibatches import share_weights
-from mpifed.local.solver import LocalSolver
-from mpifed.models.base import Model
-from mpifed.models.heads import Between, last_layer
+from mpifed.algorithms.fedavg.fedavg import FedAvg, FedAvgState
+from mpifed.method import (
+    Channel,
+    Clients,
+    Draws,
+    Exchange,
+    LocalSolver,
+    Predictor,
+    StepScale,
+    Within,
+    share_weights,
+    step_scale,
+)
+from mpifed.model import Between, Model, last_layer
 
 
 @dataclass(frozen=True)

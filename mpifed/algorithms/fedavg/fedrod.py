@@ -31,13 +31,18 @@ from annotated_types import Ge
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Predictor, StepScale, step_scale
-from mpifed.algorithms.global_model.fedavg import FedAvg, FedAvgState
-from mpifed.exchange.base import Channel, Exchange
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSolver
-from mpifed.models.base import Model
-from mpifed.models.heads import HyperHeads, TwoHeads
+from mpifed.algorithms.fedavg.fedavg import FedAvg, FedAvgState
+from mpifed.method import (
+    Channel,
+    Clients,
+    Draws,
+    Exchange,
+    LocalSolver,
+    Predictor,
+    StepScale,
+    step_scale,
+)
+from mpifed.model import HyperHeads, Model, TwoHeads
 
 # Share of a label that a client lacks: its logit falls by 46, and its gradient vanishes.
 ABSENT = 1e-20

@@ -19,11 +19,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from mpifed.algorithms.global_model.fedavg import FedAvg, FedAvgState
-from mpifed.exchange.base import Channel, to_server
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSolver
-from mpifed.models.base import Model
+from mpifed.algorithms.fedavg.fedavg import FedAvg, FedAvgState
+from mpifed.method import Channel, Clients, Draws, LocalSolver, to_server
+from mpifed.model import Model
 
 
 class FedNova(FedAvg):

@@ -1,4 +1,4 @@
-"""The interface of surrogates.
+"""What surrogates are written with, the names that stay stable; ``Surrogate`` is their base.
 
 The problem is min over theta of the mean of l(Z, theta) plus g(theta). Dieuleveut et al. 2025 ask
 for two things:
@@ -11,7 +11,11 @@ and iterate in s: a client computes means of S̄ (``statistics``), a server mixe
 back (``minimiser``). Psi, phi, S and T must be the same on every client. ``statistics`` with
 ``minimiser`` is then plain MM: s <- E S̄(Z, T(s)), which cannot increase f + g.
 
-Vectors are flat and float64. ``docs/surrogates.md`` shows how to add a problem.
+Vectors are flat and float64. ``docs/surrogates.md`` shows how to add a problem. A function of a
+``Description`` makes it, decorated by ``with_target`` if it needs the labels. ``client_means``,
+``each_row`` and ``padded`` (to a multiple of ``COLUMNS``) compute a client's numbers alike,
+whichever clients share its rank. ``cholesky``, ``columns_in_unit_ball``, ``eigenvalues_at_least``,
+``positive_semidefinite`` and ``simplex`` are projections and a factor that fail alike everywhere.
 """
 
 from __future__ import annotations
@@ -25,8 +29,34 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mpifed.data.base import Description
 from mpifed.errors import InputError
-from mpifed.local.minibatches import LANES
+from mpifed.local.minibatches import COLUMNS, LANES
+from mpifed.local.projections import (
+    cholesky,
+    columns_in_unit_ball,
+    eigenvalues_at_least,
+    positive_semidefinite,
+    simplex,
+)
+
+__all__ = [
+    "COLUMNS",
+    "Description",
+    "LinAlgError",
+    "MadeWithTarget",
+    "Surrogate",
+    "as_surrogate",
+    "cholesky",
+    "client_means",
+    "columns_in_unit_ball",
+    "each_row",
+    "eigenvalues_at_least",
+    "padded",
+    "positive_semidefinite",
+    "simplex",
+    "with_target",
+]
 
 LinAlgError = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 """What factorisations of torch raise; those of surrogates may raise ``RunError``."""
@@ -268,6 +298,6 @@ def as_surrogate(candidate: Any) -> Surrogate:
     if not isinstance(candidate, Surrogate):
         raise InputError(
             f"algorithm.surrogate makes a {type(candidate).__name__}, which is not derived from "
-            "mpifed.surrogates.base.Surrogate"
+            "mpifed.surrogate.Surrogate"
         )
     return candidate

@@ -32,15 +32,23 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor, initial_models
 from mpifed.algorithms.fedem.expectation import mixture_weights
-from mpifed.algorithms.global_model.fedavg_ft import tuned, tuner_of
-from mpifed.exchange.base import Channel, Exchange
-from mpifed.exchange.gossip import to_neighbours
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.scoring import train_losses
-from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.models.base import Model
+from mpifed.method import (
+    Algorithm,
+    Channel,
+    Clients,
+    Draws,
+    Exchange,
+    LocalSolver,
+    OptimizerState,
+    Predictor,
+    initial_models,
+    to_neighbours,
+    train_losses,
+    tuned,
+    tuner_of,
+)
+from mpifed.model import Model
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.models.icnn import DenseICNN, PotentialValues
-from mpifed.optimal_transport.benchmarks import Benchmark
+from mpifed.method import Benchmark
+from mpifed.model import DenseICNN, PotentialValues
 from mpifed.state import server
 
 # Points are drawn from N(0, 3^2 I).

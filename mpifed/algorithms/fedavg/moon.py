@@ -22,13 +22,9 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import step_scale
-from mpifed.algorithms.global_model.fedavg import FedAvg, FedAvgState
-from mpifed.exchange.base import Channel, Exchange
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSolver
-from mpifed.models.base import Model
-from mpifed.models.representations import Contrastive
+from mpifed.algorithms.fedavg.fedavg import FedAvg, FedAvgState
+from mpifed.method import Channel, Clients, Draws, Exchange, LocalSolver, step_scale
+from mpifed.model import Contrastive, Model
 
 
 @dataclass(frozen=True)

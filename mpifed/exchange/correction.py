@@ -58,6 +58,9 @@ ORDER: tuple[Needs, ...] = ("positive", "doubly_stochastic", "symmetric", "stati
 ROUNDING = 1e-9
 
 
+Gather = Callable[[Tensor], np.ndarray | None]
+
+
 @dataclass(frozen=True)
 class CorrectionMemory:
     """What clients remember of earlier rounds where gossip is corrected.
@@ -181,6 +184,8 @@ class Correction(Component):
         Whether clients choose in each round whom they mix with; W then only says who may.
     looks_at_losses : bool
         Whether they do so by losses of each other's models.
+    columns : sequence of str
+        What ``measure`` adds to ``metrics.csv``.
     nodes : int
         The number of clients that gossip, where it is known.
     """
@@ -191,6 +196,7 @@ class Correction(Component):
     within_steps: ClassVar[bool] = False
     chooses: ClassVar[bool] = False
     looks_at_losses: ClassVar[bool] = False
+    columns: ClassVar[Sequence[str]] = ()
     nodes: int = 0
 
     def width(self, size: int) -> int:
@@ -208,6 +214,19 @@ class Correction(Component):
     def clique_schedule(self, schedule: Any) -> Any:
         """Return a second schedule that it mixes with, made from the configured one, or None."""
         return None
+
+    def measure(self, memory: Tensor, gather: Gather) -> dict[str, float | None]:
+        """Return values of ``columns``, on rank 0; {} elsewhere. Collective.
+
+        Parameters
+        ----------
+        memory : Tensor
+            What the clients hosted here remember, (clients, ``width`` of all values).
+        gather : callable
+            Maps such rows to those of all clients in their order, an array on rank 0; None
+            elsewhere.
+        """
+        return {}
 
     @abstractmethod
     def step(

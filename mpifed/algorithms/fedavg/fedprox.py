@@ -18,10 +18,9 @@ from typing import Annotated, Any
 from annotated_types import Ge
 from torch import Tensor
 
-from mpifed.algorithms.global_model.fedavg import FedAvg
-from mpifed.local.adjustments import Adjustment, Proximal
-from mpifed.local.solver import LocalSolver
-from mpifed.models.base import Model
+from mpifed.algorithms.fedavg.fedavg import FedAvg
+from mpifed.method import Adjustment, LocalSolver, Proximal
+from mpifed.model import Model
 
 
 class FedProx(FedAvg):

@@ -22,13 +22,18 @@ from annotated_types import Ge
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Predictor
-from mpifed.algorithms.global_model.fedavg import FedAvg, FedAvgState
-from mpifed.exchange.base import Channel, Exchange
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.adjustments import Proximal
-from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.models.base import Model
+from mpifed.algorithms.fedavg.fedavg import FedAvg, FedAvgState
+from mpifed.method import (
+    Channel,
+    Clients,
+    Draws,
+    Exchange,
+    LocalSolver,
+    OptimizerState,
+    Predictor,
+    Proximal,
+)
+from mpifed.model import Model
 
 
 @dataclass(frozen=True)
