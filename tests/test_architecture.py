@@ -95,7 +95,8 @@ def test_the_tree_of_the_page_has_every_room_and_its_modules(arrows):
     # Methods, sources and corrections have pages of their own.
     inside = [name.split(".") for name in arrows if name.count(".") < 3]
     assert {name[-1] for name in inside} - set(re.findall(r"\w+", tree)) == set()
-    folders = {folder.name for folder in [*ROOT.iterdir(), *ROOT.glob("[mst]*/**/")]}
+    below = [*ROOT.glob("[mt]*/**/"), *ROOT.glob("scripts/*/")]
+    folders = {folder.name for folder in [*ROOT.iterdir(), *below]}
     assert set(re.findall(r"(\w+)/", tree)) - folders == set()
 
 
