@@ -26,7 +26,7 @@ PUBLIC = (
         "mpifed.state",
         "mpifed.errors",
     ),
-    *("mpifed.data.from_python", "mpifed.data.base", "mpifed.federation.clients"),
+    *("mpifed.dataset", "mpifed.data.from_python", "mpifed.data.base", "mpifed.federation.clients"),
     *("mpifed.models.base", "mpifed.models.losses", "mpifed.io.weights"),
     *("mpifed.local.options", "mpifed.local.solver", "mpifed.local.adjustments"),
     *("mpifed.local.objective", "mpifed.exchange.base", "mpifed.exchange.aggregation"),

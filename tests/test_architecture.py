@@ -20,8 +20,9 @@ FLOORS = (
     {"command", "components", "watchdog"},
     {"mpi", "tracking"},
     {"data"},
+    {"dataset"},
     {"federation", "models"},
-    {"local", "checkpoint", "exchange", "optimal_transport"},
+    {"data/sources", "local", "checkpoint", "exchange", "optimal_transport"},
     {"config", "surrogates"},
     {"algorithms", "new", "report", "sweep"},
     {"training"},
@@ -31,7 +32,10 @@ FLOORS = (
     {"retime", "verify", "__main__"},
     {"run"},
 )
-"""The rooms (folders and root modules of ``mpifed``, and ``topologies``), from the ground up."""
+"""The rooms (folders and root modules of ``mpifed``, and ``topologies``), from the ground up.
+
+``data/sources`` is a shelf, whose data sets import the page ``dataset``, as a user's does.
+"""
 
 
 def modules() -> dict[str, Path]:
@@ -65,8 +69,10 @@ def packages_of(path: Path) -> set[str]:
 
 
 def room_of(module: str) -> str:
-    top, *rest = module.split(".")
-    return rest[0] if top == "mpifed" and rest else top
+    top, *inside = module.split(".")
+    if inside[:2] == ["data", "sources"]:
+        return "data/sources"
+    return inside[0] if top == "mpifed" and inside else top
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +111,16 @@ def test_no_arrow_runs_upwards_or_level(arrows):
 def test_no_modules_import_each_other_in_a_circle(arrows):
     circles = [sorted(c) for c in nx.strongly_connected_components(arrows) if len(c) > 1]
     assert circles == []
+
+
+def test_data_sets_import_their_page_and_each_other_alone(arrows):
+    allowed = {"mpifed.dataset", "mpifed.errors", "mpifed.state"}
+    wrong = [
+        f"{importer} -> {other}"
+        for importer, other in arrows.edges
+        if room_of(importer) == "data/sources" != room_of(other) and other not in allowed
+    ]
+    assert wrong == []
 
 
 def test_mpi4py_is_imported_where_mpi_begins_and_is_used():
