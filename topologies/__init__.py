@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from topologies.graphs.build import build_graph, check_graph_parameters, edge_array, parse_graph
     from topologies.graphs.families import FAMILIES
     from topologies.matrix import MixingMatrix, Report, Violation
+    from topologies.schedules.cliques import Cliques
     from topologies.schedules.sequences import (
+        Around,
         BurstyEdges,
         Drawn,
         DropEdges,
@@ -72,8 +74,9 @@ _HOMES = {
     "graphs.families": "FAMILIES",
     "errors": "TopologyError",
     "matrix": "MixingMatrix Report Violation",
-    "schedules.sequences": "BurstyEdges Drawn DropEdges DropNodes LocalRounds Periodic Schedule "
-    "Static",
+    "schedules.cliques": "Cliques",
+    "schedules.sequences": "Around BurstyEdges Drawn DropEdges DropNodes LocalRounds Periodic "
+    "Schedule Static",
     "schedules.table": "SCHEDULES build_schedule check_schedule parse_schedule prepare_schedule "
     "restore_schedule",
     "schema": "Entry Parameter",

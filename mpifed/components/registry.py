@@ -179,7 +179,8 @@ def declared_options(target: str) -> dict[str, tuple[str | None, Any]]:
     They are read from the module's source: importing it takes torch, which takes seconds.
     """
     module, _, name = target.partition(":")
-    path = Path(__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py")
+    path = Path(__file__).parents[2].joinpath(*module.split("."))
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     definitions: dict[str, ast.FunctionDef | ast.ClassDef] = {}
     imported: dict[str, str] = {}
     for node in ast.parse(path.read_bytes()).body:

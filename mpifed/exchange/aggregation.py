@@ -25,7 +25,6 @@ from mpifed.exchange.base import Round
 from mpifed.federation.clients import Federation
 from mpifed.federation.participation import count_participants, fixed_fraction
 from mpifed.state import check_result, on_host
-from topologies.schema import LARGEST
 
 # The share of participants that may be attackers.
 Byzantine = Annotated[float, Ge(0), Lt(0.5)]
@@ -282,7 +281,7 @@ class Krum(ByProducts):
         self,
         *,
         byzantine: Byzantine = 0.2,
-        selected: Annotated[int, Ge(1), Lt(LARGEST)] = 1,
+        selected: Annotated[int, Ge(1)] = 1,
     ) -> None:
         self.byzantine, self.selected = byzantine, selected
 
@@ -331,7 +330,7 @@ class GeometricMedian(ByProducts):
         *,
         smoothing: Annotated[float, Gt(0)] = 1e-6,
         tolerance: Annotated[float, Ge(0), Lt(1)] = 1e-9,
-        iterations: Annotated[int, Ge(1), Lt(LARGEST)] = 200,
+        iterations: Annotated[int, Ge(1)] = 200,
         client_weights: Literal["equal", "samples"] = "equal",
     ) -> None:
         self.smoothing, self.tolerance, self.iterations = smoothing, tolerance, iterations

@@ -496,6 +496,18 @@ class Exchange(Component):
         """
         return None
 
+    @property
+    def columns(self) -> Sequence[str]:
+        """What ``measure`` adds to ``metrics.csv``."""
+        return ()
+
+    def measure(self, memory: Any) -> dict[str, float | None]:
+        """Return values of ``columns`` on rank 0, from what rounds left behind. Collective.
+
+        ``memory`` is that of all clients hosted here.
+        """
+        return {}
+
     def predicted_contraction(self, rounds: int) -> dict[str, float | int] | None:
         """Return the rate at which averaging alone would reduce that distance; None where unknown.
 

@@ -23,17 +23,18 @@ from mpifed.exchange.asynchrony import AsynchronousChannel, Timetable, first_val
 from mpifed.exchange.base import Channel, Exchange, Round, bits_of, timed
 from mpifed.exchange.choco import contracted, gossip_step
 from mpifed.exchange.compression import Compressor, message_sizes, proven_contraction
-from mpifed.exchange.corrections import Correction, CorrectionMemory, Neighbours
-from mpifed.exchange.corrections.base import (
+from mpifed.exchange.correction import (
     BEARABLE,
     PLAYED,
+    Correction,
+    CorrectionMemory,
     HeldOutRisks,
+    Neighbours,
     Observations,
     fitted,
     growth,
     mixed_by,
 )
-from mpifed.exchange.corrections.collaboration import collapse
 from mpifed.exchange.mixing_options import (
     completed_options,
     computed_in_rounds,
@@ -730,21 +731,21 @@ class Gossip(Exchange):
             return hosted, shared
         return hosted[training], shared[torch.from_numpy(np.flatnonzero(training))]
 
-    def collapse(self, memory: Any) -> dict[str, float | None]:
-        """Return how evenly clients were chosen, on rank 0; ``collaboration.collapse``. Collective.
+    @property
+    def columns(self) -> Sequence[str]:
+        return () if self.correction is None else self.correction.columns
 
-        ``memory`` is that of all clients hosted here; {} where clients do not choose.
-        """
-        if self.correction is None or not self.correction.chooses:
+    def measure(self, memory: Any) -> dict[str, float | None]:
+        if not self.columns or self.correction is None:
             return {}
-        rows = on_host(self._training_rows(memory.corrections)[1])
-        parts = self.federation.communicator.gather_object(rows[:, -2 * self.schedule.n :])
+        return self.correction.measure(self._training_rows(memory.corrections)[1], self._gathered)
+
+    def _gathered(self, rows: Tensor) -> np.ndarray | None:
+        parts = self.federation.communicator.gather_object(on_host(rows))
         if parts is None:
-            return {}
+            return None
         owner = self.federation.owner[self.federation.training]
-        order = np.argsort(np.argsort(owner, kind="stable"))
-        last, often = np.split(np.concatenate(parts)[order], 2, axis=1)
-        return collapse(last, often)
+        return np.concatenate(parts)[np.argsort(np.argsort(owner, kind="stable"))]
 
     def arcs(self, round: int, active: np.ndarray, itemsize: int) -> list[np.ndarray]:
         if self.received:

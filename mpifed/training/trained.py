@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from mpifed import state as states
-from mpifed.algorithms.base import Predictor, checked_predictor
 from mpifed.checkpoint import files as checkpoint
 from mpifed.components.registry import Section, named
 from mpifed.components.tables import MODELS
@@ -28,6 +27,8 @@ from mpifed.federation.clients import Clients, Draws
 from mpifed.io.atomic import replace_bytes
 from mpifed.io.memory import enough_memory
 from mpifed.io.weights import sealed
+from mpifed.method.checks import checked_predictor
+from mpifed.method.predictor import Predictor
 from mpifed.models.base import Model
 from mpifed.models.losses import Loss
 from mpifed.mpi.communicator import Alone

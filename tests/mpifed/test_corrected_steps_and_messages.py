@@ -19,7 +19,7 @@ from test_corrections import (
 
 from mpifed.exchange.choco import constants, optimal_step
 from mpifed.exchange.compression import build
-from mpifed.exchange.corrections.base import growth
+from mpifed.exchange.correction import growth
 
 ZEROS, EVERYWHERE = np.zeros((N, D)), np.tile(OPTIMUM, (N, 1))
 

@@ -14,7 +14,7 @@ import torch
 
 import topologies
 from mpifed.errors import InputError
-from mpifed.exchange.corrections import base
+from mpifed.exchange import correction as base
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.mixing_options import completed_options
 from mpifed.federation.clients import Federation

@@ -10,8 +10,7 @@ import pytest
 import torch
 from commands import call, launch
 
-from mpifed.algorithms.base import Algorithm, GlobalModel
-from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.algorithms.fedavg.fedavg import FedAvg
 from mpifed.config.configuration import resolve
 from mpifed.data.base import Dataset, Description, Shards, Split
 from mpifed.errors import InputError
@@ -19,7 +18,8 @@ from mpifed.exchange.aggregation import ByCoordinates
 from mpifed.exchange.attacks import Attack
 from mpifed.exchange.base import ServerChannel
 from mpifed.exchange.compression import Identity
-from mpifed.exchange.corrections.base import Plain
+from mpifed.exchange.correction import Plain
+from mpifed.method import Algorithm, GlobalModel
 
 WORDS = ("model=linear", "clients=8", "rounds=3", "data.n_test=5", "data.dimension=4")
 

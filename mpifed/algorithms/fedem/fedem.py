@@ -25,14 +25,6 @@ from annotated_types import Ge, Lt
 from torch import Tensor
 
 from mpifed import state as states
-from mpifed.algorithms.base import (
-    Algorithm,
-    Predictor,
-    StepScale,
-    dual_terms,
-    initial_models,
-    step_scale,
-)
 from mpifed.algorithms.fedem.expectation import (
     check_floor,
     entropies,
@@ -43,18 +35,29 @@ from mpifed.algorithms.fedem.expectation import (
     posterior,
 )
 from mpifed.errors import InputError
-from mpifed.exchange.base import Channel, Exchange
-from mpifed.exchange.collectives import agreed, largest, total
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.adjustments import Adjustment
-from mpifed.local.linear_objective import design
-from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.models.base import Model
-from mpifed.models.linear import Linear
-from mpifed.models.losses import CROSS_ENTROPY, HALF_SQUARED, SQUARED, Loss, sigmoid
-from mpifed.random import stream
-from mpifed.watchdog import heartbeat
-from mpifed.watchdog.heartbeat import raise_if_stop_requested
+from mpifed.method import (
+    Adjustment,
+    Algorithm,
+    Channel,
+    Clients,
+    Draws,
+    Exchange,
+    LocalSolver,
+    OptimizerState,
+    Predictor,
+    StepScale,
+    agreed,
+    design,
+    dual_terms,
+    heartbeat,
+    initial_models,
+    largest,
+    raise_if_stop_requested,
+    step_scale,
+    stream,
+    total,
+)
+from mpifed.model import CROSS_ENTROPY, HALF_SQUARED, SQUARED, Linear, Loss, Model, sigmoid
 
 # Norm of the gradient at which Newton's method stops.
 TOLERANCE = 1e-10
