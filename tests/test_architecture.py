@@ -20,8 +20,9 @@ FLOORS = (
     {"command", "components", "watchdog"},
     {"mpi", "tracking"},
     {"data"},
+    {"dataset"},
     {"federation", "models"},
-    {"local", "checkpoint", "exchange", "model", "optimal_transport"},
+    {"sources", "local", "checkpoint", "exchange", "model", "optimal_transport"},
     {"method", "message", "surrogate"},
     {"config", "surrogates"},
     {"aggregators", "corrections"},
@@ -35,7 +36,7 @@ FLOORS = (
 )
 """The rooms (folders and root modules of ``mpifed``, and ``topologies``), from the ground up."""
 
-SHELVES = {"aggregators": "message", "corrections": "message"}
+SHELVES = {"aggregators": "message", "corrections": "message", "sources": "dataset"}
 """Rooms of items, inside others, and the page that items are written with."""
 
 

@@ -4,9 +4,9 @@ to clients, splits each client's, and sends every rank those of its clients.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -31,6 +31,10 @@ from mpifed.data.partitions import (
     Fraction,
     Law,
     MinSamples,
+    Name,
+    Parts,
+    ShardRows,
+    SplitRows,
     Spread,
     share_of,
     split_in_order,
@@ -57,12 +61,6 @@ class Pool:
     task: Task = "classification"
     class_names: tuple[str, ...] = ()
     client_names: tuple[str, ...] = ()
-
-
-SplitRows = tuple[np.ndarray, np.ndarray, np.ndarray]
-
-# Which samples of a pool each client trains, validates and tests on, in their order.
-ShardRows = Sequence[SplitRows | tuple[range, range, range]]
 
 
 @dataclass(frozen=True)
@@ -114,11 +112,6 @@ def counts_of(shards: ShardRows) -> SplitRows:
     sizes = np.array([[len(rows) for rows in splits] for splits in shards], np.int64)
     n_train, n_val, n_test = sizes.T.copy()
     return n_train, n_val, n_test
-
-
-Name = Literal["contiguous", "dirichlet", "iid", "pathological", "quantity_skew"]
-GroupedName = Literal["natural", "contiguous", "dirichlet", "iid", "pathological", "quantity_skew"]
-Parts = Literal["60_20_20", "in_order", "published"]
 
 
 class PooledDataset(Dataset):
@@ -311,17 +304,6 @@ class PooledDataset(Dataset):
 def _cut(arrays: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
     for array in arrays:
         yield from np.split(array, range(PIECE, len(array), PIECE))
-
-
-def in_file_order(indices: list[np.ndarray], seed: int, test_fraction: float) -> ShardRows:
-    """Clients keep the order of the source; a share of each one's samples is for testing."""
-    parts = []
-    for client, samples in enumerate(indices):
-        n_test = min(int(np.floor(test_fraction * len(samples) + 0.5)), len(samples) - 1)
-        tested = np.zeros(len(samples), bool)
-        tested[stream(seed, "split", client=client).permutation(len(samples))[:n_test]] = True
-        parts.append((samples[~tested], samples[:0], samples[tested]))
-    return parts
 
 
 def dealt(

@@ -21,7 +21,7 @@ import torch
 
 from mpifed.components.registry import Section, find
 from mpifed.components.registry import make as make_component
-from mpifed.components.tables import ON_TRANSPORT
+from mpifed.components.tables import DATASETS, ON_TRANSPORT
 from mpifed.config.configuration import PLAIN_MEAN, Configuration
 from mpifed.data.base import (
     SPLITS,
@@ -592,9 +592,10 @@ def make(
     validate_exact(configuration, model, algorithm)
     validate_buffers(configuration, model, federation.is_unbiased)
     if algorithm.online and dataset.fresh is None:
+        able = [name for name in DATASETS if getattr(find("data", name), "fresh", None) is not None]
         raise InputError(
             f"algorithm.online is true, but data.name '{configuration.data.name}' cannot draw "
-            "fresh samples; allowed: dictionary, poisson, gaussian_mixture"
+            f"fresh samples; allowed: {', '.join(able)}"
         )
     if begins:
         algorithm.inspect(_dtype(configuration))

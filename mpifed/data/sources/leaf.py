@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from mpifed.data.archives import contents, homes, names, reading
-from mpifed.data.partitioned import GroupedName, Parts, Pool, PooledDataset, Source
-from mpifed.data.partitions import Choose
 from mpifed.data.sources.mnist import CHARACTERS
 from mpifed.data.sources.shakespeare import VOCABULARIES, Vocabulary, windows_of
+from mpifed.dataset import Pool, PooledDataset, Source, archives, partitions
 from mpifed.errors import InputError, one_line
 
 # Bytes of memory for each byte of a file: `1.0, ` becomes an object of 24 bytes and its place.
@@ -48,11 +46,11 @@ class Leaf(PooledDataset):
     def __init__(
         self,
         *run: Any,
-        partition: GroupedName = "natural",
-        choose: Choose = "random",
+        partition: partitions.GroupedName = "natural",
+        choose: partitions.Choose = "random",
         raw: str | None = None,
         vocabulary: Vocabulary = "printable",
-        split: Parts | None = None,
+        split: partitions.Parts | None = None,
         **options: Any,
     ) -> None:
         options["partition"], options["split"] = partition, split
@@ -84,8 +82,8 @@ class Femnist(PooledDataset):
     def __init__(
         self,
         *run: Any,
-        partition: GroupedName = "natural",
-        choose: Choose = "random",
+        partition: partitions.GroupedName = "natural",
+        choose: partitions.Choose = "random",
         raw: str | None = None,
         **options: Any,
     ) -> None:
@@ -106,12 +104,12 @@ class Shard:
 
 def read(raw: str | None, folder: str, vocabulary: str) -> list[Shard]:
     """Return the samples of every user in every file, training files before test files."""
-    among = homes(raw, folder)
+    among = archives.homes(raw, folder)
     for root in among:
-        is_test = _chosen([name for name in names(root) if name.endswith(JSON)])
+        is_test = _chosen([name for name in archives.names(root) if name.endswith(JSON)])
         shards = [
             shard
-            for name, content in contents(root, is_test.__contains__, HELD)
+            for name, content in archives.contents(root, is_test.__contains__, HELD)
             for shard in _of_file(root / name, content, is_test[name], vocabulary)
         ]
         if shards:
@@ -121,21 +119,21 @@ def read(raw: str | None, folder: str, vocabulary: str) -> list[Shard]:
     )
 
 
-def _chosen(names: list[str]) -> dict[str, bool]:
+def _chosen(members: list[str]) -> dict[str, bool]:
     """The files that count, and whether each is a test file."""
-    folders = {name: PurePosixPath(name).parent.name for name in names}
+    folders = {name: PurePosixPath(name).parent.name for name in members}
     for kind in (("train", "test"), ("all_data",), ("",)):
         if kind[0] in folders.values():
             return {name: at == "test" for name, at in folders.items() if at in kind}
-    return dict.fromkeys(names, False) if len(set(folders.values())) == 1 else {}
+    return dict.fromkeys(members, False) if len(set(folders.values())) == 1 else {}
 
 
 def _of_file(path: Path, content: bytes, is_test: bool, vocabulary: str) -> Iterator[Shard]:
-    with reading(path):
+    with archives.reading(path):
         values = json.loads(content)
         users, data = values["users"], values["user_data"]
     for user in users:
-        with reading(path / f"user '{one_line(user, 40)}'"):
+        with archives.reading(path / f"user '{one_line(user, 40)}'"):
             x, y = data[user]["x"], data.pop(user)["y"]
             if not x and not y:
                 continue
