@@ -1,6 +1,5 @@
-"""What a data set of your own needs: the names that mpifed's own data sets use, and no others.
-
-A data set derives from one of three classes:
+"""What a data set of your own needs, and all of the project that mpifed's data sets import. A data
+set derives from one of three classes.
 
 ``Dataset``
     Any data: a ``description`` that every rank makes, and ``load``, which returns the ``Shards`` of

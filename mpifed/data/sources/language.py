@@ -172,9 +172,11 @@ def windows(
             "data.sequence_length may be smaller"
         )
     inputs, whose, marks = (np.concatenate(parts) for parts in (x, owners, tested))
-    pool = Pool(name, np.concatenate(y), size, (length,), stored.name, task="sequence")
+    pool = Pool(
+        name, np.concatenate(y), size, (length,), stored.name, task="sequence", is_text=True
+    )
     published = marks if marks.any() else None
-    return Source(pool, lambda: [inputs], whose, is_test=published, is_text=True)
+    return Source(pool, lambda: [inputs], whose, is_test=published)
 
 
 def _texts(root: Path, layout: Layout, columns: Mapping[str, str | None]) -> Iterator[Written]:
@@ -228,12 +230,12 @@ def _of_parquet(root: Path, columns: Mapping[str, str | None]) -> Iterator[Writt
 def _of_leaf(root: Path) -> Iterator[Written]:
     """Texts of which LEAF made windows: each one character later than the one before."""
     table = np.frombuffer(CHARACTERS.encode("ascii"), np.uint8)
-    for shard in read_leaf(str(root), "text", CHARACTERS):
-        if not shard.is_text:
-            raise InputError(f"data.raw is '{root}', where user '{shard.user}' has no texts")
-        x, y = shard.x, shard.y
+    for user in read_leaf(str(root), "text", CHARACTERS):
+        if not user.is_text:
+            raise InputError(f"data.raw is '{root}', where user '{user.name}' has no texts")
+        x, y = user.x, user.y
         goes_on = (x[1:, :-1] == x[:-1, 1:]).all(1) & (x[1:, -1] == y[:-1])
         starts = [0, *(np.flatnonzero(~goes_on) + 1).tolist()]
         for begin, end in zip(starts, [*starts[1:], len(x)], strict=True):
             characters = table[np.concatenate([x[begin], y[begin:end]])]
-            yield Written(shard.user, characters.tobytes().decode("ascii"), shard.is_test)
+            yield Written(user.name, characters.tobytes().decode("ascii"), user.is_test)

@@ -245,7 +245,7 @@ class Shakespeare(PooledDataset):
                     window = positions[first : first + PIECE, None] + np.arange(sequence_length)
                     yield text[window]
 
-            return Source(pool, pieces, shards=shards, label_counts=counts)
+            return Source(replace(pool, label_counts=counts), pieces, shards=shards)
 
         super().__init__(read, {}, n_clients, run_seed, communicator, seed=seed)
         if every:
