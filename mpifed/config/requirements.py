@@ -9,7 +9,6 @@ from typing import Any
 
 from annotated_types import Gt, Lt
 
-from mpifed.components.base import Component
 from mpifed.components.registry import Section, find, find_algorithm, make, plain
 from mpifed.components.tables import ALGORITHMS
 from mpifed.errors import InputError
@@ -390,7 +389,7 @@ def _check(configuration: Any, prefix: str) -> None:
                 )
     for kind in ("algorithm", "exchange", "attack"):
         component = find(kind, getattr(configuration, kind).name)
-        if inspect.isclass(component) and issubclass(component, Component):
+        if hasattr(component, "validate"):
             component.validate(configuration)
 
 

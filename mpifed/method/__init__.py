@@ -43,7 +43,6 @@ The other names are for some families of methods:
 * optimal transport: ``Benchmark``, ``check_targets``
 """
 
-from mpifed.components.base import Averages, Compressors
 from mpifed.components.registry import checked_section, find, plain
 from mpifed.data.base import Description, Shards, Split
 from mpifed.errors import InputError
@@ -95,16 +94,7 @@ from mpifed.local.scoring import (
     train_risks,
 )
 from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.method.algorithm import (
-    Algorithm,
-    AnyChannel,
-    Corrected,
-    Descriptive,
-    GlobalModel,
-    Personal,
-    Weighting,
-    Weights,
-)
+from mpifed.method.algorithm import Algorithm, AnyChannel, Averages, Compressors, Weighting
 from mpifed.method.initial import initial_models, starting_point
 from mpifed.method.predictor import Predictor
 from mpifed.method.prototypes import label_sums, new_prototypes
@@ -138,15 +128,12 @@ __all__ = [
     "Clients",
     "ComponentOf",
     "Compressors",
-    "Corrected",
     "Coupling",
     "Decay",
     "Description",
-    "Descriptive",
     "Draws",
     "Exchange",
     "Federation",
-    "GlobalModel",
     "GossipChannel",
     "InputError",
     "LocalSolver",
@@ -158,7 +145,6 @@ __all__ = [
     "Objective",
     "Objectives",
     "OptimizerState",
-    "Personal",
     "Predictor",
     "Proximal",
     "Rate",
@@ -174,7 +160,6 @@ __all__ = [
     "Start",
     "StepScale",
     "Weighting",
-    "Weights",
     "Within",
     "add_scaled",
     "agreed",

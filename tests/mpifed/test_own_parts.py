@@ -11,6 +11,7 @@ import torch
 from commands import call, launch
 
 from mpifed.algorithms.fedavg.fedavg import FedAvg
+from mpifed.algorithms.global_model.one_model import GlobalModel
 from mpifed.config.configuration import resolve
 from mpifed.data.base import Dataset, Description, Shards, Split
 from mpifed.errors import InputError
@@ -19,7 +20,7 @@ from mpifed.exchange.attacks import Attack
 from mpifed.exchange.base import ServerChannel
 from mpifed.exchange.compression import Identity
 from mpifed.exchange.correction import Plain
-from mpifed.method import Algorithm, GlobalModel
+from mpifed.method import Algorithm
 
 WORDS = ("model=linear", "clients=8", "rounds=3", "data.n_test=5", "data.dimension=4")
 

@@ -20,7 +20,16 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.method import Clients, Descriptive, Draws, Exchange, LocalSolver, ServerChannel, total
+from mpifed.method import (
+    Algorithm,
+    Clients,
+    Draws,
+    Exchange,
+    LocalSolver,
+    Predictor,
+    ServerChannel,
+    total,
+)
 from mpifed.model import NoModel
 
 CodePenalty = Literal["ridge", "nonnegative", "one_hot"]
@@ -36,7 +45,7 @@ class FedMGSState:
     total: Tensor = state.server()
 
 
-class FedMGS(Descriptive[ServerChannel]):
+class FedMGS(Algorithm[ServerChannel]):
     """FedMGS: matrix factorisation; codes stay with clients, statistics are shared.
 
     Parameters
@@ -66,6 +75,7 @@ class FedMGS(Descriptive[ServerChannel]):
     sends = "two statistics"
     aggregates = "sums"
     devices = ("cpu",)
+    uses_model = False
     model_type = NoModel
     local_options = ()
     averages_by = None
@@ -166,6 +176,10 @@ class FedMGS(Descriptive[ServerChannel]):
     def learnt(self, state: FedMGSState, exchange: Exchange) -> dict[str, Tensor]:
         """``dictionary`` W (p, K); codes are not shown."""
         return {"dictionary": state.atoms}
+
+    def deploy(self, state: FedMGSState, clients: Clients, draws: Draws) -> Predictor:
+        """Return that there is nothing to predict with."""
+        return Predictor(None)
 
     def measure(
         self, state: FedMGSState, clients: Clients, exchange: Exchange, draws: Draws

@@ -20,10 +20,10 @@ from annotated_types import Gt
 from torch import Tensor
 
 from mpifed import state
+from mpifed.algorithms.global_model.one_model import GlobalModel
 from mpifed.errors import InputError
 from mpifed.method import (
     Clients,
-    Corrected,
     Draws,
     LocalSolver,
     Objectives,
@@ -46,7 +46,7 @@ class ScaffoldState:
     optimizer: OptimizerState = state.client()
 
 
-class Scaffold(Corrected[ServerChannel]):
+class Scaffold(GlobalModel[ServerChannel]):
     """SCAFFOLD: local SGD along gradients that are corrected by control variates.
 
     Parameters
@@ -90,8 +90,12 @@ class Scaffold(Corrected[ServerChannel]):
         self.risks = Objectives(model, decay) if variate_option == "I" else None
 
     def variables(self, model: Tensor, n_clients: int) -> tuple[Tensor, ...]:
-        (variates,) = super().variables(model, n_clients)
-        return model.new_zeros(1, self.local.n_trained), variates
+        trained = self.local.n_trained
+        return model.new_zeros(1, trained), model.new_zeros(n_clients, 1, trained)
+
+    def payload(self) -> int:
+        """Return the numbers of a model and of a control variate."""
+        return self.model.n_parameters + self.local.n_trained
 
     def round(
         self, state: ScaffoldState, clients: Clients, channel: ServerChannel, draws: Draws
