@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mpifed.components.base import DeclaredAlgorithm
 from mpifed.components.registry import find
+from mpifed.components.requirement import Requirement
 from mpifed.data.base import Task
 from mpifed.errors import wrong_result
 from mpifed.exchange.base import Channel, Exchange, ServerChannel
@@ -301,6 +302,12 @@ class GlobalModel(Algorithm[AnyChannel]):
 class Corrected(GlobalModel[AnyChannel]):
     """A method whose clients add a correction to their gradients, and send its change."""
 
+    requires: ClassVar[tuple[Requirement, ...]] = (
+        Requirement(
+            {"local.optimizer": "sgd", "local.momentum": 0.0}, "which corrects steps of plain SGD"
+        ),
+    )
+
     def variables(self, model: Tensor, n_clients: int) -> tuple[Tensor, ...]:
         """Return corrections, (clients, 1, trained): there are none for buffers."""
         return (model.new_zeros(n_clients, 1, self.local.n_trained),)
@@ -332,6 +339,13 @@ class Personal(GlobalModel[Channel]):
         Weights of the server's average, 1 / n or n_t / n. Clients count alike under gossip.
     """
 
+    requires: ClassVar[tuple[Requirement, ...]] = (
+        Requirement(
+            {"algorithm.client_weights": "uniform"},
+            "where the mixing matrix has the weights",
+            {"exchange": "gossip"},
+        ),
+    )
     steps_locally = True
 
     def __init__(

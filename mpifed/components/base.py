@@ -5,9 +5,13 @@ from __future__ import annotations
 from abc import ABC
 from typing import Any, ClassVar, Literal
 
+from mpifed.components.requirement import Requirement
+
 
 class Component(ABC):  # noqa: B024 (the base classes derived from it have abstract methods)
     """A class that a configuration names; its keyword-only parameters are its options."""
+
+    requires: ClassVar[tuple[Requirement, ...]] = ()
 
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:

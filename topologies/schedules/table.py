@@ -28,11 +28,13 @@ from topologies.schema import (
 class ScheduleEntry(Entry):
     """A named schedule: ``prepare`` and ``build`` take what they name of the graph, the weight
     rule, n, the seed, the arrays and the options, which are those of ``prepare`` where there is
-    one. ``in_rounds``: whether weights are computed in the rounds themselves.
+    one. ``in_rounds``: whether weights are computed in the rounds themselves; ``has_few``: whether
+    few of the nodes have a value in a round.
     """
 
     prepare: Callable[..., Arrays] | None = None
     in_rounds: bool = False
+    has_few: bool = False
 
     @property
     def parameters(self) -> dict[str, Parameter]:
@@ -67,8 +69,8 @@ SCHEDULES: dict[str, ScheduleEntry] = {
     "od_equidyn": ScheduleEntry(circulants.od_equidyn),
     "ou_equidyn": ScheduleEntry(circulants.ou_equidyn),
     "epidemic": ScheduleEntry(moving.epidemic),
-    "teleport": ScheduleEntry(moving.teleport),
-    "random_walk": ScheduleEntry(moving.restore_random_walk, given.prepare_static),
+    "teleport": ScheduleEntry(moving.teleport, has_few=True),
+    "random_walk": ScheduleEntry(moving.restore_random_walk, given.prepare_static, has_few=True),
     "tour": ScheduleEntry(overlays.restore_tour, overlays.prepare_tour),
     "matrices": ScheduleEntry(given.restore_matrices, given.prepare_matrices),
     "stl_fw": ScheduleEntry(cliques.restore_stl_fw, cliques.prepare_stl_fw),

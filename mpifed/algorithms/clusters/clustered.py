@@ -29,6 +29,7 @@ from torch import Tensor
 from mpifed import state
 from mpifed.algorithms.base import Predictor, initial_models
 from mpifed.algorithms.clusters.ifca import ByCluster
+from mpifed.components.requirement import Requirement
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.exchange.collectives import total
 from mpifed.federation.clients import Clients, Draws
@@ -129,6 +130,10 @@ class Clustered(ByCluster):
         Norm of a client's update, compared with ``eps2``. 'maximum' is its largest entry.
     """
 
+    requires = (
+        *ByCluster.requires,
+        Requirement({"participation:inclusion": 1.0}, "which needs all clients"),
+    )
     learns = "one model a cluster of clients"
     sends = "its update"
     columns = ("n_clusters",)

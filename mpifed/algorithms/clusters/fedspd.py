@@ -35,6 +35,7 @@ from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor, initial_models
 from mpifed.algorithms.fedem.expectation import mixture_weights
 from mpifed.algorithms.global_model.fedavg_ft import tuned, tuner_of
+from mpifed.components.requirement import Requirement
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.exchange.gossip import to_neighbours
 from mpifed.federation.clients import Clients, Draws
@@ -66,6 +67,15 @@ class FedSPD(Algorithm[Channel]):
         Learning rate of the fine-tuning. None is ``local.lr``, without its schedule.
     """
 
+    requires = (
+        Requirement({"local.buffers": "average"}, "whose models take their statistics along"),
+        Requirement(
+            {"local.reset_momentum": True},
+            "whose clients train another model in every round",
+            {"local.momentum": Gt(0)},
+        ),
+        Requirement({"local.optimizer": "sgd"}, "whose clients train another model in every round"),
+    )
     learns = "S models of clusters of samples, of which each client deploys its mean"
     sends = "the model that it trained, and its cluster"
     exchanges = ("gossip",)

@@ -39,6 +39,7 @@ from mpifed.algorithms.fedem.expectation import (
     mixture_weights,
     posterior_of_losses,
 )
+from mpifed.components.requirement import Requirement
 from mpifed.data.base import Shards, Split
 from mpifed.exchange.base import Exchange, ServerChannel, to_server
 from mpifed.federation.clients import Clients, Draws
@@ -286,6 +287,12 @@ class FedGMM(Algorithm[ServerChannel]):
         they converge.
     """
 
+    requires = (
+        Requirement(
+            {"participation.weights": "renormalised"},
+            "which takes covariances from averages of moments",
+        ),
+    )
     learns = "M1 Gaussians, M2 components, mixture weights of each client"
     sends = "its M2 components, moments of its inputs"
     aggregates = "sums"

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Descriptive
+from mpifed.components.requirement import Requirement
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.exchange.collectives import total
 from mpifed.federation.clients import Clients, Draws
@@ -66,6 +67,7 @@ class FedMGS(Descriptive[ServerChannel]):
         The mu_i: 1 / n or m_i / m.
     """
 
+    requires = (Requirement({"participation": 1.0}, "where algorithm.senders of all clients send"),)
     learns = "a factor; codes of each client"
     sends = "two statistics"
     aggregates = "sums"

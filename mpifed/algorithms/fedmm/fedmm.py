@@ -33,6 +33,7 @@ from mpifed import state
 from mpifed.algorithms.base import Descriptive, message_variance, step_scale
 from mpifed.components.base import Compressors
 from mpifed.components.registry import complete, find
+from mpifed.components.requirement import Requirement
 from mpifed.data.base import Description, Split
 from mpifed.errors import Diverged, InputError, RunError
 from mpifed.exchange.base import Channel, Exchange, ServerChannel, to_server
@@ -233,6 +234,13 @@ class FedMM(Descriptive[Channel]):
         The mu_i: 1 / n, as in all experiments of the paper, or m_i / m.
     """
 
+    requires: ClassVar[tuple[Requirement, ...]] = (
+        Requirement(
+            {"exchange.asynchrony": ("none", "wait_free"), "algorithm.control_variate_rate": 0},
+            "where values are projected and no server has control variates",
+            {"algorithm:communicates": True, "exchange": "gossip"},
+        ),
+    )
     learns = "the parameters of a surrogate"
     sends = "a change of its statistic"
     aggregates = "sums"
@@ -532,6 +540,12 @@ class SaSsmm(FedMM):
     learning (Mairal et al. 2010), in which the first S counts as one sample.
     """
 
+    requires = (
+        *FedMM.requires,
+        Requirement(
+            {"clients": 1, "participation": 1.0, "compression": "none"}, "which sends nothing"
+        ),
+    )
     learns = "the parameters of a surrogate"
     sends = ""
     communicates = False

@@ -22,6 +22,7 @@ from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor
 from mpifed.algorithms.fedmm.fedmm import StepRule, gamma_of
 from mpifed.algorithms.global_model.fedadam import FedAdam, FedAdamState
+from mpifed.components.requirement import Only, Requirement
 from mpifed.exchange.base import Channel, Exchange, ServerChannel, to_server
 from mpifed.exchange.collectives import computed_once, where_recorded
 from mpifed.federation.clients import Clients, Draws
@@ -85,6 +86,16 @@ class FedMMOT(Algorithm[ServerChannel]):
         Most iterations that bring both networks near the identity map before round 1.
     """
 
+    requires = (
+        Requirement(
+            {
+                "data": "transport",
+                "model": "icnn",
+                "local": Only("lr", "batch_size", "steps"),
+            },
+            "which reads lr, batch_size and steps of local",
+        ),
+    )
     learns = "a transport map and its inverse"
     sends = "a change of its potential"
     aggregates = "sums"

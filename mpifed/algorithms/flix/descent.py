@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from mpifed.algorithms.flix.objective import FlixObjective, Method, as_linear, m
 from mpifed.checkpoint import files as checkpoint
 from mpifed.checkpoint.integrity import Damaged
 from mpifed.components.registry import plain
+from mpifed.components.requirement import Requirement
 from mpifed.config.configuration import Configuration
 from mpifed.errors import InputError
 from mpifed.exchange.base import Exchange, ServerChannel, to_server
@@ -155,6 +156,21 @@ class Descent(Algorithm[AnyChannel]):
         epsilon, the gap for which the log predicts rounds.
     """
 
+    requires: ClassVar[tuple[Requirement, ...]] = (
+        Requirement(
+            {"algorithm.regulariser": "l2", "algorithm.l2": Gt(0)},
+            "which nothing else makes the risks",
+            {"algorithm.setting": "strongly_convex"},
+        ),
+        Requirement(
+            {"algorithm.start": ("zeros", "ones", "random")},
+            "without a server",
+            {"exchange": "gossip"},
+        ),
+        Requirement(
+            {"algorithm.start_from": None}, "which forgets x", {"algorithm.start": "average"}
+        ),
+    )
     learns = "one model, mixed with local optima"
     step_option = "algorithm.step"
     averages_by: Weighting = "clients"

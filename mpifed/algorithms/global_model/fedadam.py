@@ -17,6 +17,7 @@ from torch import Tensor
 from mpifed import state
 from mpifed.algorithms.base import averaged_buffers
 from mpifed.algorithms.global_model.fedavg import FedAvg, FedAvgState
+from mpifed.components.requirement import Only, Requirement
 from mpifed.exchange.base import Channel, Exchange, to_server
 from mpifed.exchange.server_optimizers import Adam, Decay, Moments, Rate
 from mpifed.federation.clients import Clients, Draws
@@ -52,6 +53,18 @@ class FedAdam(FedAvg):
         Most iterations that bring both networks near the identity map before round 1.
     """
 
+    requires = (
+        Requirement({"data": "transport"}, "a transport map", {"model": "icnn"}),
+        Requirement(
+            {
+                "model": "icnn",
+                "local": Only("batch_size"),
+                "participation.late": "miss",
+            },
+            "where clients take one gradient step on batch_size samples",
+            {"data": "transport"},
+        ),
+    )
     sends = "its update"
     exchanges = ("server",)
     compressors = "unbiased"

@@ -17,9 +17,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from annotated_types import Gt
 from torch import Tensor
 
 from mpifed.algorithms.global_model.fedavg import FedAvg, FedAvgState
+from mpifed.components.requirement import Requirement
 from mpifed.exchange.base import Channel, to_server
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSolver
@@ -29,6 +31,16 @@ from mpifed.models.base import Model
 class FedNova(FedAvg):
     """FedNova: FedAvg whose clients' moves count alike, however many steps they took."""
 
+    requires = (
+        Requirement(
+            {"local.optimizer": "sgd"}, "which divides moves by the learning rates of their steps"
+        ),
+        Requirement(
+            {"local.reset_momentum": True, "local.lr_clock": "round"},
+            "which divides moves by what momentum makes of steps from rest at one rate",
+            {"local.momentum": Gt(0)},
+        ),
+    )
     sends = "its update and the sum of its learning rates"
     takes_duals = False
     aggregates = "sums"

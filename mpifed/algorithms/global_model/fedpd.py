@@ -25,6 +25,7 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import GlobalModel
+from mpifed.components.requirement import Requirement
 from mpifed.exchange.base import ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Proximal, Shift
@@ -56,6 +57,7 @@ class FedPD(GlobalModel[ServerChannel]):
         The p_i: n_i / n, as in FedAvg, or 1 / n for n clients, as in the paper.
     """
 
+    requires = (Requirement({"participation": 1.0}, "whose clients all move in every round"),)
     learns = "one model"
     sends = "its model and multiplier, added up"
     aggregates = "sums"

@@ -24,6 +24,7 @@ from torch import Tensor
 from mpifed import state
 from mpifed.algorithms.base import step_scale
 from mpifed.algorithms.global_model.fedavg import FedAvg, FedAvgState
+from mpifed.components.requirement import Requirement
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSolver
@@ -51,6 +52,9 @@ class Moon(FedAvg):
         Those of ``FedAvg``.
     """
 
+    requires = (
+        Requirement({"local.buffers": "average"}, "whose models take their statistics along"),
+    )
     takes_duals = False
 
     def __init__(

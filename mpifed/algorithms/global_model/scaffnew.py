@@ -25,6 +25,7 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import GlobalModel
+from mpifed.components.requirement import Requirement
 from mpifed.exchange.base import Channel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Shift
@@ -50,6 +51,20 @@ class Scaffnew(GlobalModel[Channel]):
         Probability p of a communication behind a step.
     """
 
+    requires = (
+        Requirement(
+            {"local.optimizer": "sgd", "local.momentum": 0.0}, "which corrects steps of plain SGD"
+        ),
+        Requirement(
+            {"exchange.average_over": "participants", "participation.weights": "renormalised"},
+            "which averages participants",
+        ),
+        Requirement(
+            {"privacy.observers": "none"},
+            "whose models are not averages of each round",
+            {"exchange": "gossip"},
+        ),
+    )
     learns = "one model"
     sends = "its model"
     compressors = "none"

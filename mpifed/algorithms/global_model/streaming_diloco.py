@@ -28,6 +28,7 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import GlobalModel
+from mpifed.components.requirement import Requirement
 from mpifed.exchange.base import ServerChannel
 from mpifed.exchange.server_optimizers import Moment, Nesterov
 from mpifed.federation.clients import Clients, Draws
@@ -60,6 +61,7 @@ class StreamingDiLoCo(GlobalModel[ServerChannel]):
         alpha, the share of a client's own fragment that it keeps.
     """
 
+    requires = (Requirement({"participation": 1.0}, "whose clients all move in every round"),)
     learns = "one model"
     sends = "a fragment of its model"
     aggregates = "means"

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from mpifed import state
 from mpifed.algorithms.base import Algorithm, Predictor, initial_models
+from mpifed.components.requirement import Requirement
 from mpifed.exchange.base import Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSolver, OptimizerState
@@ -95,6 +96,9 @@ class FedProto(Algorithm[ServerChannel]):
         What clients predict with: the nearest prototype, or the model's own last layer.
     """
 
+    requires = (
+        Requirement({"local.buffers": "average"}, "whose models take their statistics along"),
+    )
     learns = "one model a client, prototypes of labels"
     sends = "its prototypes and how many samples they are of"
     aggregates = "sums"

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.base import Personal, Predictor, Weights
+from mpifed.components.requirement import Not, Requirement
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.adjustments import Coupling, Minibatch, Proximal
@@ -84,6 +85,14 @@ class PFedMe(Personal):
         Weights of the server's average: equal, as in Algorithm 1, or n_t / n.
     """
 
+    requires = (
+        *Personal.requires,
+        Requirement(
+            {"algorithm.beta": 1.0},
+            "where models must be averages of each round",
+            {"privacy.observers": Not("none"), "exchange": "gossip"},
+        ),
+    )
     server_steps = True
     state_class = PFedMeState
     learns = "one model, and one model a client near it"

@@ -29,6 +29,7 @@ from torch import Tensor
 from mpifed import state
 from mpifed.algorithms.personal.fedproto import label_sums, new_prototypes
 from mpifed.algorithms.shared_body.fedrep import FedRep, FedRepState
+from mpifed.components.requirement import Requirement
 from mpifed.exchange.base import Channel, Exchange, ServerChannel, to_server
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.solver import LocalSolver
@@ -57,6 +58,9 @@ class FedPAC(FedRep):
         Those of ``FedRep``.
     """
 
+    requires = (
+        Requirement({"local.buffers": "average"}, "whose models take their statistics along"),
+    )
     learns = "one body, a head of each client that is combined from those of all"
     sends = "its body, head, prototypes and moments of its features"
     aggregates = "sums"

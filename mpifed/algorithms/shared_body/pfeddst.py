@@ -30,6 +30,7 @@ from torch import Tensor
 from mpifed import state
 from mpifed.algorithms.base import step_scale
 from mpifed.algorithms.shared_body.fedrep import FedRep, FedRepState
+from mpifed.components.requirement import Requirement
 from mpifed.exchange.base import Channel, Exchange
 from mpifed.exchange.gossip import GossipChannel, to_neighbours
 from mpifed.exchange.routes import Nearby
@@ -64,6 +65,9 @@ class PFedDST(FedRep):
         Those of ``FedRep``.
     """
 
+    requires = (
+        Requirement({"local.buffers": "average"}, "whose models take their statistics along"),
+    )
     sends = "its model and a loss"
     exchanges = ("gossip",)
     aggregates = "sums"
