@@ -37,7 +37,7 @@ from mpifed.algorithms.fedem.expectation import mixture_weights
 from mpifed.algorithms.global_model.fedavg_ft import tuned, tuner_of
 from mpifed.components.requirement import Requirement
 from mpifed.exchange.base import Channel, Exchange
-from mpifed.exchange.gossip import to_neighbours
+from mpifed.exchange.gossip_channel import to_neighbours
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.scoring import train_losses
 from mpifed.local.solver import LocalSolver, OptimizerState

@@ -32,7 +32,7 @@ from mpifed.algorithms.base import step_scale
 from mpifed.algorithms.shared_body.fedrep import FedRep, FedRepState
 from mpifed.components.requirement import Requirement
 from mpifed.exchange.base import Channel, Exchange
-from mpifed.exchange.gossip import GossipChannel, to_neighbours
+from mpifed.exchange.gossip_channel import GossipChannel, to_neighbours
 from mpifed.exchange.routes import Nearby
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.scoring import held_out_risks
