@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mpifed.components.registry import find
+from mpifed.components.requirement import Requirement
 from mpifed.data.base import Task
 from mpifed.exchange.base import Channel, Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
@@ -54,6 +55,8 @@ class Algorithm(ABC, Generic[AnyChannel]):
         What training gives, in a few words, for the table of methods.
     sends : str
         What a client sends in a round, in a few words; empty if it sends nothing.
+    requires : tuple of Requirement
+        What it needs of the other values of a configuration.
     exchanges : tuple of str or None
         Names of the exchanges that the algorithm supports; None for any. A class derived from
         ``Algorithm[ServerChannel]`` has ``("server",)``.
@@ -108,6 +111,7 @@ class Algorithm(ABC, Generic[AnyChannel]):
     model: Any
     learns: ClassVar[str] = ""
     sends: ClassVar[str] = ""
+    requires: ClassVar[tuple[Requirement, ...]] = ()
     exchanges: ClassVar[tuple[str, ...] | None] = None
     compressors: ClassVar[Compressors] = "any"
     aggregates: ClassVar[Aggregates] = "mean"

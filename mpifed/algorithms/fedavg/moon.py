@@ -23,7 +23,7 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.fedavg.fedavg import FedAvg, FedAvgState
-from mpifed.method import Channel, Clients, Draws, Exchange, LocalSolver, step_scale
+from mpifed.method import Channel, Clients, Draws, Exchange, LocalSolver, Requirement, step_scale
 from mpifed.model import Model, contrastive
 
 
@@ -47,6 +47,9 @@ class Moon(FedAvg):
         Those of ``FedAvg``.
     """
 
+    requires = (
+        Requirement({"local.buffers": "average"}, "whose models take their statistics along"),
+    )
     takes_duals = False
 
     def __init__(

@@ -46,6 +46,7 @@ from mpifed.method import (
     LocalSolver,
     OptimizerState,
     Predictor,
+    Requirement,
     ServerChannel,
     Shards,
     Split,
@@ -296,6 +297,12 @@ class FedGMM(Algorithm[ServerChannel]):
         they converge.
     """
 
+    requires = (
+        Requirement(
+            {"participation.weights": "renormalised"},
+            "which takes covariances from averages of moments",
+        ),
+    )
     learns = "M1 Gaussians, M2 components, mixture weights of each client"
     sends = "its M2 components, moments of its inputs"
     aggregates = "sums"

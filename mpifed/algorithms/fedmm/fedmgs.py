@@ -27,6 +27,7 @@ from mpifed.method import (
     Exchange,
     LocalSolver,
     Predictor,
+    Requirement,
     ServerChannel,
     total,
 )
@@ -71,6 +72,7 @@ class FedMGS(Algorithm[ServerChannel]):
         The mu_i: 1 / n or m_i / m.
     """
 
+    requires = (Requirement({"participation": 1.0}, "where algorithm.senders of all clients send"),)
     learns = "a factor; codes of each client"
     sends = "two statistics"
     aggregates = "sums"

@@ -43,6 +43,7 @@ from mpifed.method import (
     Federation,
     LocalSolver,
     Predictor,
+    Requirement,
     ServerChannel,
     Split,
     batches,
@@ -247,6 +248,13 @@ class FedMM(Algorithm[Channel]):
         The mu_i: 1 / n, as in all experiments of the paper, or m_i / m.
     """
 
+    requires: ClassVar[tuple[Requirement, ...]] = (
+        Requirement(
+            {"exchange.asynchrony": ("none", "wait_free"), "algorithm.control_variate_rate": 0},
+            "where values are projected and no server has control variates",
+            {"algorithm:communicates": True, "exchange": "gossip"},
+        ),
+    )
     learns = "the parameters of a surrogate"
     sends = "a change of its statistic"
     aggregates = "sums"
@@ -551,6 +559,12 @@ class SaSsmm(FedMM):
     learning (Mairal et al. 2010), in which the first S counts as one sample.
     """
 
+    requires = (
+        *FedMM.requires,
+        Requirement(
+            {"clients": 1, "participation": 1.0, "compression": "none"}, "which sends nothing"
+        ),
+    )
     learns = "the parameters of a surrogate"
     sends = ""
     communicates = False

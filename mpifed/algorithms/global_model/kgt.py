@@ -27,7 +27,7 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.global_model.one_model import GlobalModel
-from mpifed.method import Channel, Clients, Draws, LocalSolver, OptimizerState, Shift
+from mpifed.method import Channel, Clients, Draws, LocalSolver, OptimizerState, Requirement, Shift
 from mpifed.model import Model
 
 
@@ -49,6 +49,11 @@ class KGT(GlobalModel[Channel]):
         eta_s, the share of the way to y that is gone.
     """
 
+    requires = (
+        Requirement(
+            {"local.optimizer": "sgd", "local.momentum": 0.0}, "which corrects steps of plain SGD"
+        ),
+    )
     learns = "one model"
     sends = "its model and the mean gradient of its steps"
     aggregates = "sums"

@@ -29,6 +29,7 @@ from mpifed.method import (
     Objectives,
     OptimizerState,
     Regulariser,
+    Requirement,
     ServerChannel,
     Shift,
     averaged_buffers,
@@ -59,6 +60,11 @@ class Scaffold(GlobalModel[ServerChannel]):
         The p_t: n_t / n, as in FedAvg, or 1 / T, as in the paper.
     """
 
+    requires = (
+        Requirement(
+            {"local.optimizer": "sgd", "local.momentum": 0.0}, "which corrects steps of plain SGD"
+        ),
+    )
     learns = "one model"
     sends = "its update and that of its control variate"
     aggregates = "sums"

@@ -35,6 +35,7 @@ from mpifed.method import (
     Moment,
     Nesterov,
     OptimizerState,
+    Requirement,
     ServerChannel,
 )
 from mpifed.model import Model
@@ -65,6 +66,7 @@ class StreamingDiLoCo(GlobalModel[ServerChannel]):
         alpha, the share of a client's own fragment that it keeps.
     """
 
+    requires = (Requirement({"participation": 1.0}, "whose clients all move in every round"),)
     learns = "one model"
     sends = "a fragment of its model"
     aggregates = "means"

@@ -24,7 +24,7 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.personal.shared_model import Weights, combined, copies
+from mpifed.algorithms.personal.shared_model import ALIKE, Weights, combined, copies
 from mpifed.method import (
     Algorithm,
     Channel,
@@ -102,6 +102,7 @@ class APFL(Algorithm[Channel]):
         Weights of the server's average: equal, as in Algorithm 1, or n_t / n.
     """
 
+    requires = (ALIKE,)
     server_steps = True
     steps_locally = True
     n_trained_models = 2

@@ -31,6 +31,7 @@ from mpifed.method import (
     LocalSolver,
     OptimizerState,
     Predictor,
+    Requirement,
     ServerChannel,
     initial_models,
     label_sums,
@@ -76,6 +77,9 @@ class FedProto(Algorithm[ServerChannel]):
         What clients predict with: the nearest prototype, or the model's own last layer.
     """
 
+    requires = (
+        Requirement({"local.buffers": "average"}, "whose models take their statistics along"),
+    )
     learns = "one model a client, prototypes of labels"
     sends = "its prototypes and how many samples they are of"
     aggregates = "sums"

@@ -23,7 +23,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.personal.shared_model import Weights, combined, copies
+from mpifed.algorithms.personal.shared_model import ALIKE, Weights, combined, copies
 from mpifed.method import (
     Algorithm,
     Channel,
@@ -33,9 +33,11 @@ from mpifed.method import (
     Exchange,
     LocalSolver,
     Minibatch,
+    Not,
     OptimizerState,
     Predictor,
     Proximal,
+    Requirement,
     initial_models,
 )
 from mpifed.model import Model
@@ -94,6 +96,14 @@ class PFedMe(Algorithm[Channel]):
         Weights of the server's average: equal, as in Algorithm 1, or n_t / n.
     """
 
+    requires = (
+        ALIKE,
+        Requirement(
+            {"algorithm.beta": 1.0},
+            "where models must be averages of each round",
+            {"privacy.observers": Not("none"), "exchange": "gossip"},
+        ),
+    )
     server_steps = True
     steps_locally = True
     learns = "one model, and one model a client near it"

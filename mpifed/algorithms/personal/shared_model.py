@@ -10,10 +10,16 @@ from typing import Literal
 
 from torch import Tensor
 
-from mpifed.method import Channel, Clients
+from mpifed.method import Channel, Clients, Requirement
 
 Weights = Literal["uniform", "samples"]
 """Weights of the server's average, 1 / n or n_t / n. Clients count alike under gossip."""
+
+ALIKE = Requirement(
+    {"algorithm.client_weights": "uniform"},
+    "where the mixing matrix has the weights",
+    {"exchange": "gossip"},
+)
 
 
 def copies(model: Tensor, n_clients: int) -> Tensor:

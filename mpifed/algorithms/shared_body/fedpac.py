@@ -35,6 +35,7 @@ from mpifed.method import (
     Draws,
     Exchange,
     LocalSolver,
+    Requirement,
     ServerChannel,
     label_sums,
     new_prototypes,
@@ -65,6 +66,9 @@ class FedPAC(Parts):
         Those of ``Parts``.
     """
 
+    requires = (
+        Requirement({"local.buffers": "average"}, "whose models take their statistics along"),
+    )
     learns = "one body, a head of each client that is combined from those of all"
     sends = "its body, head, prototypes and moments of its features"
     aggregates = "sums"

@@ -38,6 +38,7 @@ from mpifed.method import (
     GossipChannel,
     LocalSolver,
     Nearby,
+    Requirement,
     held_out_risks,
     step_scale,
     to_neighbours,
@@ -75,6 +76,9 @@ class PFedDST(Parts):
     """
 
     learns = "one body, a head of each client"
+    requires = (
+        Requirement({"local.buffers": "average"}, "whose models take their statistics along"),
+    )
     sends = "its model and a loss"
     exchanges = ("gossip",)
     aggregates = "sums"
