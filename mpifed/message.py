@@ -12,7 +12,7 @@ a server optimizer derives from                         ``ServerOptimizer``
 
 Keyword-only parameters of a class are its options, checked by their annotations. A configuration
 names it ``package.module:Class``. What a class needs of other values is declared in ``requires``,
-a tuple of ``Requirement``.
+a tuple of ``Requirement``, with ``Not`` and ``Only`` for some values.
 
 The other names are what these classes are given and compute with: ``Draws`` and ``random_bits``
 for compressors; ``Neighbours``, ``Nearby``, ``Observations``, ``HeldOutRisks``, ``Needs``,
@@ -22,7 +22,7 @@ for compressors; ``Neighbours``, ``Nearby``, ``Observations``, ``HeldOutRisks``,
 component.
 """
 
-from mpifed.components.requirement import Not, Requirement
+from mpifed.components.requirement import Not, Only, Requirement
 from mpifed.exchange.aggregation import (
     ByCoordinates,
     ByProducts,
@@ -68,6 +68,7 @@ __all__ = [
     "Neighbours",
     "Not",
     "Observations",
+    "Only",
     "PreAggregator",
     "Requirement",
     "Round",

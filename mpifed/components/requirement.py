@@ -14,14 +14,27 @@ class Not:
     value: Any
 
 
+class Only:
+    """The options of a section that may be set; all others must have their defaults.
+
+    Parameters
+    ----------
+    *options : str
+        Their names.
+    """
+
+    def __init__(self, *options: str) -> None:
+        self.options = options
+
+
 @dataclasses.dataclass(frozen=True)
 class Requirement:
     """Where all of ``when`` holds, all of ``needs`` must hold.
 
     Keys are dotted, as on the command line; ``algorithm:communicates`` is an attribute that the
     component's class declares. A value is one value, a tuple of them, ``Not``, a bound such as
-    ``Gt(0)``, or a function of the configuration that returns one of these. A key that the
-    configuration does not have, or leaves empty, is never in the way.
+    ``Gt(0)``, a function of the configuration that returns one of these, or for a section
+    ``Only``. A key that the configuration does not have, or leaves empty, is never in the way.
 
     Attributes
     ----------

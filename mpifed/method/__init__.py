@@ -16,6 +16,7 @@ terms of the gradient               ``Proximal``, ``Shift`` and ``Within``; othe
 several models, one minibatch       ``Coupling``, whose ``move`` gets a ``Minibatch``
 gossip                              ``step_scale``, the learning rates by shares of the samples;
                                     ``to_neighbours``
+what does not go together           is declared in ``requires``, a tuple of ``Requirement``
 bad options                         raise ``InputError``
 =================================== ==============================================================
 
@@ -43,14 +44,14 @@ The other names are for some families of methods:
 * optimal transport: ``Benchmark``, ``check_targets``
 """
 
-from mpifed.components.base import Averages, Compressors
 from mpifed.components.registry import checked_section, find, plain
+from mpifed.components.requirement import Not, Only, Requirement
 from mpifed.data.base import Description, Shards, Split
 from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange, ServerChannel, to_server
 from mpifed.exchange.collectives import agreed, computed_once, largest, total, where_recorded
 from mpifed.exchange.compression import proven_contraction
-from mpifed.exchange.gossip import GossipChannel, to_neighbours
+from mpifed.exchange.gossip_channel import GossipChannel, to_neighbours
 from mpifed.exchange.reduction import SparseRows, add_scaled, flat_positions, gathered
 from mpifed.exchange.routes import Nearby
 from mpifed.exchange.server_optimizers import Adam, Decay, Moment, Moments, Nesterov, Rate
@@ -95,16 +96,7 @@ from mpifed.local.scoring import (
     train_risks,
 )
 from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.method.algorithm import (
-    Algorithm,
-    AnyChannel,
-    Corrected,
-    Descriptive,
-    GlobalModel,
-    Personal,
-    Weighting,
-    Weights,
-)
+from mpifed.method.algorithm import Algorithm, AnyChannel, Averages, Compressors, Weighting
 from mpifed.method.initial import initial_models, starting_point
 from mpifed.method.predictor import Predictor
 from mpifed.method.prototypes import label_sums, new_prototypes
@@ -138,15 +130,12 @@ __all__ = [
     "Clients",
     "ComponentOf",
     "Compressors",
-    "Corrected",
     "Coupling",
     "Decay",
     "Description",
-    "Descriptive",
     "Draws",
     "Exchange",
     "Federation",
-    "GlobalModel",
     "GossipChannel",
     "InputError",
     "LocalSolver",
@@ -155,14 +144,16 @@ __all__ = [
     "Moments",
     "Nearby",
     "Nesterov",
+    "Not",
     "Objective",
     "Objectives",
+    "Only",
     "OptimizerState",
-    "Personal",
     "Predictor",
     "Proximal",
     "Rate",
     "Regulariser",
+    "Requirement",
     "ServerChannel",
     "Shards",
     "Shift",
@@ -174,7 +165,6 @@ __all__ = [
     "Start",
     "StepScale",
     "Weighting",
-    "Weights",
     "Within",
     "add_scaled",
     "agreed",

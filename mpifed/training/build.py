@@ -39,7 +39,8 @@ from mpifed.exchange.attacks import Attackers, attackers, check_labels
 from mpifed.exchange.base import Channel, Exchange, exchange_class
 from mpifed.exchange.collusion import Colluding, collusion
 from mpifed.exchange.compression import build
-from mpifed.exchange.gossip import Gossip, GossipChannel
+from mpifed.exchange.gossip import Gossip
+from mpifed.exchange.gossip_channel import GossipChannel
 from mpifed.exchange.mixing_options import with_sizes
 from mpifed.exchange.privacy import local_noise, pairwise_noise
 from mpifed.exchange.server import Server, Silent

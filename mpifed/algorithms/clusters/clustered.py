@@ -35,6 +35,7 @@ from mpifed.method import (
     LocalSolver,
     OptimizerState,
     Predictor,
+    Requirement,
     ServerChannel,
     initial_models,
     row_norms,
@@ -135,6 +136,10 @@ class Clustered(ByCluster):
         Norm of a client's update, compared with ``eps2``. 'maximum' is its largest entry.
     """
 
+    requires = (
+        *ByCluster.requires,
+        Requirement({"participation:inclusion": 1.0}, "which needs all clients"),
+    )
     learns = "one model a cluster of clients"
     sends = "its update"
     columns = ("n_clusters",)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from annotated_types import Ge
@@ -29,6 +29,7 @@ from mpifed.method import (
     LocalSolver,
     OptimizerState,
     Predictor,
+    Requirement,
     ServerChannel,
     initial_models,
     train_risks,
@@ -39,6 +40,12 @@ from mpifed.model import Model
 class ByCluster(Algorithm[ServerChannel]):
     """Base class of methods with a model for each cluster."""
 
+    requires: ClassVar[tuple[Requirement, ...]] = (
+        Requirement(
+            {"exchange.average_over": "participants", "participation.weights": "renormalised"},
+            "which averages participants",
+        ),
+    )
     aggregates = "means"
     compressors = "unbiased"
     steps_locally = True

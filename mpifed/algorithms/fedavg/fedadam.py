@@ -25,7 +25,9 @@ from mpifed.method import (
     Exchange,
     LocalSolver,
     Moments,
+    Only,
     Rate,
+    Requirement,
     averaged_buffers,
     to_server,
 )
@@ -58,6 +60,18 @@ class FedAdam(FedAvg):
         Most iterations that bring both networks near the identity map before round 1.
     """
 
+    requires = (
+        Requirement({"data": "transport"}, "a transport map", {"model": "icnn"}),
+        Requirement(
+            {
+                "model": "icnn",
+                "local": Only("batch_size"),
+                "participation.late": "miss",
+            },
+            "where clients take one gradient step on batch_size samples",
+            {"data": "transport"},
+        ),
+    )
     sends = "its update"
     exchanges = ("server",)
     compressors = "unbiased"

@@ -17,16 +17,27 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from annotated_types import Gt
 from torch import Tensor
 
 from mpifed.algorithms.fedavg.fedavg import FedAvg, FedAvgState
-from mpifed.method import Channel, Clients, Draws, LocalSolver, to_server
+from mpifed.method import Channel, Clients, Draws, LocalSolver, Requirement, to_server
 from mpifed.model import Model
 
 
 class FedNova(FedAvg):
     """FedNova: FedAvg whose clients' moves count alike, however many steps they took."""
 
+    requires = (
+        Requirement(
+            {"local.optimizer": "sgd"}, "which divides moves by the learning rates of their steps"
+        ),
+        Requirement(
+            {"local.reset_momentum": True, "local.lr_clock": "round"},
+            "which divides moves by what momentum makes of steps from rest at one rate",
+            {"local.momentum": Gt(0)},
+        ),
+    )
     sends = "its update and the sum of its learning rates"
     takes_duals = False
     aggregates = "sums"

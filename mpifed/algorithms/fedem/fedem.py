@@ -21,7 +21,7 @@ from typing import Annotated, Literal, cast
 
 import numpy as np
 import torch
-from annotated_types import Ge, Lt
+from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from mpifed import state as states
@@ -45,6 +45,7 @@ from mpifed.method import (
     LocalSolver,
     OptimizerState,
     Predictor,
+    Requirement,
     StepScale,
     agreed,
     design,
@@ -287,6 +288,30 @@ class FedEM(Algorithm[Channel]):
         Whether the run continues the best trial, or begins again from its first components.
     """
 
+    requires = (
+        Requirement(
+            {
+                "compression": ("none", "identity"),
+                "exchange.correction": None,
+                "server_optimizer": "sgd",
+                "server_optimizer.lr": 1.0,
+                "exchange.aggregator:centred": (None, False),
+                "privacy.noise_multiplier": None,
+            },
+            "whose trials send whole messages and remember none",
+            {"algorithm.restarts": Gt(1)},
+        ),
+        Requirement(
+            {"participation.late": "miss", "exchange.correction:within_steps": (None, False)},
+            "which takes no steps that could be cut or corrected",
+            {"algorithm.local_solver": "newton"},
+        ),
+        Requirement(
+            {"algorithm.gossip_step_scale": "none"},
+            "which has no rate to scale",
+            {"algorithm.local_solver": "newton", "exchange": "gossip"},
+        ),
+    )
     learns = "M components, mixture weights of each client"
     sends = "its M components"
     server_steps = True
@@ -325,6 +350,7 @@ class FedEM(Algorithm[Channel]):
         self.reached: list[float] = []
         self.columns = ("mixture_entropy", *["local_improvement"] * record_improvement)
         self.n_components, self.deploys_mixtures = n_components, n_components > 1
+        self.n_trained_models = n_components
         self.mixture_init: Literal["random", "uniform"] = mixture_init
         self.component_init = component_init
         self.gossip_step_scale: StepScale = gossip_step_scale

@@ -42,6 +42,7 @@ from mpifed.method import (
     LocalSolver,
     OptimizerState,
     Predictor,
+    Requirement,
     initial_models,
     to_neighbours,
     train_losses,
@@ -74,6 +75,15 @@ class FedSPD(Algorithm[Channel]):
         Learning rate of the fine-tuning. None is ``local.lr``, without its schedule.
     """
 
+    requires = (
+        Requirement({"local.buffers": "average"}, "whose models take their statistics along"),
+        Requirement(
+            {"local.reset_momentum": True},
+            "whose clients train another model in every round",
+            {"local.momentum": Gt(0)},
+        ),
+        Requirement({"local.optimizer": "sgd"}, "whose clients train another model in every round"),
+    )
     learns = "S models of clusters of samples, of which each client deploys its mean"
     sends = "the model that it trained, and its cluster"
     exchanges = ("gossip",)

@@ -32,16 +32,18 @@ from torch import Tensor
 from mpifed import state
 from mpifed.errors import Diverged, InputError, RunError
 from mpifed.method import (
+    Algorithm,
     Channel,
     Clients,
     ComponentOf,
     Compressors,
     Description,
-    Descriptive,
     Draws,
     Exchange,
     Federation,
     LocalSolver,
+    Predictor,
+    Requirement,
     ServerChannel,
     Split,
     batches,
@@ -223,7 +225,7 @@ def gamma_of(rule: StepRule, beta: float, t: int) -> float:
     return rules[rule]
 
 
-class FedMM(Descriptive[Channel]):
+class FedMM(Algorithm[Channel]):
     """FedMM: majorise-minimise with aggregation of surrogates, control variates, compression.
 
     Parameters
@@ -246,10 +248,18 @@ class FedMM(Descriptive[Channel]):
         The mu_i: 1 / n, as in all experiments of the paper, or m_i / m.
     """
 
+    requires: ClassVar[tuple[Requirement, ...]] = (
+        Requirement(
+            {"exchange.asynchrony": ("none", "wait_free"), "algorithm.control_variate_rate": 0},
+            "where values are projected and no server has control variates",
+            {"algorithm:communicates": True, "exchange": "gossip"},
+        ),
+    )
     learns = "the parameters of a surrogate"
     sends = "a change of its statistic"
     aggregates = "sums"
     devices = ("cpu",)
+    uses_model = False
     model_type = NoModel
     local_options = ()
     averages_by = None
@@ -447,6 +457,10 @@ class FedMM(Descriptive[Channel]):
 
     # -- what is measured
 
+    def deploy(self, state: FedMMState, clients: Clients, draws: Draws) -> Predictor:
+        """Return that there is nothing to predict with."""
+        return Predictor(None)
+
     def parameters(self, s: Tensor) -> Tensor:
         """Return theta of what is iterated, (n_parameters,)."""
         with at_the_server("T(S)"):
@@ -545,6 +559,12 @@ class SaSsmm(FedMM):
     learning (Mairal et al. 2010), in which the first S counts as one sample.
     """
 
+    requires = (
+        *FedMM.requires,
+        Requirement(
+            {"clients": 1, "participation": 1.0, "compression": "none"}, "which sends nothing"
+        ),
+    )
     learns = "the parameters of a surrogate"
     sends = ""
     communicates = False

@@ -45,9 +45,11 @@ from mpifed.method import (
     Exchange,
     LocalSolver,
     Moments,
+    Only,
     OptimizerState,
     Predictor,
     Rate,
+    Requirement,
     ServerChannel,
     batches,
     check_targets,
@@ -96,6 +98,16 @@ class FedMMOT(Algorithm[ServerChannel]):
         Most iterations that bring both networks near the identity map before round 1.
     """
 
+    requires = (
+        Requirement(
+            {
+                "data": "transport",
+                "model": "icnn",
+                "local": Only("lr", "batch_size", "steps"),
+            },
+            "which reads lr, batch_size and steps of local",
+        ),
+    )
     learns = "a transport map and its inverse"
     sends = "a change of its potential"
     aggregates = "sums"

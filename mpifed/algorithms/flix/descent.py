@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ from mpifed.method import (
     Objectives,
     Predictor,
     Regulariser,
+    Requirement,
     ServerChannel,
     Solver,
     SparseRows,
@@ -157,6 +158,21 @@ class Descent(Algorithm[AnyChannel]):
         epsilon, the gap for which the log predicts rounds.
     """
 
+    requires: ClassVar[tuple[Requirement, ...]] = (
+        Requirement(
+            {"algorithm.regulariser": "l2", "algorithm.l2": Gt(0)},
+            "which nothing else makes the risks",
+            {"algorithm.setting": "strongly_convex"},
+        ),
+        Requirement(
+            {"algorithm.start": ("zeros", "ones", "random")},
+            "without a server",
+            {"exchange": "gossip"},
+        ),
+        Requirement(
+            {"algorithm.start_from": None}, "which forgets x", {"algorithm.start": "average"}
+        ),
+    )
     learns = "one model, mixed with local optima"
     step_option = "algorithm.step"
     averages_by: Weighting = "clients"

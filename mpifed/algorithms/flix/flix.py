@@ -61,6 +61,8 @@ from mpifed.method import (
     Draws,
     Exchange,
     LocalSolver,
+    Not,
+    Requirement,
     ServerChannel,
     add_scaled,
     message_variance,
@@ -79,6 +81,19 @@ class Flix(Descent[Channel]):
         Those of ``Descent``.
     """
 
+    requires = (
+        *Descent.requires,
+        Requirement(
+            {"exchange": "server", "compression": ("none", "identity")},
+            "which asks for whole gradients at a server",
+            {"algorithm.step": "line_search"},
+        ),
+        Requirement(
+            {"exchange": "server", "compression": ("none", "identity")},
+            "which asks for whole gradients at a server",
+            {"algorithm.stop_at": Not(None)},
+        ),
+    )
     sends = "its model after a step"
 
     def descend(
@@ -131,6 +146,13 @@ class Dcgd(Descent[ServerChannel]):
         Those of ``Descent``.
     """
 
+    requires = (
+        *Descent.requires,
+        Requirement(
+            {"algorithm.step": Not("line_search"), "algorithm.stop_at": None},
+            "whose server has no whole gradients",
+        ),
+    )
     sends = "its compressed gradient"
     averages_by = None
     compressors = "unbiased"
@@ -181,6 +203,13 @@ class Diana(Descent[ServerChannel]):
         Those of ``Descent``.
     """
 
+    requires = (
+        *Descent.requires,
+        Requirement(
+            {"algorithm.step": Not("line_search"), "algorithm.stop_at": None},
+            "whose server has no whole gradients",
+        ),
+    )
     sends = "a compressed difference of gradients"
     averages_by = None
     compressors = "unbiased"

@@ -24,13 +24,14 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from mpifed import state
+from mpifed.algorithms.global_model.one_model import GlobalModel
 from mpifed.method import (
     Clients,
     Draws,
-    GlobalModel,
     LocalSolver,
     OptimizerState,
     Proximal,
+    Requirement,
     ServerChannel,
     Shift,
 )
@@ -61,6 +62,7 @@ class FedPD(GlobalModel[ServerChannel]):
         The p_i: n_i / n, as in FedAvg, or 1 / n for n clients, as in the paper.
     """
 
+    requires = (Requirement({"participation": 1.0}, "whose clients all move in every round"),)
     learns = "one model"
     sends = "its model and multiplier, added up"
     aggregates = "sums"

@@ -24,7 +24,8 @@ from annotated_types import Gt, Le
 from torch import Tensor
 
 from mpifed import state
-from mpifed.method import Channel, Clients, Draws, GlobalModel, LocalSolver, OptimizerState, Shift
+from mpifed.algorithms.global_model.one_model import GlobalModel
+from mpifed.method import Channel, Clients, Draws, LocalSolver, OptimizerState, Requirement, Shift
 from mpifed.model import Model
 
 
@@ -46,6 +47,20 @@ class Scaffnew(GlobalModel[Channel]):
         Probability p of a communication behind a step.
     """
 
+    requires = (
+        Requirement(
+            {"local.optimizer": "sgd", "local.momentum": 0.0}, "which corrects steps of plain SGD"
+        ),
+        Requirement(
+            {"exchange.average_over": "participants", "participation.weights": "renormalised"},
+            "which averages participants",
+        ),
+        Requirement(
+            {"privacy.observers": "none"},
+            "whose models are not averages of each round",
+            {"exchange": "gossip"},
+        ),
+    )
     learns = "one model"
     sends = "its model"
     compressors = "none"

@@ -27,14 +27,15 @@ from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
 from mpifed import state
+from mpifed.algorithms.global_model.one_model import GlobalModel
 from mpifed.method import (
     Clients,
     Draws,
-    GlobalModel,
     LocalSolver,
     Moment,
     Nesterov,
     OptimizerState,
+    Requirement,
     ServerChannel,
 )
 from mpifed.model import Model
@@ -65,6 +66,7 @@ class StreamingDiLoCo(GlobalModel[ServerChannel]):
         alpha, the share of a client's own fragment that it keeps.
     """
 
+    requires = (Requirement({"participation": 1.0}, "whose clients all move in every round"),)
     learns = "one model"
     sends = "a fragment of its model"
     aggregates = "means"

@@ -31,12 +31,13 @@ from mpifed.method import (
     LocalSolver,
     OptimizerState,
     Predictor,
+    Requirement,
     ServerChannel,
     initial_models,
     label_sums,
     new_prototypes,
 )
-from mpifed.model import Model, Prototyped, last_sizes, representation
+from mpifed.model import Model, last_sizes, prototyped, representation
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,9 @@ class FedProto(Algorithm[ServerChannel]):
         What clients predict with: the nearest prototype, or the model's own last layer.
     """
 
+    requires = (
+        Requirement({"local.buffers": "average"}, "whose models take their statistics along"),
+    )
     learns = "one model a client, prototypes of labels"
     sends = "its prototypes and how many samples they are of"
     aggregates = "sums"
@@ -96,8 +100,8 @@ class FedProto(Algorithm[ServerChannel]):
         self.deploys_mixtures = deployed == "prototypes"
         inputs, outputs = last_sizes(model)
         self.shape = max(outputs, 2), inputs + 1
-        prototyped = Prototyped(model, self.shape, fedproto_lambda)
-        self.solver = local.variant(local.purpose, model=prototyped, stepping="auto")
+        pulled = prototyped(model, self.shape, fedproto_lambda)
+        self.solver = local.variant(local.purpose, model=pulled, stepping="auto")
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
