@@ -17,7 +17,7 @@ from mpifed.federation import participation
 from mpifed.federation.options import ComputeOptions
 from mpifed.io.yaml_files import as_text
 from mpifed.local.options import LocalOptions
-from topologies.schema import excerpt
+from topologies.errors import excerpt
 
 # Options of schedules with which every neighbour receives every message.
 STILL = {

@@ -48,8 +48,8 @@ from mpifed.mpi.communicator import Communicator
 from mpifed.mpi.reused import Reused
 from mpifed.state import Nothing, check_result, client, on_host
 from topologies.analysis.consensus import messages_received, sampled_rounds
+from topologies.parameters import ComponentOf
 from topologies.schedules.sequences import Around, Partial, identity
-from topologies.schema import ComponentOf
 
 # Nodes up to which such an estimate is made; it holds matrices of nodes x nodes.
 MOST_NODES = 1000

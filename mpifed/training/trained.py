@@ -34,7 +34,7 @@ from mpifed.mpi.communicator import Alone
 from mpifed.state import RunState
 from mpifed.training.build import Setup, make, make_dataset
 from mpifed.training.samples import LaterShards
-from topologies.schema import excerpt
+from topologies.errors import excerpt
 
 
 def of_client(shards: Shards, row: int) -> Shards:

@@ -42,7 +42,7 @@ from mpifed.local.minibatches import batches, chosen
 from mpifed.local.solver import LocalSolver
 from mpifed.models.base import NoModel
 from mpifed.surrogates.base import LinAlgError, MadeWithTarget, Surrogate, as_surrogate
-from topologies.schema import ComponentOf
+from topologies.parameters import ComponentOf
 
 # Exceptions of factorisations, those of torch and those of surrogates.
 FAILURES = (LinAlgError, RunError)

@@ -55,7 +55,7 @@ from mpifed.local.optima import (
 from mpifed.local.solver import LocalSolver
 from mpifed.models.base import Model
 from mpifed.results.configurations import read_stored
-from topologies.schema import excerpt
+from topologies.errors import excerpt
 
 # Parts of a configuration, and options of the algorithm, that change a client's optimum.
 PROBLEM = ("clients", "seed", "dtype", "data", "model")
