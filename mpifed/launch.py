@@ -462,7 +462,7 @@ def _import_components(mapping: Mapping[str, Any]) -> None:
     """Import the shipped components that a configuration names, and read their options."""
     from mpifed.components.registry import find, named
     from mpifed.config.experiments import DEFAULTS
-    from topologies.schema import options_of
+    from topologies.parameters import options_of
 
     for section, default in DEFAULTS.items():
         name, _ = named(mapping.get(section, default), section, default)

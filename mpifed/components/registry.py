@@ -23,17 +23,13 @@ from mpifed.components.tables import BASES, MADE_BY_FUNCTIONS, TABLES
 from mpifed.errors import CodeError, InputError, closest, in_words
 from mpifed.io.text import read_text
 from mpifed.io.yaml_files import parse_value
-from topologies.schema import (
-    SENTENCE,
-    ComponentOf,
-    check_options,
-    excerpt,
-    load_object,
-    options_of,
-    parse_spec,
-)
-from topologies.schema import summaries as summaries
-from topologies.schema import summary as summary
+from topologies.docstrings import SENTENCE
+from topologies.docstrings import summaries as summaries
+from topologies.docstrings import summary as summary
+from topologies.errors import excerpt
+from topologies.names import load_object, parse_spec
+from topologies.parameters import ComponentOf, options_of
+from topologies.schema import check_options
 
 # How a component with options in one text begins: ``torus:rows=4``, ``own.module:graph:k=3``.
 SPELT = re.compile(r"[A-Za-z_]\w*(\.[\w.]*:\w+)?:\w+=")

@@ -31,9 +31,11 @@ from mpifed.errors import InputError, closest
 from mpifed.federation import participation
 from mpifed.federation.options import ComputeOptions, NetworkOptions, PrivacyOptions
 from mpifed.federation.participation import Participation, count_unseen
+from mpifed.io.yaml_files import Dumper
 from mpifed.local.options import LocalOptions
 from mpifed.watchdog.heartbeat import STALL_LIMIT
-from topologies.schema import LARGEST, check_options, check_value, excerpt
+from topologies.errors import excerpt
+from topologies.schema import LARGEST, check_options, check_value
 
 # The version of the arithmetic, without which the rounding of sums cannot be repeated. 1 were sums
 # of integers; runs of then do not mention it.
@@ -424,7 +426,10 @@ def to_mapping(configuration: Configuration) -> dict[str, Any]:
 
 def to_yaml(configuration: Configuration) -> str:
     """Return the configuration as YAML text that ``read_experiment`` reads back."""
-    return yaml.safe_dump(to_mapping(configuration), sort_keys=False, default_flow_style=None)
+    text: str = yaml.dump(
+        to_mapping(configuration), Dumper=Dumper, sort_keys=False, default_flow_style=None
+    )
+    return text
 
 
 def completed(stored: Mapping[str, Any]) -> dict[str, Any]:

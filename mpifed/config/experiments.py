@@ -13,7 +13,7 @@ from mpifed.components.registry import declared_options, named, without_module
 from mpifed.components.tables import DATASETS
 from mpifed.errors import InputError, closest
 from mpifed.io.yaml_files import parse_value, read_yaml
-from topologies.schema import excerpt
+from topologies.errors import excerpt
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 

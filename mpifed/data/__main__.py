@@ -17,7 +17,8 @@ from mpifed.errors import EXIT_FINISHED, InputError, closest, one_line
 from mpifed.io.yaml_files import parse_value
 from mpifed.mpi.communicator import Alone
 from mpifed.watchdog.launcher import check_one_process
-from topologies.schema import Parameter, allowed_values, check_value, options_of
+from topologies.parameters import Parameter, allowed_values, options_of
+from topologies.schema import check_value
 
 OWN_FLAGS = {"--help", "--output", "--clients", "--seed", "--force", "--dtype"}
 

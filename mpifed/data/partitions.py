@@ -12,7 +12,7 @@ from numpy.random import Generator
 from mpifed.data.kmeans import Solver, equal_parts
 from mpifed.errors import InputError
 from mpifed.random import stream
-from topologies.schema import options_of
+from topologies.parameters import options_of
 
 # A symmetric Dirichlet parameter that double precision can draw with.
 Alpha = Annotated[float, Ge(1e-6), Le(1e9)]

@@ -27,7 +27,8 @@ from mpifed.results.run_directories import check_output as check_place
 from mpifed.results.run_directories import holds_run
 from mpifed.sweep import plan as sweep
 from mpifed.sweep.plan import Planned
-from topologies.schema import check_options, excerpt
+from topologies.errors import excerpt
+from topologies.schema import check_options
 
 # The templates of scripts, sites and examples, to which the folder jobs of a checkout leads.
 FILES = Path(__file__).parent / "files"

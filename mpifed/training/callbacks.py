@@ -23,7 +23,7 @@ from mpifed.results.results import DIGEST
 from mpifed.tracking import TRACKERS, Sending, TrackedRun
 from mpifed.training.build import Setup
 from mpifed.training.request import Request, Task
-from topologies.schema import excerpt
+from topologies.errors import excerpt
 
 # What trackers call the run, in the run directory; a resumed run continues it.
 TRACKING_FILE = "tracking.json"

@@ -35,7 +35,7 @@ from mpifed.mpi.communicator import Alone
 from mpifed.state import RunState
 from mpifed.training.build import Setup, make, make_dataset
 from mpifed.training.samples import LazyShards
-from topologies.schema import excerpt
+from topologies.errors import excerpt
 
 
 def of_client(shards: Shards, row: int) -> Shards:
