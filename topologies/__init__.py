@@ -24,12 +24,16 @@ if TYPE_CHECKING:
         stationary_distribution,
         weighted_slem,
     )
-    from topologies.analysis.measures import describe
+    from topologies.analysis.description import describe
+    from topologies.errors import TopologyError
     from topologies.graphs.build import build_graph, check_graph_parameters, edge_array, parse_graph
     from topologies.graphs.families import FAMILIES
-    from topologies.inputs import TopologyError
     from topologies.matrix import MixingMatrix, Report, Violation
+    from topologies.names import Entry
+    from topologies.parameters import Parameter
+    from topologies.schedules.cliques import Cliques
     from topologies.schedules.sequences import (
+        Around,
         BurstyEdges,
         Drawn,
         DropEdges,
@@ -47,7 +51,6 @@ if TYPE_CHECKING:
         prepare_schedule,
         restore_schedule,
     )
-    from topologies.schema import Entry, Parameter
     from topologies.weights.fastest_mixing import FmmcResult, fmmc
     from topologies.weights.rules import (
         WEIGHTS,
@@ -67,16 +70,18 @@ _HOMES = {
     "analysis.consensus": "Communication ConsensusRate GossipRun communication consensus_rate "
     "diameter effective_neighbours gossip mixing_time slem spectrum stationary_distribution "
     "weighted_slem",
-    "analysis.measures": "describe",
+    "analysis.description": "describe",
     "graphs.build": "build_graph check_graph_parameters edge_array parse_graph",
     "graphs.families": "FAMILIES",
-    "inputs": "TopologyError",
+    "errors": "TopologyError",
     "matrix": "MixingMatrix Report Violation",
-    "schedules.sequences": "BurstyEdges Drawn DropEdges DropNodes LocalRounds Periodic Schedule "
-    "Static",
+    "schedules.cliques": "Cliques",
+    "schedules.sequences": "Around BurstyEdges Drawn DropEdges DropNodes LocalRounds Periodic "
+    "Schedule Static",
     "schedules.table": "SCHEDULES build_schedule check_schedule parse_schedule prepare_schedule "
     "restore_schedule",
-    "schema": "Entry Parameter",
+    "names": "Entry",
+    "parameters": "Parameter",
     "weights.fastest_mixing": "FmmcResult fmmc",
     "weights.rules": "WEIGHTS best_constant by_size check_weights max_degree metropolis_hastings "
     "mixing_matrix uniform",

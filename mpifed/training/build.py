@@ -19,10 +19,9 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from mpifed.algorithms.base import Algorithm, algorithm_class, check_rows, check_state
 from mpifed.components.registry import Section, find
 from mpifed.components.registry import make as make_component
-from mpifed.components.tables import ON_TRANSPORT
+from mpifed.components.tables import DATASETS, ON_TRANSPORT
 from mpifed.config.configuration import PLAIN_MEAN, Configuration
 from mpifed.data.base import (
     SPLITS,
@@ -40,7 +39,8 @@ from mpifed.exchange.attacks import Attackers, attackers, check_labels
 from mpifed.exchange.base import Channel, Exchange, exchange_class
 from mpifed.exchange.collusion import Colluding, collusion
 from mpifed.exchange.compression import build
-from mpifed.exchange.gossip import Gossip, GossipChannel
+from mpifed.exchange.gossip import Gossip
+from mpifed.exchange.gossip_channel import GossipChannel
 from mpifed.exchange.mixing_options import with_sizes
 from mpifed.exchange.privacy import local_noise, pairwise_noise
 from mpifed.exchange.server import Server, Silent
@@ -57,6 +57,8 @@ from mpifed.io.memory import check_memory, enough_memory
 from mpifed.local.minibatches import work_of
 from mpifed.local.objective import HeldOutRisks
 from mpifed.local.solver import LocalSolver
+from mpifed.method.algorithm import Algorithm, algorithm_class
+from mpifed.method.checks import check_rows, check_state
 from mpifed.models.base import Model, Parametrised
 from mpifed.models.icnn import DenseICNN
 from mpifed.models.losses import loss_for
@@ -594,9 +596,10 @@ def make(
     validate_exact(configuration, model, algorithm)
     validate_buffers(configuration, model, federation.is_unbiased)
     if algorithm.online and dataset.fresh is None:
+        able = [name for name in DATASETS if getattr(find("data", name), "fresh", None) is not None]
         raise InputError(
             f"algorithm.online is true, but data.name '{configuration.data.name}' cannot draw "
-            "fresh samples; allowed: dictionary, poisson, gaussian_mixture"
+            f"fresh samples; allowed: {', '.join(able)}"
         )
     if begins:
         algorithm.inspect(_dtype(configuration))

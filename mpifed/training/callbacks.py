@@ -20,10 +20,10 @@ from mpifed.errors import InputError, note
 from mpifed.io.atomic import replace_bytes
 from mpifed.io.text import read_json
 from mpifed.results.results import DIGEST
-from mpifed.tracking import TRACKERS, About, Sending
+from mpifed.tracking import TRACKERS, Sending, TrackedRun
 from mpifed.training.build import Setup
 from mpifed.training.request import Request, Task
-from topologies.schema import shown
+from topologies.errors import excerpt
 
 # What trackers call the run, in the run directory; a resumed run continues it.
 TRACKING_FILE = "tracking.json"
@@ -72,7 +72,7 @@ def callback(on_round: Any) -> Callback | None:
     )
     if not callable(function):
         raise InputError(
-            f"on_round is {shown(on_round)}; it must be a function of one argument, or its name, "
+            f"on_round is {excerpt(on_round)}; it must be a function of one argument, or its name, "
             "package.module:function"
         )
     return cast(Callback, function)
@@ -112,7 +112,7 @@ def listeners_of(setup: Setup, task: Task, request: Request, round: int) -> List
     first = setup.federation.communicator.rank == 0
     if first and request.track is not None:
         path = task.output / TRACKING_FILE
-        context = About(
+        context = TrackedRun(
             task.output,
             task.output.resolve().name,
             to_mapping(configuration),

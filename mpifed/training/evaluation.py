@@ -13,14 +13,10 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from mpifed import state as states
-from mpifed.algorithms import base
-from mpifed.algorithms.base import Predictor
 from mpifed.config.configuration import ClientWeights
-from mpifed.config.requirements import chooses_neighbours
 from mpifed.data.base import Shards, Split
 from mpifed.errors import wrong_result
 from mpifed.exchange.accounting import EPSILON, accountant_of
-from mpifed.exchange.corrections.collaboration import COLLAPSE
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.observers import Mixed, epsilons, privacy_losses
 from mpifed.federation.clients import Clients, Draws, Federation
@@ -28,6 +24,8 @@ from mpifed.federation.participation import count_participants
 from mpifed.local.minibatches import chosen
 from mpifed.local.options import unread
 from mpifed.local.scoring import client_scores
+from mpifed.method import checks
+from mpifed.method.predictor import Predictor
 from mpifed.models.base import Model
 from mpifed.training.build import Setup, scored_split
 from mpifed.training.samples import Samples
@@ -302,7 +300,7 @@ def with_growth(
         fewer = first_samples(unseen, share)
         deployed = setup.algorithm.adapt(state, fewer, setup.exchange, draws)
         counts = len(fewer), setup.model.n_parameters
-        adapted = base.checked_predictor(setup.algorithm, "adapt", deployed, *counts)
+        adapted = checks.checked_predictor(setup.algorithm, "adapt", deployed, *counts)
         accuracies[:, k] = _test_shares(setup.model, unseen, adapted)
     return replace(
         predictor, results={**predictor.results, ACCURACY_BY_SHARE: torch.from_numpy(accuracies)}
@@ -320,7 +318,7 @@ def columns_of(setup: Setup) -> list[str]:
         *([COLUMN] if is_simulated(setup) else []),
         *([] if waits(setup) else STALENESS),
         *([EPSILON] if setup.configuration.privacy.is_asked_for else []),
-        *(COLLAPSE if chooses_neighbours(setup.configuration) else []),
+        *setup.exchange.columns,
         *unseen,
         *validation,
         *task_columns(setup.model, setup.algorithm.deploys_mixtures, validates),
@@ -367,7 +365,7 @@ def evaluate(setup: Setup, samples: Samples, state: states.RunState, draws: Draw
         score(setup, samples, state, training, draws),
         exchange.consensus_distance(exchange.latest(shared, state.memory)) if shared else None,
         measure(setup, trained, training, draws),
-        exchange.collapse(state.memory) if isinstance(exchange, Gossip) else {},
+        exchange.measure(state.memory),
         _learnt(setup, trained),
         setup.model.loss.perplexity,
     )
@@ -460,7 +458,7 @@ def score(
         ids, positions = None, np.arange(len(federation.hosted))
     is_unseen = federation.unseen[federation.hosted[positions]]
 
-    checked = partial(base.checked_predictor, algorithm)
+    checked = partial(checks.checked_predictor, algorithm)
     size = setup.model.n_parameters
     merged = states.merged(state.algorithm, setup.exchange.mean) if _merges(setup) else None
 

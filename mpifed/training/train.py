@@ -31,7 +31,7 @@ from mpifed.exchange.accounting import EPSILON
 from mpifed.io.memory import enough_memory
 from mpifed.mpi.agreement import agree
 from mpifed.results.results import DIGEST, metrics_in
-from mpifed.training import evaluation
+from mpifed.training import evaluation, exchanging
 from mpifed.training import request as resume
 from mpifed.training.build import Setup, describe_model, sample_bytes_by_rank, sum_on_host
 from mpifed.training.callbacks import Progress, listeners_of
@@ -44,7 +44,7 @@ from mpifed.training.samples import samples_of
 from mpifed.training.simulated_time import COLUMN, taking_part
 from mpifed.watchdog.heartbeat import stop_requests_from
 from mpifed.watchdog.launcher import launched_rank
-from topologies.inputs import in_bytes
+from topologies.memory_limits import in_bytes
 
 # Keys of summary.json that tell of the computer and of the ranks, or that only a retimed run has.
 MEASURED = {
@@ -79,8 +79,8 @@ def summary_of(setup: Setup, engine: Engine, status: str) -> dict[str, Any]:
     digest, scores, ledger = engine.digest(), engine.scores, setup.exchange.ledger
     predicted = graph = None
     if scores.get("consensus_distance") is not None:  # of gossip, on rank 0
-        predicted = setup.exchange.predicted_contraction(engine.round)
-        graph = setup.exchange.graph(engine.round, predicted)
+        predicted = exchanging.predicted_contraction(setup.exchange, engine.round)
+        graph = exchanging.graph(setup.exchange, engine.round, predicted)
     return {
         **began_as(setup, engine, status),
         "test_accuracy": scores.get("test_accuracy"),
@@ -259,7 +259,7 @@ def _recorder(setup: Setup, task: Task, settle: Callable[[], None]) -> Recorder 
     aside = list(REPLACED) if task.restart else []
     is_new = point is None and task.stored is None and not task.restart
     if point is not None and point.passed_over:
-        every, intact = checkpoint.listed(point.path.parent), point.meta.round
+        every, intact = checkpoint.checkpoints_in(point.path.parent), point.meta.round
         aside = [f"checkpoints/{path.name}" for path in every if checkpoint.round_of(path) > intact]
     return Recorder(task.output, columns, rows, configuration, settle, is_new, aside)
 
@@ -311,7 +311,7 @@ def plan_lines(setup: Setup) -> list[str]:
         f"            weights, gradients and moments: about {in_bytes(float(states.max()))} "
         f"per rank, {in_bytes(float(states_of_node))} on a node",
         f"model       {describe_model(setup.model)}; a message has {payload:,} bytes",
-        *setup.exchange.describe(payload, itemsize),
+        *exchanging.describe(setup.exchange, payload, itemsize),
     ]
 
 
@@ -343,13 +343,13 @@ def plan_of(setup: Setup) -> dict[str, Any]:
 def remarks(setup: Setup) -> list[str]:
     """Return lines for the log about data, model, weights and exchange, the same on every rank."""
     payload = setup.algorithm.payload()
-    of_exchange = setup.exchange.remarks(payload, setup.configuration.rounds) if payload else []
+    rounds = setup.configuration.rounds
     return [
         *_of_cores(setup),
         *setup.dataset.remarks(),
         *_of_weights(setup),
         *_of_schedule(setup),
-        *of_exchange,
+        *(exchanging.remarks(setup.exchange, payload, rounds) if payload else []),
     ]
 
 

@@ -20,7 +20,7 @@ from mypy import api
 
 import mpifed
 from mpifed import __version__
-from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.algorithms.fedavg.fedavg import FedAvg
 from mpifed.components.registry import Section, find
 from mpifed.components.tables import EXCHANGES
 from mpifed.config.configuration import apply_overrides, resolve, to_mapping, to_yaml
@@ -37,7 +37,7 @@ from mpifed.mpi.communicator import Alone, world
 from mpifed.training.build import make
 from mpifed.training.engine import Clock, Engine
 from mpifed.training.samples import samples_of
-from topologies.schema import options_of
+from topologies.parameters import options_of
 
 SMALL = parse_overrides(TINY[1:])
 

@@ -20,7 +20,7 @@ from mpifed.config.experiments import read_experiment
 from mpifed.data.federated_file import read_contents
 from mpifed.errors import InputError
 from mpifed.io.text import read_json
-from mpifed.io.yaml_files import parse_value, read_yaml
+from mpifed.io.yaml_files import as_text, parse_value, read_yaml
 from mpifed.results.configurations import read_stored
 from mpifed.results.results import ROUND, read_clients, read_metrics
 
@@ -48,6 +48,13 @@ def test_any_yaml_text_is_a_value_or_a_sentence(text):
         a_sentence(error)
 
 
+@pytest.mark.parametrize("text", ["1e-3", "1.5e3", ".5E+2", "-2e0"])
+def test_numbers_with_an_exponent_are_numbers_and_their_texts_stay_texts(text):
+    assert parse_value(text, "local.lr") == float(text)
+    assert parse_value(f"'{text}'", "x") == text == parse_value(as_text(text), "x")
+    assert parse_value(as_text(float(text)), "x") == float(text)
+
+
 def nested_aliases(depth: int) -> str:
     lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
     lines += [f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 10)}]" for k in range(1, depth)]
@@ -73,7 +80,14 @@ def test_yaml_that_would_grow_or_be_no_value_is_refused(text, reason, tmp_path):
 def test_pipes_and_devices_are_not_read(tmp_path):
     os.mkfifo(tmp_path / "pipe.yaml")
     (tmp_path / "zero.yaml").symlink_to("/dev/zero")
-    for read in (read_yaml, read_stored, read_json, read_metrics, read_clients, integrity.verify):
+    for read in (
+        read_yaml,
+        read_stored,
+        read_json,
+        read_metrics,
+        read_clients,
+        integrity.verify_seal,
+    ):
         for name in ("pipe.yaml", "zero.yaml"):
             with pytest.raises(InputError, match="not a regular file"):
                 read(tmp_path / name)
