@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import importlib
 import json
@@ -12,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,6 +51,7 @@ from mpifed.watchdog.heartbeat import (
     set_failure,
     set_stall_limit,
     since_start,
+    step,
     waiting,
     watched,
 )
@@ -77,7 +77,7 @@ CODES = {InputError: EXIT_BAD_INPUT, StopRequested: EXIT_STOPPED, RunError: EXIT
 
 KINDS = ("experiments", *LISTS.values())
 
-# Signals that ask a run to stop, and those that have come.
+# Signals that ask a run to stop.
 STOP_SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
 
 # What all ranks of a run import, imported once for those of a node before they are forked.
@@ -362,7 +362,8 @@ def _is_no_path(word: str) -> bool:
 
 
 def _request(words: Words) -> Any:
-    # Later than the rest, since it imports torch: a wrong word is refused at once.
+    # Later than the rest: a wrong word is refused at once.
+    _import(LIBRARIES)
     from mpifed.training.request import Request
 
     options, resume = words.options, words.resume
@@ -384,50 +385,33 @@ def _request(words: Words) -> Any:
 
 @contextlib.contextmanager
 def _requests_to_stop() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether SIGUSR1, SIGTERM or SIGINT was received."""
-    _received.clear()
-    handlers = {**dict.fromkeys(STOP_SIGNALS, _note), signal.SIGINT: _interrupt}
+    """Yield a function that returns whether SIGUSR1, SIGTERM or SIGINT was received.
+
+    The first SIGINT asks the run to stop, and the second ends it.
+    """
+    process, received = os.getpid(), list[int]()
+
+    def note(number: int, frame: Any) -> None:
+        if os.getpid() != process:  # a component has forked it: it ends as any other process does
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        received.append(number)
+
+    def interrupt(number: int, frame: Any) -> None:
+        if number in received:
+            signal.signal(number, signal.SIG_IGN)
+            raise KeyboardInterrupt
+        received.append(number)
+
+    handlers = {**dict.fromkeys(STOP_SIGNALS, note), signal.SIGINT: interrupt}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     release_signals()
-    _end_children_by_signals()
     try:
-        yield lambda: bool(_received)
+        yield lambda: bool(received)
     finally:
         if not watched():  # the process of a rank ends now, with its exit code
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-_received: list[int] = []
-
-
-def _note(number: int, frame: Any) -> None:
-    _received.append(number)
-
-
-@functools.cache
-def _end_children_by_signals() -> None:
-    """Have these signals end processes that a component forks, as they end any other process."""
-    # One that comes between the fork and ``default`` would only be noted.
-    block = functools.partial(signal.pthread_sigmask, signal.SIG_BLOCK, STOP_SIGNALS)
-    unblock = functools.partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, STOP_SIGNALS)
-
-    def default() -> None:
-        for number in STOP_SIGNALS:
-            if signal.getsignal(number) is _note:
-                signal.signal(number, signal.SIG_DFL)
-        unblock()
-
-    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=default)
-
-
-def _interrupt(number: int, frame: Any) -> None:
-    """Ask the run to stop; end it at the second time."""
-    if number not in _received:
-        _received.append(number)
-        return
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    raise KeyboardInterrupt
 
 
 def _show(text: str) -> int:
@@ -445,17 +429,21 @@ def preload(words: list[str]) -> None:
     parsed = _parsed[tuple(words)] = read_words(words)
     if parsed.options.list is not None:
         return
-    for name in LIBRARIES:
-        importlib.import_module(name)
+    _import(LIBRARIES)
     from mpifed.mpi.communicator import import_mpi
 
     with contextlib.suppress(ImportError, RuntimeError):  # no MPI: one rank runs without
         import_mpi()
-    for name in RUN:
-        importlib.import_module(name)
+    _import(RUN)
     if parsed.mapping is not None:
         _import_components(parsed.mapping)
     sys.modules["threadpoolctl"].threadpool_info()  # it remembers where libraries are
+
+
+def _import(modules: Iterable[str]) -> None:
+    for name in modules:
+        importlib.import_module(name)
+        step()
 
 
 def _import_components(mapping: Mapping[str, Any]) -> None:

@@ -6,11 +6,9 @@ import contextlib
 import ctypes
 import math
 import mmap
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any
 
 from mpifed.errors import StopRequested
 from mpifed.watchdog.launcher import started_at
@@ -58,19 +56,9 @@ class _ThisRank:
     hosted_clients = ""
 
 
-class _ImportsAreSteps:
-    """Finds no module, but is asked for each: thousands, before a rank does anything else."""
-
-    @staticmethod
-    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
-        step()
-
-
 def begin(page: Page, began: float = -1.0) -> None:
     """Show progress on this page from now on."""
     _ThisRank.page, _ThisRank.began, _ThisRank.watched = page, began, True
-    if _ImportsAreSteps not in sys.meta_path:
-        sys.meta_path.insert(0, _ImportsAreSteps)
 
 
 def watched() -> bool:

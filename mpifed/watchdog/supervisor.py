@@ -170,7 +170,9 @@ class Supervisor:
         while not self.ended:
             for key, _ in self._selector.select(TICK):
                 key.data(key.fileobj)
-            if not importing.is_alive():
+            if importing.is_alive():
+                self.pages[0].steps = len(sys.modules)
+            else:
                 for rank in self.ranks.values():
                     if rank.process is None and rank.code is None:
                         if preload is not None:
@@ -206,7 +208,7 @@ class Supervisor:
         if "PMI_FD" in os.environ:
             os.close(int(os.environ["PMI_FD"]))
         resource.setrlimit(resource.RLIMIT_NOFILE, (self._limits[1], self._limits[1]))
-        heartbeat.begin(self.pages[0])  # imports are steps of the first rank
+        heartbeat.begin(self.pages[0])  # what is shared before the fork is the first rank's
         self.listening.setblocking(False)
         self._register(self.listening, lambda listening: self._admit())
         launcher = watch_process(self.launch.process)
@@ -370,7 +372,7 @@ class Supervisor:
                 if rank.page.begun and not rank.noted:  # before it may end with its launcher
                     rank.noted, rank.segments = True, segments_of(rank.process or 0)
         for rank in running:
-            # Imports before it is forked are steps of the first.
+            # Before it is forked, modules that have been imported are steps of the first.
             page = rank.page if rank.process else next(iter(self.ranks.values())).page
             if page.reported:
                 self.hosts.end()
