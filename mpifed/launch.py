@@ -226,7 +226,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _prepared(arguments: list[str], stop_requested: Callable[[], bool]) -> Callable[[], int]:
-    words = _known.get(tuple(arguments)) or read_words(arguments)
+    words = read_words(arguments)
     if words.options.list is not None:
         from mpifed.config.listing import listed_records, listing
 
@@ -262,8 +262,7 @@ def _ranks_to_start(words: Words) -> int | None:
         )
     if asked != "auto":
         return int(asked)
-    known: Mapping[str, Any] = words.mapping or words.overrides
-    return ranks_for(known.get("clients"))
+    return ranks_for(_named_in(words).get("clients"))
 
 
 def _run(request: Any, communicator: Any, stop_requested: Callable[[], bool]) -> int:
@@ -298,31 +297,20 @@ def world_of_ranks(expected: int | None = None) -> Any:
 
 @dataclass(frozen=True)
 class Words:
-    """What the words of a command are read as; ``mapping`` is None where a run is resumed."""
+    """What the words of a command are read as."""
 
     options: Any
     experiment: str | None = None
     overrides: dict[str, Any] = field(default_factory=dict)
     resume: str | bool | None = None
-    mapping: dict[str, Any] | None = None
-
-
-# Words that were read before this process was forked: reading them takes a rank 9 MiB.
-_known: dict[tuple[str, ...], Words] = {}
 
 
 def read_words(arguments: list[str]) -> Words:
-    """Read the words of a command, and check all names in them, without torch and MPI."""
+    """Read the words of a command; what they name is looked up later, by rank 0."""
     options = parser().parse_intermixed_args(arguments)
     if options.list is not None:
         return Words(options)
-    from mpifed.config.configuration import apply_overrides, check_names
-    from mpifed.config.experiments import (
-        YAML_FILES,
-        parse_overrides,
-        read_experiment,
-        split_words,
-    )
+    from mpifed.config.experiments import parse_overrides, split_words
 
     words, resume = list(options.words), options.resume
     for name in ("output", "resume"):
@@ -337,13 +325,16 @@ def read_words(arguments: list[str]) -> Words:
     limit = overrides.get("stall_limit")
     if isinstance(limit, (int, float)) and limit > 0:
         set_stall_limit(limit)  # what follows imports
-    is_file = experiment is not None and experiment.endswith(YAML_FILES)
-    goes_on = resume is not None or options.restart
-    if goes_on or (is_file and launched_rank() is not None):
-        return Words(options, experiment, overrides, resume)  # rank 0 reads files
-    mapping = apply_overrides(read_experiment(experiment, overrides), overrides)
-    check_names(mapping)
-    return Words(options, experiment, overrides, None, mapping)
+    return Words(options, experiment, overrides, resume)
+
+
+def _named_in(words: Words) -> Mapping[str, Any]:
+    """Return the sections of the experiment, in which overrides have replaced whole ones."""
+    from mpifed.config.experiments import read_experiment
+
+    if words.resume or words.options.restart:
+        return words.overrides
+    return {**read_experiment(words.experiment, words.overrides), **words.overrides}
 
 
 def _is_no_path(word: str) -> bool:
@@ -371,7 +362,6 @@ def _request(words: Words) -> Any:
         json=options.json,
         on_round=options.on_round,
         track=options.track,
-        mapping=words.mapping,
     )
 
 
@@ -442,8 +432,8 @@ def preload(words: list[str]) -> None:
     gc.disable()  # as in ``started``, which enables it again in the ranks
     if {"-h", "--help", "--version"} & {*words}:
         return  # which is printed by rank 0
-    known = _known[tuple(words)] = read_words(words)
-    if known.options.list is not None:
+    read = read_words(words)
+    if read.options.list is not None:
         return
     for name in LIBRARIES:
         importlib.import_module(name)
@@ -453,9 +443,8 @@ def preload(words: list[str]) -> None:
         import_mpi()
     for name in RUN:
         importlib.import_module(name)
-    if known.mapping is not None:
-        _import_components(known.mapping)
     sys.modules["threadpoolctl"].threadpool_info()  # it remembers where libraries are
+    _import_components(_named_in(read))
 
 
 def _import_components(mapping: Mapping[str, Any]) -> None:
@@ -464,7 +453,7 @@ def _import_components(mapping: Mapping[str, Any]) -> None:
     from mpifed.config.experiments import DEFAULTS
     from topologies.parameters import options_of
 
-    for section, default in DEFAULTS.items():
-        name, _ = named(mapping.get(section, default), section, default)
+    for section in DEFAULTS.keys() & mapping.keys():
+        name, _ = named(mapping[section], section, DEFAULTS[section])
         if name in TABLES[section]:
             options_of(find(section, name))
