@@ -20,9 +20,12 @@ FLOORS = (
     {"command", "components", "watchdog"},
     {"mpi", "tracking"},
     {"data"},
+    {"dataset"},
     {"federation", "models"},
-    {"local", "checkpoint", "exchange", "optimal_transport"},
+    {"sources", "local", "checkpoint", "exchange", "model", "optimal_transport"},
+    {"method", "message", "surrogate"},
     {"config", "surrogates"},
+    {"aggregators", "corrections"},
     {"algorithms", "new", "report", "sweep"},
     {"training"},
     {"api", "jobs"},
@@ -32,6 +35,9 @@ FLOORS = (
     {"run"},
 )
 """The rooms (folders and root modules of ``mpifed``, and ``topologies``), from the ground up."""
+
+SHELVES = {"aggregators": "message", "corrections": "message", "sources": "dataset"}
+"""Rooms of items, inside others, and the page that items are written with."""
 
 
 def modules() -> dict[str, Path]:
@@ -66,6 +72,8 @@ def packages_of(path: Path) -> set[str]:
 
 def room_of(module: str) -> str:
     top, *rest = module.split(".")
+    if len(rest) > 1 and rest[1] in SHELVES:
+        return rest[1]
     return rest[0] if top == "mpifed" and rest else top
 
 
@@ -88,7 +96,8 @@ def test_the_tree_of_the_page_has_every_room_and_its_modules(arrows):
     # Methods, sources and corrections have pages of their own.
     inside = [name.split(".") for name in arrows if name.count(".") < 3]
     assert {name[-1] for name in inside} - set(re.findall(r"\w+", tree)) == set()
-    folders = {folder.name for folder in [*ROOT.iterdir(), *ROOT.glob("[mt]*/**/")]}
+    below = [*ROOT.glob("[mt]*/**/"), *ROOT.glob("scripts/*/")]
+    folders = {folder.name for folder in [*ROOT.iterdir(), *below]}
     assert set(re.findall(r"(\w+)/", tree)) - folders == set()
 
 
@@ -98,6 +107,17 @@ def test_no_arrow_runs_upwards_or_level(arrows):
         f"{importer} -> {other}"
         for importer, other in arrows.edges
         if room_of(importer) != room_of(other) and floor[room_of(importer)] <= floor[room_of(other)]
+    ]
+    assert wrong == []
+
+
+def test_items_import_their_page_alone(arrows):
+    wrong = [
+        f"{importer} -> {other}"
+        for importer, other in arrows.edges
+        if (room := room_of(importer)) in SHELVES
+        and room_of(other) not in (room, SHELVES[room], "errors", "state")
+        and other != "topologies"
     ]
     assert wrong == []
 

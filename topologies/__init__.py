@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from topologies.matrix import MixingMatrix, Report, Violation
     from topologies.names import Entry
     from topologies.parameters import Parameter
+    from topologies.schedules.cliques import Cliques
     from topologies.schedules.sequences import (
+        Around,
         BurstyEdges,
         Drawn,
         DropEdges,
@@ -73,8 +75,9 @@ _HOMES = {
     "graphs.families": "FAMILIES",
     "errors": "TopologyError",
     "matrix": "MixingMatrix Report Violation",
-    "schedules.sequences": "BurstyEdges Drawn DropEdges DropNodes LocalRounds Periodic Schedule "
-    "Static",
+    "schedules.cliques": "Cliques",
+    "schedules.sequences": "Around BurstyEdges Drawn DropEdges DropNodes LocalRounds Periodic "
+    "Schedule Static",
     "schedules.table": "SCHEDULES build_schedule check_schedule parse_schedule prepare_schedule "
     "restore_schedule",
     "names": "Entry",

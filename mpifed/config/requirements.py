@@ -1,23 +1,27 @@
-"""Which values of a configuration go together: one table of requirements."""
+"""Which values of a configuration go together.
+
+What a component needs, its class declares: ``requires``, of ``components.requirement``. The table
+has what options of the machine need. ``check_together`` checks both.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from annotated_types import Gt, Lt
 
-from mpifed.components.base import Component
 from mpifed.components.registry import Section, find, find_algorithm, make, plain
-from mpifed.components.tables import ALGORITHMS
+from mpifed.components.requirement import Not, Only, Requirement
+from mpifed.components.tables import ALGORITHMS, TABLES
 from mpifed.errors import InputError
 from mpifed.federation import participation
 from mpifed.federation.options import ComputeOptions
 from mpifed.io.yaml_files import as_text
-from mpifed.local.options import LocalOptions
 from topologies.errors import excerpt
+from topologies.schedules.table import SCHEDULES
 
 # Options of schedules with which every neighbour receives every message.
 STILL = {
@@ -33,48 +37,20 @@ RENORMALISED = {"participation.weights": "renormalised"}
 PARTICIPANTS = {"exchange.average_over": "participants", **RENORMALISED}
 SGD = {"local.optimizer": "sgd"}
 GOSSIP = {"exchange": "gossip"}
-UNCOMPRESSED = {"compression": "none"}
+WHOLE = {"compression": "none"}
 PUNCTUAL = {"participation.late": "miss"}
 SENDS = {"algorithm:communicates": True}
 UPDATES = {**SENDS, "algorithm:aggregates": ("mean", "means")}
 MEAN = {**UPDATES, "compression:unbiased": True}
 ASYNCHRONOUS = {"exchange.asynchrony": ("wait_free", "pairwise")}
-NEWTON = {"algorithm.local_solver": "newton"}
-FLIX = {"algorithm": ("flix", "dcgd", "diana")}
 
-# Clients times rounds up to which it is found what each client learns of each other.
-MOST_LOOKS = 10_000
+# Clients times rounds up to which it is computed what each client learns of each other.
+MOST_CLIENT_ROUNDS = 10_000
 
 
-@dataclasses.dataclass(frozen=True)
-class Not:
-    """All values but one; ``Not(None)`` is all that is given."""
-
-    value: Any
-
-
-def _unread(*read: str) -> dict[str, Any]:
-    """Return the defaults of the options of the section ``local`` that are not ``read``."""
-    return {
-        f"local.{field.name}": field.default
-        for field in dataclasses.fields(LocalOptions)
-        if field.name not in (*read, "lr_horizon")
-    }
-
-
-def _seconds(configuration: Any) -> Any:
-    """Return what ``compute.seconds`` may be where nothing else makes the clock advance."""
-    idle = configuration.compute == ComputeOptions() and configuration.network.path is None
-    return Gt(0) if idle else Not(None)
-
-
-# Rows of (when, needs, why): where all of ``when`` holds, all of ``needs`` must hold.
-#
-# Keys are dotted, as on the command line; ``algorithm:communicates`` is an attribute that the
-# component's class declares. A value is one value, a tuple of them, ``Not``, a bound such as
-# ``Gt(0)``, or a function of the configuration that returns one of these. A key that the
-# configuration does not have, or leaves empty, is never in the way.
-REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
+# Rows of (when, needs, why): where all of ``when`` holds, all of ``needs`` must hold, as in
+# ``Requirement``.
+ROWS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
     # Evaluation and local steps.
     (
         {"evaluation.unseen_shares": Not(None)},
@@ -86,30 +62,42 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         {"evaluation.validation_fraction": 0.0},
         "which takes the validation samples of the data",
     ),
-    (SGD, {"local.beta1": 0.9, "local.beta2": 0.999, "local.epsilon": 1e-8}, "which reads none"),
+    (
+        SGD,
+        {"local.beta1": 0.9, "local.beta2": 0.999, "local.epsilon": 1e-8},
+        "which reads none",
+    ),
     ({"local.optimizer": Not("sgd")}, {"local.momentum": 0.0}, "which does not read it"),
     # What a method declares.
     (
         {},
-        {"device": lambda config: ("auto", *find_algorithm(config.algorithm.name).devices)},
+        {"device": lambda run: ("auto", *find_algorithm(run.algorithm.name).devices)},
         "which computes on the CPU",
     ),
     (
         SENDS,
-        {"exchange": lambda config: find_algorithm(config.algorithm.name).exchanges or Not(None)},
+        {"exchange": lambda run: find_algorithm(run.algorithm.name).exchanges or Not(None)},
         "which does not support it",
     ),
-    ({**SENDS, "algorithm:compressors": "none"}, UNCOMPRESSED, "which sends its messages whole"),
+    ({**SENDS, "algorithm:compressors": "none"}, WHOLE, "which sends its messages whole"),
     (
         {**SENDS, "algorithm:compressors": "unbiased", "exchange": Not("gossip")},
         {"compression:unbiased": True},
         "which needs E C(v) = v of messages C(v): see --list compressors",
     ),
-    ({"participation.late": "partial"}, {"algorithm:steps_locally": True}, "which cuts the steps"),
+    (
+        {"participation.late": "partial"},
+        {"algorithm:steps_locally": True},
+        "which cuts the steps",
+    ),
     # A server.
     ({"exchange.average_over": "all"}, RENORMALISED, "which weighs participants itself"),
     ({"exchange.clip": Not(None)}, MEAN, "which clips what enters a mean of updates"),
-    ({"exchange.aggregator": Not(None)}, {**MEAN, **PARTICIPANTS}, "which counts updates alike"),
+    (
+        {"exchange.aggregator": Not(None)},
+        {**MEAN, **PARTICIPANTS},
+        "which counts updates alike",
+    ),
     (
         {"exchange.aggregator:needs_fixed_number": True},
         {"participation:fraction": Not(None), "algorithm:aggregates": Not("means")},
@@ -117,16 +105,16 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
     ),
     (
         {"exchange.aggregator:centred": True},
-        {"algorithm:aggregates": Not("means"), "algorithm.restarts": 1},
+        {"algorithm:aggregates": Not("means")},
         "which remembers the aggregate of one update",
     ),
     *(
         (
-            setting,
+            when,
             {"exchange": "server", "algorithm:server_steps": True},
             "which is for servers that move a model along a mean of updates",
         )
-        for setting in (
+        for when in (
             {"server_optimizer": Not("sgd")},
             {"server_optimizer.lr": Not(1.0), "server_optimizer": "sgd"},
         )
@@ -138,11 +126,10 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
             "exchange": ("server", "gossip"),
             **SENDS,
             "algorithm:aggregates": "mean",
-            "algorithm.restarts": 1,
             "on_divergence": "stop",
-            "privacy.delta": lambda config: Lt(1 / config.n_training),
+            "privacy.delta": lambda run: Lt(1 / run.n_training),
         },
-        "which is for one mean of updates in a round, without rounds before round 1, without "
+        "which is for one mean of updates in a round, without "
         "clients that their data leave out, and with a delta that does not publish a client",
     ),
     (
@@ -152,7 +139,7 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
             "exchange.correction": None,
             "exchange.asynchrony": "none",
             "exchange.chebyshev": False,
-            **UNCOMPRESSED,
+            **WHOLE,
         },
         "where clients send models with noise of their own, whole and as they are",
     ),
@@ -165,12 +152,10 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         {"privacy.observers": Not("none")},
         {
             **GOSSIP,
-            "algorithm": Not("scaffnew"),
-            "algorithm.beta": 1.0,
-            "rounds": lambda config: Lt(MOST_LOOKS // config.n_training + 1),
+            "rounds": lambda run: Lt(MOST_CLIENT_ROUNDS // run.n_training + 1),
         },
-        "which is for models that are averages of each round, and takes long for many rounds of "
-        "many clients",
+        "which is for models that are averages of each round, and takes long for many rounds "
+        "of many clients",
     ),
     (
         {"privacy.noise_multiplier": Not(None), "privacy.where": "central"},
@@ -178,31 +163,33 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
             "exchange.aggregator": "mean",
             "exchange.clip": None,
             "exchange.average_over": "participants",
-            **UNCOMPRESSED,
+            **WHOLE,
         },
         "whose noise is made for the plain mean of clipped updates of participants",
     ),
     # Attacks.
     ({"attack:changes_updates": True}, SENDS, "which changes what clients send"),
-    ({"attack:changes_updates": True, **GOSSIP}, UPDATES, "which changes the update of a model"),
-    ({"attack:colludes": True}, {"exchange": "server", **UPDATES}, "which sends one update to all"),
+    (
+        {"attack:changes_updates": True, **GOSSIP},
+        UPDATES,
+        "which changes the update of a model",
+    ),
+    (
+        {"attack:colludes": True},
+        {"exchange": "server", **UPDATES},
+        "which sends one update to all",
+    ),
     # Gossip.
     (GOSSIP, RENORMALISED, "where the weights of absent clients' edges return to both ends"),
     (
-        {"algorithm": ("l2gd", "apfl", "pfedme"), **GOSSIP},
-        {"algorithm.client_weights": "uniform"},
-        "where the mixing matrix has the weights",
-    ),
-    (
         {"exchange.correction": Not(None), "exchange.correction:compresses": Not(True)},
-        UNCOMPRESSED,
+        WHOLE,
         "whose messages are sent whole",
     ),
     (
         {"exchange.correction:within_steps": True},
         {
             "algorithm:takes_duals": True,
-            "algorithm.local_solver": "steps",
             **SGD,
             "local.momentum": 0.0,
             **PUNCTUAL,
@@ -215,13 +202,13 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         {
             "exchange.correction": None,
             "on_divergence": "stop",
-            **UNCOMPRESSED,
+            **WHOLE,
             **PUNCTUAL,
             "compute.name": Not("measured"),
-            "compute.seconds": _seconds,
+            "compute.seconds": lambda run: _seconds(run),
         },
-        "where computations of all their steps and whole messages follow from the clock, alike in "
-        "every run",
+        "where computations of all their steps and whole messages follow from the clock, alike "
+        "in every run",
     ),
     (
         {"exchange.weights": "by_size"},
@@ -230,7 +217,7 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
     ),
     ({"exchange.asynchrony": "pairwise"}, STATIC, "which draws neighbours itself"),
     (
-        {"exchange.schedule": ("teleport", "random_walk")},
+        {"exchange.schedule:has_few": True},
         {**EVERYBODY, "exchange.asynchrony": "none", **STILL, **ONCE},
         "whose models few clients have, and would be lost",
     ),
@@ -262,12 +249,6 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         "whose clients compare losses of one model each",
     ),
     (
-        {"algorithm": "fedspd", "local.momentum": Gt(0)},
-        {"local.reset_momentum": True},
-        "whose clients train another model in every round",
-    ),
-    ({"algorithm": "fedspd"}, SGD, "whose clients train another model in every round"),
-    (
         {"algorithm:neighbours": "chosen"},
         {**ONCE, "exchange.asynchrony": "none", "exchange.correction": None},
         "whose clients choose whom they mix with",
@@ -275,89 +256,23 @@ REQUIREMENTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
     ({"exchange.chebyshev": True}, {**STATIC, **EVERYBODY}, "whose weights are those of one W"),
     # Methods.
     (
-        {"algorithm": ("scaffold", "kgt", "scaffnew")},
-        {**SGD, "local.momentum": 0.0},
-        "which corrects steps of plain SGD",
-    ),
-    (
-        {"algorithm": ("moon", "fedproto", "fedpac", "fedspd", "pfeddst")},
-        {"local.buffers": "average"},
-        "whose models take their statistics along",
-    ),
-    (
-        {"algorithm": "fednova"},
-        SGD,
-        "which divides moves by the learning rates of their steps",
-    ),
-    (
-        {"algorithm": "fednova", "local.momentum": Gt(0)},
-        {"local.reset_momentum": True, "local.lr_clock": "round"},
-        "which divides moves by what momentum makes of steps from rest at one rate",
-    ),
-    (
         {"algorithm:neighbours": "corrected"},
         {"exchange.asynchrony": "none", "exchange.correction": None},
         "which corrects gossip itself, in rounds",
     ),
-    ({"algorithm": ("scaffnew", "ifca", "clustered")}, PARTICIPANTS, "which averages participants"),
-    ({"algorithm": "clustered"}, {"participation:inclusion": 1.0}, "which needs all clients"),
-    ({"algorithm": "fedgmm"}, RENORMALISED, "which takes covariances from averages of moments"),
     (
         {"exchange": "server"},
         {"algorithm.model_init": "shared", "algorithm.component_init": "shared"},
         "where there is one shared copy",
     ),
-    (
-        {"algorithm.restarts": Gt(1)},
-        {
-            "compression": ("none", "identity"),
-            "exchange.correction": None,
-            "server_optimizer": "sgd",
-            "server_optimizer.lr": 1.0,
-        },
-        "whose trials send whole messages and remember none",
-    ),
-    ({**NEWTON, **GOSSIP}, {"algorithm.gossip_step_scale": "none"}, "which has no rate to scale"),
-    ({**NEWTON, "algorithm": "fedem"}, PUNCTUAL, "which takes no steps that could be cut"),
-    (
-        {"algorithm": ("fedmm", "fedmm_theta"), **SENDS, **GOSSIP},
-        {"exchange.asynchrony": ("none", "wait_free"), "algorithm.control_variate_rate": 0},
-        "where values are projected and no server has control variates",
-    ),
-    (
-        {"algorithm": ("fedpd", "streaming_diloco")},
-        EVERYBODY,
-        "whose clients all move in every round",
-    ),
-    ({"algorithm": "fedmgs"}, EVERYBODY, "where algorithm.senders of all clients send"),
-    ({"algorithm": "sa_ssmm"}, {"clients": 1, **EVERYBODY, **UNCOMPRESSED}, "which sends nothing"),
-    (
-        {"algorithm": "fedmm_ot"},
-        {"data": "transport", "model": "icnn", **_unread("lr", "batch_size", "steps")},
-        "which reads lr, batch_size and steps of local",
-    ),
-    ({"algorithm": "fedadam", "model": "icnn"}, {"data": "transport"}, "a transport map"),
-    (
-        {"algorithm": "fedadam", "data": "transport"},
-        {"model": "icnn", **_unread("batch_size"), **PUNCTUAL},
-        "where clients take one gradient step on batch_size samples",
-    ),
-    (
-        {**FLIX, "algorithm.setting": "strongly_convex"},
-        {"algorithm.regulariser": "l2", "algorithm.l2": Gt(0)},
-        "which nothing else makes the risks",
-    ),
-    ({**FLIX, **GOSSIP}, {"algorithm.start": ("zeros", "ones", "random")}, "without a server"),
-    ({**FLIX, "algorithm.start": "average"}, {"algorithm.start_from": None}, "which forgets x"),
-    *(
-        (
-            {**FLIX, **setting},
-            {"algorithm": "flix", "exchange": "server", "compression": ("none", "identity")},
-            "which asks for whole gradients at a server",
-        )
-        for setting in ({"algorithm.step": "line_search"}, {"algorithm.stop_at": Not(None)})
-    ),
 )
+REQUIREMENTS = tuple(Requirement(needs, why, when) for when, needs, why in ROWS)
+
+
+def _seconds(configuration: Any) -> Any:
+    """Return what ``compute.seconds`` may be where nothing else makes the clock advance."""
+    idle = configuration.compute == ComputeOptions() and configuration.network.path is None
+    return Gt(0) if idle else Not(None)
 
 
 def chooses_neighbours(configuration: Any) -> bool:
@@ -375,23 +290,55 @@ def check_together(configuration: Any) -> None:
 
 
 def _check(configuration: Any, prefix: str) -> None:
-    for when, needs, why in REQUIREMENTS:
-        if not all(_fits(configuration, key, value) for key, value in when.items()):
-            continue
-        for key, needed in needs.items():
-            allowed = needed(configuration) if inspect.isfunction(needed) else needed
-            is_open = _value(configuration, key) is None and ":" not in key
-            if not is_open and not _fits(configuration, key, allowed):
-                causes = [_described(configuration, each, False) for each in when or ("algorithm",)]
-                raise InputError(
-                    f"{prefix}{_described(configuration, key, True)}, but "
-                    f"{' and '.join(dict.fromkeys(causes))}, {why}; allowed: "
-                    f"{_words(_algorithms(key, allowed) or allowed)}"
-                )
-    for kind in ("algorithm", "exchange", "attack"):
-        component = find(kind, getattr(configuration, kind).name)
-        if inspect.isclass(component) and issubclass(component, Component):
+    for requirement in REQUIREMENTS:
+        _check_one(configuration, requirement, list(requirement.when) or ["algorithm"], prefix)
+    for path, section in _components(configuration):
+        component = find(path.rpartition(".")[2], section.name, f"{path}.name")
+        for requirement in getattr(component, "requires", ()):
+            _check_one(configuration, requirement, [path, *requirement.when], prefix)
+        if hasattr(component, "validate"):
             component.validate(configuration)
+
+
+def _components(configuration: Any) -> Iterator[tuple[str, Section]]:
+    """Return the components that a configuration names, those in options of others too."""
+
+    def within(path: str, options: Mapping[str, Any]) -> Iterator[tuple[str, Section]]:
+        for key, value in options.items():
+            if isinstance(value, Section) and key in TABLES:
+                yield f"{path}{key}", value
+                yield from within(f"{path}{key}.", value.options)
+
+    return within("", vars(configuration))
+
+
+def _check_one(
+    configuration: Any, requirement: Requirement, causes: list[str], prefix: str
+) -> None:
+    """Refuse a configuration that a requirement is for and that does not meet it."""
+    if not all(_fits(configuration, key, value) for key, value in requirement.when.items()):
+        return
+    for key, needed in _spelt_out(configuration, requirement.needs):
+        allowed = needed(configuration) if inspect.isfunction(needed) else needed
+        is_open = _value(configuration, key) is None and ":" not in key
+        if not is_open and not _fits(configuration, key, allowed):
+            reasons = dict.fromkeys(_phrase(configuration, cause, False) for cause in causes)
+            raise InputError(
+                f"{prefix}{_phrase(configuration, key, True)}, but {' and '.join(reasons)}, "
+                f"{requirement.why}; allowed: {_words(_algorithms(key, allowed) or allowed)}"
+            )
+
+
+def _spelt_out(configuration: Any, needs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Return what is needed, with the defaults of a section's options for ``Only``."""
+    for key, needed in needs.items():
+        if not isinstance(needed, Only):
+            yield key, needed
+            continue
+        for field in dataclasses.fields(getattr(configuration, key)):
+            # A run that is continued sets this one by itself.
+            if field.name not in (*needed.options, "lr_horizon"):
+                yield f"{key}.{field.name}", field.default
 
 
 def _value(configuration: Any, key: str) -> Any:
@@ -407,15 +354,15 @@ def _value(configuration: Any, key: str) -> Any:
     for part in path.split("."):
         options = value.options if isinstance(value, Section) else getattr(value, "__dict__", {})
         value = options.get(part)
-    if attribute:
+    if attribute and value is not None:
         kind = path.rpartition(".")[2]
-        return getattr(find(kind, value.name), attribute, None) if value is not None else None
+        owner: Any = SCHEDULES.get(value.name) if kind == "schedule" else find(kind, value.name)
+        return getattr(owner, attribute, None)
     return value.name if isinstance(value, Section) else value
 
 
 def _fits(configuration: Any, key: str, allowed: Any) -> bool:
-    value = _value(configuration, key)
-    return any(_is(each, allowed) for each in (_names(value) if key == "algorithm" else [value]))
+    return _is(_value(configuration, key), allowed)
 
 
 def _is(value: Any, allowed: Any) -> bool:
@@ -428,14 +375,6 @@ def _is(value: Any, allowed: Any) -> bool:
     return value in (allowed if isinstance(allowed, tuple) else (allowed,))
 
 
-@functools.cache
-def _names(algorithm: str) -> frozenset[str]:
-    """Return the names of an algorithm: its own, and those of shipped ones it derives from."""
-    bases = inspect.getmro(find_algorithm(algorithm))
-    targets = {f"{base.__module__}:{base.__qualname__}" for base in bases}
-    return frozenset({algorithm, *(name for name, at in ALGORITHMS.items() if at in targets)})
-
-
 def _algorithms(key: str, allowed: Any) -> tuple[str, ...]:
     """Return the shipped algorithms that have an attribute; none where the key is of no such."""
     path, _, attribute = key.partition(":")
@@ -444,12 +383,12 @@ def _algorithms(key: str, allowed: Any) -> tuple[str, ...]:
     return tuple(n for n in ALGORITHMS if _is(getattr(find_algorithm(n), attribute), allowed))
 
 
-def _described(configuration: Any, key: str, with_attribute: bool) -> str:
+def _phrase(configuration: Any, key: str, with_attribute: bool) -> str:
     path, _, attribute = key.partition(":")
-    text = f"{path} is {excerpt(plain(_value(configuration, path)))}"
+    phrase = f"{path} is {excerpt(plain(_value(configuration, path)))}"
     if attribute and with_attribute and path != "algorithm":
-        text += f", whose {attribute} is {_words(_value(configuration, key))}"
-    return text
+        phrase += f", whose {attribute} is {_words(_value(configuration, key))}"
+    return phrase
 
 
 def _words(allowed: Any) -> str:

@@ -34,7 +34,6 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from mpifed.components.base import Component
 from mpifed.components.registry import find
 from mpifed.errors import RunError
 from mpifed.exchange.compression import Compressor
@@ -367,7 +366,7 @@ def to_server(channel: Channel) -> ServerChannel:
     return channel
 
 
-class Exchange(Component):
+class Exchange(ABC):
     """Base class of the ways in which rows move between the clients of a federation.
 
     Keyword-only parameters of a subclass are its options. ``prepare`` runs before it is known who
@@ -496,20 +495,17 @@ class Exchange(Component):
         """
         return None
 
-    def predicted_contraction(self, rounds: int) -> dict[str, float | int] | None:
-        """Return the rate at which averaging alone would reduce that distance; None where unknown.
+    @property
+    def columns(self) -> Sequence[str]:
+        """What ``measure`` adds to ``metrics.csv``."""
+        return ()
 
-        See ``contraction.predict``. Not collective.
+    def measure(self, memory: Any) -> dict[str, float | None]:
+        """Return values of ``columns`` on rank 0, from what rounds left behind. Collective.
+
+        ``memory`` is that of all clients hosted here.
         """
-        return None
-
-    def graph(self, rounds: int, rate: Mapping[str, float] | None) -> dict[str, float | int] | None:
-        """Return p, the spectral gap (of a round) and the degree of W, as far as they are known.
-
-        ``rate`` is what ``predicted_contraction`` returned. The degree is the most messages that a
-        client receives in a round. None where nothing is mixed. Not collective.
-        """
-        return None
+        return {}
 
     def arcs(self, round: int, active: np.ndarray, itemsize: int) -> list[np.ndarray] | None:
         """Return the messages of a round, for the clock of the simulated federation. Collective.
@@ -523,20 +519,6 @@ class Exchange(Component):
     def arrays(self) -> dict[str, np.ndarray]:
         """Return what must be stored with a run to repeat it exactly (a mixing matrix), by name."""
         return {}
-
-    def remarks(self, size: int, rounds: int) -> list[str]:
-        """Return lines for the log on messages of ``size`` numbers in so many ``rounds``.
-
-        They are the same on every rank.
-        """
-        return []
-
-    @abstractmethod
-    def describe(self, payload: int, itemsize: int) -> list[str]:
-        """Return lines for ``--dry-run``: what a round moves. Collective.
-
-        A client sends ``payload`` bytes, in numbers of ``itemsize`` bytes.
-        """
 
 
 def exchange_class(name: Any) -> type[Exchange]:

@@ -12,20 +12,18 @@ Means of several are alike. With updates u_1, ..., u_n of the participants of a 
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import Annotated, ClassVar
 
 import numpy as np
-from annotated_types import Ge, Lt
+from annotated_types import Ge
 from torch import Tensor
 
-from mpifed.components.base import Component
 from mpifed.exchange.aggregation import Byzantine, count_of, inner_products, squared_distances
 from mpifed.exchange.base import Round
-from topologies.schema import LARGEST
 
 
-class PreAggregator(Component):
+class PreAggregator(ABC):
     """Base class of pre-aggregators; its keyword-only parameters are its options.
 
     Attributes
@@ -88,7 +86,7 @@ class Bucketing(PreAggregator):
         s, the updates in a bucket; the last bucket has what remains.
     """
 
-    def __init__(self, *, size: Annotated[int, Ge(2), Lt(LARGEST)] = 2) -> None:
+    def __init__(self, *, size: Annotated[int, Ge(2)] = 2) -> None:
         self.size = size
 
     def count(self, n: int) -> int:

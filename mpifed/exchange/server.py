@@ -16,7 +16,6 @@ from mpifed.components.registry import make
 from mpifed.errors import RunError
 from mpifed.exchange.aggregation import (
     build,
-    bytes_to_rank_0,
     check_number,
     clipped,
     completed_options,
@@ -28,13 +27,12 @@ from mpifed.exchange.pre_aggregation import NoPreAggregator
 from mpifed.exchange.privacy import central_noise
 from mpifed.exchange.reduction import (
     SparseRows,
-    bytes_of_sum,
     check_not_diverged,
     sum_and_mass,
     weighted_sum,
 )
 from mpifed.exchange.server_optimizers import Centre, ServerMemory, ServerOptimizer
-from mpifed.federation.clients import Draws, Federation
+from mpifed.federation.clients import Federation
 from mpifed.state import Nothing, on_host
 from topologies.parameters import ComponentOf
 
@@ -123,25 +121,6 @@ class Server(Exchange):
 
     def mean(self, shared: Tensor, by_samples: bool = False) -> Tensor:
         return shared
-
-    def describe(self, payload: int, itemsize: int) -> list[str]:
-        size, subtrees = payload // itemsize, len(self.federation.tree.roots)
-        moved = bytes_of_sum(self.federation, payload)
-        how = f"ranks add sums of subtrees of clients, {subtrees} in all"
-        if self.aggregator is not None:
-            moved, how = self.aggregator.traffic(payload, itemsize, moved, self.federation)
-        if self.pre_aggregator is not None and self.pre_aggregator.compares:
-            moved += bytes_to_rank_0(self.federation, payload)
-        everyone = self.federation.training
-        sent = up = payload * len(everyone)
-        if self.compressor is not None and payload:
-            bits = self.compressor.bits(size, itemsize, Draws(self.seed, 1), everyone)
-            up = -(-int(bits.sum()) // 8)
-        return [
-            f"exchange    server; the federation sends {up:,} bytes up and {sent:,} down a round "
-            "in which all take part",
-            f"            MPI moves {moved:,} bytes a round, {how}",
-        ]
 
 
 class ServerRound(ServerChannel):
@@ -385,6 +364,3 @@ class Silent(Server):
 
     def arcs(self, round: int, active: np.ndarray, itemsize: int) -> list[np.ndarray]:
         return [np.zeros((0, 2), np.int64)]
-
-    def describe(self, payload: int, itemsize: int) -> list[str]:
-        return ["exchange    none: the algorithm sends nothing, whatever the section exchange says"]

@@ -24,6 +24,7 @@ from mpifed.exchange.compression import build as build_compressor
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Alone, world
+from mpifed.training import exchanging
 
 ROBUST = {name: {} for name in AGGREGATORS if name != "mean"}
 ROBUST["krum"] = {"byzantine": 0.2, "selected": 2}
@@ -263,7 +264,7 @@ def test_a_dry_run_says_what_ranks_send(name, before):
     clients = federation(n, communicator, np.arange(n) % communicator.size)
     hosted = len(clients.hosted)
     server = Server(clients, 0, aggregator=name, pre_aggregator=before)
-    said = server.describe(4 * size, 4)[1]
+    said = exchanging.describe(server, 4 * size, 4)[1]
     before = communicator.bytes_sent
     channel = server.at(1, np.ones(n, bool))
     channel.average(torch.ones(hosted, size), torch.ones(hosted).double(), torch.zeros(size))

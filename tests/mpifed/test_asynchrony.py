@@ -21,7 +21,7 @@ from mpifed.exchange.mixing_options import completed_options
 from mpifed.federation.clients import Draws, Federation
 from mpifed.mpi.communicator import Alone
 from mpifed.state import shared_tensors
-from mpifed.training import evaluation
+from mpifed.training import evaluation, exchanging
 from topologies.links.events import Computations, Versions
 from topologies.links.network import one_site
 
@@ -327,7 +327,7 @@ def test_pairs_have_the_time_and_the_values_of_their_last_averages():
 
 def test_a_dry_run_says_what_is_kept():
     exchange = engine_of("fedavg", gossip("wait_free", kept_versions=3), **EQUAL).setup.exchange
-    said = exchange.describe(payload=40, itemsize=4)
+    said = exchanging.describe(exchange, payload=40, itemsize=4)
     assert said[1].split("; ")[1] == "3 values of each are kept, 480 bytes in all"
 
 

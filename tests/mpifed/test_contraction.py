@@ -7,9 +7,9 @@ import pytest
 
 import mpifed
 import topologies
-from mpifed.exchange.gossip import MOST_NODES, predict
 from mpifed.report.groups import contraction
 from mpifed.report.runs import read_run
+from mpifed.training.exchanging import MOST_NODES, predict
 
 # Steps too small to be seen, on little data: what is left is averaging.
 AVERAGING = {

@@ -19,7 +19,8 @@ from test_corrections import (
 
 from mpifed.exchange.choco import constants, optimal_step
 from mpifed.exchange.compression import build
-from mpifed.exchange.corrections.base import growth
+from mpifed.exchange.correction import growth
+from mpifed.training import exchanging
 
 ZEROS, EVERYWHERE = np.zeros((N, D)), np.tile(OPTIMUM, (N, 1))
 
@@ -63,7 +64,7 @@ def test_the_step_of_replicas_is_the_proven_one_or_that_of_whole_messages():
     cautious = exchange_of("beer", compressor=TOP)
     gap, spread = constants(matrix_of(cautious))
     assert cautious.choco_step(D) == optimal_step(gap, spread, 1 / D)
-    assert "the best proven" in cautious.remarks(D, 100)[0]
+    assert "the best proven" in exchanging.remarks(cautious, D, 100)[0]
     assert exchange_of("beer").choco_step(D) == 1
 
 

@@ -14,11 +14,12 @@ import torch
 
 import topologies
 from mpifed.errors import InputError
-from mpifed.exchange.corrections import base
+from mpifed.exchange import correction as base
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.mixing_options import completed_options
 from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Alone
+from mpifed.training import exchanging
 
 N, D, SEED = 8, 3, 5
 DRAW = np.random.default_rng(1)
@@ -499,7 +500,7 @@ def test_a_correction_that_diverges_by_itself_on_a_schedule_is_warned_of(
     correction, schedule, warns
 ):
     exchange = exchange_of(correction, None, None, schedule, n=12)
-    assert any("diverge" in line for line in exchange.remarks(D, 100)) == warns
+    assert any("diverge" in line for line in exchanging.remarks(exchange, D, 100)) == warns
     x = start = np.random.default_rng(3).normal(size=(12, D))
     run = Descent(exchange, 0.0, lambda x: 0 * x, x=start)
     assert (np.abs(run.go(300) - x.mean(0)).max() > 1e3) == warns

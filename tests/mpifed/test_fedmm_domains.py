@@ -14,7 +14,7 @@ from mpifed.errors import Diverged, InputError, RunError
 from mpifed.federation.clients import Draws
 from mpifed.federation.participation import Bernoulli
 from mpifed.state import Nothing
-from mpifed.surrogates.base import client_means
+from mpifed.surrogate import client_means
 from mpifed.surrogates.remark_one import RemarkOne
 
 FEW = Bernoulli(p=0.3)

@@ -17,7 +17,8 @@ from on_ranks import folder_of
 
 import topologies
 from mpifed.errors import InputError
-from mpifed.exchange.gossip import Gossip, communicating
+from mpifed.exchange.gossip import Gossip
+from mpifed.exchange.gossip_rounds import communicating
 from mpifed.mpi.communicator import Alone, world
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* is disconnected", "ignore:fmmc on this")

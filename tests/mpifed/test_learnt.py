@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import mpifed
+from mpifed.algorithms.fedmm.transport import SCORED, l2_uvp
 from mpifed.checkpoint.files import path_of
 from mpifed.components.registry import checked_section, find
 from mpifed.data.base import Description
@@ -15,7 +16,6 @@ from mpifed.federation.clients import Draws
 from mpifed.models.icnn import dense_icnn
 from mpifed.mpi.communicator import Alone
 from mpifed.optimal_transport.dataset import Transport
-from mpifed.optimal_transport.losses import SCORED, l2_uvp
 
 SMALL = {"clients": 4, "rounds": 2, "evaluation.every": 2, "dtype": "float64"}
 BASE = {**SMALL, "compression": "none", "participation": 1.0}

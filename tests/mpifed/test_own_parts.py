@@ -8,10 +8,11 @@ import re
 import numpy as np
 import pytest
 import torch
+from annotated_types import Gt
 from commands import call, launch
 
-from mpifed.algorithms.base import Algorithm, GlobalModel
-from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.algorithms.fedavg.fedavg import FedAvg
+from mpifed.algorithms.global_model.one_model import GlobalModel
 from mpifed.config.configuration import resolve
 from mpifed.data.base import Dataset, Description, Shards, Split
 from mpifed.errors import InputError
@@ -19,7 +20,9 @@ from mpifed.exchange.aggregation import ByCoordinates
 from mpifed.exchange.attacks import Attack
 from mpifed.exchange.base import ServerChannel
 from mpifed.exchange.compression import Identity
-from mpifed.exchange.corrections.base import Plain
+from mpifed.exchange.correction import Plain
+from mpifed.message import Only, Requirement
+from mpifed.method import Algorithm
 
 WORDS = ("model=linear", "clients=8", "rounds=3", "data.n_test=5", "data.dimension=4")
 
@@ -379,3 +382,63 @@ def test_a_run_that_failed_in_its_first_round_begins_again(tmp_path, capfd, monk
     assert call(words, capfd).code == 2  # the directory holds a run
     monkeypatch.setitem(globals(), "ReturnsNothing", Own)
     assert call([*words, "--resume"], capfd).code == 0
+
+
+class Punctual(Identity):
+    """Goes with all clients in each round alone."""
+
+    requires = (Requirement({"participation": 1.0}, "which waits for all"),)
+
+
+class PunctualInBatches(Punctual):
+    """Needs batches under momentum, too."""
+
+    requires = (
+        *Punctual.requires,
+        Requirement({"local.batch_size": Gt(1)}, "which sums", {"local.momentum": Gt(0)}),
+    )
+
+
+class Faint(Withholds):
+    """Goes with SGD."""
+
+    requires = (Requirement({"local.optimizer": "sgd"}, "which adds"),)
+
+
+def narrow(description):
+    """Return a model with few inputs."""
+    return torch.nn.Linear(1, 1)
+
+
+narrow.requires = (Requirement({"local": Only("lr")}, "which reads lr alone"),)
+
+ADAM = {"local": {"optimizer": "adam"}}
+UNMET = {
+    "compressor": ({"compression": f"{__name__}:Punctual", "participation": 0.5}, "participation"),
+    "derived": (
+        {"compression": f"{__name__}:PunctualInBatches", "participation": 0.5},
+        "participation",
+    ),
+    "extended": (
+        {
+            "compression": f"{__name__}:PunctualInBatches",
+            "local": {"momentum": 0.5, "batch_size": 1},
+        },
+        "local.batch_size",
+    ),
+    "attack": (
+        {"attack": {"name": f"{__name__}:Faint", "clients": [1]}, **ADAM},
+        "local.optimizer",
+    ),
+    "model": ({"model": f"{__name__}:narrow", **ADAM}, "local.optimizer"),
+}
+
+
+@pytest.mark.parametrize("kind", UNMET)
+def test_what_an_own_class_requires_is_checked(kind):
+    words, key = UNMET[kind]
+    with pytest.raises(InputError) as refusal:
+        resolve({"algorithm": "fedavg", **words})
+    assert str(refusal.value).startswith(f"{key} is ") and __name__ in str(refusal.value)
+    met = {**words, "participation": 1.0, "local": {"momentum": 0.5 if kind == "extended" else 0}}
+    resolve({"algorithm": "fedavg", **met})

@@ -16,7 +16,7 @@ from mpifed.components.registry import find_algorithm
 from mpifed.config.configuration import resolve
 from mpifed.errors import InputError
 from mpifed.exchange import accounting
-from mpifed.exchange.gossip import GossipChannel
+from mpifed.exchange.gossip_channel import GossipChannel
 from mpifed.exchange.observers import Mixed, epsilons, privacy_losses
 
 NOISE = {"noise_multiplier": 1.0, "clip_norm": 0.5, "delta": 0.01, "where": "local"}

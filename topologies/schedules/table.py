@@ -30,11 +30,13 @@ from topologies.schema import check_options
 class ScheduleEntry(Entry):
     """A named schedule: ``prepare`` and ``build`` take what they name of the graph, the weight
     rule, n, the seed, the arrays and the options, which are those of ``prepare`` where there is
-    one. ``in_rounds``: whether weights are computed in the rounds themselves.
+    one. ``in_rounds``: whether weights are computed in the rounds themselves; ``has_few``: whether
+    few of the nodes have a value in a round.
     """
 
     prepare: Callable[..., Arrays] | None = None
     in_rounds: bool = False
+    has_few: bool = False
 
     @property
     def parameters(self) -> dict[str, Parameter]:
@@ -69,8 +71,10 @@ SCHEDULES: dict[str, ScheduleEntry] = {
     "od_equidyn": ScheduleEntry(circulants.od_equidyn),
     "ou_equidyn": ScheduleEntry(circulants.ou_equidyn),
     "epidemic": ScheduleEntry(epidemic.epidemic),
-    "teleport": ScheduleEntry(moving_models.teleport),
-    "random_walk": ScheduleEntry(moving_models.restore_random_walk, from_matrices.prepare_static),
+    "teleport": ScheduleEntry(moving_models.teleport, has_few=True),
+    "random_walk": ScheduleEntry(
+        moving_models.restore_random_walk, from_matrices.prepare_static, has_few=True
+    ),
     "tour": ScheduleEntry(overlays.restore_tour, overlays.prepare_tour),
     "matrices": ScheduleEntry(from_matrices.restore_matrices, from_matrices.prepare_matrices),
     "stl_fw": ScheduleEntry(cliques.restore_stl_fw, cliques.prepare_stl_fw),

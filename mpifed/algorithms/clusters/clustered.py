@@ -27,14 +27,21 @@ from scipy.spatial.distance import squareform
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Predictor, initial_models
 from mpifed.algorithms.clusters.ifca import ByCluster
-from mpifed.exchange.base import Exchange, ServerChannel
-from mpifed.exchange.collectives import total
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.objective import row_norms
-from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.models.base import Model
+from mpifed.method import (
+    Clients,
+    Draws,
+    Exchange,
+    LocalSolver,
+    OptimizerState,
+    Predictor,
+    Requirement,
+    ServerChannel,
+    initial_models,
+    row_norms,
+    total,
+)
+from mpifed.model import Model
 
 Linkage = Literal["complete", "single"]
 Norm = Literal["euclidean", "maximum"]
@@ -129,6 +136,10 @@ class Clustered(ByCluster):
         Norm of a client's update, compared with ``eps2``. 'maximum' is its largest entry.
     """
 
+    requires = (
+        *ByCluster.requires,
+        Requirement({"participation:inclusion": 1.0}, "which needs all clients"),
+    )
     learns = "one model a cluster of clients"
     sends = "its update"
     columns = ("n_clusters",)

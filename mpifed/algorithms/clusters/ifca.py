@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from annotated_types import Ge
@@ -21,17 +21,31 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor, initial_models
-from mpifed.exchange.base import Exchange, ServerChannel
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.scoring import train_risks
-from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.models.base import Model
+from mpifed.method import (
+    Algorithm,
+    Clients,
+    Draws,
+    Exchange,
+    LocalSolver,
+    OptimizerState,
+    Predictor,
+    Requirement,
+    ServerChannel,
+    initial_models,
+    train_risks,
+)
+from mpifed.model import Model
 
 
 class ByCluster(Algorithm[ServerChannel]):
     """Base class of methods with a model for each cluster."""
 
+    requires: ClassVar[tuple[Requirement, ...]] = (
+        Requirement(
+            {"exchange.average_over": "participants", "participation.weights": "renormalised"},
+            "which averages participants",
+        ),
+    )
     aggregates = "means"
     compressors = "unbiased"
     steps_locally = True

@@ -21,18 +21,10 @@ from typing import Annotated, Literal, cast
 
 import numpy as np
 import torch
-from annotated_types import Ge, Lt
+from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from mpifed import state as states
-from mpifed.algorithms.base import (
-    Algorithm,
-    Predictor,
-    StepScale,
-    dual_terms,
-    initial_models,
-    step_scale,
-)
 from mpifed.algorithms.fedem.expectation import (
     check_floor,
     entropies,
@@ -43,18 +35,30 @@ from mpifed.algorithms.fedem.expectation import (
     posterior,
 )
 from mpifed.errors import InputError
-from mpifed.exchange.base import Channel, Exchange
-from mpifed.exchange.collectives import agreed, largest, total
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.adjustments import Adjustment
-from mpifed.local.linear_objective import design
-from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.models.base import Model
-from mpifed.models.linear import Linear
-from mpifed.models.losses import CROSS_ENTROPY, HALF_SQUARED, SQUARED, Loss, sigmoid
-from mpifed.random import stream
-from mpifed.watchdog import heartbeat
-from mpifed.watchdog.heartbeat import raise_if_stop_requested
+from mpifed.method import (
+    Adjustment,
+    Algorithm,
+    Channel,
+    Clients,
+    Draws,
+    Exchange,
+    LocalSolver,
+    OptimizerState,
+    Predictor,
+    Requirement,
+    StepScale,
+    agreed,
+    design,
+    dual_terms,
+    heartbeat,
+    initial_models,
+    largest,
+    raise_if_stop_requested,
+    step_scale,
+    stream,
+    total,
+)
+from mpifed.model import CROSS_ENTROPY, HALF_SQUARED, SQUARED, Linear, Loss, Model, sigmoid
 
 # Norm of the gradient at which Newton's method stops.
 TOLERANCE = 1e-10
@@ -284,6 +288,30 @@ class FedEM(Algorithm[Channel]):
         Whether the run continues the best trial, or begins again from its first components.
     """
 
+    requires = (
+        Requirement(
+            {
+                "compression": ("none", "identity"),
+                "exchange.correction": None,
+                "server_optimizer": "sgd",
+                "server_optimizer.lr": 1.0,
+                "exchange.aggregator:centred": (None, False),
+                "privacy.noise_multiplier": None,
+            },
+            "whose trials send whole messages and remember none",
+            {"algorithm.restarts": Gt(1)},
+        ),
+        Requirement(
+            {"participation.late": "miss", "exchange.correction:within_steps": (None, False)},
+            "which takes no steps that could be cut or corrected",
+            {"algorithm.local_solver": "newton"},
+        ),
+        Requirement(
+            {"algorithm.gossip_step_scale": "none"},
+            "which has no rate to scale",
+            {"algorithm.local_solver": "newton", "exchange": "gossip"},
+        ),
+    )
     learns = "M components, mixture weights of each client"
     sends = "its M components"
     server_steps = True
@@ -322,6 +350,7 @@ class FedEM(Algorithm[Channel]):
         self.reached: list[float] = []
         self.columns = ("mixture_entropy", *["local_improvement"] * record_improvement)
         self.n_components, self.deploys_mixtures = n_components, n_components > 1
+        self.n_trained_models = n_components
         self.mixture_init: Literal["random", "uniform"] = mixture_init
         self.component_init = component_init
         self.gossip_step_scale: StepScale = gossip_step_scale

@@ -31,7 +31,6 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor, initial_models
 from mpifed.algorithms.fedem.expectation import (
     check_floor,
     first_mixture,
@@ -39,14 +38,26 @@ from mpifed.algorithms.fedem.expectation import (
     mixture_weights,
     posterior_of_losses,
 )
-from mpifed.data.base import Shards, Split
-from mpifed.exchange.base import Exchange, ServerChannel, to_server
-from mpifed.federation.clients import Clients, Draws
-from mpifed.io.memory import check_memory
-from mpifed.local.scoring import samples_of, train_losses
-from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.models.base import Model
-from mpifed.random import stream
+from mpifed.method import (
+    Algorithm,
+    Clients,
+    Draws,
+    Exchange,
+    LocalSolver,
+    OptimizerState,
+    Predictor,
+    Requirement,
+    ServerChannel,
+    Shards,
+    Split,
+    check_memory,
+    initial_models,
+    samples_of,
+    stream,
+    to_server,
+    train_losses,
+)
+from mpifed.model import Model
 
 # Samples of a client that are worked on at once.
 TOGETHER = 4096
@@ -286,6 +297,12 @@ class FedGMM(Algorithm[ServerChannel]):
         they converge.
     """
 
+    requires = (
+        Requirement(
+            {"participation.weights": "renormalised"},
+            "which takes covariances from averages of moments",
+        ),
+    )
     learns = "M1 Gaussians, M2 components, mixture weights of each client"
     sends = "its M2 components, moments of its inputs"
     aggregates = "sums"
@@ -309,6 +326,7 @@ class FedGMM(Algorithm[ServerChannel]):
         self.shape, self.n_pairs = (n_gaussians, n_components), n_gaussians * n_components
         check_floor(mixture_floor, self.n_pairs, "(n_gaussians n_components)")
         self.model, self.local, self.deploys_mixtures = model, local, n_components > 1
+        self.n_trained_models = n_components
         self.full, self.covariance_floor = covariance == "full", covariance_floor
         self.gmm_dimension, self.mixture_init = gmm_dimension, mixture_init
         self.mixture_floor, self.unseen_e_steps = mixture_floor, unseen_e_steps

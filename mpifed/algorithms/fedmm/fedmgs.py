@@ -20,12 +20,18 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Descriptive
-from mpifed.exchange.base import Exchange, ServerChannel
-from mpifed.exchange.collectives import total
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSolver
-from mpifed.models.base import NoModel
+from mpifed.method import (
+    Algorithm,
+    Clients,
+    Draws,
+    Exchange,
+    LocalSolver,
+    Predictor,
+    Requirement,
+    ServerChannel,
+    total,
+)
+from mpifed.model import NoModel
 
 CodePenalty = Literal["ridge", "nonnegative", "one_hot"]
 
@@ -40,7 +46,7 @@ class FedMGSState:
     total: Tensor = state.server()
 
 
-class FedMGS(Descriptive[ServerChannel]):
+class FedMGS(Algorithm[ServerChannel]):
     """FedMGS: matrix factorisation; codes stay with clients, statistics are shared.
 
     Parameters
@@ -66,10 +72,12 @@ class FedMGS(Descriptive[ServerChannel]):
         The mu_i: 1 / n or m_i / m.
     """
 
+    requires = (Requirement({"participation": 1.0}, "where algorithm.senders of all clients send"),)
     learns = "a factor; codes of each client"
     sends = "two statistics"
     aggregates = "sums"
     devices = ("cpu",)
+    uses_model = False
     model_type = NoModel
     local_options = ()
     averages_by = None
@@ -170,6 +178,10 @@ class FedMGS(Descriptive[ServerChannel]):
     def learnt(self, state: FedMGSState, exchange: Exchange) -> dict[str, Tensor]:
         """``dictionary`` W (p, K); codes are not shown."""
         return {"dictionary": state.atoms}
+
+    def deploy(self, state: FedMGSState, clients: Clients, draws: Draws) -> Predictor:
+        """Return that there is nothing to predict with."""
+        return Predictor(None)
 
     def measure(
         self, state: FedMGSState, clients: Clients, exchange: Exchange, draws: Draws

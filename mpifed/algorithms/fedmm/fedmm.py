@@ -30,19 +30,34 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Descriptive, message_variance, step_scale
-from mpifed.components.base import Compressors
-from mpifed.components.registry import checked_section, find
-from mpifed.data.base import Description, Split
 from mpifed.errors import Diverged, InputError, RunError
-from mpifed.exchange.base import Channel, Exchange, ServerChannel, to_server
-from mpifed.exchange.collectives import computed_once, total
-from mpifed.federation.clients import Clients, Draws, Federation
-from mpifed.local.minibatches import batches, chosen
-from mpifed.local.solver import LocalSolver
-from mpifed.models.base import NoModel
-from mpifed.surrogates.base import LinAlgError, MadeWithTarget, Surrogate, as_surrogate
-from topologies.parameters import ComponentOf
+from mpifed.method import (
+    Algorithm,
+    Channel,
+    Clients,
+    ComponentOf,
+    Compressors,
+    Description,
+    Draws,
+    Exchange,
+    Federation,
+    LocalSolver,
+    Predictor,
+    Requirement,
+    ServerChannel,
+    Split,
+    batches,
+    checked_section,
+    chosen,
+    computed_once,
+    find,
+    message_variance,
+    step_scale,
+    to_server,
+    total,
+)
+from mpifed.model import NoModel
+from mpifed.surrogate import LinAlgError, MadeWithTarget, Surrogate, as_surrogate
 
 # Exceptions of factorisations, those of torch and those of surrogates.
 FAILURES = (LinAlgError, RunError)
@@ -210,7 +225,7 @@ def gamma_of(rule: StepRule, beta: float, t: int) -> float:
     return rules[rule]
 
 
-class FedMM(Descriptive[Channel]):
+class FedMM(Algorithm[Channel]):
     """FedMM: majorise-minimise with aggregation of surrogates, control variates, compression.
 
     Parameters
@@ -233,10 +248,18 @@ class FedMM(Descriptive[Channel]):
         The mu_i: 1 / n, as in all experiments of the paper, or m_i / m.
     """
 
+    requires: ClassVar[tuple[Requirement, ...]] = (
+        Requirement(
+            {"exchange.asynchrony": ("none", "wait_free"), "algorithm.control_variate_rate": 0},
+            "where values are projected and no server has control variates",
+            {"algorithm:communicates": True, "exchange": "gossip"},
+        ),
+    )
     learns = "the parameters of a surrogate"
     sends = "a change of its statistic"
     aggregates = "sums"
     devices = ("cpu",)
+    uses_model = False
     model_type = NoModel
     local_options = ()
     averages_by = None
@@ -434,6 +457,10 @@ class FedMM(Descriptive[Channel]):
 
     # -- what is measured
 
+    def deploy(self, state: FedMMState, clients: Clients, draws: Draws) -> Predictor:
+        """Return that there is nothing to predict with."""
+        return Predictor(None)
+
     def parameters(self, s: Tensor) -> Tensor:
         """Return theta of what is iterated, (n_parameters,)."""
         with at_the_server("T(S)"):
@@ -532,6 +559,12 @@ class SaSsmm(FedMM):
     learning (Mairal et al. 2010), in which the first S counts as one sample.
     """
 
+    requires = (
+        *FedMM.requires,
+        Requirement(
+            {"clients": 1, "participation": 1.0, "compression": "none"}, "which sends nothing"
+        ),
+    )
     learns = "the parameters of a surrogate"
     sends = ""
     communicates = False

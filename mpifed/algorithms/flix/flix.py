@@ -51,16 +51,23 @@ import torch
 from annotated_types import Gt, Le
 from torch import Tensor
 
+import mpifed.algorithms.flix.theorems as theory
 from mpifed import state as states
-from mpifed.algorithms.base import message_variance
-from mpifed.algorithms.flix import theorems as theory
 from mpifed.algorithms.flix.descent import Descent, FlixState, send_gradients, stepped
 from mpifed.algorithms.flix.objective import weighted_mean, weighted_variance
-from mpifed.exchange.base import Channel, Exchange, ServerChannel
-from mpifed.exchange.reduction import add_scaled
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSolver
-from mpifed.models.base import Model
+from mpifed.method import (
+    Channel,
+    Clients,
+    Draws,
+    Exchange,
+    LocalSolver,
+    Not,
+    Requirement,
+    ServerChannel,
+    add_scaled,
+    message_variance,
+)
+from mpifed.model import Model
 
 
 class Flix(Descent[Channel]):
@@ -74,6 +81,19 @@ class Flix(Descent[Channel]):
         Those of ``Descent``.
     """
 
+    requires = (
+        *Descent.requires,
+        Requirement(
+            {"exchange": "server", "compression": ("none", "identity")},
+            "which asks for whole gradients at a server",
+            {"algorithm.step": "line_search"},
+        ),
+        Requirement(
+            {"exchange": "server", "compression": ("none", "identity")},
+            "which asks for whole gradients at a server",
+            {"algorithm.stop_at": Not(None)},
+        ),
+    )
     sends = "its model after a step"
 
     def descend(
@@ -126,6 +146,13 @@ class Dcgd(Descent[ServerChannel]):
         Those of ``Descent``.
     """
 
+    requires = (
+        *Descent.requires,
+        Requirement(
+            {"algorithm.step": Not("line_search"), "algorithm.stop_at": None},
+            "whose server has no whole gradients",
+        ),
+    )
     sends = "its compressed gradient"
     averages_by = None
     compressors = "unbiased"
@@ -176,6 +203,13 @@ class Diana(Descent[ServerChannel]):
         Those of ``Descent``.
     """
 
+    requires = (
+        *Descent.requires,
+        Requirement(
+            {"algorithm.step": Not("line_search"), "algorithm.stop_at": None},
+            "whose server has no whole gradients",
+        ),
+    )
     sends = "a compressed difference of gradients"
     averages_by = None
     compressors = "unbiased"

@@ -24,12 +24,18 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import GlobalModel
-from mpifed.exchange.base import ServerChannel
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.adjustments import Proximal, Shift
-from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.models.base import Model
+from mpifed.algorithms.global_model.one_model import GlobalModel
+from mpifed.method import (
+    Clients,
+    Draws,
+    LocalSolver,
+    OptimizerState,
+    Proximal,
+    Requirement,
+    ServerChannel,
+    Shift,
+)
+from mpifed.model import Model
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,7 @@ class FedPD(GlobalModel[ServerChannel]):
         The p_i: n_i / n, as in FedAvg, or 1 / n for n clients, as in the paper.
     """
 
+    requires = (Requirement({"participation": 1.0}, "whose clients all move in every round"),)
     learns = "one model"
     sends = "its model and multiplier, added up"
     aggregates = "sums"

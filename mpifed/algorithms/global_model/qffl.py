@@ -25,13 +25,18 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import GlobalModel, averaged_buffers
-from mpifed.exchange.base import ServerChannel
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.objective import row_norms
-from mpifed.local.scoring import train_risks
-from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.models.base import Model
+from mpifed.algorithms.global_model.one_model import GlobalModel
+from mpifed.method import (
+    Clients,
+    Draws,
+    LocalSolver,
+    OptimizerState,
+    ServerChannel,
+    averaged_buffers,
+    row_norms,
+    train_risks,
+)
+from mpifed.model import Model
 
 # Smaller risks count as this, so that their powers are finite.
 LEAST_RISK = 1e-10

@@ -24,12 +24,9 @@ from annotated_types import Gt, Le
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import GlobalModel
-from mpifed.exchange.base import Channel
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.adjustments import Shift
-from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.models.base import Model
+from mpifed.algorithms.global_model.one_model import GlobalModel
+from mpifed.method import Channel, Clients, Draws, LocalSolver, OptimizerState, Requirement, Shift
+from mpifed.model import Model
 
 
 @dataclass(frozen=True)
@@ -50,6 +47,20 @@ class Scaffnew(GlobalModel[Channel]):
         Probability p of a communication behind a step.
     """
 
+    requires = (
+        Requirement(
+            {"local.optimizer": "sgd", "local.momentum": 0.0}, "which corrects steps of plain SGD"
+        ),
+        Requirement(
+            {"exchange.average_over": "participants", "participation.weights": "renormalised"},
+            "which averages participants",
+        ),
+        Requirement(
+            {"privacy.observers": "none"},
+            "whose models are not averages of each round",
+            {"exchange": "gossip"},
+        ),
+    )
     learns = "one model"
     sends = "its model"
     compressors = "none"

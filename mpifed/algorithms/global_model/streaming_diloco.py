@@ -27,12 +27,18 @@ from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import GlobalModel
-from mpifed.exchange.base import ServerChannel
-from mpifed.exchange.server_optimizers import Moment, Nesterov
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.models.base import Model
+from mpifed.algorithms.global_model.one_model import GlobalModel
+from mpifed.method import (
+    Clients,
+    Draws,
+    LocalSolver,
+    Moment,
+    Nesterov,
+    OptimizerState,
+    Requirement,
+    ServerChannel,
+)
+from mpifed.model import Model
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,7 @@ class StreamingDiLoCo(GlobalModel[ServerChannel]):
         alpha, the share of a client's own fragment that it keeps.
     """
 
+    requires = (Requirement({"participation": 1.0}, "whose clients all move in every round"),)
     learns = "one model"
     sends = "a fragment of its model"
     aggregates = "means"

@@ -28,15 +28,22 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import step_scale
-from mpifed.algorithms.shared_body.fedrep import FedRep, FedRepState
-from mpifed.exchange.base import Channel, Exchange
-from mpifed.exchange.gossip import GossipChannel, to_neighbours
-from mpifed.exchange.routes import Nearby
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.scoring import held_out_risks
-from mpifed.local.solver import LocalSolver
-from mpifed.models.base import Model
+from mpifed.algorithms.shared_body.fedper import Parts, unseen_fitter
+from mpifed.algorithms.shared_body.fedrep import FedRepState, head_solver
+from mpifed.method import (
+    Channel,
+    Clients,
+    Draws,
+    Exchange,
+    GossipChannel,
+    LocalSolver,
+    Nearby,
+    Requirement,
+    held_out_risks,
+    step_scale,
+    to_neighbours,
+)
+from mpifed.model import Model
 from mpifed.state import on_host
 
 
@@ -47,7 +54,7 @@ class PFedDSTState(FedRepState):
     chosen: Tensor = state.client()  # t_ij, int64 (clients, nodes)
 
 
-class PFedDST(FedRep):
+class PFedDST(Parts):
     """PFedDST: clients mix bodies with the neighbours that score best, and train parts in turns.
 
     Parameters
@@ -60,10 +67,18 @@ class PFedDST(FedRep):
         c, which is added to it.
     recency : float
         lambda, how soon a peer that was chosen may be chosen again.
+    head_epochs : int
+        Epochs of the head in a round; those of the body are ``local.epochs``.
+    unseen_epochs : int
+        Epochs in which an unseen client fits its head, with the body fixed.
     **options
-        Those of ``FedRep``.
+        Those of ``Parts``.
     """
 
+    learns = "one body, a head of each client"
+    requires = (
+        Requirement({"local.buffers": "average"}, "whose models take their statistics along"),
+    )
     sends = "its model and a loss"
     exchanges = ("gossip",)
     aggregates = "sums"
@@ -81,9 +96,13 @@ class PFedDST(FedRep):
         loss_weight: Annotated[float, Ge(0)] = 1.0,
         offset: Annotated[float, Ge(0)] = 1.0,
         recency: Annotated[float, Gt(0)] = 0.5,
+        head_epochs: Annotated[int, Ge(1)] = 10,
+        unseen_epochs: Annotated[int, Ge(1)] = 10,
         **options: Any,
     ) -> None:
         super().__init__(model, local, **options)
+        self.fitter = unseen_fitter(local, unseen_epochs)
+        self.head_solver = head_solver(local, head_epochs)
         self.peers, self.loss_weight, self.offset = peers, loss_weight, offset
         self.recency = recency
 
@@ -93,7 +112,8 @@ class PFedDST(FedRep):
         parts = super().init(clients, exchange, draws, dtype)
         nodes = len(exchange.federation.training)
         chosen = torch.zeros(len(clients), nodes, dtype=torch.int64, device=clients.device)
-        return PFedDSTState(parts.body, parts.heads, parts.optimizer, parts.of_head, chosen)
+        of_head = self.head_solver.init(len(clients), 1, dtype)
+        return PFedDSTState(parts.body, parts.heads, parts.optimizer, of_head, chosen)
 
     def round(  # type: ignore[override]
         self, state: PFedDSTState, clients: Clients, channel: Channel, draws: Draws

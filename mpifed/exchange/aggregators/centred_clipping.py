@@ -12,10 +12,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt
 
-from mpifed.exchange.aggregation import ByProducts
-from topologies.schema import LARGEST
+from mpifed.message import ByProducts
 
 
 class CentredClipping(ByProducts):
@@ -35,7 +34,7 @@ class CentredClipping(ByProducts):
         self,
         *,
         radius: Annotated[float, Gt(0)] = 10.0,
-        iterations: Annotated[int, Ge(1), Lt(LARGEST)] = 1,
+        iterations: Annotated[int, Ge(1)] = 1,
     ) -> None:
         self.radius, self.iterations = radius, iterations
 

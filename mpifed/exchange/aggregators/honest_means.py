@@ -13,16 +13,15 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge, Lt
+from annotated_types import Ge
 
-from mpifed.exchange.aggregation import (
+from mpifed.message import (
     ByCoordinates,
     ByProducts,
     Byzantine,
     count_of,
     squared_distances,
 )
-from topologies.schema import LARGEST
 
 
 class OfHonest:
@@ -84,9 +83,7 @@ class NearestToTrusted(OfHonest, ByProducts):
 
     needs_fixed_number = True
 
-    def __init__(
-        self, *, trusted: Annotated[int, Ge(0), Lt(LARGEST)] = 0, byzantine: Byzantine = 0.2
-    ) -> None:
+    def __init__(self, *, trusted: Annotated[int, Ge(0)] = 0, byzantine: Byzantine = 0.2) -> None:
         super().__init__(byzantine=byzantine)
         self.trusted = trusted
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mpifed.exchange.aggregation import ByProducts, squared_distances
 from mpifed.exchange.aggregators.honest_means import OfHonest
+from mpifed.message import ByProducts, squared_distances
 
 
 class MinimumDiameter(OfHonest, ByProducts):

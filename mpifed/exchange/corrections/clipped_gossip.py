@@ -32,8 +32,7 @@ from annotated_types import Gt, Lt
 from torch import Tensor
 
 from mpifed.errors import InputError
-from mpifed.exchange.corrections.base import Correction, Neighbours
-from mpifed.exchange.routes import Nearby
+from mpifed.message import Correction, Nearby, Neighbours
 from mpifed.state import on_host
 
 

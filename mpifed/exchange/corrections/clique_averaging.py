@@ -18,8 +18,7 @@ from torch import Tensor
 
 import topologies
 from mpifed.errors import InputError
-from mpifed.exchange.corrections.base import Correction, Neighbours
-from topologies.schedules.cliques import Cliques
+from mpifed.message import Correction, Neighbours
 
 
 class CliqueAveraging(Correction):
@@ -29,7 +28,7 @@ class CliqueAveraging(Correction):
         return 0
 
     def clique_schedule(self, schedule: Any) -> topologies.Schedule:
-        while not isinstance(schedule, Cliques):
+        while not isinstance(schedule, topologies.Cliques):
             schedule = getattr(schedule, "inner", None)
             if schedule is None:
                 raise InputError(

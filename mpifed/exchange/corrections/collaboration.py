@@ -41,7 +41,7 @@ from scipy import sparse, special
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from mpifed.exchange.corrections.base import Correction, HeldOutRisks, Neighbours, Observations
+from mpifed.message import Correction, Gather, HeldOutRisks, Neighbours, Observations
 from mpifed.state import on_host
 
 COLLAPSE = ("chosen_gini", "chosen_components", "never_chosen")
@@ -97,6 +97,7 @@ class Chooser(Correction):
 
     needs = "positive"
     chooses = True
+    columns = COLLAPSE
     remembers: ClassVar[int] = 1
     sends_notes: ClassVar[int] = 0
 
@@ -175,6 +176,14 @@ class Chooser(Correction):
             tables[participant, -2, received] = weights
             tables[participant, -1] += tables[participant, -2] > 0
         return torch.from_numpy(mixed).to(moved), torch.from_numpy(tables).flatten(1).to(memory)
+
+    def measure(self, memory: Tensor, gather: Gather) -> dict[str, float | None]:
+        """Return how evenly clients were chosen; see ``collapse``."""
+        tables = gather(memory[:, -2 * self.nodes :])
+        if tables is None:
+            return {}
+        last, often = np.split(tables, 2, axis=1)
+        return collapse(last, often)
 
 
 def mean_of(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:

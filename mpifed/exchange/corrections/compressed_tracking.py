@@ -31,7 +31,7 @@ import torch
 from annotated_types import Gt, Le
 from torch import Tensor
 
-from mpifed.exchange.corrections.base import Correction, Needs, Neighbours
+from mpifed.message import Correction, Needs, Neighbours
 
 
 class Beer(Correction):

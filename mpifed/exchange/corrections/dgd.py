@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mpifed.exchange.corrections.base import Correction, Neighbours
+from mpifed.message import Correction, Neighbours
 
 
 class Dgd(Correction):

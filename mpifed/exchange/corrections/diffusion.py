@@ -38,7 +38,7 @@ import torch
 from annotated_types import Ge, Lt
 from torch import Tensor
 
-from mpifed.exchange.corrections.base import Correction, Neighbours, halves
+from mpifed.message import Correction, Neighbours, halves
 
 
 class ExactDiffusion(Correction):

@@ -35,7 +35,7 @@ import torch
 from annotated_types import Gt, Le
 from torch import Tensor
 
-from mpifed.exchange.corrections.base import Correction, Neighbours
+from mpifed.message import Correction, Neighbours
 
 
 class Extra(Correction):

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mpifed.exchange.aggregation import Byzantine, count_of
 from mpifed.exchange.corrections.clipped_gossip import ByDistances
-from mpifed.exchange.routes import Nearby
+from mpifed.message import Byzantine, Nearby, count_of
 
 
 class Monna(ByDistances):

@@ -23,7 +23,7 @@ from typing import Annotated
 from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
-from mpifed.exchange.corrections.base import Correction, Neighbours
+from mpifed.message import Correction, Neighbours
 
 
 class Noloco(Correction):

@@ -29,7 +29,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mpifed.exchange.corrections.base import Correction, Neighbours
+from mpifed.message import Correction, Neighbours
 
 
 class PushSum(Correction):

@@ -20,7 +20,7 @@ import torch
 from annotated_types import Ge, Lt
 from torch import Tensor
 
-from mpifed.exchange.corrections.base import Correction, Neighbours
+from mpifed.message import Correction, Neighbours
 
 
 class QuasiGlobal(Correction):

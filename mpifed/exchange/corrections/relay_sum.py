@@ -29,12 +29,11 @@ import torch
 from torch import Tensor
 
 import topologies
-from mpifed.exchange.corrections.base import Correction, Neighbours, halves
-from topologies.schedules.sequences import Around
+from mpifed.message import Correction, Neighbours, halves
 
 
 @dataclass(frozen=True)
-class Ones(Around):
+class Ones(topologies.Around):
     """The edges of ``inner`` with weights of one: W y = the sum of neighbours' y + (1 - d) y."""
 
     symmetric = False

@@ -44,7 +44,7 @@ import torch
 from annotated_types import Ge, Lt
 from torch import Tensor
 
-from mpifed.exchange.corrections.base import Correction, Needs, Neighbours, halves
+from mpifed.message import Correction, Needs, Neighbours, halves
 
 
 class Tracking(Correction):

@@ -1,0 +1,243 @@
+"""Base class of algorithms, as the engine sees them, and what several of them share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
+
+import torch
+from torch import Tensor
+
+from mpifed.components.registry import find
+from mpifed.components.requirement import Requirement
+from mpifed.data.base import Task
+from mpifed.exchange.base import Channel, Exchange, ServerChannel
+from mpifed.federation.clients import Clients, Draws
+from mpifed.method.predictor import Predictor
+from mpifed.models.base import Model
+
+AnyChannel = TypeVar("AnyChannel", bound=Channel, contravariant=True)
+Weighting = Literal["samples", "clients"] | None
+
+# Which compressors the messages of an algorithm may go through.
+Compressors = Literal["any", "unbiased", "none"]
+
+# What a server makes of the messages of an algorithm.
+Aggregates = Literal["mean", "means", "sums"]
+
+# What an algorithm averages once in a round, and nothing else: its only model, or several.
+Averages = Literal["one", "several"]
+
+
+class Algorithm(ABC, Generic[AnyChannel]):
+    """Base class of federated algorithms.
+
+    ``Algorithm[ServerChannel]`` is a method for servers alone, ``Algorithm[Channel]`` one for any
+    exchange, which cannot ``send``. The first two parameters of a subclass are the model and the
+    local solver, its keyword-only parameters are its options. A state is a frozen dataclass
+    (``mpifed.state``) whose tensors are never changed in place. The engine calls the methods in
+    this order; all are collective, that is, every rank calls them, also one without a client:
+
+    1. ``inspect``, where the run begins and is not resumed;
+    2. ``init``;
+    3. ``prepare``, once, before round 1;
+    4. ``remarks``;
+    5. ``round``, in every round in which a client takes part;
+    6. at every evaluation ``deploy``, ``adapt``, ``measure`` and ``learnt``.
+
+    Subclasses set the attributes below where the defaults do not fit, those marked (instance) also
+    in ``__init__``. A method without a default has to be there; an attribute of another name is not
+    read, so that a misspelt one leaves the default.
+
+    Attributes
+    ----------
+    learns : str
+        What training gives, in a few words, for the table of methods.
+    sends : str
+        What a client sends in a round, in a few words; empty if it sends nothing.
+    requires : tuple of Requirement
+        What it needs of the other values of a configuration.
+    exchanges : tuple of str or None
+        Names of the exchanges that the algorithm supports; None for any. A class derived from
+        ``Algorithm[ServerChannel]`` has ``("server",)``.
+    devices : tuple of str
+        Where it computes, ``cpu`` and ``cuda`` or the first alone.
+    compressors : {"any", "unbiased", "none"}
+        Which compressors its messages may go through; biased ones are always allowed under gossip.
+    aggregates : {"mean", "means", "sums"}
+        What a server makes of its messages: one mean of updates in a round and nothing else, for
+        which any aggregator may stand and which can be private; several means, or other numbers of
+        clients beside; or sums with weights of its own, for which no aggregator can stand.
+    communicates : bool
+        False if it sends nothing: it is then run without the configured exchange.
+    uses_model : bool
+        False if it does not train the configured model.
+    steps_locally : bool
+        True if clients take local steps that can be cut short (``participation.late=partial``).
+    steps_without_clients : bool
+        True if the server moves even in a round in which no client takes part.
+    server_steps : bool
+        True if its server moves what is shared along a mean of updates, once in a round, by any
+        ``server_optimizer``: by ``channel.average``, or by ``channel.along`` of a ``mean``.
+    takes_duals : bool
+        True if its local steps have the term ``dual_terms``, so that corrections of gossip that
+        work within them go with it.
+    neighbours : {"given", "corrected", "chosen"}
+        Whether under gossip it mixes by W^k alone, corrects that itself, or chooses whom clients
+        mix with.
+    averages_models : {"one", "several"} or None
+        Whether all that it averages in a round is its only model, or several, in one message.
+    online : bool (instance)
+        True if it draws fresh samples by ``Shards.fresh``.
+    tasks : tuple of str (instance)
+        Tasks of data sets from which it learns; see ``mpifed.data.base.Task``.
+    columns : tuple of str (instance)
+        Names of what ``measure`` returns, which become columns of metrics.csv.
+    step_option : str (instance)
+        The option to make smaller where numbers grow too large; error messages name it.
+    local_options : tuple of str or None (instance)
+        Options of the section ``local`` that it reads; None for all of them.
+    averages_by : {"samples", "clients"} or None (instance)
+        Weights of a server's average, by samples or all alike; None where the method adds messages
+        itself, with weights 1 / p for participation with probability p.
+    deploys_mixtures : bool (instance)
+        True if predictors are mixtures, whose likelihood is recorded where it is not the loss.
+    n_trained_models : int (instance)
+        Models of each client that it trains.
+    model_type : type or tuple of type
+        What its model must be an instance of; ``Model`` is what predicts.
+    """
+
+    model: Any
+    learns: ClassVar[str] = ""
+    sends: ClassVar[str] = ""
+    requires: ClassVar[tuple[Requirement, ...]] = ()
+    exchanges: ClassVar[tuple[str, ...] | None] = None
+    compressors: ClassVar[Compressors] = "any"
+    aggregates: ClassVar[Aggregates] = "mean"
+    devices: ClassVar[tuple[Literal["cpu", "cuda"], ...]] = ("cpu", "cuda")
+    communicates: ClassVar[bool] = True
+    uses_model: ClassVar[bool] = True
+    steps_locally: ClassVar[bool] = False
+    takes_duals: ClassVar[bool] = False
+    steps_without_clients: ClassVar[bool] = False
+    server_steps: ClassVar[bool] = False
+    averages_models: ClassVar[Averages | None] = None
+    neighbours: ClassVar[Literal["given", "corrected", "chosen"]] = "given"
+    online: bool = False
+    tasks: tuple[Task, ...] = ("classification", "sequence", "multi_label", "regression")
+    columns: tuple[str, ...] = ()
+    step_option: str = "local.lr"
+    local_options: tuple[str, ...] | None = None
+    averages_by: Weighting = "samples"
+    deploys_mixtures: bool = False
+    n_trained_models: int = 1
+    model_type: ClassVar[type | tuple[type, ...]] = Model
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        bases = vars(cls).get("__orig_bases__", ())
+        to_server = any(ServerChannel in get_args(base) for base in bases)
+        if to_server and "exchanges" not in vars(cls):
+            cls.exchanges = ("server",)
+
+    @classmethod
+    def serves_unseen_clients(cls) -> bool:
+        """Return whether ``adapt`` is there for clients that took no part in training."""
+        return cls.adapt is not Algorithm.adapt
+
+    def inspect(self, dtype: torch.dtype) -> None:
+        """Check other runs from which something is taken; before anything is computed.
+
+        Parameters
+        ----------
+        dtype : torch.dtype
+            The floating-point type of this run.
+
+        Raises
+        ------
+        InputError
+            Where such a run is missing or holds something else.
+        """
+
+    @abstractmethod
+    def init(self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype) -> Any:
+        """Return the state before round 1.
+
+        It must be cheap: a resumed run calls it too, for the shapes alone.
+
+        Parameters
+        ----------
+        clients : Clients
+            All clients hosted here.
+        exchange : Exchange
+            ``spread`` makes shared state of an initial value.
+        draws : Draws
+            The random numbers of round 0.
+        dtype : torch.dtype
+            The floating-point type of models.
+        """
+
+    def prepare(self, state: Any, clients: Clients, exchange: Exchange, draws: Draws) -> Any:
+        """Return the state after what clients compute before round 1.
+
+        Checkpoints hold the result, so that a resumed run does not repeat it. What takes long calls
+        ``mpifed.watchdog.heartbeat.raise_if_stop_requested`` now and then.
+        """
+        return state
+
+    def remarks(self, state: Any, clients: Clients, exchange: Exchange) -> list[str]:
+        """Return lines for the log before the first round: constants, predictions, warnings."""
+        return []
+
+    @abstractmethod
+    def round(self, state: Any, clients: Clients, channel: AnyChannel, draws: Draws) -> Any:
+        """Return the state after one communication round.
+
+        Parameters
+        ----------
+        state : Any
+            The state, with rows of the participants only.
+        clients : Clients
+            The participants hosted here.
+        channel : Channel
+            What sends, among all participants.
+        draws : Draws
+            The random numbers of this round.
+        """
+
+    @abstractmethod
+    def deploy(self, state: Any, clients: Clients, draws: Draws) -> Predictor:
+        """Return what the training clients predict with, for evaluation."""
+
+    def adapt(self, state: Any, clients: Clients, exchange: Exchange, draws: Draws) -> Predictor:
+        """Return what clients predict with that took no part in training.
+
+        A method that does not override this is refused where ``evaluation.unseen_fraction`` is set.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot serve unseen clients")
+
+    def measure(
+        self, state: Any, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> dict[str, float | None]:
+        """Return the values of ``columns`` for metrics.csv; None where one does not apply."""
+        return {}
+
+    def learnt(self, state: Any, exchange: Exchange) -> dict[str, Tensor]:
+        """Return what was learnt and belongs to no client, by name (``learnt`` in clients.h5)."""
+        return {}
+
+    @property
+    def shared_buffers(self) -> slice:
+        """Where the running statistics are among the numbers that a server averages."""
+        size = self.model.n_parameters
+        return slice(size - self.model.n_buffers, size)
+
+    def payload(self) -> int:
+        """Return how many numbers a client sends in one round; by default those of one model."""
+        return self.model.n_parameters if self.communicates else 0
+
+
+def algorithm_class(name: Any) -> type[Algorithm]:
+    """Return the class of the algorithm called ``name``; raise ``InputError`` if there is none."""
+    return cast(type[Algorithm], find("algorithm", name))
