@@ -233,7 +233,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _prepared(arguments: list[str], stop_requested: Callable[[], bool]) -> Callable[[], int]:
-    words = _parsed.get(tuple(arguments)) or read_words(arguments)
+    words = read_words(arguments)
     if words.options.list is not None:
         from mpifed.config.listing import listed_records, listing
 
@@ -269,8 +269,7 @@ def _ranks_to_start(words: Words) -> int | None:
         )
     if ranks != "auto":
         return int(ranks)
-    configuration: Mapping[str, Any] = words.mapping or words.overrides
-    return ranks_for(configuration.get("clients"))
+    return ranks_for(_named_in(words).get("clients"))
 
 
 def _run(request: Any, communicator: Any, stop_requested: Callable[[], bool]) -> int:
@@ -305,31 +304,20 @@ def world_of_ranks(expected: int | None = None) -> Any:
 
 @dataclass(frozen=True)
 class Words:
-    """What the words of a command are read as; ``mapping`` is None where a run is resumed."""
+    """What the words of a command are read as."""
 
     options: Any
     experiment: str | None = None
     overrides: dict[str, Any] = field(default_factory=dict)
     resume: str | bool | None = None
-    mapping: dict[str, Any] | None = None
-
-
-# Words that were read before this process was forked: reading them takes a rank 9 MiB.
-_parsed: dict[tuple[str, ...], Words] = {}
 
 
 def read_words(arguments: list[str]) -> Words:
-    """Read the words of a command, and check all names in them, without torch and MPI."""
+    """Read the words of a command; what they name is looked up later, by rank 0."""
     options = parser().parse_intermixed_args(arguments)
     if options.list is not None:
         return Words(options)
-    from mpifed.config.configuration import apply_overrides, check_names
-    from mpifed.config.experiments import (
-        YAML_FILES,
-        parse_overrides,
-        read_experiment,
-        split_words,
-    )
+    from mpifed.config.experiments import parse_overrides, split_words
 
     words, resume = list(options.words), options.resume
     for name in ("output", "resume"):
@@ -344,13 +332,16 @@ def read_words(arguments: list[str]) -> Words:
     limit = overrides.get("stall_limit")
     if isinstance(limit, (int, float)) and limit > 0:
         set_stall_limit(limit)  # what follows imports
-    is_file = experiment is not None and experiment.endswith(YAML_FILES)
-    goes_on = resume is not None or options.restart
-    if goes_on or (is_file and launched_rank() is not None):
-        return Words(options, experiment, overrides, resume)  # rank 0 reads files
-    mapping = apply_overrides(read_experiment(experiment, overrides), overrides)
-    check_names(mapping)
-    return Words(options, experiment, overrides, None, mapping)
+    return Words(options, experiment, overrides, resume)
+
+
+def _named_in(words: Words) -> Mapping[str, Any]:
+    """Return the sections of the experiment, in which overrides have replaced whole ones."""
+    from mpifed.config.experiments import read_experiment
+
+    if words.resume or words.options.restart:
+        return words.overrides
+    return {**read_experiment(words.experiment, words.overrides), **words.overrides}
 
 
 def _is_no_path(word: str) -> bool:
@@ -379,7 +370,6 @@ def _request(words: Words) -> Any:
         json=options.json,
         on_round=options.on_round,
         track=options.track,
-        mapping=words.mapping,
     )
 
 
@@ -426,7 +416,7 @@ def preload(words: list[str]) -> None:
     gc.disable()  # as in ``started``, which enables it again in the ranks
     if {"-h", "--help", "--version"} & {*words}:
         return  # which is printed by rank 0
-    parsed = _parsed[tuple(words)] = read_words(words)
+    parsed = read_words(words)
     if parsed.options.list is not None:
         return
     _import(LIBRARIES)
@@ -435,9 +425,8 @@ def preload(words: list[str]) -> None:
     with contextlib.suppress(ImportError, RuntimeError):  # no MPI: one rank runs without
         import_mpi()
     _import(RUN)
-    if parsed.mapping is not None:
-        _import_components(parsed.mapping)
     sys.modules["threadpoolctl"].threadpool_info()  # it remembers where libraries are
+    _import_components(_named_in(parsed))
 
 
 def _import(modules: Iterable[str]) -> None:
@@ -452,7 +441,7 @@ def _import_components(mapping: Mapping[str, Any]) -> None:
     from mpifed.config.experiments import DEFAULTS
     from topologies.parameters import options_of
 
-    for section, default in DEFAULTS.items():
-        name, _ = named(mapping.get(section, default), section, default)
+    for section in DEFAULTS.keys() & mapping.keys():
+        name, _ = named(mapping[section], section, DEFAULTS[section])
         if name in TABLES[section]:
             options_of(find(section, name))

@@ -32,9 +32,15 @@ RULES = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=Tru
 
 
 def check_options(
-    component: Callable[..., Any] | Mapping[str, Parameter], values: Mapping[str, Any], path: str
+    component: Callable[..., Any] | Mapping[str, Parameter],
+    values: Mapping[str, Any],
+    path: str,
+    owners: Callable[[str], list[str]] = lambda option: [],
 ) -> dict[str, Any]:
-    """Return all options of a component: its ``values``, checked, the others at their defaults."""
+    """Return all options of a component: its ``values``, checked, the others at their defaults.
+
+    ``owners`` returns the components that have an option, to be named where this one has it not.
+    """
     options = component if isinstance(component, Mapping) else options_of(component)
     prefix = f"{path}." if path else ""
     for name in values:
@@ -43,6 +49,8 @@ def check_options(
             allowed = closest(str(name), options) if options else f"{path} takes no options"
             if callable(component) and name in inspect.signature(component).parameters:
                 allowed = f"options are keyword-only parameters: def ...(..., *, {name})"
+            if others := owners(str(name)):
+                allowed = f"set {path}={' or '.join(others)}, which has it; {allowed}"
             raise InputError(f"Unknown {what} {excerpt(f'{prefix}{name}')}; {allowed}")
     checked = {}
     for name, option in options.items():

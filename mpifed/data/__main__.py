@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.command import Parser, carried_out, program, whole
-from mpifed.components.registry import check_name, declared_options, find, summaries, summary
+from mpifed.components.registry import find, summaries, summary
 from mpifed.components.tables import DATASETS
-from mpifed.errors import EXIT_FINISHED, InputError, closest, one_line
+from mpifed.errors import EXIT_FINISHED, InputError, one_line
 from mpifed.io.yaml_files import parse_value
 from mpifed.mpi.communicator import Alone
 from mpifed.watchdog.launcher import check_one_process
@@ -36,24 +36,11 @@ def _run(words: list[str]) -> int:
         raise InputError(
             "the name of a data set must come first; --help shows how the command is used"
         )
-    _check_early(words)
     try:
         print(_write(words[0], words[1:]))
     except InputError as error:
         raise InputError(_as_flags(str(error))) from None
     return EXIT_FINISHED
-
-
-def _check_early(words: list[str]) -> None:
-    """Refuse a name or an option that no data set has, without importing torch."""
-    if ":" in words[0]:
-        return
-    check_name("data", words[0], "data.name")
-    flags = OWN_FLAGS | set(map(_flag, declared_options(DATASETS[words[0]])))
-    for word in words[1:]:
-        flag = word.partition("=")[0]
-        if flag.startswith("--") and flag not in flags:
-            raise InputError(f"{flag} is not an option of {words[0]}; {closest(flag, flags)}")
 
 
 def _write(name: str, words: list[str]) -> str:

@@ -171,8 +171,6 @@ class Request:
     track: str | None = None
     restart: bool = False
     json: bool = False
-    # The experiment with its overrides, where it has been read.
-    mapping: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -204,9 +202,7 @@ def understand(request: Request) -> Task:
         point = newest(output)
     if (request.resume or request.restart) and output is not None and point is None:
         stored = stored_configuration(output)
-    mapping = dict(request.mapping or {})
-    if not mapping:
-        mapping = apply_overrides(_base(request, point, stored), request.overrides or {})
+    mapping = apply_overrides(_base(request, point, stored), request.overrides or {})
     if output is None:
         output = _default_output(mapping)
     _check_output(output, request, point)
