@@ -101,7 +101,7 @@ def _help(*, whole: bool) -> str:
 
 def _unknown(word: str) -> str:
     from mpifed.config.experiments import YAML_FILES, experiment_names
-    from topologies.schema import excerpt
+    from topologies.errors import excerpt
 
     if word in experiment_names() or word.endswith(YAML_FILES):
         return (

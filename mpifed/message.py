@@ -48,7 +48,7 @@ from mpifed.exchange.pre_aggregation import PreAggregator
 from mpifed.exchange.routes import Nearby
 from mpifed.exchange.server_optimizers import ServerOptimizer
 from mpifed.federation.clients import Draws
-from topologies.schema import ComponentOf
+from topologies.parameters import ComponentOf
 
 __all__ = [
     "Attack",

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mpifed.command import Parser, carried_out, parser_of
-from mpifed.config.configuration import apply_overrides, check_names
 from mpifed.config.experiments import parse_overrides
 from mpifed.errors import EXIT_FINISHED, InputError
 from mpifed.report.runs import run_directories
-from mpifed.results.configurations import read_stored
 from mpifed.results.results import read_summary
 from mpifed.results.run_directories import check_output
 
@@ -35,9 +33,6 @@ def _run(words: Sequence[str] | None) -> int:
     }
     if options.output is not None and len({*targets.values()}) < len(targets):
         raise InputError("two of these runs have the same name")
-    for run in targets:  # before torch is imported
-        check_names(apply_overrides(read_stored(run / "config.yaml"), overrides))
-
     from mpifed.training.retiming import retime, write
 
     timings = {run: retime(run, overrides) for run in targets}

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from topologies.graphs.build import build_graph, check_graph_parameters, edge_array, parse_graph
     from topologies.graphs.families import FAMILIES
     from topologies.matrix import MixingMatrix, Report, Violation
+    from topologies.names import Entry
+    from topologies.parameters import Parameter
     from topologies.schedules.cliques import Cliques
     from topologies.schedules.sequences import (
         Around,
@@ -49,7 +51,6 @@ if TYPE_CHECKING:
         prepare_schedule,
         restore_schedule,
     )
-    from topologies.schema import Entry, Parameter
     from topologies.weights.fastest_mixing import FmmcResult, fmmc
     from topologies.weights.rules import (
         WEIGHTS,
@@ -79,7 +80,8 @@ _HOMES = {
     "Schedule Static",
     "schedules.table": "SCHEDULES build_schedule check_schedule parse_schedule prepare_schedule "
     "restore_schedule",
-    "schema": "Entry Parameter",
+    "names": "Entry",
+    "parameters": "Parameter",
     "weights.fastest_mixing": "FmmcResult fmmc",
     "weights.rules": "WEIGHTS best_constant by_size check_weights max_degree metropolis_hastings "
     "mixing_matrix uniform",

@@ -29,8 +29,8 @@ from topologies.job_environment import is_silent
 from topologies.links.network import at_sites, one_site, read_network
 from topologies.links.overlays import OVERLAYS, cycle_time, design
 from topologies.matrix import MixingMatrix
+from topologies.names import Entry
 from topologies.schedules.table import SCHEDULES
-from topologies.schema import Entry
 from topologies.weights.rules import WEIGHTS
 
 # What a command has found: a value for ``--json``, and lines of text.

@@ -1,8 +1,17 @@
-"""Errors of input, each in one sentence, and the allowed names that are nearest to a wrong one."""
+"""Errors of input, each in one sentence, with the value and the allowed names nearest to it."""
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable
+from typing import Any
+
+# Characters of a value that a message shows.
+SHOWN = 200
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
+_SHORT.maxlevel = 3
 
 
 class InputError(ValueError):
@@ -30,3 +39,14 @@ def closest(name: str, allowed: Iterable[str]) -> str:
     near = nearest(name, names)
     hint = f"did you mean {near!r}? " if near else ""
     return f"{hint}allowed: {', '.join(names)}"
+
+
+def excerpt(value: Any) -> str:
+    """Return the first 200 characters of a value's text, for a message."""
+    if value is None:
+        return "empty"
+    try:
+        return " ".join(_SHORT.repr(value).split())[:SHOWN]
+    except Exception:
+        # Python refuses to write out very long numbers; a user's object may raise anything.
+        return f"a {type(value).__name__} that cannot be written out"

@@ -23,17 +23,13 @@ from mpifed.components.tables import BASES, MADE_BY_FUNCTIONS, TABLES
 from mpifed.errors import CodeError, InputError, closest, in_words
 from mpifed.io.text import read_text
 from mpifed.io.yaml_files import parse_value
-from topologies.schema import (
-    SENTENCE,
-    ComponentOf,
-    check_options,
-    excerpt,
-    load_object,
-    options_of,
-    parse_spec,
-)
-from topologies.schema import summaries as summaries
-from topologies.schema import summary as summary
+from topologies.docstrings import SENTENCE
+from topologies.docstrings import summaries as summaries
+from topologies.docstrings import summary as summary
+from topologies.errors import excerpt
+from topologies.names import load_object, parse_spec
+from topologies.parameters import ComponentOf, options_of
+from topologies.schema import check_options
 
 # How a component with options in one text begins: ``torus:rows=4``, ``own.module:graph:k=3``.
 SPELT = re.compile(r"[A-Za-z_]\w*(\.[\w.]*:\w+)?:\w+=")
@@ -158,70 +154,6 @@ def _defined_in(path: Path) -> str:
     return f"did you mean {' or '.join(map(repr, names))}?"
 
 
-def check_declared(kind: str, section: Any, path: str, default: str | None = None) -> None:
-    """Refuse a name or an option that no shipped component has, without importing it."""
-    name, values = named(section, path, default)
-    check_name(kind, name, f"{path}.name")
-    if ":" in name:
-        return
-    options = declared_options(TABLES[kind][name])
-    for option, value in values.items():
-        if option not in options:
-            owners = [o for o, at in TABLES[kind].items() if option in declared_options(at)]
-            hint = f"set {path}={' or '.join(owners)}, which has it; " if owners else ""
-            allowed = closest(str(option), options) if options else f"{name} takes no options"
-            raise InputError(f"Unknown option {excerpt(f'{path}.{option}')}; {hint}{allowed}")
-        within, usual = options[option]
-        if within in TABLES and value is not None:
-            check_declared(within, value, f"{path}.{option}", usual)
-
-
-@functools.cache
-def declared_options(target: str) -> dict[str, tuple[str | None, Any]]:
-    """Return the options of a shipped component: the kind of a component, or None, and defaults.
-
-    They are read from the module's source: importing it takes torch, which takes seconds.
-    """
-    module, _, name = target.partition(":")
-    path = Path(__file__).parents[2].joinpath(*module.split("."))
-    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    definitions: dict[str, ast.FunctionDef | ast.ClassDef] = {}
-    imported: dict[str, str] = {}
-    for node in ast.parse(path.read_bytes()).body:
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            definitions[node.name] = node
-        elif isinstance(node, ast.ImportFrom):
-            imported |= {
-                each.asname or each.name: f"{node.module}:{each.name}" for each in node.names
-            }
-    if name not in definitions:
-        origin = imported.get(name, "")
-        return declared_options(origin) if origin.startswith("mpifed.") else {}
-    function: Any = definitions[name]
-    inherited: dict[str, tuple[str | None, Any]] = {}
-    if isinstance(function, ast.ClassDef):
-        bases = [getattr(base, "value", base) for base in function.bases]  # of Algorithm[Channel]
-        inits = [each for each in function.body if getattr(each, "name", "") == "__init__"]
-        function = inits[0] if inits else None
-        if bases and (function is None or function.args.kwarg is not None):
-            inherited = declared_options(f"{module}:{getattr(bases[0], 'id', '')}")
-    if function is None:
-        return inherited
-    arguments = zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
-    return inherited | {
-        each.arg: (_kind_in(each.annotation), getattr(default, "value", None))
-        for each, default in arguments
-    }
-
-
-def _kind_in(annotation: ast.expr | None) -> str | None:
-    """Return the kind in ``Annotated[Any, ComponentOf(kind)]``; None in other annotations."""
-    for node in ast.walk(annotation) if annotation is not None else ():
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == ComponentOf.__name__:
-            return str(ast.literal_eval(node.args[0]))
-    return None
-
-
 def named(section: Any, path: str, default: str | None = None) -> tuple[str, dict[str, Any]]:
     """Return the name of a section and the options given beside it, neither of them looked up."""
     if isinstance(section, Section):
@@ -248,7 +180,7 @@ def checked_section(
         return section
     name, values = named(section, path, default)
     component = find(kind, name, f"{path}.name")
-    checked = check_options(component, values, path)
+    checked = check_options(component, values, path, lambda option: owners_of(kind, option))
     for key, option in options_of(component).items():
         for within in get_args(option.annotation):
             if isinstance(within, ComponentOf) and within.kind in TABLES:
@@ -260,6 +192,11 @@ def checked_section(
     if completed is not None:
         checked = dict(completed(checked, n_training))
     return Section(name, checked)
+
+
+def owners_of(kind: str, option: str) -> list[str]:
+    """Return the shipped components of a kind that have an option."""
+    return [name for name in TABLES[kind] if option in options_of(find(kind, name))]
 
 
 def with_defaults(kind: str, section: Any) -> Any:

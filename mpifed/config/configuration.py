@@ -12,12 +12,11 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from mpifed.components.registry import (
     Section,
-    check_declared,
     checked_section,
-    declared_options,
     find,
     find_algorithm,
     named,
+    owners_of,
     plain,
     with_defaults,
 )
@@ -31,9 +30,12 @@ from mpifed.errors import InputError, closest
 from mpifed.federation import participation
 from mpifed.federation.options import ComputeOptions, NetworkOptions, PrivacyOptions
 from mpifed.federation.participation import Participation, count_unseen
+from mpifed.io.yaml_files import Dumper
 from mpifed.local.options import LocalOptions
 from mpifed.watchdog.heartbeat import STALL_LIMIT
-from topologies.schema import LARGEST, check_options, check_value, excerpt
+from topologies.errors import excerpt
+from topologies.parameters import options_of
+from topologies.schema import LARGEST, check_options, check_value
 
 # The version of the arithmetic, without which the rounding of sums cannot be repeated. 1 were sums
 # of integers; runs of then do not mention it.
@@ -337,9 +339,7 @@ def _strays(
 ) -> bool:
     """Return whether a shipped component is in use, and none of its kind has an option."""
     options = _options(kind, overrides, mapping)
-    if not options or option in options:
-        return False
-    return not any(option in declared_options(target) for target in TABLES[kind].values())
+    return bool(options) and option not in options and not owners_of(kind, option)
 
 
 def _options(
@@ -348,20 +348,29 @@ def _options(
     """Return the options of the component in use."""
     section = overrides.get(f"{kind}.name", overrides.get(kind, mapping.get(kind)))
     name = section.get("name") if isinstance(section, Mapping) else section
-    target = TABLES[kind].get(name or DEFAULTS[kind]) if isinstance(name, str | None) else None
-    return declared_options(target) if target else ()
+    name = name or DEFAULTS[kind]
+    return options_of(find(kind, name)) if name in TABLES[kind] else ()
 
 
 def resolve(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
     """Return the checked, complete configuration of a mapping."""
-    if mapping.get("clients") == "data":
-        mapping = {**mapping, "clients": _count_clients(mapping)}
-    settled = check_names(mapping, ranks)
+    values = {
+        key: _without_retired(key, value)
+        for key, value in mapping.items()
+        if key not in (*DEFAULTS, *UNREAD) and not (value is None and key in SECTIONS)
+    }
+    if values.get("clients") == "ranks":
+        values["clients"] = ranks
+    elif values.get("clients") == "data":
+        values["clients"] = _count_clients(mapping)
+    if "participation" in values:
+        values["participation"] = _participation(values["participation"])
+    configuration = Configuration(**check_options(Configuration, values, ""))
     sections: dict[str, Any] = {
-        key: _component(key, mapping.get(key, default), settled.n_training)
+        key: _component(key, mapping.get(key, default), configuration.n_training)
         for key, default in DEFAULTS.items()
     }
-    configuration = _without_idle_sections(dataclasses.replace(settled, **sections))
+    configuration = _without_idle_sections(dataclasses.replace(configuration, **sections))
     check_together(configuration)
     return configuration
 
@@ -372,36 +381,6 @@ def _count_clients(mapping: Mapping[str, Any]) -> int:
     data = _component("data", mapping.get("data", DEFAULTS["data"]), 0)
     dataset: Any = find("data", data.name)
     return cast(int, dataset.count_clients(data.options, seed))
-
-
-def check_names(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
-    """Check all that needs no component to be imported, which takes torch, and seconds: names of
-    components and of their options, and the sections that have none.
-    """
-    values = {
-        key: _without_retired(key, value)
-        for key, value in mapping.items()
-        if key not in (*DEFAULTS, *UNREAD) and not (value is None and key in SECTIONS)
-    }
-    if values.get("clients") == "ranks":
-        values["clients"] = ranks
-    elif values.get("clients") == "data":  # which are not counted yet
-        del values["clients"]
-    if "participation" in values:
-        values["participation"] = _participation(values["participation"])
-    settled = Configuration(**check_options(Configuration, values, ""))
-    for key, default in DEFAULTS.items():
-        check_declared(key, with_name(key, mapping.get(key, default)), key, default)
-    name, options = named(mapping.get("exchange", "server"), "exchange", DEFAULTS["exchange"])
-    if name == "gossip" and mapping.get("clients") not in ("ranks", "data"):
-        from mpifed.exchange.mixing_options import (  # networkx, but no torch
-            mixing_sections,
-            names_own,
-        )
-
-        if not names_own(options):
-            mixing_sections(options, settled.n_training)
-    return settled
 
 
 def _without_idle_sections(configuration: Configuration) -> Configuration:
@@ -424,7 +403,10 @@ def to_mapping(configuration: Configuration) -> dict[str, Any]:
 
 def to_yaml(configuration: Configuration) -> str:
     """Return the configuration as YAML text that ``read_experiment`` reads back."""
-    return yaml.safe_dump(to_mapping(configuration), sort_keys=False, default_flow_style=None)
+    text: str = yaml.dump(
+        to_mapping(configuration), Dumper=Dumper, sort_keys=False, default_flow_style=None
+    )
+    return text
 
 
 def completed(stored: Mapping[str, Any]) -> dict[str, Any]:

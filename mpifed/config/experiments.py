@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mpifed.components.registry import declared_options, named, without_module
+from mpifed.components.registry import find, named, without_module
 from mpifed.components.tables import DATASETS
 from mpifed.errors import InputError, closest
 from mpifed.io.yaml_files import parse_value, read_yaml
-from topologies.schema import excerpt
+from topologies.errors import excerpt
+from topologies.parameters import options_of
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
@@ -204,7 +205,7 @@ def _takes_path(data: Any) -> bool:
     return (
         isinstance(name, str)
         and reader_of(name) is None
-        and (":" in name or "path" in declared_options(DATASETS.get(name, "")))
+        and (":" in name or (name in DATASETS and "path" in options_of(find("data", name))))
     )
 
 

@@ -12,8 +12,9 @@ from mpifed.config.configuration import SECTIONS, Configuration
 from mpifed.config.experiments import DEFAULTS, experiment_names, read_experiment
 from mpifed.errors import InputError
 from mpifed.federation.participation import KINDS
-from topologies.errors import nearest
-from topologies.schema import Entry, Parameter, excerpt, options_of
+from topologies.errors import excerpt, nearest
+from topologies.names import Entry
+from topologies.parameters import Parameter, options_of
 
 
 def listing(word: str) -> str:

@@ -20,8 +20,8 @@ from mpifed.errors import InputError
 from mpifed.federation import participation
 from mpifed.federation.options import ComputeOptions
 from mpifed.io.yaml_files import as_text
+from topologies.errors import excerpt
 from topologies.schedules.table import SCHEDULES
-from topologies.schema import excerpt
 
 # Options of schedules with which every neighbour receives every message.
 STILL = {

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.command import Parser, carried_out, program, whole
-from mpifed.components.registry import check_name, declared_options, find, summaries, summary
+from mpifed.components.registry import find, summaries, summary
 from mpifed.components.tables import DATASETS
-from mpifed.errors import EXIT_FINISHED, InputError, closest, one_line
+from mpifed.errors import EXIT_FINISHED, InputError, one_line
 from mpifed.io.yaml_files import parse_value
 from mpifed.mpi.communicator import Alone
 from mpifed.watchdog.launcher import check_one_process
-from topologies.schema import Parameter, allowed_values, check_value, options_of
+from topologies.parameters import Parameter, allowed_values, options_of
+from topologies.schema import check_value
 
 OWN_FLAGS = {"--help", "--output", "--clients", "--seed", "--force", "--dtype"}
 
@@ -35,38 +36,26 @@ def _run(words: list[str]) -> int:
         raise InputError(
             "the name of a data set must come first; --help shows how the command is used"
         )
-    _check_early(words)
     try:
-        print(_made(words[0], words[1:]))
+        print(_write(words[0], words[1:]))
     except InputError as error:
         raise InputError(_as_flags(str(error))) from None
     return EXIT_FINISHED
 
 
-def _check_early(words: list[str]) -> None:
-    """Refuse a name or an option that no data set has, without importing torch."""
-    if ":" in words[0]:
-        return
-    check_name("data", words[0], "data.name")
-    known = OWN_FLAGS | set(map(_flag, declared_options(DATASETS[words[0]])))
-    for word in words[1:]:
-        flag = word.partition("=")[0]
-        if flag.startswith("--") and flag not in known:
-            raise InputError(f"{flag} is not an option of {words[0]}; {closest(flag, known)}")
-
-
-def _made(name: str, words: list[str]) -> str:
+def _write(name: str, words: list[str]) -> str:
     """Write the file; return the line that says what it holds."""
     component = find("data", name)
     options = options_of(component)
-    given = vars(_parser(name, component, options).parse_args(words))
-    n_clients, seed, output = given["clients"], given["seed"], _writable(given)
+    arguments = vars(_parser(name, component, options).parse_args(words))
+    n_clients, seed, output = arguments["clients"], arguments["seed"], _writable(arguments)
     values = {
-        key: option.default if given[key] is None or key == "seed" else _value(given[key], option)
+        key: option.default if text is None or key == "seed" else _value(text, option)
         for key, option in options.items()
+        for text in [arguments[key]]
     }
     if "seed" in options:
-        values["seed"] = given["seed"]
+        values["seed"] = arguments["seed"]
     complete = getattr(component, "complete_options", None)
     values = complete(values, n_clients) if complete else values
     # These bring torch, which no wrong word shall wait for.
@@ -78,12 +67,12 @@ def _made(name: str, words: list[str]) -> str:
         dataset = component(n_clients, seed or 0, Alone(), **values)
     for line in dataset.remarks():
         print(_as_flags(line))
-    make(dataset, output, {"dataset": name, **values}, seed or 0, given["dtype"])
-    about = dataset.description
+    make(dataset, output, {"dataset": name, **values}, seed or 0, arguments["dtype"])
+    description = dataset.description
     return (
-        f"{output}: {n_clients} clients of {one_line(about.source, 200)}, "
-        f"{about.n_train.sum()} training, {about.n_val.sum()} validation and "
-        f"{about.n_test.sum()} test samples, {output.stat().st_size / 1e6:.1f} MB"
+        f"{output}: {n_clients} clients of {one_line(description.source, 200)}, "
+        f"{description.n_train.sum()} training, {description.n_val.sum()} validation and "
+        f"{description.n_test.sum()} test samples, {output.stat().st_size / 1e6:.1f} MB"
     )
 
 
@@ -139,15 +128,15 @@ def _value(text: str, option: Parameter) -> Any:
         raise
 
 
-def _writable(given: dict[str, Any]) -> Path:
-    output = Path(given["output"]).expanduser()
+def _writable(arguments: dict[str, Any]) -> Path:
+    output = Path(arguments["output"]).expanduser()
     if output.is_symlink() or (output.exists() and not output.is_file()):
         raise InputError(f"--output is '{output}', which is not a regular file")
     if not output.parent.is_dir():
         raise InputError(f"--output is '{output}', but there is no directory '{output.parent}'")
     if not os.access(output.parent, os.W_OK | os.X_OK):
         raise InputError(f"--output is '{output}', whose directory is not writable")
-    if output.exists() and not given["force"]:
+    if output.exists() and not arguments["force"]:
         raise InputError(f"--output is '{output}', which exists; --force replaces it")
     return output
 
@@ -158,7 +147,7 @@ def _flag(name: str) -> str:
 
 def _as_flags(message: str) -> str:
     """A data set's message in the words of this command: data.min_samples is --min-samples."""
-    message = re.sub(r"(?<![\w/'.])data\.(\w+)", lambda found: _flag(found[1]), message)
+    message = re.sub(r"(?<![\w/'.])data\.(\w+)", lambda match: _flag(match[1]), message)
     return re.sub(r"^clients is\b", "--clients is", message)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -18,11 +18,8 @@ from mpifed.data.base import (
     empty_split,
     same_for_all,
 )
-from mpifed.errors import InputError, RunError
+from mpifed.errors import InputError
 from mpifed.watchdog import heartbeat
-
-# Batches after which samples of a kind are given up that has not turned up often enough.
-MOST_BATCHES = 100_000
 
 
 def parts_up_to(most: float, sizes: np.ndarray) -> Iterator[slice]:
@@ -66,11 +63,11 @@ class GeneratedDataset(Dataset):
         """Write the samples of a split."""
         for position, client in enumerate(client_ids.tolist()):
             heartbeat.step()
-            own = split.of_client(position)
-            if not len(own.x):
+            samples = split.of_client(position)
+            if not len(samples.x):
                 continue
-            made = self._make(client, name, len(own.x))
-            for values, drawn in zip((own.x, own.y), made, strict=True):
+            arrays = self._make(client, name, len(samples.x))
+            for values, drawn in zip((samples.x, samples.y), arrays, strict=True):
                 values.copy_(torch.from_numpy(drawn))
                 if values.is_floating_point() and not np.isfinite(values.numpy()).all():
                     raise InputError(
@@ -90,21 +87,3 @@ def alike(
     """Return the description of clients that all have the same number of samples."""
     n_train, n_val, n_test = (same_for_all(count, n_clients) for count in counts)
     return Description(source, input_shape, n_classes, n_train, n_val, n_test, task)
-
-
-def drawn_until(
-    count: int,
-    draw: Callable[[], np.ndarray],
-    wanted: Callable[[np.ndarray], np.ndarray],
-    what: str,
-) -> np.ndarray:
-    """Return the first ``count`` samples that are wanted, from as many batches as that takes."""
-    kept = [draw()[:0]]
-    found = 0
-    for _ in range(MOST_BATCHES):
-        if found >= count:
-            return np.concatenate(kept)[:count]
-        batch = draw()
-        kept.append(batch[wanted(batch)])
-        found += len(kept[-1])
-    raise RunError(f"only {found} samples of {count} for {what} turned up; more do not come")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.random import Generator
 from mpifed.data.kmeans import Solver, equal_parts
 from mpifed.errors import InputError
 from mpifed.random import stream
-from topologies.schema import options_of
+from topologies.parameters import options_of
 
 # A symmetric Dirichlet parameter that double precision can draw with.
 Alpha = Annotated[float, Ge(1e-6), Le(1e9)]
@@ -24,6 +24,17 @@ Fraction = Annotated[float, Gt(0), Le(1)]
 
 # Samples of a client by default: the fewest of which 60/20/20 leaves 3, 1 and 1.
 FEWEST = 5
+
+
+# How samples are dealt, and how a client's are split.
+Name = Literal["contiguous", "dirichlet", "iid", "pathological", "quantity_skew"]
+GroupedName = Literal["natural", "contiguous", "dirichlet", "iid", "pathological", "quantity_skew"]
+Parts = Literal["60_20_20", "in_order", "published"]
+
+SplitRows = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+# Which samples of a pool each client trains, validates and tests on, in their order.
+ShardRows = Sequence[SplitRows | tuple[range, range, range]]
 
 
 def share_of(n_samples: int, fraction: float, seed: int) -> np.ndarray:
@@ -237,10 +248,10 @@ def quantity_skew(
 def apportioned(total: int, shares: np.ndarray) -> np.ndarray:
     """Return whole numbers in proportion to ``shares``, int64, whose sum is ``total``."""
     exact = total * (shares / shares.sum())
-    whole = np.floor(exact).astype(np.int64)
-    rest = np.argsort(whole - exact, kind="stable")[: total - whole.sum()]
-    whole[rest] += 1
-    return whole
+    floors = np.floor(exact).astype(np.int64)
+    rounded_up = np.argsort(floors - exact, kind="stable")[: total - floors.sum()]
+    floors[rounded_up] += 1
+    return floors
 
 
 Choose = Literal["random", "first", "largest"]
@@ -341,24 +352,34 @@ def kmeans(
     return grouped(equal_parts(points, n_clients, rng, kmeans_solver), n_clients)
 
 
-ALL = contiguous, dirichlet, iid, kmeans, natural, pachinko, pathological, quantity_skew
-PARTITIONS: dict[str, Callable[..., list[np.ndarray]]] = {each.__name__: each for each in ALL}
-
-
 def partition(
-    name: str, given: np.ndarray, n_clients: int, rng: Generator, options: Mapping[str, Any]
+    name: str, keys: np.ndarray, n_clients: int, rng: Generator, options: Mapping[str, Any]
 ) -> list[np.ndarray]:
     """Return each client's samples, ascending, by what the partition deals by (labels, points,
     sources, ...) and those of ``options`` that it takes.
     """
-    function = PARTITIONS[name]
+    rules: tuple[Callable[..., list[np.ndarray]], ...] = (
+        *(contiguous, dirichlet, iid, kmeans, natural, pachinko, pathological, quantity_skew),
+    )
+    function = {rule.__name__: rule for rule in rules}[name]
     taken = {option: options[option] for option in options_of(function) if option in options}
-    return function(given, n_clients, rng, **taken)
+    return function(keys, n_clients, rng, **taken)
 
 
-def split_in_order(own: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def split_in_order(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Cut one client's samples, at least 2, into 60 % training, 20 % validation and 20 % test."""
-    fifth = (2 * len(own) + 5) // 10
-    n_train = len(own) - fifth - max(fifth, 1)
-    train, val, test = np.split(own, [n_train, n_train + fifth])
+    fifth = (2 * len(samples) + 5) // 10
+    n_train = len(samples) - fifth - max(fifth, 1)
+    train, val, test = np.split(samples, [n_train, n_train + fifth])
     return train, val, test
+
+
+def in_file_order(indices: list[np.ndarray], seed: int, test_fraction: float) -> ShardRows:
+    """Return the samples of each client in their order, of which a share is for testing."""
+    shards = []
+    for client, samples in enumerate(indices):
+        n_test = min(int(np.floor(test_fraction * len(samples) + 0.5)), len(samples) - 1)
+        tested = np.zeros(len(samples), bool)
+        tested[stream(seed, "split", client=client).permutation(len(samples))[:n_test]] = True
+        shards.append((samples[~tested], samples[:0], samples[tested]))
+    return shards

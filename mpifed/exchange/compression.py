@@ -19,7 +19,7 @@ from mpifed.errors import InputError
 from mpifed.federation.clients import Draws
 from mpifed.random import rows_of_bits
 from mpifed.state import check_result, client, on_host
-from topologies.schema import ComponentOf
+from topologies.parameters import ComponentOf
 
 PURPOSE = "compression"
 """The stream that compressors draw from, unless the caller names another."""

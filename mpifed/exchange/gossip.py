@@ -35,7 +35,7 @@ from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Communicator
 from mpifed.mpi.reused import Reused
 from mpifed.state import Nothing, on_host
-from topologies.schema import ComponentOf
+from topologies.parameters import ComponentOf
 
 # Numbers of the rows that are compared with their mean at a time.
 WIDTH = 1 << 16

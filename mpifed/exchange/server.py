@@ -34,7 +34,7 @@ from mpifed.exchange.reduction import (
 from mpifed.exchange.server_optimizers import Centre, ServerMemory, ServerOptimizer
 from mpifed.federation.clients import Federation
 from mpifed.state import Nothing, on_host
-from topologies.schema import ComponentOf
+from topologies.parameters import ComponentOf
 
 # How far the participants' weights may be above those of all clients, relatively.
 ROUNDING = 1e-6

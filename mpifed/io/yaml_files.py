@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import re
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,24 @@ MERGE = "tag:yaml.org,2002:merge"
 # Most collections within each other: libyaml crashes on ten thousands.
 MOST_LEVELS = 100
 
+# The longest line that libyaml can be told to write.
+WIDEST = 2**31 - 1
+
+FLOAT = "tag:yaml.org,2002:float"
+
+# Numbers such as 1e-3, texts in YAML 1.1 that YAML 1.2 and JSON read as numbers.
+EXPONENT = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$")
+
 # libyaml reads and writes ten times as fast as Python, where PyYAML was built with it.
-_Fastest: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+_FastestLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_FastestDumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
-class _Loader(_Fastest):  # type: ignore[misc]
+class Dumper(_FastestDumper):  # type: ignore[misc]
+    """A dumper of plain data that quotes texts which the loader would read as numbers."""
+
+
+class _Loader(_FastestLoader):  # type: ignore[misc]
     """A loader of plain data that refuses repeated keys, and reads 1:30 as a text."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
@@ -46,6 +58,8 @@ class _Loader(_Fastest):  # type: ignore[misc]
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+for _each in (_Loader, Dumper):
+    _each.add_implicit_resolver(FLOAT, EXPONENT, list("-+.0123456789"))
 
 
 def read_yaml(path: Path) -> Any:
@@ -114,5 +128,5 @@ def _refusal(problem: str, node: Any) -> yaml.YAMLError:
 
 def as_text(value: Any) -> str:
     """Return a value as YAML on one line, as it is typed after ``key=``."""
-    text = yaml.safe_dump(value, default_flow_style=True, width=sys.maxsize, sort_keys=False)
+    text = yaml.dump(value, Dumper=Dumper, default_flow_style=True, width=WIDEST, sort_keys=False)
     return text.removesuffix("...\n").strip()

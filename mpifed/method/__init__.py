@@ -113,7 +113,8 @@ from mpifed.random import bits_at, shuffles, stream
 from mpifed.state import client, follows, server, shared
 from mpifed.watchdog import heartbeat
 from mpifed.watchdog.heartbeat import raise_if_stop_requested
-from topologies.schema import ComponentOf, excerpt
+from topologies.errors import excerpt
+from topologies.parameters import ComponentOf
 
 __all__ = [
     "FIRST_SMOOTHNESS",

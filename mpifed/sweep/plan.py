@@ -155,11 +155,6 @@ def planned_runs(
             f"{' times '.join(f'{len(values)} of {key}' for key, values in axes.items())} are "
             f"{count} runs; a sweep has at most {MOST_RUNS}"
         )
-    firsts = {key: values[0] for key, values in axes.items()}
-    for key, values in axes.items():  # before torch is imported
-        for value in values:
-            chosen = {**fixed, **firsts, key: value}
-            config.check_names(config.apply_overrides(mapping, chosen), ranks)
     runs: list[Planned] = []
     names = directory_names(axes)
     chain = len(list(axes.values())[-1]) if axes else 1

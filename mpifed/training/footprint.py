@@ -56,9 +56,9 @@ def state_bytes(
         models = algorithm.n_trained_models
         rule = RULES[configuration.local.optimizer](configuration.local, model)
         empty = rule.moments(rule.init(0, models, int(trained), torch.zeros(0)))
-        kept = models * sum(moment.shape[-1] for moment in empty)
+        lasting = models * sum(moment.shape[-1] for moment in empty)
         active = hosted * federation.inclusion
-        total += active * (models * model.n_parameters + kept) + hosted * kept + trained
+        total += active * (models * model.n_parameters + lasting) + hosted * lasting + trained
     if isinstance(model, ModuleModel):
         total += model.n_frozen
     return total * (8 if configuration.dtype == "float64" else 4)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import gc
 import hashlib
-import io
 import json
 import os
 import select
@@ -130,13 +128,13 @@ def _send_request(launch: Launch, connection: socket.socket) -> None:
     numbers = [0, 1, 2]
     if "PMI_FD" in os.environ:
         numbers.append(int(os.environ["PMI_FD"]))
-    about = {
+    request = {
         "rank": launch.rank,
         "environment": dict(os.environ),
         "processors": sorted(os.sched_getaffinity(0)),
         "began": started_at(),
     }
-    socket.send_fds(connection, [json.dumps(about).encode()], numbers)
+    socket.send_fds(connection, [json.dumps(request).encode()], numbers)
 
 
 def _exit_code(launch: Launch, connection: socket.socket, supervisor: int) -> int:
@@ -196,7 +194,12 @@ def _finish() -> None:
     """End the process without deallocating objects, after all other functions at the exit."""
     if _Process.code is None:
         return
-    _flush_files()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # as Python itself ignores it at the exit
+            stream.flush()
+    if (hdf5 := sys.modules.get("h5py.h5f")) is not None:
+        for file in hdf5.get_obj_ids(types=hdf5.OBJ_FILE):
+            hdf5.flush(file)
     module = sys.modules.get("mpi4py.MPI")
     if module is not None and module.Is_initialized() and not module.Is_finalized():
         heartbeat.set_waiting(True)
@@ -205,16 +208,3 @@ def _finish() -> None:
     libc = ctypes.PyDLL(None)
     libc.fflush(None)
     libc.exit(_Process.code)
-
-
-def _flush_files() -> None:
-    """Flush the files of Python and of HDF5 that are still open."""
-    base: Any = io.IOBase.__base__
-    for found in gc.get_objects():
-        # type(found), since a proxy's __class__ may import the object behind it.
-        if issubclass(type(found), base):
-            with contextlib.suppress(Exception):  # as Python itself ignores it at the exit
-                found.flush()
-    if (hdf5 := sys.modules.get("h5py.h5f")) is not None:
-        for file in hdf5.get_obj_ids(types=hdf5.OBJ_FILE):
-            hdf5.flush(file)

@@ -28,6 +28,7 @@ class PyMpifed(PythonPackage):
     depends_on("py-numpy@1.24:", type=("build", "run"))
     depends_on("py-pandas@2.2.2:3", type=("build", "run"))
     depends_on("py-pillow@9.2:", type=("build", "run"))
+    depends_on("py-pydantic@2.8:2", type=("build", "run"))
     depends_on("py-pyyaml@6.0:", type=("build", "run"))
     depends_on("py-rich@13.0:", type=("build", "run"))
     depends_on("py-scikit-learn@1.2:", type=("build", "run"))

@@ -37,7 +37,7 @@ from mpifed.mpi.communicator import Alone, world
 from mpifed.training.build import make
 from mpifed.training.engine import Clock, Engine
 from mpifed.training.samples import samples_of
-from topologies.schema import options_of
+from topologies.parameters import options_of
 
 SMALL = parse_overrides(TINY[1:])
 

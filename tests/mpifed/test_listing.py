@@ -11,7 +11,7 @@ from mpifed.config.listing import listing
 from mpifed.errors import InputError
 from mpifed.federation.participation import KINDS
 from topologies import FAMILIES, SCHEDULES, WEIGHTS
-from topologies.schema import allowed_values, options_of
+from topologies.parameters import allowed_values, options_of
 
 PROBLEMS = {
     "sa_ssmm": {"clients": 1},

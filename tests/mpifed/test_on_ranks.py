@@ -83,8 +83,8 @@ def test_the_command_starts_a_launcher_where_it_is_asked_to(tmp_path, monkeypatc
         assert rest[:2] == ["-n", str(ranks)]
         assert rest[-2:] == ["--expect-ranks", str(ranks)]
         assert "auto" not in rest and not any("--ranks" in word[:7] for word in rest)
-    refused = call([*WORDS, "roundz=1", "--ranks", "2"], capfd)
-    assert refused.code == 2 and "did you mean 'rounds'" in refused.err
+    refused = call([*WORDS, "rounds=[1", "--ranks", "2"], capfd)
+    assert refused.code == 2 and "rounds" in refused.err and not begun
     monkeypatch.setattr(command, "physical_cores", lambda: 1)
     alone = call([*WORDS, "--ranks", "auto", "--output", str(tmp_path / "alone")], capfd)
     assert alone.code == 0 and summary_of(tmp_path / "alone")["ranks"] == 1 and not begun

@@ -18,7 +18,8 @@ from mpifed.components.registry import Section, checked_section, named, plain
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.errors import InputError
 from mpifed.federation.participation import Dropout
-from topologies.schema import allowed_values, check_options, check_value
+from topologies.parameters import allowed_values
+from topologies.schema import check_options, check_value
 
 BOUNDS = {
     Ge: ("ge", "at least"),

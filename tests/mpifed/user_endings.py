@@ -60,8 +60,7 @@ def leave(place: Path, rank: int) -> None:
     def fails() -> None:
         raise RuntimeError("the user's last mistake")
 
-    text, data = (place / f"text-{rank}").open("w"), h5py.File(place / f"data-{rank}.h5", "w")
-    text.write("done")
+    data = h5py.File(place / f"data-{rank}.h5", "w")
     data["values"] = range(100)
     atexit.register(late, "handler")
     atexit.register(fails)
@@ -70,7 +69,7 @@ def leave(place: Path, rank: int) -> None:
     pool.submit(late, "pool")
     atexit.register(print, f"printed by {rank}", end="\n")
     libc = ctypes.CDLL(None)
-    KEPT.extend([text, data, pool])
+    KEPT.extend([data, pool])
     atexit.register(libc.printf, f"printed in C by {rank}\n".encode())
 
 

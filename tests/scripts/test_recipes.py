@@ -43,7 +43,8 @@ def test_easybuild_has_what_the_project_asks_for(requirement: Requirement) -> No
     has = dict([*recipe["dependencies"], *recipe["exts_list"]])
     has |= dict(
         re.findall(
-            r"(numpy|pandas|scipy|Jinja2|rich|threadpoolctl) ([\d.]+)", EASYBUILD.read_text()
+            r"(numpy|pandas|scipy|Jinja2|rich|threadpoolctl|annotated-types) ([\d.]+)",
+            EASYBUILD.read_text(),
         )
     )
     has = {name.lower(): version for name, version in has.items()}

@@ -16,7 +16,7 @@ from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Alone
 from mpifed.sweep.plan import planned_runs
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+SCRIPTS = Path(__file__).parents[2] / "scripts" / "studies"
 N = 64
 
 

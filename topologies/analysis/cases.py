@@ -12,10 +12,10 @@ from topologies.analysis.description import describe
 from topologies.cpu_time import cpu_seconds
 from topologies.errors import TopologyError
 from topologies.graphs.build import build_graph, parse_graph
+from topologies.names import find, from_text, parse_spec, values_of
 from topologies.node_counts import node_count
 from topologies.schedules.sequences import Schedule
 from topologies.schedules.table import SCHEDULES, build_schedule, parse_schedule, read_schedule
-from topologies.schema import find, from_text, parse_spec, values_of
 from topologies.weights.rules import WEIGHTS, check_weights
 
 

@@ -19,9 +19,10 @@ from topologies.errors import TopologyError, closest
 from topologies.graphs.families import torus_shape
 from topologies.links.network import Links, after_gossip
 from topologies.matrix import ACTIVE, MixingMatrix
+from topologies.names import parse_spec
 from topologies.schedules.circulants import prime_factors
 from topologies.schedules.sequences import Schedule
-from topologies.schema import check_value, parse_spec
+from topologies.schema import check_value
 
 # What a budget may limit; all but the degree may also order the candidates.
 BUDGETS: dict[str, str] = {

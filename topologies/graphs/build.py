@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from topologies.errors import TopologyError
 from topologies.graphs.families import FAMILIES, Family, check_count
+from topologies.names import find, from_text, parse_spec, values_of
 from topologies.node_counts import node_count
-from topologies.schema import check_options, find, from_text, options_of, parse_spec, values_of
+from topologies.parameters import options_of
+from topologies.schema import check_options
 
 MAX_TRIES = 100
 

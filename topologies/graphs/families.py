@@ -18,8 +18,8 @@ from topologies.errors import TopologyError
 from topologies.graphs.files import edge_list, edges, graphml, matrix, plain
 from topologies.links.overlays import delta_mbst_graph, mst_graph
 from topologies.memory_limits import check_memory
+from topologies.names import Entry
 from topologies.node_counts import check_nodes, node_count
-from topologies.schema import Entry
 
 Seed = int | random.Random | None
 Count = Annotated[int, Ge(1)]

@@ -11,7 +11,9 @@ import networkx as nx
 
 from topologies.errors import TopologyError
 from topologies.links import overlays
+from topologies.names import Entry, find, parse_spec, values_of
 from topologies.node_counts import node_count
+from topologies.parameters import Parameter, options_of
 from topologies.schedules import (
     circulants,
     cliques,
@@ -21,15 +23,7 @@ from topologies.schedules import (
     moving_models,
 )
 from topologies.schedules.sequences import Arrays, Schedule, thinned
-from topologies.schema import (
-    Entry,
-    Parameter,
-    check_options,
-    find,
-    options_of,
-    parse_spec,
-    values_of,
-)
+from topologies.schema import check_options
 
 
 @dataclass(frozen=True)

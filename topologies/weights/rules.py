@@ -14,7 +14,7 @@ from topologies.errors import TopologyError
 from topologies.graphs.build import edge_array
 from topologies.graphs.files import read_numbers
 from topologies.matrix import IMPORT_TOLERANCE, MixingMatrix, at_most_one
-from topologies.schema import Entry, find
+from topologies.names import Entry, find
 from topologies.weights.fastest_mixing import fmmc
 from topologies.weights.formulas import (
     best_constant_weights,

@@ -4,45 +4,76 @@ with a random effect and a Gaussian mixture (sec. 3).
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le
 
-from mpifed.data.base import Description, Split, agreed
-from mpifed.data.generated import GeneratedDataset, alike, drawn_until
-from mpifed.data.kmeans import Clusters, Solver, equal_clusters
-from mpifed.mpi.communicator import Communicator
-from mpifed.random import stream
+from mpifed.dataset import (
+    Communicator,
+    Description,
+    GeneratedDataset,
+    Split,
+    agreed,
+    alike,
+    kmeans,
+    stream,
+)
+from mpifed.errors import RunError
 
 SAMPLES = {"homogeneous": 250, "heterogeneous": 5000}
 # Samples drawn at once while looking for those of a cluster.
 BATCH = 1024
 
+# Points of a mixture drawn at once while looking for those of a client.
+MIXTURE_BATCH = 256
 
-class Unlabelled(GeneratedDataset):
-    """Samples without targets, of which every client can draw new ones in every round."""
-
-    seed: int
-
-    @abstractmethod
-    def _fresh(self, rng: np.random.Generator, client: int, count: int) -> np.ndarray:
-        """Return ``count`` new samples of a client, float64 (count, *input_shape)."""
-
-    def fresh(self, client_ids: np.ndarray, round: int, count: int) -> Split:
-        """Return ``count`` new samples of each client; see ``Dataset``."""
-        rows = [
-            self._fresh(stream(self.seed, "fresh", round, int(client)), int(client), count)
-            for client in client_ids
-        ]
-        x = np.concatenate([np.empty((0, *self.description.input_shape)), *rows])
-        offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-        return Split(torch.from_numpy(x), torch.empty((len(x), 0), dtype=torch.float64), offsets)
+# Batches after which samples of a kind are given up that has not turned up often enough.
+MOST_BATCHES = 100_000
 
 
-class Dictionary(Unlabelled):
+# Draws new samples of a client, float64 (count, *input_shape).
+Draw = Callable[[np.random.Generator, int, int], np.ndarray]
+
+
+def drawn_anew(
+    draw: Draw,
+    description: Description,
+    seed: int,
+    client_ids: np.ndarray,
+    round: int,
+    count: int,
+) -> Split:
+    """Return ``count`` new unlabelled samples of each client; see ``Dataset.fresh``."""
+    rows = [
+        draw(stream(seed, "fresh", round, int(client)), int(client), count) for client in client_ids
+    ]
+    x = np.concatenate([np.empty((0, *description.input_shape)), *rows])
+    offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    return Split(torch.from_numpy(x), torch.empty((len(x), 0), dtype=torch.float64), offsets)
+
+
+def drawn_until(
+    count: int,
+    draw: Callable[[], np.ndarray],
+    accepts: Callable[[np.ndarray], np.ndarray],
+    what: str,
+) -> np.ndarray:
+    """Return the first ``count`` samples that are wanted, from as many batches as that takes."""
+    batches = [draw()[:0]]
+    n_accepted = 0
+    for _ in range(MOST_BATCHES):
+        if n_accepted >= count:
+            return np.concatenate(batches)[:count]
+        batch = draw()
+        batches.append(batch[accepts(batch)])
+        n_accepted += len(batches[-1])
+    raise RunError(f"only {n_accepted} samples of {count} for {what} turned up; more do not come")
+
+
+class Dictionary(GeneratedDataset):
     """Z = theta h with sparse codes h, unlabelled (Dieuleveut et al. 2025, sec. 6).
 
     Parameters
@@ -75,7 +106,7 @@ class Dictionary(Unlabelled):
         dim: Annotated[int, Ge(1)] = 20,
         atoms: Annotated[int, Ge(1)] = 15,
         sparsity: Annotated[float, Gt(0), Le(1)] = 0.2,
-        kmeans_solver: Solver = "own",
+        kmeans_solver: kmeans.Solver = "own",
         seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed: int = run_seed if seed is None else seed
@@ -83,12 +114,12 @@ class Dictionary(Unlabelled):
         self.non_zeros = max(1, round(sparsity * atoms))
         self.theta = stream(self.seed, "dictionary/theta").normal(size=(dim, atoms))
         self.samples = self._draw(stream(self.seed, "dictionary/samples"), total)
-        self.clusters: Clusters | None = None
+        self.clusters: kmeans.Clusters | None = None
         counts = np.full(n_clients, total)
         if variant == "heterogeneous":
             self.clusters = agreed(
                 communicator,
-                lambda: equal_clusters(
+                lambda: kmeans.equal_clusters(
                     self.samples, n_clients, stream(self.seed, "partition"), kmeans_solver
                 ),
             )
@@ -97,6 +128,10 @@ class Dictionary(Unlabelled):
         self.description = Description(
             f"dictionary-{variant}", (dim,), 0, counts, none, none, task="unlabelled"
         )
+
+    def fresh(self, client_ids: np.ndarray, round: int, count: int) -> Split:
+        """Return ``count`` new samples of each client; see ``Dataset``."""
+        return drawn_anew(self._fresh, self.description, self.seed, client_ids, round, count)
 
     def _fresh(self, rng: np.random.Generator, client: int, count: int) -> np.ndarray:
         clusters = self.clusters
@@ -110,19 +145,19 @@ class Dictionary(Unlabelled):
         )
 
     def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
-        own = slice(None) if self.clusters is None else self.clusters.owner == client
-        return self.samples[own], self.samples[own, :0]
+        rows = slice(None) if self.clusters is None else self.clusters.owner == client
+        return self.samples[rows], self.samples[rows, :0]
 
     def _draw(self, rng: np.random.Generator, n: int) -> np.ndarray:
         """``n`` samples, float64 (n, dim)."""
         atoms = self.theta.shape[1]
-        places = rng.random((n, atoms)).argsort(axis=1)[:, : self.non_zeros]
+        positions = rng.random((n, atoms)).argsort(axis=1)[:, : self.non_zeros]
         codes = np.zeros((n, atoms))
-        np.put_along_axis(codes, places, rng.normal(size=(n, self.non_zeros)), axis=1)
+        np.put_along_axis(codes, positions, rng.normal(size=(n, self.non_zeros)), axis=1)
         return codes @ self.theta.T
 
 
-class Poisson(Unlabelled):
+class Poisson(GeneratedDataset):
     """Poisson counts with a random effect, Z | h ~ Poisson(exp(theta + h)), unlabelled.
 
     Parameters
@@ -168,17 +203,17 @@ class Poisson(Unlabelled):
         x = self._fresh(stream(self.seed, f"poisson/{split}", client=client), client, n)
         return x, x[:, :0]
 
+    def fresh(self, client_ids: np.ndarray, round: int, count: int) -> Split:
+        """Return ``count`` new samples of each client; see ``Dataset``."""
+        return drawn_anew(self._fresh, self.description, self.seed, client_ids, round, count)
+
     def _fresh(self, rng: np.random.Generator, client: int, count: int) -> np.ndarray:
         effects = rng.gamma(self.shape, 1 / self.rate, count)
         means = np.exp(self.thetas[client]) * effects
         return rng.poisson(means)[:, None].astype(np.float64)
 
 
-# Points drawn at once while looking for those of a client.
-MIXTURE_BATCH = 256
-
-
-class GaussianMixture(Unlabelled):
+class GaussianMixture(GeneratedDataset):
     """A mixture of ``n_components`` Gaussians of unit covariance in ``dimension``, unlabelled.
 
     Parameters
@@ -223,8 +258,8 @@ class GaussianMixture(Unlabelled):
         self._sorted: np.ndarray | None = None
         self._ends = np.array([-np.inf, *[np.inf] * n_clients])
         if sharding == "sorted":
-            whole = [self._draw(self._stream("train", c), n_train) for c in range(n_clients)]
-            points = np.concatenate(whole)
+            parts = [self._draw(self._stream("train", c), n_train) for c in range(n_clients)]
+            points = np.concatenate(parts)
             self._sorted = points[np.argsort(points[:, 0], kind="stable")]
             # Slices begin halfway between the last point of one client and the first of the next.
             cuts = n_train * np.arange(1, n_clients)
@@ -240,6 +275,10 @@ class GaussianMixture(Unlabelled):
 
     def _stream(self, split: str, client: int) -> np.random.Generator:
         return stream(self.seed, f"gaussian_mixture/{split}", client=client)
+
+    def fresh(self, client_ids: np.ndarray, round: int, count: int) -> Split:
+        """Return ``count`` new samples of each client; see ``Dataset``."""
+        return drawn_anew(self._fresh, self.description, self.seed, client_ids, round, count)
 
     def _fresh(self, rng: np.random.Generator, client: int, count: int) -> np.ndarray:
         if self._sorted is None:

@@ -10,14 +10,20 @@ import numpy as np
 from annotated_types import Ge, Lt
 from scipy.sparse import csr_matrix
 
-from mpifed.data.archives import bare_name, located, opened
-from mpifed.data.kmeans import Solver
-from mpifed.data.partitioned import PIECE, Dealt, Pool, PooledDataset, Source, in_file_order
-from mpifed.data.partitions import Alpha, Classes, ContiguousRule
-from mpifed.data.partitions import partition as deal_by
+from mpifed.dataset import (
+    Communicator,
+    Pool,
+    PooledDataset,
+    Source,
+    archives,
+    kmeans,
+    partitions,
+    stream,
+)
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Communicator
-from mpifed.random import stream
+
+# Rows of a sparse matrix that are made dense at once.
+PIECE = 4096
 
 Labels = Literal["two_values", "published_code"]
 Partition = Literal["contiguous", "dirichlet", "iid", "pathological", "kmeans"]
@@ -73,10 +79,10 @@ class LibSvm(PooledDataset):
         intercept: bool = True,
         features: Annotated[int, Ge(1)] | None = None,
         partition: Partition = "contiguous",
-        contiguous_rule: ContiguousRule = "floor",
-        dirichlet_alpha: Alpha = 0.4,
-        classes_per_client: Classes = 2,
-        kmeans_solver: Solver = "own",
+        contiguous_rule: partitions.ContiguousRule = "floor",
+        dirichlet_alpha: partitions.Alpha = 0.4,
+        classes_per_client: partitions.Classes = 2,
+        kmeans_solver: kmeans.Solver = "own",
         min_samples: Annotated[int, Ge(1)] = 1,
         test_fraction: Fraction = 0.0,
         seed: Annotated[int, Ge(0)] | None = None,
@@ -90,19 +96,19 @@ class LibSvm(PooledDataset):
             "min_samples": min_samples,
         }
 
-        def read() -> tuple[Source, Dealt, None]:
-            place = located(path, "libsvm", raw)
-            rows, found = parse(place, features)
-            targets = binary_labels(place, found, labels)
-            given = rows.toarray() if partition == "kmeans" else targets
+        def read() -> Source:
+            file = archives.located(path, "libsvm", raw)
+            rows, values = parse(file, features)
+            targets = binary_labels(file, values, labels)
+            keys = rows.toarray() if partition == "kmeans" else targets
             rng = stream(self.seed, "partition")
-            indices = deal_by(partition, given, n_clients, rng, options)
+            indices = partitions.partition(partition, keys, n_clients, rng, options)
             width = rows.shape[1] + intercept
-            pool = Pool(f"libsvm-{bare_name(place)}", targets, 2, (width,), "float64")
-            source = Source(pool, lambda: dense_rows(rows, intercept))
-            return source, in_file_order(indices, self.seed, test_fraction), None
+            pool = Pool(f"libsvm-{archives.bare_name(file)}", targets, 2, (width,), "float64")
+            shards = partitions.in_file_order(indices, self.seed, test_fraction)
+            return Source(pool, lambda: dense_rows(rows, intercept), shards=shards)
 
-        super().__init__(communicator, read)
+        super().__init__(read, {}, n_clients, run_seed, communicator, seed=seed)
 
 
 def dense_rows(rows: csr_matrix, intercept: bool) -> Iterator[np.ndarray]:
@@ -117,7 +123,7 @@ def parse(path: Path, features: int | None = None) -> tuple[csr_matrix, np.ndarr
     # scikit-learn takes seconds to import, which only the rank that reads has to spend.
     from sklearn.datasets import load_svmlight_file
 
-    with opened(path, held=2) as stream:
+    with archives.opened(path, held=2) as stream:
         rows, labels = load_svmlight_file(stream, n_features=features, zero_based=False)
         if not (len(labels) and np.isfinite(labels).all() and np.isfinite(rows.data).all()):
             raise ValueError("it holds no sample, or a value that is not finite")
@@ -128,10 +134,10 @@ def binary_labels(path: Path, labels: np.ndarray, rule: Labels) -> np.ndarray:
     """Return 0 or 1 for each sample, int64 (samples,)."""
     if rule == "published_code":
         return (labels != -1).astype(np.int64)
-    found = np.unique(labels)
-    if len(found) != 2:
+    distinct = np.unique(labels)
+    if len(distinct) != 2:
         raise InputError(
-            f"data.path is '{path}', which has {len(found)} labels, as {found[:5].tolist()}; "
+            f"data.path is '{path}', which has {len(distinct)} labels, as {distinct[:5].tolist()}; "
             "data.labels=two_values asks for two"
         )
-    return (labels == found[1]).astype(np.int64)
+    return (labels == distinct[1]).astype(np.int64)

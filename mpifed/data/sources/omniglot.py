@@ -8,9 +8,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
-from mpifed.data.archives import contents, places, reading
-from mpifed.data.images import decoded, smaller
-from mpifed.data.partitioned import GroupedDataset, Pool, Source
+from mpifed.dataset import Pool, PooledDataset, Source, archives, decoded, partitions
 from mpifed.errors import InputError
 
 SIDE = 105
@@ -25,11 +23,16 @@ NAME = re.compile(
 DrawerOf = Literal["set", "alphabet"]
 
 
-class Omniglot(GroupedDataset):
+class Omniglot(PooledDataset):
     """Omniglot: characters (105, 105) in [0, 1], ink 0, every drawer a client.
 
     Parameters
     ----------
+    partition : str
+        How samples are dealt to the clients: each gets all samples of one drawer (``natural``), or
+        they are dealt whoever they come from.
+    choose : {'random', 'first', 'largest'}
+        Which drawers are taken in the partition ``natural`` where there are more than clients.
     raw : str, optional
         Directory or zip archive with ``images_background`` or ``images_evaluation``, or a directory
         with such archives. None is ``$MPIFED_DATA/omniglot``.
@@ -43,27 +46,30 @@ class Omniglot(GroupedDataset):
     def __init__(
         self,
         *run: Any,
+        partition: partitions.GroupedName = "natural",
+        choose: partitions.Choose = "random",
         raw: str | None = None,
         drawer_of: DrawerOf = "set",
         size: Annotated[int, Ge(1), Le(SIDE)] = SIDE,
         **options: Any,
     ) -> None:
-        super().__init__(lambda: read(raw, drawer_of, size), *run, **options)
+        options["partition"] = partition
+        super().__init__(lambda: read(raw, drawer_of, size), {"choose": choose}, *run, **options)
 
 
 def read(raw: str | None, drawer_of: DrawerOf = "set", size: int = SIDE) -> Source:
     """Return all drawings that ``raw`` names, by drawer."""
-    among = places(raw, "omniglot")
+    among = archives.homes(raw, "omniglot")
     # Set and picture of each drawing, by its alphabet, character, number and drawer.
     drawings: dict[tuple[str | Any, ...], tuple[str, np.ndarray]] = {}
-    for place in among:
-        for name, content in contents(place, lambda name: NAME.fullmatch(name) is not None):
+    for root in among:
+        for name, content in archives.contents(root, lambda name: NAME.fullmatch(name) is not None):
             match = NAME.fullmatch(name)
             assert match is not None
             drawn = match.group("alphabet", "character", "number", "drawer")
             if drawn in drawings:
                 continue  # of another set, or of an archive that is unpacked beside itself
-            with reading(place / name):
+            with archives.reading(root / name):
                 picture = decoded(content, "L")
                 if picture.shape != (SIDE, SIDE):
                     raise ValueError(f"it has {picture.shape} pixels, not {SIDE} x {SIDE}")
@@ -87,3 +93,18 @@ def read(raw: str | None, drawer_of: DrawerOf = "set", size: int = SIDE) -> Sour
     )
     owner = np.array([number_of[drawer] for drawer in whose], np.int64)
     return Source(pool, lambda: [np.stack([drawings[each][1] for each in order])], owner)
+
+
+def smaller(pictures: np.ndarray, side: int) -> np.ndarray:
+    """Return pictures whose pixels are means over areas of the given ones."""
+    rows, columns = (_areas(count, side) for count in pictures.shape[1:])
+    means = rows @ pictures.astype(np.float64) @ columns.T
+    return np.floor(means + 0.5).astype(np.uint8)
+
+
+def _areas(count: int, side: int) -> np.ndarray:
+    """Share of each of ``count`` pixels in each of ``side`` equal intervals, (side, count)."""
+    edges = np.arange(side + 1) * (count / side)
+    pixels = np.arange(count)
+    overlap = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
+    return np.maximum(overlap, 0) * (side / count)

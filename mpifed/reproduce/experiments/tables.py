@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mpifed.config.configuration import apply_overrides, check_names, resolve, to_mapping
+from mpifed.config.configuration import apply_overrides, resolve, to_mapping
 from mpifed.config.experiments import read_experiment
 from mpifed.errors import EXIT_BAD_INPUT, InputError, RunError
 from mpifed.io.yaml_files import as_text
@@ -168,11 +168,6 @@ def _runs(plan: Plan, kind: str, options: argparse.Namespace) -> dict[str, list[
 
 def _check(rows: Runs, with_data: bool) -> None:
     """Validate all settings, and the data of the first run, before anything runs."""
-    (label, first), *_ = ((label, runs[0]) for label, runs in rows.items())
-    try:  # before torch is imported
-        check_names(apply_overrides(read_experiment(first.experiment), first.overrides))
-    except InputError as error:
-        raise InputError(f"row '{label}': {error}") from None
     for number, (label, runs) in enumerate(rows.items()):
         try:
             for run in runs:

@@ -20,7 +20,7 @@ from mpifed.config.experiments import read_experiment
 from mpifed.data.federated_file import read_contents
 from mpifed.errors import InputError
 from mpifed.io.text import read_json
-from mpifed.io.yaml_files import parse_value, read_yaml
+from mpifed.io.yaml_files import as_text, parse_value, read_yaml
 from mpifed.results.configurations import read_stored
 from mpifed.results.results import ROUND, read_clients, read_metrics
 
@@ -46,6 +46,13 @@ def test_any_yaml_text_is_a_value_or_a_sentence(text):
         json.dumps(parse_value(text, "rounds"), default=str)
     except InputError as error:
         a_sentence(error)
+
+
+@pytest.mark.parametrize("text", ["1e-3", "1.5e3", ".5E+2", "-2e0"])
+def test_numbers_with_an_exponent_are_numbers_and_their_texts_stay_texts(text):
+    assert parse_value(text, "local.lr") == float(text)
+    assert parse_value(f"'{text}'", "x") == text == parse_value(as_text(text), "x")
+    assert parse_value(as_text(float(text)), "x") == float(text)
 
 
 def nested_aliases(depth: int) -> str:
