@@ -111,7 +111,6 @@ def test_it_says_what_it_is_and_where_it_is_from(name):
     where = [inspect.getmodule(kind).__doc__ for kind in found.__mro__ if kind is not Algorithm]
     sources = re.findall(r"\(?(?:19|20)\d\d\b", " ".join([found.__doc__, *filter(None, where)]))
     assert sources, f"neither {name} nor its module names a paper"
-    assert found.learns and bool(found.sends) == found.communicates
 
 
 @every_algorithm
@@ -179,7 +178,7 @@ def test_a_round_is_a_function_of_the_state_which_it_leaves_alone(name, exchange
 def test_a_checkpoint_gives_its_state_back(name, exchange, tmp_path):
     engine = prepared(name, exchange)
     engine.advance()
-    engine._checkpoint(tmp_path, SimpleNamespace(metrics=""))
+    engine._checkpoint(tmp_path, SimpleNamespace(metrics="round\n"))
     engine.writer.finish()
     path = checkpoint.path_of(tmp_path / "checkpoints", 1)
     again = engine_of(name, exchange)
@@ -193,7 +192,7 @@ def test_a_checkpoint_gives_its_state_back(name, exchange, tmp_path):
 def test_a_resumed_run_overwrites_the_rows_that_it_has_read(tmp_path):
     engine = prepared("fedem", "server", participation=0.5)
     engine.advance()
-    engine._checkpoint(tmp_path, SimpleNamespace(metrics=""))
+    engine._checkpoint(tmp_path, SimpleNamespace(metrics="round\n"))
     engine.writer.finish()
     path = checkpoint.path_of(tmp_path / "checkpoints", 1)
     again = engine_of("fedem", "server", participation=0.5)

@@ -255,11 +255,8 @@ class FedMM(Algorithm[Channel]):
             {"algorithm:communicates": True, "exchange": "gossip"},
         ),
     )
-    learns = "the parameters of a surrogate"
-    sends = "a change of its statistic"
     aggregates = "sums"
     devices = ("cpu",)
-    uses_model = False
     model_type = NoModel
     local_options = ()
     averages_by = None
@@ -509,9 +506,6 @@ class FedMMTheta(FedMM):
     parameters. The paper uses it to show why surrogates should be mixed.
     """
 
-    learns = "the parameters of a surrogate"
-    sends = "a change of its parameters"
-
     def first(self, theta: Tensor) -> Tensor:
         """theta_0 itself is iterated."""
         return theta
@@ -565,8 +559,6 @@ class SaSsmm(FedMM):
             {"clients": 1, "participation": 1.0, "compression": "none"}, "which sends nothing"
         ),
     )
-    learns = "the parameters of a surrogate"
-    sends = ""
     communicates = False
     compressors = "none"
 
