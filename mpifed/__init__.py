@@ -13,7 +13,7 @@ from typing import Any
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 # Read by torch before its first allocation: samples are gathered from all over a shard, and with
-# pages of 2 MiB that costs a fifth less of a round (docs/benchmarks.md).
+# pages of 2 MiB that costs a fifth less of a round (docs/evidence/benchmarks.md).
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 __version__ = "1.0.0rc1"

@@ -1,4 +1,4 @@
-"""``mpifed SUBCOMMAND ...``, of which each is also ``python -m mpifed.SUBCOMMAND ...``."""
+"""The command ``mpifed SUBCOMMAND ...``; each is also ``python -m mpifed.SUBCOMMAND ...``."""
 
 from __future__ import annotations
 
@@ -101,12 +101,14 @@ def _help(*, whole: bool) -> str:
 
 def _unknown(word: str) -> str:
     from mpifed.config.experiments import YAML_FILES, experiment_names
-    from topologies.schema import shown
+    from topologies.schema import excerpt
 
     if word in experiment_names() or word.endswith(YAML_FILES):
-        return f"{shown(word)} is an experiment, not a subcommand; use '{started_as()} run {word}'"
+        return (
+            f"{excerpt(word)} is an experiment, not a subcommand; use '{started_as()} run {word}'"
+        )
     known = [*SUBCOMMANDS, *OPTIONS] if word.startswith("-") else SUBCOMMANDS
-    return f"Unknown subcommand {shown(word)}; {closest(word, known)}"
+    return f"Unknown subcommand {excerpt(word)}; {closest(word, known)}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Runs experiments, for the command line and for Python programs, and loads what was trained."""
+"""The Python interface: ``mpifed.run`` runs an experiment, ``mpifed.load`` what it trained."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mpifed.data.from_python import check_section
 from mpifed.errors import InputError, PeerFailure, RunError, StopRequested
 from mpifed.exchange.mixing_options import mixing_overrides
 from mpifed.mpi.agreement import agree
-from mpifed.mpi.communicator import Alone, Communicator, given, world
+from mpifed.mpi.communicator import Alone, Communicator, communicator_of, world
 from mpifed.results.results import Result, read
 from mpifed.tracking import check_tracker
 from mpifed.training.blame import code_error
@@ -39,7 +39,7 @@ from mpifed.training.request import (
 from mpifed.training.train import listening, plan_lines, plan_of, remarks, train
 from mpifed.training.trained import Trained, check_path, load
 from mpifed.watchdog import heartbeat
-from topologies.inputs import is_rank
+from topologies.job_environment import is_rank
 
 __all__ = ["RecordedRound", "Request", "Result", "Trained", "execute", "load", "read", "run"]
 
@@ -131,7 +131,7 @@ def run(
     if ranks == "auto":
         ranks = ranks_for(overrides.get("clients")) if not is_rank() else None
     if comm is not None:
-        communicator = given(comm)
+        communicator = communicator_of(comm)
     else:
         communicator = world() if ranks is None else Alone()
     mixing = agree(communicator, lambda: mixing_overrides(topology, weights, schedule, overrides))

@@ -1,4 +1,4 @@
-"""What all commands share: their parser, their names in help texts, and how they end."""
+"""The frame of every command: its parser, its name in help texts, and how it ends."""
 
 from __future__ import annotations
 
@@ -13,19 +13,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mpifed.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_FINISHED, InputError, RunError, complain
-from topologies import inputs
-from topologies.inputs import (
-    discard_output,
-    escape_unshown,
-    is_rank,
-    is_silent,
-    number,
-    outside_step,
-)
-from topologies.inputs import say as say
+from topologies import command_line
+from topologies.command_line import discard_output, escape_unshown, number
+from topologies.command_line import say as say
+from topologies.job_environment import is_rank, is_silent, outside_step
 
 
-class Parser(inputs.Parser):
+class Parser(command_line.Parser):
     """argparse, except that a wrong argument raises ``InputError``."""
 
     def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> Any:

@@ -14,9 +14,9 @@ import traceback
 import unicodedata
 from collections.abc import Iterable
 
-from topologies import inputs
-from topologies.inputs import InputError as InputError
-from topologies.inputs import RunError as RunError
+from topologies import errors
+from topologies.errors import InputError as InputError
+from topologies.errors import RunError as RunError
 
 EXIT_FINISHED = 0
 EXIT_FAILED = 1
@@ -161,4 +161,4 @@ def raise_first_diverged(first: float, own: list[int], where: str) -> None:
 
 def closest(name: str, allowed: Iterable[str]) -> str:
     """Return the allowed names as the end of a message, after the one that was likely meant."""
-    return inputs.closest(str(name), sorted(allowed))
+    return errors.closest(str(name), sorted(allowed))

@@ -57,7 +57,7 @@ from mpifed.watchdog.heartbeat import (
 )
 from mpifed.watchdog.launcher import launched_rank, release_signals
 from mpifed.watchdog.shared_memory import remove_segments, segments_of
-from topologies.inputs import is_rank
+from topologies.job_environment import is_rank
 
 # Begins the messages of a run.
 NAME = "mpifed"
@@ -228,10 +228,12 @@ def main(arguments: list[str]) -> int:
 def _prepared(arguments: list[str], stop_requested: Callable[[], bool]) -> Callable[[], int]:
     words = _known.get(tuple(arguments)) or read_words(arguments)
     if words.options.list is not None:
-        from mpifed.config.listing import listed, listing
+        from mpifed.config.listing import listed_records, listing
 
         word = words.options.list
-        text = json.dumps(listed(word), default=str) if words.options.json else listing(word)
+        text = (
+            json.dumps(listed_records(word), default=str) if words.options.json else listing(word)
+        )
         return lambda: _show(text)
     if words.options.json and not words.options.dry_run:
         raise InputError("--json goes with --list or --dry-run; a run writes summary.json")

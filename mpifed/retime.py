@@ -24,14 +24,14 @@ def main(words: Sequence[str] | None = None) -> int:
 def _run(words: Sequence[str] | None) -> int:
     options = parser().parse_intermixed_args(words)
     # Names of sweeps' directories have signs of equality, too.
-    places = [word for word in options.words if "=" not in word or Path(word).exists()]
-    overrides = parse_overrides([word for word in options.words if word not in places])
-    if not places or not overrides:
+    directories = [word for word in options.words if "=" not in word or Path(word).exists()]
+    overrides = parse_overrides([word for word in options.words if word not in directories])
+    if not directories or not overrides:
         raise InputError("RUN or network.latency=0.05 is missing; --help shows an example")
     targets = {
-        run: _target(run, Path(place), options.output)
-        for place in places
-        for run in run_directories(Path(place))
+        run: _target(run, Path(directory), options.output)
+        for directory in directories
+        for run in run_directories(Path(directory))
     }
     if options.output is not None and len({*targets.values()}) < len(targets):
         raise InputError("two of these runs have the same name")
@@ -40,8 +40,8 @@ def _run(words: Sequence[str] | None) -> int:
 
     from mpifed.training.retiming import retime, write
 
-    found = {run: retime(run, overrides) for run in targets}
-    for run, times in found.items():
+    timings = {run: retime(run, overrides) for run in targets}
+    for run, times in timings.items():
         target = targets[run]
         if target is not None:
             write(times, target)
@@ -50,12 +50,12 @@ def _run(words: Sequence[str] | None) -> int:
     return EXIT_FINISHED
 
 
-def _target(run: Path, place: Path, output: Path | None) -> Path | None:
+def _target(run: Path, directory: Path, output: Path | None) -> Path | None:
     """Return where a run is written to, if anywhere."""
     if output is None:
         return None
     check_output(output)
-    target = output / (run.resolve().name if run == place else run.relative_to(place))
+    target = output / (run.resolve().name if run == directory else run.relative_to(directory))
     summary = target / "summary.json"
     if target.exists() and not (summary.is_file() and "retimed" in read_summary(summary)):
         raise InputError(f"--output: {target} exists and was not written by this command")
@@ -64,21 +64,21 @@ def _target(run: Path, place: Path, output: Path | None) -> Path | None:
 
 def parser() -> Parser:
     """Return the parser of the command."""
-    made = parser_of("retime", __doc__)
-    made.add_argument(
+    command_line = parser_of("retime", __doc__)
+    command_line.add_argument(
         "words",
         nargs="*",
         metavar="RUN | key=value",
         help="run directories, or directories that hold some; values of the sections network and "
         "compute (docs/time.md)",
     )
-    made.add_argument(
+    command_line.add_argument(
         "--output",
         type=Path,
         metavar="DIR",
         help="write a run directory for each run into DIR; without it times are only printed",
     )
-    return made
+    return command_line
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""``python -m mpifed.run [EXPERIMENT] [key=value ...] [options]``: see ``mpifed.launch``.
+"""The module that mpirun starts on every rank, ``python -m mpifed.run``, in prose ``mpifed run``.
 
-Nothing imports this module, which would hide the function of its name.
+``mpifed.launch`` carries it out. Nothing imports this module, since as an attribute of the package
+it would hide the function ``mpifed.run`` of the Python interface.
 """
 
 import sys

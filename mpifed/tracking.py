@@ -33,16 +33,22 @@ AT_ONCE, MOST = 100, 1000
 # Rounds with their numbers by column.
 Rows = Sequence[tuple[int, Mapping[str, float]]]
 
+# Seconds that a tracker has after the last round, and where a run stops or fails.
+PATIENCE, HURRY = 30.0, 5.0
+
+# Seconds between two requests to a tracker at least: quick rounds are sent together.
+EVERY = 5.0
+
 
 @dataclass(frozen=True)
-class About:
-    """What a tracker is told of a run before its first row."""
+class TrackedRun:
+    """What a tracker learns of a run before its first row; ``identifier`` is the tracker's own."""
 
     directory: Path
     name: str
     configuration: Mapping[str, Any]
     first: int
-    known: str | None
+    identifier: str | None
     remember: Callable[[str], None]
 
 
@@ -59,14 +65,14 @@ class Tracker(Protocol):
 class TensorBoard:
     """Event files in the folder ``tensorboard`` of the run directory."""
 
-    def __init__(self, about: About) -> None:
+    def __init__(self, run: TrackedRun) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        place = about.directory / "tensorboard"
+        folder = run.directory / "tensorboard"
         # Rows of an earlier part that are recorded again are hidden from the first new one on.
-        again = about.first if place.is_dir() else None
-        self._writer = SummaryWriter(str(place), purge_step=again, flush_secs=10)
-        table = "\n".join(f"| {key} | {value} |" for key, value in flat(about.configuration))
+        again = run.first if folder.is_dir() else None
+        self._writer = SummaryWriter(str(folder), purge_step=again, flush_secs=10)
+        table = "\n".join(f"| {key} | {value} |" for key, value in flat(run.configuration))
         self._writer.add_text("configuration", f"| key | value |\n| --- | --- |\n{table}")
 
     def send(self, rows: Rows) -> None:
@@ -83,37 +89,39 @@ class MLflow:
 
     STATUS: Mapping[str, str] = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
-    def __init__(self, about: About) -> None:
+    def __init__(self, run: TrackedRun) -> None:
         from mlflow.tracking import MlflowClient
 
         self._client = MlflowClient()
-        if about.known is not None:
-            self._run = about.known
+        if run.identifier is not None:
+            self._run = run.identifier
             self._client.update_run(self._run, status="RUNNING")
             return
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
-        found = self._client.get_experiment_by_name(name)
-        place = found.experiment_id if found else self._client.create_experiment(name)
-        self._run = self._client.create_run(place, run_name=about.name).info.run_id
-        about.remember(self._run)
-        self._configuration(about)
+        experiment = self._client.get_experiment_by_name(name)
+        experiment_id = (
+            experiment.experiment_id if experiment else self._client.create_experiment(name)
+        )
+        self._run = self._client.create_run(experiment_id, run_name=run.name).info.run_id
+        run.remember(self._run)
+        self._configuration(run)
 
-    def _configuration(self, about: About) -> None:
+    def _configuration(self, run: TrackedRun) -> None:
         from mlflow.entities import Param, RunTag
 
-        values = [Param(key, value[:LONGEST]) for key, value in flat(about.configuration)]
+        values = [Param(key, value[:LONGEST]) for key, value in flat(run.configuration)]
         for start in range(0, len(values), AT_ONCE):
             self._client.log_batch(self._run, params=values[start : start + AT_ONCE])
-        tag = RunTag("mpifed.directory", str(about.directory.resolve()))
+        tag = RunTag("mpifed.directory", str(run.directory.resolve()))
         self._client.log_batch(self._run, tags=[tag])
 
     def send(self, rows: Rows) -> None:
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
-        found = [Metric(n, value, now, round) for round, row in rows for n, value in row.items()]
-        for start in range(0, len(found), MOST):
-            self._client.log_batch(self._run, metrics=found[start : start + MOST])
+        metrics = [Metric(n, value, now, round) for round, row in rows for n, value in row.items()]
+        for start in range(0, len(metrics), MOST):
+            self._client.log_batch(self._run, metrics=metrics[start : start + MOST])
 
     def close(self, status: str) -> None:
         self._client.set_terminated(self._run, self.STATUS[status])
@@ -122,23 +130,23 @@ class MLflow:
 class Wandb:
     """A run of Weights & Biases; its variables, as ``WANDB_MODE``, say where it is sent."""
 
-    def __init__(self, about: About) -> None:
+    def __init__(self, run: TrackedRun) -> None:
         import wandb
 
         # Silent also means that a missing login is an error and no question in the terminal.
         settings = wandb.Settings(silent=True, console="off")
         wandb.setup(settings=settings)
-        name = about.known or secrets.token_hex(4)
+        name = run.identifier or secrets.token_hex(4)
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             id=name,
             resume="allow",
-            name=about.name,
-            dir=str(about.directory),
-            config=dict(about.configuration),
+            name=run.name,
+            dir=str(run.directory),
+            config=dict(run.configuration),
             settings=settings,
         )
-        about.remember(name)
+        run.remember(name)
         # Repeated rounds may not have the number of an earlier step, so steps are wandb's own.
         self._run.define_metric("*", step_metric="round")
 
@@ -151,7 +159,7 @@ class Wandb:
 
 
 # What opens a run in each tracker, and the modules that it needs.
-TRACKERS: Mapping[str, tuple[Callable[[About], Tracker], Sequence[str]]] = {
+TRACKERS: Mapping[str, tuple[Callable[[TrackedRun], Tracker], Sequence[str]]] = {
     "tensorboard": (TensorBoard, ("tensorboard", "torch.utils.tensorboard")),
     "mlflow": (MLflow, ("mlflow.tracking",)),
     "wandb": (Wandb, ("wandb",)),
@@ -181,13 +189,6 @@ def flat(configuration: Mapping[str, Any], front: str = "") -> Iterator[tuple[st
             yield f"{front}{key}", str(value)
 
 
-# Seconds that a tracker has after the last round, and where a run stops or fails.
-PATIENCE, HURRY = 30.0, 5.0
-
-# Seconds between two requests to a tracker at least: quick rounds are sent together.
-EVERY = 5.0
-
-
 class Sending:
     """Rows on their way to a tracker, in a thread that can neither stop a run nor hold it up."""
 
@@ -202,8 +203,8 @@ class Sending:
     def row(self, round: int, values: Mapping[str, float]) -> None:
         """Send a row; returns at once."""
         if self._thread.is_alive():
-            known = {name: value for name, value in values.items() if not math.isnan(value)}
-            self._waiting.append((round, known))
+            finite = {name: value for name, value in values.items() if not math.isnan(value)}
+            self._waiting.append((round, finite))
 
     def close(self, status: str, patience: float | None = None) -> None:
         """Wait, for a bounded time, until everything is sent; only the first call counts."""

@@ -30,8 +30,8 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run the command, guarded where a launcher started this process."""
     from mpifed.watchdog.guard import guarded
 
-    given = list(sys.argv[1:] if words is None else words)
-    return verified(given) if starts_ranks(given) else guarded(lambda: verified(given))
+    arguments = list(sys.argv[1:] if words is None else words)
+    return verified(arguments) if starts_ranks(arguments) else guarded(lambda: verified(arguments))
 
 
 def verified(words: list[str]) -> int:
@@ -110,36 +110,36 @@ def _rounds(options: argparse.Namespace) -> tuple[int, int] | int | None:
         return int(options.last)
     if options.rounds is None:
         return None
-    found = RANGE.fullmatch(options.rounds)
-    if found is None:
+    match = RANGE.fullmatch(options.rounds)
+    if match is None:
         raise InputError(f"--rounds is {options.rounds!r}; it must be A:B, two whole numbers")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def parser() -> Parser:
     """Return the parser of the command."""
-    made = parser_of(
+    command_line = parser_of(
         "verify",
         "Repeat rounds of a finished run, alone or under mpirun, and say whether they "
         "give the recorded digests and metrics.",
         epilog="Exit codes: 0 everything agrees, 1 something differs, 2 bad input.",
     )
-    made.add_argument("run", nargs="?", metavar="RUN", help="the run directory")
-    made.add_argument(
+    command_line.add_argument("run", nargs="?", metavar="RUN", help="the run directory")
+    command_line.add_argument(
         "--kernels",
         action="store_true",
         help="try instead whether this computer's matrix products depend on which clients share a "
         "rank, as they do where MKL_CBWR has another value than AUTO,STRICT",
     )
-    made.add_argument(
+    command_line.add_argument(
         "--rounds",
         metavar="A:B",
         help="repeat these rounds, from the newest checkpoint before them (default: all)",
     )
-    made.add_argument("--last", type=whole(1), metavar="K", help="repeat the last K rounds")
-    made.add_argument("--ranks", type=RANKS, metavar="N", help="start it under mpirun -n N")
-    made.add_argument("--quiet", action="store_true", help="print the result alone")
-    return made
+    command_line.add_argument("--last", type=whole(1), metavar="K", help="repeat the last K rounds")
+    command_line.add_argument("--ranks", type=RANKS, metavar="N", help="start it under mpirun -n N")
+    command_line.add_argument("--quiet", action="store_true", help="print the result alone")
+    return command_line
 
 
 if __name__ == "__main__":

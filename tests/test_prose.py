@@ -1,4 +1,4 @@
-"""No page uses a phrase of docs/phrases.txt."""
+"""No page uses a phrase of docs/phrases.txt, and docs/contents.md links every page."""
 
 from __future__ import annotations
 
@@ -37,6 +37,19 @@ def found_in(text: str) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_has_none_of_the_phrases(page):
     assert found_in(page.read_text(encoding="utf-8")) == []
+
+
+def test_the_contents_link_every_page():
+    contents = ROOT / "docs" / "contents.md"
+    text = contents.read_text(encoding="utf-8")
+    linked = {(contents.parent / path).resolve() for path in re.findall(r"\]\(([^)#]+)", text)}
+    pages = {*PAGES, *ROOT.glob("docs/**/*.ipynb")} - {
+        contents,
+        ROOT / "SECURITY.md",
+        ROOT / "paper.md",
+    }
+    assert pages - linked == set()
+    assert [path for path in linked if not path.exists()] == []
 
 
 def test_phrases_are_found_across_lines_and_not_in_code():

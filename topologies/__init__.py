@@ -24,10 +24,10 @@ if TYPE_CHECKING:
         stationary_distribution,
         weighted_slem,
     )
-    from topologies.analysis.measures import describe
+    from topologies.analysis.description import describe
+    from topologies.errors import TopologyError
     from topologies.graphs.build import build_graph, check_graph_parameters, edge_array, parse_graph
     from topologies.graphs.families import FAMILIES
-    from topologies.inputs import TopologyError
     from topologies.matrix import MixingMatrix, Report, Violation
     from topologies.schedules.cliques import Cliques
     from topologies.schedules.sequences import (
@@ -69,10 +69,10 @@ _HOMES = {
     "analysis.consensus": "Communication ConsensusRate GossipRun communication consensus_rate "
     "diameter effective_neighbours gossip mixing_time slem spectrum stationary_distribution "
     "weighted_slem",
-    "analysis.measures": "describe",
+    "analysis.description": "describe",
     "graphs.build": "build_graph check_graph_parameters edge_array parse_graph",
     "graphs.families": "FAMILIES",
-    "inputs": "TopologyError",
+    "errors": "TopologyError",
     "matrix": "MixingMatrix Report Violation",
     "schedules.cliques": "Cliques",
     "schedules.sequences": "Around BurstyEdges Drawn DropEdges DropNodes LocalRounds Periodic "

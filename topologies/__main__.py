@@ -17,20 +17,15 @@ from typing import Any
 import networkx as nx
 from threadpoolctl import threadpool_limits
 
+from topologies.analysis.cases import CaseSpec, build_case, parse_case
 from topologies.analysis.consensus import MESSAGE_BYTES, gossip, messages_received
-from topologies.analysis.measures import LEFT_OUT, Plan, carry_out, plan
+from topologies.analysis.description import LEFT_OUT
 from topologies.analysis.ranking import BUDGETS, candidates, rank, read_budget
+from topologies.command_line import Parser, escape_unshown, number, say
+from topologies.cpu_time import cpu_seconds
+from topologies.errors import RunError, TopologyError
 from topologies.graphs.families import FAMILIES
-from topologies.inputs import (
-    Parser,
-    RunError,
-    TopologyError,
-    cpu_seconds,
-    escape_unshown,
-    is_silent,
-    number,
-    say,
-)
+from topologies.job_environment import is_silent
 from topologies.links.network import at_sites, one_site, read_network
 from topologies.links.overlays import OVERLAYS, cycle_time, design
 from topologies.matrix import MixingMatrix
@@ -40,6 +35,19 @@ from topologies.weights.rules import WEIGHTS
 
 # What a command has found: a value for ``--json``, and lines of text.
 Found = tuple[Any, list[str]]
+
+COLUMNS = (
+    "label",
+    "slem",
+    "consensus_rate",
+    "tau",
+    "mixing_time",
+    "effective_neighbours",
+    "min_self_weight",
+    "messages_per_round",
+    "certified_gap",
+    "seconds",
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -51,9 +59,9 @@ def main(arguments: list[str] | None = None) -> int:
         options = parser().parse_args(arguments)
         warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
         with threadpool_limits(1, user_api="blas"):
-            found = options.run(options)
-        if found is not None:
-            value, lines = found
+            output = options.run(options)
+        if output is not None:
+            value, lines = output
             say(json.dumps(value) if options.json else "\n".join(lines))
     except (TopologyError, MemoryError, OSError, RunError) as error:
         if os.environ.get("MPIFED_DEBUG") == "1":
@@ -90,12 +98,12 @@ _picture = _file(".png", ".pdf", ".svg")
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
     started = Path(sys.argv[0]).name
-    made = Parser(
+    command_line = Parser(
         prog="python -m topologies" if started.endswith(".py") else f"{started} topologies",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = made.add_subparsers(required=True, metavar="COMMAND")
+    commands = command_line.add_subparsers(required=True, metavar="COMMAND")
     as_json, seeded, one, measured = (Parser(add_help=False) for _ in range(4))
     as_json.add_argument("--json", action="store_true", help="print JSON")
     seeded.add_argument("--seed", type=_natural, default=0, help="of all that is drawn (default 0)")
@@ -107,21 +115,21 @@ def parser() -> argparse.ArgumentParser:
     measured.add_argument("--message-bytes", type=_positive, default=MESSAGE_BYTES)
 
     def add(
-        name: str, run: Callable[[Any], Found | None], text: str, *parents: Parser
+        name: str, run: Callable[[Any], Found | None], purpose: str, *parents: Parser
     ) -> Callable[..., Any]:
-        command = commands.add_parser(name, help=text, parents=list(parents))
+        command = commands.add_parser(name, help=purpose, parents=list(parents))
         command.set_defaults(run=run)
         return command.add_argument
 
-    about = "the graph families, weight rules and schedules"
-    option = add("list", list_names, about, as_json)
+    text = "the graph families, weight rules and schedules"
+    option = add("list", list_names, text, as_json)
     option("what", nargs="?", choices=["families", "weights", "schedules"])
 
-    about = "one graph and what gossips on it"
-    add("show", describe_one, about, one, seeded, measured, as_json)
+    text = "one graph and what gossips on it"
+    add("show", describe_one, text, one, seeded, measured, as_json)
 
-    about = "several graphs, weights and schedules: a table and a picture"
-    option = add("compare", describe_several, about, seeded, measured, as_json)
+    text = "several graphs, weights and schedules: a table and a picture"
+    option = add("compare", describe_several, text, seeded, measured, as_json)
     option("graphs", metavar="GRAPH", nargs="+")
     option("--weights", nargs="+", default=["fmmc"], metavar="RULE")
     option("--schedules", nargs="+", default=["static"], metavar="SCHEDULE")
@@ -138,23 +146,23 @@ def parser() -> argparse.ArgumentParser:
     option("--output", type=_file(), required=True, metavar="PATH", help="file, or directory")
     option("--rounds", type=_count, help="how many (default: a period)")
 
-    about = "draw a graph, its matrix, spectrum, consensus or rounds"
-    option = add("plot", write_picture, about, one, seeded)
+    text = "draw a graph, its matrix, spectrum, consensus or rounds"
+    option = add("plot", write_picture, text, one, seeded)
     kinds = ["graph", "heatmap", "spectrum", "decay", "rounds"]
     option("more", nargs="*", metavar="GRAPH", help="more graphs in a picture of decay")
     option("--kind", choices=kinds, default="graph")
     option("--output", type=_picture, required=True, metavar="FILE")
     option("--rounds", type=_count, help="of decay and rounds")
 
-    about = "average random vectors: measured against promised contraction"
-    option = add("gossip", average_vectors, about, one, seeded, as_json)
+    text = "average random vectors: measured against promised contraction"
+    option = add("gossip", average_vectors, text, one, seeded, as_json)
     option("--rounds", type=_count, default=100)
     option("--width", type=_count, default=16, help="entries of a vector")
     option("--csv", type=_file(), metavar="FILE", help="write the distance in each round")
     option("--plot", type=_picture, metavar="FILE", help="write a picture of it")
 
-    about = "which topology and schedule for n nodes and a budget"
-    option = add("rank", ranked, about, seeded, as_json)
+    text = "which topology and schedule for n nodes and a budget"
+    option = add("rank", ranked, text, seeded, as_json)
     option("graphs", metavar="GRAPH", nargs="*", help="candidates (default: the usual)")
     option("--n", type=_several, required=True, help="number of nodes")
     option("--budget", nargs="+", default=[], metavar="KEY=LIMIT", help=", ".join(BUDGETS))
@@ -176,7 +184,7 @@ def parser() -> argparse.ArgumentParser:
     option("--message-bytes", type=_positive, default=MESSAGE_BYTES)
     option("--local-steps", type=_count, default=1)
     option("--csv", type=_file(), metavar="FILE")
-    return made
+    return command_line
 
 
 def list_names(options: argparse.Namespace) -> Found:
@@ -194,10 +202,10 @@ def list_names(options: argparse.Namespace) -> Found:
         for name, entry in table.items():
             lines.append(f"  {name:22s} {entry.summary}")
             for key, parameter in entry.parameters.items():
-                shown = parameter.default not in (None, inspect.Parameter.empty)
-                default = f" (default {parameter.default})" if shown else ""
-                about = f"{parameter.summary}, {parameter.allowed}{default}"
-                lines.append(f"  {'':24s} {key}: {about}")
+                has_default = parameter.default not in (None, inspect.Parameter.empty)
+                default = f" (default {parameter.default})" if has_default else ""
+                line = f"{parameter.summary}, {parameter.allowed}{default}"
+                lines.append(f"  {'':24s} {key}: {line}")
     return {title: {k: _entry(e) for k, e in t.items()} for title, t in tables.items()}, lines
 
 
@@ -214,23 +222,9 @@ def _entry(entry: Entry) -> dict[str, Any]:
     return {"summary": entry.summary, "parameters": parameters}
 
 
-COLUMNS = (
-    "label",
-    "slem",
-    "consensus_rate",
-    "tau",
-    "mixing_time",
-    "effective_neighbours",
-    "min_self_weight",
-    "messages_per_round",
-    "certified_gap",
-    "seconds",
-)
-
-
 def describe_one(options: argparse.Namespace) -> Found:
     """Return the description of one graph with its weights and schedule."""
-    record = carry_out(_plan(options), options.seed).record(**_measures(options))
+    record = build_case(_case_spec(options), options.seed).record(**_measures(options))
     return record, fields(record) + _left_out([record])
 
 
@@ -240,16 +234,16 @@ def _left_out(records: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def describe_several(options: argparse.Namespace) -> Found:
     """Return a table of several graphs, weights and schedules."""
-    plans = [
-        plan(text, weights, schedule, options.n)
+    specs = [
+        parse_case(text, weights, schedule, options.n)
         for text in options.graphs
         for schedule in options.schedules
         for weights in options.weights
     ]
     # A schedule without weights is the same under every rule.
-    plans = list({one.label: one for one in plans}.values())
-    cases = [carry_out(one, options.seed) for one in plans]
-    records = [{"label": case.plan.label, **case.record(**_measures(options))} for case in cases]
+    specs = list({one.label: one for one in specs}.values())
+    cases = [build_case(one, options.seed) for one in specs]
+    records = [{"label": case.spec.label, **case.record(**_measures(options))} for case in cases]
     write_table(records, options.csv)
     if options.plot:
         from topologies.analysis.plots import comparison, drawing
@@ -261,7 +255,7 @@ def describe_several(options: argparse.Namespace) -> Found:
 
 def show_rounds(options: argparse.Namespace) -> Found:
     """Return the rounds of a schedule."""
-    case = carry_out(_plan(options), options.seed)
+    case = build_case(_case_spec(options), options.seed)
     rounds: list[dict[str, Any]] = []
     for k in range(1, (options.rounds or case.schedule.period or 8) + 1):
         matrix = case.schedule.matrix(k)
@@ -284,14 +278,14 @@ def show_rounds(options: argparse.Namespace) -> Found:
     return {**record, "rounds": rounds}, lines
 
 
-def _plan(options: argparse.Namespace) -> Plan:
-    what = plan(options.graph, options.weights, options.schedule, options.n)
-    if what.family is None and options.schedule != "static":
+def _case_spec(options: argparse.Namespace) -> CaseSpec:
+    spec = parse_case(options.graph, options.weights, options.schedule, options.n)
+    if spec.family is None and options.schedule != "static":
         raise TopologyError(
-            f"{what.schedule} is a schedule itself, so --schedule {options.schedule} has no use; "
-            f"its parameters go behind its name, as in {what.schedule}:n=8,drop_edges=0.1"
+            f"{spec.schedule} is a schedule itself, so --schedule {options.schedule} has no use; "
+            f"its parameters go behind its name, as in {spec.schedule}:n=8,drop_edges=0.1"
         )
-    return what
+    return spec
 
 
 def _measures(options: argparse.Namespace) -> dict[str, float]:
@@ -300,18 +294,18 @@ def _measures(options: argparse.Namespace) -> dict[str, float]:
 
 def write_rounds(options: argparse.Namespace) -> None:
     """Write a matrix to a file, or the rounds of a schedule to a directory of them."""
-    what, target = _plan(options), options.output
-    if what.schedule == "static":
+    spec, target = _case_spec(options), options.output
+    if spec.schedule == "static":
         if target.suffix not in FORMATS:
             raise TopologyError(f"{str(target)!r} must end in one of {', '.join(FORMATS)}")
-        write_matrix(carry_out(what, options.seed).schedule.matrix(1), target)
+        write_matrix(build_case(spec, options.seed).schedule.matrix(1), target)
         return
     if target.exists() and any(target.iterdir()):
         raise TopologyError(f"{str(target)!r} exists, but must be a new or empty directory")
-    schedule = carry_out(what, options.seed).schedule
+    schedule = build_case(spec, options.seed).schedule
     count = options.rounds or schedule.period
     if count is None:
-        raise TopologyError(f"the schedule {what.schedule} does not repeat: say how many --rounds")
+        raise TopologyError(f"the schedule {spec.schedule} does not repeat: say how many --rounds")
     target.mkdir(exist_ok=True)
     for k in range(1, count + 1):
         schedule.matrix(k).save(target / f"round-{k:06d}.npz")
@@ -356,10 +350,10 @@ FORMATS: dict[str, Callable[[MixingMatrix, Path], None]] = {
 
 def write_picture(options: argparse.Namespace) -> None:
     """Draw a graph, its matrix, its spectrum, the consensus of several, or its rounds."""
-    what = _plan(options)
+    spec = _case_spec(options)
     if options.more and options.kind != "decay":
         raise TopologyError(f"--kind {options.kind} draws one graph; several are for decay")
-    schedule, title = carry_out(what, options.seed).schedule, what.label
+    schedule, title = build_case(spec, options.seed).schedule, spec.label
     from topologies.analysis import plots
 
     with plots.drawing():
@@ -371,12 +365,13 @@ def write_picture(options: argparse.Namespace) -> None:
             figure = plots.spectrum_plot(schedule.matrix(1), title)
         elif options.kind == "decay":
             others = [
-                plan(text, options.weights, options.schedule, options.n) for text in options.more
+                parse_case(text, options.weights, options.schedule, options.n)
+                for text in options.more
             ]
             runs = {
-                one.label: gossip(carry_out(one, options.seed).schedule, options.rounds or 50,
+                one.label: gossip(build_case(one, options.seed).schedule, options.rounds or 50,
                                   seed=options.seed)
-                for one in (what, *others)
+                for one in (spec, *others)
             }  # fmt: skip
             figure = plots.consensus_decay(runs, "" if others else title)
         else:
@@ -387,8 +382,8 @@ def write_picture(options: argparse.Namespace) -> None:
 
 def average_vectors(options: argparse.Namespace) -> Found:
     """Run gossip on random vectors; return the measured and the predicted contraction."""
-    what = _plan(options)
-    schedule = carry_out(what, options.seed).schedule
+    spec = _case_spec(options)
+    schedule = build_case(spec, options.seed).schedule
     run = gossip(schedule, options.rounds, width=options.width, seed=options.seed)
     pairs = zip(run.distance.tolist(), run.predicted.tolist(), strict=True)
     rows = [
@@ -400,9 +395,9 @@ def average_vectors(options: argparse.Namespace) -> Found:
         from topologies.analysis.plots import consensus_decay, drawing
 
         with drawing():
-            consensus_decay({"measured": run}, what.label).savefig(options.plot, dpi=150)
+            consensus_decay({"measured": run}, spec.label).savefig(options.plot, dpi=150)
     summary = {
-        "label": what.label,
+        "label": spec.label,
         "rounds": options.rounds,
         "measured_contraction": run.contraction,
         "predicted_contraction": run.rate.contraction,
@@ -424,9 +419,9 @@ def ranked(options: argparse.Namespace) -> Found:
         raise TopologyError("--network has its own latencies and rates; leave the others out")
     else:
         links = at_sites(read_network(options.network), n)
-    plans = [plan(text, options.weights, "static", n) for text in options.graphs]
+    specs = [parse_case(text, options.weights, "static", n) for text in options.graphs]
     records = rank(
-        plans or candidates(n, budget.get("degree", math.inf)),
+        specs or candidates(n, budget.get("degree", math.inf)),
         links,
         budget,
         by=options.by,
@@ -490,8 +485,8 @@ def table(records: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> 
     cells = [names, *([in_text(record[name]) for name in names] for record in records)]
     widths = [max(len(row[k]) for row in cells) for k in range(len(names))]
     lines = []
-    for first, *rest in cells:
-        aligned = [first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]
+    for first, *others in cells:
+        aligned = [first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]
         lines.append("  ".join(aligned).rstrip())
     return lines
 

@@ -13,10 +13,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.inputs import MATRIX_NODE_BYTES, TopologyError, check_archive, check_memory
+from topologies.errors import TopologyError
+from topologies.memory_limits import check_memory
+from topologies.node_counts import MATRIX_NODE_BYTES
+from topologies.regular_files import check_archive
 
 if TYPE_CHECKING:
     from scipy import sparse
+
+BUILT_TOLERANCE = 1e-12
+IMPORT_TOLERANCE = 1e-8
+NEGATIVE, COLUMNS = "entries are negative", "columns do not sum to one"
+ACTIVE = 1e-7
 
 
 def node_sums(n: int, edges: NDArray[np.int64], values: NDArray[Any]) -> NDArray[np.float64]:
@@ -60,13 +68,6 @@ def canonical_edges(
     if (np.diff(keys) == 0).any():
         raise TopologyError("an edge is given twice")
     return edges, weights
-
-
-BUILT_TOLERANCE = 1e-12
-
-IMPORT_TOLERANCE = 1e-8
-
-NEGATIVE, COLUMNS = "entries are negative", "columns do not sum to one"
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,9 @@ class Report:
 
     def besides(self, *names: str) -> Report:
         """Return the report without some violations."""
-        return Report(tuple(found for found in self.violations if found.name not in names))
+        return Report(
+            tuple(violation for violation in self.violations if violation.name not in names)
+        )
 
 
 def violations(array: sparse.csr_array, tolerance: float) -> Report:
@@ -128,9 +131,6 @@ def violations(array: sparse.csr_array, tolerance: float) -> Report:
     return Report(
         tuple(Violation(name, float(v), tolerance) for name, v in excess.items() if v > tolerance)
     )
-
-
-ACTIVE = 1e-7
 
 
 @dataclass(frozen=True, eq=False)
@@ -341,12 +341,14 @@ class MixingMatrix:
             )
         return self.with_edges(active[self.edges[:, 0]] & active[self.edges[:, 1]])
 
-    def with_edges(self, kept: NDArray[np.bool_]) -> MixingMatrix:
-        """Return the matrix with the ``kept`` edges, bool of shape (m,), only.
+    def with_edges(self, chosen: NDArray[np.bool_]) -> MixingMatrix:
+        """Return the matrix with the ``chosen`` edges, bool of shape (m,), only.
 
         The weight of a removed edge is added to the self-weights of its ends.
         """
-        return MixingMatrix(self.n, self.edges[kept], self.weights[kept], self.symmetric, self.info)
+        return MixingMatrix(
+            self.n, self.edges[chosen], self.weights[chosen], self.symmetric, self.info
+        )
 
     def save(self, path: str | Path) -> None:
         """Write the matrix, exactly, as an ``.npz`` file, which replaces one that is there."""

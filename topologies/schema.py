@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from topologies.inputs import InputError, closest, nearest
+from topologies.errors import InputError, closest, nearest
 
 UNIONS = (typing.Union, types.UnionType)
 
@@ -53,6 +53,14 @@ SHOWN = 200
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
 _SHORT.maxlevel = 3
+
+# How a user's own object is named.
+OBJECT_NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*")
+
+E = TypeVar("E", bound="Entry")
+
+HEADING = "Parameters\n----------\n"
+SENTENCE = re.compile(r"(?<=[\w)\]'`])\.\s+(?=[A-Z`])")
 
 
 @dataclass(frozen=True)
@@ -97,7 +105,7 @@ class Parameter:
     @property
     def allowed(self) -> str:
         """What its values may be, in words."""
-        return describe(self.annotation)
+        return allowed_values(self.annotation)
 
 
 def options_of(component: Callable[..., Any]) -> dict[str, Parameter]:
@@ -116,7 +124,7 @@ def _read(component: Callable[..., Any]) -> dict[str, Parameter]:
         annotated = type(component).__call__
     hints = typing.get_type_hints(annotated, include_extras=True)
     parameters, lines = inspect.signature(component).parameters, summaries(component)
-    own = {
+    declared = {
         name: Parameter(name, hints.get(name, Any), each.default, lines.get(name, ""))
         for name, each in parameters.items()
         if each.kind is each.KEYWORD_ONLY
@@ -124,32 +132,34 @@ def _read(component: Callable[..., Any]) -> dict[str, Parameter]:
     passes_on = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     base = component.__base__ if inspect.isclass(component) else None
     if passes_on and base is not None and base is not object:
-        return {**options_of(base), **own}
-    return own
+        return {**options_of(base), **declared}
+    return declared
 
 
 def check_options(
-    component: Callable[..., Any] | Mapping[str, Parameter], given: Mapping[str, Any], path: str
+    component: Callable[..., Any] | Mapping[str, Parameter], values: Mapping[str, Any], path: str
 ) -> dict[str, Any]:
-    """Return all options of a component: the given ones checked, the others at their defaults."""
+    """Return all options of a component: its ``values``, checked, the others at their defaults."""
     options = component if isinstance(component, Mapping) else options_of(component)
     prefix = f"{path}." if path else ""
-    for name in given:
+    for name in values:
         if name not in options:
             what = "option" if path else "configuration key"
             allowed = closest(str(name), options) if options else f"{path} takes no options"
             if callable(component) and name in inspect.signature(component).parameters:
                 allowed = f"options are keyword-only parameters: def ...(..., *, {name})"
-            raise InputError(f"Unknown {what} {shown(f'{prefix}{name}')}; {allowed}")
+            raise InputError(f"Unknown {what} {excerpt(f'{prefix}{name}')}; {allowed}")
     checked = {}
     for name, option in options.items():
-        if name in given:
-            checked[name] = check_value(given[name], option.annotation, f"{prefix}{name}")
+        if name in values:
+            checked[name] = check_value(values[name], option.annotation, f"{prefix}{name}")
         elif option.required:
             raise InputError(f"{prefix}{name} is missing; it must be {option.allowed}")
         else:
-            default, kept = option.default, has_tuple(option.annotation)
-            checked[name] = list(default) if isinstance(default, tuple) and not kept else default
+            default, keeps_tuple = option.default, has_tuple(option.annotation)
+            checked[name] = (
+                list(default) if isinstance(default, tuple) and not keeps_tuple else default
+            )
     return checked
 
 
@@ -160,10 +170,10 @@ def check_value(value: Any, annotation: Any, field: str) -> Any:
     except InputError:  # of an option of a dataclass, or of the dataclass
         raise
     except (TypeError, ValueError, OverflowError, RecursionError):
-        message = f"{field} is {shown(value)}; it must be {describe(annotation)}"
+        message = f"{field} is {excerpt(value)}; it must be {allowed_values(annotation)}"
         choices = get_args(annotation) if get_origin(annotation) is Literal else ()
         if isinstance(value, str) and choices:
-            message = f"{field} is {shown(value)}; {closest(value, map(str, choices))}"
+            message = f"{field} is {excerpt(value)}; {closest(value, map(str, choices))}"
         raise InputError(message) from None
 
 
@@ -302,25 +312,25 @@ def values_of(options: Mapping[str, Parameter], words: Mapping[str, Any]) -> dic
     }
 
 
-def describe(annotation: Any) -> str:
+def allowed_values(annotation: Any) -> str:
     """Return ``annotation`` in the words of a message."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         if isinstance(parts[1], ComponentOf):
             return f"a name or a mapping: see --list {parts[1].kind}"
-        return ", ".join([describe(parts[0]), *map(_in_words, parts[1:])])
+        return ", ".join([allowed_values(parts[0]), *map(_in_words, parts[1:])])
     if origin is Literal:
         return "one of " + ", ".join(map(_word, parts))
     if origin in UNIONS:
-        *others, last = map(describe, parts)
+        *others, last = map(allowed_values, parts)
         comma = "," if any("," in part for part in (*others, last)) else ""
         return f"{', '.join(others)}{comma} or {last}"
     if origin in (list, Sequence) or (origin is tuple and parts[1:] == (...,)):
-        return f"a list [A,B,...] whose entries are each {describe(parts[0])}"
+        return f"a list [A,B,...] whose entries are each {allowed_values(parts[0])}"
     if origin is tuple:
-        return f"a list of {len(parts)} entries: {', '.join(map(describe, parts))}"
+        return f"a list of {len(parts)} entries: {', '.join(map(allowed_values, parts))}"
     if origin in (dict, Mapping):
-        return f"a mapping whose values are each {describe(parts[1])}"
+        return f"a mapping whose values are each {allowed_values(parts[1])}"
     if dataclasses.is_dataclass(annotation):
         return "a mapping of options"
     return NAMES.get(annotation, getattr(annotation, "__name__", str(annotation)))
@@ -338,8 +348,8 @@ def _word(value: Any) -> str:
     return str(value)
 
 
-def shown(value: Any) -> str:
-    """Return ``value`` for a message, of which it shows 200 characters."""
+def excerpt(value: Any) -> str:
+    """Return the first 200 characters of a value's text, for a message."""
     if value is None:
         return "empty"
     try:
@@ -357,12 +367,12 @@ class Entry:
     ----------
     build : Callable[..., Any]
         The function.
-    own : bool
+    custom : bool
         Whether it is a user's own, whose parameters are not checked.
     """
 
     build: Callable[..., Any]
-    own: bool = field(default=False, kw_only=True)
+    custom: bool = field(default=False, kw_only=True)
 
     @property
     def summary(self) -> str:
@@ -372,60 +382,55 @@ class Entry:
     @property
     def parameters(self) -> dict[str, Parameter]:
         """Its options by name; empty for a user's own function."""
-        return {} if self.own else options_of(self.build)
+        return {} if self.custom else options_of(self.build)
 
-    def complete(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all options of the entry ``name``, checked; those of a user's own as given."""
-        return dict(given) if self.own else check_options(self.parameters, given, name)
-
-
-E = TypeVar("E", bound=Entry)
+    def checked_options(self, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all options of the entry ``name``; those of a user's function are not checked."""
+        return dict(options) if self.custom else check_options(self.parameters, options, name)
 
 
 def find(table: Mapping[str, E], what: str, name: str) -> E:
     """Return the entry called ``name``, or one for the user's own ``package.module:object``."""
     if name in table:
         return table[name]
-    if isinstance(name, str) and OWN.fullmatch(name):
-        return type(next(iter(table.values())))(load_object(name), own=True)
-    raise InputError(f"Unknown {what} {shown(name)}; {closest(str(name), table)}")
-
-
-# How a user's own object is named.
-OWN = re.compile(r"[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*")
+    if isinstance(name, str) and OBJECT_NAME.fullmatch(name):
+        return type(next(iter(table.values())))(load_object(name), custom=True)
+    raise InputError(f"Unknown {what} {excerpt(name)}; {closest(str(name), table)}")
 
 
 def load_object(name: str, owner: str = "") -> Callable[..., Any]:
     """Import ``package.module:object``; what the module raises is raised as it is."""
-    said = f"{owner} is {shown(name)}" if owner else shown(name)
-    if not OWN.fullmatch(name):
-        raise InputError(f"{said}; write package.module:object, the module without '.py' or '/'")
-    place, _, attribute = name.partition(":")
+    field_text = f"{owner} is {excerpt(name)}" if owner else excerpt(name)
+    if not OBJECT_NAME.fullmatch(name):
+        raise InputError(
+            f"{field_text}; write package.module:object, the module without '.py' or '/'"
+        )
+    module_name, _, attribute = name.partition(":")
     try:
-        module = importlib.import_module(place)
+        module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if not f"{place}.".startswith(f"{error.name}."):
+        if not f"{module_name}.".startswith(f"{error.name}."):
             raise
         raise InputError(
-            f"{said}, but there is no module '{error.name}' in the working directory or in a "
+            f"{field_text}, but there is no module '{error.name}' in the working directory or in a "
             "folder of PYTHONPATH"
         ) from None
-    found = getattr(module, attribute, None)
-    if not callable(found):
+    component = getattr(module, attribute, None)
+    if not callable(component):
         near = nearest(attribute, [each for each, value in vars(module).items() if callable(value)])
         hint = f"; did you mean '{near}'?" if near else ""
-        raise InputError(f"{said}, but '{place}' has no callable '{attribute}'{hint}")
-    return found
+        raise InputError(f"{field_text}, but '{module_name}' has no callable '{attribute}'{hint}")
+    return component
 
 
 def parse_spec(text: str) -> tuple[str, dict[str, str]]:
     """Split ``name:key=value,...`` into the name and its values, which stay text."""
-    name, _, rest = text.partition(":")
+    name, _, options = text.partition(":")
     if "." in name:
-        attribute, _, rest = rest.partition(":")
+        attribute, _, options = options.partition(":")
         name = f"{name}:{attribute}"
     values: dict[str, str] = {}
-    for part in filter(None, rest.split(",")):
+    for part in filter(None, options.split(",")):
         key, equals, value = part.partition("=")
         if not (equals and key and value):
             raise InputError(f"{part!r} in {text!r} is not of the form key=value")
@@ -435,10 +440,6 @@ def parse_spec(text: str) -> tuple[str, dict[str, str]]:
     return name, values
 
 
-HEADING = "Parameters\n----------\n"
-SENTENCE = re.compile(r"(?<=[\w)\]'`])\.\s+(?=[A-Z`])")
-
-
 def summary(component: Callable[..., Any]) -> str:
     """Return the first line of the component's docstring."""
     return (component.__doc__ or "").strip().split("\n")[0]
@@ -446,18 +447,18 @@ def summary(component: Callable[..., Any]) -> str:
 
 def summaries(component: Callable[..., Any]) -> dict[str, str]:
     """Return a line about each parameter of a component, by name."""
-    found: dict[str, str] = {}
+    lines: dict[str, str] = {}
     parts = reversed(inspect.getmro(component)) if inspect.isclass(component) else [component]
     for part in parts:
         for names, text in _entries(inspect.cleandoc(part.__doc__ or "")):
-            found |= {name.strip(): _line(text) for name in names.split(",")}
-    return found
+            lines |= {name.strip(): _line(text) for name in names.split(",")}
+    return lines
 
 
 def _line(text: str) -> str:
-    first, *rest = SENTENCE.split(text.removesuffix("."))
-    if rest and rest[0].startswith("None "):
-        first += f"; null {rest[0].removeprefix('None ')}"
+    first, *others = SENTENCE.split(text.removesuffix("."))
+    if others and others[0].startswith("None "):
+        first += f"; null {others[0].removeprefix('None ')}"
     return re.sub(r"\bNone\b", "null", first).replace("``", "'")
 
 

@@ -72,20 +72,20 @@ class Writer:
 
     def _copied(self, state: Any, shared_is_rows: bool) -> list[Part]:
         """Copy what this rank writes of a state, into the memory of the copy before."""
-        made = []
+        parts = []
         for name, tensor, is_rows in states.tensors(state, shared_is_rows):
             if is_rows or self._federation.communicator.rank == 0:
-                kept = self._buffers.get(name)
-                if kept is None or kept.shape != tensor.shape or kept.dtype != tensor.dtype:
-                    kept = self._buffers[name] = host_memory(tensor)
-                kept.copy_(tensor.detach())
-                made.append(Part(name, kept.numpy(), is_rows))
-        return made
+                buffer = self._buffers.get(name)
+                if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
+                    buffer = self._buffers[name] = host_memory(tensor)
+                buffer.copy_(tensor.detach())
+                parts.append(Part(name, buffer.numpy(), is_rows))
+        return parts
 
     def _write(self, *arguments: Any) -> None:
         with contextlib.suppress(OSError, AttributeError):  # where the system has no such priority
-            own = os.getpriority(os.PRIO_PROCESS, os.getpid())
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(own + NICE, 19))
+            niceness = os.getpriority(os.PRIO_PROCESS, os.getpid())
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(niceness + NICE, 19))
         try:
             write(*arguments)
         except BaseException as error:

@@ -19,7 +19,7 @@ from mpifed import state as states
 from mpifed.checkpoint.format import LIBRARY, description, read_description, stored_array
 from mpifed.checkpoint.format import Meta as Meta
 from mpifed.checkpoint.integrity import Damaged as Damaged
-from mpifed.checkpoint.integrity import seal, verify, verify_on_disk
+from mpifed.checkpoint.integrity import seal, verify_on_disk, verify_seal
 from mpifed.errors import PeerFailure, RunError
 from mpifed.federation.clients import Federation
 from mpifed.io.atomic import partial_of, replacing
@@ -69,7 +69,7 @@ def round_of(path: Path) -> int:
     return int(path.stem.removeprefix("round-"))
 
 
-def listed(directory: Path) -> list[Path]:
+def checkpoints_in(directory: Path) -> list[Path]:
     """Return the checkpoints in ``directory``, newest first, intact or damaged."""
     try:
         names = os.listdir(directory)
@@ -77,13 +77,13 @@ def listed(directory: Path) -> list[Path]:
         return []
     except OSError as error:
         raise Damaged(f"{directory} cannot be read: {error.strerror}") from None
-    found = [directory / name for name in names if NAME.fullmatch(name)]
-    return sorted(found, key=round_of, reverse=True)
+    paths = [directory / name for name in names if NAME.fullmatch(name)]
+    return sorted(paths, key=round_of, reverse=True)
 
 
 def prune(directory: Path, keep: int) -> None:
     """Remove all but the ``keep`` newest checkpoints."""
-    for path in listed(directory)[keep:]:
+    for path in checkpoints_in(directory)[keep:]:
         path.unlink(missing_ok=True)
 
 
@@ -172,9 +172,9 @@ def _lay_out(path: Path, content: bytes, parts: Sequence[Part], n_clients: int) 
             if not shape:
                 group[part.name] = part.values  # h5py reserves no space for a single number
                 continue
-            made = group.create_dataset(part.name, shape, part.values.dtype, dcpl=room)
-            if made.size:
-                offsets[part.name] = int(made.id.get_offset())
+            dataset = group.create_dataset(part.name, shape, part.values.dtype, dcpl=room)
+            if dataset.size:
+                offsets[part.name] = int(dataset.id.get_offset())
     return offsets
 
 
@@ -188,17 +188,17 @@ def _rows_of(
     step = max(1, PIECE // part.row_bytes)
     for first in range(0, federation.n_clients, step):
         owners = federation.owner[first : first + step]
-        own = _hosted_rows(part, federation, first, first + step)
+        hosted = _hosted_rows(part, federation, first, first + step)
         if not owners.any():
-            yield own
+            yield hosted
             continue
-        made = np.empty((len(owners), *part.values.shape[1:]), part.values.dtype)
-        made[owners == 0] = own
+        rows = np.empty((len(owners), *part.values.shape[1:]), part.values.dtype)
+        rows[owners == 0] = hosted
         for rank in np.unique(owners[owners > 0]):
             theirs = owners == rank
-            shape = (int(theirs.sum()), *made.shape[1:])
-            made[theirs] = communicator.receive(shape, made.dtype, int(rank))
-        yield made
+            shape = (int(theirs.sum()), *rows.shape[1:])
+            rows[theirs] = communicator.receive(shape, rows.dtype, int(rank))
+        yield rows
 
 
 def _hosted_rows(part: Part, federation: Federation, first: int, last: int) -> np.ndarray:
@@ -234,7 +234,7 @@ def _write_part(
 
 
 def _tidy(directory: Path, round: int, keep: int | None) -> None:
-    for later in listed(directory):
+    for later in checkpoints_in(directory):
         if round_of(later) > round:
             later.unlink(missing_ok=True)
     if keep is not None:
@@ -244,10 +244,10 @@ def _tidy(directory: Path, round: int, keep: int | None) -> None:
 def what_is_left(directory: Path) -> str:
     """Return a sentence that names the newest intact checkpoint in ``directory``, if any."""
     try:
-        found, _ = _first_intact(listed(directory))
+        newest, _ = _first_intact(checkpoints_in(directory))
     except Damaged as error:  # what is reported is another error
         return str(error)
-    intact = found and f"{found[0].name} is intact, and --resume continues from it"
+    intact = newest and f"{newest[0].name} is intact, and --resume continues from it"
     return intact or "there is no checkpoint to continue from"
 
 
@@ -274,7 +274,7 @@ def newest(directory: Path) -> tuple[tuple[Path, Meta] | None, list[str]]:
     """Return the newest intact checkpoint of a run directory, and what is wrong with newer
     ones.
     """
-    return _first_intact(listed(directory / "checkpoints"))
+    return _first_intact(checkpoints_in(directory / "checkpoints"))
 
 
 def _first_intact(paths: Sequence[Path]) -> tuple[tuple[Path, Meta] | None, list[str]]:
@@ -290,7 +290,7 @@ def _first_intact(paths: Sequence[Path]) -> tuple[tuple[Path, Meta] | None, list
 
 def read_meta(path: Path) -> Meta:
     """Return what an intact checkpoint records besides the state; raise ``Damaged``."""
-    verify(path)
+    verify_seal(path)
     with opened_checkpoint(path) as file:
         return read_description(file)
 
@@ -345,8 +345,10 @@ def read_state(
             target = fresh.detach().numpy()
             same = stored.shape[is_rows:] == target.shape[is_rows:] and stored.dtype == target.dtype
             if not same or (is_rows and len(hosted) and hosted[-1] >= len(stored)):
-                found = f"{stored.dtype} {stored.shape}"
-                raise Damaged(f"{path} holds '{name}' as {found}, which is not this run's form")
+                stored_form = f"{stored.dtype} {stored.shape}"
+                raise Damaged(
+                    f"{path} holds '{name}' as {stored_form}, which is not this run's form"
+                )
             if target.size and is_rows:
                 stored.read_direct(target, selection(hosted))
             elif target.size:

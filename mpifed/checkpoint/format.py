@@ -54,28 +54,30 @@ def description(meta: Meta, arrays: Mapping[str, np.ndarray]) -> bytes:
 
 
 def _describe(file: h5py.File, meta: Meta) -> None:
-    about = file.create_group("meta")
-    about.attrs["format"] = FORMAT
-    about.attrs["round"] = meta.round
-    about.attrs["seed"] = meta.seed
-    about.attrs["horizon"] = meta.horizon
-    about.attrs["configuration"] = json.dumps(meta.configuration)
-    about.attrs["ledger"] = json.dumps(meta.ledger)
-    about.attrs["seconds"] = json.dumps(meta.seconds)
+    group = file.create_group("meta")
+    group.attrs["format"] = FORMAT
+    group.attrs["round"] = meta.round
+    group.attrs["seed"] = meta.seed
+    group.attrs["horizon"] = meta.horizon
+    group.attrs["configuration"] = json.dumps(meta.configuration)
+    group.attrs["ledger"] = json.dumps(meta.ledger)
+    group.attrs["seconds"] = json.dumps(meta.seconds)
     if meta.data is not None:
-        _store_data(about, meta.data)
+        _store_data(group, meta.data)
     if meta.simulated is not None:
-        about["simulated"] = meta.simulated
+        group["simulated"] = meta.simulated
     content = np.frombuffer(meta.metrics.encode(), np.uint8)
     file.create_dataset("metrics/csv", data=content, chunks=content.shape, compression="gzip")
 
 
 def read_description(file: h5py.File) -> Meta:
     """Read what ``description`` recorded of ``meta``."""
-    about = file["meta"].attrs
-    if about["format"] != FORMAT:
-        raise ValueError(f"/meta says format {about['format']}, and this mpifed reads {FORMAT}")
-    configuration = json.loads(about["configuration"])
+    attributes = file["meta"].attrs
+    if attributes["format"] != FORMAT:
+        raise ValueError(
+            f"/meta says format {attributes['format']}, and this mpifed reads {FORMAT}"
+        )
+    configuration = json.loads(attributes["configuration"])
     check_stored(configuration)
     n = configuration["clients"]
     for name, data in file["clients"].items():
@@ -84,13 +86,13 @@ def read_description(file: h5py.File) -> Meta:
     metrics = _metrics(file["metrics"])
     check_metrics(metrics)
     return Meta(
-        int(about["round"]),
-        int(about["seed"]),
-        int(about["horizon"]),
+        int(attributes["round"]),
+        int(attributes["seed"]),
+        int(attributes["horizon"]),
         configuration,
         metrics,
-        json.loads(about["ledger"]),
-        json.loads(about["seconds"]),
+        json.loads(attributes["ledger"]),
+        json.loads(attributes["seconds"]),
         _read_data(file["meta"]["data"]) if "data" in file["meta"] else None,
         stored_array(file["meta"]["simulated"]) if "simulated" in file["meta"] else None,
     )
@@ -105,32 +107,32 @@ def _metrics(group: h5py.Group) -> str:
     return bytes(group["csv"][()]).decode()
 
 
-def _store_data(meta: h5py.Group, about: Description) -> None:
+def _store_data(meta: h5py.Group, data: Description) -> None:
     """Store a description in the group ``meta`` of a checkpoint."""
     group = meta.create_group("data")
-    group.attrs["source"], group.attrs["task"] = about.source, about.task
-    group.attrs["input_shape"] = json.dumps(list(map(int, about.input_shape)))
-    group.attrs["n_classes"] = int(about.n_classes)
+    group.attrs["source"], group.attrs["task"] = data.source, data.task
+    group.attrs["input_shape"] = json.dumps(list(map(int, data.input_shape)))
+    group.attrs["n_classes"] = int(data.n_classes)
     for name in NAMES:
-        group.attrs[name] = json.dumps(list(getattr(about, name)))
+        group.attrs[name] = json.dumps(list(getattr(data, name)))
     for name in COUNTS:
-        found = getattr(about, name)
-        if found is not None:
-            group[name] = np.asarray(found, np.int64)
+        counts = getattr(data, name)
+        if counts is not None:
+            group[name] = np.asarray(counts, np.int64)
 
 
 def _read_data(group: h5py.Group) -> Description:
     """Return the description that a checkpoint holds."""
-    about = group.attrs
+    attributes = group.attrs
     counts: dict[str, Any] = {name: stored_array(group[name]) for name in COUNTS if name in group}
-    names: dict[str, Any] = {n: tuple(json.loads(about[n])) for n in NAMES if n in about}
+    names: dict[str, Any] = {n: tuple(json.loads(attributes[n])) for n in NAMES if n in attributes}
     return Description(
-        about["source"],
-        tuple(json.loads(about["input_shape"])),
-        int(about["n_classes"]),
+        attributes["source"],
+        tuple(json.loads(attributes["input_shape"])),
+        int(attributes["n_classes"]),
         **counts,
         **names,
-        task=about["task"],
+        task=attributes["task"],
     )
 
 
@@ -139,5 +141,5 @@ def stored_array(data: Any) -> np.ndarray:
     check_size(data)
     if data.id.get_storage_size() < data.size * data.id.get_type().get_size():
         raise ValueError(f"{data.name} declares {data.size} values that are not in the file")
-    found: np.ndarray = (data.asstr() if data.dtype.kind == "O" else data)[()]
-    return found
+    values: np.ndarray = (data.asstr() if data.dtype.kind == "O" else data)[()]
+    return values

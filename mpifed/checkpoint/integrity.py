@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mpifed.errors import InputError
 from mpifed.io.hdf5 import disk_reason
-from topologies.inputs import open_regular
+from topologies.regular_files import open_regular
 
 # Version of the content of a sealed file.
 FORMAT = 1
@@ -25,21 +25,21 @@ class Damaged(InputError):
 
 def seal(path: Path) -> None:
     """Write the seal of a file into its first block and flush the file to disk."""
-    found = _header_of(path)
+    header = _header_of(path)
     with path.open("r+b") as file:
-        file.write(found)
+        file.write(header)
         file.flush()
         os.fsync(file.fileno())
 
 
-def verify(path: Path) -> None:
+def verify_seal(path: Path) -> None:
     """Check that a file is a checkpoint exactly as it was sealed."""
     try:
         with open_regular(path) as file:
-            found = file.read(BLOCK)
-        if not found.startswith(MAGIC):
+            header = file.read(BLOCK)
+        if not header.startswith(MAGIC):
             raise Damaged(f"{path} is not an mpifed checkpoint")
-        version = found.removeprefix(MAGIC).partition(b"\n")[0]
+        version = header.removeprefix(MAGIC).partition(b"\n")[0]
         if version.isdigit() and int(version) != FORMAT:
             raise Damaged(
                 f"{path} has checkpoint format {version.decode()}; this mpifed reads {FORMAT}"
@@ -47,7 +47,7 @@ def verify(path: Path) -> None:
         expected = _header_of(path)
     except OSError as error:
         raise Damaged(f"{path} cannot be read: {disk_reason(error)}") from None
-    if found != expected:
+    if header != expected:
         raise Damaged(f"{path} is damaged: its content does not match its seal")
 
 
@@ -55,7 +55,7 @@ def verify_on_disk(path: Path) -> None:
     """Verify a file that was just flushed, as it is on disk."""
     with open_regular(path) as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    verify(path)
+    verify_seal(path)
 
 
 def _header_of(path: Path) -> bytes:

@@ -23,16 +23,17 @@ from topologies.schema import (
     SENTENCE,
     ComponentOf,
     check_options,
+    excerpt,
     load_object,
     options_of,
     parse_spec,
-    shown,
 )
 from topologies.schema import summaries as summaries
 from topologies.schema import summary as summary
 
 # How a component with options in one text begins: ``torus:rows=4``, ``own.module:graph:k=3``.
 SPELT = re.compile(r"[A-Za-z_]\w*(\.[\w.]*:\w+)?:\w+=")
+YEAR = re.compile(r"\b(19|20)\d\d\b")
 
 
 def is_component(value: Any) -> bool:
@@ -40,17 +41,17 @@ def is_component(value: Any) -> bool:
     return isinstance(value, (type, functools.partial)) or hasattr(value, "__qualname__")
 
 
-def name_of(made: Any, field: str) -> str:
+def name_of(component: Any, field: str) -> str:
     """Return the name under which a class or a function can be imported."""
-    function = made.func if isinstance(made, functools.partial) else made
+    function = component.func if isinstance(component, functools.partial) else component
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
-    if getattr(sys.modules.get(str(module)), name, None) is made:
+    if getattr(sys.modules.get(str(module)), name, None) is component:
         return f"{module}:{name}"
-    for place in (str(module), "__main__"):
-        for known, value in getattr(sys.modules.get(place), "__dict__", {}).items():
-            if value is made:
-                return f"{place}:{known}"
-    kind = "a lambda" if name.endswith("<lambda>") else shown(made)
+    for namespace in (str(module), "__main__"):
+        for attribute, value in getattr(sys.modules.get(namespace), "__dict__", {}).items():
+            if value is component:
+                return f"{namespace}:{attribute}"
+    kind = "a lambda" if name.endswith("<lambda>") else excerpt(component)
     raise InputError(
         f"{field} is {kind}, which a configuration cannot name; pass a function or a class of the "
         "top level of a module, whose keyword-only parameters are its options"
@@ -59,17 +60,21 @@ def name_of(made: Any, field: str) -> str:
 
 def without_module(name: str) -> str:
     """Return the name of a user's component without the module that it is in."""
-    module, _, own = name.rpartition(":")
-    return own if own.isidentifier() and all(map(str.isidentifier, module.split("."))) else name
+    module, _, attribute = name.rpartition(":")
+    return (
+        attribute
+        if attribute.isidentifier() and all(map(str.isidentifier, module.split(".")))
+        else name
+    )
 
 
 def with_options(name: str, path: str) -> tuple[str, dict[str, Any]]:
     """Split ``name:key=value,...``, as ``python -m topologies`` does; other names have no
     options.
     """
-    file, is_file, rest = name.partition(".py:")
+    file, is_file, spec = name.partition(".py:")
     if is_file:
-        name = f"{file.removeprefix('./').replace('/', '.')}:{rest}"
+        name = f"{file.removeprefix('./').replace('/', '.')}:{spec}"
     if SPELT.match(name) is None:
         return name, {}
     try:
@@ -91,10 +96,10 @@ def find(kind: str, name: str, field: str | None = None) -> Callable[..., Any]:
     """Return a component by name: a shipped one, or a user's ``package.module:object``."""
     field = field or f"{kind}.name"
     check_name(kind, name, field)
-    found = load(TABLES[kind].get(name, name), field)
-    if inspect.isclass(found) or kind not in MADE_BY_FUNCTIONS:
-        _check_base(kind, found if inspect.isclass(found) else type(found), field, name)
-    return found
+    component = load(TABLES[kind].get(name, name), field)
+    if inspect.isclass(component) or kind not in MADE_BY_FUNCTIONS:
+        _check_base(kind, component if inspect.isclass(component) else type(component), field, name)
+    return component
 
 
 def find_algorithm(name: str) -> type[DeclaredAlgorithm]:
@@ -104,33 +109,33 @@ def find_algorithm(name: str) -> type[DeclaredAlgorithm]:
 
 def make(kind: str, section: Any, path: str) -> Any:
     """Return the object of a section, made by a class or by a user's function."""
-    asked = complete(kind, section, path)
-    made = find(kind, asked.name, f"{path}.name")(**asked.options)
-    _check_base(kind, type(made), f"{path}.name", asked.name)
-    return made
+    checked = checked_section(kind, section, path)
+    component = find(kind, checked.name, f"{path}.name")(**checked.options)
+    _check_base(kind, type(component), f"{path}.name", checked.name)
+    return component
 
 
-def _check_base(kind: str, found: type, field: str, name: str) -> None:
+def _check_base(kind: str, derived: type, field: str, name: str) -> None:
     """Check that a user's class derives from a base class of its kind and lacks no method."""
     if kind not in BASES or ":" not in name:
         return
-    places = [place.partition(":") for place in BASES[kind]]
-    bases = tuple(getattr(importlib.import_module(module), base) for module, _, base in places)
-    if not issubclass(found, bases):
-        wanted = " or ".join(place.replace(":", ".") for place in BASES[kind])
-        raise InputError(f"{field} is {shown(name)}, which is not derived from {wanted}")
-    if inspect.isabstract(found):
-        lacking = ", ".join(sorted(vars(found)["__abstractmethods__"]))
-        raise InputError(f"{field} is {shown(name)}, which has no {lacking} of its own")
+    targets = [target.partition(":") for target in BASES[kind]]
+    bases = tuple(getattr(importlib.import_module(module), base) for module, _, base in targets)
+    if not issubclass(derived, bases):
+        allowed = " or ".join(target.replace(":", ".") for target in BASES[kind])
+        raise InputError(f"{field} is {excerpt(name)}, which is not derived from {allowed}")
+    if inspect.isabstract(derived):
+        lacking = ", ".join(sorted(vars(derived)["__abstractmethods__"]))
+        raise InputError(f"{field} is {excerpt(name)}, which has no {lacking} of its own")
 
 
 def check_name(kind: str, name: str, field: str) -> None:
     """Refuse a name that no table has, without importing anything."""
     if ":" not in name and name.endswith(".py"):
-        raise InputError(f"{field} is {shown(name)}, a file; {_defined_in(Path(name))}")
+        raise InputError(f"{field} is {excerpt(name)}, a file; {_defined_in(Path(name))}")
     if ":" not in name and name not in TABLES[kind]:
-        own = ", or package.module:object for one of your own"
-        raise InputError(f"{field} is {shown(name)}; {closest(name, TABLES[kind])}{own}")
+        hint = ", or package.module:object for one of your own"
+        raise InputError(f"{field} is {excerpt(name)}; {closest(name, TABLES[kind])}{hint}")
 
 
 def _defined_in(path: Path) -> str:
@@ -140,10 +145,10 @@ def _defined_in(path: Path) -> str:
     except (InputError, SyntaxError) as error:
         return f"name what it defines, as {path.stem}:NAME; it cannot be read: {error}"
     kinds = (ast.FunctionDef, ast.ClassDef)
-    own = [n.name for n in body if isinstance(n, kinds) and not n.name.startswith("_")]
+    defined = [n.name for n in body if isinstance(n, kinds) and not n.name.startswith("_")]
     parts = path.with_suffix("").parts
     module = ".".join(parts) if all(map(str.isidentifier, parts)) else path.stem
-    names = [f"{module}:{name}" for name in own]
+    names = [f"{module}:{name}" for name in defined]
     if not names:
         return "it defines no class or function that could be named"
     return f"did you mean {' or '.join(map(repr, names))}?"
@@ -151,17 +156,17 @@ def _defined_in(path: Path) -> str:
 
 def check_declared(kind: str, section: Any, path: str, default: str | None = None) -> None:
     """Refuse a name or an option that no shipped component has, without importing it."""
-    name, given = named(section, path, default)
+    name, values = named(section, path, default)
     check_name(kind, name, f"{path}.name")
     if ":" in name:
         return
     options = declared_options(TABLES[kind][name])
-    for option, value in given.items():
+    for option, value in values.items():
         if option not in options:
             owners = [o for o, at in TABLES[kind].items() if option in declared_options(at)]
             hint = f"set {path}={' or '.join(owners)}, which has it; " if owners else ""
             allowed = closest(str(option), options) if options else f"{name} takes no options"
-            raise InputError(f"Unknown option {shown(f'{path}.{option}')}; {hint}{allowed}")
+            raise InputError(f"Unknown option {excerpt(f'{path}.{option}')}; {hint}{allowed}")
         within, usual = options[option]
         if within in TABLES and value is not None:
             check_declared(within, value, f"{path}.{option}", usual)
@@ -174,20 +179,21 @@ def declared_options(target: str) -> dict[str, tuple[str | None, Any]]:
     They are read from the module's source: importing it takes torch, which takes seconds.
     """
     module, _, name = target.partition(":")
-    path = Path(__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py")
-    found: dict[str, ast.FunctionDef | ast.ClassDef] = {}
+    path = Path(__file__).parents[2].joinpath(*module.split("."))
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    definitions: dict[str, ast.FunctionDef | ast.ClassDef] = {}
     imported: dict[str, str] = {}
     for node in ast.parse(path.read_bytes()).body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            found[node.name] = node
+            definitions[node.name] = node
         elif isinstance(node, ast.ImportFrom):
             imported |= {
                 each.asname or each.name: f"{node.module}:{each.name}" for each in node.names
             }
-    if name not in found:
-        place = imported.get(name, "")
-        return declared_options(place) if place.startswith("mpifed.") else {}
-    function: Any = found[name]
+    if name not in definitions:
+        origin = imported.get(name, "")
+        return declared_options(origin) if origin.startswith("mpifed.") else {}
+    function: Any = definitions[name]
     inherited: dict[str, tuple[str | None, Any]] = {}
     if isinstance(function, ast.ClassDef):
         bases = [getattr(base, "value", base) for base in function.bases]  # of Algorithm[Channel]
@@ -224,28 +230,30 @@ def named(section: Any, path: str, default: str | None = None) -> tuple[str, dic
         options = dict(section)
         name = options.pop("name", default)
         if not isinstance(name, str):
-            raise InputError(f"{path}.name is {shown(name)}; it must be a string")
+            raise InputError(f"{path}.name is {excerpt(name)}; it must be a string")
         name, spelt = with_options(name, path)
         return name, {**spelt, **options}
-    raise InputError(f"{path} is {shown(section)}; it must be a name, or a mapping with a name")
+    raise InputError(f"{path} is {excerpt(section)}; it must be a name, or a mapping with a name")
 
 
-def complete(
+def checked_section(
     kind: str, section: Any, path: str, default: str | None = None, n_training: int = 0
 ) -> Section:
     """Return the component of ``kind`` that a section asks for, with all options."""
     if isinstance(section, Section):
         return section
-    name, given = named(section, path, default)
-    made = find(kind, name, f"{path}.name")
-    checked = check_options(made, given, path)
-    for key, option in options_of(made).items():
+    name, values = named(section, path, default)
+    component = find(kind, name, f"{path}.name")
+    checked = check_options(component, values, path)
+    for key, option in options_of(component).items():
         for within in get_args(option.annotation):
             if isinstance(within, ComponentOf) and within.kind in TABLES:
-                place = f"{path}.{key}"
-                checked[key] = complete(within.kind, checked[key], place, option.default)
-    if inspect.isclass(made) and issubclass(made, Component):
-        checked = dict(made.complete_options(checked, n_training))
+                inner_path = f"{path}.{key}"
+                checked[key] = checked_section(
+                    within.kind, checked[key], inner_path, option.default
+                )
+    if inspect.isclass(component) and issubclass(component, Component):
+        checked = dict(component.complete_options(checked, n_training))
     return Section(name, checked)
 
 
@@ -254,8 +262,8 @@ def with_defaults(kind: str, section: Any) -> Any:
     name = section.get("name") if isinstance(section, Mapping) else None
     if not isinstance(name, str) or name not in TABLES[kind]:
         return section
-    known = options_of(find(kind, name)).values()
-    return {**{each.name: plain(each.default) for each in known if not each.required}, **section}
+    options = options_of(find(kind, name)).values()
+    return {**{each.name: plain(each.default) for each in options if not each.required}, **section}
 
 
 def plain(value: Any) -> Any:
@@ -283,11 +291,8 @@ def load(target: str, field: str) -> Callable[..., Any]:
         raise
     except BaseException as error:
         # A user's own module may fail to import in any way.
-        said = f"{field} is {shown(target)}, which cannot be imported"
-        raise CodeError(f"{said}: {in_words(error)}") from error
-
-
-YEAR = re.compile(r"\b(19|20)\d\d\b")
+        field_text = f"{field} is {excerpt(target)}, which cannot be imported"
+        raise CodeError(f"{field_text}: {in_words(error)}") from error
 
 
 def source(component: Callable[..., Any]) -> str:

@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from mpifed.components.registry import (
     Section,
     check_declared,
-    complete,
+    checked_section,
     declared_options,
     find,
     find_algorithm,
@@ -33,7 +33,7 @@ from mpifed.federation.options import ComputeOptions, NetworkOptions, PrivacyOpt
 from mpifed.federation.participation import Participation, count_unseen
 from mpifed.local.options import LocalOptions
 from mpifed.watchdog.heartbeat import STALL_LIMIT
-from topologies.schema import LARGEST, check_options, check_value, shown
+from topologies.schema import LARGEST, check_options, check_value, excerpt
 
 # The version of the arithmetic, without which the rounding of sums cannot be repeated. 1 were sums
 # of integers; runs of then do not mention it.
@@ -41,13 +41,6 @@ ARITHMETIC = 2
 
 # Keys of configurations that a run writes or wrote, and that are ignored where they are read.
 UNREAD = ("arithmetic", "placement_costs")
-
-
-def arithmetic_of(stored: Mapping[str, Any]) -> list[list[int]]:
-    """Return the first round of each version of the arithmetic, and it, of a stored run."""
-    held = stored.get("arithmetic", 1)
-    return held if isinstance(held, list) else [[1, held]]
-
 
 # Keys that have ended, and why: they are read with a remark.
 RETIRED = {
@@ -59,6 +52,37 @@ RETIRED = {
 
 # Weights of averages over clients, see ``EvaluationOptions``.
 ClientWeights = Literal["scored", "train", "uniform"]
+T = TypeVar("T")
+
+# Most threads of a rank; OpenMP ends a process in which it cannot start as many as asked for.
+MOST_THREADS = 1024
+
+# With it the server takes the mean of updates as it is.
+PLAIN_MEAN = Section(DEFAULTS["server_optimizer"], {"lr": 1.0})
+
+# Words of other tools, and what they are here.
+SYNONYMS = {
+    **dict.fromkeys(("learning_rate", "eta", "local_lr", "client_lr"), "local.lr"),
+    **dict.fromkeys(("local_epochs", "n_epochs", "num_epochs"), "local.epochs"),
+    **dict.fromkeys(("local_steps", "tau"), "local.steps"),
+    **dict.fromkeys(("batch", "bs", "local_batch_size"), "local.batch_size"),
+    **dict.fromkeys(("opt", "optim", "local_optimizer"), "local.optimizer"),
+    **dict.fromkeys(("num_rounds", "n_rounds", "global_rounds", "comm_rounds"), "rounds"),
+    **dict.fromkeys(("num_clients", "n_clients", "num_users", "nodes"), "clients"),
+    **dict.fromkeys(("fraction_fit", "client_fraction", "frac"), "participation"),
+    **dict.fromkeys(("graph", "network_topology"), "topology"),
+    **dict.fromkeys(("dataset", "data_path"), "data"),
+    **dict.fromkeys(("strategy", "method", "algo"), "algorithm"),
+    **dict.fromkeys(("net", "network_model"), "model"),
+    **dict.fromkeys(("output", "output_dir", "out"), "--output DIR"),
+    **dict.fromkeys(("ranks", "num_ranks", "world_size"), "--ranks N"),
+}
+
+
+def arithmetic_of(stored: Mapping[str, Any]) -> list[list[int]]:
+    """Return the first round of each version of the arithmetic, and it, of a stored run."""
+    held = stored.get("arithmetic", 1)
+    return held if isinstance(held, list) else [[1, held]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,29 +162,19 @@ class StorageOptions:
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any], path: str = "") -> list[str]:
     """Return the dotted keys in which two configurations differ, with both values."""
-    found = []
+    lines = []
     for key in sorted({*one, *other}):
         a, b, where = one.get(key), other.get(key), f"{path}{key}"
         if isinstance(a, Mapping) and isinstance(b, Mapping):
-            found += differences(a, b, f"{where}.")
+            lines += differences(a, b, f"{where}.")
         elif a != b:
-            found.append(f"{where}: {shown(a)} in the run, {shown(b)} now")
-    return found
-
-
-T = TypeVar("T")
-
-# Most threads of a rank; OpenMP ends a process in which it cannot start as many as asked for.
-MOST_THREADS = 1024
+            lines.append(f"{where}: {excerpt(a)} in the run, {excerpt(b)} now")
+    return lines
 
 
 def _where_given(default: T) -> T:
     """A section that a configuration spells out only where it says something."""
     return dataclasses.field(default=default, metadata={"spelled_out": False})
-
-
-# With it the server takes the mean of updates as it is.
-PLAIN_MEAN = Section(DEFAULTS["server_optimizer"], {"lr": 1.0})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,55 +293,36 @@ def apply_overrides(mapping: Mapping[str, Any], overrides: Mapping[str, Any]) ->
     return with_overrides(mapping, _with_sections(overrides, mapping))
 
 
-# Words of other tools, and what they are here.
-SYNONYMS = {
-    **dict.fromkeys(("learning_rate", "eta", "local_lr", "client_lr"), "local.lr"),
-    **dict.fromkeys(("local_epochs", "n_epochs", "num_epochs"), "local.epochs"),
-    **dict.fromkeys(("local_steps", "tau"), "local.steps"),
-    **dict.fromkeys(("batch", "bs", "local_batch_size"), "local.batch_size"),
-    **dict.fromkeys(("opt", "optim", "local_optimizer"), "local.optimizer"),
-    **dict.fromkeys(("num_rounds", "n_rounds", "global_rounds", "comm_rounds"), "rounds"),
-    **dict.fromkeys(("num_clients", "n_clients", "num_users", "nodes"), "clients"),
-    **dict.fromkeys(("fraction_fit", "client_fraction", "frac"), "participation"),
-    **dict.fromkeys(("graph", "network_topology"), "topology"),
-    **dict.fromkeys(("dataset", "data_path"), "data"),
-    **dict.fromkeys(("strategy", "method", "algo"), "algorithm"),
-    **dict.fromkeys(("net", "network_model"), "model"),
-    **dict.fromkeys(("output", "output_dir", "out"), "--output DIR"),
-    **dict.fromkeys(("ranks", "num_ranks", "world_size"), "--ranks N"),
-}
-
-
 def _with_sections(overrides: Mapping[str, Any], mapping: Mapping[str, Any]) -> dict[str, Any]:
     """Return overrides whose keys name their sections: where one section in use has the key."""
     graphs = dict.fromkeys(("topology", "weights", "schedule"))
     graphs |= {key: value for key, value in overrides.items() if key in graphs}
-    found = {key: value for key, value in overrides.items() if key not in graphs}
+    values = {key: value for key, value in overrides.items() if key not in graphs}
     if any(value is not None for value in graphs.values()):
         from mpifed.exchange.mixing_options import mixing_overrides  # networkx
 
-        found |= mixing_overrides(**graphs, overrides=found)
-    known = {*Configuration.__dataclass_fields__, *UNREAD, "experiment"}
-    for key in [*found]:
-        if key in known:
+        values |= mixing_overrides(**graphs, overrides=values)
+    keys = {*Configuration.__dataclass_fields__, *UNREAD, "experiment"}
+    for key in [*values]:
+        if key in keys:
             continue
         section, _, last = key.rpartition(".")
-        strays = section in DEFAULTS and last != "name" and _strays(last, section, found, mapping)
-        places = _places(last, found, mapping) if strays or not section else []
-        if len(places) == 1 and not section:
-            found[places[0]] = found.pop(key)
+        strays = section in DEFAULTS and last != "name" and _strays(last, section, values, mapping)
+        full_keys = _full_keys(last, values, mapping) if strays or not section else []
+        if len(full_keys) == 1 and not section:
+            values[full_keys[0]] = values.pop(key)
             continue
-        meant = SYNONYMS.get(last, "")
-        if meant and not places and meant.startswith(f"{section}." if section else ""):
-            places = [meant]
-        if places:
+        synonym = SYNONYMS.get(last, "")
+        if synonym and not full_keys and synonym.startswith(f"{section}." if section else ""):
+            full_keys = [synonym]
+        if full_keys:
             raise InputError(
-                f"Unknown configuration key {shown(key)}; did you mean {' or '.join(places)}?"
+                f"Unknown configuration key {excerpt(key)}; did you mean {' or '.join(full_keys)}?"
             )
-    return found
+    return values
 
 
-def _places(key: str, overrides: Mapping[str, Any], mapping: Mapping[str, Any]) -> list[str]:
+def _full_keys(key: str, overrides: Mapping[str, Any], mapping: Mapping[str, Any]) -> list[str]:
     """Return an option with each section in use that has it."""
     fields = {
         name: [each.name for each in dataclasses.fields(kind)] for name, kind in SECTIONS.items()
@@ -341,8 +336,8 @@ def _strays(
     option: str, kind: str, overrides: Mapping[str, Any], mapping: Mapping[str, Any]
 ) -> bool:
     """Return whether a shipped component is in use, and none of its kind has an option."""
-    known = _options(kind, overrides, mapping)
-    if not known or option in known:
+    options = _options(kind, overrides, mapping)
+    if not options or option in options:
         return False
     return not any(option in declared_options(target) for target in TABLES[kind].values())
 
@@ -351,8 +346,8 @@ def _options(
     kind: str, overrides: Mapping[str, Any], mapping: Mapping[str, Any]
 ) -> Collection[str]:
     """Return the options of the component in use."""
-    given = overrides.get(f"{kind}.name", overrides.get(kind, mapping.get(kind)))
-    name = given.get("name") if isinstance(given, Mapping) else given
+    section = overrides.get(f"{kind}.name", overrides.get(kind, mapping.get(kind)))
+    name = section.get("name") if isinstance(section, Mapping) else section
     target = TABLES[kind].get(name or DEFAULTS[kind]) if isinstance(name, str | None) else None
     return declared_options(target) if target else ()
 
@@ -383,18 +378,18 @@ def check_names(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
     """Check all that needs no component to be imported, which takes torch, and seconds: names of
     components and of their options, and the sections that have none.
     """
-    given = {
+    values = {
         key: _without_retired(key, value)
         for key, value in mapping.items()
         if key not in (*DEFAULTS, *UNREAD) and not (value is None and key in SECTIONS)
     }
-    if given.get("clients") == "ranks":
-        given["clients"] = ranks
-    elif given.get("clients") == "data":  # which are not counted yet
-        del given["clients"]
-    if "participation" in given:
-        given["participation"] = _participation(given["participation"])
-    settled = Configuration(**check_options(Configuration, given, ""))
+    if values.get("clients") == "ranks":
+        values["clients"] = ranks
+    elif values.get("clients") == "data":  # which are not counted yet
+        del values["clients"]
+    if "participation" in values:
+        values["participation"] = _participation(values["participation"])
+    settled = Configuration(**check_options(Configuration, values, ""))
     for key, default in DEFAULTS.items():
         check_declared(key, with_name(key, mapping.get(key, default)), key, default)
     name, options = named(mapping.get("exchange", "server"), "exchange", DEFAULTS["exchange"])
@@ -434,18 +429,20 @@ def to_yaml(configuration: Configuration) -> str:
 
 def completed(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return a stored configuration with defaults for keys of some sections that it may lack."""
-    found = {**stored, "data": with_defaults("data", stored.get("data"))}
-    found["compression"] = with_defaults("compression", stored.get("compression"))
-    found["exchange"] = with_name("exchange", stored.get("exchange"))
+    configuration = {**stored, "data": with_defaults("data", stored.get("data"))}
+    configuration["compression"] = with_defaults("compression", stored.get("compression"))
+    configuration["exchange"] = with_name("exchange", stored.get("exchange"))
     sections: dict[str, Any] = {
         "evaluation": EvaluationOptions(),
         "storage": StorageOptions(),
         "local": LocalOptions(),
     }
     for name, options in sections.items():
-        given = stored.get(name)
-        found[name] = dataclasses.asdict(options) | (given if isinstance(given, dict) else {})
-    return found
+        section = stored.get(name)
+        configuration[name] = dataclasses.asdict(options) | (
+            section if isinstance(section, dict) else {}
+        )
+    return configuration
 
 
 def decided(mapping: Mapping[str, Any], configuration: Configuration) -> list[str]:
@@ -458,8 +455,8 @@ def decided(mapping: Mapping[str, Any], configuration: Configuration) -> list[st
     for key, why in RETIRED.items():
         section, _, option = key.partition(".")
         options = mapping.get(section)
-        known = section == "exchange" and option in configuration.exchange.options
-        if isinstance(options, Mapping) and options.get(option) is not None and not known:
+        is_option = section == "exchange" and option in configuration.exchange.options
+        if isinstance(options, Mapping) and options.get(option) is not None and not is_option:
             lines.append(f"{key} has ended and changes nothing: {why}")
     return lines
 
@@ -475,7 +472,7 @@ def _participation(value: Any) -> Participation:
     if isinstance(value, Mapping) or (isinstance(value, str) and (value in kinds or "{" in value)):
         name, options = named(value, "participation", "uniform")
         if name not in kinds:
-            raise InputError(f"participation.name is {shown(name)}; {closest(name, kinds)}")
+            raise InputError(f"participation.name is {excerpt(name)}; {closest(name, kinds)}")
         checked = check_options(kinds[name], options, "participation")
         return participation.shortest_form(kinds[name](**checked))
     try:
@@ -485,15 +482,19 @@ def _participation(value: Any) -> Participation:
         raise InputError(f"{error}, or {{name: bernoulli, p: ...}}; names are {names}") from None
 
 
-def _component(section: str, given: Any, n_training: int) -> Section:
-    asked = with_name(section, given)
-    return complete(section, asked, section, DEFAULTS[section], n_training)
+def _component(section: str, component: Any, n_training: int) -> Section:
+    named_component = with_name(section, component)
+    return checked_section(section, named_component, section, DEFAULTS[section], n_training)
 
 
-def with_name(section: str, given: Any) -> Any:
+def with_name(section: str, component: Any) -> Any:
     """Return what is given for a component, with a data file as the data set that reads it."""
-    if given is None:
+    if component is None:
         raise InputError(f"{section} is empty; it must be a name, or a mapping with a name")
-    if section == "exchange" and isinstance(given, Mapping) and ":" not in str(given.get("name")):
-        return _without_retired(section, given)
-    return as_data_file(given) if section == "data" else given
+    if (
+        section == "exchange"
+        and isinstance(component, Mapping)
+        and ":" not in str(component.get("name"))
+    ):
+        return _without_retired(section, component)
+    return as_data_file(component) if section == "data" else component

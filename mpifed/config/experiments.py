@@ -13,7 +13,7 @@ from mpifed.components.registry import declared_options, named, without_module
 from mpifed.components.tables import DATASETS
 from mpifed.errors import InputError, closest
 from mpifed.io.yaml_files import parse_value, read_yaml
-from topologies.schema import shown
+from topologies.schema import excerpt
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
@@ -41,6 +41,8 @@ DEFAULTS = {
     "attack": "none",
 }
 
+LONGEST = 120
+
 
 def experiment_names() -> list[str]:
     """Return the names of the shipped experiments, sorted."""
@@ -57,7 +59,7 @@ def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
     experiments = [word for word in words if is_experiment(word)]
     if len(experiments) > 1:
         raise InputError(
-            f"Two experiments are named, {shown(experiments[0])} and {shown(experiments[1])}; "
+            f"Two experiments are named, {excerpt(experiments[0])} and {excerpt(experiments[1])}; "
             "name one, and write overrides as key=value"
         )
     overrides = [word for word in words if word not in experiments]
@@ -72,43 +74,46 @@ def read_experiment(name: str | None, overrides: Mapping[str, Any] | None = None
     """
     if name is None:
         name = DEFAULT_EXPERIMENT
-        own = of_own(overrides or {})
-        if own is not None:
-            return own
+        experiment = experiment_for_own(overrides or {})
+        if experiment is not None:
+            return experiment
     if name in experiment_names():
         return _mapping_in(EXPERIMENTS / f"{name}.yaml")
     path = Path(name)
     if path.suffix not in YAML_FILES:
         if path.is_file():
-            raise InputError(f"{shown(name)} is no experiment; did you mean data={name}?")
+            raise InputError(f"{excerpt(name)} is no experiment; did you mean data={name}?")
         raise InputError(
-            f"Unknown experiment {shown(name)}; {closest(name, experiment_names())}, "
+            f"Unknown experiment {excerpt(name)}; {closest(name, experiment_names())}, "
             "or the path of a .yaml file"
         )
     return _mapping_in(path)
 
 
-def of_own(overrides: Mapping[str, Any]) -> dict[str, Any] | None:
+def experiment_for_own(overrides: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the experiment for a user's own data or model, with FedAvg; None without such."""
     sections = {
         key: value[0] if isinstance(value, list) and value else value  # of a sweep the first
         for key, value in overrides.items()
         if key.partition(".")[0] in ("data", "model")
     }
-    asked = with_overrides({}, sections)
-    data, options = named(asked.get("data"), "data", DEFAULTS["data"])
-    model, _ = named(asked.get("model"), "model", DEFAULTS["model"])
-    found: dict[str, Any] = {"experiment": f"{data}-{without_module(model)}", "algorithm": "fedavg"}
+    mapping = with_overrides({}, sections)
+    data, options = named(mapping.get("data"), "data", DEFAULTS["data"])
+    model, _ = named(mapping.get("model"), "model", DEFAULTS["model"])
+    experiment: dict[str, Any] = {
+        "experiment": f"{data}-{without_module(model)}",
+        "algorithm": "fedavg",
+    }
     if data not in OWN and ":" not in data:
-        return found if ":" in model else None
-    place = Path(str(options.get("path") or options.get("raw") or without_module(data))).name
-    ending = next(filter(place.lower().endswith, READERS), "")
-    found["experiment"] = place[: len(place) - len(ending)]
+        return experiment if ":" in model else None
+    file_name = Path(str(options.get("path") or options.get("raw") or without_module(data))).name
+    ending = next(filter(file_name.lower().endswith, READERS), "")
+    experiment["experiment"] = file_name[: len(file_name) - len(ending)]
     if data in OWN:
-        found["clients"] = "data"
-    if data == "csv" and "model" not in asked:
-        found["data"] = {"name": data, "standardise": True}
-    return found
+        experiment["clients"] = "data"
+    if data == "csv" and "model" not in mapping:
+        experiment["data"] = {"name": data, "standardise": True}
+    return experiment
 
 
 def _mapping_in(path: Path) -> dict[str, Any]:
@@ -126,7 +131,7 @@ def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
         key, equals, text = word.partition("=")
         if not equals or not key:
             raise InputError(
-                f"{shown(word)} is neither an experiment nor an override of the form key=value"
+                f"{excerpt(word)} is neither an experiment nor an override of the form key=value"
             )
         overrides[key] = parse_value(text, key)
     return overrides
@@ -204,9 +209,9 @@ def _takes_path(data: Any) -> bool:
 
 
 def _set(mapping: dict[str, Any], parts: list[str], value: Any, key: str) -> None:
-    place = mapping
+    section = mapping
     for depth, part in enumerate(parts[:-1]):
-        inner = place.get(part)
+        inner = section.get(part)
         if inner is None:
             inner = {"name": DEFAULTS[part]} if depth == 0 and part in DEFAULTS else {}
         elif isinstance(inner, str):
@@ -215,19 +220,16 @@ def _set(mapping: dict[str, Any], parts: list[str], value: Any, key: str) -> Non
             inner = {"name": "uniform", "fraction": inner}
         if not isinstance(inner, dict):
             raise InputError(f"{key} cannot be set: {'.'.join(parts[: depth + 1])} has no options")
-        place[part] = inner
-        place = inner
-    last, current = parts[-1], place.get(parts[-1])
+        section[part] = inner
+        section = inner
+    last, current = parts[-1], section.get(parts[-1])
     if isinstance(current, dict) and isinstance(value, str):
         # The same component named again keeps the options that were given for it.
         default = DEFAULTS.get(last) if len(parts) == 1 else None
         if current.get("name", default) != value:
-            place[last] = {"name": value}
+            section[last] = {"name": value}
     else:
-        place[last] = copy.deepcopy(value)
-
-
-LONGEST = 120
+        section[last] = copy.deepcopy(value)
 
 
 def safe(text: str) -> str:

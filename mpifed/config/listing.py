@@ -12,8 +12,8 @@ from mpifed.config.configuration import SECTIONS, Configuration
 from mpifed.config.experiments import DEFAULTS, experiment_names, read_experiment
 from mpifed.errors import InputError
 from mpifed.federation.participation import KINDS
-from topologies.inputs import nearest
-from topologies.schema import Entry, Parameter, options_of, shown
+from topologies.errors import nearest
+from topologies.schema import Entry, Parameter, excerpt, options_of
 
 
 def listing(word: str) -> str:
@@ -23,27 +23,29 @@ def listing(word: str) -> str:
         return "\n\n".join(f"{name}\n{_names_of(kind)}" for name, kind in kinds.items())
     if word in kinds:
         return _names_of(kinds[word])
-    found = list(_sheets(word))
+    sheets = list(_sheets(word))
     if word in LISTS:
-        found.append(f"{LISTS[word]}\n{_names_of(word)}")
-    if found:
-        return "\n\n".join(found)
+        sheets.append(f"{LISTS[word]}\n{_names_of(word)}")
+    if sheets:
+        return "\n\n".join(sheets)
     near = nearest(
         word, [*kinds, *itertools.chain(*_tables().values()), *options_of(Configuration)]
     )
     offer = f"did you mean '{near}'? " if near else ""
     allowed = f"allowed: {', '.join(kinds)}, the name of a component, or a key"
-    raise InputError(f"--list is {shown(word)}; {offer}{allowed}")
+    raise InputError(f"--list is {excerpt(word)}; {offer}{allowed}")
 
 
-def listed(word: str) -> list[dict[str, Any]]:
+def listed_records(word: str) -> list[dict[str, Any]]:
     """Return what ``listing`` says, for programs: kind, name and summary; options of a name."""
     listing(word)  # which refuses what is unknown
     kinds = {"experiments": "experiment", **{name: kind for kind, name in LISTS.items()}}
-    asked = list(kinds.values()) if word == "all" else [kinds[word]] if word in kinds else []
-    found = [_record(kind, name) for kind in asked for name in _names(kind)]
-    found += [_record(kind, word, options) for kind, options in ([] if asked else _options(word))]
-    return found
+    listed_kinds = list(kinds.values()) if word == "all" else [kinds[word]] if word in kinds else []
+    records = [_record(kind, name) for kind in listed_kinds for name in _names(kind)]
+    records += [
+        _record(kind, word, options) for kind, options in ([] if listed_kinds else _options(word))
+    ]
+    return records
 
 
 def _names(kind: str) -> Iterable[str]:
@@ -56,9 +58,9 @@ def _options(name: str) -> Iterator[tuple[str, Mapping[str, Parameter]]]:
         yield "component", options_of(load(name, "--list"))
     for kind, table in _tables().items():
         if name in table:
-            made = table[name]
-            component = find(kind, name) if kind in TABLES else made
-            yield kind, made.parameters if isinstance(made, Entry) else options_of(component)
+            entry = table[name]
+            component = find(kind, name) if kind in TABLES else entry
+            yield kind, entry.parameters if isinstance(entry, Entry) else options_of(component)
     if name in options_of(Configuration) and name not in SECTIONS:
         yield "key", {name: options_of(Configuration)[name]}
 
@@ -99,19 +101,19 @@ def _names_of(kind: str) -> str:
     if kind == "experiment":
         experiments = {name: read_experiment(name) for name in experiment_names()}
         return _table(
-            (name, f"{found['algorithm']['name']} on {found['data']['name']}")
-            for name, found in experiments.items()
+            (name, f"{experiment['algorithm']['name']} on {experiment['data']['name']}")
+            for name, experiment in experiments.items()
         )
     if kind == "algorithm":
         return _algorithms()
-    rows = [(name, _summary(kind, name, made)) for name, made in _tables()[kind].items()]
+    rows = [(name, _summary(kind, name, entry)) for name, entry in _tables()[kind].items()]
     return f"{_key(kind)}\n{_table(rows)}" if kind == "participation" else _table(rows)
 
 
-def _summary(kind: str, name: str, made: Any) -> str:
-    if isinstance(made, Entry):
-        return made.summary
-    return summary(find(kind, name) if kind in TABLES else made).replace("``", "'")
+def _summary(kind: str, name: str, entry: Any) -> str:
+    if isinstance(entry, Entry):
+        return entry.summary
+    return summary(find(kind, name) if kind in TABLES else entry).replace("``", "'")
 
 
 def _sheets(name: str) -> Iterator[str]:
@@ -121,11 +123,11 @@ def _sheets(name: str) -> Iterator[str]:
     for kind, table in _tables().items():
         if name not in table:
             continue
-        made = table[name]
-        if isinstance(made, Entry):
-            yield _sheet(f"{kind} {name}: {made.summary}", made.parameters)
+        entry = table[name]
+        if isinstance(entry, Entry):
+            yield _sheet(f"{kind} {name}: {entry.summary}", entry.parameters)
         else:
-            yield _of_component(kind, name, find(kind, name) if kind in TABLES else made)
+            yield _of_component(kind, name, find(kind, name) if kind in TABLES else entry)
     if name in options_of(Configuration) and name not in SECTIONS:
         yield _key(name)
 
@@ -152,8 +154,8 @@ def _sheet(heading: str, options: Mapping[str, Parameter]) -> str:
     """Return options as text: name, type, default and a line about each."""
     lines = [heading]
     for name, option in options.items():
-        given = "required" if option.required else f"default {_yaml(option.default)}"
-        lines.append(f"  {name}: {option.allowed} ({given})")
+        default = "required" if option.required else f"default {_yaml(option.default)}"
+        lines.append(f"  {name}: {option.allowed} ({default})")
         if option.summary:
             lines.append(f"      {option.summary}")
     return "\n".join(lines if options else [*lines, "  no options"])

@@ -22,7 +22,7 @@ from mpifed.federation import participation
 from mpifed.federation.options import ComputeOptions
 from mpifed.io.yaml_files import as_text
 from topologies.schedules.table import SCHEDULES
-from topologies.schema import shown
+from topologies.schema import excerpt
 
 # Options of schedules with which every neighbour receives every message.
 STILL = {
@@ -38,7 +38,7 @@ RENORMALISED = {"participation.weights": "renormalised"}
 PARTICIPANTS = {"exchange.average_over": "participants", **RENORMALISED}
 SGD = {"local.optimizer": "sgd"}
 GOSSIP = {"exchange": "gossip"}
-WHOLE = {"compression": "none"}
+UNCOMPRESSED = {"compression": "none"}
 PUNCTUAL = {"participation.late": "miss"}
 SENDS = {"algorithm:communicates": True}
 UPDATES = {**SENDS, "algorithm:aggregates": ("mean", "means")}
@@ -80,7 +80,7 @@ ROWS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         {"exchange": lambda run: find_algorithm(run.algorithm.name).exchanges or Not(None)},
         "which does not support it",
     ),
-    ({**SENDS, "algorithm:compressors": "none"}, WHOLE, "which sends its messages whole"),
+    ({**SENDS, "algorithm:compressors": "none"}, UNCOMPRESSED, "which sends its messages whole"),
     (
         {**SENDS, "algorithm:compressors": "unbiased", "exchange": Not("gossip")},
         {"compression:unbiased": True},
@@ -140,7 +140,7 @@ ROWS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
             "exchange.correction": None,
             "exchange.asynchrony": "none",
             "exchange.chebyshev": False,
-            **WHOLE,
+            **UNCOMPRESSED,
         },
         "where clients send models with noise of their own, whole and as they are",
     ),
@@ -164,7 +164,7 @@ ROWS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
             "exchange.aggregator": "mean",
             "exchange.clip": None,
             "exchange.average_over": "participants",
-            **WHOLE,
+            **UNCOMPRESSED,
         },
         "whose noise is made for the plain mean of clipped updates of participants",
     ),
@@ -184,7 +184,7 @@ ROWS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
     (GOSSIP, RENORMALISED, "where the weights of absent clients' edges return to both ends"),
     (
         {"exchange.correction": Not(None), "exchange.correction:compresses": Not(True)},
-        WHOLE,
+        UNCOMPRESSED,
         "whose messages are sent whole",
     ),
     (
@@ -203,7 +203,7 @@ ROWS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         {
             "exchange.correction": None,
             "on_divergence": "stop",
-            **WHOLE,
+            **UNCOMPRESSED,
             **PUNCTUAL,
             "compute.name": Not("measured"),
             "compute.seconds": lambda run: _seconds(run),
@@ -386,7 +386,7 @@ def _algorithms(key: str, allowed: Any) -> tuple[str, ...]:
 
 def _phrase(configuration: Any, key: str, with_attribute: bool) -> str:
     path, _, attribute = key.partition(":")
-    phrase = f"{path} is {shown(plain(_value(configuration, path)))}"
+    phrase = f"{path} is {excerpt(plain(_value(configuration, path)))}"
     if attribute and with_attribute and path != "algorithm":
         phrase += f", whose {attribute} is {_words(_value(configuration, key))}"
     return phrase

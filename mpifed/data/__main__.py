@@ -17,7 +17,7 @@ from mpifed.errors import EXIT_FINISHED, InputError, closest, one_line
 from mpifed.io.yaml_files import parse_value
 from mpifed.mpi.communicator import Alone
 from mpifed.watchdog.launcher import check_one_process
-from topologies.schema import Parameter, check_value, describe, options_of
+from topologies.schema import Parameter, allowed_values, check_value, options_of
 
 OWN_FLAGS = {"--help", "--output", "--clients", "--seed", "--force", "--dtype"}
 
@@ -37,7 +37,7 @@ def _run(words: list[str]) -> int:
         )
     _check_early(words)
     try:
-        print(_made(words[0], words[1:]))
+        print(_write(words[0], words[1:]))
     except InputError as error:
         raise InputError(_as_flags(str(error))) from None
     return EXIT_FINISHED
@@ -48,25 +48,26 @@ def _check_early(words: list[str]) -> None:
     if ":" in words[0]:
         return
     check_name("data", words[0], "data.name")
-    known = OWN_FLAGS | set(map(_flag, declared_options(DATASETS[words[0]])))
+    flags = OWN_FLAGS | set(map(_flag, declared_options(DATASETS[words[0]])))
     for word in words[1:]:
         flag = word.partition("=")[0]
-        if flag.startswith("--") and flag not in known:
-            raise InputError(f"{flag} is not an option of {words[0]}; {closest(flag, known)}")
+        if flag.startswith("--") and flag not in flags:
+            raise InputError(f"{flag} is not an option of {words[0]}; {closest(flag, flags)}")
 
 
-def _made(name: str, words: list[str]) -> str:
+def _write(name: str, words: list[str]) -> str:
     """Write the file; return the line that says what it holds."""
     component = find("data", name)
     options = options_of(component)
-    given = vars(_parser(name, component, options).parse_args(words))
-    n_clients, seed, output = given["clients"], given["seed"], _writable(given)
+    arguments = vars(_parser(name, component, options).parse_args(words))
+    n_clients, seed, output = arguments["clients"], arguments["seed"], _writable(arguments)
     values = {
-        key: option.default if given[key] is None or key == "seed" else _value(given[key], option)
+        key: option.default if text is None or key == "seed" else _value(text, option)
         for key, option in options.items()
+        for text in [arguments[key]]
     }
     if "seed" in options:
-        values["seed"] = given["seed"]
+        values["seed"] = arguments["seed"]
     complete = getattr(component, "complete_options", None)
     values = complete(values, n_clients) if complete else values
     # These bring torch, which no wrong word shall wait for.
@@ -78,12 +79,12 @@ def _made(name: str, words: list[str]) -> str:
         dataset = component(n_clients, seed or 0, Alone(), **values)
     for line in dataset.remarks():
         print(_as_flags(line))
-    make(dataset, output, {"dataset": name, **values}, seed or 0, given["dtype"])
-    about = dataset.description
+    make(dataset, output, {"dataset": name, **values}, seed or 0, arguments["dtype"])
+    description = dataset.description
     return (
-        f"{output}: {n_clients} clients of {one_line(about.source, 200)}, "
-        f"{about.n_train.sum()} training, {about.n_val.sum()} validation and "
-        f"{about.n_test.sum()} test samples, {output.stat().st_size / 1e6:.1f} MB"
+        f"{output}: {n_clients} clients of {one_line(description.source, 200)}, "
+        f"{description.n_train.sum()} training, {description.n_val.sum()} validation and "
+        f"{description.n_test.sum()} test samples, {output.stat().st_size / 1e6:.1f} MB"
     )
 
 
@@ -116,7 +117,11 @@ def _parser(name: str, component: Callable[..., Any], options: dict[str, Paramet
         if option.name == "seed":
             continue
         line = lines.get(option.name)
-        words = f"{line}: {describe(option.annotation)}" if line else describe(option.annotation)
+        words = (
+            f"{line}: {allowed_values(option.annotation)}"
+            if line
+            else allowed_values(option.annotation)
+        )
         if not option.required:
             words += f" (default {'null' if option.default is None else repr(option.default)})"
         help_text = words.replace("%", "%%")
@@ -135,15 +140,15 @@ def _value(text: str, option: Parameter) -> Any:
         raise
 
 
-def _writable(given: dict[str, Any]) -> Path:
-    output = Path(given["output"]).expanduser()
+def _writable(arguments: dict[str, Any]) -> Path:
+    output = Path(arguments["output"]).expanduser()
     if output.is_symlink() or (output.exists() and not output.is_file()):
         raise InputError(f"--output is '{output}', which is not a regular file")
     if not output.parent.is_dir():
         raise InputError(f"--output is '{output}', but there is no directory '{output.parent}'")
     if not os.access(output.parent, os.W_OK | os.X_OK):
         raise InputError(f"--output is '{output}', whose directory is not writable")
-    if output.exists() and not given["force"]:
+    if output.exists() and not arguments["force"]:
         raise InputError(f"--output is '{output}', which exists; --force replaces it")
     return output
 
@@ -154,7 +159,7 @@ def _flag(name: str) -> str:
 
 def _as_flags(message: str) -> str:
     """A data set's message in the words of this command: data.min_samples is --min-samples."""
-    message = re.sub(r"(?<![\w/'.])data\.(\w+)", lambda found: _flag(found[1]), message)
+    message = re.sub(r"(?<![\w/'.])data\.(\w+)", lambda match: _flag(match[1]), message)
     return re.sub(r"^clients is\b", "--clients is", message)
 
 

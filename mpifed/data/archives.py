@@ -19,8 +19,8 @@ from typing import IO, Any, cast
 from mpifed.errors import InputError, PeerFailure, RunError, StopRequested, one_line
 from mpifed.io.memory import check_memory
 from mpifed.watchdog.heartbeat import raise_if_stop_requested
-from topologies import inputs
-from topologies.inputs import open_regular
+from topologies import memory_limits
+from topologies.regular_files import open_regular
 
 Stream = IO[bytes] | io.BufferedReader
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
@@ -71,7 +71,7 @@ class _Guarded(io.RawIOBase):
 
     def __init__(self, path: Path, inner: IO[bytes], held: float) -> None:
         self._path, self._inner, self._held, self._bytes = path, inner, held, 0
-        self._available = inputs.available_memory() if held else math.inf
+        self._available = memory_limits.available_memory() if held else math.inf
 
     def readable(self) -> bool:
         return True
@@ -82,7 +82,7 @@ class _Guarded(io.RawIOBase):
         buffer[: len(piece)] = piece
         self._bytes += len(piece)
         if self._held * self._bytes > self._available:
-            unpacked = f"{inputs.in_bytes(self._bytes)} or more of it"
+            unpacked = f"{memory_limits.in_bytes(self._bytes)} or more of it"
             check_memory(self._held * self._bytes, f"'{self._path}' cannot be read: {unpacked}")
         return len(piece)
 
@@ -104,19 +104,19 @@ def home(raw: str | None, folder: str) -> Path:
         raise InputError(
             "data.raw is empty and MPIFED_DATA is not set; one of them must say where the files are"
         )
-    place = Path(common or "", folder) if raw is None else Path(raw).expanduser()
+    path = Path(common or "", folder) if raw is None else Path(raw).expanduser()
     # False also for names that are too long.
-    if os.path.isdir(place) or (os.path.isfile(place) and is_archive(place)):
-        return place
-    given = f"empty, and MPIFED_DATA is '{common}'" if raw is None else f"'{raw}'"
-    raise InputError(f"data.raw is {given}, but there is no such directory or archive '{place}'")
+    if os.path.isdir(path) or (os.path.isfile(path) and is_archive(path)):
+        return path
+    value = f"empty, and MPIFED_DATA is '{common}'" if raw is None else f"'{raw}'"
+    raise InputError(f"data.raw is {value}, but there is no such directory or archive '{path}'")
 
 
-def places(raw: str | None, folder: str) -> list[Path]:
+def homes(raw: str | None, folder: str) -> list[Path]:
     """Return what ``home`` does, and the archives in that directory."""
-    place = home(raw, folder)
-    within = place.iterdir() if place.is_dir() else ()
-    return [place, *sorted(path for path in within if is_archive(path))]
+    root = home(raw, folder)
+    within = root.iterdir() if root.is_dir() else ()
+    return [root, *sorted(path for path in within if is_archive(path))]
 
 
 def located(path: str | None, folder: str, raw: str | None = None) -> Path:
@@ -129,36 +129,36 @@ def located(path: str | None, folder: str, raw: str | None = None) -> Path:
         raise InputError(
             f"data.raw is '{directory}', which holds {len(files)} files; data.path must name one"
         )
-    looked_at = [Path(path).expanduser() if raw is None else home(raw, folder) / path]
+    candidates = [Path(path).expanduser() if raw is None else home(raw, folder) / path]
     if raw is None and os.sep not in path and os.environ.get("MPIFED_DATA"):
-        looked_at.append(Path(os.environ["MPIFED_DATA"]) / folder / path)
-    for place in looked_at:
+        candidates.append(Path(os.environ["MPIFED_DATA"]) / folder / path)
+    for candidate in candidates:
         for ending in ("", *OPENERS):
-            if os.path.isfile(f"{place}{ending}"):
-                return Path(f"{place}{ending}")
+            if os.path.isfile(f"{candidate}{ending}"):
+                return Path(f"{candidate}{ending}")
     raise InputError(
         f"data.path is '{path}', but there is no such file, plain or with {', '.join(OPENERS)}, as "
-        f"'{looked_at[-1]}'; MPIFED_DATA or data.raw may name its directory"
+        f"'{candidates[-1]}'; MPIFED_DATA or data.raw may name its directory"
     )
 
 
 def streams(
-    place: Path, wanted: Callable[[str], bool], held: float = 0.0
+    root: Path, selects: Callable[[str], bool], held: float = 0.0
 ) -> Iterator[tuple[str, Stream]]:
     """Yield names and streams, decompressed, of files of a directory or archive."""
-    with reading(place):
-        if place.is_dir():
-            for path in sorted(path for path in place.rglob("*") if path.is_file()):
-                name = path.relative_to(place).as_posix()
-                if wanted(name):
+    with reading(root):
+        if root.is_dir():
+            for path in sorted(path for path in root.rglob("*") if path.is_file()):
+                name = path.relative_to(root).as_posix()
+                if selects(name):
                     with opened(path, held) as stream:
                         yield name, stream
             return
-        members = _of_zip(place) if place.suffix.lower() == ".zip" else _of_tar(place)
+        members = _of_zip(root) if root.suffix.lower() == ".zip" else _of_tar(root)
         for name, size, open_member in members:
-            if wanted(name):
-                check_memory(held * size, f"'{place / name}' cannot be read: it")
-                with open_member() as raw, _decompressed(place / name, raw, held) as stream:
+            if selects(name):
+                check_memory(held * size, f"'{root / name}' cannot be read: it")
+                with open_member() as raw, _decompressed(root / name, raw, held) as stream:
                     yield name, stream
 
 
@@ -166,18 +166,18 @@ def streams(
 Member = tuple[str, int, Callable[[], IO[bytes]]]
 
 
-def _of_zip(place: Path) -> Iterator[Member]:
-    with zipfile.ZipFile(place) as archive:
+def _of_zip(path: Path) -> Iterator[Member]:
+    with zipfile.ZipFile(path) as archive:
         for info in sorted(archive.infolist(), key=lambda each: each.filename):
             if not info.is_dir():
                 yield info.filename, info.file_size, functools.partial(archive.open, info)
 
 
-def _of_tar(place: Path) -> Iterator[Member]:
+def _of_tar(path: Path) -> Iterator[Member]:
     # A compressed archive is read as a stream of blocks, so that it is never held whole.
     with (
-        opened(place) as whole,
-        tarfile.open(fileobj=cast(Any, _Ending(whole)), mode="r|") as archive,
+        opened(path) as blocks,
+        tarfile.open(fileobj=cast(Any, _Ending(blocks)), mode="r|") as archive,
     ):
         for info in archive:
             if info.isfile():
@@ -199,17 +199,17 @@ class _Ending:
 
 
 def contents(
-    place: Path, wanted: Callable[[str], bool], held: float = 1.0
+    root: Path, selects: Callable[[str], bool], held: float = 1.0
 ) -> Iterator[tuple[str, bytes]]:
     """Yield names and bytes of files of a directory or archive; ``held`` as for ``opened``."""
-    for name, stream in streams(place, wanted, held):
-        with reading(place / name):
+    for name, stream in streams(root, selects, held):
+        with reading(root / name):
             content = stream.read()
         yield name, content
 
 
-def names(place: Path) -> list[str]:
+def names(root: Path) -> list[str]:
     """Return the names of all files of a directory or archive."""
-    found: list[str] = []
-    list(streams(place, lambda name: bool(found.append(name))))  # type: ignore[func-returns-value]
-    return found
+    members: list[str] = []
+    list(streams(root, lambda name: bool(members.append(name))))  # type: ignore[func-returns-value]
+    return members

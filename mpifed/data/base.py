@@ -24,6 +24,12 @@ T = TypeVar("T")
 
 Task = Literal["classification", "sequence", "multi_label", "regression", "unlabelled"]
 
+SplitName = Literal["train", "val", "test"]
+SPLITS: tuple[SplitName, ...] = ("train", "val", "test")
+
+# Types beside bytes in which tokens are stored.
+TOKEN_TYPES = ("uint16", "uint32")
+
 
 @dataclass(frozen=True)
 class Description:
@@ -157,9 +163,9 @@ class Split:
         """Return where the samples of the client at position ``client`` are."""
         return slice(int(self.offsets[client]), int(self.offsets[client + 1]))
 
-    def of_clients(self, places: slice) -> Split:
+    def of_clients(self, positions: slice) -> Split:
         """Return the samples of the clients at consecutive positions, which are views."""
-        offsets = self.offsets[places.start : places.stop + 1]
+        offsets = self.offsets[positions.start : positions.stop + 1]
         part = slice(int(offsets[0]), int(offsets[-1]))
         return Split(self.x[part], self.y[part], offsets - offsets[0])
 
@@ -167,12 +173,6 @@ class Split:
         """Return the samples of the client at position ``client`` alone, which are views."""
         return self.of_clients(slice(client, client + 1))
 
-
-SplitName = Literal["train", "val", "test"]
-SPLITS: tuple[SplitName, ...] = ("train", "val", "test")
-
-# Types beside bytes in which tokens are stored.
-TOKEN_TYPES = ("uint16", "uint32")
 
 Fresh = Callable[[np.ndarray, int, int], Split]
 MakeSplit = Callable[[SplitName, np.ndarray, torch.dtype], Split]
@@ -281,7 +281,7 @@ class DerivedDataset(Dataset):
         self.description, self.seed = dataset.description, dataset.seed
         self.divisor, self.is_uint8 = dataset.divisor, dataset.is_uint8
         self.tokens_in, self.fresh = dataset.tokens_in, dataset.fresh
-        self.make_split = None if dataset.make_split is None else self._made
+        self.make_split = None if dataset.make_split is None else self._changed_split
 
     @abstractmethod
     def changed(
@@ -289,7 +289,7 @@ class DerivedDataset(Dataset):
     ) -> Split:
         """Return the split ``name``, made of another's ``split`` of the same clients."""
 
-    def _made(self, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
+    def _changed_split(self, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
         assert self._dataset.make_split is not None
         split = self._dataset.make_split(self.made_of.get(name, name), client_ids, dtype)
         return self.changed(name, split, client_ids, dtype)
@@ -297,9 +297,9 @@ class DerivedDataset(Dataset):
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
         """Return the shards of ``client_ids``. Collective where the data set's own is."""
         shards = self._dataset.load(client_ids, dtype)
-        given = {name: getattr(shards, self.made_of.get(name, name)) for name in SPLITS}
-        made = (self.changed(n, split, client_ids, dtype) for n, split in given.items())
-        train, val, test = made
+        splits = {name: getattr(shards, self.made_of.get(name, name)) for name in SPLITS}
+        changed = (self.changed(n, split, client_ids, dtype) for n, split in splits.items())
+        train, val, test = changed
         return replace(shards, train=train, val=val, test=test)
 
     def remarks(self) -> list[str]:
@@ -314,15 +314,19 @@ class HeldOut(DerivedDataset):
 
     def __init__(self, dataset: Dataset, fraction: float, seed: int) -> None:
         super().__init__(dataset)
-        about = dataset.description
-        said = f"evaluation.validation_fraction is {fraction:g}, but "
-        if about.task == "unlabelled":
-            raise InputError(f"{said}the samples of '{about.source}' have no labels to score")
-        n_val = count_held_out(about.n_train, fraction)
+        description = dataset.description
+        prefix = f"evaluation.validation_fraction is {fraction:g}, but "
+        if description.task == "unlabelled":
+            raise InputError(
+                f"{prefix}the samples of '{description.source}' have no labels to score"
+            )
+        n_val = count_held_out(description.n_train, fraction)
         if not n_val.any():
-            raise InputError(f"{said}no client of '{about.source}' has two training samples")
+            raise InputError(
+                f"{prefix}no client of '{description.source}' has two training samples"
+            )
         self._fraction, self._seed = fraction, seed
-        self.description = replace(about, n_train=about.n_train - n_val, n_val=n_val)
+        self.description = replace(description, n_train=description.n_train - n_val, n_val=n_val)
 
     def changed(
         self, name: SplitName, split: Split, client_ids: np.ndarray, dtype: torch.dtype
@@ -340,8 +344,8 @@ class HeldOut(DerivedDataset):
 
 def count_held_out(n_train: np.ndarray, fraction: float) -> np.ndarray:
     """Return how many of ``n_train`` samples are held out, int64 of the same shape."""
-    wanted = np.maximum(1, np.floor(fraction * n_train + 0.5)).astype(np.int64)
-    return np.minimum(wanted, np.maximum(n_train - 1, 0))
+    rounded = np.maximum(1, np.floor(fraction * n_train + 0.5)).astype(np.int64)
+    return np.minimum(rounded, np.maximum(n_train - 1, 0))
 
 
 def draw_held_out(seed: int, client: int, n: int, fraction: float) -> np.ndarray:
@@ -362,23 +366,23 @@ class Checked(DerivedDataset):
         self, name: SplitName, split: Split, client_ids: np.ndarray, dtype: torch.dtype
     ) -> Split:
         """Return ``split``; ``InputError`` where it is not as described."""
-        about, said = self.description, f"data set '{type(self._dataset).__name__}'"
-        wanted = empty_split(about, name, client_ids, dtype)
+        description, prefix = self.description, f"data set '{type(self._dataset).__name__}'"
+        described = empty_split(description, name, client_ids, dtype)
         for what in ("x", "y"):
-            given, asked = getattr(split, what), getattr(wanted, what)
-            alike = given.is_floating_point() == asked.is_floating_point() and what == "y"
-            if given.shape != asked.shape or not (given.dtype == asked.dtype or alike):
+            actual, expected = getattr(split, what), getattr(described, what)
+            alike = actual.is_floating_point() == expected.is_floating_point() and what == "y"
+            if actual.shape != expected.shape or not (actual.dtype == expected.dtype or alike):
                 raise InputError(
-                    f"{said}: {what} of the split {name} is {given.dtype} of shape "
-                    f"{tuple(given.shape)}; its description asks for {asked.dtype} of shape "
-                    f"{tuple(asked.shape)}"
+                    f"{prefix}: {what} of the split {name} is {actual.dtype} of shape "
+                    f"{tuple(actual.shape)}; its description asks for {expected.dtype} of shape "
+                    f"{tuple(expected.shape)}"
                 )
-        if not np.array_equal(split.offsets, wanted.offsets):
-            raise InputError(f"{said}: offsets of the split {name} are not as it is described")
-        bad = bad_row(split.x, split.y, about) if dtype.is_floating_point else None
+        if not np.array_equal(split.offsets, described.offsets):
+            raise InputError(f"{prefix}: offsets of the split {name} are not as it is described")
+        bad = bad_row(split.x, split.y, description) if dtype.is_floating_point else None
         if bad is not None:
             client = client_ids[np.searchsorted(split.offsets, bad[0], side="right") - 1]
-            raise InputError(f"{said}: the split {name} has {bad[1]} of client {client}")
+            raise InputError(f"{prefix}: the split {name} has {bad[1]} of client {client}")
         return split
 
 
@@ -389,14 +393,14 @@ def check_texts(texts: Iterable[str], what: str) -> None:
             raise InputError(f"{what} is {text[:60]!a}, which is no text in UTF-8")
 
 
-def bad_row(x: torch.Tensor, y: torch.Tensor, about: Description) -> tuple[int, str] | None:
+def bad_row(x: torch.Tensor, y: torch.Tensor, description: Description) -> tuple[int, str] | None:
     """Return the first row that cannot be used, and why; None where there is none."""
-    if about.task in ("classification", "sequence"):
-        wrong = (y < 0) | (y >= about.n_classes)
+    if description.task in ("classification", "sequence"):
+        wrong = (y < 0) | (y >= description.n_classes)
         if wrong.any():
             row, label = int(wrong.nonzero()[0][0]), int(y[wrong][0])
-            return row, f"the label {label}, which is not among 0 .. {about.n_classes - 1},"
-    elif about.task == "multi_label" and (wrong := (y != 0) & (y != 1)).any():
+            return row, f"the label {label}, which is not among 0 .. {description.n_classes - 1},"
+    elif description.task == "multi_label" and (wrong := (y != 0) & (y != 1)).any():
         return int(wrong.any(dim=1).nonzero()[0]), "a tag that is neither 0 nor 1"
     for values, what in ((x, "a value"), (y, "a target")):
         if not values.is_floating_point():
@@ -410,13 +414,13 @@ def bad_row(x: torch.Tensor, y: torch.Tensor, about: Description) -> tuple[int, 
 
 
 def empty_split(
-    about: Description, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype
+    description: Description, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype
 ) -> Split:
     """Return a split of ``client_ids`` whose samples are still to be written."""
-    counts = getattr(about, f"n_{name}")[client_ids]
+    counts = getattr(description, f"n_{name}")[client_ids]
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    x = allocated((int(offsets[-1]), *about.input_shape), dtype)
-    y = allocated((int(offsets[-1]), *about.target_shape), about.target_type(dtype))
+    x = allocated((int(offsets[-1]), *description.input_shape), dtype)
+    y = allocated((int(offsets[-1]), *description.target_shape), description.target_type(dtype))
     return Split(x, y, offsets)
 
 

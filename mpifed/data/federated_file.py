@@ -106,11 +106,11 @@ class FederatedFile(Dataset):
         self.description, self.divisor = self.contents.description, self.contents.divisor
         stored = self.contents.stored
         self.is_uint8, self.tokens_in = stored == "uint8", stored if stored in TOKEN_TYPES else None
-        found = self.description.n_clients
-        if found != n_clients:
+        count = self.description.n_clients
+        if count != n_clients:
             raise InputError(
-                f"clients is {n_clients}, but data.path '{path}' holds {found} clients; "
-                f"set clients={found} or write another file"
+                f"clients is {n_clients}, but data.path '{path}' holds {count} clients; "
+                f"set clients={count} or write another file"
             )
 
     @classmethod
@@ -127,9 +127,9 @@ class FederatedFile(Dataset):
     def _read(
         self, file: h5py.File, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype
     ) -> Split:
-        about, offsets = self.description, self.contents.offsets(name)
-        made, done = empty_split(about, name, client_ids, dtype), 0
-        are_labels = about.task in ("classification", "sequence")
+        description, offsets = self.description, self.contents.offsets(name)
+        split, done = empty_split(description, name, client_ids, dtype), 0
+        are_labels = description.task in ("classification", "sequence")
         # Clients whose rows follow each other are read at once.
         for run in np.split(client_ids, np.flatnonzero(np.diff(client_ids) != 1) + 1):
             if not len(run) or offsets[run[0]] == offsets[run[-1] + 1]:
@@ -137,17 +137,17 @@ class FederatedFile(Dataset):
             raise_if_stop_requested()
             stored = slice(offsets[run[0]], offsets[run[-1] + 1])
             rows = slice(done, done + stored.stop - stored.start)
-            file[f"{name}/x"].read_direct(made.x.numpy(), stored, rows)
+            file[f"{name}/x"].read_direct(split.x.numpy(), stored, rows)
             targets = file[f"{name}/y"][stored].astype(np.int64 if are_labels else np.float64)
-            made.y[rows].copy_(torch.from_numpy(targets))
+            split.y[rows].copy_(torch.from_numpy(targets))
             done = rows.stop
         if dtype.is_floating_point and self.divisor != 1:
-            made.x.div_(self.divisor)
-        bad = bad_row(made.x, made.y, about)
+            split.x.div_(self.divisor)
+        bad = bad_row(split.x, split.y, description)
         if bad is not None:
-            client = client_ids[np.searchsorted(made.offsets, bad[0], side="right") - 1]
+            client = client_ids[np.searchsorted(split.offsets, bad[0], side="right") - 1]
             raise ValueError(f"/{name} has {bad[1]} of client {client}")
-        return made
+        return split
 
 
 def _contents(file: h5py.File) -> Contents:
@@ -176,7 +176,7 @@ def _contents(file: h5py.File) -> Contents:
         if count.min() < 1 and (what == "training" or count.any()):
             raise ValueError(f"client {count.argmin()} has no {what} sample")
     n_train, n_val, n_test = counts
-    about = Description(
+    description = Description(
         *(_attribute(file, "source", str), shape, n_classes, n_train, n_val, n_test),
         task=cast(Task, task),
         class_names=_names(file, "class_names", n_classes),
@@ -184,13 +184,13 @@ def _contents(file: h5py.File) -> Contents:
         client_names=_names(file, "client_names", len(n_train)),
     )
     partition, seed = _attribute(file, "partition", str), _attribute(file, "seed", int)
-    return Contents(about, partition, seed, stored, divisor)
+    return Contents(description, partition, seed, stored, divisor)
 
 
 def _names(file: h5py.File, what: str, count: int) -> tuple[str, ...]:
     if what not in file:
         return ()
-    names = json.loads(hdf5.whole(_dataset(file, what)).tobytes())
+    names = json.loads(hdf5.all_values(_dataset(file, what)).tobytes())
     if not isinstance(names, list) or list(map(type, names)) != [str] * count:
         raise ValueError(f"/{what} is not a list of {count} texts in JSON, as bytes")
     check_texts(names, f"'{file.filename}' cannot be read: a name in /{what}")
@@ -200,10 +200,10 @@ def _names(file: h5py.File, what: str, count: int) -> tuple[str, ...]:
 def _label_counts(file: h5py.File, n_classes: int) -> np.ndarray | None:
     if "label_counts" not in file:
         return None
-    found = hdf5.whole(_dataset(file, "label_counts"))
-    if found.dtype.kind not in "iu" or found.shape != (n_classes,) or found.min(initial=0) < 0:
+    counts = hdf5.all_values(_dataset(file, "label_counts"))
+    if counts.dtype.kind not in "iu" or counts.shape != (n_classes,) or counts.min(initial=0) < 0:
         raise ValueError(f"/label_counts is not {n_classes} whole numbers from 0 on")
-    return found.astype(np.int64)
+    return counts.astype(np.int64)
 
 
 def _counts(file: h5py.File, split: str, task: str, n_classes: int) -> np.ndarray:
@@ -215,12 +215,12 @@ def _counts(file: h5py.File, split: str, task: str, n_classes: int) -> np.ndarra
     per_sample = {"classification": (), "sequence": positions}.get(task, (n_classes,))
     kinds = {"classification": "iu", "regression": "biuf", "unlabelled": "biuf"}.get(task, "biu")
     if y.dtype.kind not in kinds or y.ndim != 1 + len(per_sample) or y.shape[1:] != per_sample:
-        asked = ", ".join(["samples", *map(str, per_sample)])
+        axes = ", ".join(["samples", *map(str, per_sample)])
         raise ValueError(
             f"/{split}/y is {y.dtype} of shape {y.shape}, but task '{task}' asks for "
-            f"{'real' if 'f' in kinds else 'whole'} numbers of shape ({asked})"
+            f"{'real' if 'f' in kinds else 'whole'} numbers of shape ({axes})"
         )
-    rows = hdf5.whole(offsets).astype(np.int64)
+    rows = hdf5.all_values(offsets).astype(np.int64)
     if len(rows) < 2 or rows[0] != 0 or np.any(rows[1:] < rows[:-1]):
         raise ValueError(f"/{split}/offsets must begin with 0 and never fall")
     if not x.shape[:1] == y.shape[:1] == (rows[-1],):
@@ -243,10 +243,10 @@ def _form(x: h5py.Dataset) -> tuple[tuple[int, ...], str, int]:
 
 
 def _dataset(file: h5py.File, name: str) -> h5py.Dataset:
-    found = file.get(name)
-    if not isinstance(found, h5py.Dataset) or found.shape is None:
+    dataset = file.get(name)
+    if not isinstance(dataset, h5py.Dataset) or dataset.shape is None:
         raise ValueError(f"it has no data set /{name}")
-    return found
+    return dataset
 
 
 def _attribute(owner: Any, name: str, kind: type, default: Any = None) -> Any:
@@ -280,26 +280,26 @@ def write(
 
 
 def _lay_out(file: h5py.File, contents: Contents, options: Mapping[str, Any]) -> None:
-    about = contents.description
+    description = contents.description
     file.attrs["version"] = VERSION
-    _set_text(file, "source", about.source)
+    _set_text(file, "source", description.source)
     _set_text(file, "partition", contents.partition)
     file.attrs["seed"] = contents.seed
-    file.attrs["n_classes"] = about.n_classes
-    _set_text(file, "task", about.task)
+    file.attrs["n_classes"] = description.n_classes
+    _set_text(file, "task", description.task)
     _set_text(file, "options", json.dumps(dict(options), sort_keys=True))
     for what in ("class_names", "client_names"):
-        if getattr(about, what):
-            names = json.dumps(getattr(about, what)).encode()
+        if getattr(description, what):
+            names = json.dumps(getattr(description, what)).encode()
             file.create_dataset(what, data=np.frombuffer(names, np.uint8))
-    if about.label_counts is not None:
-        file.create_dataset("label_counts", data=about.label_counts, dtype=np.int64)
+    if description.label_counts is not None:
+        file.create_dataset("label_counts", data=description.label_counts, dtype=np.int64)
     for split in SPLITS:
         offsets = contents.offsets(split)
         group = file.create_group(split)
         group.create_dataset("offsets", data=offsets)
-        group.create_dataset("y", (offsets[-1], *about.target_shape), contents.stored_targets)
-        x = group.create_dataset("x", (offsets[-1], *about.input_shape), contents.stored)
+        group.create_dataset("y", (offsets[-1], *description.target_shape), contents.stored_targets)
+        x = group.create_dataset("x", (offsets[-1], *description.input_shape), contents.stored)
         x.attrs["divisor"] = contents.divisor
 
 
@@ -322,15 +322,16 @@ def _append(file: h5py.File, contents: Contents, block: Shards) -> None:
 
 def make(dataset: Dataset, output: Path, options: Mapping[str, Any], seed: int, dtype: str) -> None:
     """Write what ``dataset`` holds, made with ``options``, to a federated file."""
-    about = dataset.description
+    description = dataset.description
     stored = "uint8" if dataset.divisor > 1 or dataset.is_uint8 else dataset.tokens_in or dtype
     partition = str(options.get("partition", "natural"))
     made_by = seed if dataset.seed is None else dataset.seed
-    contents = Contents(about, partition, made_by, stored, dataset.divisor)
-    row = math.prod(about.input_shape) * np.dtype(stored).itemsize
-    sizes = (about.n_train + about.n_val + about.n_test) * row
+    contents = Contents(description, partition, made_by, stored, dataset.divisor)
+    row = math.prod(description.input_shape) * np.dtype(stored).itemsize
+    sizes = (description.n_train + description.n_val + description.n_test) * row
     check_memory(
-        float(sizes.max()), f"client {sizes.argmax()}, of samples of shape {about.input_shape},"
+        float(sizes.max()),
+        f"client {sizes.argmax()}, of samples of shape {description.input_shape},",
     )
     block = np.cumsum(sizes) // BLOCK
     groups = np.split(np.arange(len(block)), np.flatnonzero(np.diff(block)) + 1)

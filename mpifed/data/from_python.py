@@ -15,14 +15,27 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from mpifed.data.tables import Columns, OwnDataset
+from mpifed.data.partitioned import GroupedName, Parts, PooledDataset
+from mpifed.data.partitions import Choose
+from mpifed.data.tables import (
+    Columns,
+    Divisor,
+    OwnSamples,
+    OwnTask,
+    count_sources,
+    reader,
+    with_partition,
+)
 from mpifed.errors import InputError, one_line
 from mpifed.mpi.communicator import Communicator
 
 # Other types of floating-point tensors become float32, which holds all their values.
 NUMPY_HAS = (torch.float16, torch.float32, torch.float64)
 
-SAID = "data is mpifed.arrays(...), where"
+PREFIX = "data is mpifed.arrays(...), where"
+
+# The arrays of this process, by digest.
+_ARRAYS: WeakValueDictionary[str, Columns] = WeakValueDictionary()
 
 
 def array_of(values: Any, what: str) -> np.ndarray:
@@ -34,19 +47,19 @@ def array_of(values: Any, what: str) -> np.ndarray:
             return np.asarray(values.detach().cpu().numpy())
         if np.ma.is_masked(values):
             raise TypeError("it has masked values")
-        found = np.asarray(values)
-        if found.dtype.kind == "O":  # as pandas' columns are
-            texts = {isinstance(each, str) for each in found.reshape(-1).tolist()}
-            found = np.array(found.tolist()) if len(texts) == 1 else found
-        if found.dtype.kind not in "biufU":
+        array = np.asarray(values)
+        if array.dtype.kind == "O":  # as pandas' columns are
+            texts = {isinstance(each, str) for each in array.reshape(-1).tolist()}
+            array = np.array(array.tolist()) if len(texts) == 1 else array
+        if array.dtype.kind not in "biufU":
             raise TypeError(
-                f"it is {found.dtype} of shape {found.shape}, a {type(values).__name__}"
+                f"it is {array.dtype} of shape {array.shape}, a {type(values).__name__}"
             )
     except (TypeError, ValueError, RuntimeError) as error:  # of numpy, or of torch
         raise InputError(
-            f"{SAID} {what} is no array of numbers or texts: {one_line(str(error), 200)}"
+            f"{PREFIX} {what} is no array of numbers or texts: {one_line(str(error), 200)}"
         ) from None
-    return found
+    return array
 
 
 def is_dataset(x: Any) -> bool:
@@ -71,19 +84,15 @@ def check_section(data: Any) -> None:
         raise InputError("samples from Python are passed as data=mpifed.arrays(x, y)")
 
 
-class Held(dict[str, Any]):
+class ArraysSection(dict[str, Any]):
     """The section ``data`` of a configuration, with the arrays that it stands for."""
 
     columns: Columns
 
 
-_HELD: WeakValueDictionary[str, Columns] = WeakValueDictionary()
-"""What this process holds, by digest."""
-
-
 def arrays(
     x: Any, y: Any = None, *, clients: Any = None, is_test: Any = None, **options: Any
-) -> Held:
+) -> ArraysSection:
     """Return arrays, or a torch data set, as the section ``data`` of a run.
 
     Under MPI rank 0 deals them; other ranks must pass the same arrays, or none at all.
@@ -124,25 +133,32 @@ def arrays(
     """
     if is_dataset(x):
         x, y = pairs_of(x)
-    given = {"y": y, "client": clients, "is_test": is_test}
-    others = {name: array_of(each, name) for name, each in given.items() if each is not None}
-    columns = Columns(array_of(x, "x"), **others)  # type: ignore[arg-type]
+    optional = {"y": y, "client": clients, "is_test": is_test}
+    arguments = {name: array_of(each, name) for name, each in optional.items() if each is not None}
+    columns = Columns(array_of(x, "x"), **arguments)  # type: ignore[arg-type]
     digest = digest_of(columns)
     filled_in = {"client": clients is not None, "test": is_test is not None}
-    held = Held(name="arrays", digest=digest, **filled_in, **options)
+    held = ArraysSection(name="arrays", digest=digest, **filled_in, **options)
     # The same arrays passed twice live until neither is referred to.
-    known = _HELD.get(digest)
-    if known is None or digest_of(known) != digest:
-        _HELD[digest] = known = columns
-    held.columns = known
+    registered = _ARRAYS.get(digest)
+    if registered is None or digest_of(registered) != digest:
+        _ARRAYS[digest] = registered = columns
+    held.columns = registered
     return held
 
 
-class Arrays(OwnDataset):
+class Arrays(PooledDataset, OwnSamples):
     """Arrays or a torch data set that a Python program passes: ``data=mpifed.arrays(x, y)``.
 
     Parameters
     ----------
+    partition : str, optional
+        How samples are dealt to the clients. None is natural where each sample has a client, else
+        iid.
+    split : {'60_20_20', 'in_order', 'published'}, optional
+        How a client's samples become training, validation and test samples: 60/20/20 at random, the
+        same in the order of the source, or tested on those that are marked. None is published where
+        an option marks test samples, else 60_20_20.
     digest : str, optional
         SHA-256 of the arrays, which ``mpifed.arrays`` fills in. A run is resumed with the same
         arrays only.
@@ -158,19 +174,28 @@ class Arrays(OwnDataset):
         run_seed: int,
         communicator: Communicator,
         *,
+        partition: GroupedName | None = None,
+        split: Parts | None = None,
+        choose: Choose = "random",
+        task: OwnTask = "auto",
+        divisor: Divisor | None = None,
+        standardise: bool = False,
         digest: str = "",
         client: bool = False,
         test: bool = False,
         **options: Any,
     ) -> None:
-        agrees = communicator.gather_object(not _HELD or digest in _HELD)
-        own = {"digest": digest, "agrees": agrees}
-        super().__init__(own, n_clients, run_seed, communicator, **options)
+        agrees = communicator.gather_object(not _ARRAYS or digest in _ARRAYS)
+        reading = {"digest": digest, "agrees": agrees}
+        source = reader(self.read, reading, task, divisor, standardise)
+        options["partition"], options["split"] = partition or "iid", split
+        run = n_clients, run_seed, communicator
+        super().__init__(source, {"choose": choose}, *run, **options)
 
     @staticmethod
     def read(options: Mapping[str, Any]) -> tuple[str, str, Columns]:
         """Return the arrays that this process holds."""
-        return _held(options["digest"], options.get("agrees"))
+        return checked_columns(options["digest"], options.get("agrees"))
 
     @staticmethod
     def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
@@ -179,32 +204,37 @@ class Arrays(OwnDataset):
             raise InputError(
                 "data.name is 'arrays', which a Python program passes: data=mpifed.arrays(x, y)"
             )
-        return OwnDataset.complete_options(options, n_training)
+        return with_partition(options, n_training)
+
+    @classmethod
+    def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
+        """Return how many sources have enough samples, or a number that does for others."""
+        return count_sources(cls.read, options, run_seed)
 
 
-def _held(digest: str, agrees: list[bool] | None) -> tuple[str, str, Columns]:
+def checked_columns(digest: str, agrees: list[bool] | None) -> tuple[str, str, Columns]:
     """What rank 0 holds, after checking that it is what every rank was given."""
-    columns = _HELD.get(digest)
+    columns = _ARRAYS.get(digest)
     if columns is None:
         raise InputError(
             f"data.name is 'arrays', but those with the digest {digest[:12]}... are not here; call "
             "data = mpifed.arrays(...) with the same arrays, keep data while samples are needed"
         )
     if agrees is not None and not all(agrees):
-        raise InputError(f"{SAID} rank {agrees.index(False)} has other arrays than rank 0")
+        raise InputError(f"{PREFIX} rank {agrees.index(False)} has other arrays than rank 0")
     if digest_of(columns) != digest:
-        raise InputError(f"{SAID} an array was changed after mpifed.arrays had read it")
-    return SAID, "arrays", columns
+        raise InputError(f"{PREFIX} an array was changed after mpifed.arrays had read it")
+    return PREFIX, "arrays", columns
 
 
 def digest_of(columns: Columns) -> str:
     """Return the SHA-256 of types, shapes and values of the columns, in hexadecimal digits."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for column in (columns.x, columns.y, columns.client, columns.is_test):
         if column is None:
-            found.update(b"none;")
+            digest.update(b"none;")
             continue
-        found.update(f"{column.dtype.newbyteorder('<').str}{column.shape};".encode())
+        digest.update(f"{column.dtype.newbyteorder('<').str}{column.shape};".encode())
         stored = np.ascontiguousarray(column, column.dtype.newbyteorder("<"))
-        found.update(stored.reshape(-1).view(np.uint8).data)
-    return found.hexdigest()
+        digest.update(stored.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()

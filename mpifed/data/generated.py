@@ -66,11 +66,11 @@ class GeneratedDataset(Dataset):
         """Write the samples of a split."""
         for position, client in enumerate(client_ids.tolist()):
             heartbeat.step()
-            own = split.of_client(position)
-            if not len(own.x):
+            samples = split.of_client(position)
+            if not len(samples.x):
                 continue
-            made = self._make(client, name, len(own.x))
-            for values, drawn in zip((own.x, own.y), made, strict=True):
+            arrays = self._make(client, name, len(samples.x))
+            for values, drawn in zip((samples.x, samples.y), arrays, strict=True):
                 values.copy_(torch.from_numpy(drawn))
                 if values.is_floating_point() and not np.isfinite(values.numpy()).all():
                     raise InputError(
@@ -95,16 +95,16 @@ def alike(
 def drawn_until(
     count: int,
     draw: Callable[[], np.ndarray],
-    wanted: Callable[[np.ndarray], np.ndarray],
+    accepts: Callable[[np.ndarray], np.ndarray],
     what: str,
 ) -> np.ndarray:
     """Return the first ``count`` samples that are wanted, from as many batches as that takes."""
-    kept = [draw()[:0]]
-    found = 0
+    batches = [draw()[:0]]
+    n_accepted = 0
     for _ in range(MOST_BATCHES):
-        if found >= count:
-            return np.concatenate(kept)[:count]
+        if n_accepted >= count:
+            return np.concatenate(batches)[:count]
         batch = draw()
-        kept.append(batch[wanted(batch)])
-        found += len(kept[-1])
-    raise RunError(f"only {found} samples of {count} for {what} turned up; more do not come")
+        batches.append(batch[accepts(batch)])
+        n_accepted += len(batches[-1])
+    raise RunError(f"only {n_accepted} samples of {count} for {what} turned up; more do not come")

@@ -13,6 +13,23 @@ from mpifed.errors import InputError
 # Passes over the clusters that bring prices close to those of an assignment, at most.
 MOST_SWEEPS = 20
 
+# Times that k-means begins anew; the best result is kept.
+STARTS = 4
+
+# Steps of one k-means, if it has not settled before.
+MOST_STEPS = 100
+
+# Points times squared clusters above which clusters are parted recursively.
+LARGE = 2.1e9
+
+# Into how many parts at a time.
+BRANCHES = 4
+
+# Steps of k-means for each parting, if it has not settled before.
+STEPS = 10
+
+Solver = Literal["own", "package"]
+
 
 def assign(
     costs: np.ndarray, sizes: np.ndarray, prices: np.ndarray
@@ -110,11 +127,11 @@ class _Moves:
         for _ in range(len(sources)):
             through = distance[:, None] + self.price
             best = through.argmin(axis=0)
-            found = through[best, every]
-            better = found < distance - self.tolerance
+            shortest = through[best, every]
+            better = shortest < distance - self.tolerance
             if not better.any():
                 break
-            distance[better], before[better] = found[better], best[better]
+            distance[better], before[better] = shortest[better], best[better]
         return distance, before
 
     def dual_prices(self) -> np.ndarray:
@@ -143,14 +160,6 @@ class _Moves:
             self._renew(cluster)
 
 
-Solver = Literal["own", "package"]
-# Times that k-means begins anew; the best result is kept.
-STARTS = 4
-
-# Steps of one k-means, if it has not settled before.
-MOST_STEPS = 100
-
-
 @dataclass(frozen=True)
 class Clusters:
     """Points in clusters whose sizes differ by at most one."""
@@ -176,8 +185,8 @@ def equal_clusters(
         )
     if solver == "package":
         return _by_package(points, n_clusters, rng)
-    found = [kmeans(points, n_clusters, rng) for _ in range(STARTS)]
-    return min(found, key=lambda clusters: clusters.inertia)
+    candidates = [kmeans(points, n_clusters, rng) for _ in range(STARTS)]
+    return min(candidates, key=lambda clusters: clusters.inertia)
 
 
 def kmeans(
@@ -255,16 +264,6 @@ def _seeds(points: np.ndarray, n_clusters: int, rng: np.random.Generator) -> np.
     return points[chosen]
 
 
-# Points times squared clusters above which clusters are parted recursively.
-LARGE = 2.1e9
-
-# Into how many parts at a time.
-BRANCHES = 4
-
-# Steps of k-means for each parting, if it has not settled before.
-STEPS = 10
-
-
 def equal_parts(
     points: np.ndarray, n_clusters: int, rng: np.random.Generator, solver: Solver = "own"
 ) -> np.ndarray:
@@ -292,7 +291,7 @@ def _part(
         owner[members] = clusters[0]
         return
     parts = np.array_split(clusters, min(BRANCHES, len(clusters)))
-    wanted = np.array([sizes[part].sum() for part in parts])
-    groups = kmeans(points[members], len(parts), rng, wanted, STEPS).owner
+    part_sizes = np.array([sizes[part].sum() for part in parts])
+    groups = kmeans(points[members], len(parts), rng, part_sizes, STEPS).owner
     for group, part in enumerate(parts):
         _part(points, members[groups == group], part, sizes, rng, owner)

@@ -1,4 +1,6 @@
-"""Data sets whose samples rank 0 reads from one source, deals to clients and sends to owners."""
+"""Data sets of a reader, a partition and a split: rank 0 reads the samples of a source, deals them
+to clients, splits each client's, and sends every rank those of its clients.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,6 @@ from mpifed.data.images import angles, rotated
 from mpifed.data.partitions import (
     FEWEST,
     Alpha,
-    Choose,
     Classes,
     Fraction,
     Law,
@@ -58,13 +59,41 @@ class Pool:
     client_names: tuple[str, ...] = ()
 
 
+SplitRows = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+# Which samples of a pool each client trains, validates and tests on, in their order.
+ShardRows = Sequence[SplitRows | tuple[range, range, range]]
+
+
 @dataclass(frozen=True)
 class Source:
-    """What a reader found in its files, which only rank 0 has.
+    """What a reader returns, which only rank 0 has: a pool, and what it is dealt by.
 
-    ``pieces`` reads x of all samples in order, some rows at a time; ``owner`` says from which
-    writer, role or user each is, and ``names`` how they are called. ``fit`` makes x of all samples
-    from those that train.
+    Attributes
+    ----------
+    pool : Pool
+        What every rank knows of the samples.
+    pieces : callable
+        Reads x of all samples in order, some rows at a time.
+    owner : ndarray or None
+        From which writer, role or user each sample is, int64 (samples,), for ``natural``.
+    coarse : ndarray or None
+        The coarse label of each sample, int64 (samples,), for ``pachinko``.
+    is_test : ndarray or None
+        Which samples were published for testing, bool (samples,).
+    is_text : bool
+        Whether samples are of texts: their order is kept, and their labels are counted.
+    remarks : tuple of str
+        Lines for the log.
+    names : tuple of str
+        Names of the owners.
+    fit : callable or None
+        Makes x of all samples from the rows that train.
+    shards : sequence or None
+        The rows of each client's splits where the source deals its samples itself; the options of
+        ``PooledDataset`` but ``seed`` and rotations then mean nothing.
+    label_counts : ndarray or None
+        See ``Description``, where the source deals its samples itself.
     """
 
     pool: Pool
@@ -76,134 +105,27 @@ class Source:
     remarks: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     fit: Callable[[np.ndarray], np.ndarray] | None = None
+    shards: ShardRows | None = None
+    label_counts: np.ndarray | None = None
 
 
-Three = tuple[np.ndarray, np.ndarray, np.ndarray]
-
-# The numbers of each client's training, validation and test samples, in their order.
-Dealt = Sequence[Three | tuple[range, range, range]]
-
-
-def counts_of(dealt: Dealt) -> Three:
+def counts_of(shards: ShardRows) -> SplitRows:
     """Return training, validation and test samples of each client, int64 (n_clients,) each."""
-    sizes = np.array([[len(rows) for rows in parts] for parts in dealt], np.int64)
+    sizes = np.array([[len(rows) for rows in splits] for splits in shards], np.int64)
     n_train, n_val, n_test = sizes.T.copy()
     return n_train, n_val, n_test
 
 
-class PooledDataset(Dataset):
-    """Samples that ``read`` finds and deals on rank 0, with counts of training labels."""
-
-    def __init__(
-        self,
-        communicator: Communicator,
-        read: Callable[[], tuple[Source, Dealt, np.ndarray | None]],
-    ) -> None:
-        self._communicator = communicator
-        self._source: Source | None = None
-
-        def found() -> tuple[Pool, Dealt, np.ndarray | None, tuple[str, ...]]:
-            self._source, dealt, counts = read()
-            return self._source.pool, dealt, counts, self._source.remarks
-
-        self._pool, self._dealt, label_counts, self._remarks = agreed(communicator, found)
-        pool = self._pool
-        self.description = Description(
-            *(pool.source, pool.input_shape, pool.n_classes, *counts_of(self._dealt)),
-            task=pool.task,
-            class_names=pool.class_names,
-            label_counts=label_counts,
-            client_names=pool.client_names,
-        )
-        self.divisor, self.is_uint8 = pool.divisor, pool.stored == "uint8"
-        self.tokens_in = pool.stored if pool.stored in TOKEN_TYPES else None
-
-    def remarks(self) -> list[str]:
-        """Return lines about the source."""
-        return list(self._remarks)
-
-    def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
-        """Return the shards of ``client_ids``; ``InputError`` for a damaged file. Collective."""
-        pool = self._pool
-        wishes = self._communicator.gather_object(client_ids)
-        order, offsets = self._order(client_ids)
-        x = allocated((len(order), *pool.input_shape), dtype)
-        if wishes is None:
-            arriving = self._receive(order)
-        else:
-            arriving = self._send([self._order(ids)[0] for ids in wishes])
-        for places, samples in arriving:
-            values = torch.from_numpy(samples).to(dtype)
-            if dtype.is_floating_point and pool.divisor != 1:
-                values /= pool.divisor
-            x.numpy()[places] = values.numpy()  # torch does not index uint16
-        y = torch.from_numpy(pool.labels[order]).to(self.description.target_type(dtype))
-        ends = np.cumsum([rows[-1] for rows in offsets])
-        train, val, test = (
-            Split(x[end - rows[-1] : end], y[end - rows[-1] : end], rows)
-            for end, rows in zip(ends, offsets, strict=True)
-        )
-        return Shards(client_ids, train, val, test)
-
-    def _order(self, client_ids: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-        """The clients' samples, all training, then validation, then test, and the offsets."""
-        parts = [tuple(map(np.asarray, self._dealt[client])) for client in client_ids]
-        order, offsets = [np.zeros(0, np.int64)], []
-        for which in range(3):
-            order.extend(part[which] for part in parts)
-            sizes = [len(part[which]) for part in parts]
-            offsets.append(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
-        return np.concatenate(order), offsets
-
-    def _send(self, orders: list[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Send every rank its samples, piece by piece; yield this rank's and their places."""
-        assert self._source is not None
-        sorts = [np.argsort(order, kind="stable") for order in orders]
-        first = 0
-        for piece in _cut(self._source.pieces()):
-            for rank, (order, by_sample) in enumerate(zip(orders, sorts, strict=True)):
-                bounds = np.searchsorted(order, (first, first + len(piece)), sorter=by_sample)
-                places = by_sample[slice(*bounds)]
-                samples = piece[order[places] - first]
-                if rank == self._communicator.rank:
-                    yield places, samples
-                elif len(places):
-                    self._communicator.send(np.array([len(places)]), rank)
-                    self._communicator.send(samples, rank)
-            first += len(piece)
-
-    def _receive(self, order: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        by_sample, done = np.argsort(order, kind="stable"), 0
-        while done < len(order):
-            count = int(self._communicator.receive((1,), np.int64, 0)[0])
-            shape = (count, *self._pool.input_shape)
-            samples = self._communicator.receive(shape, np.dtype(self._pool.stored), 0)
-            yield by_sample[done : done + count], samples
-            done += count
-
-
-def _cut(arrays: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    for array in arrays:
-        yield from np.split(array, range(PIECE, len(array), PIECE))
-
-
-def in_file_order(indices: list[np.ndarray], seed: int, test_fraction: float) -> Dealt:
-    """Clients keep the order of the source; a share of each one's samples is for testing."""
-    parts = []
-    for client, own in enumerate(indices):
-        n_test = min(int(np.floor(test_fraction * len(own) + 0.5)), len(own) - 1)
-        tested = np.zeros(len(own), bool)
-        tested[stream(seed, "split", client=client).permutation(len(own))[:n_test]] = True
-        parts.append((own[~tested], own[:0], own[tested]))
-    return parts
-
-
 Name = Literal["contiguous", "dirichlet", "iid", "pathological", "quantity_skew"]
+GroupedName = Literal["natural", "contiguous", "dirichlet", "iid", "pathological", "quantity_skew"]
 Parts = Literal["60_20_20", "in_order", "published"]
 
 
-class DealtDataset(PooledDataset):
-    """Samples of one source, dealt to clients by a partition and split by each of them.
+class PooledDataset(Dataset):
+    """Samples of one source, which a partition deals to clients, who split theirs.
+
+    The class of a data set passes ``read``, which rank 0 calls; the further options of its
+    partitions, by name; then what it is made with itself, see ``Dataset``.
 
     Parameters
     ----------
@@ -240,7 +162,7 @@ class DealtDataset(PooledDataset):
     def __init__(
         self,
         read: Callable[[], Source],
-        further: Mapping[str, Any],
+        partition_options: Mapping[str, Any],
         n_clients: int,
         run_seed: int,
         communicator: Communicator,
@@ -260,6 +182,8 @@ class DealtDataset(PooledDataset):
         seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed: int = run_seed if seed is None else seed
+        self._communicator = communicator
+        self._source: Source | None = None
         options = {
             "dirichlet_alpha": dirichlet_alpha,
             "classes_per_client": classes_per_client,
@@ -268,51 +192,115 @@ class DealtDataset(PooledDataset):
             "quantity_sigma": quantity_sigma,
             "quantity_exponent": quantity_exponent,
             "min_samples": min_samples,
-            **further,
+            **partition_options,
         }
 
-        def deal() -> tuple[Source, Dealt, np.ndarray | None]:
-            source, rng = read(), stream(self.seed, "partition")
-            given = _given(source, partition)
-            kept = share_of(len(given), fraction, self.seed)
-            parts = deal_by(partition, given[kept], n_clients, rng, options)
-            dealt = _split(source, [kept[part] for part in parts], self.seed, split)
-            if source.names and given is source.owner:  # a client is a source
-                owners = [int(given[kept[part[0]]]) for part in parts]
-                names = tuple(source.names[owner] for owner in owners)
-                source = replace(source, pool=replace(source.pool, client_names=names))
-                left_out = [name for name in source.names if name not in set(names)]
-                if left_out:
-                    few = f"fewer than {min_samples} samples (data.min_samples) or are not chosen"
-                    shown = one_line(", ".join(left_out), 100)
-                    remark = f"{len(left_out)} sources have {few}, and are no clients: {shown}"
-                    source = replace(source, remarks=(*source.remarks, remark))
-            if source.fit is not None:
-                fitted = source.fit(np.concatenate([train for train, *_ in dealt]))
-                source = replace(source, pieces=lambda: [fitted], fit=None)
-            return source, dealt, _label_counts(source, dealt)
+        def divided() -> tuple[Pool, ShardRows, np.ndarray | None, tuple[str, ...]]:
+            source = read()
+            if source.shards is None:
+                indices = dealt(source, partition, n_clients, fraction, self.seed, options)
+                shards = split_up(source, indices, self.seed, split)
+                source = with_names(source, partition, indices, min_samples)
+                source = fitted(source, shards)
+                source = replace(source, shards=shards, label_counts=_label_counts(source, shards))
+            self._source = source
+            assert source.shards is not None
+            return source.pool, source.shards, source.label_counts, source.remarks
 
-        super().__init__(communicator, deal)
+        self._pool, self._shards, label_counts, self._remarks = agreed(communicator, divided)
+        pool = self._pool
+        self.description = Description(
+            *(pool.source, pool.input_shape, pool.n_classes, *counts_of(self._shards)),
+            task=pool.task,
+            class_names=pool.class_names,
+            label_counts=label_counts,
+            client_names=pool.client_names,
+        )
+        self.divisor, self.is_uint8 = pool.divisor, pool.stored == "uint8"
+        self.tokens_in = pool.stored if pool.stored in TOKEN_TYPES else None
         self._angles = angles(n_clients, self.seed, rotations, rotation_spread)
-        if self._angles is not None and len(self._pool.input_shape) < 2:
+        if self._angles is not None and len(pool.input_shape) < 2:
             raise InputError(
                 f"data.rotations and data.rotation_spread turn pictures, but a sample of "
-                f"'{self._pool.source}' has the shape {self._pool.input_shape}"
+                f"'{pool.source}' has the shape {pool.input_shape}"
             )
+
+    def remarks(self) -> list[str]:
+        """Return lines about the source."""
+        return list(self._remarks)
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
         """Return the shards of ``client_ids``; ``InputError`` for a damaged file. Collective."""
         if self._angles is None:
-            return super().load(client_ids, dtype)
-        shards = super().load(client_ids, getattr(torch, self._pool.stored))
+            return self._received(client_ids, dtype)
+        shards = self._received(client_ids, getattr(torch, self._pool.stored))
         train, val, test = (self._turned(getattr(shards, n), client_ids, dtype) for n in SPLITS)
         return replace(shards, train=train, val=val, test=test)
+
+    def _received(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
+        """The shards as rank 0 sends them."""
+        pool = self._pool
+        wishes = self._communicator.gather_object(client_ids)
+        order, offsets = self._order(client_ids)
+        x = allocated((len(order), *pool.input_shape), dtype)
+        if wishes is None:
+            arriving = self._receive(order)
+        else:
+            arriving = self._send([self._order(ids)[0] for ids in wishes])
+        for positions, samples in arriving:
+            values = torch.from_numpy(samples).to(dtype)
+            if dtype.is_floating_point and pool.divisor != 1:
+                values /= pool.divisor
+            x.numpy()[positions] = values.numpy()  # torch does not index uint16
+        y = torch.from_numpy(pool.labels[order]).to(self.description.target_type(dtype))
+        ends = np.cumsum([rows[-1] for rows in offsets])
+        train, val, test = (
+            Split(x[end - rows[-1] : end], y[end - rows[-1] : end], rows)
+            for end, rows in zip(ends, offsets, strict=True)
+        )
+        return Shards(client_ids, train, val, test)
+
+    def _order(self, client_ids: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+        """The clients' samples, all training, then validation, then test, and the offsets."""
+        parts = [tuple(map(np.asarray, self._shards[client])) for client in client_ids]
+        order, offsets = [np.zeros(0, np.int64)], []
+        for which in range(3):
+            order.extend(part[which] for part in parts)
+            sizes = [len(part[which]) for part in parts]
+            offsets.append(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+        return np.concatenate(order), offsets
+
+    def _send(self, orders: list[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Send every rank its samples, piece by piece; yield this rank's and their places."""
+        assert self._source is not None
+        sorts = [np.argsort(order, kind="stable") for order in orders]
+        first = 0
+        for piece in _cut(self._source.pieces()):
+            for rank, (order, by_sample) in enumerate(zip(orders, sorts, strict=True)):
+                bounds = np.searchsorted(order, (first, first + len(piece)), sorter=by_sample)
+                positions = by_sample[slice(*bounds)]
+                samples = piece[order[positions] - first]
+                if rank == self._communicator.rank:
+                    yield positions, samples
+                elif len(positions):
+                    self._communicator.send(np.array([len(positions)]), rank)
+                    self._communicator.send(samples, rank)
+            first += len(piece)
+
+    def _receive(self, order: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        by_sample, done = np.argsort(order, kind="stable"), 0
+        while done < len(order):
+            count = int(self._communicator.receive((1,), np.int64, 0)[0])
+            shape = (count, *self._pool.input_shape)
+            samples = self._communicator.receive(shape, np.dtype(self._pool.stored), 0)
+            yield by_sample[done : done + count], samples
+            done += count
 
     def _turned(self, split: Split, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
         """The pictures turned as they are stored, so that a file of them holds the same numbers."""
         assert self._angles is not None
-        for place, angle in enumerate(self._angles[client_ids]):
-            rows = split.rows_of(place)
+        for position, angle in enumerate(self._angles[client_ids]):
+            rows = split.rows_of(position)
             split.x[rows] = torch.from_numpy(rotated(split.x[rows].numpy(), angle))
         x = split.x.to(dtype)
         if dtype.is_floating_point and self._pool.divisor != 1:
@@ -320,79 +308,113 @@ class DealtDataset(PooledDataset):
         return replace(split, x=x)
 
 
-def _given(source: Source, name: str) -> np.ndarray:
+def _cut(arrays: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    for array in arrays:
+        yield from np.split(array, range(PIECE, len(array), PIECE))
+
+
+def in_file_order(indices: list[np.ndarray], seed: int, test_fraction: float) -> ShardRows:
+    """Clients keep the order of the source; a share of each one's samples is for testing."""
+    parts = []
+    for client, samples in enumerate(indices):
+        n_test = min(int(np.floor(test_fraction * len(samples) + 0.5)), len(samples) - 1)
+        tested = np.zeros(len(samples), bool)
+        tested[stream(seed, "split", client=client).permutation(len(samples))[:n_test]] = True
+        parts.append((samples[~tested], samples[:0], samples[tested]))
+    return parts
+
+
+def dealt(
+    source: Source,
+    partition: str,
+    n_clients: int,
+    fraction: float,
+    seed: int,
+    options: Mapping[str, Any],
+) -> list[np.ndarray]:
+    """Return each client's samples of a source, by a partition of a fraction of them."""
+    keys = keys_of(source, partition)
+    used = share_of(len(keys), fraction, seed)
+    rng = stream(seed, "partition")
+    return [used[part] for part in deal_by(partition, keys[used], n_clients, rng, options)]
+
+
+def with_names(
+    source: Source, partition: str, indices: list[np.ndarray], min_samples: int
+) -> Source:
+    """Return a source with names of the clients, where its owners are these and have names."""
+    if partition != "natural" or not source.names:
+        return source
+    assert source.owner is not None
+    names = tuple(source.names[source.owner[samples[0]]] for samples in indices)
+    source = replace(source, pool=replace(source.pool, client_names=names))
+    left_out = [name for name in source.names if name not in set(names)]
+    if not left_out:
+        return source
+    few = f"fewer than {min_samples} samples (data.min_samples) or are not chosen"
+    examples = one_line(", ".join(left_out), 100)
+    remark = f"{len(left_out)} sources have {few}, and are no clients: {examples}"
+    return replace(source, remarks=(*source.remarks, remark))
+
+
+def fitted(source: Source, shards: ShardRows) -> Source:
+    """Return a source whose x is fitted to the samples that train, where it is to be."""
+    if source.fit is None:
+        return source
+    x = source.fit(np.concatenate([train for train, *_ in shards]))
+    return replace(source, pieces=lambda: [x], fit=None)
+
+
+def keys_of(source: Source, name: str) -> np.ndarray:
     """What the partition ``name`` deals by."""
     pool = source.pool
-    given: np.ndarray | None = pool.labels  # of which contiguous, iid, quantity_skew only count
+    keys: np.ndarray | None = pool.labels  # of which contiguous, iid, quantity_skew only count
     if name in ("dirichlet", "pathological") and pool.task != "classification":
-        given = None
+        keys = None
     elif name == "natural":
-        given = source.owner
+        keys = source.owner
     elif name == "pachinko":
-        given = None if source.coarse is None else np.stack([source.coarse, pool.labels], 1)
-    if given is None:
+        keys = None if source.coarse is None else np.stack([source.coarse, pool.labels], 1)
+    if keys is None:
         lacks = {"natural": "sources", "pachinko": "coarse labels"}.get(name, "labels")
         raise InputError(
             f"data.partition is '{name}', but '{pool.source}' has no {lacks} to deal by; "
             "data.partition=iid deals at random"
         )
-    return given
+    return keys
 
 
-def _split(source: Source, indices: list[np.ndarray], seed: int, parts: Parts | None) -> Dealt:
-    """Each client's samples in random order 60/20/20, or in that of the source, or published."""
+def split_up(
+    source: Source, indices: list[np.ndarray], seed: int, parts: Parts | None
+) -> ShardRows:
+    """Return each client's splits: 60/20/20 at random, or in the source's order, or published."""
     if parts is None:
         parts = "in_order" if source.is_text else "60_20_20"
     if parts == "60_20_20":
         shuffled = (stream(seed, "split", client=c).permutation(o) for c, o in enumerate(indices))
-        return [split_in_order(own) for own in shuffled]
+        return [split_in_order(samples) for samples in shuffled]
     if parts == "in_order":
-        return [split_in_order(own) for own in indices]
-    said = f"data.split is 'published', but '{source.pool.source}' has"
+        return [split_in_order(samples) for samples in indices]
+    prefix = f"data.split is 'published', but '{source.pool.source}' has"
     if source.is_test is None:
-        raise InputError(f"{said} no published test part; allowed: 60_20_20, in_order")
-    tested = [source.is_test[own] for own in indices]
-    dealt = [(own[~t], own[:0], own[t]) for own, t in zip(indices, tested, strict=True)]
-    n_train, _, n_test = counts_of(dealt)
+        raise InputError(f"{prefix} no published test part; allowed: 60_20_20, in_order")
+    tested = [source.is_test[samples] for samples in indices]
+    shards = [
+        (samples[~t], samples[:0], samples[t]) for samples, t in zip(indices, tested, strict=True)
+    ]
+    n_train, _, n_test = counts_of(shards)
     for count, what in ((n_train, "training"), (n_test, "test")):
         if count.min() < 1:
             raise InputError(
-                f"{said} no sample of the published {what} part for client {count.argmin()}; "
+                f"{prefix} no sample of the published {what} part for client {count.argmin()}; "
                 "data.split=60_20_20 mixes both parts"
             )
-    return dealt
+    return shards
 
 
-def _label_counts(source: Source, dealt: Dealt) -> np.ndarray | None:
+def _label_counts(source: Source, shards: ShardRows) -> np.ndarray | None:
     """How often each character of a text is a training label; None for other data."""
     if not source.is_text:
         return None
-    trained = np.concatenate([train for train, *_ in dealt])
+    trained = np.concatenate([train for train, *_ in shards])
     return np.bincount(source.pool.labels[trained].ravel(), minlength=source.pool.n_classes)
-
-
-GroupedName = Literal["natural", "contiguous", "dirichlet", "iid", "pathological", "quantity_skew"]
-
-
-class GroupedDataset(DealtDataset):
-    """Samples that each come from a source, which by default is a client.
-
-    Parameters
-    ----------
-    partition : str
-        How samples are dealt to the clients: each gets all samples of one source (``natural``), or
-        they are dealt whoever they come from.
-    choose : {'random', 'first', 'largest'}
-        Which sources are taken in the partition ``natural`` where there are more than clients.
-    """
-
-    def __init__(
-        self,
-        read: Callable[[], Source],
-        *run: Any,
-        partition: GroupedName = "natural",
-        choose: Choose = "random",
-        **options: Any,
-    ) -> None:
-        options["partition"] = partition
-        super().__init__(read, {"choose": choose}, *run, **options)

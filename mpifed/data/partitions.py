@@ -237,10 +237,10 @@ def quantity_skew(
 def apportioned(total: int, shares: np.ndarray) -> np.ndarray:
     """Return whole numbers in proportion to ``shares``, int64, whose sum is ``total``."""
     exact = total * (shares / shares.sum())
-    whole = np.floor(exact).astype(np.int64)
-    rest = np.argsort(whole - exact, kind="stable")[: total - whole.sum()]
-    whole[rest] += 1
-    return whole
+    floors = np.floor(exact).astype(np.int64)
+    rounded_up = np.argsort(floors - exact, kind="stable")[: total - floors.sum()]
+    floors[rounded_up] += 1
+    return floors
 
 
 Choose = Literal["random", "first", "largest"]
@@ -341,24 +341,23 @@ def kmeans(
     return grouped(equal_parts(points, n_clients, rng, kmeans_solver), n_clients)
 
 
-ALL = contiguous, dirichlet, iid, kmeans, natural, pachinko, pathological, quantity_skew
-PARTITIONS: dict[str, Callable[..., list[np.ndarray]]] = {each.__name__: each for each in ALL}
-
-
 def partition(
-    name: str, given: np.ndarray, n_clients: int, rng: Generator, options: Mapping[str, Any]
+    name: str, keys: np.ndarray, n_clients: int, rng: Generator, options: Mapping[str, Any]
 ) -> list[np.ndarray]:
     """Return each client's samples, ascending, by what the partition deals by (labels, points,
     sources, ...) and those of ``options`` that it takes.
     """
-    function = PARTITIONS[name]
+    rules: tuple[Callable[..., list[np.ndarray]], ...] = (
+        *(contiguous, dirichlet, iid, kmeans, natural, pachinko, pathological, quantity_skew),
+    )
+    function = {rule.__name__: rule for rule in rules}[name]
     taken = {option: options[option] for option in options_of(function) if option in options}
-    return function(given, n_clients, rng, **taken)
+    return function(keys, n_clients, rng, **taken)
 
 
-def split_in_order(own: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def split_in_order(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Cut one client's samples, at least 2, into 60 % training, 20 % validation and 20 % test."""
-    fifth = (2 * len(own) + 5) // 10
-    n_train = len(own) - fifth - max(fifth, 1)
-    train, val, test = np.split(own, [n_train, n_train + fifth])
+    fifth = (2 * len(samples) + 5) // 10
+    n_train = len(samples) - fifth - max(fifth, 1)
+    train, val, test = np.split(samples, [n_train, n_train + fifth])
     return train, val, test

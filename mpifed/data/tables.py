@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from mpifed.data.base import Task, check_texts
-from mpifed.data.partitioned import GroupedDataset, GroupedName, Parts, Pool, Source
+from mpifed.data.partitioned import Pool, Source
 from mpifed.data.partitions import share_of
 from mpifed.errors import InputError, closest, one_line
 
@@ -27,6 +26,7 @@ DEALT = 10
 # Above it not all whole numbers are numbers of double precision.
 MOST_EXACT = 2.0**53
 
+Divisor = Annotated[int, Ge(1), Le(1 << 31)]
 OwnTask = Literal["auto", "classification", "sequence", "multi_label", "regression", "unlabelled"]
 
 
@@ -49,11 +49,13 @@ class Columns:
     remarks: tuple[str, ...] = ()
 
 
-class OwnDataset(GroupedDataset):
-    """Samples of a user's own, as inputs, targets and clients.
+class OwnSamples:
+    """The options that data sets of a user's own samples have in common.
 
     Parameters
     ----------
+    choose : {'random', 'first', 'largest'}
+        Which sources are taken in the partition ``natural`` where there are more than clients.
     task : {'auto', 'classification', 'sequence', 'multi_label', 'regression', 'unlabelled'}
         What is to be learnt. ``sequence`` is a label at each position of x. ``auto`` is unlabelled
         without targets, classification for texts and for whole numbers of which at most 1000 are
@@ -65,73 +67,59 @@ class OwnDataset(GroupedDataset):
     standardise : bool
         Whether inputs that are numbers get mean 0 and standard deviation 1 over the training
         samples of all clients together.
-    partition : str, optional
-        How samples are dealt to the clients. None is natural where each sample has a client, else
-        iid.
-    split : {'60_20_20', 'in_order', 'published'}, optional
-        How a client's samples become training, validation and test samples: 60/20/20 at random, the
-        same in the order of the source, or tested on those that are marked. None is published where
-        an option marks test samples, else 60_20_20.
     """
 
-    def __init__(
-        self,
-        own: Mapping[str, Any],
-        *run: Any,
-        task: OwnTask = "auto",
-        divisor: Annotated[int, Ge(1), Le(1 << 31)] | None = None,
-        standardise: bool = False,
-        partition: GroupedName | None = None,
-        split: Parts | None = None,
-        **options: Any,
-    ) -> None:
-        def find() -> Source:
-            said, name, columns = self.read(own)
-            try:
-                return source_of(name, columns, task, divisor, standardise)
-            except InputError as error:
-                raise InputError(f"{said} {error}") from None
 
-        options["partition"], options["split"] = partition or "iid", split
-        super().__init__(find, *run, **options)
+# Returns the beginning of messages about samples, the name of the data, and the samples.
+Read = Callable[[Mapping[str, Any]], tuple[str, str, Columns]]
 
-    @staticmethod
-    @abstractmethod
-    def read(options: Mapping[str, Any]) -> tuple[str, str, Columns]:
-        """Return the beginning of messages about the samples, the name of the data, and samples."""
 
-    @classmethod
-    def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
-        """Return how many sources have enough samples; ``DEALT`` where they are no clients."""
-        if options["partition"] != "natural":
-            return DEALT
-        _, _, columns = cls.read(options)
-        if columns.client is None:
-            return DEALT
-        owner = numbered(columns.client, "client")[1]
-        seed = run_seed if options["seed"] is None else options["seed"]
-        kept = owner[share_of(len(owner), options["fraction"], seed)]
-        return max(1, int((np.bincount(kept) >= options["min_samples"]).sum()))
+def reader(
+    read: Read, options: Mapping[str, Any], task: OwnTask, divisor: int | None, standardise: bool
+) -> Callable[[], Source]:
+    """Return what reads a user's own samples as a source, for ``PooledDataset``."""
 
-    @staticmethod
-    def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
-        """Fill in partition and split, by whether samples have clients and marks for testing."""
-        own = {
-            "partition": "natural" if options.get("client") else "iid",
-            "split": "published" if options.get("test") else "60_20_20",
-        }
-        return {**options, **{name: options.get(name) or own[name] for name in own}}
+    def read_source() -> Source:
+        prefix, name, columns = read(options)
+        try:
+            return source_of(name, columns, task, divisor, standardise)
+        except InputError as error:
+            raise InputError(f"{prefix} {error}") from None
+
+    return read_source
+
+
+def count_sources(read: Read, options: Mapping[str, Any], run_seed: int) -> int:
+    """Return how many sources have enough samples; ``DEALT`` where they are no clients."""
+    if options["partition"] != "natural":
+        return DEALT
+    _, _, columns = read(options)
+    if columns.client is None:
+        return DEALT
+    owner = numbered(columns.client, "client")[1]
+    seed = run_seed if options["seed"] is None else options["seed"]
+    used = owner[share_of(len(owner), options["fraction"], seed)]
+    return max(1, int((np.bincount(used) >= options["min_samples"]).sum()))
+
+
+def with_partition(options: dict[str, Any], n_training: int) -> dict[str, Any]:
+    """Fill in partition and split, by whether samples have clients and marks for testing."""
+    automatic = {
+        "partition": "natural" if options.get("client") else "iid",
+        "split": "published" if options.get("test") else "60_20_20",
+    }
+    return {**options, **{name: options.get(name) or automatic[name] for name in automatic}}
 
 
 def check_columns(
-    path: Path, there: Iterable[str], wanted: Iterable[tuple[str, str | None]]
+    path: Path, columns: Iterable[str], named: Iterable[tuple[str, str | None]]
 ) -> None:
     """Raise ``InputError`` with the options that name columns which a file does not have."""
     wrong = [
         f"data.{option} is '{one_line(name, 60)}', but there is no such column; "
-        f"{closest(name, there)}"
-        for option, name in wanted
-        if name is not None and name not in there
+        f"{closest(name, columns)}"
+        for option, name in named
+        if name is not None and name not in columns
     ]
     if wrong:
         raise InputError(f"'{path}' cannot be read: {'; '.join(wrong)}")
@@ -158,10 +146,10 @@ def source_of(
     ):
         if column is not None and column.shape[:1] != x.shape[:1]:
             raise InputError(f"x has {len(x)} samples, but {what} have the shape {column.shape}")
-    (found, values, n_classes, class_names), remarks = read_targets(columns, task)
+    (task_of_targets, values, n_classes, class_names), remarks = read_targets(columns, task)
     pool = Pool(
         *(name, values, n_classes, x.shape[1:], x.dtype.name, divisor or 1),
-        *(found, class_names),
+        *(task_of_targets, class_names),
     )
     owner, names = None, np.zeros(0)
     if columns.client is not None:
@@ -177,11 +165,11 @@ def source_of(
             "numbers in [0, 1] of pictures, data.divisor=1 says that this is meant",
         )
     remarks = (*columns.remarks, *scaled, *remarks)
-    known = tuple(map(str, names.tolist()))
+    client_names = tuple(map(str, names.tolist()))
     check_texts(class_names, "the name of a class")
-    check_texts(known, "the name of a client")
+    check_texts(client_names, "the name of a client")
     return Source(
-        *(pool, lambda: [x], owner), is_test=is_test, remarks=remarks, names=known, fit=fit
+        *(pool, lambda: [x], owner), is_test=is_test, remarks=remarks, names=client_names, fit=fit
     )
 
 
@@ -192,18 +180,18 @@ def fitted(
     samples ``train``, and standardised by these; others are as they are.
     """
     n = x.shape[1] if numbers is None else len(numbers)
-    found = x[:, :n]
-    there = np.isfinite(found)
-    if numbers is not None and not there.all():
-        empty = ~there[train].any(axis=0)
+    numeric = x[:, :n]
+    is_present = np.isfinite(numeric)
+    if numbers is not None and not is_present.all():
+        empty = ~is_present[train].any(axis=0)
         if empty.any():
             name = one_line(numbers[empty.argmax()], 60)
             raise InputError(f"no training sample has a value in the column '{name}'")
-        found = np.where(there, found, np.nanmean(found[train], axis=0))
+        numeric = np.where(is_present, numeric, np.nanmean(numeric[train], axis=0))
     if standardise:
-        deviation = found[train].std(axis=0)
-        found = (found - found[train].mean(axis=0)) / np.where(deviation > 0, deviation, 1.0)
-    return np.concatenate([found, x[:, n:]], axis=1)
+        deviation = numeric[train].std(axis=0)
+        numeric = (numeric - numeric[train].mean(axis=0)) / np.where(deviation > 0, deviation, 1.0)
+    return np.concatenate([numeric, x[:, n:]], axis=1)
 
 
 def _inputs(x: np.ndarray, has_gaps: bool) -> np.ndarray:
@@ -230,8 +218,10 @@ def read_targets(columns: Columns, task: OwnTask) -> tuple[Targets, tuple[str, .
     """Return checked targets, and a remark on what ``auto`` has guessed."""
     if task != "auto":
         return _of_task(columns, task), ()
-    found = _of_task(columns, _guessed(columns.y))
-    return found, (f"data.task={found[0]} is guessed from the targets, with {found[2]} classes",)
+    targets = _of_task(columns, _guessed(columns.y))
+    return targets, (
+        f"data.task={targets[0]} is guessed from the targets, with {targets[2]} classes",
+    )
 
 
 def _guessed(y: np.ndarray | None) -> Task:
@@ -290,8 +280,8 @@ def _labels(y: np.ndarray, names: tuple[str, ...]) -> Targets:
         y = y.argmax(axis=1)
     if y.ndim == 1 and _is_whole(y) and 0 <= y.min() <= y.max() < MOST_LABELS:
         return _counted("classification", y.astype(np.int64), names)
-    values, places = numbered(y, "label")
-    return _counted("classification", places, tuple(map(str, values.tolist())))
+    values, numbers = numbered(y, "label")
+    return _counted("classification", numbers, tuple(map(str, values.tolist())))
 
 
 def _counted(task: Task, labels: np.ndarray, names: tuple[str, ...]) -> Targets:
@@ -308,8 +298,8 @@ def numbered(values: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
             f"each {what} must be a whole number or a text, in one row; they are "
             f"{one_line(str(values.dtype), 40)} of shape {values.shape}"
         )
-    distinct, places = np.unique(values, return_inverse=True)
-    return distinct, places.reshape(-1).astype(np.int64)
+    distinct, numbers = np.unique(values, return_inverse=True)
+    return distinct, numbers.reshape(-1).astype(np.int64)
 
 
 def _is_whole(values: np.ndarray) -> bool:

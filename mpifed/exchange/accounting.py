@@ -82,16 +82,16 @@ def poisson_sampled(
     from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
     from dp_accounting.pld import PLDAccountant
 
-    whole, z = gaussian(noise_multiplier, rounds, delta), noise_multiplier
+    unsampled, z = gaussian(noise_multiplier, rounds, delta), noise_multiplier
     one = 1 / (2 * z * z) + 14 / z
     shares = math.sqrt(rounds * probability * (1 - probability))
     spread = shares / (2 * z * z) + math.sqrt(rounds * probability) / z
     grid = max(GRID, one / OF_ROUND, min(rounds * one, 16 * spread) / OF_ALL)
     if probability == 1 or grid > WIDEST:
-        return whole
+        return unsampled
     event = PoissonSampledDpEvent(probability, GaussianDpEvent(z))
     accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, grid)
-    return min(whole, _epsilon(accountant, event, rounds, delta))
+    return min(unsampled, _epsilon(accountant, event, rounds, delta))
 
 
 def sampled_without_replacement(
@@ -107,8 +107,8 @@ def sampled_without_replacement(
 
     accountant = RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE)
     event = SampledWithoutReplacementDpEvent(n, count, GaussianDpEvent(noise_multiplier))
-    whole = gaussian(noise_multiplier, rounds, delta)
-    return min(whole, _epsilon(accountant, event, rounds, delta))
+    unsampled = gaussian(noise_multiplier, rounds, delta)
+    return min(unsampled, _epsilon(accountant, event, rounds, delta))
 
 
 def _epsilon(accountant: Any, event: object, rounds: int, delta: float) -> float:

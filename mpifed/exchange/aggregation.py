@@ -19,7 +19,7 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from mpifed.components.base import Component
-from mpifed.components.registry import complete, find, make
+from mpifed.components.registry import checked_section, find, make
 from mpifed.errors import InputError
 from mpifed.exchange.base import Round
 from mpifed.federation.clients import Federation
@@ -209,7 +209,7 @@ def build(section: Any, path: str = "exchange.aggregator") -> Aggregator | None:
     >>> build("median").combine(np.array([[0.0], [1.0], [9.0]]))
     array([1.])
     """
-    chosen = complete("aggregator", section, path)
+    chosen = checked_section("aggregator", section, path)
     if chosen.name == "mean":
         return None
     return cast(Aggregator, find("aggregator", chosen.name, f"{path}.name")(**chosen.options))
@@ -442,7 +442,8 @@ def completed_options(options: dict[str, Any]) -> dict[str, Any]:
     Runs that average do not mention them, as those of earlier versions.
     """
     named = {
-        kind: complete(kind, options[kind], f"exchange.{kind}", idle) for kind, idle in IDLE.items()
+        kind: checked_section(kind, options[kind], f"exchange.{kind}", idle)
+        for kind, idle in IDLE.items()
     }
     idle = {kind: chosen.name == IDLE[kind] for kind, chosen in named.items()}
     idle["clip"] = options["clip"] is None

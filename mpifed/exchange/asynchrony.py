@@ -26,7 +26,7 @@ from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import client_keys
 from mpifed.state import client
-from topologies.inputs import TopologyError
+from topologies.errors import TopologyError
 from topologies.links.events import Computations, Finished, Seconds, Versions, averaged_in_turn
 from topologies.links.network import Links
 

@@ -30,7 +30,7 @@ from torch import Tensor
 
 import topologies
 from mpifed.components.base import Component
-from mpifed.components.registry import complete, make, named
+from mpifed.components.registry import checked_section, make, named
 from mpifed.errors import InputError
 from mpifed.exchange.routes import Nearby
 from mpifed.federation.clients import Draws, Federation
@@ -284,7 +284,7 @@ def build(section: Any, path: str = "exchange.correction") -> Correction | None:
     >>> build("tracking").numbers(10)
     20
     """
-    chosen = complete("correction", section, path)
+    chosen = checked_section("correction", section, path)
     if chosen.name == "none":
         return None
     return cast(Correction, make("correction", chosen, path))

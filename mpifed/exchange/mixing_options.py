@@ -11,13 +11,12 @@ import networkx as nx
 import numpy as np
 
 import topologies
-from mpifed.components.registry import Section, named
-from mpifed.components.registry import complete as complete_component
+from mpifed.components.registry import Section, checked_section, named
 from mpifed.errors import InputError
+from topologies.errors import TopologyError
 from topologies.graphs.files import graph_section
-from topologies.inputs import TopologyError
 from topologies.matrix import MixingMatrix
-from topologies.schedules.given import as_matrix, schedule_section
+from topologies.schedules.from_matrices import as_matrix, schedule_section
 
 _ASYNCHRONY = ("asynchrony", "kept_versions")
 _OFTEN = {"when": "every", "budget": None, "gossip_steps": 1, "chebyshev": False}
@@ -87,7 +86,7 @@ def mixing_sections(options: Mapping[str, Any], n_training: int) -> dict[str, Se
 def correction(options: Mapping[str, Any]) -> Section:
     """Return the section ``correction`` of the options of gossip; ``none`` where they lack it."""
     section = options.get("correction")
-    return complete_component("correction", section, "exchange.correction", "none")
+    return checked_section("correction", section, "exchange.correction", "none")
 
 
 def with_sizes(options: Mapping[str, Any], sizes: np.ndarray) -> Mapping[str, Any]:

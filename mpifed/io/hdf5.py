@@ -13,7 +13,8 @@ import h5py
 import numpy as np
 
 from mpifed.errors import one_line
-from topologies.inputs import beyond_memory, check_regular
+from topologies.memory_limits import beyond_memory
+from topologies.regular_files import check_regular
 
 # Largest number of links in a file, and of groups within each other; mpifed's files have a few.
 MOST_LINKS = 10_000
@@ -31,18 +32,18 @@ def opened(path: Path) -> Iterator[h5py.File]:
         yield file
 
 
-def whole(data: Any) -> np.ndarray:
+def all_values(data: Any) -> np.ndarray:
     """Return all values of a data set."""
     check_size(data)
-    found: np.ndarray = data[()]
-    return np.char.decode(found, "utf-8") if found.dtype.kind == "S" else found
+    values: np.ndarray = data[()]
+    return np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
 
 
 def texts_to_store(texts: np.ndarray) -> np.ndarray:
     """Return texts as HDF5 stores them in UTF-8, all of one length."""
     encoded = np.char.encode(texts, "utf-8")
-    found: np.ndarray = encoded.astype(h5py.string_dtype("utf-8", max(1, encoded.itemsize)))
-    return found
+    stored: np.ndarray = encoded.astype(h5py.string_dtype("utf-8", max(1, encoded.itemsize)))
+    return stored
 
 
 def check_size(data: Any) -> None:
@@ -64,10 +65,10 @@ def _check(group: h5py.Group, depth: int = 1) -> int:
         link = group.get(name, getlink=True)
         if isinstance(link, h5py.ExternalLink):
             raise ValueError(f"{where} is a link to another file, which is refused")
-        found = group.get(name) if isinstance(link, h5py.HardLink) else None
-        if isinstance(found, h5py.Group):
-            count += _check(found, depth + 1)
-        elif isinstance(found, h5py.Dataset) and (found.external or found.is_virtual):
+        member = group.get(name) if isinstance(link, h5py.HardLink) else None
+        if isinstance(member, h5py.Group):
+            count += _check(member, depth + 1)
+        elif isinstance(member, h5py.Dataset) and (member.external or member.is_virtual):
             raise ValueError(f"{where} has its values in another file")
         if count > MOST_LINKS:
             break
@@ -78,9 +79,9 @@ def _check(group: h5py.Group, depth: int = 1) -> int:
 
 def disk_reason(error: Exception) -> str:
     """Return why a file could not be written or read."""
-    found = re.search(r"errno = (\d+)", str(error))
-    if found:
-        return os.strerror(int(found[1]))
+    match = re.search(r"errno = (\d+)", str(error))
+    if match:
+        return os.strerror(int(match[1]))
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return one_line(str(error).strip("'\""), 300)

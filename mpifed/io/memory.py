@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from mpifed.errors import InputError, one_line
-from topologies.inputs import check_memory as check_memory
+from topologies.memory_limits import check_memory as check_memory
 
 # Parts of the messages with which torch and numpy refuse an array without a ``MemoryError``.
 TOO_LARGE = (

@@ -24,7 +24,7 @@ def damaged(path: Path, reason: str) -> InputError:
 def read_text(path: Path, most: int = MOST) -> str:
     """Read a regular text file."""
     # It imports numpy and networkx, which a command that reads nothing does not need.
-    from topologies.inputs import read_bytes
+    from topologies.regular_files import read_bytes
 
     try:
         return read_bytes(path, most).decode("utf-8")

@@ -6,7 +6,7 @@ import hashlib
 import warnings
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mpifed.errors import InputError, in_words, one_line
 from mpifed.io.text import damaged
@@ -38,7 +38,7 @@ def is_intact(path: Path) -> bool:
 
     ``torch.load`` compares neither.
     """
-    from topologies.inputs import open_regular
+    from topologies.regular_files import open_regular
 
     with open_regular(path) as file, zipfile.ZipFile(file) as archive:
         if not archive.comment.startswith(SEAL):
@@ -75,31 +75,31 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
     """
     import torch
 
-    from topologies.inputs import check_archive
+    from topologies.regular_files import check_archive
 
     try:
         check_archive(path)
         intact = is_intact(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch, about files that are refused here
-            found = torch.load(path, map_location="cpu", weights_only=True) if intact else {}
+            loaded: Any = torch.load(path, map_location="cpu", weights_only=True) if intact else {}
     except OSError as error:
         raise InputError(f"weights '{path}' cannot be read: {error.strerror}") from None
     except Exception as error:  # what a damaged or foreign archive makes torch raise
-        said = one_line(in_words(error), 200)
-        raise damaged(path, f"torch cannot load it: {said}; {SAVE}") from None
+        reason = one_line(in_words(error), 200)
+        raise damaged(path, f"torch cannot load it: {reason}; {SAVE}") from None
     if not intact:
         raise damaged(path, "its content does not match its checksums")
-    tensors = found.values() if isinstance(found, dict) else [None]
+    tensors = loaded.values() if isinstance(loaded, dict) else [None]
     if not all(isinstance(each, torch.Tensor) and each.layout == torch.strided for each in tensors):
         raise InputError(f"weights '{path}' is no mapping of names to dense tensors; {SAVE}")
-    for name, tensor in found.items():
+    for name, tensor in loaded.items():
         if tensor.is_meta or tensor.is_complex() or tensor.is_quantized:
             why = "no numbers" if tensor.is_meta else f"numbers of type {tensor.dtype}"
             raise InputError(
                 f"weights '{path}': {name} holds {why}; allowed: real numbers (torch.float32, say)"
             )
-    return dict(found)
+    return dict(loaded)
 
 
 def load_weights(
@@ -129,27 +129,31 @@ def load_weights(
     import torch
 
     path = Path(path).expanduser()
-    own, found = module.state_dict(), read_tensors(path)
+    expected, stored = module.state_dict(), read_tensors(path)
     for prefix in WRAPPERS:
-        if all(n.startswith(prefix) for n in found) and not next(iter(own)).startswith(prefix):
+        if all(n.startswith(prefix) for n in stored) and not next(iter(expected)).startswith(
+            prefix
+        ):
             warnings.warn(
                 f"weights '{path}': all names begin with '{prefix}', which was taken off",
                 stacklevel=2,
             )
-            found = {name.removeprefix(prefix): tensor for name, tensor in found.items()}
-    for name, tensor in found.items():
+            stored = {name.removeprefix(prefix): tensor for name, tensor in stored.items()}
+    for name, tensor in stored.items():
         if not torch.isfinite(tensor).all():
             raise InputError(f"weights '{path}': {name} holds infinite numbers or NaN")
-    if any(tensor.dtype == torch.float64 for tensor in found.values()):
+    if any(tensor.dtype == torch.float64 for tensor in stored.values()):
         module.double()
     if new_classifier:
-        head = {name: tensor for name, tensor in own.items() if name.startswith(f"{classifier}.")}
-        found = {n: t for n, t in found.items() if not n.startswith(f"{classifier}.")} | head
+        head = {
+            name: tensor for name, tensor in expected.items() if name.startswith(f"{classifier}.")
+        }
+        stored = {n: t for n, t in stored.items() if not n.startswith(f"{classifier}.")} | head
     try:
-        module.load_state_dict(found)
+        module.load_state_dict(stored)
     except RuntimeError as error:
-        said = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise InputError(
             f"weights '{path}' do not fit the model; model.new_classifier=true draws its last "
-            f"layer, {classifier}, anew. {said[:300]}"
+            f"layer, {classifier}, anew. {reason[:300]}"
         ) from None

@@ -54,8 +54,8 @@ def read_yaml(path: Path) -> Any:
     try:
         return _parse(text)
     except (yaml.YAMLError, ValueError) as error:
-        place = getattr(error, "problem_mark", None)
-        where = f", line {place.line + 1}" if place else ""
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
         raise InputError(f"{path}{where} is not valid YAML{_reason(error)}") from None
 
 
@@ -91,21 +91,21 @@ def _parse(text: str) -> Any:
         loader.dispose()
 
 
-def _count(node: yaml.Node, known: dict[int, int], open_nodes: set[int]) -> int:
+def _count(node: yaml.Node, counts: dict[int, int], open_nodes: set[int]) -> int:
     """Return the number of values in ``node`` if written without aliases; refuse too many."""
     if isinstance(node, yaml.ScalarNode):
         return 1
     if id(node) in open_nodes:
         raise _refusal("a value that holds itself", node)
-    if id(node) not in known:
+    if id(node) not in counts:
         pairs = isinstance(node, yaml.MappingNode)
         inner = [part for pair in node.value for part in pair] if pairs else node.value
         open_nodes.add(id(node))
-        known[id(node)] = 1 + sum(_count(part, known, open_nodes) for part in inner)
+        counts[id(node)] = 1 + sum(_count(part, counts, open_nodes) for part in inner)
         open_nodes.discard(id(node))
-    if known[id(node)] > MOST_VALUES:
+    if counts[id(node)] > MOST_VALUES:
         raise _refusal(f"its aliases make more than {MOST_VALUES:,} values", node)
-    return known[id(node)]
+    return counts[id(node)]
 
 
 def _refusal(problem: str, node: Any) -> yaml.YAMLError:

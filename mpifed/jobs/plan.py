@@ -27,7 +27,7 @@ from mpifed.results.run_directories import check_output as check_place
 from mpifed.results.run_directories import holds_run
 from mpifed.sweep import plan as sweep
 from mpifed.sweep.plan import Planned
-from topologies.schema import check_options, shown
+from topologies.schema import check_options, excerpt
 
 # The templates of scripts, sites and examples, to which the folder jobs of a checkout leads.
 FILES = Path(__file__).parent / "files"
@@ -95,9 +95,9 @@ def check(given: Mapping[str, Any]) -> JobOptions:
     for name, value in vars(options).items():
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str) and (not text.strip() or not text.isprintable()):
-                raise InputError(f"job.{name} is {shown(text)}; it must be one line of text")
+                raise InputError(f"job.{name} is {excerpt(text)}; it must be one line of text")
             if name in ONE_WORD and len(str(text).split()) > 1:
-                raise InputError(f"job.{name} is {shown(text)}; it must be one word")
+                raise InputError(f"job.{name} is {excerpt(text)}; it must be one word")
     if options.image is None and ("container" in given or options.container_options):
         raise InputError("job.image is missing, which job.container is to run")
     layout(options)
@@ -111,8 +111,8 @@ def layout(options: JobOptions) -> Layout:
         found = RANGE.fullmatch(nodes)
         if found is None or each is None or ranks is not None:
             raise InputError(
-                f"job.nodes is {shown(nodes)}; it must be a whole number, at least 1, or two as in "
-                "2-4 with job.ranks_per_node and without job.ranks"
+                f"job.nodes is {excerpt(nodes)}; it must be a whole number, at least 1, or two as "
+                "in 2-4 with job.ranks_per_node and without job.ranks"
             )
         return Layout(int(found[1]) * each, nodes, each)
     if ranks is None and (nodes is None or each is None):
@@ -138,7 +138,7 @@ def read_site(name: str, option: str = "--site") -> dict[str, Any]:
     path = shipped.get(name, Path(name))
     if path.suffix not in YAML_FILES:
         raise InputError(
-            f"{option} is {shown(name)}; {closest(name, shipped)}, or the path of a .yaml file"
+            f"{option} is {excerpt(name)}; {closest(name, shipped)}, or the path of a .yaml file"
         )
     return _mapping(read_yaml(path), str(path))
 
@@ -232,7 +232,7 @@ def plan(words: Sequence[str], site: str | None, output: Path | None, smoke: boo
         place = place.with_name(f"{place.name}-smoke")
     ranks = layout(check(given)).ranks
     with experiment_file(experiment, text) as source:
-        runs = sweep.plan(source, overrides, place, ranks)
+        runs = sweep.planned_runs(source, overrides, place, ranks)
     if smoke or not swept:
         runs, swept = [dataclasses.replace(runs[0], directory=place)], False
     return Job(name, text, place, swept, tuple(runs), given)

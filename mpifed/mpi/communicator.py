@@ -13,7 +13,7 @@ import numpy as np
 from mpifed.errors import InputError
 from mpifed.mpi.protocol import Communicator
 from mpifed.watchdog.launcher import launched
-from topologies.inputs import SIZE_VARIABLES
+from topologies.job_environment import SIZE_VARIABLES
 
 __all__ = [
     "LAUNCHER_SIZES",
@@ -21,7 +21,7 @@ __all__ = [
     "Communicator",
     "begin_mpi",
     "check_size",
-    "given",
+    "communicator_of",
     "import_mpi",
     "spare_memory",
     "world",
@@ -105,12 +105,12 @@ def world(expected_ranks: int | None = None) -> Communicator:
     return communicator
 
 
-def given(comm: Any) -> Communicator:
+def communicator_of(comm: Any) -> Communicator:
     """Return the operations on a caller's communicator of mpi4py. Collective over its ranks."""
     from mpifed.mpi.over_mpi4py import Mpi
 
-    made = Mpi(given=comm)
-    return made if made.size > 1 else Alone()
+    communicator = Mpi(comm=comm)
+    return communicator if communicator.size > 1 else Alone()
 
 
 def check_size(size: int, expected: int | None, environment: dict[str, str], why: str = "") -> None:

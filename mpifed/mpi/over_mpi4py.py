@@ -21,7 +21,7 @@ from mpifed.watchdog import heartbeat
 from mpifed.watchdog.launcher import launched
 
 # Arrays of what arrived whose memory is used again.
-KEPT = 4
+FREE_BLOCKS = 4
 
 # Bytes in one MPI message at most.
 PIECE = 1 << 28
@@ -44,18 +44,18 @@ LARGE, BUSY = 1 << 16, 5e-2
 class Mpi(Communicator):
     """Ranks of the job, over mpi4py; see ``Communicator`` for the operations."""
 
-    def __init__(self, beside: bool = False, given: Any = None) -> None:
-        """Create the operations on the ranks of the job, or of a ``given`` communicator."""
-        self._mpi, self._given = MPI, given
-        own = _comms() if given is None else comms_of(given)
-        self._comm, self._aside = (own.other if beside else own.comm), own.aside
-        self._local, self._nodes = own.local, own.nodes
+    def __init__(self, second_thread: bool = False, comm: Any = None) -> None:
+        """Create the operations on the ranks of the job, or of a caller's ``comm``."""
+        self._mpi, self._callers_comm = MPI, comm
+        comms = _comms() if comm is None else comms_of(comm)
+        self._comm, self._aside = (comms.other if second_thread else comms.comm), comms.aside
+        self._local, self._nodes = comms.local, comms.nodes
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
-        self.bytes_sent, self._beside, self._reused = 0, beside, Reused(KEPT)
-        launch, here = launched(), self._local.Get_size()
+        self.bytes_sent, self._second_thread, self._reused = 0, second_thread, Reused(FREE_BLOCKS)
+        launch, ranks_on_node = launched(), self._local.Get_size()
         if launch is not None:  # whose other ranks on this node may be busy beside these
-            here = max(here, launch.here or 0)
-        self._sleeps = beside or here > own.cores
+            ranks_on_node = max(ranks_on_node, launch.here or 0)
+        self._sleeps = second_thread or ranks_on_node > comms.cores
 
     @property
     def mpi4py(self) -> Any:
@@ -64,7 +64,7 @@ class Mpi(Communicator):
     def for_second_thread(self) -> Mpi | None:
         if self._mpi.Query_thread() < self._mpi.THREAD_MULTIPLE:
             return None
-        return Mpi(beside=True, given=self._given)
+        return Mpi(second_thread=True, comm=self._callers_comm)
 
     def all_agree(self, mine: bool, patience: float) -> bool | None:
         answer = np.zeros(1, np.int64)
@@ -81,11 +81,11 @@ class Mpi(Communicator):
 
     def _wait(self, *requests: Any, nbytes: int = 0) -> None:
         """Wait until all ``requests``, which move so many bytes, are complete."""
-        with contextlib.nullcontext() if self._beside else heartbeat.waiting():
+        with contextlib.nullcontext() if self._second_thread else heartbeat.waiting():
             if not self._sleeps:
                 self._mpi.Request.Waitall(list(requests))
                 return
-            busy = BUSY if nbytes >= LARGE and not self._beside else 0.0
+            busy = BUSY if nbytes >= LARGE and not self._second_thread else 0.0
             pending, left, pause = list(requests), len(requests), SHORTEST_PAUSE
             until = time.monotonic() + busy
             while left:
@@ -118,8 +118,8 @@ class Mpi(Communicator):
         return self._nodes
 
     def broadcast(self, values: np.ndarray | None, root: int = 0) -> np.ndarray:
-        about = (values.shape, values.dtype.str) if values is not None else None
-        shape, dtype = self.broadcast_object(about, root)
+        form = (values.shape, values.dtype.str) if values is not None else None
+        shape, dtype = self.broadcast_object(form, root)
         if self.rank == root:
             assert values is not None
             result = np.ascontiguousarray(values)
@@ -137,8 +137,8 @@ class Mpi(Communicator):
     def gather_object(self, value: Any) -> list[Any] | None:
         self.barrier()
         # Along a tree of pairs, where ``gather`` has rank 0 receive a message from each.
-        found: list[Any] | None = self._comm.reduce([value], operator.add)
-        return found
+        values: list[Any] | None = self._comm.reduce([value], operator.add)
+        return values
 
     def exchange_rows(
         self, rows: np.ndarray, send: Mapping[int, np.ndarray], receive: Mapping[int, int]
@@ -162,10 +162,10 @@ class Mpi(Communicator):
     def gather_rows(self, rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
         result = self._reused.empty((sum(counts), rows.shape[1]), rows.dtype)
         for part in pieces(rows.shape[1], max(1, sum(counts)) * rows.itemsize):
-            own, block = np.ascontiguousarray(rows[:, part]), np.ascontiguousarray(result[:, part])
-            wide, byte = own.shape[1] * own.itemsize, self._mpi.BYTE
+            sent, block = np.ascontiguousarray(rows[:, part]), np.ascontiguousarray(result[:, part])
+            wide, byte = sent.shape[1] * sent.itemsize, self._mpi.BYTE
             target = [block, [count * wide for count in counts], None, byte]
-            self._wait(self._comm.Iallgatherv([own, byte], target), nbytes=block.nbytes)
+            self._wait(self._comm.Iallgatherv([sent, byte], target), nbytes=block.nbytes)
             if block.base is not result:
                 result[:, part] = block
         self.bytes_sent += rows.nbytes * (self.size - 1)
@@ -195,9 +195,9 @@ class Mpi(Communicator):
 
 def messages(rows: np.ndarray, chosen: np.ndarray | None = None) -> list[np.ndarray]:
     """Return some rows as what goes into messages: wide ones by themselves, without a copy."""
-    places = range(len(rows)) if chosen is None else chosen.tolist()
+    indices = range(len(rows)) if chosen is None else chosen.tolist()
     if rows.shape[1] * rows.itemsize >= WIDE:
-        flat = [rows[place] for place in places]
+        flat = [rows[index] for index in indices]
     else:
         flat = [(rows if chosen is None else rows[chosen]).reshape(-1)]
     return [row[part] for row in flat for part in pieces(row.size, row.itemsize)]
@@ -230,10 +230,10 @@ class _Comms(NamedTuple):
 @functools.cache
 def _comms() -> _Comms:
     """The communicators of the job's ranks, which are created once per process."""
-    return _beside(MPI.COMM_WORLD)
+    return _duplicates_of(MPI.COMM_WORLD)
 
 
-def _beside(comm: Any) -> _Comms:
+def _duplicates_of(comm: Any) -> _Comms:
     local = comm.Split_type(MPI.COMM_TYPE_SHARED)
     cores = set().union(*local.allgather(os.sched_getaffinity(0)))  # each rank may be bound to one
     firsts = comm.allgather(local.bcast(comm.Get_rank()))
@@ -245,21 +245,21 @@ def _beside(comm: Any) -> _Comms:
 def _key() -> int:
     """Under which a caller's communicator keeps those made of it, which are freed with it."""
 
-    def free(comm: Any, key: int, own: _Comms) -> None:
-        for one in (own.comm, own.aside, own.other, own.local):
+    def free(comm: Any, key: int, comms: _Comms) -> None:
+        for one in (comms.comm, comms.aside, comms.other, comms.local):
             one.Free()
 
     return int(MPI.Comm.Create_keyval(delete_fn=free))
 
 
-def comms_of(given: Any) -> _Comms:
+def comms_of(comm: Any) -> _Comms:
     """Return the communicators of a caller's ranks: duplicates, whose messages do not mix with
     the caller's. Collective the first time.
     """
-    if not isinstance(given, MPI.Intracomm) or not given:
-        raise InputError(f"comm is {given!r}; it must be an intracommunicator of mpi4py")
-    found = given.Get_attr(_key())
-    if found is None:
-        found = _beside(given.Dup())
-        given.Set_attr(_key(), found)
-    return cast(_Comms, found)
+    if not isinstance(comm, MPI.Intracomm) or not comm:
+        raise InputError(f"comm is {comm!r}; it must be an intracommunicator of mpi4py")
+    comms = comm.Get_attr(_key())
+    if comms is None:
+        comms = _duplicates_of(comm.Dup())
+        comm.Set_attr(_key(), comms)
+    return cast(_Comms, comms)

@@ -11,10 +11,10 @@ import numpy as np
 
 
 class Reused:
-    """Up to ``kept`` free blocks: new memory costs more than what is computed into it."""
+    """Up to ``most`` free blocks: new memory costs more than what is computed into it."""
 
-    def __init__(self, kept: int) -> None:
-        self._free: deque[memoryview] = deque(maxlen=kept)
+    def __init__(self, most: int) -> None:
+        self._free: deque[memoryview] = deque(maxlen=most)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """Return an array with any content, whose block is free when it and its views are gone."""

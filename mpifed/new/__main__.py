@@ -63,7 +63,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def _new(words: Sequence[str] | None) -> int:
     options = parser().parse_args(words)
     name, directory = options.name, Path(options.directory)
-    check_name(name)
+    check_module_name(name)
     if not directory.is_dir():
         raise InputError(f"--directory {directory} is not a directory that exists")
     module, test = directory / f"{name}.py", directory / f"test_{name}.py"
@@ -71,40 +71,42 @@ def _new(words: Sequence[str] | None) -> int:
         if path.exists():
             raise InputError(f"{path} exists; choose another name, or remove it")
     title = "".join(part.capitalize() for part in name.split("_"))
-    known = {"module": name, "function": name, "name": title}
+    substitutions = {"module": name, "function": name, "name": title}
     for path, prefix in ((module, ""), (test, "test_")):
         text = (TEMPLATES / f"{prefix}{options.kind}.txt").read_text(encoding="utf-8")
-        path.write_text(Template(text).substitute(known), encoding="utf-8")
-    about, command = KINDS[options.kind]
+        path.write_text(Template(text).substitute(substitutions), encoding="utf-8")
+    description, command = KINDS[options.kind]
     at = "" if directory.resolve() == Path.cwd() else f"cd {directory} && "
-    print(f"wrote {module}: {about}; change it\nwrote {test}")
-    print(f"  {at}python -m mpifed.run {Template(command).substitute(known)} rounds=5")
+    print(f"wrote {module}: {description}; change it\nwrote {test}")
+    print(f"  {at}python -m mpifed.run {Template(command).substitute(substitutions)} rounds=5")
     print(f"  {at}python -m pytest {test.name}")
     return EXIT_FINISHED
 
 
-def check_name(name: str) -> None:
+def check_module_name(name: str) -> None:
     """Refuse a name that cannot be imported, or under which Python finds something else."""
     if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
         raise InputError(
             f"{name!r} cannot be the name of a module; use letters, digits and _, as in my_method"
         )
-    found = importlib.util.find_spec(name)
-    if found is not None and Path(found.origin or "").parent.resolve() != Path.cwd():
+    spec = importlib.util.find_spec(name)
+    if spec is not None and Path(spec.origin or "").parent.resolve() != Path.cwd():
         raise InputError(
-            f"{name!r} is the name of a module that Python already finds in {found.origin}; "
+            f"{name!r} is the name of a module that Python already finds in {spec.origin}; "
             "choose another name"
         )
 
 
 def parser() -> Parser:
     """Return the parser of the command."""
-    kinds = "\n".join(f"  {name:<17} {about}" for name, (about, _) in KINDS.items())
-    made = parser_of("new", f"{__doc__}\nkinds:\n{kinds}\n")
-    made.add_argument("kind", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
-    made.add_argument("name", metavar="NAME", help="name of the module, as in my_method")
-    made.add_argument("--directory", default=".", help="where it is written (default: here)")
-    return made
+    kinds = "\n".join(f"  {name:<17} {description}" for name, (description, _) in KINDS.items())
+    command_line = parser_of("new", f"{__doc__}\nkinds:\n{kinds}\n")
+    command_line.add_argument("kind", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
+    command_line.add_argument("name", metavar="NAME", help="name of the module, as in my_method")
+    command_line.add_argument(
+        "--directory", default=".", help="where it is written (default: here)"
+    )
+    return command_line
 
 
 if __name__ == "__main__":

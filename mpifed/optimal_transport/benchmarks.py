@@ -30,7 +30,7 @@ from mpifed.errors import InputError, one_line
 from mpifed.io.memory import check_memory
 from mpifed.models.icnn import DenseICNN, dense_icnn
 from mpifed.random import stream
-from topologies.inputs import read_bytes
+from topologies.regular_files import read_bytes
 
 # Spread of a component before the mixture is scaled.
 STD = 0.4

@@ -18,12 +18,12 @@ from mpifed.command import Parser, carried_out, parser_of, program
 from mpifed.config.experiments import safe
 from mpifed.errors import EXIT_FINISHED, InputError, closest
 from mpifed.report import tables
-from mpifed.report.charts import ROUNDS, SECONDS, Chart, charts, looks_of
+from mpifed.report.charts import ROUNDS, SECONDS, Chart, charts, look_by_method
 from mpifed.report.drawing import SIZE, Forest, Pictures, figure_of, forest_figure, save
 from mpifed.report.figure import (
     GRAPH,
     PROGRESS,
-    Wanted,
+    FigureRequest,
     chart_of,
     grid_csv,
     grid_figure,
@@ -46,7 +46,7 @@ from mpifed.report.names import in_words, look
 from mpifed.report.page import page
 from mpifed.report.runs import ACCURACY, DECILE, find_runs
 from topologies.analysis.plots import drawing
-from topologies.inputs import number
+from topologies.command_line import number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,9 +72,9 @@ def main(words: Sequence[str] | None = None) -> int:
 def _report(words: Sequence[str]) -> int:
     """Write what the options ask for, and print the tables and the names of the files."""
     options = parser().parse_args(words)
-    wanted = wanted_of(options)
-    found = find_runs(options.run_dirs)
-    groups, notes = group_runs(found)
+    request = request_of(options)
+    runs = find_runs(options.run_dirs)
+    groups, notes = group_runs(runs)
     against = options.against and _method("--against", options.against, groups)
     names = {_method("--label", name, groups): text for name, text in options.label}
     groups = [
@@ -105,38 +105,38 @@ def _report(words: Sequence[str]) -> int:
         printed.append(of_clients)
     if options.latex:
         texts |= {name: table.latex() for name, table in latex.items()}
-    said = [texts[name] for name in latex if name in texts]
+    plain_texts = [texts[name] for name in latex if name in texts]
     # All is read and checked before anything is written.
-    made = Pictures(options.format, options.size, options.font, options.font_size,
+    pictures = Pictures(options.format, options.size, options.font, options.font_size,
                     dict(options.title), dict(options.x_label))  # fmt: skip
     figures: dict[str, Callable[[], Figure]] = {}
-    if wanted is not None and options.figure:
-        chart = chart_of(series(found, wanted), wanted)
-        figures[chart.column] = partial(figure_of, chart, made)
-    elif wanted is not None:
-        cells, name = grids(found, wanted), grid_name(wanted)
-        texts[f"{name}.md"] = grid_markdown(cells, wanted)
-        texts[f"{name}.csv"] = grid_csv(cells, wanted)
-        said.append(texts[f"{name}.md"])
-        figures[name] = partial(grid_figure, cells, wanted)
+    if request is not None and options.figure:
+        chart = chart_of(series(runs, request), request)
+        figures[chart.column] = partial(figure_of, chart, pictures)
+    elif request is not None:
+        cells, name = grids(runs, request), grid_name(request)
+        texts[f"{name}.md"] = grid_markdown(cells, request)
+        texts[f"{name}.csv"] = grid_csv(cells, request)
+        plain_texts.append(texts[f"{name}.md"])
+        figures[name] = partial(grid_figure, cells, request)
     files: list[Path] = []
     if options.output is not None:
-        shown = charts_by_data(groups, against)
-        figures = _figures(shown, made) | forests(groups, against, made) | figures
+        data_charts = charts_by_data(groups, against)
+        figures = _figures(data_charts, pictures) | forests(groups, against, pictures) | figures
         repeated = [*program("report").split(), *words]
-        texts = {"report.html": page(groups, notes, shown, against, repeated)} | texts
-        files = _write(texts, figures, made, options.output)
+        texts = {"report.html": page(groups, notes, data_charts, against, repeated)} | texts
+        files = _write(texts, figures, pictures, options.output)
     width = shutil.get_terminal_size((PLAIN_WIDTH, 0)).columns
     for table in printed:
         Console(width=WIDEST).print(table.terminal(width))
-    print(*said, *(f"* {note}" for note in notes), *files, sep="\n")
+    print(*plain_texts, *(f"* {note}" for note in notes), *files, sep="\n")
     return EXIT_FINISHED
 
 
 def _write(
     texts: Mapping[str, str],
     figures: Mapping[str, Callable[[], Figure]],
-    made: Pictures,
+    pictures: Pictures,
     output: Path,
 ) -> list[Path]:
     """Write the page, tables and pictures, replacing the files of an older report."""
@@ -145,9 +145,9 @@ def _write(
         output.mkdir(parents=True, exist_ok=True)
         for path, text in zip(files, texts.values(), strict=True):
             path.write_text(text, encoding="utf-8")
-        with drawing(made.style()):
-            for name, make in figures.items() if made.formats else ():
-                files += save(make(), output, name, made)
+        with drawing(pictures.style()):
+            for name, make in figures.items() if pictures.formats else ():
+                files += save(make(), output, name, pictures)
     except OSError as error:
         raise InputError(f"--output {output} cannot be written: {error.strerror}") from None
     return files
@@ -155,40 +155,40 @@ def _write(
 
 def charts_by_data(groups: Sequence[Group], against: str | None) -> dict[str, list[Chart]]:
     """Return the charts of each data set."""
-    drawn = looks_of(groups)
-    found = {}
+    drawn = look_by_method(groups)
+    by_data = {}
     for data in dict.fromkeys(group.data for group in groups):
         chosen = [group for group in groups if group.data == data]
-        found[data] = charts(chosen, drawn, partner(groups, data, against))
-    return found
+        by_data[data] = charts(chosen, drawn, partner(groups, data, against))
+    return by_data
 
 
 def _figures(
-    shown: Mapping[str, Sequence[Chart]], made: Pictures
+    data_charts: Mapping[str, Sequence[Chart]], pictures: Pictures
 ) -> dict[str, Callable[[], Figure]]:
     """Return what draws the charts that have files, by their names."""
-    pictures = {
-        _prefix(data, shown) + chart.name: chart
-        for data, found in shown.items()
-        for chart in found
+    chart_of_file = {
+        _prefix(data, data_charts) + chart.name: chart
+        for data, of_data in data_charts.items()
+        for chart in of_data
         if chart.x in (ROUNDS, "") or (chart.x != SECONDS and chart.column in AGAINST_ALL)
     }
-    known = {name for chart in pictures.values() for name in (chart.column, chart.name)}
-    for name in (*made.titles, *made.x_labels):
-        if name not in known:
+    names = {name for chart in chart_of_file.values() for name in (chart.column, chart.name)}
+    for name in (*pictures.titles, *pictures.x_labels):
+        if name not in names:
             raise InputError(
                 f"--title or --x-label is for '{name}', which is no picture of these runs; "
-                f"{closest(name, known)}"
+                f"{closest(name, names)}"
             )
-    return {name: partial(figure_of, chart, made) for name, chart in pictures.items()}
+    return {name: partial(figure_of, chart, pictures) for name, chart in chart_of_file.items()}
 
 
 def forests(
-    groups: Sequence[Group], against: str | None, made: Pictures
+    groups: Sequence[Group], against: str | None, pictures: Pictures
 ) -> dict[str, Callable[[], Figure]]:
     """Return what draws the differences from a method with 95 % intervals, by file name."""
     datas = dict.fromkeys(group.data for group in groups)
-    found: dict[str, Callable[[], Figure]] = {}
+    figures: dict[str, Callable[[], Figure]] = {}
     for data in datas:
         other = partner(groups, data, against)
         others = [group for group in groups if group.data == data and group is not other]
@@ -200,8 +200,8 @@ def forests(
             title = f"Test accuracy minus that of {other.title} (points, 95 % intervals)"
             forest = Forest(other.words[0], rows, look(0))
             name = f"{_prefix(data, datas)}differences"
-            found[name] = partial(forest_figure, title, [[forest]], made)
-    return found
+            figures[name] = partial(forest_figure, title, [[forest]], pictures)
+    return figures
 
 
 def _prefix(data: str, datas: Mapping[str, object]) -> str:
@@ -209,7 +209,7 @@ def _prefix(data: str, datas: Mapping[str, object]) -> str:
     return f"{safe(data.replace(' ', ''))}-" if len(datas) > 1 else ""
 
 
-def wanted_of(options: argparse.Namespace) -> Wanted | None:
+def request_of(options: argparse.Namespace) -> FigureRequest | None:
     """Return what --figure or --grid and their options ask for."""
     column = options.figure or options.grid
     if column is None:
@@ -223,19 +223,19 @@ def wanted_of(options: argparse.Namespace) -> Wanted | None:
     if options.output is None:
         raise InputError("--figure and --grid need --output, the directory in which they draw")
     by, aside = tuple(options.by), tuple(options.aside)
-    return Wanted(column, options.x or ROUNDS, by, options.linear, aside)
+    return FigureRequest(column, options.x or ROUNDS, by, options.linear, aside)
 
 
-def _method(option: str, given: str, groups: Sequence[Group]) -> str:
+def _method(option: str, name: str, groups: Sequence[Group]) -> str:
     """Return the label of a method that is named by it, or in the words of the tables."""
     labels = {group.method for group in groups}
     named = {in_words(label): label for label in labels}
-    found = given if given in labels else named.get(given)
-    if found is None:
+    chosen = name if name in labels else named.get(name)
+    if chosen is None:
         raise InputError(
-            f"{option} is for '{given}', which is none of the methods; {closest(given, named)}"
+            f"{option} is for '{name}', which is none of the methods; {closest(name, named)}"
         )
-    return found
+    return chosen
 
 
 def _text(word: str) -> tuple[str, str]:
@@ -257,13 +257,13 @@ def _limit(word: str) -> tuple[str, float]:
 
 
 def _formats(words: str) -> tuple[str, ...]:
-    found = () if words == NO_FORMAT else tuple(dict.fromkeys(words.split(",")))
-    if not set(found) <= set(FORMATS):
-        known = ", ".join(FORMATS)
+    formats = () if words == NO_FORMAT else tuple(dict.fromkeys(words.split(",")))
+    if not set(formats) <= set(FORMATS):
+        allowed = ", ".join(FORMATS)
         raise argparse.ArgumentTypeError(
-            f"is '{words}'; it must be some of {known}, or {NO_FORMAT}"
+            f"is '{words}'; it must be some of {allowed}, or {NO_FORMAT}"
         )
-    return found
+    return formats
 
 
 def _size(words: str) -> tuple[float, ...]:
@@ -280,31 +280,41 @@ def _size(words: str) -> tuple[float, ...]:
 
 def parser() -> Parser:
     """Return the parser of the command line."""
-    made = parser_of("report", __doc__)
-    made.add_argument(
+    command_line = parser_of("report", __doc__)
+    command_line.add_argument(
         "run_dirs", nargs="+", type=Path, metavar="RUN_DIR", help="a run directory, or one above"
     )
-    made.add_argument("--output", type=Path, metavar="DIR", help="where tables and plots go")
-    made.add_argument("--against", metavar="METHOD", help="a method as the table names it")
-    made.add_argument("--spread", choices=SPREADS, default="ci", help="what is shown behind ±")
-    made.add_argument("--latex", action="store_true", help="tables of LaTeX, with booktabs")
-    made.add_argument("--clients", action="store_true", help="the scores of each client, by name")
-    made.add_argument("--target", type=FRACTION, metavar="FRACTION", help="a test accuracy")
-    made.add_argument(
+    command_line.add_argument(
+        "--output", type=Path, metavar="DIR", help="where tables and plots go"
+    )
+    command_line.add_argument("--against", metavar="METHOD", help="a method as the table names it")
+    command_line.add_argument(
+        "--spread", choices=SPREADS, default="ci", help="what is shown behind ±"
+    )
+    command_line.add_argument("--latex", action="store_true", help="tables of LaTeX, with booktabs")
+    command_line.add_argument(
+        "--clients", action="store_true", help="the scores of each client, by name"
+    )
+    command_line.add_argument("--target", type=FRACTION, metavar="FRACTION", help="a test accuracy")
+    command_line.add_argument(
         "--within", nargs="+", type=_limit, default=[], metavar="KEY=LIMIT",
         help=f"the most accurate within limits on {', '.join(LIMITS)}",
     )  # fmt: skip
-    which = made.add_mutually_exclusive_group()
+    which = command_line.add_mutually_exclusive_group()
     which.add_argument("--figure", metavar="COLUMN", help="a column of metrics.csv to draw")
     which.add_argument("--grid", metavar="COLUMN", help="a column to tabulate over --x and --by")
-    made.add_argument("--x", metavar="WHAT", help=f"{', '.join((*PROGRESS, *GRAPH))}, or a key")
-    for option, about in (
+    command_line.add_argument(
+        "--x", metavar="WHAT", help=f"{', '.join((*PROGRESS, *GRAPH))}, or a key"
+    )
+    for option, text in (
         ("--by", "dotted keys, a line for each value"),
         ("--aside", "dotted keys that make no panels"),
     ):
-        made.add_argument(option, nargs="+", default=[], metavar="KEY", help=about)
-    made.add_argument("--linear", action="store_true", help="no logarithms in --figure or --grid")
-    pictures = made.add_argument_group("pictures")
+        command_line.add_argument(option, nargs="+", default=[], metavar="KEY", help=text)
+    command_line.add_argument(
+        "--linear", action="store_true", help="no logarithms in --figure or --grid"
+    )
+    pictures = command_line.add_argument_group("pictures")
     pictures.add_argument(
         "--format", type=_formats, default="png", metavar="FORMATS", help="of png,svg,pdf; or none"
     )
@@ -324,7 +334,7 @@ def parser() -> Parser:
         pictures.add_argument(
             option, type=_text, action="append", default=[], metavar=f"{of}=TEXT", help=example
         )
-    return made
+    return command_line
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from mpifed.report.groups import Curve, Group, contractions, difference
-from mpifed.report.names import Look, looks
+from mpifed.report.names import Look, looks_of_methods
 from mpifed.report.runs import ACCURACY, DECILE, DISTANCE, MEASURES, SCORES
 from mpifed.report.tables import bit_prefix, measured
 
@@ -82,12 +82,12 @@ class Chart:
 
     def panels(self) -> list[list[Line]]:
         """Return the lines of each panel, as evenly as it can be."""
-        found = []
+        panels = []
         for panel in dict.fromkeys(line.panel for line in self.lines):
             lines = [line for line in self.lines if line.panel == panel]
             parts = np.array_split(np.arange(len(lines)), -(-len(lines) // LINES))
-            found += [[lines[index] for index in part] for part in parts]
-        return found
+            panels += [[lines[index] for index in part] for part in parts]
+        return panels
 
 
 def around(low: float, high: float, log: bool = False, margin: float = 0.04) -> tuple[float, float]:
@@ -107,14 +107,14 @@ def thinned(values: np.ndarray, intervals: int) -> np.ndarray:
     if points <= 2 * intervals:
         return np.arange(points)
     parts = np.array_split(np.arange(points), intervals)
-    kept = [part[find(values[part])] for part in parts for find in (np.argmin, np.argmax)]
-    return np.unique([0, *kept, points - 1])
+    extremes = [part[find(values[part])] for part in parts for find in (np.argmin, np.argmax)]
+    return np.unique([0, *extremes, points - 1])
 
 
-def looks_of(groups: Sequence[Group]) -> dict[str, Look]:
+def look_by_method(groups: Sequence[Group]) -> dict[str, Look]:
     """Return how the methods of all groups are drawn."""
     named = {group.method: group.runs[0].config["algorithm"]["name"] for group in groups}
-    return looks([(name, method) for method, name in named.items()])
+    return looks_of_methods([(name, method) for method, name in named.items()])
 
 
 def charts(
@@ -122,7 +122,7 @@ def charts(
 ) -> list[Chart]:
     """Return the charts of one data set for which its runs have numbers."""
     data = groups[0].words[0]
-    found = []
+    candidates = []
     for column, measure in (SCORES | {c: MEASURES[c] for c in measured(groups)}).items():
         name = "bottom-decile" if column == DECILE else column.replace("_", "-")
         chart = Chart(name, ROUNDS, measure.title, data, X_LABELS[ROUNDS], y_log=measure.log)
@@ -130,29 +130,29 @@ def charts(
         for x in (ROUNDS, BITS) if name == CLOCK else (ROUNDS, BITS, SECONDS, CLOCK):
             lines = _lines(x, curves, drawn)
             if x != BITS:
-                found.append(_scaled(replace(chart, x=x, x_label=X_LABELS[x]), lines))
+                candidates.append(_scaled(replace(chart, x=x, x_label=X_LABELS[x]), lines))
             elif any(line.x[-1] > 0 for line in lines):
-                found.append(_against_bits(chart, lines))
+                candidates.append(_against_bits(chart, lines))
     if other is not None:
         title = f"Test accuracy minus that of {other.title} (points)"
         curves = [(g, difference(g, other, ACCURACY, 100)) for g in groups if g is not other]
         lines = _lines(ROUNDS, curves, drawn)
-        found.append(Chart("difference", ROUNDS, title, data, X_LABELS[ROUNDS], tuple(lines)))
-    found += [_of_clients(groups, drawn), _of_consensus(groups, drawn)]
-    return [chart for chart in found if chart.lines]
+        candidates.append(Chart("difference", ROUNDS, title, data, X_LABELS[ROUNDS], tuple(lines)))
+    candidates += [_of_clients(groups, drawn), _of_consensus(groups, drawn)]
+    return [chart for chart in candidates if chart.lines]
 
 
 def _lines(x: str, curves: Sequence[tuple[Group, Curve]], drawn: Mapping[str, Look]) -> list[Line]:
     """The curves that have finite values, over a measure that is known wherever they are."""
-    found = []
+    lines = []
     for group, curve in curves:
-        places = {ROUNDS: curve.rounds, BITS: curve.bits}.get(x)
-        places = group.curve(x.replace("-", "_")).mean if places is None else places
+        positions = {ROUNDS: curve.rounds, BITS: curve.bits}.get(x)
+        positions = group.curve(x.replace("-", "_")).mean if positions is None else positions
         finite = np.isfinite(curve.mean)
-        if finite.any() and np.isfinite(places).all():
-            line = Line(places, curve.mean, curve.deviation, group.title, drawn[group.method])
-            found.append(replace(line, method=group.method).part(finite))
-    return found
+        if finite.any() and np.isfinite(positions).all():
+            line = Line(positions, curve.mean, curve.deviation, group.title, drawn[group.method])
+            lines.append(replace(line, method=group.method).part(finite))
+    return lines
 
 
 def _against_bits(chart: Chart, lines: Sequence[Line]) -> Chart:
@@ -221,5 +221,5 @@ def _of_consensus(groups: Sequence[Group], drawn: Mapping[str, Look]) -> Chart:
             x = np.linspace(line.x[0], min(last, end), 50)
             y = line.y[0] * factor ** (x - line.x[0])
             guides.append(replace(line, x=x, y=y, band=np.zeros_like(x)))
-    about = "; thin: what averaging alone is predicted to leave" if guides else ""
-    return replace(chart, subtitle=chart.subtitle + about, guides=tuple(guides))
+    remark = "; thin: what averaging alone is predicted to leave" if guides else ""
+    return replace(chart, subtitle=chart.subtitle + remark, guides=tuple(guides))

@@ -80,18 +80,18 @@ class Pictures:
 ON_PAGE = Pictures(size=(4.6, 3), font_size=10.5)
 
 
-def save(figure: Figure, output: Path, name: str, made: Pictures) -> list[Path]:
+def save(figure: Figure, output: Path, name: str, pictures: Pictures) -> list[Path]:
     """Write a figure in each format."""
     dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}  # equal numbers, equal files
     files = []
-    for ending in made.formats:
+    for ending in pictures.formats:
         files.append(output / f"{name}.{ending}")
         figure.savefig(files[-1], metadata=dates.get(ending))
     return files
 
 
 def figure_of(
-    chart: Chart, made: Pictures, panels: Sequence[Sequence[Line]] | None = None
+    chart: Chart, pictures: Pictures, panels: Sequence[Sequence[Line]] | None = None
 ) -> Figure:
     """Return a chart as a figure, or, without its title, some panels of it."""
     from matplotlib.figure import Figure
@@ -100,15 +100,15 @@ def figure_of(
     several = len(chart.panels()) > 1
     across = min(ACROSS, math.ceil(math.sqrt(len(panels))))
     down = -(-len(panels) // across)
-    em = made.font_size / 72
+    em = pictures.font_size / 72
     names = [[textwrap.fill(line.name, LONGEST) for line in lines] for lines in panels]
     rows = [sum(1 + name.count("\n") for name in each) for each in names]
-    width, height = (side * (SMALL if several else 1) for side in made.size)
+    width, height = (side * (SMALL if several else 1) for side in pictures.size)
     height = max(height, (BOTTOM + ABOVE + ROW * max(rows)) * em)
     longest = max(len(row) for each in names for name in each for row in name.split("\n"))
     right = (2 + LETTER * longest) * em
     width += right
-    title = made.titles.get(chart.name, made.titles.get(chart.column, chart.title))
+    title = pictures.titles.get(chart.name, pictures.titles.get(chart.column, chart.title))
     title = textwrap.fill(title, max(20, int(width * across / (1.25 * LETTER * em))))
     above = (ABOVE + TITLE * bool(titled and panels[0][0].panel)) * em
     top = (TITLE * 1.3 * (title.count("\n") + 1) + 1.6) * em if titled else 0.0
@@ -116,22 +116,24 @@ def figure_of(
     figure = Figure(size, DOTS_OF_MANY if several else DOTS)
     if titled:
         start, high = LEFT * em / size[0], size[1]
-        about = chart.subtitle + BANDS * any(line.band.any() for line in chart.lines)
+        subtitle = chart.subtitle + BANDS * any(line.band.any() for line in chart.lines)
         figure.text(start, 1 - 0.8 * em / high, title, va="top", weight="bold", fontsize="large",
                     parse_math=False)  # fmt: skip
-        figure.text(start, 1 - top / high, about, color=GREY, fontsize="small", parse_math=False)
+        figure.text(start, 1 - top / high, subtitle, color=GREY, fontsize="small", parse_math=False)
     for index, lines in enumerate(panels):
         row, column = divmod(index, across)
         left, bottom = column * width + LEFT * em, (down - 1 - row) * height + BOTTOM * em
         wide, high = width - LEFT * em - right, height - BOTTOM * em - above
         inches = np.array([left, bottom, wide, high])
         axes = figure.add_axes(tuple(inches / np.tile(size, 2)))
-        x_label = made.x_labels.get(chart.name, made.x_labels.get(chart.column, chart.x_label))
+        x_label = pictures.x_labels.get(
+            chart.name, pictures.x_labels.get(chart.column, chart.x_label)
+        )
         axes.set_xlabel(x_label, parse_math=False)
         axes.set_title(lines[0].panel if titled else "", fontsize="medium", parse_math=False)
         _scales(axes, chart, lines[0].panel, "medium" if not titled else "small")
         _draw(axes, chart, lines)
-        _name_lines(axes, lines, names[index], made.font_size)
+        _name_lines(axes, lines, names[index], pictures.font_size)
     return figure
 
 
@@ -152,25 +154,25 @@ def _scales(axes: Axes, chart: Chart, panel: str, size: str) -> None:
         axes.xaxis.set_major_locator(fewest)
     axes.set_xlim(*chart.x_limits)
     axes.set_ylim(*chart.y_limits)
-    for place, name in filter(None, map(chart.marks.get, {"", panel})):
-        axes.axvline(place, color=GREY, linewidth=1, linestyle=(0, (2, 2)))
+    for x, name in filter(None, map(chart.marks.get, {"", panel})):
+        axes.axvline(x, color=GREY, linewidth=1, linestyle=(0, (2, 2)))
         axes.annotate(
-            name, (place, 0.98), xycoords=("data", "axes fraction"), xytext=(5, 0),
+            name, (x, 0.98), xycoords=("data", "axes fraction"), xytext=(5, 0),
             textcoords="offset points", color=GREY, fontsize=size, va="top",
         )  # fmt: skip
 
 
 def _draw(axes: Axes, chart: Chart, lines: Sequence[Line]) -> None:
     """Draw lines, bands and guides; what belongs to a line has its method as its group id."""
-    end, shown = chart.x_limits[1], {line.method for line in lines}
+    end, methods = chart.x_limits[1], {line.method for line in lines}
     for guide in chart.guides:
-        if guide.method in shown:
+        if guide.method in methods:
             axes.plot(guide.x, guide.y, color=guide.look.colour, linewidth=1,
                       linestyle=(0, (4, 3)), gid=_id(guide, "guide"))  # fmt: skip
     intervals = int(72 * axes.bbox.width / axes.figure.dpi / INTERVAL)
     for index, line in enumerate(lines):
-        kept = line.part(thinned(line.y, intervals))
-        colour, x, y = line.look.colour, kept.x, kept.y
+        thin = line.part(thinned(line.y, intervals))
+        colour, x, y = line.look.colour, thin.x, thin.y
         # Markers of a long line are not where those of others are.
         every = (APART * (index + 0.5) / len(lines), APART) if len(x) > FEW_POINTS else None
         axes.plot(
@@ -178,7 +180,7 @@ def _draw(axes: Axes, chart: Chart, lines: Sequence[Line]) -> None:
             markevery=every, clip_on=False, zorder=3, gid=_id(line, "line"),
         )  # fmt: skip
         if line.band.any():
-            low, high = y - kept.band, y + kept.band
+            low, high = y - thin.band, y + thin.band
             axes.fill(np.append(x, x[::-1]), np.append(high, low[::-1]), facecolor=f"{colour}1F",
                       edgecolor=f"{colour}80", linewidth=0.6, gid=_id(line, "band"))  # fmt: skip
         if x[-1] < end and chart.x:
@@ -235,7 +237,7 @@ def svg_panels(chart: Chart, numbers: Mapping[str, int], front: str) -> list[str
 
     ``front`` begins the ids of what a panel refers to; ``numbers`` has a number for each method.
     """
-    found = []
+    svgs = []
     for index, lines in enumerate(chart.panels()):
         figure = figure_of(chart, ON_PAGE, [lines])
         (axes,) = figure.axes
@@ -244,16 +246,16 @@ def svg_panels(chart: Chart, numbers: Mapping[str, int], front: str) -> list[str
         x = (box.x0 * wide, box.x1 * wide, *chart.x_limits, chart.x_log)
         y = ((1 - box.y0) * high, (1 - box.y1) * high, *chart.y_limits, chart.y_log)
         ends = "; ".join(f"{line.name} ends at {line.y[-1]:.4g}" for line in lines)
-        about = html.escape(f"{chart.title} against {chart.x_label}. {ends}.")
+        label = html.escape(f"{chart.title} against {chart.x_label}. {ends}.")
         tag = (
             f'<svg class="panel" style="--cut:{wide / (x[1] + ON_PAGE.font_size):.3f}" '
-            f'tabindex="0" role="img" aria-label="{about}" '
+            f'tabindex="0" role="img" aria-label="{label}" '
             f'data-x="{_numbers(x)}" data-y="{_numbers(y)}" '
             f'data-label="{html.escape(chart.x_label)}"'
         )
         names = {line.method: html.escape(line.name) for line in lines}
-        found.append(_inline(figure, tag, f"{front}{index}", numbers, names))
-    return found
+        svgs.append(_inline(figure, tag, f"{front}{index}", numbers, names))
+    return svgs
 
 
 def swatch(look: Look, name: str) -> str:
@@ -286,8 +288,8 @@ def _inline(
     drawn = file.getvalue()
     wide, high = 72 * figure.get_size_inches()
 
-    def group(found: re.Match[str]) -> str:
-        part, _, method = html.unescape(found[1]).partition(" of ")
+    def group(match: re.Match[str]) -> str:
+        part, _, method = html.unescape(match[1]).partition(" of ")
         if method not in numbers:
             return "<g>"
         name = f' data-name="{names[method]}"' if part == "line" else ""
@@ -308,17 +310,17 @@ class Forest:
     """A panel of a forest plot: estimates by the name of their row, or a word for a missing one."""
 
     title: str
-    found: Mapping[str, Estimate | str]
+    estimates: Mapping[str, Estimate | str]
     look: Look
 
 
-def forest_figure(title: str, forests: Sequence[Sequence[Forest]], made: Pictures) -> Figure:
+def forest_figure(title: str, forests: Sequence[Sequence[Forest]], pictures: Pictures) -> Figure:
     """Return means with their intervals as a figure, in rows of panels that share their scale."""
     from matplotlib.figure import Figure
 
     across, down = max(map(len, forests)), len(forests)
-    names = list(dict.fromkeys(name for row in forests for one in row for name in one.found))
-    width = made.size[0] * (1 if across == 1 else 1.4) + 0.075 * max(map(len, names))
+    names = list(dict.fromkeys(name for row in forests for one in row for name in one.estimates))
+    width = pictures.size[0] * (1 if across == 1 else 1.4) + 0.075 * max(map(len, names))
     height = down * (0.24 * len(names) + 0.75)
     figure = Figure(figsize=(width, height), dpi=DOTS_OF_MANY, layout="constrained")
     grid = figure.subplots(down, across, squeeze=False, sharex="row", sharey=True)
@@ -337,14 +339,14 @@ def _draw_forest(axes: Axes, forest: Forest, names: Sequence[str]) -> None:
     axes.set_yticks(range(len(names)), names, fontsize="small", parse_math=False)
     axes.tick_params(axis="y", length=0)
     axes.axvline(0, color=GREY, linewidth=1)
-    for place, name in enumerate(names):
-        one = forest.found.get(name)
+    for row, name in enumerate(names):
+        one = forest.estimates.get(name)
         if isinstance(one, str):
-            axes.annotate(one, (0, place), xytext=(4, 0), textcoords="offset points", va="center",
+            axes.annotate(one, (0, row), xytext=(4, 0), textcoords="offset points", va="center",
                           fontsize="small", color=GREY)  # fmt: skip
         elif one is not None and math.isfinite(one.mean):
             half = one.half_width if math.isfinite(one.half_width) else None
             axes.errorbar(
-                one.mean, place, xerr=half, fmt=forest.look.marker, color=forest.look.colour,
+                one.mean, row, xerr=half, fmt=forest.look.marker, color=forest.look.colour,
                 markersize=5, elinewidth=1.4, capsize=2.5,
             )  # fmt: skip

@@ -1,7 +1,8 @@
-"""Any column of metrics.csv as asked for: a chart over progress or a key, or a grid of two keys.
+"""A column of metrics.csv as a chart over progress or over a key, or as a grid over two keys.
 
-``--grid validation_loss --x algorithm.step --by algorithm.flix_alpha`` is how Gasanov et al. choose
-step sizes (2021, Figs. 5 and 6).
+These are the options ``--figure`` and ``--grid`` of ``mpifed report``. With
+``--grid validation_loss --x algorithm.step --by algorithm.flix_alpha`` Gasanov et al. choose step
+sizes (2021, Figs. 5 and 6).
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ DIVERGED = "not finite"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class FigureRequest:
     """What --figure or --grid and their options ask for."""
 
     column: str
@@ -64,39 +65,41 @@ class Wanted:
 
 
 def _settings(
-    runs: Sequence[Run], wanted: Wanted, progress: Collection[str] = ()
+    runs: Sequence[Run], request: FigureRequest, progress: Collection[str] = ()
 ) -> tuple[list[dict[str, str]], list[str]]:
     """Return what the runs say of each key, and the keys that separate panels."""
     flat = [leaves(run.config) | {k: repr(v) for k, v in run.graph.items()} for run in runs]
-    keys = sorted({key for said in flat for key in said})
-    known = {"--x": [*progress, *keys], "--by": keys}
-    for option, key in (("--x", wanted.x), *(("--by", key) for key in wanted.by)):
-        if key not in known[option]:
+    keys = sorted({key for settings in flat for key in settings})
+    allowed = {"--x": [*progress, *keys], "--by": keys}
+    for option, key in (("--x", request.x), *(("--by", key) for key in request.by)):
+        if key not in allowed[option]:
             raise InputError(
-                f"{option} is '{key}', which no run has; {closest(key, known[option])}"
+                f"{option} is '{key}', which no run has; {closest(key, allowed[option])}"
             )
-    check_column(runs, wanted.column)
-    aside = {*wanted.by, *wanted.aside, *GRAPH, *(SETS_GRAPH if wanted.x in GRAPH else ())}
-    return flat, differing(flat, {wanted.x, *aside})
+    check_column(runs, request.column)
+    aside = {*request.by, *request.aside, *GRAPH, *(SETS_GRAPH if request.x in GRAPH else ())}
+    return flat, differing(flat, {request.x, *aside})
 
 
 def differing(flat: Sequence[Mapping[str, str]], aside: Collection[str]) -> list[str]:
     """Return the keys in which runs differ."""
-    found = []
-    for key in dict.fromkeys(key for said in flat for key in said):
+    keys = []
+    for key in dict.fromkeys(key for settings in flat for key in settings):
         if key.startswith(NO_PANEL) or any(f"{key}.".startswith(f"{one}.") for one in aside):
             continue
         name = f"{key.rpartition('.')[0]}.name"
-        named_apart = key != name and len({said.get(name) for said in flat}) > 1
-        among = [said for said in flat if key in said] if named_apart else flat
-        if len({said.get(key) for said in among}) > 1:
-            found.append(key)
-    return found
+        named_apart = key != name and len({settings.get(name) for settings in flat}) > 1
+        among = [settings for settings in flat if key in settings] if named_apart else flat
+        if len({settings.get(key) for settings in among}) > 1:
+            keys.append(key)
+    return keys
 
 
-def label(said: Mapping[str, str], keys: Sequence[str]) -> str:
+def label(settings: Mapping[str, str], keys: Sequence[str]) -> str:
     """Return the values of some keys as a label."""
-    return ", ".join(f"{short(key)}={said[key]}" for key in keys if said.get(key, "null") != "null")
+    return ", ".join(
+        f"{short(key)}={settings[key]}" for key in keys if settings.get(key, "null") != "null"
+    )
 
 
 def short(key: str) -> str:
@@ -121,49 +124,49 @@ def _number(text: str) -> float:
         return math.nan
 
 
-def file_name(wanted: Wanted) -> str:
+def file_name(request: FigureRequest) -> str:
     """Return the name of the figure's file, without an ending, another for each request."""
-    words = [wanted.column, wanted.x, *(["by", *map(short, wanted.by)] if wanted.by else [])]
-    words += ["aside", *map(short, wanted.aside)] if wanted.aside else []
-    words += ["linear"] if wanted.linear else []
-    if wanted.column in (*COLUMNS, *MEASURES) and wanted.x in PROGRESS and len(words) == 2:
+    words = [request.column, request.x, *(["by", *map(short, request.by)] if request.by else [])]
+    words += ["aside", *map(short, request.aside)] if request.aside else []
+    words += ["linear"] if request.linear else []
+    if request.column in (*COLUMNS, *MEASURES) and request.x in PROGRESS and len(words) == 2:
         words.append("figure")  # for the report has a picture of the plain name
     return safe("-".join(words).replace("_", "-").replace(".", "-"))
 
 
-def series(runs: Sequence[Run], wanted: Wanted) -> list[Line]:
-    """Return the lines that ``wanted`` asks for, averaged over seeds, in the order of the runs.
+def series(runs: Sequence[Run], request: FigureRequest) -> list[Line]:
+    """Return the lines that ``request`` asks for, averaged over seeds, in the order of the runs.
 
     Where no run of a line has the key of x, x is NaN, and the line is level.
     """
-    flat, apart = _settings(runs, wanted, PROGRESS)
-    if wanted.x in PROGRESS:
-        check_column(runs, PROGRESS[wanted.x][0])
-    found: dict[tuple[str, str], dict[str, list[np.ndarray]]] = {}
-    for run, said in zip(runs, flat, strict=True):
-        by_point = found.setdefault((label(said, apart), label(said, wanted.by)), {})
-        point = "" if wanted.x in PROGRESS else said.get(wanted.x, "nan")
-        by_point.setdefault(point, []).append(_points(run, wanted, point))
-    made = []
-    for (panel, line), by_point in found.items():
+    flat, apart = _settings(runs, request, PROGRESS)
+    if request.x in PROGRESS:
+        check_column(runs, PROGRESS[request.x][0])
+    by_line: dict[tuple[str, str], dict[str, list[np.ndarray]]] = {}
+    for run, settings in zip(runs, flat, strict=True):
+        by_point = by_line.setdefault((label(settings, apart), label(settings, request.by)), {})
+        point = "" if request.x in PROGRESS else settings.get(request.x, "nan")
+        by_point.setdefault(point, []).append(_points(run, request, point))
+    lines = []
+    for (panel, line), by_point in by_line.items():
         x, y = np.concatenate(list(map(_mean, by_point.values())), axis=1)
         order = np.argsort(x, kind="stable")
         none = np.zeros_like(y)
-        made.append(Line(x[order], y[order], none, line, look(0), line, panel))
-    return made
+        lines.append(Line(x[order], y[order], none, line, look(0), line, panel))
+    return lines
 
 
-def _points(run: Run, wanted: Wanted, point: str) -> np.ndarray:
+def _points(run: Run, request: FigureRequest, point: str) -> np.ndarray:
     """All points of a run, or its last value where x is a key, (2, points)."""
-    y = run.metrics[wanted.column]
+    y = run.metrics[request.column]
     finite = np.isfinite(y)
     if not finite.any():
-        raise InputError(f"'{run.path}' has no number in the column '{wanted.column}'")
-    if wanted.x in PROGRESS:
-        return np.array([run.metrics[PROGRESS[wanted.x][0]], y])[:, finite]
+        raise InputError(f"'{run.path}' has no number in the column '{request.column}'")
+    if request.x in PROGRESS:
+        return np.array([run.metrics[PROGRESS[request.x][0]], y])[:, finite]
     if math.isnan(_number(point)) and point != "nan":
         raise InputError(
-            f"--x is '{wanted.x}', which is {point} in a run; it must be a number in all that "
+            f"--x is '{request.x}', which is {point} in a run; it must be a number in all that "
             "have it"
         )
     return np.array([[_number(point)], y[finite][-1:]])
@@ -175,12 +178,12 @@ def _mean(parts: Sequence[np.ndarray]) -> np.ndarray:
     return np.mean([part[:, :shortest] for part in parts], axis=0)
 
 
-def chart_of(every: Sequence[Line], wanted: Wanted) -> Chart:
+def chart_of(every: Sequence[Line], request: FigureRequest) -> Chart:
     """Return the chart: a panel for each title, in which lines of one name look alike."""
     names = sorted({line.name for line in every}, key=naturally)
-    known = np.concatenate([line.x[np.isfinite(line.x)] for line in every])
-    ends = np.array([known.min(), known.max()] if len(known) else [0.0, 1.0])
-    lines, log = [], not (wanted.linear or larger_is_better(wanted.column))
+    finite_x = np.concatenate([line.x[np.isfinite(line.x)] for line in every])
+    ends = np.array([finite_x.min(), finite_x.max()] if len(finite_x) else [0.0, 1.0])
+    lines, log = [], not (request.linear or larger_is_better(request.column))
     for line in sorted(every, key=lambda line: (naturally(line.panel), names.index(line.name))):
         level = np.isnan(line.x).all()
         x, y = (ends, np.repeat(line.y[:1], 2)) if level else (line.x, line.y)
@@ -188,10 +191,10 @@ def chart_of(every: Sequence[Line], wanted: Wanted) -> Chart:
         style = look(names.index(line.name))
         lines.append(replace(line, x=x, y=y, band=np.zeros_like(y), look=style))
     marks = {}
-    if wanted.x not in PROGRESS and not wanted.by:
-        marks = {line.panel: (best(line, wanted.column), "best") for line in lines}
-    x_label = PROGRESS[wanted.x][1] if wanted.x in PROGRESS else GRAPH.get(wanted.x, wanted.x)
-    return Chart(file_name(wanted), wanted.x, wanted.column, "", x_label, tuple(lines),
+    if request.x not in PROGRESS and not request.by:
+        marks = {line.panel: (best(line, request.column), "best") for line in lines}
+    x_label = PROGRESS[request.x][1] if request.x in PROGRESS else GRAPH.get(request.x, request.x)
+    return Chart(file_name(request), request.x, request.column, "", x_label, tuple(lines),
                  y_log=log, marks=marks)  # fmt: skip
 
 
@@ -212,32 +215,32 @@ class Grid:
     best: np.ndarray
 
 
-def grids(runs: Sequence[Run], wanted: Wanted) -> list[Grid]:
+def grids(runs: Sequence[Run], request: FigureRequest) -> list[Grid]:
     """Return a grid for each panel, in the order of their names."""
-    flat, apart = _settings(runs, wanted)
-    keys = (wanted.by[0], wanted.x)
+    flat, apart = _settings(runs, request)
+    keys = (request.by[0], request.x)
     cells: dict[str, dict[tuple[str, ...], list[float]]] = {}
-    for run, said in zip(runs, flat, strict=True):
+    for run, settings in zip(runs, flat, strict=True):
         if run.finished or run.diverged:
-            place = tuple(_shortest(said.get(key, "null")) for key in keys)
-            value = math.nan if run.diverged else run.last(wanted.column)
-            cells.setdefault(label(said, apart), {}).setdefault(place, []).append(value)
-    found = [_grid(panel, cells[panel], wanted) for panel in sorted(cells, key=naturally)]
-    if not any(np.isfinite(grid.values).any() for grid in found):
-        raise InputError(f"no finished run has a finite number in the column '{wanted.column}'")
-    return found
+            cell = tuple(_shortest(settings.get(key, "null")) for key in keys)
+            value = math.nan if run.diverged else run.last(request.column)
+            cells.setdefault(label(settings, apart), {}).setdefault(cell, []).append(value)
+    panels = [_grid(panel, cells[panel], request) for panel in sorted(cells, key=naturally)]
+    if not any(np.isfinite(grid.values).any() for grid in panels):
+        raise InputError(f"no finished run has a finite number in the column '{request.column}'")
+    return panels
 
 
-def _grid(panel: str, cells: Mapping[tuple[str, ...], list[float]], wanted: Wanted) -> Grid:
-    rows, columns = (sorted({place[axis] for place in cells}, key=naturally) for axis in (0, 1))
+def _grid(panel: str, cells: Mapping[tuple[str, ...], list[float]], request: FigureRequest) -> Grid:
+    rows, columns = (sorted({cell[axis] for cell in cells}, key=naturally) for axis in (0, 1))
     values = np.full((len(rows), len(columns)), np.nan)
     diverged = np.zeros(values.shape, bool)
     for (row, column), of_seeds in cells.items():
         mean = np.mean(of_seeds)
-        place = rows.index(row), columns.index(column)
-        values[place] = mean if np.isfinite(mean) else np.nan
-        diverged[place] = not np.isfinite(mean)
-    worth = values if larger_is_better(wanted.column) else -values
+        cell = rows.index(row), columns.index(column)
+        values[cell] = mean if np.isfinite(mean) else np.nan
+        diverged[cell] = not np.isfinite(mean)
+    worth = values if larger_is_better(request.column) else -values
     chosen = np.where(np.isnan(values), -np.inf, worth).argmax(axis=1)
     return Grid(
         panel, rows, columns, values, diverged, np.where(np.isnan(values).all(axis=1), -1, chosen)
@@ -249,18 +252,18 @@ def _shortest(text: str) -> str:
     return text if math.isnan(_number(text)) else f"{float(text):g}"
 
 
-def grid_name(wanted: Wanted) -> str:
+def grid_name(request: FigureRequest) -> str:
     """Return the name of the grid's files, without an ending."""
-    words = f"{wanted.column}-grid-{short(wanted.x)}-{short(wanted.by[0])}"
+    words = f"{request.column}-grid-{short(request.x)}-{short(request.by[0])}"
     return safe(words.replace("_", "-"))
 
 
-def grid_markdown(found: Sequence[Grid], wanted: Wanted) -> str:
+def grid_markdown(grids: Sequence[Grid], request: FigureRequest) -> str:
     """Return the values as Markdown, the best of each row bold."""
-    order = "largest" if larger_is_better(wanted.column) else "least"
-    parts = [f"{wanted.column} at the last round; the {order} of each row is bold.\n"]
-    by, x = short(wanted.by[0]), short(wanted.x)
-    for grid in found:
+    order = "largest" if larger_is_better(request.column) else "least"
+    parts = [f"{request.column} at the last round; the {order} of each row is bold.\n"]
+    by, x = short(request.by[0]), short(request.x)
+    for grid in grids:
         rows: list[list[Cell]] = [
             [name, *(_cell(grid, row, column) for column in range(len(grid.columns)))]
             for row, name in enumerate(grid.rows)
@@ -273,19 +276,19 @@ def grid_markdown(found: Sequence[Grid], wanted: Wanted) -> str:
     return "\n".join(parts)
 
 
-def grid_csv(found: Sequence[Grid], wanted: Wanted) -> str:
+def grid_csv(grids: Sequence[Grid], request: FigureRequest) -> str:
     """Return the values as CSV, a line for each cell."""
     return csv_lines(
         [
             {
                 "panel": grid.panel,
-                wanted.by[0]: grid.rows[row],
-                wanted.x: grid.columns[column],
-                wanted.column: float(value),
+                request.by[0]: grid.rows[row],
+                request.x: grid.columns[column],
+                request.column: float(value),
                 "diverged": int(grid.diverged[row, column]),
                 "best": int(grid.best[row] == column),
             }
-            for grid in found
+            for grid in grids
             for (row, column), value in np.ndenumerate(grid.values)
         ]
     )
@@ -298,39 +301,39 @@ def _cell(grid: Grid, row: int, column: int) -> Cell:
     return Bold(f"{value:.4g}") if grid.best[row] == column else f"{value:.4g}"
 
 
-def grid_figure(found: Sequence[Grid], wanted: Wanted) -> Figure:
+def grid_figure(grids: Sequence[Grid], request: FigureRequest) -> Figure:
     """Return the grids as a figure, a panel each."""
     from matplotlib.figure import Figure
 
-    positive = all((grid.values[np.isfinite(grid.values)] > 0).all() for grid in found)
-    log = positive and not wanted.linear and not larger_is_better(wanted.column)
-    width = max(len(grid.columns) for grid in found) * CELL[0] + MARGIN[0]
-    heights = [len(grid.rows) * CELL[1] + MARGIN[1] for grid in found]
+    positive = all((grid.values[np.isfinite(grid.values)] > 0).all() for grid in grids)
+    log = positive and not request.linear and not larger_is_better(request.column)
+    width = max(len(grid.columns) for grid in grids) * CELL[0] + MARGIN[0]
+    heights = [len(grid.rows) * CELL[1] + MARGIN[1] for grid in grids]
     figure = Figure(figsize=(width, sum(heights)), dpi=110, layout="constrained")
-    panels = figure.subplots(len(found), 1, squeeze=False, height_ratios=heights)
-    for grid, axes in zip(found, panels[:, 0], strict=True):
-        what = f"log10 of {wanted.column}" if log else wanted.column
+    panels = figure.subplots(len(grids), 1, squeeze=False, height_ratios=heights)
+    for grid, axes in zip(grids, panels[:, 0], strict=True):
+        what = f"log10 of {request.column}" if log else request.column
         title = f"{what}, {grid.panel}" if grid.panel else what
         axes.set_title(title, fontsize="medium", parse_math=False)
-        _draw(axes, grid, wanted, np.log10(grid.values) if log else grid.values)
+        _draw(axes, grid, request, np.log10(grid.values) if log else grid.values)
     return figure
 
 
-def _draw(axes: Axes, grid: Grid, wanted: Wanted, shown: np.ndarray) -> None:
+def _draw(axes: Axes, grid: Grid, request: FigureRequest, values: np.ndarray) -> None:
     """Draw one grid into the axes, the best of each row palest."""
     import matplotlib
     from matplotlib.patches import Rectangle
 
-    low = np.fmin.reduce(shown, axis=1, keepdims=True)
-    spread = np.fmax.reduce(shown, axis=1, keepdims=True) - low
-    shares = (shown - low) / np.where(spread > 0, spread, 1.0)
-    shares = 1 - shares if larger_is_better(wanted.column) else shares
-    missing = np.isnan(shown) & ~grid.diverged
+    low = np.fmin.reduce(values, axis=1, keepdims=True)
+    spread = np.fmax.reduce(values, axis=1, keepdims=True) - low
+    shares = (values - low) / np.where(spread > 0, spread, 1.0)
+    shares = 1 - shares if larger_is_better(request.column) else shares
+    missing = np.isnan(values) & ~grid.diverged
     colours = matplotlib.colormaps[COLOURS].with_extremes(bad=NOT_FINITE, under="white")
     axes.pcolormesh(
         np.where(missing, -1, shares), cmap=colours, vmin=0, vmax=1 / 0.85, edgecolors="white"
     )
-    for (row, column), value in np.ndenumerate(shown):
+    for (row, column), value in np.ndenumerate(values):
         if math.isfinite(value):
             axes.text(column + 0.5, row + 0.5, f"{value:.2f}", ha="center", va="center",
                       fontsize="small",
@@ -346,8 +349,8 @@ def _draw(axes: Axes, grid: Grid, wanted: Wanted, shown: np.ndarray) -> None:
     names: Any = {"fontsize": "small", "parse_math": False}
     axes.set_xticks(np.arange(len(grid.columns)) + 0.5, grid.columns, **names)
     axes.set_yticks(np.arange(len(grid.rows)) + 0.5, grid.rows, **names)
-    axes.set_xlabel(short(wanted.x), parse_math=False)
-    axes.set_ylabel(short(wanted.by[0]), parse_math=False)
+    axes.set_xlabel(short(request.x), parse_math=False)
+    axes.set_ylabel(short(request.by[0]), parse_math=False)
     axes.grid(visible=False)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)

@@ -64,8 +64,8 @@ class Estimate:
         if math.isnan(self.deviation):
             return format(self.mean, form)
         error = self.deviation / math.sqrt(self.count)
-        shown = {"ci": self.half_width, "sd": self.deviation, "se": error}[self.spread]
-        return f"{self.mean:{form}} ± {shown:{width or form.removeprefix('+')}}"
+        spread = {"ci": self.half_width, "sd": self.deviation, "se": error}[self.spread]
+        return f"{self.mean:{form}} ± {spread:{width or form.removeprefix('+')}}"
 
 
 def estimate(values: np.ndarray, spread: str = "ci") -> Estimate:
@@ -218,10 +218,10 @@ def last_within(run: Run, limits: Mapping[str, float]) -> np.ndarray | None:
         "bits": _sent(run, metrics["round"]),
         "seconds": clock if np.isfinite(clock).any() else metrics["seconds"],
     }
-    kept = np.flatnonzero(np.all([used[key] <= limit for key, limit in limits.items()], axis=0))
-    if not len(kept):
+    within = np.flatnonzero(np.all([used[key] <= limit for key, limit in limits.items()], axis=0))
+    if not len(within):
         return None
-    return np.array([c[kept[-1]] for c in (*used.values(), metrics[ACCURACY], metrics[DECILE])])
+    return np.array([c[within[-1]] for c in (*used.values(), metrics[ACCURACY], metrics[DECILE])])
 
 
 def contraction(run: Run) -> float:
@@ -267,9 +267,9 @@ def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
         members = seeds.setdefault((data, method), {})
         other = members.setdefault(str(run.seed), run)
         if other is not run:
-            kept, left = (run, other) if _progress(run) > _progress(other) else (other, run)
-            members[str(run.seed)] = kept
-            notes.append(f"{left.path} repeats {kept.path} and is left out")
+            furthest, left_out = (run, other) if _progress(run) > _progress(other) else (other, run)
+            members[str(run.seed)] = furthest
+            notes.append(f"{left_out.path} repeats {furthest.path} and is left out")
     groups = [Group(data, method, tuple(runs.values())) for (data, method), runs in seeds.items()]
     groups.sort(key=lambda group: datas.index(group.data))
     notes += [_unfinished(run) for group in groups for run in group.runs if not run.finished]
@@ -289,21 +289,24 @@ def _unfinished(run: Run) -> str:
 def leaves(tree: Any, prefix: str = "") -> dict[str, str]:
     """Return the leaves of a configuration under dotted keys, as printable text."""
     if isinstance(tree, dict):
-        found: dict[str, str] = {}
+        flat: dict[str, str] = {}
         for key, value in tree.items():
-            found |= leaves(value, f"{prefix}.{key}" if prefix else str(key))
-        return found
+            flat |= leaves(value, f"{prefix}.{key}" if prefix else str(key))
+        return flat
     text = tree if isinstance(tree, str) else json.dumps(tree, default=str)
     return {printable(prefix): printable(text)}
 
 
 def comparable(config: dict[str, Any]) -> dict[str, Any]:
     """Return a configuration whose participation is a number wherever it is a fraction."""
-    given = config.get("participation")
-    if not isinstance(given, dict) or given.get("name") != "uniform":
+    participation = config.get("participation")
+    if not isinstance(participation, dict) or participation.get("name") != "uniform":
         return config
-    options = {f"participation.{key}": given[key] for key in given.keys() - {"name", "fraction"}}
-    return config | {"participation": given.get("fraction")} | options
+    options = {
+        f"participation.{key}": participation[key]
+        for key in participation.keys() - {"name", "fraction"}
+    }
+    return config | {"participation": participation.get("fraction")} | options
 
 
 def distinct_labels(titles: list[str], parts: list[dict[str, str]]) -> list[str]:
@@ -332,7 +335,7 @@ def _differences(part: dict[str, str], same: Sequence[dict[str, str]]) -> list[s
         if absent or USUAL.get(key) == value or all(p.get(key) == value for p in alike):
             continue
         if is_name and section:
-            words.append(_shown(value, [p.get(key, "") for p in same]))
+            words.append(_short_name(value, [p.get(key, "") for p in same]))
             named = section
         elif section == named and words:
             words[-1] += f" {key.rpartition('.')[2]}={value}"
@@ -346,7 +349,7 @@ def _is_number(key: str, value: str) -> bool:
     return not key.endswith(".seed") and value.replace(".", "", 1).isdecimal()
 
 
-def _shown(name: str, others: Sequence[str]) -> str:
+def _short_name(name: str, others: Sequence[str]) -> str:
     """Return the name of a component, without its module if no other one is called so then."""
     alike = {other for other in others if without_module(other) == without_module(name)}
     return without_module(name) if len(alike) == 1 else name

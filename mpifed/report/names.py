@@ -14,7 +14,7 @@ from mpifed.components.tables import METHODS
 from mpifed.errors import printable
 
 TITLES = {name: title for name, (_, title, _) in METHODS.items()}
-PLACES = {name: place for name, (*_, place) in METHODS.items() if place is not None}
+COLOUR_NUMBERS = {name: number for name, (*_, number) in METHODS.items() if number is not None}
 
 # Components whose names are more than their words.
 NAMES = {
@@ -128,7 +128,7 @@ def _look(colour: int, dashes: int, marker: int) -> Look:
     return Look(COLOURS[colour], DASHES[dashes % len(DASHES)], MARKERS[marker % len(MARKERS)])
 
 
-def looks(methods: Sequence[tuple[str, str]]) -> dict[str, Look]:
+def looks_of_methods(methods: Sequence[tuple[str, str]]) -> dict[str, Look]:
     """Return how each method is drawn, given the names of algorithms with the methods' labels.
 
     Up to nine algorithms have nine colours, and methods of one algorithm differ in dashes; of one
@@ -137,15 +137,15 @@ def looks(methods: Sequence[tuple[str, str]]) -> dict[str, Look]:
     first = _first_colours({name for name, _ in methods})
     order = {label: index for index, (_, label) in enumerate(methods)}
     taken: Counter[tuple[int, int]] = Counter()
-    found = {}
+    look_of = {}
     # The label without settings before those with some.
     for name, label in sorted(methods, key=lambda one: "," in one[1]):
         by_dash = [(colour, d) for d in range(len(DASHES)) for colour in _from(first[name])]
-        own = [] if len(first) == 1 else [(first[name], d) for d in range(len(DASHES))]
-        pair = min(own + by_dash, key=taken.__getitem__)
+        same_colour = [] if len(first) == 1 else [(first[name], d) for d in range(len(DASHES))]
+        pair = min(same_colour + by_dash, key=taken.__getitem__)
         taken[pair] += 1
-        found[label] = _look(*pair, order[label])
-    return {label: found[label] for label in order}
+        look_of[label] = _look(*pair, order[label])
+    return {label: look_of[label] for label in order}
 
 
 def _from(colour: int) -> list[int]:
@@ -155,18 +155,18 @@ def _from(colour: int) -> list[int]:
 
 def _first_colours(names: set[str]) -> dict[str, int]:
     """The colour of each algorithm: its own, else the next one that is free, while there are."""
-    places = {name: 90 + zlib.crc32(name.encode()) % 9 for name in names}
-    places |= {name: place for name, place in PLACES.items() if name in names}
-    order = sorted(names, key=lambda name: (places[name], name))
+    numbers = {name: 90 + zlib.crc32(name.encode()) % 9 for name in names}
+    numbers |= {name: number for name, number in COLOUR_NUMBERS.items() if name in names}
+    order = sorted(names, key=lambda name: (numbers[name], name))
     owners: dict[int, str] = {}
     for name in order:
-        owners.setdefault(places[name] % len(COLOURS), name)
-    found: dict[str, int] = {}
+        owners.setdefault(numbers[name] % len(COLOURS), name)
+    first: dict[str, int] = {}
     for name in sorted(order, key=lambda name: name not in owners.values()):
-        colours = _from(places[name])
-        free = (colour for colour in colours if colour not in found.values())
-        found[name] = next(free, colours[0])
-    return found
+        colours = _from(numbers[name])
+        free = (colour for colour in colours if colour not in first.values())
+        first[name] = next(free, colours[0])
+    return first
 
 
 def data_title(config: dict[str, Any]) -> str:

@@ -1,6 +1,7 @@
-"""What the page of a report shows: tables, curves, mixtures, settings, logs, and the commands.
+"""The page of a report: tables, curves, mixtures, settings, logs and commands, by ``page.html``.
 
-``page.html`` is its template, in which all text is escaped.
+The template escapes all text. The page needs no other file: pictures are SVG or data URLs in it,
+and its style and script are written into it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from markupsafe import Markup, escape
 from mpifed.errors import InputError, printable_lines
 from mpifed.io.text import is_count, is_number, read_text
 from mpifed.report import tables
-from mpifed.report.charts import BITS, CLOCK, ROUNDS, SECONDS, Chart, looks_of
+from mpifed.report.charts import BITS, CLOCK, ROUNDS, SECONDS, Chart, look_by_method
 from mpifed.report.drawing import ON_PAGE, svg_panels, swatch
 from mpifed.report.groups import Group, leaves
 from mpifed.report.names import NAMES, in_words, key_in_words, method_title
@@ -42,28 +43,30 @@ LARGEST_LOG = 16 << 20  # bytes
 def page(
     groups: Sequence[Group],
     notes: Sequence[str],
-    shown: Mapping[str, Sequence[Chart]],
+    data_charts: Mapping[str, Sequence[Chart]],
     against: str | None = None,
     words: Sequence[str] = (),
 ) -> str:
     """Return the report of groups, with their charts, as a document that needs no other file."""
-    here = Path(__file__).parent
+    folder = Path(__file__).parent
     environment = Environment(
-        loader=FileSystemLoader(here), autoescape=True, undefined=StrictUndefined,
+        loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, finalize=_printable,
     )  # fmt: skip
     environment.filters["marked"] = _marked
     environment.tests["warning"] = _warns
-    looks = looks_of(groups)
-    numbers = {method: index for index, method in enumerate(looks)}
+    look_of = look_by_method(groups)
+    numbers = {method: index for index, method in enumerate(look_of)}
     with drawing(ON_PAGE.style()):
-        swatches = "".join(swatch(look, f"k{numbers[method]}") for method, look in looks.items())
+        swatches = "".join(swatch(look, f"k{numbers[method]}") for method, look in look_of.items())
         drawn = {
-            in_words(data): [(c, svg_panels(c, numbers, f"d{place}-{c.name}-")) for c in charts]
-            for place, (data, charts) in enumerate(shown.items())
+            in_words(data): [(c, svg_panels(c, numbers, f"d{number}-{c.name}-")) for c in charts]
+            for number, (data, charts) in enumerate(data_charts.items())
         }
     runs = [run for group in groups for run in group.runs]
-    charts = [chart for found in shown.values() for chart in found if chart.column not in APART]
+    charts = [
+        chart for of_data in data_charts.values() for chart in of_data if chart.column not in APART
+    ]
     axes = {chart.x for chart in charts}
     scores = [ACCURACY, DECILE, "train_loss", *tables.measured(groups)]
     scores = [column for column in scores if any(g.estimate(column).count for g in groups)]
@@ -72,8 +75,8 @@ def page(
     differing, shared = _settings(groups)
     return environment.get_template("page.html").render(
         title=_title(groups),
-        style=(here / "page.css").read_text(encoding="utf-8"),
-        script=(here / "page.js").read_text(encoding="utf-8"),
+        style=(folder / "page.css").read_text(encoding="utf-8"),
+        script=(folder / "page.js").read_text(encoding="utf-8"),
         groups=groups,
         methods={group.words[1]: group.method for group in groups},
         numbers=numbers,
@@ -85,7 +88,7 @@ def page(
         compared=_compared(groups, against),
         quantiles=_quantiles(groups),
         clients=_by_client(groups),
-        heat_maps=[found for found in map(_heat_map, groups) if found],
+        heat_maps=[heat_map for heat_map in map(_heat_map, groups) if heat_map],
         scale=_pixels(np.linspace(0, 1, 32)[None]),
         consensus=tables.consensus(groups),
         differing=differing,
@@ -121,10 +124,10 @@ def _title(groups: Sequence[Group]) -> str:
 def _compared(groups: Sequence[Group], against: str | None) -> Table:
     """The differences from a method, else from the most accurate one."""
     means = {group.method: group.estimate(ACCURACY).mean for group in groups}
-    known = {method: mean for method, mean in means.items() if mean == mean}
-    if len(known) < 2:
+    accuracies = {method: mean for method, mean in means.items() if mean == mean}
+    if len(accuracies) < 2:
         return Table([], [])
-    return tables.comparison(groups, against or max(known, key=known.__getitem__), None)
+    return tables.comparison(groups, against or max(accuracies, key=accuracies.__getitem__), None)
 
 
 def _quantiles(groups: Sequence[Group]) -> Table:
@@ -133,8 +136,8 @@ def _quantiles(groups: Sequence[Group]) -> Table:
     for group in groups:
         accuracies = group.client_accuracies()
         if accuracies is not None:
-            found = [*np.quantile(accuracies, QUANTILES), accuracies.std()]
-            rows.append([*group.words, str(len(accuracies)), *(f"{100 * q:.1f}" for q in found)])
+            scores = [*np.quantile(accuracies, QUANTILES), accuracies.std()]
+            rows.append([*group.words, str(len(accuracies)), *(f"{100 * q:.1f}" for q in scores)])
     names = ["Least", *(f"{100 * q:g} %" for q in QUANTILES[1:-1]), "Largest"]
     caption = "Test accuracies of the clients in per cent, clients of all seeds together."
     header = ["Data", "Method", "Clients × seeds", *names, "Standard deviation"]
@@ -146,8 +149,8 @@ def _by_client(groups: Sequence[Group]) -> Table:
     paths = [run.path / "clients.h5" for group in groups for run in group.runs if run.finished]
     if not any("client_name" in read_clients(path).results for path in paths):
         return Table([], [])
-    found = tables.by_client(groups)
-    return found if len(found.rows) <= HEAT else Table([], [])
+    table = tables.by_client(groups)
+    return table if len(table.rows) <= HEAT else Table([], [])
 
 
 def _heat_map(group: Group) -> dict[str, Any] | None:
@@ -160,14 +163,14 @@ def _heat_map(group: Group) -> dict[str, Any] | None:
     count, components = mixture.shape
     largest = mixture.argmax(axis=1)
     order = np.lexsort((-mixture[np.arange(count), largest], largest))
-    about = f"{', '.join(group.words[::-1])}, seed {run.seed}: {count} clients, "
-    about += f"{components} components"
+    caption = f"{', '.join(group.words[::-1])}, seed {run.seed}: {count} clients, "
+    caption += f"{components} components"
     if count > HEAT:
         order = order[np.linspace(0, count - 1, HEAT).astype(int)]
-        about += f"; {HEAT} of the clients, evenly chosen"
+        caption += f"; {HEAT} of the clients, evenly chosen"
     weights = mixture[order].T.astype(float)  # (components, clients)
     return {
-        "about": about,
+        "caption": caption,
         "image": _pixels(weights),
         "weights": np.round(100 * np.nan_to_num(weights)).astype(int).tolist(),
         "clients": results["client_id"][order].tolist(),
@@ -188,8 +191,10 @@ def _settings(groups: Sequence[Group]) -> tuple[Table, Table]:
     """The settings in which runs differ, a column for each method, and those that all share."""
     flat = [[leaves(run.config) for run in group.runs] for group in groups]
     apart, alike = [], []
-    for key in dict.fromkeys(key for runs in flat for said in runs for key in said):
-        values = [list(dict.fromkeys(_value(said.get(key)) for said in runs)) for runs in flat]
+    for key in dict.fromkeys(key for runs in flat for settings in runs for key in settings):
+        values = [
+            list(dict.fromkeys(_value(settings.get(key)) for settings in runs)) for runs in flat
+        ]
         name: Cell = (f"{key_in_words(key)} ", Code(key))
         if len(set().union(*values)) > 1:
             apart.append([name, *map(", ".join, values)])
@@ -212,17 +217,17 @@ def _times(groups: Sequence[Group], summaries: Mapping[Path, dict[str, Any]]) ->
     """Where the wall time went, means over seeds."""
     rows = []
     for group in groups:
-        about = [summaries[run.path] for run in group.runs]
-        spent = [one["seconds"] for one in about if one.get("seconds")]
+        run_summaries = [summaries[run.path] for run in group.runs]
+        spent = [one["seconds"] for one in run_summaries if one.get("seconds")]
         if spent:
             phases = [float(np.mean([s.get(p, 0.0) for s in spent])) for p in ("total", *PHASES)]
-            rest = max(0.0, phases[0] - sum(phases[1:]))
-            ranks = sorted({one["ranks"] for one in about if is_count(one.get("ranks"))})
-            memory = [one.get("peak_memory_bytes") for one in about]
+            remainder = max(0.0, phases[0] - sum(phases[1:]))
+            ranks = sorted({one["ranks"] for one in run_summaries if is_count(one.get("ranks"))})
+            memory = [one.get("peak_memory_bytes") for one in run_summaries]
             largest = max((value for value in memory if is_number(value)), default=0)
-            cells = [f"{seconds:.2f}" for seconds in (*phases, rest)]
-            shown = f"{largest / 2**20:.0f}" if largest else NONE
-            rows.append([*group.words, ", ".join(map(str, ranks)) or NONE, *cells, shown])
+            cells = [f"{seconds:.2f}" for seconds in (*phases, remainder)]
+            memory_text = f"{largest / 2**20:.0f}" if largest else NONE
+            rows.append([*group.words, ", ".join(map(str, ranks)) or NONE, *cells, memory_text])
     caption = (
         "Where the time went: wall time in seconds, means over the seeds that are finished. Memory "
         "is the largest of a rank."
@@ -244,11 +249,11 @@ def _warns(line: str) -> bool:
 
 def _warned(logs: Mapping[Path, Sequence[str]]) -> dict[str, list[Path]]:
     """Return the warnings of the runs, each once, with the runs that have it."""
-    found: dict[str, list[Path]] = {}
+    paths_of: dict[str, list[Path]] = {}
     for path, lines in logs.items():
         for line in filter(_warns, lines):
-            found.setdefault(line, []).append(path)
-    return found
+            paths_of.setdefault(line, []).append(path)
+    return paths_of
 
 
 def _commands(run: Run, ranks: object) -> list[str]:

@@ -19,12 +19,15 @@ ACCURACY, DECILE, DISTANCE = "test_accuracy", "test_accuracy_p10", "consensus_di
 # Columns that every metrics.csv has.
 COLUMNS = ("round", "seconds", "train_loss", ACCURACY, DECILE, "up_bits", "down_bits", DISTANCE)
 
+# Words in the names of columns whose best value is the largest; others have the least.
+LARGER_IS_BETTER = ("accuracy", "recall", "cosine")
+
 
 @dataclass(frozen=True)
 class Measure:
     """What a column is, the words before the first comma being its name."""
 
-    about: str
+    description: str
     percent: bool = False
     log: bool = False
 
@@ -36,12 +39,12 @@ class Measure:
     @property
     def title(self) -> str:
         """The title of its charts."""
-        return self.about + " (%)" * self.percent
+        return self.description + " (%)" * self.percent
 
     @property
     def short(self) -> str:
         """The head of its column in tables."""
-        return self.about.partition(",")[0] + " (%)" * self.percent
+        return self.description.partition(",")[0] + " (%)" * self.percent
 
 
 SCORES = {
@@ -71,9 +74,6 @@ MEASURES = {
     "l2_uvp": Measure("L2-UVP (%), unexplained variance of the map", log=True),
     "cosine": Measure("Cosine, of the map with the optimal one"),
 }
-
-# Words in the names of columns whose best value is the largest; others have the least.
-LARGER_IS_BETTER = ("accuracy", "recall", "cosine")
 
 
 def larger_is_better(column: str) -> bool:
@@ -113,27 +113,27 @@ class Run:
         return float(self.metrics[column][-1]) if len(self.metrics[column]) else np.nan
 
 
-def find_runs(places: Iterable[Path]) -> list[Run]:
+def find_runs(directories: Iterable[Path]) -> list[Run]:
     """Return the runs in some directories."""
-    found: dict[Path, Path] = {}
-    for place in places:
-        for directory in run_directories(place):
-            found.setdefault(directory.resolve(), directory)
-    return [read_run(directory) for directory in found.values()]
+    unique: dict[Path, Path] = {}
+    for above in directories:
+        for directory in run_directories(above):
+            unique.setdefault(directory.resolve(), directory)
+    return [read_run(directory) for directory in unique.values()]
 
 
-def run_directories(place: Path) -> list[Path]:
-    """Return the run directories in a place, sorted."""
-    if not os.path.isdir(place):
-        raise InputError(f"'{place}' is not a directory; it must be or contain a run directory")
-    found = []
-    for folder, inner, files in os.walk(place, onerror=_unreadable):
+def run_directories(directory: Path) -> list[Path]:
+    """Return the run directories in a directory, sorted."""
+    if not os.path.isdir(directory):
+        raise InputError(f"'{directory}' is not a directory; it must be or contain a run directory")
+    runs = []
+    for folder, inner, files in os.walk(directory, onerror=_unreadable):
         if "config.yaml" in files:
-            found.append(Path(folder))
+            runs.append(Path(folder))
             inner.clear()
-    if not found:
-        raise InputError(f"'{place}' holds no run: there is no config.yaml in it or below it")
-    return sorted(found)
+    if not runs:
+        raise InputError(f"'{directory}' holds no run: there is no config.yaml in it or below it")
+    return sorted(runs)
 
 
 def _unreadable(error: OSError) -> None:
@@ -163,15 +163,15 @@ def read_run(path: Path) -> Run:
 
 def _metrics(result: Result, finished: bool) -> dict[str, np.ndarray]:
     path = result.directory / "metrics.csv"
-    found = dict(result.metrics) if finished or path.exists() else {}
-    found.pop(DIGEST, None)
-    missing = [name for name in COLUMNS if name not in found]
-    if found and missing:
+    metrics = dict(result.metrics) if finished or path.exists() else {}
+    metrics.pop(DIGEST, None)
+    missing = [name for name in COLUMNS if name not in metrics]
+    if metrics and missing:
         raise damaged(path, f"it has no column {missing[0]}")
-    if finished and not (found and len(found["round"])):
+    if finished and not (metrics and len(metrics["round"])):
         raise damaged(path, "it has no rows")
-    nothing = np.full(len(found.get("round", ())), np.nan)
-    return dict.fromkeys((*COLUMNS, *MEASURES), nothing) | found
+    nothing = np.full(len(metrics.get("round", ())), np.nan)
+    return dict.fromkeys((*COLUMNS, *MEASURES), nothing) | metrics
 
 
 def _client_accuracies(path: Path) -> np.ndarray | None:

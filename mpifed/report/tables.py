@@ -1,7 +1,8 @@
-"""Tables of results in the layout of Table 2 of Marfoq et al. (2021), and of what else is measured.
+"""Tables of a report, which are described once and rendered as Markdown, LaTeX, text or HTML.
 
-A table is described once and rendered as Markdown, LaTeX, for a terminal, or as HTML (``page.py``).
-Each escapes by its own rule what users have named.
+The table of results has the layout of Table 2 of Marfoq et al. (2021). Others compare methods, give
+the scores of clients, and measure the distance from consensus. Each form escapes by its own
+rule what users have named.
 """
 
 from __future__ import annotations
@@ -149,40 +150,40 @@ class Table:
 
     def terminal(self, width: int) -> RichTable:
         """Return as many columns as ``width`` has room for, the texts always, without cut words."""
-        words, whole = [], []  # columns with names wrapped, and not
+        wrapped, unwrapped = [], []  # columns with names wrapped, and not
         for name, *cells in zip(self.header, *self.rows, strict=True):
             plain = list(map(plain_text, cells))
             split = [word for text in (name, *plain) for word in text.split()]
-            words.append(max(map(cell_len, split), default=0))
-            whole.append(max([words[-1], *map(cell_len, plain)]))
-        sizes = words[: self.texts] + whole[self.texts :]
+            wrapped.append(max(map(cell_len, split), default=0))
+            unwrapped.append(max([wrapped[-1], *map(cell_len, plain)]))
+        sizes = wrapped[: self.texts] + unwrapped[self.texts :]
         ends = np.cumsum(sizes) + FRAME * np.arange(1, len(sizes) + 1) + 1
-        shown = max(self.texts, int((ends <= width).sum()))
-        spare = max(0, width - int(ends[shown - 1]))
+        n_columns = max(self.texts, int((ends <= width).sum()))
+        spare = max(0, width - int(ends[n_columns - 1]))
         for k in reversed(range(self.texts)):
-            more = min(spare, whole[k] - words[k])
-            sizes[k], spare = sizes[k] + more, spare - more
-        left_out = ", ".join(self.header[shown:])
+            widening = min(spare, unwrapped[k] - wrapped[k])
+            sizes[k], spare = sizes[k] + widening, spare - widening
+        left_out = ", ".join(self.header[n_columns:])
         caption = plain_text(self.caption)
         caption += f" A wider terminal also shows: {left_out}." * bool(left_out)
         table = RichTable(caption=Text(caption) if caption else None, caption_justify="left",
                           caption_style="")  # fmt: skip
-        for k in range(shown):
+        for k in range(n_columns):
             name = Text(self.header[k].replace(" ", "\n"))
             table.add_column(name, "", justify="left" if k < self.texts else "right",
                              width=sizes[k], overflow="fold")  # fmt: skip
         for row in self.rows:
-            table.add_row(*map(_in_terminal, row[:shown]))
+            table.add_row(*map(_in_terminal, row[:n_columns]))
         return table
 
     def filled(self) -> Table:
         """Return the table without the columns that are dashes from top to bottom."""
-        kept = [
+        columns = [
             k for k in range(len(self.header))
             if k < self.texts or not self.rows or any(row[k] != NONE for row in self.rows)
         ]  # fmt: skip
-        rows = [[row[k] for k in kept] for row in self.rows]
-        return replace(self, header=[self.header[k] for k in kept], rows=rows)
+        rows = [[row[k] for k in columns] for row in self.rows]
+        return replace(self, header=[self.header[k] for k in columns], rows=rows)
 
 
 def _in_terminal(cell: Cell) -> Text:
@@ -216,8 +217,8 @@ def _field(value: float) -> str:
     return "" if math.isnan(value) else f"{value:.10g}"
 
 
-def _both(name: str, found: Estimate) -> dict[str, float]:
-    return {name: found.mean, f"{name}_deviation": found.deviation}
+def _both(name: str, estimated: Estimate) -> dict[str, float]:
+    return {name: estimated.mean, f"{name}_deviation": estimated.deviation}
 
 
 def measured(groups: Sequence[Group]) -> list[str]:
@@ -270,13 +271,13 @@ def by_data(groups: Sequence[Group]) -> Table:
     """Return the accuracies: data sets down, methods across."""
     scores = [_last(groups, column) for column in (ACCURACY, DECILE)]
     cells = zip(groups, *scores, strict=True)
-    found: dict[tuple[str, str], Cell] = {
+    texts: dict[tuple[str, str], Cell] = {
         (group.data, group.method): (average, " / ", decile, " *" * (not group.finished))
         for group, average, decile in cells
     }
     methods = {group.method: group.words[1] for group in groups}
     rows = [
-        [in_words(data), *(found.get((data, method), NONE) for method in methods)]
+        [in_words(data), *(texts.get((data, method), NONE) for method in methods)]
         for data in dict.fromkeys(group.data for group in groups)
     ]
     caption = f"{CAPTION} {_meaning(scores, groups[0].spread)}".rstrip()
@@ -298,8 +299,8 @@ def results(groups: Sequence[Group], columns: Sequence[str], digits: int = 1) ->
         ]
         for k, group in enumerate(groups)
     ]
-    known = SCORES | MEASURES
-    header = ["Data", "Method", "Seeds", *(known[column].short for column in columns)]
+    measures = SCORES | MEASURES
+    header = ["Data", "Method", "Seeds", *(measures[column].short for column in columns)]
     header += ["Rounds", "Wall time (s)", f"Sent up ({unit})", f"Sent down ({unit})"]
     timed = [SIMULATED] * ("simulated_seconds" in columns)
     caption = " ".join([SENT, *timed, _meaning(texts, groups[0].spread)]).rstrip()
@@ -310,13 +311,15 @@ def consensus(groups: Sequence[Group]) -> Table:
     """Return the distances from consensus with their predicted and measured contractions."""
     rows = []
     for group in groups:
-        found = contractions(group)
-        if not math.isnan(found[-1]):
+        measured_rates = contractions(group)
+        if not math.isnan(measured_rates[-1]):
             rates = [run.predicted for run in group.runs if run.predicted]
             p = estimate(np.array([rate["p"] for rate in rates])).mean
             tau = "-".join(map(str, sorted({int(rate["tau"]) for rate in rates}))) or NONE
-            shown = [NONE if math.isnan(value) else f"{value:.4g}" for value in (p, *found)]
-            rows.append([*group.words, shown[0], tau, *shown[1:]])
+            cells = [
+                NONE if math.isnan(value) else f"{value:.4g}" for value in (p, *measured_rates)
+            ]
+            rows.append([*group.words, cells[0], tau, *cells[1:]])
     header = ["Data", "Method", "p", "τ", "Predicted per round", "Measured per round", "Distance"]
     return Table(header, rows, 2, CONSENSUS).filled()
 
@@ -331,15 +334,15 @@ def by_client(groups: Sequence[Group]) -> Table:
     classes: dict[str, str] = {}
     for group in groups:
         for run in filter(attrgetter("finished"), group.runs):
-            found = read_clients(run.path / "clients.h5")
-            if found.class_names:
-                named = map(printable, found.class_names[:MOST_CLASSES])
+            clients = read_clients(run.path / "clients.h5")
+            if clients.class_names:
+                named = map(printable, clients.class_names[:MOST_CLASSES])
                 classes[group.data] = ", ".join(named)
-            names = found.results.get("client_name", found.results["client_id"]).astype(str)
+            names = clients.results.get("client_name", clients.results["client_id"]).astype(str)
             for k, name in enumerate(names.tolist()):
-                sizes = [str(found.results[size][k]) for size in ("n_train", "n_test")]
+                sizes = [str(clients.results[size][k]) for size in ("n_train", "n_test")]
                 counts.setdefault((group.data, name), sizes)
-                score = factor * float(found.results[column][k])
+                score = factor * float(clients.results[column][k])
                 scores.setdefault((group.data, name, group.method), []).append(score)
     methods = {group.method: group.words[1] for group in groups}
     rows = []
@@ -365,15 +368,15 @@ def comparison(groups: Sequence[Group], against: str | None, target: float | Non
     if target is not None:
         notes.append(f"Where the average first was {100 * target:g} per cent, mean over seeds.")
         arrivals = [np.array([reached(run, target) for run in group.runs]) for group in groups]
-        unit, sent = in_bits([[float(found[:, 1].mean())] for found in arrivals])
+        unit, sent = in_bits([[float(arrival[:, 1].mean())] for arrival in arrivals])
         header += ["Round", f"Sent up ({unit})", "Wall time (s)", "Simulated time (s)"]
     rows = []
     for k, group in enumerate(groups):
         other = partner(groups, group.data, against)
         row = [*group.words, NONE if other is None else str(len(pairs(group, other)))]
         for column in (ACCURACY, DECILE) if against is not None else ():
-            found = estimate(100 * _apart(group, other, column), group.spread)
-            row += ["0", NONE] if group is other else [found.text("+.2f"), _p(found)]
+            difference = estimate(100 * _apart(group, other, column), group.spread)
+            row += ["0", NONE] if group is other else [difference.text("+.2f"), _p(difference)]
         if target is not None:
             seconds = [_plain(value, ".4g") for value in arrivals[k][:, 2:].mean(axis=0)]
             row += [_arrival(arrivals[k][:, 0]), *sent[k], *seconds]
@@ -393,35 +396,37 @@ def comparison_csv(groups: Sequence[Group], against: str | None, target: float |
         row["pairs"] = 0 if other is None else len(pairs(group, other))
         for column in (ACCURACY, DECILE):
             row |= _both(f"{column}_difference", estimate(_apart(group, other, column)))
-        wanted = math.nan if target is None else target
-        arrival = np.mean([reached(run, wanted) for run in group.runs], axis=0)
-        row |= {"target": wanted, **dict(zip(REACHED, arrival.tolist(), strict=True))}
+        threshold = math.nan if target is None else target
+        arrival = np.mean([reached(run, threshold) for run in group.runs], axis=0)
+        row |= {"target": threshold, **dict(zip(REACHED, arrival.tolist(), strict=True))}
         rows.append(row)
     return csv_lines(rows)
 
 
 def best_within(groups: Sequence[Group], limits: Mapping[str, float]) -> Table:
     """Return what methods had reached within limits, the best first; see ``last_within``."""
-    found: list[tuple[Group, np.ndarray]] = []
+    scores: list[tuple[Group, np.ndarray]] = []
     for group in groups:
         of_runs = [last_within(run, limits) for run in group.runs]
-        kept = [values for values in of_runs if values is not None]
-        if len(kept) == len(of_runs):
-            scaled = np.transpose(kept * np.array([1, 1, 1, 1, 100, 100]))
-            found.append((group, np.array([estimate(column).mean for column in scaled])))
-    asked = ", ".join(f"{key}={limit:g}" for key, limit in limits.items())
-    if not found:
-        raise InputError(f"--within {asked} leaves no method of which every seed keeps it")
-    found.sort(key=lambda each: -np.nan_to_num(each[1][4], nan=-1))
-    unit, bits = in_bits([[values[2]] for _, values in found])
+        last = [values for values in of_runs if values is not None]
+        if len(last) == len(of_runs):
+            scaled = np.transpose(last * np.array([1, 1, 1, 1, 100, 100]))
+            scores.append((group, np.array([estimate(column).mean for column in scaled])))
+    limits_text = ", ".join(f"{key}={limit:g}" for key, limit in limits.items())
+    if not scores:
+        raise InputError(f"--within {limits_text} leaves no method of which every seed keeps it")
+    scores.sort(key=lambda each: -np.nan_to_num(each[1][4], nan=-1))
+    unit, bits = in_bits([[values[2]] for _, values in scores])
     forms = (".0f", ".0f", "", ".4g", ".1f", ".1f")
     rows = []
-    for (group, values), sent in zip(found, bits, strict=True):
+    for (group, values), sent in zip(scores, bits, strict=True):
         cells = [_plain(value, form) for value, form in zip(values, forms, strict=True)]
         rows.append([*group.words, str(len(group.runs)), *cells[:2], *sent, *cells[3:]])
     header = ["Data", "Method", "Seeds", "Degree", "Rounds", f"Sent ({unit})", "Time (s)"]
     header += ["Average (%)", "Bottom decile (%)"]
-    caption = f"The last evaluation within {asked}, means over seeds, the most accurate first."
+    caption = (
+        f"The last evaluation within {limits_text}, means over seeds, the most accurate first."
+    )
     return Table(header, rows, 2, caption).filled()
 
 
@@ -433,10 +438,10 @@ def _apart(group: Group, other: Group | None, column: str) -> np.ndarray:
     return np.zeros(0) if other is None else last_differences(group, other, column)
 
 
-def _p(found: Estimate) -> str:
-    if math.isnan(found.p_value):
+def _p(estimated: Estimate) -> str:
+    if math.isnan(estimated.p_value):
         return NONE
-    return "< 0.001" if found.p_value < 1e-3 else f"{found.p_value:.3f}"
+    return "< 0.001" if estimated.p_value < 1e-3 else f"{estimated.p_value:.3f}"
 
 
 def _arrival(rounds: np.ndarray) -> str:
@@ -450,9 +455,9 @@ def _arrival(rounds: np.ndarray) -> str:
 def _last(groups: Sequence[Group], column: str, digits: int = 1) -> list[str]:
     """The last values of a column, bold where the paired test says so."""
     measure = (SCORES | MEASURES)[column]
-    found = [group.estimate(column, measure.factor) for group in groups]
+    estimates = [group.estimate(column, measure.factor) for group in groups]
     forms = (f".{digits}f",) if measure.percent else (".4g", ".2g")
-    texts = [one.text(*forms) for one in found]
+    texts = [one.text(*forms) for one in estimates]
     return [
         Bold(text) if _better(group, groups, column) else text
         for group, text in zip(groups, texts, strict=True)
@@ -465,8 +470,8 @@ def _better(group: Group, groups: Sequence[Group], column: str) -> bool:
     if not others or column == "simulated_seconds" or column.startswith("train_"):
         return False
     sign = 1 if larger_is_better(column) else -1
-    found = (estimate(sign * last_differences(group, other, column)) for other in others)
-    return all(one.mean > 0 and one.p_value < SURE for one in found)
+    differences = (estimate(sign * last_differences(group, other, column)) for other in others)
+    return all(one.mean > 0 and one.p_value < SURE for one in differences)
 
 
 def _meaning(cells: Sequence[Sequence[str]], spread: str) -> str:

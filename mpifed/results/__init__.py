@@ -1,1 +1,1 @@
-"""Results."""
+"""What a run leaves on disk: its directory, metrics, clients, summary and configuration."""

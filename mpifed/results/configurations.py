@@ -32,10 +32,10 @@ def check_stored(configuration: Any) -> None:
         if not is_count(configuration.get(name)) or configuration[name] < least:
             raise ValueError(f"{name} is not a whole number, at least {least}")
     # Runs of earlier versions have no section storage.
-    for name, found in [(name, configuration.get(name)) for name in SECTIONS] + [
+    for name, section in [(name, configuration.get(name)) for name in SECTIONS] + [
         ("storage", configuration.get("storage", {}))
     ]:
-        if not isinstance(found, dict):
+        if not isinstance(section, dict):
             raise ValueError(f"{name} is not a mapping")
     for name in COMPONENTS:
         if not isinstance(configuration[name].get("name"), str):

@@ -34,8 +34,8 @@ class Metrics:
 
     def texts(self, name: str) -> list[str]:
         """Return the column called ``name`` as text."""
-        place = self.columns.index(name)
-        return [row[place] for row in self.rows]
+        index = self.columns.index(name)
+        return [row[index] for row in self.rows]
 
     def numbers(self, name: str) -> np.ndarray:
         """Return a column as float64 (rows,), NaN where a field is empty."""
@@ -112,24 +112,24 @@ def _number(text: str) -> float:
 
 def read_summary(path: Path) -> dict[str, Any]:
     """Read a summary.json."""
-    found = read_json(path)
-    if not isinstance(found, dict) or not isinstance(found.get("status"), str):
+    summary = read_json(path)
+    if not isinstance(summary, dict) or not isinstance(summary.get("status"), str):
         raise damaged(path, "it has no status")
-    if not is_count(found.get("rounds")):
+    if not is_count(summary.get("rounds")):
         raise damaged(path, "rounds is not a whole number, at least 0")
-    seconds, rate = found.get("seconds"), found.get("predicted_contraction")
-    if found["status"] == "finished" or seconds is not None:
+    seconds, rate = summary.get("seconds"), summary.get("predicted_contraction")
+    if summary["status"] == "finished" or seconds is not None:
         total = seconds.get("total") if _are_numbers(seconds) else None
         if total is None or not 0 <= total < math.inf:
             raise damaged(path, "seconds are not numbers with a total, at least 0")
     if rate is not None and not (_are_numbers(rate) and {*RATE} <= rate.keys()):
         raise damaged(path, f"{', '.join(RATE)} of predicted_contraction must be numbers")
-    if not _are_numbers(found.get("graph", {})):
+    if not _are_numbers(summary.get("graph", {})):
         raise damaged(path, "graph has values that are no numbers")
     for name in ("test_accuracy", "test_accuracy_p10", "test_loss"):
-        if found.get(name) is not None and not is_number(found[name]):
+        if summary.get(name) is not None and not is_number(summary[name]):
             raise damaged(path, f"{name} is not a number")
-    return found
+    return summary
 
 
 def _are_numbers(table: Any) -> TypeGuard[dict[str, float]]:
@@ -137,7 +137,7 @@ def _are_numbers(table: Any) -> TypeGuard[dict[str, float]]:
 
 
 @dataclass(frozen=True)
-class Clients:
+class ClientsFile:
     """The content of clients.h5."""
 
     results: dict[str, np.ndarray]
@@ -145,22 +145,24 @@ class Clients:
     class_names: tuple[str, ...] = ()
 
 
-def read_clients(path: Path) -> Clients:
+def read_clients(path: Path) -> ClientsFile:
     """Read a clients.h5."""
     from mpifed.io import hdf5  # imports h5py, which the other files do not need
 
     try:
         with hdf5.opened(path) as file:
             group = file.get("learnt", {})
-            learnt = {name: hdf5.whole(group[name]) for name in group}
-            results = {name: hdf5.whole(data) for name, data in file.items() if name != "learnt"}
+            learnt = {name: hdf5.all_values(group[name]) for name in group}
+            results = {
+                name: hdf5.all_values(data) for name, data in file.items() if name != "learnt"
+            }
             classes = np.char.decode(np.array(file.attrs.get("class_names", []), "S"), "utf-8")
         _check_results(results)
     except FileNotFoundError:
         raise InputError(f"'{path}' is missing") from None
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise damaged(path, str(getattr(error, "strerror", None) or error)) from None
-    return Clients(results, learnt, tuple(classes.tolist()))
+    return ClientsFile(results, learnt, tuple(classes.tolist()))
 
 
 def _check_results(results: dict[str, np.ndarray]) -> None:
@@ -197,10 +199,10 @@ class Result:
     def metrics(self) -> dict[str, np.ndarray]:
         """The columns of metrics.csv: float64, NaN where empty; ``state_digest`` as text."""
         path = self.directory / "metrics.csv"
-        found = read_metrics(path, growing=self.status == "unfinished")
+        table = read_metrics(path, growing=self.status == "unfinished")
         return {
-            name: np.array(found.texts(name)) if name == DIGEST else found.numbers(name)
-            for name in found.columns
+            name: np.array(table.texts(name)) if name == DIGEST else table.numbers(name)
+            for name in table.columns
         }
 
     @cached_property
@@ -226,7 +228,7 @@ class Result:
         return pandas.DataFrame(columns).set_index("round")
 
     @cached_property
-    def _clients_file(self) -> Clients:
+    def _clients_file(self) -> ClientsFile:
         return read_clients(self.directory / "clients.h5")
 
 

@@ -26,17 +26,17 @@ def check_output(output: Path) -> None:
     if os.path.exists(output) and not os.path.isdir(output):
         raise InputError(f"--output {output} is a file; it must be a directory, or not exist yet")
     try:
-        place = output.absolute()
-        while not _is_there(place):
-            place = place.parent
-        if not place.is_dir():
-            what = "a file" if place.exists() else "a link that leads nowhere"
-            raise InputError(f"--output {output} cannot be made: {place} is {what}")
-        with tempfile.TemporaryDirectory(dir=place):  # access() permits root what /proc does not
+        ancestor = output.absolute()
+        while not _is_there(ancestor):
+            ancestor = ancestor.parent
+        if not ancestor.is_dir():
+            what = "a file" if ancestor.exists() else "a link that leads nowhere"
+            raise InputError(f"--output {output} cannot be made: {ancestor} is {what}")
+        with tempfile.TemporaryDirectory(dir=ancestor):  # access() permits root what /proc does not
             pass
     except OSError as error:
         raise InputError(
-            f"--output {output} cannot be written in {place}: {error.strerror}"
+            f"--output {output} cannot be written in {ancestor}: {error.strerror}"
         ) from None
 
 
@@ -87,6 +87,6 @@ def chosen_rounds(rounds: tuple[int, int] | int | None, last: int) -> tuple[int,
             raise InputError(f"--last is {rounds}; the run has {last} rounds")
         return last - rounds + 1, last
     if not 1 <= rounds[0] <= rounds[1] <= last:
-        given = f"{rounds[0]}:{rounds[1]}"
-        raise InputError(f"--rounds is {given}; it must be A:B with 1 <= A <= B <= {last}")
+        interval = f"{rounds[0]}:{rounds[1]}"
+        raise InputError(f"--rounds is {interval}; it must be A:B with 1 <= A <= B <= {last}")
     return rounds

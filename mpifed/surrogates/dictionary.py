@@ -25,11 +25,17 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from mpifed.data.base import Description
+import mpifed.surrogates.lasso as lasso
 from mpifed.errors import RunError
-from mpifed.surrogates import lasso
-from mpifed.surrogates.base import Surrogate, each_row, padded
-from mpifed.surrogates.projections import cholesky, columns_in_unit_ball, positive_semidefinite
+from mpifed.surrogate import (
+    Description,
+    Surrogate,
+    cholesky,
+    columns_in_unit_ball,
+    each_row,
+    padded,
+    positive_semidefinite,
+)
 
 # What is added to the diagonal of s1, as a multiple of it and of its sum.
 DAMPING, FLOOR = 1e-10, 1e-13

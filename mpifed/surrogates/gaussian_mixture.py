@@ -32,10 +32,17 @@ from annotated_types import Ge, Gt
 from scipy.optimize import brentq
 from torch import Tensor
 
-from mpifed.data.base import Description
 from mpifed.errors import InputError
-from mpifed.surrogates.base import Surrogate, client_means, each_row, padded
-from mpifed.surrogates.projections import eigenvalues_at_least, positive_semidefinite, simplex
+from mpifed.surrogate import (
+    Description,
+    Surrogate,
+    client_means,
+    each_row,
+    eigenvalues_at_least,
+    padded,
+    positive_semidefinite,
+    simplex,
+)
 
 # Each component's weight in s is at least this, so that T is unique.
 WEIGHT_FLOOR = 1e-9

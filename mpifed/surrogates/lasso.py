@@ -21,8 +21,7 @@ from torch import Tensor
 from torch.nn.functional import softshrink
 
 from mpifed.errors import InputError, RunError
-from mpifed.local.minibatches import COLUMNS
-from mpifed.surrogates.base import padded
+from mpifed.surrogate import COLUMNS, padded
 
 # A Gram matrix is singular where it and its inverse have norms with a larger inverse product.
 RANK_TOLERANCE = 1e-10

@@ -21,9 +21,8 @@ import torch
 from annotated_types import Gt
 from torch import Tensor
 
-from mpifed.data.base import Description
 from mpifed.errors import InputError
-from mpifed.surrogates.base import Surrogate, client_means
+from mpifed.surrogate import Description, Surrogate, client_means
 
 # S is open; projections stop here.
 FLOOR = 1e-12

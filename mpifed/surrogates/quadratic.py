@@ -20,10 +20,9 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from mpifed.data.base import Description
 from mpifed.errors import InputError
-from mpifed.models.losses import logistic, sigmoid
-from mpifed.surrogates.base import Surrogate, client_means, each_row, padded, with_target
+from mpifed.model import logistic, sigmoid
+from mpifed.surrogate import Description, Surrogate, client_means, each_row, padded, with_target
 
 # By how much rounding may carry a projected point out of its set, relative to the radius.
 SLACK = 1e-12

@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpifed.data.base import Description
 from mpifed.errors import InputError
-from mpifed.surrogates.base import Surrogate, client_means
+from mpifed.surrogate import Description, Surrogate, client_means
 
 # S and Theta are open; projections stop here.
 FLOOR = 1e-12

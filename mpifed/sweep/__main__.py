@@ -19,16 +19,16 @@ from types import FrameType
 from mpifed.command import Parser, carried_out, launch_words, parser_of, say, whole
 from mpifed.config.experiments import (
     DEFAULT_EXPERIMENT,
-    of_own,
+    experiment_for_own,
     parse_overrides,
     split_words,
 )
 from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED, InputError, complain
 from mpifed.results.results import read_summary
 from mpifed.results.run_directories import check_output
-from mpifed.sweep.plan import Planned, check_data, plan, run_words, write_index
+from mpifed.sweep.plan import Planned, check_data, planned_runs, run_words, write_index
 from mpifed.watchdog.launcher import check_one_process
-from topologies.inputs import outside_step
+from topologies.job_environment import outside_step
 
 # Seconds between two looks at the runs in progress.
 LOOK = 0.05
@@ -43,12 +43,12 @@ def _sweep(words: Sequence[str] | None) -> int:
     check_one_process("give --ranks N in place of a launcher")
     options = parser().parse_intermixed_args(words)
     experiment, overrides = split_words(options.words)
-    own = of_own(parse_overrides(overrides)) if experiment is None else None
-    name = experiment or (own or {}).get("experiment", DEFAULT_EXPERIMENT)
-    experiment = name if own is None else None
+    mapping = experiment_for_own(parse_overrides(overrides)) if experiment is None else None
+    name = experiment or (mapping or {}).get("experiment", DEFAULT_EXPERIMENT)
+    experiment = name if mapping is None else None
     output = options.output or _default_output(name)
     check_output(output)
-    runs = plan(experiment, overrides, output, options.ranks or 1)
+    runs = planned_runs(experiment, overrides, output, options.ranks or 1)
     launcher = launch_words(options.ranks)
     commands = [[*launcher, *run_words(experiment, run, options.ranks)] for run in runs]
     if options.dry_run:
@@ -73,24 +73,28 @@ def _state(run: Planned) -> str:
 
 def parser() -> Parser:
     """Return the parser of the command."""
-    made = parser_of("sweep", __doc__)
-    made.add_argument(
+    command_line = parser_of("sweep", __doc__)
+    command_line.add_argument(
         "words",
         nargs="+",
         metavar="[EXPERIMENT] key=value",
         help=f"as of mpifed.run; without EXPERIMENT: {DEFAULT_EXPERIMENT}",
     )
-    made.add_argument("--output", type=Path, help="directory of the run directories")
-    made.add_argument("--ranks", type=whole(1), metavar="N", help="run each under mpirun -n N")
-    made.add_argument(
+    command_line.add_argument("--output", type=Path, help="directory of the run directories")
+    command_line.add_argument(
+        "--ranks", type=whole(1), metavar="N", help="run each under mpirun -n N"
+    )
+    command_line.add_argument(
         "--jobs",
         type=whole(1),
         default=1,
         metavar="J",
         help="runs at a time, each bound to processors of its own (default 1)",
     )
-    made.add_argument("--dry-run", action="store_true", help="check all, print the commands")
-    return made
+    command_line.add_argument(
+        "--dry-run", action="store_true", help="check all, print the commands"
+    )
+    return command_line
 
 
 @dataclass
@@ -115,7 +119,7 @@ class Sweep:
         self.runs, self.commands, self.environment = runs, commands, environment
         self.waiting = list(range(len(runs)))
         self.jobs = min(jobs, len(runs))
-        self.processors = shares(self.jobs)
+        self.processors = processor_sets(self.jobs)
         self.going: dict[int, Going] = {}
         self.seconds: list[float] = []
         self.failed: set[int] = set()
@@ -134,17 +138,17 @@ class Sweep:
 
     def _start(self) -> bool:
         """Start runs wherever a place is free; return whether any is in progress."""
-        free = [place for place in range(self.jobs) if place not in self.going]
+        free = [slot for slot in range(self.jobs) if slot not in self.going]
         while free and not self.stopping and (number := self._next()) is not None:
-            place = free.pop(0)
+            slot = free.pop(0)
             self._say(number, "started")
             process = subprocess.Popen(
                 self.commands[number], stdin=subprocess.DEVNULL, env=self.environment
             )
             if self.processors is not None:
                 with contextlib.suppress(OSError):  # it has ended already
-                    os.sched_setaffinity(process.pid, self.processors[place])
-            self.going[place] = Going(number, process, time.perf_counter())
+                    os.sched_setaffinity(process.pid, self.processors[slot])
+            self.going[slot] = Going(number, process, time.perf_counter())
         return bool(self.going)
 
     def _next(self) -> int | None:
@@ -173,9 +177,9 @@ class Sweep:
         """Wait until a run has ended, and report each that has."""
         while all(one.process.poll() is None for one in self.going.values()):
             time.sleep(LOOK)
-        for place, one in list(self.going.items()):
+        for slot, one in list(self.going.items()):
             if one.process.poll() is not None:
-                del self.going[place]
+                del self.going[slot]
                 self._report(one, int(one.process.returncode))
 
     def _report(self, one: Going, code: int) -> None:
@@ -184,8 +188,8 @@ class Sweep:
         early = self.stopping and code == -signal.SIGUSR1  # before it could take requests
         if code == EXIT_STOPPED or early:
             self.stopping = self.stopped = True
-            said = f"stopped on request after {took}; the same command continues"
-            self._say(one.number, said)
+            outcome = f"stopped on request after {took}; the same command continues"
+            self._say(one.number, outcome)
         elif run.finished():
             self.seconds.append(seconds)
             self._say(one.number, f"finished in {took}{_result(run)}{self._left()}")
@@ -224,12 +228,15 @@ class Sweep:
                 signal.signal(request, handler)
 
 
-def shares(jobs: int) -> list[set[int]] | None:
+def processor_sets(jobs: int) -> list[set[int]] | None:
     """Divide the processors of this process among jobs."""
-    own = sorted(os.sched_getaffinity(0))
-    if jobs == 1 or len(own) < jobs:
+    processors = sorted(os.sched_getaffinity(0))
+    if jobs == 1 or len(processors) < jobs:
         return None
-    return [set(own[len(own) * k // jobs : len(own) * (k + 1) // jobs]) for k in range(jobs)]
+    return [
+        set(processors[len(processors) * k // jobs : len(processors) * (k + 1) // jobs])
+        for k in range(jobs)
+    ]
 
 
 def _diverged(run: Planned) -> bool:

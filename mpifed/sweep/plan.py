@@ -1,8 +1,7 @@
-"""Overrides of a sweep that refer to another of its runs, so that one may begin where it ended.
+"""Planning of a sweep, or of a job: the overrides, the directory and the command of each run.
 
-Names of the run directories of a sweep, and the file that says which has which values.
-
-Planning of a sweep, or of a job: the overrides, directory and command of each run.
+Overrides may refer to another run of the sweep, so that one begins where that has ended.
+``index.csv`` beside the run directories says which of them has which values.
 """
 
 from __future__ import annotations
@@ -34,6 +33,20 @@ PLACEHOLDERS = ("previous", "first")
 # A single word in braces, which cannot be a value of an option: mappings have colons.
 BRACES = re.compile(r"\{\s*(\w+)\s*\}")
 
+# Characters of a name with whole keys; in longer ones keys lose their sections.
+SHORT = 64
+INDEX = "index.csv"
+
+# Resuming may change these, so a finished run with other values of them is the same run.
+FREE = ("evaluation.every:", "checkpoint.", "storage.", "threads:", "reschedule:")
+LEFT = ", 'auto' now"
+
+# Largest number of runs of a sweep, all of which are checked before the first begins.
+MOST_RUNS = 10_000
+
+# An override whose value is a range as in Python.
+RANGE = re.compile(r"([^=]+)=range\( *(-?[0-9]{1,15}(?: *, *-?[0-9]{1,15}){0,2}) *\)")
+
 
 def split_linked(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Divide overrides into words without placeholders, and texts with some by their keys."""
@@ -56,13 +69,7 @@ def split_linked(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def _filled(text: str, directories: Mapping[str, Path]) -> str:
-    return BRACES.sub(lambda found: str(directories[found[1]]), text)
-
-
-# Characters of a name with whole keys; in longer ones keys lose their sections.
-SHORT = 64
-
-INDEX = "index.csv"
+    return BRACES.sub(lambda match: str(directories[match[1]]), text)
 
 
 def directory_names(axes: Mapping[str, Sequence[Any]]) -> list[str]:
@@ -100,25 +107,13 @@ def _written(value: Any) -> str:
 
 def write_index(runs: Sequence[Planned]) -> None:
     """Write ``index.csv`` beside the run directories: a row for each run."""
-    place = runs[0].directory.parent
+    folder = runs[0].directory.parent
     # Private as the run directories in it, unless the user made it before.
-    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     keys = list(runs[0].chosen)
     rows = ([run.directory.name, *(as_text(run.chosen[key]) for key in keys)] for run in runs)
-    with replacing(place / INDEX) as new, new.open("w", encoding="utf-8", newline="") as file:
+    with replacing(folder / INDEX) as new, new.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([["directory", *keys], *rows])
-
-
-# Resuming may change these, so a finished run with other values of them is the same run.
-FREE = ("evaluation.every:", "checkpoint.", "storage.", "threads:", "reschedule:")
-
-LEFT = ", 'auto' now"
-
-# Largest number of runs of a sweep, all of which are checked before the first begins.
-MOST_RUNS = 10_000
-
-# An override whose value is a range as in Python.
-RANGE = re.compile(r"([^=]+)=range\( *(-?[0-9]{1,15}(?: *, *-?[0-9]{1,15}){0,2}) *\)")
 
 
 @dataclass(frozen=True)
@@ -137,10 +132,14 @@ class Planned:
 
     def waits_for(self) -> Path | None:
         """Return the first run in ``needs`` that is not finished; None if all are."""
-        return next((place for place in self.needs if not (place / "DONE").exists()), None)
+        return next(
+            (directory for directory in self.needs if not (directory / "DONE").exists()), None
+        )
 
 
-def plan(experiment: str | None, words: Sequence[str], output: Path, ranks: int) -> list[Planned]:
+def planned_runs(
+    experiment: str | None, words: Sequence[str], output: Path, ranks: int
+) -> list[Planned]:
     """Plan and check every run of a sweep."""
     plain, links = split_linked(words)
     axes, fixed = split_axes(config.parse_overrides([written_out(word) for word in plain]))
@@ -176,12 +175,12 @@ def plan(experiment: str | None, words: Sequence[str], output: Path, ranks: int)
             needs = tuple(dict.fromkeys(others[name] for name in named))
             for key, text in links.items():
                 overrides[key] = _filled(text, others)
-        asked = config.resolve(config.apply_overrides(mapping, overrides), ranks)
-        complete = config.to_mapping(asked)
-        place = output / names[number]
-        run = Planned(place, overrides, complete["data"], needs, chosen)
+        configuration = config.resolve(config.apply_overrides(mapping, overrides), ranks)
+        settings = config.to_mapping(configuration)
+        directory = output / names[number]
+        run = Planned(directory, overrides, settings["data"], needs, chosen)
         if run.finished():  # an unfinished run is compared by mpifed.run itself when it resumes
-            check_same_run(run.directory, complete)
+            check_same_run(run.directory, settings)
         runs.append(run)
     return runs
 
@@ -191,23 +190,24 @@ def check_data(experiment: str | None, runs: Sequence[Planned], ranks: int = 1) 
     waiting = [run for run in runs if not run.finished() and run.waits_for() is None]
     mapping = config.read_experiment(experiment, runs[0].overrides)
     for run in {as_text(run.data): run for run in reversed(waiting)}.values():
-        asked = config.resolve(config.apply_overrides(mapping, run.overrides), ranks)
-        made = find("data", asked.data.name)
-        made(asked.clients, asked.seed, Alone(), **asked.data.options)
+        configuration = config.resolve(config.apply_overrides(mapping, run.overrides), ranks)
+        dataset_class = find("data", configuration.data.name)
+        clients, seed = configuration.clients, configuration.seed
+        dataset_class(clients, seed, Alone(), **configuration.data.options)
 
 
 def written_out(word: str) -> str:
     """Return an override whose value is a range of Python as one whose value is a list."""
-    found = RANGE.fullmatch(word)
-    if found is None:
+    match = RANGE.fullmatch(word)
+    if match is None:
         return word
-    bounds = [int(number) for number in found[2].split(",")]
+    bounds = [int(number) for number in match[2].split(",")]
     if bounds[2:] == [0]:
         raise InputError(f"{word}: the step is 0; it must be another number")
     numbers = range(*bounds)
     if len(numbers) > MOST_RUNS:
         raise InputError(f"{word} has {len(numbers)} numbers; a sweep has at most {MOST_RUNS} runs")
-    return f"{found[1]}={list(numbers)}"
+    return f"{match[1]}={list(numbers)}"
 
 
 def split_axes(overrides: dict[str, Any]) -> tuple[dict[str, list[Any]], dict[str, Any]]:
@@ -234,17 +234,19 @@ def run_words(experiment: str | None, run: Planned, ranks: int | None) -> list[s
     return [*python_words("run"), *named, *overrides, *expected, *output]
 
 
-def check_same_run(directory: Path, complete: dict[str, Any]) -> None:
+def check_same_run(directory: Path, settings: dict[str, Any]) -> None:
     """Refuse a directory that holds a finished run of another configuration."""
     path = directory / "config.yaml"
     if not path.exists():
         return
     stored = config.completed(read_stored(path))
-    found = differences(stored, complete)
+    differing = differences(stored, settings)
     # What is left at auto, as local.stepping, was decided when the run began.
-    found = [each for each in found if not each.startswith(FREE) and not each.endswith(LEFT)]
-    if found:
+    differing = [
+        each for each in differing if not each.startswith(FREE) and not each.endswith(LEFT)
+    ]
+    if differing:
         raise InputError(
             f"'{directory}' holds a finished run of another configuration "
-            f"({found[0]}); choose another --output"
+            f"({differing[0]}); choose another --output"
         )

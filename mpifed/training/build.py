@@ -19,7 +19,6 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from mpifed.algorithms.base import Algorithm, algorithm_class, check_rows, check_state
 from mpifed.components.registry import Section, find
 from mpifed.components.registry import make as make_component
 from mpifed.components.tables import ON_TRANSPORT
@@ -58,6 +57,8 @@ from mpifed.io.memory import check_memory, enough_memory
 from mpifed.local.minibatches import work_of
 from mpifed.local.objective import HeldOutRisks
 from mpifed.local.solver import LocalSolver
+from mpifed.method.algorithm import Algorithm, algorithm_class
+from mpifed.method.checks import check_rows, check_state
 from mpifed.models.base import Model, Parametrised
 from mpifed.models.icnn import DenseICNN
 from mpifed.models.losses import loss_for

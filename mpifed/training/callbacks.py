@@ -20,10 +20,10 @@ from mpifed.errors import InputError, note
 from mpifed.io.atomic import replace_bytes
 from mpifed.io.text import read_json
 from mpifed.results.results import DIGEST
-from mpifed.tracking import TRACKERS, About, Sending
+from mpifed.tracking import TRACKERS, Sending, TrackedRun
 from mpifed.training.build import Setup
 from mpifed.training.request import Request, Task
-from topologies.schema import shown
+from topologies.schema import excerpt
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def callback(given: Any) -> Callback | None:
     function = load(given, "on_round") if isinstance(given, str) and ":" in given else given
     if not callable(function):
         raise InputError(
-            f"on_round is {shown(given)}; it must be a function of one argument, or its name, "
+            f"on_round is {excerpt(given)}; it must be a function of one argument, or its name, "
             "package.module:function"
         )
     return cast(Callback, function)
@@ -99,7 +99,7 @@ def listeners_of(setup: Setup, task: Task, request: Request, round: int) -> List
     first = setup.federation.communicator.rank == 0
     if first and request.track is not None:
         path = task.output / FILE
-        about = About(
+        run = TrackedRun(
             task.output,
             task.output.resolve().name,
             to_mapping(configuration),
@@ -107,7 +107,7 @@ def listeners_of(setup: Setup, task: Task, request: Request, round: int) -> List
             _known(path).get(request.track),
             partial(_remember, path, request.track),
         )
-        sending = Sending(request.track, partial(TRACKERS[request.track][0], about))
+        sending = Sending(request.track, partial(TRACKERS[request.track][0], run))
     return Listeners(callback(request.on_round) if first else None, sending, configuration.rounds)
 
 

@@ -16,7 +16,6 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from mpifed import state as states
-from mpifed.algorithms.base import Algorithm, check_state
 from mpifed.checkpoint import files as checkpoint
 from mpifed.checkpoint.background import Writer
 from mpifed.config.configuration import to_mapping
@@ -25,6 +24,8 @@ from mpifed.exchange.accounting import EPSILON, accountant_of
 from mpifed.exchange.base import Ledger
 from mpifed.federation.clients import Clients, Draws
 from mpifed.federation.participation import efforts
+from mpifed.method.algorithm import Algorithm
+from mpifed.method.checks import check_state
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import RunState
 from mpifed.training import evaluation as evaluations

@@ -13,8 +13,6 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from mpifed import state as states
-from mpifed.algorithms import base
-from mpifed.algorithms.base import Predictor
 from mpifed.config.configuration import ClientWeights
 from mpifed.data.base import Shards, Split
 from mpifed.errors import wrong_result
@@ -26,6 +24,8 @@ from mpifed.federation.participation import count_participants
 from mpifed.local.minibatches import chosen
 from mpifed.local.options import unread
 from mpifed.local.scoring import client_scores
+from mpifed.method import checks
+from mpifed.method.predictor import Predictor
 from mpifed.models.base import Model
 from mpifed.training.build import Setup, scored_split
 from mpifed.training.samples import Samples
@@ -303,7 +303,7 @@ def with_growth(
         fewer = first_samples(unseen, share)
         made = setup.algorithm.adapt(state, fewer, setup.exchange, draws)
         counts = len(fewer), setup.model.n_parameters
-        adapted = base.checked_predictor(setup.algorithm, "adapt", made, *counts)
+        adapted = checks.checked_predictor(setup.algorithm, "adapt", made, *counts)
         found[:, k] = _test_shares(setup.model, unseen, adapted)
     return replace(predictor, results={**predictor.results, NAME: torch.from_numpy(found)})
 
@@ -459,7 +459,7 @@ def score(
         ids, here = None, np.arange(len(federation.hosted))
     is_unseen = federation.unseen[federation.hosted[here]]
 
-    checked = partial(base.checked_predictor, algorithm)
+    checked = partial(checks.checked_predictor, algorithm)
     size = setup.model.n_parameters
     merged = states.merged(state.algorithm, setup.exchange.mean) if _merges(setup) else None
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from mpifed.algorithms.base import Algorithm, GlobalModel
 from mpifed.config.configuration import Configuration
 from mpifed.federation.clients import Federation
 from mpifed.local.optimizers import RULES
+from mpifed.method.algorithm import Algorithm, GlobalModel
 from mpifed.models.base import Model, Parametrised
 from mpifed.models.modules import ModuleModel
 

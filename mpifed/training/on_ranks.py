@@ -19,7 +19,7 @@ from mpifed.errors import EXIT_BAD_INPUT, EXIT_FINISHED, EXIT_STOPPED, InputErro
 from mpifed.io.yaml_files import as_text
 from mpifed.tracking import check_tracker
 from mpifed.training.request import Request, understand
-from topologies.inputs import is_rank, outside_step
+from topologies.job_environment import is_rank, outside_step
 
 # Seconds that an interrupted job has to end before it is killed.
 PATIENCE = 30.0

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from mpifed.algorithms.base import algorithm_class
 from mpifed.config.configuration import Configuration, apply_overrides, resolve, to_yaml
 from mpifed.config.requirements import chooses_neighbours
 from mpifed.errors import InputError
 from mpifed.io.atomic import replace_bytes
+from mpifed.method.algorithm import algorithm_class
 from mpifed.mpi.communicator import Alone
 from mpifed.results.results import Metrics, line_of, read_metrics, read_summary
 from mpifed.training.build import Setup, make

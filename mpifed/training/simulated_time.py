@@ -23,8 +23,8 @@ from mpifed.mpi.agreement import agree
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import client_keys
 from mpifed.training.build import Setup
+from topologies.errors import TopologyError
 from topologies.graphs.files import read_numbers
-from topologies.inputs import TopologyError
 from topologies.links.events import Computations, Seconds, Versions
 from topologies.links.network import (
     Links,

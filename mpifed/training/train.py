@@ -44,7 +44,7 @@ from mpifed.training.samples import samples_of
 from mpifed.training.simulated_time import COLUMN, taking_part
 from mpifed.watchdog.heartbeat import stop_requests_from
 from mpifed.watchdog.launcher import launched_rank
-from topologies.inputs import in_bytes
+from topologies.memory_limits import in_bytes
 
 # Keys of summary.json that tell of the computer and of the ranks, or that only a retimed run has.
 MEASURED = {
@@ -257,7 +257,7 @@ def _recorder(setup: Setup, task: Task, settle: Callable[[], None]) -> Recorder 
     aside = list(REPLACED) if task.restart else []
     is_new = point is None and task.stored is None and not task.restart
     if point is not None and point.passed_over:
-        every, intact = checkpoint.listed(point.path.parent), point.meta.round
+        every, intact = checkpoint.checkpoints_in(point.path.parent), point.meta.round
         aside = [f"checkpoints/{path.name}" for path in every if checkpoint.round_of(path) > intact]
     return Recorder(task.output, columns, rows, configuration, settle, is_new, aside)
 

@@ -69,7 +69,7 @@ def read_run(directory: Path) -> Recorded:
     """Return what a finished run has recorded."""
     check_finished(directory)
     intact, lacking = {}, []
-    for path in checkpoint.listed(directory / "checkpoints"):
+    for path in checkpoint.checkpoints_in(directory / "checkpoints"):
         try:
             intact[checkpoint.round_of(path)] = path, checkpoint.read_meta(path)
         except checkpoint.Damaged as error:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from mpifed.errors import EXIT_FAILED, InputError
-from topologies.inputs import SIZE_VARIABLES, in_environment
-from topologies.inputs import launched_rank as launched_rank
+from topologies.job_environment import SIZE_VARIABLES, in_environment
+from topologies.job_environment import launched_rank as launched_rank
 
 LOCAL_SIZE_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 

@@ -41,7 +41,7 @@ class Mpifed(rfm.RunOnlyRegressionTest):
         self.prerun_cmds = [f"{self.python} {RUN} one"]
         self.executable = self.python
         self.executable_opts = [*RUN.split(), "many", "--expect-ranks", str(self.ranks)]
-        bench = ROOT / "scripts" / "bench_training.py"
+        bench = ROOT / "scripts" / "benchmarks" / "bench_training.py"
         self.postrun_cmds = [f"{self.python} {bench} {self.benchmarks} | tee bench.jsonl"]
 
     @sanity_function

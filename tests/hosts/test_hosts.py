@@ -242,7 +242,7 @@ GROUPS = {"/sys/fs/cgroup/memory": "memory.limit_in_bytes", "/sys/fs/cgroup": "m
 
 GROWS = """
 import torch
-from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.algorithms.fedavg.fedavg import FedAvg
 
 class Grows(FedAvg):
     def round(self, *given):

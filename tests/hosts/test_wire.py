@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rig import HERE
 
-sys.path.insert(0, str(Path(HERE).parents[1] / "scripts"))
+sys.path.insert(0, str(Path(HERE).parents[1] / "scripts" / "benchmarks"))
 import bench_hosts as bench
 
 pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("hosts")]

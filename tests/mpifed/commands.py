@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from mpifed.launch import main
-from topologies.inputs import RANK_VARIABLES
+from topologies.job_environment import RANK_VARIABLES
 
 HERE = Path(__file__).parent
 

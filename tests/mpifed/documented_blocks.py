@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 COMMANDS = ("sh", "console", "python")
 OTHERS = ("text", "yaml", "csv", "json", "toml")
-WRITTEN_BY_COMMANDS = "docs/tables/"
+WRITTEN_BY_COMMANDS = "docs/evidence/tables/"
 """Pages that ``mpifed.reproduce`` writes, each with its own command."""
 
 MARK = re.compile(

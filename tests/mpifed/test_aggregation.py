@@ -149,13 +149,13 @@ def test_fewer_than_half_do_not_break_it(name, together, far, dtype):
     rows = np.random.default_rng(7).normal(size=(11, 5)) + 3
     honest = rows[4:].copy()
     rows[:4] = far if together else -far * rows[:4]
-    found = aggregate(rows.astype(dtype), {"name": name, **HALF[name]})
+    aggregated = aggregate(rows.astype(dtype), {"name": name, **HALF[name]})
     centre = honest.mean(axis=0)
     # The geometric median is within 2 (n - f) / (n - 2 f) of the honest ones' radius.
     reach = 14 / 3 * np.linalg.norm(honest - centre, axis=1).max()
     if name == "centred_clipping":
         centre, reach = np.zeros(5), 1.0
-    assert np.linalg.norm(found - centre) <= reach
+    assert np.linalg.norm(aggregated - centre) <= reach
     assert np.linalg.norm(aggregate(rows.astype(dtype), "mean") - centre) > far / 10
 
 
@@ -356,7 +356,7 @@ def test_distances_below_the_smoothing_count_quadratically():
         away = np.linalg.norm(rows - z, axis=1)
         return float(np.where(away >= nu, away, away**2 / (2 * nu) + nu / 2).sum())
 
-    found = aggregate(rows, {"name": "geometric_median", "smoothing": nu})
+    median = aggregate(rows, {"name": "geometric_median", "smoothing": nu})
     best = minimize(total, rows.mean(axis=0), tol=1e-12).x
-    assert found == pytest.approx(best, abs=1e-5)
-    assert np.abs(found - aggregate(rows, "geometric_median")).max() > 1e-2
+    assert median == pytest.approx(best, abs=1e-5)
+    assert np.abs(median - aggregate(rows, "geometric_median")).max() > 1e-2

@@ -12,13 +12,13 @@ import pytest
 import torch
 from on_ranks import SMALL, unlike_one_rank_though_resumed
 
-from mpifed.algorithms.base import Algorithm, algorithm_class
 from mpifed.checkpoint import files as checkpoint
 from mpifed.components.tables import ALGORITHMS
 from mpifed.config.configuration import resolve
 from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, ServerChannel
 from mpifed.federation.clients import Draws
+from mpifed.method.algorithm import Algorithm, algorithm_class
 from mpifed.models.base import Model
 from mpifed.mpi.communicator import Alone
 from mpifed.training import evaluation
@@ -179,9 +179,7 @@ def test_a_round_is_a_function_of_the_state_which_it_leaves_alone(name, exchange
 def test_a_checkpoint_gives_its_state_back(name, exchange, tmp_path):
     engine = prepared(name, exchange)
     engine.advance()
-    engine._checkpoint(
-        tmp_path, SimpleNamespace(columns=evaluation.columns_of(engine.setup), rows=[])
-    )
+    engine._checkpoint(tmp_path, SimpleNamespace(metrics=""))
     engine.writer.finish()
     path = checkpoint.path_of(tmp_path / "checkpoints", 1)
     again = engine_of(name, exchange)
@@ -195,9 +193,7 @@ def test_a_checkpoint_gives_its_state_back(name, exchange, tmp_path):
 def test_a_resumed_run_overwrites_the_rows_that_it_has_read(tmp_path):
     engine = prepared("fedem", "server", participation=0.5)
     engine.advance()
-    engine._checkpoint(
-        tmp_path, SimpleNamespace(columns=evaluation.columns_of(engine.setup), rows=[])
-    )
+    engine._checkpoint(tmp_path, SimpleNamespace(metrics=""))
     engine.writer.finish()
     path = checkpoint.path_of(tmp_path / "checkpoints", 1)
     again = engine_of("fedem", "server", participation=0.5)

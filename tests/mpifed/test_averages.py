@@ -17,7 +17,6 @@ from on_ranks import SMALL, unlike_one_rank
 from test_algorithms import OWN, prepared, refused
 from torch.profiler import ProfilerActivity, profile
 
-from mpifed.algorithms.base import algorithm_class
 from mpifed.algorithms.flix.flix import Flix
 from mpifed.algorithms.global_model.maml import Fomaml, Reptile
 from mpifed.components.tables import ALGORITHMS
@@ -35,6 +34,7 @@ from mpifed.federation.participation import (
     inclusion,
     present,
 )
+from mpifed.method.algorithm import algorithm_class
 from mpifed.mpi.communicator import Alone
 
 # They average over clusters, correct steps by variates that add up to zero, or need gossip.

@@ -173,7 +173,7 @@ def test_every_truncation_is_recognised(written, tmp_path):
     for length in sorted(lengths, reverse=True):
         os.truncate(cut, length)
         with pytest.raises(Damaged, match=r"is damaged|is not an mpifed checkpoint"):
-            seal.verify(cut)
+            seal.verify_seal(cut)
 
 
 @settings(EXAMPLES, max_examples=300)
@@ -214,7 +214,7 @@ def test_the_last_k_are_kept_and_later_ones_of_a_cut_branch_go(tmp_path):
         path = checkpoint.path_of(tmp_path, round)
         write(path, meta(round), value, False, {}, alone(2))
         checkpoint.prune(tmp_path, 3)
-    names = [path.name for path in checkpoint.listed(tmp_path)]
+    names = [path.name for path in checkpoint.checkpoints_in(tmp_path)]
     assert names == ["round-000008.h5", "round-000006.h5", "round-000004.h5"]
     # A run that goes on from round 4 has no rounds 6 and 8 yet. The damaged file of a later round
     # must not take the place of a good one among those that are kept.
@@ -222,7 +222,7 @@ def test_the_last_k_are_kept_and_later_ones_of_a_cut_branch_go(tmp_path):
     path = checkpoint.path_of(tmp_path, 5)
     write(path, meta(5), value, False, {}, alone(2))
     checkpoint.prune(tmp_path, 1)
-    assert [path.name for path in checkpoint.listed(tmp_path)] == ["round-000005.h5"]
+    assert [path.name for path in checkpoint.checkpoints_in(tmp_path)] == ["round-000005.h5"]
     checkpoint.read_meta(path)
 
 

@@ -20,7 +20,7 @@ from mypy import api
 
 import mpifed
 from mpifed import __version__
-from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.algorithms.fedavg.fedavg import FedAvg
 from mpifed.components.registry import Section, find
 from mpifed.components.tables import EXCHANGES
 from mpifed.config.configuration import apply_overrides, resolve, to_mapping, to_yaml

@@ -12,11 +12,11 @@ from pretend_device import OnDevice, pretended
 from test_algorithms import CASES, engine_of
 
 from mpifed import state as states
-from mpifed.algorithms.base import algorithm_class
 from mpifed.checkpoint import files as checkpoint
 from mpifed.errors import InputError
 from mpifed.exchange.reduction import weighted_sum
 from mpifed.federation.clients import Federation
+from mpifed.method.algorithm import algorithm_class
 from mpifed.mpi.communicator import Alone
 from mpifed.training import evaluation
 from mpifed.training.build import choose_device

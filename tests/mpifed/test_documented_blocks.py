@@ -23,7 +23,7 @@ from mpifed.config.experiments import parse_overrides, read_experiment, split_wo
 from mpifed.jobs.__main__ import parser as jobs_parser
 from mpifed.launch import parser as run_parser
 from mpifed.report.__main__ import parser as report_parser
-from mpifed.report.__main__ import wanted_of
+from mpifed.report.__main__ import request_of
 from mpifed.reproduce.__main__ import main as reproduce
 from mpifed.sweep.__main__ import main as sweep
 
@@ -32,7 +32,11 @@ CHECKED = [block for block in BLOCKS if block.mark and block.mark["check"]]
 PAGES: dict[str, list[Block]] = defaultdict(list)
 for each in BLOCKS:
     PAGES[each.page].append(each)
-RUNNING = [block for block in BLOCKS if block.runs]
+RUNNING = [
+    pytest.param(block, id=block.place, marks=pytest.mark.xdist_group(block.page))
+    for block in BLOCKS
+    if block.runs
+]
 
 
 def test_every_block_has_a_language_and_every_command_a_mark():
@@ -106,7 +110,7 @@ def check_run(words: Sequence[str]) -> None:
 
 
 def check_report(words: Sequence[str]) -> None:
-    wanted_of(report_parser().parse_args(words))
+    request_of(report_parser().parse_args(words))
 
 
 def check_jobs(words: Sequence[str]) -> None:
@@ -208,7 +212,7 @@ def run_block(block: Block, desk: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", RUNNING, ids=lambda block: block.place)
+@pytest.mark.parametrize("block", RUNNING)
 def test_the_commands_of_a_block_work(block, desks):
     """In the order of the page, since what one block writes the next may read."""
     done = run_block(block, desks(block.page))

@@ -1,4 +1,4 @@
-""""""
+"""Evaluation: scores of clients, their averages, validation samples, and their files."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ import torch
 from commands import TINY, call, rows
 
 import mpifed
-from mpifed.algorithms.base import Predictor, checked_predictor
 from mpifed.data.base import Description, HeldOut, Shards
 from mpifed.data.federated_file import Contents, write
 from mpifed.data.sources.flix import Tags
 from mpifed.data.sources.mnist import Digits
 from mpifed.errors import RunError
+from mpifed.method import Predictor
+from mpifed.method.checks import checked_predictor
 from mpifed.models.linear import linear
 from mpifed.mpi.communicator import Alone
 from mpifed.training.evaluation import ClientResults, bottom_decile, score_clients, summarise

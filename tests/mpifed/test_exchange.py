@@ -6,14 +6,14 @@ import torch
 
 import mpifed
 import topologies
-from mpifed.algorithms.base import initial_models
-from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.algorithms.fedavg.fedavg import FedAvg
 from mpifed.errors import CodeError, RunError
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Draws, Federation
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSolver
+from mpifed.method import initial_models
 from mpifed.models.linear import linear
 from mpifed.mpi.communicator import Alone
 

@@ -1,4 +1,4 @@
-""""""
+"""The federation: blocks of clients on ranks, participation, and streams of random numbers."""
 
 from __future__ import annotations
 

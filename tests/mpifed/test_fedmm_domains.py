@@ -14,7 +14,7 @@ from mpifed.errors import Diverged, InputError, RunError
 from mpifed.federation.clients import Draws
 from mpifed.federation.participation import Bernoulli
 from mpifed.state import Nothing
-from mpifed.surrogates.base import client_means
+from mpifed.surrogate import client_means
 from mpifed.surrogates.remark_one import RemarkOne
 
 FEW = Bernoulli(p=0.3)
@@ -40,8 +40,8 @@ def test_a_mixture_learnt_whole_from_lossy_messages_stays_one():
 @pytest.mark.parametrize("ridge", [0.0, 0.01, 3.0])
 def test_a_tiny_step_from_first_means_of_any_length_moves_nothing(kind, ridge):
     """With a penalty, means far from 0 have no covariances but larger ones."""
-    given = {**ALL, "init_scale": 20.0, "ridge": ridge}
-    run = Run(kind, data_of(np.split(blobs(), 6)), given, step_rule="constant", step=1e-100)
+    surrogate = {**ALL, "init_scale": 20.0, "ridge": ridge}
+    run = Run(kind, data_of(np.split(blobs(), 6)), surrogate, step_rule="constant", step=1e-100)
     first = run.theta
     assert torch.allclose(run.go().theta, first, rtol=1e-9, atol=1e-9)
     measured = run.method.measure(run.state, run.everyone, run.server, Draws(0, run.round))

@@ -8,9 +8,16 @@ import numpy as np
 import pytest
 import torch
 
+from mpifed.algorithms.fedavg.fedadam import FedAdam
+from mpifed.algorithms.fedavg.fedavg import FedAvg
 from mpifed.algorithms.fedmm.fedmm_ot import FedAdamOT, FedMMOT, batches_of
-from mpifed.algorithms.global_model.fedadam import FedAdam
-from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.algorithms.fedmm.transport import (
+    FlatAdam,
+    TransportObjective,
+    conjugate_steps,
+    joint_gradient,
+    omega_gradient,
+)
 from mpifed.data.base import Description, Shards, Split
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Clients, Draws, Federation, participants
@@ -21,13 +28,6 @@ from mpifed.models.icnn import icnn
 from mpifed.models.linear import linear
 from mpifed.mpi.communicator import Alone
 from mpifed.optimal_transport.dataset import Transport
-from mpifed.optimal_transport.losses import (
-    FlatAdam,
-    TransportObjective,
-    conjugate_steps,
-    joint_gradient,
-    omega_gradient,
-)
 from mpifed.state import merge, select
 
 CLIENTS, BATCH, LR = 4, 64, 0.02

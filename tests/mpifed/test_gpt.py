@@ -17,7 +17,7 @@ import mpifed
 from mpifed.errors import InputError
 from mpifed.models.adapters import Lora, merge
 from mpifed.models.gpt import gpt
-from topologies.inputs import left_of_groups
+from topologies.memory_limits import left_of_groups
 
 V, L, D, HEADS = 5, 6, 8, 2
 SMALL = {"width": D, "heads": HEADS, "layers": 2}
@@ -157,8 +157,10 @@ def test_memory_of_models_is_said_and_refused_before(words, copies, tmp_path, ca
     outcome = call(line, capfd)
     said = f"weights, gradients and moments: about {copies * numbers * 4 / 1e3:.3g} kB per rank"
     assert outcome.code == 0 and said in outcome.out
-    monkeypatch.setattr("topologies.inputs.available_memory", lambda: copies * numbers * 4 - 1)
-    monkeypatch.setattr("topologies.inputs.NEGLIGIBLE", 0)
+    monkeypatch.setattr(
+        "topologies.memory_limits.available_memory", lambda: copies * numbers * 4 - 1
+    )
+    monkeypatch.setattr("topologies.memory_limits.NEGLIGIBLE", 0)
     refused = call(line, capfd)
     assert refused.code == 2 and f"has {numbers} parameters, and with" in refused.err
 

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 import mpifed
+from mpifed.algorithms.fedmm.transport import SCORED, l2_uvp
 from mpifed.checkpoint.files import path_of
-from mpifed.components.registry import complete, find
+from mpifed.components.registry import checked_section, find
 from mpifed.data.base import Description
 from mpifed.federation.clients import Draws
 from mpifed.models.icnn import dense_icnn
 from mpifed.mpi.communicator import Alone
 from mpifed.optimal_transport.dataset import Transport
-from mpifed.optimal_transport.losses import SCORED, l2_uvp
 
 SMALL = {"clients": 4, "rounds": 2, "evaluation.every": 2, "dtype": "float64"}
 BASE = {**SMALL, "compression": "none", "participation": 1.0}
@@ -59,7 +59,9 @@ def assembled(result, surrogate, name):
     dimension = {"dictionary": 6, "gaussian_mixture": 2, "poisson": 1}[name]
     none = np.zeros(0, np.int64)
     data = Description("test", (dimension,), 0, none, none, none, "unlabelled")
-    return find("surrogate", name)(data, **complete("surrogate", surrogate, "surrogate").options)
+    return find("surrogate", name)(
+        data, **checked_section("surrogate", surrogate, "surrogate").options
+    )
 
 
 def test_under_gossip_it_is_the_theta_of_the_mean(tmp_path):

@@ -11,7 +11,7 @@ from mpifed.config.listing import listing
 from mpifed.errors import InputError
 from mpifed.federation.participation import KINDS
 from topologies import FAMILIES, SCHEDULES, WEIGHTS
-from topologies.schema import describe, options_of
+from topologies.schema import allowed_values, options_of
 
 PROBLEMS = {
     "sa_ssmm": {"clients": 1},
@@ -65,7 +65,7 @@ def test_the_options_of_a_component_are_listed_and_explained(case):
         assert lines == ["  no options"]
         return
     for option, line, about in zip(options, lines[::2], lines[1::2], strict=True):
-        assert line.startswith(f"  {option.name}: {describe(option.annotation)} (")
+        assert line.startswith(f"  {option.name}: {allowed_values(option.annotation)} (")
         assert line.endswith("(required)" if option.required else ")")
         assert about.startswith("      ") and len(about.split()) > 1
     # Nothing is explained that the component does not take.

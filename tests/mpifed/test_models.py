@@ -1,4 +1,4 @@
-""""""
+"""Models and losses: logits, gradients, mixtures, sequences and weighted classes, against torch."""
 
 from __future__ import annotations
 

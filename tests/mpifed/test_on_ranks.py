@@ -150,7 +150,7 @@ def test_a_step_of_one_task_runs_on_ranks_of_its_own(words, tmp_path):
 
 
 MINE = """
-from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.algorithms.fedavg.fedavg import FedAvg
 
 class Mine(FedAvg):
     pass

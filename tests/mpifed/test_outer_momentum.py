@@ -12,7 +12,7 @@ from numpy_mlp import BODY, HEAD, descended, present, regressions
 from personal_runs import COUNTS, gradient, mean, regression, taking_part
 from test_corrections import D, Descent, N, exchange_of, gradients, matrix_of
 
-from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.algorithms.fedavg.fedavg import FedAvg
 from mpifed.algorithms.global_model.streaming_diloco import StreamingDiLoCo
 from mpifed.errors import InputError
 from mpifed.exchange.server import Server

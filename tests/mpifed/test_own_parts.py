@@ -11,8 +11,7 @@ import torch
 from annotated_types import Gt
 from commands import call, launch
 
-from mpifed.algorithms.base import Algorithm, GlobalModel
-from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.algorithms.fedavg.fedavg import FedAvg
 from mpifed.config.configuration import resolve
 from mpifed.data.base import Dataset, Description, Shards, Split
 from mpifed.errors import InputError
@@ -22,6 +21,7 @@ from mpifed.exchange.base import ServerChannel
 from mpifed.exchange.compression import Identity
 from mpifed.exchange.correction import Plain
 from mpifed.message import Only, Requirement
+from mpifed.method import Algorithm, GlobalModel
 
 WORDS = ("model=linear", "clients=8", "rounds=3", "data.n_test=5", "data.dimension=4")
 

@@ -1,6 +1,6 @@
 """Checkpoints that every rank writes into, by an h5py with parallel HDF5.
 
-``scripts/install_parallel_hdf5`` makes the environment and prints the variables that name it.
+``scripts/parallel_hdf5/install`` makes the environment and prints the variables that name it.
 """
 
 from __future__ import annotations

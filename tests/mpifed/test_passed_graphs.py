@@ -15,7 +15,7 @@ from on_ranks import SMALL
 
 import mpifed
 import topologies
-from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.algorithms.fedavg.fedavg import FedAvg
 from mpifed.errors import InputError
 
 N = SMALL["clients"]
@@ -191,7 +191,7 @@ def test_functions_and_classes_stand_for_their_names(tmp_path):
     objects = {"model": modules.Net, "algorithm": FedAvg}
     names = {
         "model": "mistaken_modules:Net",
-        "algorithm": "mpifed.algorithms.global_model.fedavg:FedAvg",
+        "algorithm": "mpifed.algorithms.fedavg.fedavg:FedAvg",
     }
     for words, folder in ((objects, "objects"), (names, "names")):
         mpifed.run("digits-fedem", output=tmp_path / folder, **SMALL_PASSING_OBJECTS, **words)

@@ -116,12 +116,12 @@ def test_little_noise_and_many_rounds_take_little_memory(z, rounds, fine):
     used = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + 2 * 10**8, limits[1]))
     try:
-        found = accounting.poisson_sampled(0.5, z, rounds, 1e-5)
+        epsilon = accounting.poisson_sampled(0.5, z, rounds, 1e-5)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
-    whole = accounting.gaussian(z, rounds, 1e-5)
-    assert found == pytest.approx(fine, rel=1e-5) and found <= whole
-    assert accounting.sampled_without_replacement(10, 5, z, rounds, 1e-5) <= whole
+    unsampled = accounting.gaussian(z, rounds, 1e-5)
+    assert epsilon == pytest.approx(fine, rel=1e-5) and epsilon <= unsampled
+    assert accounting.sampled_without_replacement(10, 5, z, rounds, 1e-5) <= unsampled
 
 
 def test_epsilon_of_poisson_sampling_is_that_of_convolved_losses():

@@ -2,7 +2,7 @@
 
 The published README's arguments for the data; momentum 0.9, weight decay 5e-4, lr 0.1 with
 ``multi_step``, 200 rounds; five seeds, since FedEM differs more between seeds than D-FedEM from it.
-docs/accuracy.md keeps the means.
+docs/evidence/accuracy.md keeps the means.
 """
 
 from __future__ import annotations

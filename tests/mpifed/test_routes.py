@@ -1,4 +1,4 @@
-""""""
+"""Rows that gossip sends between ranks: their routes, their counts, and placements of clients."""
 
 from __future__ import annotations
 

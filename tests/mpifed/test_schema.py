@@ -14,11 +14,11 @@ from annotated_types import Ge, Gt, Interval, Le, Lt, MultipleOf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpifed.components.registry import Section, complete, named, plain
+from mpifed.components.registry import Section, checked_section, named, plain
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.errors import InputError
 from mpifed.federation.participation import Dropout
-from topologies.schema import check_options, check_value, describe
+from topologies.schema import allowed_values, check_options, check_value
 
 BOUNDS = {
     Ge: ("ge", "at least"),
@@ -49,7 +49,7 @@ def test_a_bound_that_would_not_be_checked_fails(bound):
         with pytest.raises(NotImplementedError, match="allowed: Ge, Gt, Le and Lt"):
             check_value(2, annotation, "x")
         with pytest.raises(NotImplementedError):
-            describe(annotation)
+            allowed_values(annotation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,17 +78,19 @@ def test_a_dataclass_is_read_from_a_mapping_of_its_fields():
 
 @pytest.mark.parametrize("section", ["rand_k", {"name": "rand_k"}, {"name": "rand_k", "k": None}])
 def test_a_name_and_a_mapping_with_a_name_are_the_same_section(section):
-    made = complete("compression", section, "compression")
+    made = checked_section("compression", section, "compression")
     assert made == Section("rand_k", {"k": None, "fraction": 0.1, "indices": "seed"})
     # What is complete stays as it is, and is written as a mapping that reads back.
-    assert complete("compression", made, "compression") is made
-    assert complete("compression", plain(made), "compression") == made
+    assert checked_section("compression", made, "compression") is made
+    assert checked_section("compression", plain(made), "compression") == made
 
 
 def test_a_default_stands_in_for_a_name():
     assert named(None, "here", "fmmc") == ("fmmc", {})
     assert named({"k": 3}, "here", "fmmc") == ("fmmc", {"k": 3})
-    made = complete("compression", {"name": "bernoulli", "inner": {"name": "rand_k", "k": 3}}, "c")
+    made = checked_section(
+        "compression", {"name": "bernoulli", "inner": {"name": "rand_k", "k": 3}}, "c"
+    )
     assert made.options["inner"].options["k"] == 3
 
 

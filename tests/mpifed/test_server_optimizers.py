@@ -8,10 +8,10 @@ import torch
 from convex import Run
 from personal_runs import LOCAL, gradient, mean, ran, regression, taking_part
 
+from mpifed.algorithms.fedavg.fedadam import FedAdam
+from mpifed.algorithms.fedavg.fedavg import FedAvg
+from mpifed.algorithms.fedavg.fedprox import FedProx
 from mpifed.algorithms.fedem import FedEM
-from mpifed.algorithms.global_model.fedadam import FedAdam
-from mpifed.algorithms.global_model.fedavg import FedAvg
-from mpifed.algorithms.global_model.fedprox import FedProx
 from mpifed.algorithms.global_model.scaffold import Scaffold
 from mpifed.config.configuration import resolve, to_mapping
 from mpifed.errors import InputError

@@ -15,7 +15,7 @@ from mpifed.config.configuration import resolve
 from mpifed.errors import InputError
 from mpifed.federation.options import ComputeOptions, NetworkOptions
 from mpifed.mpi.communicator import Alone, world
-from mpifed.report.figure import Wanted, series
+from mpifed.report.figure import FigureRequest, series
 from mpifed.report.groups import group_runs
 from mpifed.report.runs import find_runs
 from mpifed.results.results import read_summary
@@ -197,7 +197,7 @@ def test_wrong_sections_are_refused(section, options, words):
 def test_a_figure_is_drawn_over_the_clock(tmp_path):
     for latency in (0.25, 1.0):
         run(tmp_path / f"{latency}", **{"network.latency": latency})
-    lines = series(find_runs([tmp_path]), Wanted("test_accuracy", "simulated_seconds"))
+    lines = series(find_runs([tmp_path]), FigureRequest("test_accuracy", "simulated_seconds"))
     assert sorted(line.x[-1] for line in lines) == [
         pytest.approx(ROUNDS * (STEPS * 0.125 + 2 * latency)) for latency in (0.25, 1.0)
     ]

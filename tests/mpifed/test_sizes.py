@@ -60,7 +60,7 @@ def test_memory_that_cannot_be_had_names_what_asked_for_it():
 def test_a_file_that_grows_beyond_memory_is_refused_on_the_way(
     ending, compress, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("topologies.inputs.available_memory", lambda: 1 << 24)
+    monkeypatch.setattr("topologies.memory_limits.available_memory", lambda: 1 << 24)
     path = tmp_path / f"bomb{ending}"
     path.write_bytes(compress(bytes(72 << 20)))
     with pytest.raises(InputError, match="the rest of it needs"), opened(path, 1) as stream:

@@ -21,8 +21,8 @@ SMALL = {"clients": 4, "rounds": 4, "data.n_test": 20, "evaluation.every": 2}
 class Fake:
     """Remembers what it was told."""
 
-    def __init__(self, about=None) -> None:
-        self.about, self.rows, self.ends = about, [], []
+    def __init__(self, run=None) -> None:
+        self.run, self.rows, self.ends = run, [], []
 
     def send(self, rows) -> None:
         self.rows += rows
@@ -65,8 +65,8 @@ def test_recorded_rows_are_sent_without_what_is_no_number(tmp_path: Path, fake) 
     assert one.rows[2][1]["test_accuracy"] == result.metrics["test_accuracy"][-1]
     assert all(value == value for _, row in one.rows for value in row.values())
     assert "consensus_distance" not in one.rows[0][1]
-    assert (one.about.name, one.about.first, one.about.known) == ("run", 0, None)
-    assert one.about.configuration["evaluation"]["every"] == 2
+    assert (one.run.name, one.run.first, one.run.identifier) == ("run", 0, None)
+    assert one.run.configuration["evaluation"]["every"] == 2
     # The configuration and the numbers do not know of it.
     assert result.summary["state_digest"] == plain.summary["state_digest"]
     texts = [(tmp_path / name / "config.yaml").read_text() for name in ("plain", "run")]
@@ -78,7 +78,7 @@ def test_a_resumed_run_goes_on_under_the_same_name(tmp_path: Path, fake) -> None
     place = tmp_path / "run"
     mpifed.run(**SMALL, output=place, track="tensorboard")
     mpifed.run(rounds=6, output=place, resume=True, track="tensorboard")
-    assert (fake[1].about.known, fake[1].about.first) == ("name-1", 5)
+    assert (fake[1].run.identifier, fake[1].run.first) == ("name-1", 5)
     assert [round for round, _ in fake[1].rows] == [6]
     (place / "tracking.json").write_text("{")
     with pytest.raises(InputError, match=r"tracking\.json' is damaged"):

@@ -92,9 +92,9 @@ def results(directory: Path) -> tuple[list[dict[str, str]], str]:
 def unusable(directory: Path) -> list[str]:
     """Checkpoints under their final names that are not intact."""
     found = []
-    for path in checkpoint.listed(directory / "checkpoints"):
+    for path in checkpoint.checkpoints_in(directory / "checkpoints"):
         try:
-            seal.verify(path)
+            seal.verify_seal(path)
         except seal.Damaged as error:
             found.append(str(error))
     return found
@@ -104,7 +104,7 @@ def phase(directory: Path) -> str:
     """In which of ``PHASES`` the run was killed."""
     if list((directory / "checkpoints").glob(".round-*.partial")):
         return "amid_a_write"
-    there = checkpoint.listed(directory / "checkpoints")
+    there = checkpoint.checkpoints_in(directory / "checkpoints")
     return "between_writes" if there else "before_the_first_checkpoint"
 
 

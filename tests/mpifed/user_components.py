@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from mpifed.algorithms.fedavg.fedavg import FedAvg, FedAvgState
 from mpifed.algorithms.flix.flix import Flix
-from mpifed.algorithms.global_model.fedavg import FedAvg, FedAvgState
 from mpifed.data.sources.synthetic import Synthetic
 from mpifed.errors import InputError
 from mpifed.local import optima

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import h5py
 
-from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.algorithms.fedavg.fedavg import FedAvg
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import world
 

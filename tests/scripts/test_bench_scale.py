@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+SCRIPTS = Path(__file__).parents[2] / "scripts" / "benchmarks"
 
 
 @pytest.mark.parametrize("name", ["many_clients", "memory_a_client", "million_clients"])

@@ -12,7 +12,7 @@ import pytest
 from mpifed.data.base import Description
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = ROOT / "scripts"
+SCRIPTS = ROOT / "scripts" / "benchmarks"
 PARTS = (
     *("local_linear", "local_mlp", "local_cnn", "local_lstm"),
     *("evaluation", "checkpoint_file", "fmmc_graphs"),

@@ -13,12 +13,9 @@ from distributions import ROOT, built, copied
 from packaging.requirements import Requirement
 
 SHELL = [
-    *(
-        ROOT / "scripts" / name
-        for name in ("docs", "environment.sh", "quickstart", "release", "test")
-    ),
-    *(ROOT / "scripts" / "slurm" / name for name in ("install", "settings.sh", "start", "stop")),
-    ROOT / ".ci" / "run",
+    path
+    for path in [*sorted(ROOT.glob("scripts/**/*")), ROOT / ".ci" / "run"]
+    if path.is_file() and path.suffix in ("", ".sh")
 ]
 
 
@@ -129,7 +126,7 @@ def test_constraints_satisfy_the_requirements(metadata: dict[str, list[str]]) ->
     assert str(here["torch"].specifier) == "==2.13.0"
 
 
-@pytest.mark.parametrize("script", SHELL, ids=lambda path: path.name)
+@pytest.mark.parametrize("script", SHELL, ids=lambda path: str(path.relative_to(ROOT)))
 def test_shell_scripts_parse(script: Path) -> None:
     subprocess.run(["bash", "-n", str(script)], check=True, timeout=20)
     beside = Path(sys.executable).with_name("shellcheck")

@@ -14,7 +14,7 @@ from distributions import ROOT, built, copied
 
 import mpifed
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("installed")]  # which is made once
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = runpy.run_path(str(ROOT / "scripts" / "methods.py"))
+SCRIPT = runpy.run_path(str(ROOT / "scripts" / "pages" / "methods.py"))
 
 
 def test_the_page_of_methods_is_up_to_date():
-    said = "python scripts/methods.py writes docs/methods.md anew"
+    said = "python scripts/pages/methods.py writes docs/methods.md anew"
     assert SCRIPT["text"]() == (ROOT / "docs" / "methods.md").read_text(encoding="utf-8"), said
 
 

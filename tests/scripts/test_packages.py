@@ -18,7 +18,7 @@ CONDA = {"pytorch": "torch", "matplotlib-base": "matplotlib"}
 
 def recipe() -> dict:
     """The recipe with the values of its expressions, as rattler-build renders it."""
-    text = (ROOT / "conda" / "recipe.yaml").read_text()
+    text = (ROOT / "packaging" / "conda" / "recipe.yaml").read_text()
     expressions = jinja2.Environment(
         variable_start_string="${{", variable_end_string="}}", undefined=jinja2.StrictUndefined
     )
@@ -44,7 +44,7 @@ def test_the_conda_recipe_has_the_dependencies_of_the_package() -> None:
     assert made["build"]["noarch"] == "python"
     assert made["about"]["license"] == PROJECT["license"]
     assert made["about"]["summary"] == PROJECT["description"]
-    source = ROOT / "conda" / made["source"]["path"]
+    source = ROOT / "packaging" / "conda" / made["source"]["path"]
     assert (source / "pyproject.toml").is_file()
     assert (source / made["about"]["license_file"]).is_file()
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]

@@ -30,7 +30,7 @@ def test_metadata_have_the_version_of_the_package() -> None:
 
 
 def test_a_release_that_is_not_ready_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    for name in ("scripts", "conda", "apptainer", "packaging"):
+    for name in ("scripts", "packaging"):
         shutil.copytree(ROOT / name, tmp_path / name)
     (tmp_path / "mpifed").mkdir()
     for name in ("codemeta.json", "CITATION.cff", "CHANGELOG.md", "mpifed/__init__.py"):

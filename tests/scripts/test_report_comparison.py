@@ -15,7 +15,7 @@ from scipy import stats
 
 from mpifed.report.__main__ import forests, main
 from mpifed.report.drawing import Pictures
-from mpifed.report.figure import Wanted, series
+from mpifed.report.figure import FigureRequest, series
 from mpifed.report.groups import (
     SPREADS,
     Group,
@@ -215,7 +215,7 @@ def test_the_best_graph_within_a_budget_and_accuracy_against_the_degree(tmp_path
         ["D-FedEM, graph 4", "1", "4", "10", "20", "1", "64.1", "54.1 |"],
     ]
     for x, places in (("degree", [2, 4, 15]), ("p", [2 / 16, 4 / 16, 15 / 16])):
-        (line,) = series(find_runs([tmp_path / "runs"]), Wanted("test_accuracy", x))
+        (line,) = series(find_runs([tmp_path / "runs"]), FigureRequest("test_accuracy", x))
         assert line.x.tolist() == places and (np.diff(line.y) > 0).all()
     for refused in (["speed=1"], ["bits=-1"], ["degree=1"]):
         assert main([*words[:1], "--within", *refused]) == 2

@@ -18,7 +18,7 @@ from run_directories import fill_columns, write_run
 from mpifed.report.__main__ import main
 from mpifed.report.charts import Line
 from mpifed.report.figure import (
-    Wanted,
+    FigureRequest,
     best,
     file_name,
     grid_csv,
@@ -54,7 +54,7 @@ def sweep(tmp_path):
 
 
 def test_a_line_for_each_value_and_a_panel_for_what_else_differs(sweep):
-    wanted = Wanted("objective_gap", "floats", ("algorithm.flix_alpha",))
+    wanted = FigureRequest("objective_gap", "floats", ("algorithm.flix_alpha",))
     found = {(s.panel, s.name): s for s in series(find_runs([sweep]), wanted)}
     assert set(found) == {
         (f"k={k}", f"flix_alpha={alpha}") for k in (9, 22, 113) for alpha in (0.1, 1.0)
@@ -65,7 +65,7 @@ def test_a_line_for_each_value_and_a_panel_for_what_else_differs(sweep):
 
 
 def test_last_values_against_a_key(sweep):
-    wanted = Wanted("objective_gap", "algorithm.flix_alpha")
+    wanted = FigureRequest("objective_gap", "algorithm.flix_alpha")
     found = series(find_runs([sweep]), wanted)
     assert len(found) == 3
     for s in found:
@@ -76,7 +76,7 @@ def test_last_values_against_a_key(sweep):
 def test_seeds_are_averaged_and_where_a_run_began_is_no_difference(tmp_path):
     for seed, scale in ((0, 1.0), (1, 3.0)):
         run_with_gap(tmp_path / str(seed), 1.0, 9, seed, scale, start_from=f"runs/{seed}")
-    (found,) = series(find_runs([tmp_path]), Wanted("objective_gap"))
+    (found,) = series(find_runs([tmp_path]), FigureRequest("objective_gap"))
     assert found.y == pytest.approx(2 * np.exp(-np.arange(5.0)))
 
 
@@ -120,7 +120,7 @@ def test_the_best_recall_is_the_largest_and_the_best_loss_the_least(column, wher
 
 def test_no_request_writes_over_the_figure_of_another():
     names = [
-        file_name(Wanted("test_accuracy", x, by, linear))
+        file_name(FigureRequest("test_accuracy", x, by, linear))
         for x in ("rounds", "bits", "algorithm.flix_alpha")
         for by in ((), ("algorithm.name",), ("local.lr",))
         for linear in (False, True)
@@ -130,7 +130,7 @@ def test_no_request_writes_over_the_figure_of_another():
 
 
 ALPHA, STEP = "algorithm.flix_alpha", "algorithm.step"
-WANTED = Wanted("validation_loss", STEP, (ALPHA,))
+WANTED = FigureRequest("validation_loss", STEP, (ALPHA,))
 VALUES = {
     (0.2, 0.5): 0.4,
     (0.2, 5.0): 0.3,

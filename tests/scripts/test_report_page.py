@@ -18,7 +18,7 @@ from mpifed.components.tables import TABLES
 from mpifed.report.__main__ import charts_by_data, main
 from mpifed.report.charts import LINES, Chart, Line, around, thinned
 from mpifed.report.groups import estimate, group_runs
-from mpifed.report.names import COLOURS, TITLES, in_words, looks
+from mpifed.report.names import COLOURS, TITLES, in_words, looks_of_methods
 from mpifed.report.page import page
 from mpifed.report.runs import find_runs
 from topologies import FAMILIES, SCHEDULES
@@ -169,13 +169,15 @@ def chart_of(lines: dict[str, Any], names: dict[str, str] | None = None) -> Char
 
 @given(st.sets(st.sampled_from(sorted(TITLES)), min_size=1, max_size=len(COLOURS)))
 def test_as_many_methods_as_colours_have_each_its_own(titles: set[str]) -> None:
-    found = looks([(title, title) for title in titles])
+    found = looks_of_methods([(title, title) for title in titles])
     assert len({one.colour for one in found.values()}) == len(titles)
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=8))
 def test_no_two_lines_of_a_panel_look_alike(counts: list[int]) -> None:
-    found = looks([(f"m{m}", f"m{m}, {k}") for m, count in enumerate(counts) for k in range(count)])
+    found = looks_of_methods(
+        [(f"m{m}", f"m{m}, {k}") for m, count in enumerate(counts) for k in range(count)]
+    )
     assert len(drawn_as(found)) == sum(counts)
     chart = chart_of(found)
     assert sum(map(len, chart.panels())) == sum(counts)

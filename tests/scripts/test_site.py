@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("site")]  # which is built once
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,8 @@ def test_every_page_and_every_public_module_has_its_page(site):
     pages += [path.relative_to(ROOT / "docs") for path in ROOT.glob("docs/**/*.ipynb")]
     assert len(pages) > 60
     assert [page for page in pages if not (site / page).with_suffix(".html").exists()] == []
-    for name in runpy.run_path(str(ROOT / "scripts" / "site_pages.py"))["public_modules"]():
+    hook = runpy.run_path(str(ROOT / "scripts" / "pages" / "site_pages.py"))
+    for name in hook["public_modules"]():
         text = (site / "reference" / f"{name}.html").read_text(encoding="utf-8")
         module = importlib.import_module(name)
         own = [

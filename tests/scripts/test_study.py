@@ -14,9 +14,9 @@ from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.mixing_options import completed_options
 from mpifed.federation.clients import Federation
 from mpifed.mpi.communicator import Alone
-from mpifed.sweep.plan import plan
+from mpifed.sweep.plan import planned_runs
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+SCRIPTS = Path(__file__).parents[2] / "scripts" / "studies"
 N = 64
 
 
@@ -54,7 +54,7 @@ def test_every_correction_has_the_twelve_it_goes_with(study):
 def test_its_sweeps_are_planned(study, tmp_path):
     (*_, last) = study.sweeps(str(tmp_path), ["rounds=3", "seed=[0,1]"])
     experiment, overrides = split_words(last[:-2])
-    runs = plan(experiment, overrides, tmp_path, 1)
+    runs = planned_runs(experiment, overrides, tmp_path, 1)
     assert len(runs) == 2 * 3 * 2
     assert all(run.overrides["rounds"] == 3 for run in runs)
 

@@ -20,7 +20,7 @@ from mpifed.config.experiments import LONGEST, safe
 from mpifed.errors import InputError
 from mpifed.io.yaml_files import as_text
 from mpifed.sweep.__main__ import main
-from mpifed.sweep.plan import plan, run_words, split_axes
+from mpifed.sweep.plan import planned_runs, run_words, split_axes
 
 TINY = ["clients=3", "rounds=1", "data.n_test=20"]
 
@@ -43,7 +43,7 @@ def test_lists_are_axes_and_the_rest_is_fixed() -> None:
 
 
 def test_inner_brackets_are_a_value() -> None:
-    runs = plan("digits-fedem", ["model=mlp", "model.hidden=[[64],[64,32]]"], Path("x"), 1)
+    runs = planned_runs("digits-fedem", ["model=mlp", "model.hidden=[[64],[64,32]]"], Path("x"), 1)
     assert [run.overrides["model.hidden"] for run in runs] == [[64], [64, 32]]
     words = run_words("digits-fedem", runs[1], None)
     assert config.parse_overrides([word for word in words if word.startswith("model.h")]) == {
@@ -53,7 +53,7 @@ def test_inner_brackets_are_a_value() -> None:
 
 def test_plan_is_the_product_with_one_directory_each() -> None:
     words = ["algorithm=[fedem,fedavg]", "seed=[0,1,2]", "rounds=7"]
-    runs = plan("synthetic-fedem", words, Path("out"), 1)
+    runs = planned_runs("synthetic-fedem", words, Path("out"), 1)
     expected = [
         f"algorithm={a},seed={s}" for a, s in itertools.product(("fedem", "fedavg"), range(3))
     ]
@@ -63,7 +63,7 @@ def test_plan_is_the_product_with_one_directory_each() -> None:
 
 def test_a_component_with_options_has_a_directory_of_plain_words() -> None:
     words = ["exchange=gossip", "exchange.topology=[ring,{name: erdos_renyi, p: 0.1}]", "seed=[0]"]
-    runs = plan("synthetic-fedem", words, Path("out"), 1)
+    runs = planned_runs("synthetic-fedem", words, Path("out"), 1)
     assert [run.directory.name for run in runs] == [
         "exchange.topology=ring,seed=0",
         "exchange.topology=erdos_renyi,p=0.1,seed=0",
@@ -139,14 +139,14 @@ def test_a_finished_run_of_another_configuration_is_refused(tmp_path: Path) -> N
     assert run_sweep("seed=[0]", *TINY, "checkpoint.every=1", "--output", tmp_path).returncode == 0
     words = ["seed=[0]", *TINY, "evaluation.validation_fraction=0.2"]
     with pytest.raises(InputError, match=r"validation_fraction: 0\.0 in the run, 0\.2 now"):
-        plan("synthetic-fedem", words, tmp_path, 1)
+        planned_runs("synthetic-fedem", words, tmp_path, 1)
     words[-1] = "evaluation.every=7"
     stored = tmp_path / "seed=0" / "config.yaml"
     kept = yaml.safe_load(stored.read_text())
     for added in ("validation_fraction", "validation_split", "unseen_shares"):
         del kept["evaluation"][added]  # as before there was validation
     stored.write_text(yaml.safe_dump(kept, sort_keys=False))
-    assert len(plan("synthetic-fedem", words, tmp_path, 1)) == 1
+    assert len(planned_runs("synthetic-fedem", words, tmp_path, 1)) == 1
 
 
 def test_dry_run_prints_the_commands(tmp_path: Path, capfd) -> None:
@@ -162,7 +162,7 @@ CHAIN = ["algorithm.start_from={previous}", "algorithm.optima_from={ first }"]
 
 def test_placeholders_name_the_runs_of_a_chain() -> None:
     words = ["algorithm.flix_alpha=[0,0.5,1]", "seed=[0,1]", *CHAIN, "rounds=3"]
-    runs = plan("flix-sine", [*words[1:], words[0]], Path("out"), 1)
+    runs = planned_runs("flix-sine", [*words[1:], words[0]], Path("out"), 1)
     for seed, chain in enumerate((runs[:3], runs[3:])):
         names = [f"out/seed={seed},algorithm.flix_alpha={alpha}" for alpha in ("0", "0.5", "1")]
         assert [str(run.directory) for run in chain] == names
@@ -177,7 +177,7 @@ def test_placeholders_name_the_runs_of_a_chain() -> None:
         ]
         assert [list(map(str, run.needs)) for run in chain[1:]] == [[names[0]], names[1::-1]]
     # With another list last, the chains go along that one.
-    across = plan("flix-sine", words, Path("out"), 1)
+    across = planned_runs("flix-sine", words, Path("out"), 1)
     assert [str(run.needs[0]) if run.needs else None for run in across] == [
         place
         for alpha in ("0", "0.5", "1")
@@ -187,7 +187,7 @@ def test_placeholders_name_the_runs_of_a_chain() -> None:
 
 def test_a_placeholder_may_stand_within_a_value() -> None:
     words = ["seed=[0,1]", "data.path={first}/mushrooms", "exchange={name: server}"]
-    one, two = plan("flix-gd", words, Path("a b, c: #d"), 1)
+    one, two = planned_runs("flix-gd", words, Path("a b, c: #d"), 1)
     assert "data.path" not in one.overrides
     assert two.overrides["data.path"] == "a b, c: #d/seed=0/mushrooms"
     typed = [word for word in run_words("flix-gd", two, None) if word.startswith("data.path")]

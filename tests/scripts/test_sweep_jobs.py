@@ -17,8 +17,15 @@ from hypothesis import strategies as st
 from mpifed.config.experiments import safe
 from mpifed.errors import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED
 from mpifed.sweep import __main__ as command
-from mpifed.sweep.__main__ import Sweep, shares
-from mpifed.sweep.plan import SHORT, Planned, directory_names, plan, write_index, written_out
+from mpifed.sweep.__main__ import Sweep, processor_sets
+from mpifed.sweep.plan import (
+    SHORT,
+    Planned,
+    directory_names,
+    planned_runs,
+    write_index,
+    written_out,
+)
 
 FINISHES = """
 import pathlib, sys, time
@@ -62,7 +69,7 @@ def test_a_range_is_the_list_of_its_numbers(bounds: list[int]) -> None:
 
 
 def test_ten_seeds_are_ten_runs(tmp_path: Path) -> None:
-    runs = plan("synthetic-fedem", ["seed=range(10)", "rounds=3"], tmp_path, 1)
+    runs = planned_runs("synthetic-fedem", ["seed=range(10)", "rounds=3"], tmp_path, 1)
     assert [run.overrides["seed"] for run in runs] == list(range(10))
     write_index(runs)
     with (tmp_path / "index.csv").open(newline="") as file:
@@ -179,7 +186,7 @@ sys.exit(Sweep(runs, [[sys.executable, "-c", {stops!r}, str(p)] for p in places]
 
 @pytest.mark.parametrize("jobs", [1, 2, 3, 1000])
 def test_jobs_share_the_processors_of_this_process(jobs: int) -> None:
-    found = shares(jobs)
+    found = processor_sets(jobs)
     own = os.sched_getaffinity(0)
     if jobs == 1 or jobs > len(own):
         assert found is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.algorithms.fedavg.fedavg import FedAvg
 
 QUICK_ROUNDS = 10
 """Rounds before it takes its time: until then a test only waits for it."""

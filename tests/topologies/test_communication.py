@@ -1,4 +1,4 @@
-""""""
+"""Consensus rates, communication costs and simulated gossip of matrices and schedules."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topologies.inputs import TopologyError
+from topologies.errors import TopologyError
 from topologies.links.events import Computations, Versions, averaged_in_turn
 
 N = 6

@@ -9,14 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from topologies.errors import TopologyError
 from topologies.graphs.build import parse_graph
 from topologies.graphs.families import edge_list
-from topologies.inputs import (
-    TopologyError,
-    open_regular,
-    read_bytes,
-)
 from topologies.links.network import read_network
+from topologies.regular_files import open_regular, read_bytes
 
 EXAMPLES = settings(
     max_examples=60,

@@ -5,8 +5,8 @@ import pytest
 
 from topologies import TopologyError, build_schedule
 from topologies.__main__ import main
+from topologies.analysis.cases import build_case, parse_case
 from topologies.analysis.consensus import communication
-from topologies.analysis.measures import carry_out, plan
 from topologies.analysis.ranking import candidates, measure, rank, read_budget, seconds_of
 from topologies.links.network import one_site
 
@@ -30,13 +30,15 @@ def test_a_degree_is_kept_and_the_best_comes_first():
 
 
 def test_the_numbers_of_an_exact_schedule():
-    case = carry_out(plan("one_peer_exponential:n=8", "fmmc", "static", None), 0)
+    case = build_case(parse_case("one_peer_exponential:n=8", "fmmc", "static", None), 0)
     found = measure(case, one_site(8, 0.25, 8e6), 0.5, 1e6, 1e-3)
     assert found["contraction"] == 0
     assert (found["rounds"], found["messages"], found["bytes"]) == (3, 24, 24e6)
     assert found["seconds"] == pytest.approx(3 * (0.5 + 0.25 + 1))
     # A link is shared: the complete graph is no longer first by seconds.
-    both = [plan(name, "fmmc", "static", 8) for name in ("complete", "one_peer_exponential:n=8")]
+    both = [
+        parse_case(name, "fmmc", "static", 8) for name in ("complete", "one_peer_exponential:n=8")
+    ]
     first = rank(both, one_site(8, 0.25, 8e6), {}, by="seconds", message_bytes=1e6)
     assert [record["seconds"] for record in first] == pytest.approx([3 * 1.25, 0.25 + 7])
     free = rank(both, one_site(8, 0.25, 8e6, shared=False), {}, by="seconds", message_bytes=1e6)
@@ -44,7 +46,7 @@ def test_the_numbers_of_an_exact_schedule():
 
 
 def test_a_round_that_moves_the_mean_is_told():
-    case = carry_out(plan("epidemic:n=8", "fmmc", "static", None), 0)
+    case = build_case(parse_case("epidemic:n=8", "fmmc", "static", None), 0)
     assert not measure(case, one_site(8), 0.0, 1.0, 1e-3)["keeps_mean"]
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from topologies.analysis.cases import build_case, parse_case
 from topologies.analysis.consensus import SAMPLES, ConsensusRate, consensus_rate
-from topologies.analysis.measures import carry_out, plan
 from topologies.schedules.circulants import powers, prime_factors
 from topologies.schedules.sequences import Schedule
 
@@ -170,7 +170,7 @@ def rates(n: int, seed: int = 0) -> list[dict[str, Any]]:
     for statement in STATEMENTS:
         if not statement.holds(n):
             continue
-        case = carry_out(plan(statement.spec(n), statement.weights, "static", None), seed)
+        case = build_case(parse_case(statement.spec(n), statement.weights, "static", None), seed)
         rate = _measured(case.schedule) if statement.exchangeable else consensus_rate(case.schedule)
         measured, stated = math.sqrt(max(0.0, 1 - rate.p)), statement.factor(n)
         most = statement.period(n) if statement.period is not None else None
@@ -179,7 +179,7 @@ def rates(n: int, seed: int = 0) -> list[dict[str, Any]]:
         holds = (near or statement.kind != "equal") and within
         records.append(
             {
-                "label": case.plan.label,
+                "label": case.spec.label,
                 "paper": statement.paper,
                 "stated": statement.formula,
                 "factor": stated,

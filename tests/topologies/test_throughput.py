@@ -1,4 +1,4 @@
-""""""
+"""Networks of links: cycle times of overlays, rounds at a server, and files of networks."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Analysis."""
+"""Studies of mixing matrices and schedules: consensus rates, descriptions, rankings and plots."""

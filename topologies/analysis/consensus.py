@@ -10,9 +10,10 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.errors import TopologyError
 from topologies.graphs.build import edge_array
-from topologies.inputs import TopologyError, check_memory
 from topologies.matrix import ACTIVE, MixingMatrix
+from topologies.memory_limits import check_memory
 from topologies.schedules.sequences import Drawn, LocalRounds, Schedule, as_schedule
 
 Array = NDArray[np.float64]
@@ -22,6 +23,9 @@ SAMPLES = 200
 
 # A consensus rate p of at most this is rounding error: gossip does not converge.
 NEGLIGIBLE_RATE = 1e-10
+
+SAMPLED_ROUNDS = 50
+MESSAGE_BYTES = 4_000_000
 
 
 def contraction(matrices: list[MixingMatrix]) -> float:
@@ -261,12 +265,12 @@ def stationary_distribution(matrix: MixingMatrix) -> Array:
     n = matrix.n
     if n > DENSE_NODES:
         raise TopologyError(f"the matrix has {n} nodes, but at most {DENSE_NODES} are solved for")
-    found = np.full(n, np.nan)
+    pi = np.full(n, np.nan)
     with contextlib.suppress(np.linalg.LinAlgError):
-        found = np.linalg.solve(matrix.to_dense().T - np.eye(n) + 1, np.ones(n))
-    if not np.abs(found).max() <= 2:  # a distribution, up to rounding
+        pi = np.linalg.solve(matrix.to_dense().T - np.eye(n) + 1, np.ones(n))
+    if not np.abs(pi).max() <= 2:  # a distribution, up to rounding
         raise TopologyError("the nodes do not all hear each other: there is no one distribution")
-    return found
+    return pi
 
 
 def weighted_slem(matrix: MixingMatrix, sizes: Array | None = None) -> float:
@@ -370,10 +374,6 @@ def diameter(graph: nx.Graph) -> float:
         hops = shortest_path(adjacency, directed=False, unweighted=True, indices=sources)
         longest = max(longest, float(hops.max()))
     return longest
-
-
-SAMPLED_ROUNDS = 50
-MESSAGE_BYTES = 4_000_000
 
 
 def sampled_rounds(schedule: Schedule) -> list[MixingMatrix]:

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.legend import Legend
 
+CIRCULAR = ("ring", "complete", "exponential")
+SPRING_NODES = 150
+NUMBERED_NODES, WEIGHED_EDGES = 50, 40
+SMALL: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7}
+
 
 @contextlib.contextmanager
 def drawing(style: Mapping[str, Any] | None = None) -> Iterator[None]:
@@ -29,12 +34,6 @@ def drawing(style: Mapping[str, Any] | None = None) -> Iterator[None]:
 
     with styles.context(dict(style or {}), after_reset=True):
         yield
-
-
-CIRCULAR = ("ring", "complete", "exponential")
-SPRING_NODES = 150
-NUMBERED_NODES, WEIGHED_EDGES = 50, 40
-SMALL: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7}
 
 
 def draw_graph(matrix: MixingMatrix, title: str = "") -> Figure:
@@ -133,17 +132,17 @@ def comparison(records: Sequence[Mapping[str, Any]]) -> Figure:
     }
     groups = [str(r["weights"] or r["schedule"]) for r in records]
     figure = _figure(11, 1.4 + 0.27 * len(records))
-    places = np.arange(len(records))[::-1]
+    heights = np.arange(len(records))[::-1]
     every = figure.subplots(1, 3, sharey=True)
     for axes, (name, values) in zip(every, panels.items(), strict=True):
         for group in dict.fromkeys(groups):
             mine = [k for k, other in enumerate(groups) if other == group and values[k] is not None]
-            axes.plot([values[k] for k in mine], places[mine], "o", label=group)
+            axes.plot([values[k] for k in mine], heights[mine], "o", label=group)
         axes.set_xlabel(name)
         axes.grid(axis="y", color="0.9")
         axes.set_axisbelow(True)
     labels = [record["label"] for record in records]
-    every[0].set_yticks(places, labels, fontsize=8, parse_math=False)
+    every[0].set_yticks(heights, labels, fontsize=8, parse_math=False)
     every[2].set_xscale("log")
     handles, names = every[0].get_legend_handles_labels()
     _as_text(figure.legend(handles, names, loc="outside upper center", ncols=5, frameon=False))
@@ -186,12 +185,15 @@ def _draw(
     arrows = {} if matrix.symmetric else {"arrowsize": 6, "node_size": size}
     styles = (used, {"width": widths[used], **arrows}), (~used, {"style": "dotted"})
     for drawn, style in styles:
-        kept = list(map(tuple, ends[drawn].tolist()))
-        nx.draw_networkx_edges(graph, positions, kept, ax=axes, edge_color="0.55", **style)
-    shown = matrix.self_weights
-    limits = {"vmin": min(0.0, float(shown.min())), "vmax": 1.0 if small else float(shown.max())}
+        drawn_edges = list(map(tuple, ends[drawn].tolist()))
+        nx.draw_networkx_edges(graph, positions, drawn_edges, ax=axes, edge_color="0.55", **style)
+    self_weights = matrix.self_weights
+    limits = {
+        "vmin": min(0.0, float(self_weights.min())),
+        "vmax": 1.0 if small else float(self_weights.max()),
+    }
     nodes = nx.draw_networkx_nodes(
-        graph, positions, ax=axes, node_size=size, node_color=shown, cmap="viridis", **limits
+        graph, positions, ax=axes, node_size=size, node_color=self_weights, cmap="viridis", **limits
     )
     nodes.set_edgecolor("white")
     axes.set_axis_off()

@@ -13,10 +13,10 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Gt
 
+from topologies.analysis.cases import Case, CaseSpec, build_case, parse_case
 from topologies.analysis.consensus import communication, consensus_rate
-from topologies.analysis.measures import Case, Plan, carry_out, plan
+from topologies.errors import TopologyError, closest
 from topologies.graphs.families import torus_shape
-from topologies.inputs import TopologyError, closest
 from topologies.links.network import Links, after_gossip
 from topologies.matrix import ACTIVE, MixingMatrix
 from topologies.schedules.circulants import prime_factors
@@ -41,26 +41,26 @@ CERTIFIED_NODES = 300
 
 def read_budget(words: Sequence[str]) -> dict[str, float]:
     """Return the limits of ``degree=4 seconds=60``."""
-    found = {}
+    limits = {}
     for key, text in parse_spec("budget:" + ",".join(words))[1].items():
         if key not in BUDGETS:
             raise TopologyError(f"Unknown budget {key!r}; {closest(key, BUDGETS)}")
-        found[key] = check_value(text, Annotated[float, Gt(0)], f"the budget {key}")
-    return found
+        limits[key] = check_value(text, Annotated[float, Gt(0)], f"the budget {key}")
+    return limits
 
 
-def candidates(n: int, degree: float = math.inf) -> list[Plan]:
+def candidates(n: int, degree: float = math.inf) -> list[CaseSpec]:
     """Return what is compared for n nodes: graphs with weights, schedules of graphs, schedules."""
     most = int(min(degree, n - 1, 8))
     rule = "fmmc" if n <= CERTIFIED_NODES else "metropolis_hastings"
-    plans = [plan(text, rule, "static", None) for text in _graphs(n, most)]
-    plans += [plan(text, rule, "static", None) for text in _schedules(n, most)]
+    specs = [parse_case(text, rule, "static", None) for text in _graphs(n, most)]
+    specs += [parse_case(text, rule, "static", None) for text in _schedules(n, most)]
     regular = f"random_regular:n={n},degree={most}"
     if most >= 3 and n * most % 2 == 0 and most < n:
         for schedule in ("matchings", "matcha:budget=0.5"):
-            plans.append(plan(regular, rule, schedule, None))
-    plans.append(plan(f"complete:n={n}", rule, "random_matching", None))
-    return plans
+            specs.append(parse_case(regular, rule, schedule, None))
+    specs.append(parse_case(f"complete:n={n}", rule, "random_matching", None))
+    return specs
 
 
 def _graphs(n: int, most: int) -> Iterable[str]:
@@ -102,7 +102,7 @@ def measure(
     sent = communication(schedule, message_bytes=message_bytes, accuracy=accuracy, rate=rate)
     rounds = float(sent.rounds)
     return {
-        "label": case.plan.label,
+        "label": case.spec.label,
         "contraction": rate.contraction,
         "rounds": rounds,
         "degree": sent.most_messages,
@@ -140,7 +140,7 @@ def _messages(matrix: MixingMatrix) -> tuple[Any, Any]:
 
 
 def rank(
-    plans: Sequence[Plan],
+    specs: Sequence[CaseSpec],
     links: Links,
     budget: Mapping[str, float],
     *,
@@ -151,7 +151,7 @@ def rank(
     seed: int = 0,
 ) -> list[dict[str, Any]]:
     """Return the candidates that reach consensus within a budget, the best first."""
-    built = (carry_out(one, seed) for one in plans)
+    built = (build_case(one, seed) for one in specs)
     every = [measure(case, links, work, message_bytes, accuracy) for case in built]
     fitting = [
         record

@@ -14,8 +14,9 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
+from topologies.errors import TopologyError
 from topologies.graphs.families import FAMILIES, Family, check_count
-from topologies.inputs import TopologyError, node_count
+from topologies.node_counts import node_count
 from topologies.schema import check_options, find, from_text, options_of, parse_spec, values_of
 
 MAX_TRIES = 100
@@ -189,16 +190,16 @@ DRAW = options_of(Draw)
 
 def _resolve(name: str, n: int | None, params: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
     family = find(FAMILIES, "graph family", name)
-    own = {key: value for key, value in params.items() if key not in DRAW}
+    options = {key: value for key, value in params.items() if key not in DRAW}
     drawn = {key: value for key, value in params.items() if key in DRAW}
-    values = {**family.complete(name, own), **check_options(Draw, drawn, name)}
+    values = {**family.checked_options(name, options), **check_options(Draw, drawn, name)}
     check_count(name, family, n, values)
     return family, values
 
 
 def _draw(name: str, family: Family, values: dict[str, Any], generator: random.Random) -> nx.Graph:
     graph = family.build(**values, **({"seed": generator} if family.random else {}))
-    if family.own:
+    if family.custom:
         _check_own_graph(name, graph, values.get("n"))
     return graph
 

@@ -14,9 +14,11 @@ import networkx as nx
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
+from topologies.errors import TopologyError
 from topologies.graphs.files import edge_list, edges, graphml, matrix, plain
-from topologies.inputs import TopologyError, check_memory, check_nodes, node_count
 from topologies.links.overlays import delta_mbst_graph, mst_graph
+from topologies.memory_limits import check_memory
+from topologies.node_counts import check_nodes, node_count
 from topologies.schema import Entry
 
 Seed = int | random.Random | None
@@ -148,17 +150,18 @@ def torus(
 
 def torus_shape(n: int | None, rows: int | None, cols: int | None) -> tuple[int, int]:
     """Return (rows, cols), completed from whichever of the three are given."""
-    known = rows or cols
+    stated = rows or cols
     if rows and cols:
         return rows, cols
     if n is None:
         raise TopologyError("torus needs n, or rows and cols")
-    if known:
-        if n % known:
+    if stated:
+        if n % stated:
             raise TopologyError(
-                f"torus: n is {n}, but must be a multiple of {'rows' if rows else 'cols'} = {known}"
+                f"torus: n is {n}, but must be a multiple of "
+                f"{'rows' if rows else 'cols'} = {stated}"
             )
-        return (rows, n // rows) if rows else (n // known, known)
+        return (rows, n // rows) if rows else (n // stated, stated)
     side = next(k for k in range(math.isqrt(n), 0, -1) if n % k == 0)
     if side == 1 and n > 3:
         raise TopologyError(

@@ -13,8 +13,11 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from topologies.inputs import TopologyError, check_memory, check_nodes, node_count, read_bytes
+from topologies.errors import TopologyError
 from topologies.matrix import MixingMatrix
+from topologies.memory_limits import check_memory
+from topologies.node_counts import check_nodes, node_count
+from topologies.regular_files import read_bytes
 
 WHOLE = re.compile(r"-?[0-9]{1,18}")
 NUMBER = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
@@ -24,6 +27,14 @@ MEASURES = ("weight", "distance", "latency", "bandwidth")
 
 # Bytes that the graph of a text file takes for each byte of the text, about.
 TEXT_BYTES = 30
+
+# Maps often name several places alike, so that only numbers tell the nodes of GML apart.
+PARSERS: dict[str, Callable[[str], nx.Graph]] = {
+    ".graphml": lambda text: nx.read_graphml(io.BytesIO(text.encode())),
+    ".gml": lambda text: nx.parse_gml(text, label="id"),
+}
+
+WORD = re.compile(rf"([0-9]{{1,9}})([->])([0-9]{{1,9}})(?::({NUMBER}))?")
 
 
 def read_matrix(path: str | Path) -> MixingMatrix:
@@ -89,13 +100,6 @@ def graphml(n: int | None = None, *, path: str) -> nx.Graph:
     return _relabelled(graph, n, f"graphml {path}")
 
 
-# Maps often name several places alike, so that only numbers tell the nodes of GML apart.
-PARSERS: dict[str, Callable[[str], nx.Graph]] = {
-    ".graphml": lambda text: nx.read_graphml(io.BytesIO(text.encode())),
-    ".gml": lambda text: nx.parse_gml(text, label="id"),
-}
-
-
 def read_graph(path: str | Path, what: str) -> nx.Graph:
     """Return the simple graph of a GraphML or GML file, with its labels and attributes."""
     text, suffix = read_text(path, what), Path(path).suffix
@@ -140,15 +144,15 @@ def matrix(n: int | None = None, *, path: str) -> nx.Graph:
     path
         The file to read.
     """
-    found = read_matrix(path)
-    if not found.symmetric:
+    mixing = read_matrix(path)
+    if not mixing.symmetric:
         raise TopologyError(
             f"matrix: {path} holds a directed matrix, but must hold a symmetric one; a directed "
             "one is a schedule, periodic with this path"
         )
-    check_nodes("matrix", n, found.n, path)
-    graph = nx.empty_graph(found.n)
-    for (i, j), weight in zip(found.edges.tolist(), found.weights.tolist(), strict=True):
+    check_nodes("matrix", n, mixing.n, path)
+    graph = nx.empty_graph(mixing.n)
+    for (i, j), weight in zip(mixing.edges.tolist(), mixing.weights.tolist(), strict=True):
         graph.add_edge(i, j, weight=weight)
     return graph
 
@@ -206,9 +210,6 @@ def read_text(path: str | Path, what: str) -> str:
         raise TopologyError(f"cannot read the {what} {str(path)!r}: {reason}") from error
 
 
-WORD = re.compile(rf"([0-9]{{1,9}})([->])([0-9]{{1,9}})(?::({NUMBER}))?")
-
-
 def edges(n: int | None = None, *, nodes: Annotated[int, Ge(1)], edges: str = "") -> nx.Graph:
     """Edges written out: 0-1 1-2:0.25, with a weight behind a colon; 2-2:0.5 is a self-weight.
 
@@ -231,7 +232,7 @@ def words_of(
     text: str, n: int, owner: str, loops: bool = False
 ) -> list[tuple[int, str, int, float | None]]:
     """Return the edges and arcs of a text, with ``-`` or ``>`` between their ends, and weights."""
-    found = []
+    edges = []
     for word in text.split():
         match = WORD.fullmatch(word)
         if match is None:
@@ -242,8 +243,8 @@ def words_of(
         if max(i, j) >= n or (i == j and not loops):
             different = "" if loops else " different"
             raise TopologyError(f"{owner}: {word!r} must join two{different} nodes of 0 .. {n - 1}")
-        found.append((i, match[2], j, None if match[4] is None else float(match[4])))
-    return found
+        edges.append((i, match[2], j, None if match[4] is None else float(match[4])))
+    return edges
 
 
 def graph_section(graph: nx.Graph) -> dict[str, Any]:
@@ -258,10 +259,10 @@ def graph_section(graph: nx.Graph) -> dict[str, Any]:
         raise TopologyError("the graph has labels that cannot be sorted") from None
     if not numbered:
         raise TopologyError("the graph has no node")
-    found = sorted((min(i, j), max(i, j), w) for i, j, w in numbered.edges(data="weight"))
-    weighted = bool(found) and all(isinstance(w, (int, float, np.number)) for *_, w in found)
+    edges = sorted((min(i, j), max(i, j), w) for i, j, w in numbered.edges(data="weight"))
+    weighted = bool(edges) and all(isinstance(w, (int, float, np.number)) for *_, w in edges)
     if weighted:
         loops = numbered.nodes(data="loop")
-        found += [(k, k, loop["weight"]) for k, loop in loops if loop is not None]
-    words = [f"{i}-{j}:{float(w)!r}" if weighted else f"{i}-{j}" for i, j, w in found]
+        edges += [(k, k, loop["weight"]) for k, loop in loops if loop is not None]
+    words = [f"{i}-{j}:{float(w)!r}" if weighted else f"{i}-{j}" for i, j, w in edges]
     return {"name": "edges", "nodes": len(numbered), "edges": " ".join(words)}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.inputs import TopologyError
+from topologies.errors import TopologyError
 
 Array = NDArray[np.float64]
 Nodes = NDArray[np.int64]
@@ -99,12 +99,12 @@ def averaged_in_turn(nodes: Nodes, partners: Nodes, touched: Nodes) -> tuple[Arr
     + x_j) / 2, then x_i <- x_i + u_i (Lian et al. 2018, Alg. 1).
     """
     t, m = len(touched), len(nodes)
-    values, own = np.eye(t, t + m), np.empty((m, t + m))
-    place, other = np.searchsorted(touched, nodes), np.searchsorted(touched, partners)
-    for k, (i, j) in enumerate(zip(place, other, strict=True)):
+    values, after = np.eye(t, t + m), np.empty((m, t + m))
+    row, partner_row = np.searchsorted(touched, nodes), np.searchsorted(touched, partners)
+    for k, (i, j) in enumerate(zip(row, partner_row, strict=True)):
         mean = (values[i] + values[j]) / 2
         values[j] = values[i] = mean
         values[i, i] -= 1
         values[i, t + k] += 1
-        own[k] = values[i]
-    return values, own
+        after[k] = values[i]
+    return values, after

@@ -17,8 +17,8 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.errors import TopologyError
 from topologies.graphs.files import PARSERS, read_graph, read_numbers
-from topologies.inputs import TopologyError
 
 # The mean radius of the earth in kilometres.
 EARTH = 6371.0
@@ -36,7 +36,7 @@ def latency_over(kilometres: float) -> float:
 
 def great_circle(one: tuple[float, float], other: tuple[float, float]) -> float:
     """Return the distance of two places on the earth in kilometres, by the haversine formula."""
-    (a, b), (c, d) = (map(math.radians, place) for place in (one, other))
+    (a, b), (c, d) = (map(math.radians, point) for point in (one, other))
     share = math.sin((c - a) / 2) ** 2 + math.cos(a) * math.cos(c) * math.sin((d - b) / 2) ** 2
     return 2 * EARTH * math.asin(math.sqrt(min(1.0, share)))
 
@@ -57,7 +57,7 @@ def number_of(
     return number
 
 
-def _place(attributes: Mapping[str, Any]) -> tuple[float, float] | None:
+def _coordinates(attributes: Mapping[str, Any]) -> tuple[float, float] | None:
     low = {str(name).lower(): value for name, value in attributes.items()}
     if not {"latitude", "longitude"} <= low.keys():
         return None
@@ -112,10 +112,10 @@ def _unlimited(latency: Array) -> Network:
 
 def network_on(underlay: nx.Graph) -> Network:
     """Return the network among all nodes of an underlay, along the paths of least latency."""
-    made = underlay.copy()
-    places = {node: _place(attributes) for node, attributes in made.nodes(data=True)}
-    for i, j, link in made.edges(data=True):
-        one, other = places[i], places[j]
+    graph = underlay.copy()
+    coordinates = {node: _coordinates(attributes) for node, attributes in graph.nodes(data=True)}
+    for i, j, link in graph.edges(data=True):
+        one, other = coordinates[i], coordinates[j]
         seconds = 0.0
         if "distance" in link:
             seconds = latency_over(number_of(link, "distance", 0.0))
@@ -123,20 +123,20 @@ def network_on(underlay: nx.Graph) -> Network:
             seconds = latency_over(great_circle(one, other))
         link["latency"] = number_of(link, "latency", seconds)
         link["bandwidth"] = number_of(link, "bandwidth", np.inf)
-    nodes = list(made)
+    nodes = list(graph)
     n = len(nodes)
     latency, bandwidth = np.zeros((n, n)), np.full((n, n), np.inf)
     for i, source in enumerate(nodes):
-        routes = nx.single_source_dijkstra_path(made, source, weight="latency")
+        routes = nx.single_source_dijkstra_path(graph, source, weight="latency")
         if len(routes) < n:
             raise TopologyError(f"the network is not connected: {source!r} cannot reach every node")
         for j, target in enumerate(nodes):
-            links = [made.edges[hop] for hop in itertools.pairwise(routes[target])]
+            links = [graph.edges[hop] for hop in itertools.pairwise(routes[target])]
             latency[i, j] = sum(link["latency"] for link in links)
             bandwidth[i, j] = min((link["bandwidth"] for link in links), default=np.inf)
 
     def of_nodes(name: str, default: float) -> Array:
-        return np.array([number_of(made.nodes[node], name, default) for node in nodes])
+        return np.array([number_of(graph.nodes[node], name, default) for node in nodes])
 
     access = of_nodes("upload", np.inf), of_nodes("download", np.inf)
     return Network(latency, bandwidth, *access, of_nodes("compute", 0.0))
@@ -242,8 +242,12 @@ def server_round(
     network, site = links.network, links.site[active]
     seat = site if server is None else np.full(len(site), server)
     away = np.ones(len(site), bool) if server is None else site != server
-    own = (np.inf, np.inf) if server is None else (network.upload[server], network.download[server])
-    hub_up, hub_down = ((end if rate is None else rate) / max(1, int(away.sum())) for end in own)
+    hub_rates = (
+        (np.inf, np.inf) if server is None else (network.upload[server], network.download[server])
+    )
+    hub_up, hub_down = (
+        (end if rate is None else rate) / max(1, int(away.sum())) for end in hub_rates
+    )
     down = np.minimum(np.minimum(hub_up, network.download[site]), network.bandwidth[seat, site])
     up = np.minimum(np.minimum(hub_down, network.upload[site]), network.bandwidth[site, seat])
     there = network.latency[seat, site] + down_bits / down

@@ -16,12 +16,15 @@ from annotated_types import Ge, Gt, Le
 from networkx.algorithms.approximation import christofides
 from numpy.typing import NDArray
 
-from topologies.inputs import check_nodes
 from topologies.links.network import Links, Network, read_network
 from topologies.matrix import MixingMatrix
+from topologies.node_counts import check_nodes
 from topologies.schedules.sequences import Arrays, Periodic, identity
 
 Array = NDArray[np.float64]
+
+Bytes = Annotated[float, Gt(0), Le(1e300)]
+Steps = Annotated[int, Ge(1)]
 
 
 def delays(
@@ -185,10 +188,6 @@ def _best(
         return cycle_time(overlay, network, message_bits=message_bits, local_steps=local_steps)
 
     return min(overlays, key=seconds)
-
-
-Bytes = Annotated[float, Gt(0), Le(1e300)]
-Steps = Annotated[int, Ge(1)]
 
 
 def mst_graph(

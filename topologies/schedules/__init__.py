@@ -1,1 +1,1 @@
-"""Schedules."""
+"""Schedules: sequences of mixing matrices, one for each round, and the table of their names."""

@@ -1,7 +1,7 @@
 """Schedules of circulant matrices, and periodic ones that reach the exact mean.
 
-Ying et al. 2021 (exponential graphs), Takezawa et al. 2023 (Base-(k+1) graphs) and Song et al. 2022
-(EquiTopo).
+Exponential graphs are those of Ying et al. 2021, Base-(k+1) graphs those of Takezawa et al. 2023,
+and the four of EquiTopo those of Song et al. 2022, which are drawn.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 from numpy.typing import NDArray
 
-from topologies.inputs import TopologyError
+from topologies.errors import TopologyError
 from topologies.matrix import MixingMatrix
 from topologies.schedules.sequences import Drawn, Periodic, identity, stream
 
@@ -120,15 +120,15 @@ def _mean_of(nodes: Nodes, base: int) -> Rounds:
     if max(prime_factors(len(nodes)), default=1) <= base:
         factors = _fewest_factors(len(nodes), base)
         return _average(nodes.reshape(factors or (1,)), range(len(factors)))
-    parts, rest, size = [], nodes, 1
+    parts, unsplit, size = [], nodes, 1
     while size * base <= len(nodes):
         size *= base
-    while len(rest):
-        digit = len(rest) // size
+    while len(unsplit):
+        digit = len(unsplit) // size
         if digit:
             shape = [digit] + [base] * round(math.log(size, base))
-            parts.append(rest[: digit * size].reshape(shape))
-            rest = rest[digit * size :]
+            parts.append(unsplit[: digit * size].reshape(shape))
+            unsplit = unsplit[digit * size :]
         size //= base
 
     rounds: Rounds = defaultdict(list)
@@ -157,8 +157,8 @@ def _average(grid: Nodes, axes: range) -> Rounds:
     return rounds
 
 
-def _add(rounds: Rounds, start: int, more: Rounds) -> None:
-    for k, edges in more.items():
+def _add(rounds: Rounds, start: int, added: Rounds) -> None:
+    for k, edges in added.items():
         rounds[start + k] += edges
 
 
@@ -186,10 +186,10 @@ def circulant(
 
 def powers(n: int, base: int = 2) -> list[int]:
     """Return 1, base, base^2, ... below n."""
-    found = [1] if n > 1 else []
-    while found and found[-1] * base < n:
-        found.append(found[-1] * base)
-    return found
+    numbers = [1] if n > 1 else []
+    while numbers and numbers[-1] * base < n:
+        numbers.append(numbers[-1] * base)
+    return numbers
 
 
 def one_peer_exponential(n: int) -> Periodic:

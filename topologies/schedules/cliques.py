@@ -14,10 +14,12 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
+from topologies.errors import TopologyError
 from topologies.graphs.families import Between, joined_cliques
 from topologies.graphs.files import read_numbers
-from topologies.inputs import TopologyError, check_memory, check_nodes
 from topologies.matrix import MixingMatrix
+from topologies.memory_limits import check_memory
+from topologies.node_counts import check_nodes
 from topologies.schedules.sequences import Arrays, Periodic, Static
 from topologies.weights.rules import metropolis_hastings
 
@@ -82,8 +84,8 @@ def prepare_stl_fw(
     balance
         Weight of mixing as such against that of labels.
     """
-    made = stl_fw(shares(labels), neighbours, balance)
-    return {"edges": made.edges, "weights": made.weights, "nodes": np.array([made.n])}
+    matrix = stl_fw(shares(labels), neighbours, balance)
+    return {"edges": matrix.edges, "weights": matrix.weights, "nodes": np.array([matrix.n])}
 
 
 def restore_stl_fw(n: int, arrays: Arrays, *, labels: str) -> Static:
@@ -124,10 +126,10 @@ def greedy_swap(labels: Array, size: int, swaps: int, seed: int) -> NDArray[np.i
         if len(better):
             i, j = better[random.integers(len(better))]
             one[i], other[j] = other[j], one[i]
-    found = np.empty(n, np.int64)
+    clique_of = np.empty(n, np.int64)
     for clique, part in enumerate(parts):
-        found[part] = clique
-    return found
+        clique_of[part] = clique
+    return clique_of
 
 
 def prepare_d_cliques(
@@ -156,12 +158,12 @@ def prepare_d_cliques(
     """
     cliques = greedy_swap(shares(labels), size, swaps, draw)
     members = [np.flatnonzero(cliques == c).tolist() for c in range(cliques.max() + 1)]
-    made = metropolis_hastings(joined_cliques(members, between))
-    return {"edges": made.edges, "weights": made.weights, "cliques": cliques}
+    matrix = metropolis_hastings(joined_cliques(members, between))
+    return {"edges": matrix.edges, "weights": matrix.weights, "cliques": cliques}
 
 
 def restore_d_cliques(n: int, arrays: Arrays, *, labels: str) -> Cliques:
     """Cliques that together have the labels of all, and few edges between (D-Cliques)."""
     check_nodes("d_cliques", n, len(arrays["cliques"]), labels)
-    made = MixingMatrix(n, arrays["edges"], arrays["weights"])
-    return Cliques((made,), arrays["cliques"])
+    matrix = MixingMatrix(n, arrays["edges"], arrays["weights"])
+    return Cliques((matrix,), arrays["cliques"])

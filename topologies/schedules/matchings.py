@@ -1,6 +1,7 @@
 """Schedules of matchings: in each round a node exchanges with at most one neighbour.
 
-Boyd et al. 2006 (randomised gossip) and Wang et al. 2019 (MATCHA, eq. 6 and 7).
+Matchings come in turn from a colouring of the edges, at random as in randomised gossip (Boyd et al.
+2006), or with the probabilities of MATCHA (Wang et al. 2019, eq. 6 and 7).
 """
 
 from __future__ import annotations
@@ -19,6 +20,13 @@ from topologies.graphs.build import edge_array
 from topologies.matrix import MixingMatrix
 from topologies.schedules.sequences import Arrays, Drawn, Periodic, identity
 from topologies.weights.formulas import laplacian
+
+Array = NDArray[np.float64]
+
+TOLERANCE = 1e-3
+MAX_STEPS = 300
+CUTS_A_STEP = 4
+STEP = 0.3
 
 
 def edge_colours(graph: nx.Graph) -> NDArray[np.int64]:
@@ -78,11 +86,11 @@ class _Painting:
     def valid_part(self, u: int, fan: list[int], d: int) -> list[int]:
         """Return the fan up to its first node at which d is free."""
         colour_of = {w: c for c, w in self.at[u].items()}
-        for place, w in enumerate(fan):
-            if place and not self.free[fan[place - 1]] & (1 << colour_of[w]):
+        for position, w in enumerate(fan):
+            if position and not self.free[fan[position - 1]] & (1 << colour_of[w]):
                 break
             if self.free[w] & (1 << d):
-                return fan[: place + 1]
+                return fan[: position + 1]
         raise AssertionError("the path of the two colours has broken the fan")
 
     def flip(self, u: int, c: int, d: int) -> None:
@@ -148,14 +156,6 @@ def prepare_random_matching(graph: nx.Graph) -> Arrays:
 def restore_random_matching(n: int, seed: int, arrays: Arrays) -> Drawn:
     """A random maximal matching of the graph every round (randomised gossip, Boyd et al. 2006)."""
     return Drawn(n, seed, partial(draw_matching, n=n, edges=arrays["edges"]))
-
-
-Array = NDArray[np.float64]
-
-TOLERANCE = 1e-3
-MAX_STEPS = 300
-CUTS_A_STEP = 4
-STEP = 0.3
 
 
 def activation_probabilities(

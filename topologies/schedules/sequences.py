@@ -1,6 +1,7 @@
 """Schedules: a mixing matrix for every round k >= 1, as a pure function of the round.
 
-Random schedules draw round k from a counter-based generator keyed by (seed, purpose, k).
+Random schedules draw round k from a counter-based generator keyed by (seed, purpose, k), so that
+any round is computed without those before it, on every rank alike.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
-from topologies.inputs import TopologyError
+from topologies.errors import TopologyError
 from topologies.matrix import MixingMatrix
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -363,8 +364,8 @@ class LocalRounds(Around):
 
     def matrix(self, k: int) -> MixingMatrix:
         """Return W^k for the round k >= 1: the identity in local rounds."""
-        turn, rest = divmod(check_round(k), self.every)
-        return identity(self.n) if rest else self.inner.matrix(turn)
+        turn, local = divmod(check_round(k), self.every)
+        return identity(self.n) if local else self.inner.matrix(turn)
 
 
 def thinned(

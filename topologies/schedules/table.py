@@ -9,9 +9,17 @@ from typing import Any
 
 import networkx as nx
 
-from topologies.inputs import TopologyError, node_count
+from topologies.errors import TopologyError
 from topologies.links import overlays
-from topologies.schedules import circulants, cliques, given, matchings, moving
+from topologies.node_counts import node_count
+from topologies.schedules import (
+    circulants,
+    cliques,
+    epidemic,
+    from_matrices,
+    matchings,
+    moving_models,
+)
 from topologies.schedules.sequences import Arrays, Schedule, thinned
 from topologies.schema import (
     Entry,
@@ -38,7 +46,7 @@ class ScheduleEntry(Entry):
 
     @property
     def parameters(self) -> dict[str, Parameter]:
-        return {} if self.own else options_of(self.prepare or self.build)
+        return {} if self.custom else options_of(self.prepare or self.build)
 
     @property
     def uses(self) -> str:
@@ -54,8 +62,8 @@ def _called(function: Callable[..., Any], **available: Any) -> Any:
 
 
 SCHEDULES: dict[str, ScheduleEntry] = {
-    "static": ScheduleEntry(given.restore_static, given.prepare_static),
-    "periodic": ScheduleEntry(given.restore_periodic, given.prepare_periodic),
+    "static": ScheduleEntry(from_matrices.restore_static, from_matrices.prepare_static),
+    "periodic": ScheduleEntry(from_matrices.restore_periodic, from_matrices.prepare_periodic),
     "one_peer_exponential": ScheduleEntry(circulants.one_peer_exponential),
     "static_exponential": ScheduleEntry(circulants.static_exponential),
     "base_k": ScheduleEntry(circulants.base_k),
@@ -68,11 +76,13 @@ SCHEDULES: dict[str, ScheduleEntry] = {
     "u_equistatic": ScheduleEntry(circulants.u_equistatic),
     "od_equidyn": ScheduleEntry(circulants.od_equidyn),
     "ou_equidyn": ScheduleEntry(circulants.ou_equidyn),
-    "epidemic": ScheduleEntry(moving.epidemic),
-    "teleport": ScheduleEntry(moving.teleport, has_few=True),
-    "random_walk": ScheduleEntry(moving.restore_random_walk, given.prepare_static, has_few=True),
+    "epidemic": ScheduleEntry(epidemic.epidemic),
+    "teleport": ScheduleEntry(moving_models.teleport, has_few=True),
+    "random_walk": ScheduleEntry(
+        moving_models.restore_random_walk, from_matrices.prepare_static, has_few=True
+    ),
     "tour": ScheduleEntry(overlays.restore_tour, overlays.prepare_tour),
-    "matrices": ScheduleEntry(given.restore_matrices, given.prepare_matrices),
+    "matrices": ScheduleEntry(from_matrices.restore_matrices, from_matrices.prepare_matrices),
     "stl_fw": ScheduleEntry(cliques.restore_stl_fw, cliques.prepare_stl_fw),
     "d_cliques": ScheduleEntry(cliques.restore_d_cliques, cliques.prepare_d_cliques),
     "matchings": ScheduleEntry(matchings.restore_matchings, matchings.prepare_matchings),
@@ -80,7 +90,9 @@ SCHEDULES: dict[str, ScheduleEntry] = {
         matchings.restore_random_matching, matchings.prepare_random_matching
     ),
     "matcha": ScheduleEntry(matchings.restore_matcha, matchings.prepare_matcha),
-    "resampled": ScheduleEntry(given.restore_resampled, given.prepare_resampled, in_rounds=True),
+    "resampled": ScheduleEntry(
+        from_matrices.restore_resampled, from_matrices.prepare_resampled, in_rounds=True
+    ),
 }
 
 
@@ -173,13 +185,13 @@ def prepare_schedule(
         For an unknown schedule, a bad parameter, or a missing graph.
     """
     entry = find(SCHEDULES, "schedule", name)
-    own, _ = _split(name, entry, params)
+    options, _ = _split(name, entry, params)
     if entry.prepare is None:
         return {}
     if entry.uses != "nodes" and graph is None:
         raise TopologyError(f"the schedule {name} needs a graph")
     arrays: Arrays = _called(
-        entry.prepare, graph=graph, rule=(weights, weight_options or {}), **own
+        entry.prepare, graph=graph, rule=(weights, weight_options or {}), **options
     )
     return arrays
 
@@ -213,13 +225,13 @@ def restore_schedule(
         For an unknown schedule, a bad parameter, or a missing n.
     """
     entry = find(SCHEDULES, "schedule", name)
-    own, around = _split(name, entry, params)
+    options, losses = _split(name, entry, params)
     n = node_count(name, n)
-    if entry.own:
-        schedule: Schedule = given.own_schedule(name, entry.build, n, own)
+    if entry.custom:
+        schedule: Schedule = from_matrices.schedule_of_function(name, entry.build, n, options)
     else:
-        schedule = _called(entry.build, n=n, seed=seed, arrays=arrays, **own)
-    return thinned(schedule, seed, **around)
+        schedule = _called(entry.build, n=n, seed=seed, arrays=arrays, **options)
+    return thinned(schedule, seed, **losses)
 
 
 def check_schedule(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -243,10 +255,10 @@ def check_schedule(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
         For an unknown schedule or parameter, or a value out of range.
     """
     entry = find(SCHEDULES, "schedule", name)
-    own, around = _split(name, entry, params)
-    if not around["edge_failure"]:
-        del around["edge_failure"], around["edge_recovery"]
-    return {**own, **around}
+    options, losses = _split(name, entry, params)
+    if not losses["edge_failure"]:
+        del losses["edge_failure"], losses["edge_recovery"]
+    return {**options, **losses}
 
 
 def parse_schedule(text: str) -> tuple[str, dict[str, Any]]:
@@ -278,8 +290,8 @@ def parse_schedule(text: str) -> tuple[str, dict[str, Any]]:
 
 def read_schedule(name: str, words: Mapping[str, str]) -> dict[str, Any]:
     """Return the options of a schedule from words; see ``check_schedule``."""
-    known = {**find(SCHEDULES, "schedule", name).parameters, **options_of(thinned)}
-    return check_schedule(name, values_of(known, words))
+    parameters = {**find(SCHEDULES, "schedule", name).parameters, **options_of(thinned)}
+    return check_schedule(name, values_of(parameters, words))
 
 
 def _split(
@@ -287,6 +299,6 @@ def _split(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the schedule's own options and those that any schedule has, all checked."""
     around = options_of(thinned)
-    own = {key: value for key, value in params.items() if key not in around}
-    common = {key: value for key, value in params.items() if key in around}
-    return entry.complete(name, own), check_options(thinned, common, name)
+    options = {key: value for key, value in params.items() if key not in around}
+    losses = {key: value for key, value in params.items() if key in around}
+    return entry.checked_options(name, options), check_options(thinned, losses, name)

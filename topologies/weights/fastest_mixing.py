@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from topologies.cpu_time import cpu_seconds
+from topologies.errors import TopologyError
 from topologies.graphs.build import edge_array
-from topologies.inputs import TopologyError, cpu_seconds
 from topologies.matrix import at_most_one
 from topologies.weights.formulas import (
     best_constant_weights,
@@ -33,6 +34,40 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 ROW_TOLERANCE = 1e-11
+ROWS, SOLVED, EMPTY = 1e-9, 1e-3, 1e-3
+POWERS, ROUNDING = 12, 1e-9
+
+MOST_CLASSES = 32
+SAME = 1e-9
+
+OVER_RELAXATION = 1.8
+SPARE, FORGOTTEN = 16, 1e-3
+SIZED_AT = (3, 5, 10, 20)
+SCALES_AT = (20, 40, 80, 160)
+MISSED_AT = (5, 10, 15, 20, 30, 40, 50, 60)
+# Of the mean leverage, what each node has besides, so that no step is boundless.
+LEAST_LEVERAGE = 0.5
+
+BALANCE = 1.0
+NOTHING = 1e-12
+
+FIRST_ITERATIONS = 60
+DENSE_OVER_RELAXATION = 1.9
+IMBALANCE = 1.5
+# Within how many times the wanted gap, and from how many nodes on, a look between two checks is
+# worth its eigenvalues: iterations cost more than they do.
+NEARLY, LARGE = 5.0, 500
+
+# From how many nodes on, and up to which share of all pairs as edges, the method is primal-dual.
+SPARSE_NODES, SPARSE_DENSITY = 500, 0.05
+
+# How many tolerances an estimated gap may be for a certificate to be tried, and how many times the
+# iterations until the next one have been done by then.
+LIKELY, PATIENCE = 1.7, 10
+
+# The gap slem - lower_bound below which a certificate is rounding: rows of the weights sum to one
+# within as much, so the SLEM is not known any better.
+GAP_FLOOR = ROW_TOLERANCE
 
 
 @dataclass(frozen=True)
@@ -93,10 +128,10 @@ def project_admissible(
 
     i, j = pattern.i, pattern.j
     off = matrix[i, j]
-    own = matrix.diagonal() if pattern.self_loops else np.full(pattern.n, -np.inf)
+    loops = matrix.diagonal() if pattern.self_loops else np.full(pattern.n, -np.inf)
 
     def at(y: Array) -> tuple[Array, Array, float]:
-        w, d = np.maximum(off + y[i] + y[j], 0), np.maximum(own + 2 * y, 0)
+        w, d = np.maximum(off + y[i] + y[j], 0), np.maximum(loops + 2 * y, 0)
         return w, d, float(w @ w + 0.5 * d @ d - 2 * y.sum())
 
     y, support, factor = start.values, start.support, start.factor
@@ -126,11 +161,11 @@ def descended(
     """
     length = 1.0
     while True:
-        found = at(y + length * step)
+        end = at(y + length * step)
         # Near the solution rounding decides the comparison, and the full step is right.
         enough = value + 1e-4 * length * slope + 1e-12 * abs(value)
-        if found[2] <= enough or length < shortest:
-            return y + length * step, found
+        if end[2] <= enough or length < shortest:
+            return y + length * step, end
         length /= 2
 
 
@@ -173,13 +208,10 @@ def project_nuclear(
             return project_nuclear(matrix, radius)
         return matrix, Threshold(0.0, len(matrix), vectors)
     count, level = _threshold(descending, radius)
-    kept = vectors[:, order[: count + count // 4 + 8]]
-    active, top = kept[:, :count], values[order[:count]]
+    leading = vectors[:, order[: count + count // 4 + 8]]
+    active, top = leading[:, :count], values[order[:count]]
     shrunk = top - np.copysign(level, top)
-    return (active * shrunk) @ active.T, Threshold(level, count, kept)
-
-
-ROWS, SOLVED, EMPTY = 1e-9, 1e-3, 1e-3
+    return (active * shrunk) @ active.T, Threshold(level, count, leading)
 
 
 class SparsePattern:
@@ -188,9 +220,9 @@ class SparsePattern:
     def __init__(self, pattern: Pattern) -> None:
         self.pattern = pattern
         self.n = n = pattern.n
-        own = np.arange(n)
-        rows = np.concatenate([pattern.i, pattern.j, own])
-        columns = np.concatenate([pattern.j, pattern.i, own])
+        nodes = np.arange(n)
+        rows = np.concatenate([pattern.i, pattern.j, nodes])
+        columns = np.concatenate([pattern.j, pattern.i, nodes])
         self._order = np.lexsort((columns, rows))
         self._columns = columns[self._order].astype(np.int32)
         self._starts = np.append(0, np.cumsum(np.bincount(rows, minlength=n))).astype(np.int32)
@@ -227,7 +259,7 @@ class Scales:
 
 
 def project_scaled(
-    off: Array, own: Array, sparse: SparsePattern, steps: Scales, y: Array
+    off: Array, loops: Array, sparse: SparsePattern, steps: Scales, y: Array
 ) -> tuple[Array, Array, Array]:
     """Return the admissible matrix nearest to the given one where steps scale the distances."""
     pattern = sparse.pattern
@@ -236,7 +268,7 @@ def project_scaled(
 
     def at(y: Array) -> tuple[Array, Array, float]:
         w = np.maximum(off + steps.edges * (y[i] + y[j]), 0)
-        d = np.maximum(own + 2 * steps.loops * y, 0)
+        d = np.maximum(loops + 2 * steps.loops * y, 0)
         value = (w * w / steps.edges).sum() + 0.5 * (d * d / steps.loops).sum() - 2 * y.sum()
         return w, d, float(value)
 
@@ -257,7 +289,7 @@ def project_scaled(
 def _solve(matrix: csr_array, diagonal: Array, target: Array) -> Array:
     """Solve a system to a relative residual of SOLVED by preconditioned conjugate gradients."""
     x, residual = np.zeros(len(target)), target.copy()
-    wanted = SOLVED * np.abs(target).max()
+    enough = SOLVED * np.abs(target).max()
     direction = scaled = residual / diagonal
     product = float(residual @ scaled)
     for _ in range(100):
@@ -265,16 +297,13 @@ def _solve(matrix: csr_array, diagonal: Array, target: Array) -> Array:
         length = product / float(direction @ image)
         x += length * direction
         residual -= length * image
-        if np.abs(residual).max() <= wanted:
+        if np.abs(residual).max() <= enough:
             break
         scaled = residual / diagonal
         next_product = float(residual @ scaled)
         direction = scaled + next_product / product * direction
         product = next_product
     return x
-
-
-POWERS, ROUNDING = 12, 1e-9
 
 
 def formula_rules(pattern: Pattern) -> list[tuple[float, Array]]:
@@ -337,10 +366,6 @@ def feasible_bound(pattern: Pattern, y: Array, z: Array) -> float:
     return max(0.0, float(value / max(1.0, np.abs(np.linalg.eigvalsh(y)).sum())))
 
 
-MOST_CLASSES = 32
-SAME = 1e-9
-
-
 def symmetric_solution(pattern: Pattern) -> tuple[Array, Array, Array] | None:
     """Return optimal weights with their dual pair, if the graph's symmetries give them."""
     n = pattern.n
@@ -380,8 +405,10 @@ def _classes(pattern: Pattern, degrees: Array) -> tuple[NDArray[np.int64], NDArr
     """Return the class of each edge and node; those with the same heat kernel are in one class."""
     spectrum, vectors = np.linalg.eigh(_laplacian(pattern, np.ones(len(pattern.i))))
     kernel = (vectors * np.exp(-spectrum / degrees.max())) @ vectors.T
-    i, j, own = pattern.i, pattern.j, kernel.diagonal()
-    return _alike(kernel[i, j] + np.sqrt(2) * (own[i] + own[j])), _alike(own)
+    i, j, self_kernel = pattern.i, pattern.j, kernel.diagonal()
+    return _alike(kernel[i, j] + np.sqrt(2) * (self_kernel[i] + self_kernel[j])), _alike(
+        self_kernel
+    )
 
 
 def _alike(values: Array) -> NDArray[np.int64]:
@@ -436,18 +463,6 @@ def _node_values(
     return values
 
 
-OVER_RELAXATION = 1.8
-SPARE, FORGOTTEN = 16, 1e-3
-SIZED_AT = (3, 5, 10, 20)
-SCALES_AT = (20, 40, 80, 160)
-MISSED_AT = (5, 10, 15, 20, 30, 40, 50, 60)
-# Of the mean leverage, what each node has besides, so that no step is boundless.
-LEAST_LEVERAGE = 0.5
-
-BALANCE = 1.0
-NOTHING = 1e-12
-
-
 @dataclass(frozen=True)
 class SparseIterate:
     """What the primal-dual method has found."""
@@ -464,20 +479,20 @@ def sparse_iterates(pattern: Pattern) -> Iterator[SparseIterate]:
     n, i, j = pattern.n, pattern.i, pattern.j
     sparse = SparsePattern(pattern)
     w = metropolis_hastings_weights(n, pattern.edges)
-    own = 1 - pattern.node_sums(w)
-    basis = _first_basis(sparse, w, own)
+    loops = 1 - pattern.node_sums(w)
+    basis = _first_basis(sparse, w, loops)
     inner = np.zeros((basis.shape[1], basis.shape[1]))  # Y = basis inner basis'
-    y, y_own, multipliers = np.zeros(len(i)), np.zeros(n), np.zeros(n)
+    y, y_loops, multipliers = np.zeros(len(i)), np.zeros(n), np.zeros(n)
     size, scales = 1.0, Scales(np.ones(len(i)), np.ones(n))
     iteration = most = 0
     while True:
         iteration += 1
         relaxed = OVER_RELAXATION if iteration > SCALES_AT[0] else 1.0
-        matrix = sparse.matrix(w, own)
+        matrix = sparse.matrix(w, loops)
         image = _centred(matrix @ basis)
-        rest = _outside(basis, image)
-        block = np.hstack([basis, rest])
-        ritz = block.T @ np.hstack([image, _centred(matrix @ rest)])
+        residual = _outside(basis, image)
+        block = np.hstack([basis, residual])
+        ritz = block.T @ np.hstack([image, _centred(matrix @ residual)])
         ritz = (ritz + ritz.T) / 2
         largest = float(np.abs(np.linalg.eigvalsh(ritz)).max())
         moved_to = size * ritz
@@ -486,41 +501,43 @@ def sparse_iterates(pattern: Pattern) -> Iterator[SparseIterate]:
         order = np.argsort(-np.abs(values), kind="stable")
         count, level = _threshold(np.abs(values[order]))
         most = count if iteration <= SIZED_AT[-1] else max(most, count)
-        kept = mixing[:, order[: most + most // 4 + SPARE]]
+        retained = mixing[:, order[: most + most // 4 + SPARE]]
         shrunk = values[order[:count]]
         shrunk = shrunk - np.copysign(level, shrunk)
         if relaxed > 1:
-            kept = np.hstack([kept, _left(kept, inner, FORGOTTEN * np.abs(shrunk).max())])
-        basis = block @ kept
-        kept = kept[: len(inner)]
-        old = kept.T @ inner @ kept
+            retained = np.hstack(
+                [retained, _left(retained, inner, FORGOTTEN * np.abs(shrunk).max())]
+            )
+        basis = block @ retained
+        retained = retained[: len(inner)]
+        old = retained.T @ inner @ retained
         step = -old
         step[np.arange(count), np.arange(count)] += shrunk
         moved = float((step**2).sum())
         active = basis[:, :count]
-        new_y, new_own = _on_pattern(pattern, active, shrunk)
-        turned = scales.norm(new_y - y, new_own - y_own)
+        new_y, new_y_loops = _on_pattern(pattern, active, shrunk)
+        turned = scales.norm(new_y - y, new_y_loops - y_loops)
         if turned > moved > 0:
             scales = scales.reduced(0.9 * moved / turned)
         steps = scales.times(1 / size)
         new_w, new_diagonal, multipliers = project_scaled(
             w - steps.edges * (2 * new_y - y),
-            own - steps.loops * (2 * new_own - y_own),
+            loops - steps.loops * (2 * new_y_loops - y_loops),
             sparse,
             steps,
             multipliers,
         )
         estimate = max(0.0, largest - level / size)
         yield SparseIterate(new_w, active, shrunk, 2 * multipliers, estimate)
-        w, own = w + relaxed * (new_w - w), own + relaxed * (new_diagonal - own)
+        w, loops = w + relaxed * (new_w - w), loops + relaxed * (new_diagonal - loops)
         inner = old + relaxed * step
         if relaxed > 1:
             spectrum, turn = np.linalg.eigh(inner)
-            y, y_own = _on_pattern(pattern, basis @ turn, spectrum)
+            y, y_loops = _on_pattern(pattern, basis @ turn, spectrum)
         else:
-            y, y_own = new_y, new_own
+            y, y_loops = new_y, new_y_loops
         if iteration in MISSED_AT or iteration % 20 == 0:
-            missed = _missed(sparse, w, own, basis, 0.9 * level / size)
+            missed = _missed(sparse, w, loops, basis, 0.9 * level / size)
             basis = np.hstack([basis, missed])
             inner = np.pad(inner, (0, missed.shape[1]))
         if iteration in SIZED_AT and level > 0:
@@ -534,9 +551,9 @@ def sparse_iterates(pattern: Pattern) -> Iterator[SparseIterate]:
                 size *= BALANCE * float(np.exp(np.log(scales.edges).mean() / 2))
 
 
-def _first_basis(sparse: SparsePattern, w: Array, own: Array) -> Array:
+def _first_basis(sparse: SparsePattern, w: Array, loops: Array) -> Array:
     """Return vectors near the extreme eigenvectors of W - J."""
-    matrix = sparse.matrix(w, own)
+    matrix = sparse.matrix(w, loops)
     columns = min(2 * SPARE, sparse.n - 1)
     basis = np.random.default_rng(0).standard_normal((sparse.n, columns))
     for _ in range(12):
@@ -571,28 +588,28 @@ def _on_pattern(pattern: Pattern, vectors: Array, values: Array) -> tuple[Array,
     """Return the matrix with these eigenvectors and eigenvalues on edges and on the diagonal."""
     scaled = vectors * values
     on_edges: Array = np.einsum("ij,ij->i", scaled[pattern.i], vectors[pattern.j])
-    own: Array = vectors**2 @ values
-    return on_edges, own
+    on_diagonal: Array = vectors**2 @ values
+    return on_edges, on_diagonal
 
 
-def _left(kept: Array, inner: Array, least: float) -> Array:
-    """Return what spans the last Y beyond the vectors kept, where it is more than ``least``."""
-    rest = np.zeros((len(kept), len(inner)))
-    rest[: len(inner)] = inner
-    rest -= kept @ (kept.T @ rest)
-    spanning, sizes, _ = np.linalg.svd(rest, full_matrices=False)
+def _left(retained: Array, inner: Array, least: float) -> Array:
+    """Return what spans the last Y beyond the retained vectors, where it is more than ``least``."""
+    inner_padded = np.zeros((len(retained), len(inner)))
+    inner_padded[: len(inner)] = inner
+    inner_padded -= retained @ (retained.T @ inner_padded)
+    spanning, sizes, _ = np.linalg.svd(inner_padded, full_matrices=False)
     spanning = spanning[:, sizes > least]
-    added: Array = spanning - kept @ (kept.T @ spanning)
+    added: Array = spanning - retained @ (retained.T @ spanning)
     return added
 
 
-def _missed(sparse: SparsePattern, w: Array, own: Array, basis: Array, level: float) -> Array:
+def _missed(sparse: SparsePattern, w: Array, loops: Array, basis: Array, level: float) -> Array:
     """Return eigenvectors of W - J orthogonal to the basis with eigenvalues beyond +-level."""
     from scipy.sparse.linalg import LinearOperator, eigsh
 
     if basis.shape[1] + 2 > sparse.n:
         return basis[:, :0]
-    matrix = sparse.matrix(w, own)
+    matrix = sparse.matrix(w, loops)
 
     def image(x: Array) -> Array:
         x = x - basis @ (basis.T @ x)
@@ -606,25 +623,6 @@ def _missed(sparse: SparsePattern, w: Array, own: Array, basis: Array, level: fl
     start = np.sin(np.arange(1.0, n + 1))
     values, vectors = eigsh(operator, k=min(24, n - 2), v0=start, tol=0.03, maxiter=1000)
     return _outside(basis, vectors[:, np.abs(values) > level])
-
-
-FIRST_ITERATIONS = 60
-DENSE_OVER_RELAXATION = 1.9
-IMBALANCE = 1.5
-# Within how many times the wanted gap, and from how many nodes on, a look between two checks is
-# worth its eigenvalues: iterations cost more than they do.
-NEARLY, LARGE = 5.0, 500
-
-# From how many nodes on, and up to which share of all pairs as edges, the method is primal-dual.
-SPARSE_NODES, SPARSE_DENSITY = 500, 0.05
-
-# How many tolerances an estimated gap may be for a certificate to be tried, and how many times the
-# iterations until the next one have been done by then.
-LIKELY, PATIENCE = 1.7, 10
-
-# The gap slem - lower_bound below which a certificate is rounding: rows of the weights sum to one
-# within as much, so the SLEM is not known any better.
-GAP_FLOOR = ROW_TOLERANCE
 
 
 @dataclass(frozen=True)
@@ -742,17 +740,17 @@ class _Certified:
         slem = slem_of(self.pattern, candidate)
         if slem < self.slem:
             self.slem, self.weights = slem, candidate
-        found = best_of(self.pattern, self.slem, self.weights, self.rules)
-        self.slem, self.weights, self.rules = found
+        best = best_of(self.pattern, self.slem, self.weights, self.rules)
+        self.slem, self.weights, self.rules = best
         self.bound = min(max(self.bound, feasible_bound(self.pattern, y, z)), self.slem)
 
     @property
     def gap(self) -> float:
         return self.slem - self.bound
 
-    def wanted(self, target: float) -> float:
+    def stopping_gap(self, tolerance: float) -> float:
         """Return the gap at which to stop."""
-        return max(GAP_FLOOR, target * min(self.slem, 10 * (1 - self.bound)))
+        return max(GAP_FLOOR, tolerance * min(self.slem, 10 * (1 - self.bound)))
 
     def ended(self, iterations: int, tolerance: float) -> _Certified:
         """Return what was found, where the gap is small enough."""
@@ -763,10 +761,10 @@ class _Certified:
 
 def _fastest_mixing_solve(pattern: Pattern, tolerance: float, max_iterations: int) -> _Certified:
     if pattern.self_loops:
-        found = symmetric_solution(pattern)
-        if found is not None:
-            best = _Certified(pattern, found[0], [], status="closed_form")
-            best.improve(*found)
+        closed_form = symmetric_solution(pattern)
+        if closed_form is not None:
+            best = _Certified(pattern, closed_form[0], [], status="closed_form")
+            best.improve(*closed_form)
             if _relative(best.slem, best.bound) < 1e-9:
                 return best
         rules = formula_rules(pattern)
@@ -802,17 +800,19 @@ def _alternate(best: _Certified, tolerance: float, max_iterations: int) -> _Cert
     multipliers, threshold = Multipliers(np.zeros(n)), None
     penalty = 1.0
     for iteration in range(1, max_iterations + 1):
-        w, own, multipliers = project_admissible(z - u + 1 / n, pattern, multipliers)
-        deviation = pattern.dense(w, own) - 1 / n
+        w, loops, multipliers = project_admissible(z - u + 1 / n, pattern, multipliers)
+        deviation = pattern.dense(w, loops) - 1 / n
         relaxed = DENSE_OVER_RELAXATION * deviation + (1 - DENSE_OVER_RELAXATION) * z + u
         checking = _is_check(iteration) or iteration == max_iterations
         u, threshold = project_nuclear(relaxed, 1 / penalty, None if checking else threshold)
         previous, z = z, relaxed - u
         if checking or (close and n >= LARGE and _is_half_way(iteration)):
             best.improve(w, penalty * u, 2 * penalty * multipliers.values)
-            wanted = best.wanted(tolerance / 10 if iteration < FIRST_ITERATIONS else tolerance)
-            close = best.gap <= NEARLY * wanted
-            if best.gap <= wanted:
+            stopping_gap = best.stopping_gap(
+                tolerance / 10 if iteration < FIRST_ITERATIONS else tolerance
+            )
+            close = best.gap <= NEARLY * stopping_gap
+            if best.gap <= stopping_gap:
                 return best.ended(iteration, tolerance)
         if iteration in (3, 5, 10, 20):
             # At the solution of every graph tried, this balances the two residuals.
@@ -830,17 +830,19 @@ def _alternate(best: _Certified, tolerance: float, max_iterations: int) -> _Cert
 
 def _sparse(best: _Certified, tolerance: float, max_iterations: int) -> _Certified:
     due, likely = 0, LIKELY * tolerance
-    for iteration, found in enumerate(islice(sparse_iterates(best.pattern), max_iterations), 1):
+    for iteration, iterate in enumerate(islice(sparse_iterates(best.pattern), max_iterations), 1):
         late = iteration == max_iterations or 0 < 2 * due <= iteration
         # A certificate costs as much as a hundred iterations, so that few are tried.
-        if late or (iteration >= due and found.estimate <= likely):
-            best.improve(found.weights, (found.vectors * found.values) @ found.vectors.T, found.z)
-            wanted = best.wanted(tolerance)
-            if best.gap <= wanted:
+        if late or (iteration >= due and iterate.estimate <= likely):
+            best.improve(
+                iterate.weights, (iterate.vectors * iterate.values) @ iterate.vectors.T, iterate.z
+            )
+            stopping_gap = best.stopping_gap(tolerance)
+            if best.gap <= stopping_gap:
                 return best.ended(iteration, tolerance)
             due = iteration + max(20, iteration // PATIENCE)
             # The estimate falls with the gap, so that the next try waits for as much less of it.
-            likely = found.estimate * wanted / best.gap
+            likely = iterate.estimate * stopping_gap / best.gap
     best.iterations = max_iterations
     return best
 

@@ -9,9 +9,10 @@ import networkx as nx
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
+from topologies.cpu_time import cpu_seconds
+from topologies.errors import TopologyError
 from topologies.graphs.build import edge_array
 from topologies.graphs.files import read_numbers
-from topologies.inputs import TopologyError, cpu_seconds
 from topologies.matrix import IMPORT_TOLERANCE, MixingMatrix, at_most_one
 from topologies.schema import Entry, find
 from topologies.weights.fastest_mixing import fmmc
@@ -68,15 +69,18 @@ def by_size(
     n, edges = len(graph), edge_array(graph)
     if sizes is None:
         return metropolis_hastings(graph)
-    found = read_numbers(sizes).sum(axis=1) if isinstance(sizes, str) else np.array(sizes, float)
-    if len(found) != n or not (np.isfinite(found) & (found > 0)).all():
+    node_sizes = (
+        read_numbers(sizes).sum(axis=1) if isinstance(sizes, str) else np.array(sizes, float)
+    )
+    if len(node_sizes) != n or not (np.isfinite(node_sizes) & (node_sizes > 0)).all():
         raise TopologyError(
-            f"by_size needs a size above 0 for each of {n} nodes, but sizes holds {len(found)}, "
-            f"the least of them {found.min(initial=np.inf):g}"
+            f"by_size needs a size above 0 for each of {n} nodes, but sizes holds "
+            f"{len(node_sizes)}, "
+            f"the least of them {node_sizes.min(initial=np.inf):g}"
         )
-    if found.min() == found.max():
+    if node_sizes.min() == node_sizes.max():
         return metropolis_hastings(graph)
-    return MixingMatrix(n, *by_size_weights(n, edges, found), symmetric=False)
+    return MixingMatrix(n, *by_size_weights(n, edges, node_sizes), symmetric=False)
 
 
 def max_degree(graph: nx.Graph) -> MixingMatrix:
@@ -146,7 +150,7 @@ def uniform(graph: nx.Graph) -> MixingMatrix:
     return max_degree(graph)
 
 
-def given(graph: nx.Graph) -> MixingMatrix:
+def weights_of_file(graph: nx.Graph) -> MixingMatrix:
     """The weights of the file that the graph was read from."""
     edges = edge_array(graph)
     weights = [graph.edges[i, j].get("weight") for i, j in edges.tolist()]
@@ -210,29 +214,31 @@ WEIGHTS: dict[str, Entry] = {
     "max_degree": Entry(max_degree),
     "best_constant": Entry(best_constant),
     "uniform": Entry(uniform),
-    "given": Entry(given),
+    "given": Entry(weights_of_file),
 }
 
 
-def _own_matrix(name: str, found: Any, graph: nx.Graph) -> MixingMatrix:
+def _own_matrix(name: str, returned: Any, graph: nx.Graph) -> MixingMatrix:
     """Return what a user's rule has returned; its weights are on the edges of the graph alone."""
     try:
-        matrix = found if isinstance(found, MixingMatrix) else MixingMatrix.from_sparse(found)
+        matrix = (
+            returned if isinstance(returned, MixingMatrix) else MixingMatrix.from_sparse(returned)
+        )
     except TopologyError as error:
         raise TopologyError(f"{name}: {error}") from None
     n = len(graph)
     if matrix.n != n:
         raise TopologyError(f"{name} returned weights of {matrix.n} nodes for a graph of {n}")
     ends = np.sort(matrix.edges, axis=1) @ [n, 1]
-    beside = ~np.isin(ends, edge_array(graph) @ [n, 1])
-    far = np.flatnonzero(beside & (np.abs(matrix.weights) > IMPORT_TOLERANCE))
+    off_graph = ~np.isin(ends, edge_array(graph) @ [n, 1])
+    far = np.flatnonzero(off_graph & (np.abs(matrix.weights) > IMPORT_TOLERANCE))
     if len(far):
         (i, j), weight = matrix.edges[far[0]].tolist(), matrix.weights[far[0]]
         raise TopologyError(
             f"{name} gives nodes {i} and {j} the weight {weight:.3g}, but no edge of the graph "
             "joins them"
         )
-    return matrix.with_edges(~beside) if beside.any() else matrix
+    return matrix.with_edges(~off_graph) if off_graph.any() else matrix
 
 
 def mixing_matrix(graph: nx.Graph, weights: str = "fmmc", **options: Any) -> MixingMatrix:
@@ -266,14 +272,14 @@ def mixing_matrix(graph: nx.Graph, weights: str = "fmmc", **options: Any) -> Mix
     [0.667, 0.333, 0.667]
     """
     rule = find(WEIGHTS, "weight rule", weights)
-    options = rule.complete(weights, options)
+    options = rule.checked_options(weights, options)
     if set(graph) != set(range(len(graph))) or not graph or graph.is_directed():
         raise TopologyError(
             "the graph must be undirected with nodes 0 .. n-1, as build_graph makes it"
         )
     start = cpu_seconds()
     matrix = rule.build(graph, **options)
-    if rule.own:
+    if rule.custom:
         matrix = _own_matrix(weights, matrix, graph)
     info = dict(graph.graph, weights=weights, weight_options=options, seconds=cpu_seconds() - start)
     return MixingMatrix(
@@ -301,4 +307,4 @@ def check_weights(weights: str, options: Mapping[str, Any]) -> dict[str, Any]:
     TopologyError
         For an unknown rule or option, or a value out of range.
     """
-    return find(WEIGHTS, "weight rule", weights).complete(weights, options)
+    return find(WEIGHTS, "weight rule", weights).checked_options(weights, options)

@@ -27,15 +27,21 @@ from scipy.spatial.distance import squareform
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Predictor, initial_models
 from mpifed.algorithms.clusters.ifca import ByCluster
-from mpifed.components.requirement import Requirement
-from mpifed.exchange.base import Exchange, ServerChannel
-from mpifed.exchange.collectives import total
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.objective import row_norms
-from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.models.base import Model
+from mpifed.method import (
+    Clients,
+    Draws,
+    Exchange,
+    LocalSolver,
+    OptimizerState,
+    Predictor,
+    Requirement,
+    ServerChannel,
+    initial_models,
+    row_norms,
+    total,
+)
+from mpifed.model import Model
 
 Linkage = Literal["complete", "single"]
 Norm = Literal["euclidean", "maximum"]

@@ -21,13 +21,20 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor, initial_models
-from mpifed.components.requirement import Requirement
-from mpifed.exchange.base import Exchange, ServerChannel
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.scoring import train_risks
-from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.models.base import Model
+from mpifed.method import (
+    Algorithm,
+    Clients,
+    Draws,
+    Exchange,
+    LocalSolver,
+    OptimizerState,
+    Predictor,
+    Requirement,
+    ServerChannel,
+    initial_models,
+    train_risks,
+)
+from mpifed.model import Model
 
 
 class ByCluster(Algorithm[ServerChannel]):

@@ -25,14 +25,6 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from mpifed import state as states
-from mpifed.algorithms.base import (
-    Algorithm,
-    Predictor,
-    StepScale,
-    dual_terms,
-    initial_models,
-    step_scale,
-)
 from mpifed.algorithms.fedem.expectation import (
     check_floor,
     entropies,
@@ -42,20 +34,31 @@ from mpifed.algorithms.fedem.expectation import (
     mixture_weights,
     posterior,
 )
-from mpifed.components.requirement import Requirement
 from mpifed.errors import InputError
-from mpifed.exchange.base import Channel, Exchange
-from mpifed.exchange.collectives import agreed, largest, total
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.adjustments import Adjustment
-from mpifed.local.linear_objective import design
-from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.models.base import Model
-from mpifed.models.linear import Linear
-from mpifed.models.losses import CROSS_ENTROPY, HALF_SQUARED, SQUARED, Loss, sigmoid
-from mpifed.random import stream
-from mpifed.watchdog import heartbeat
-from mpifed.watchdog.heartbeat import raise_if_stop_requested
+from mpifed.method import (
+    Adjustment,
+    Algorithm,
+    Channel,
+    Clients,
+    Draws,
+    Exchange,
+    LocalSolver,
+    OptimizerState,
+    Predictor,
+    Requirement,
+    StepScale,
+    agreed,
+    design,
+    dual_terms,
+    heartbeat,
+    initial_models,
+    largest,
+    raise_if_stop_requested,
+    step_scale,
+    stream,
+    total,
+)
+from mpifed.model import CROSS_ENTROPY, HALF_SQUARED, SQUARED, Linear, Loss, Model, sigmoid
 
 # Norm of the gradient at which Newton's method stops.
 TOLERANCE = 1e-10
@@ -411,7 +414,7 @@ class FedEM(Algorithm[Channel]):
         ]
         models = state.components.view(-1, *state.components.shape[-2:])
         differ = bool((state.mixture != state.mixture[:, :1]).any()) or any(
-            not torch.equal(each, own[0]) for own in models for each in own
+            not torch.equal(each, client[0]) for client in models for each in client
         )
         if self.n_components > 1 and not largest(clients, torch.tensor([float(differ)])):
             lines.append(

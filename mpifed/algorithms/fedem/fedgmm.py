@@ -31,7 +31,6 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor, initial_models
 from mpifed.algorithms.fedem.expectation import (
     check_floor,
     first_mixture,
@@ -39,15 +38,26 @@ from mpifed.algorithms.fedem.expectation import (
     mixture_weights,
     posterior_of_losses,
 )
-from mpifed.components.requirement import Requirement
-from mpifed.data.base import Shards, Split
-from mpifed.exchange.base import Exchange, ServerChannel, to_server
-from mpifed.federation.clients import Clients, Draws
-from mpifed.io.memory import check_memory
-from mpifed.local.scoring import samples_of, train_losses
-from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.models.base import Model
-from mpifed.random import stream
+from mpifed.method import (
+    Algorithm,
+    Clients,
+    Draws,
+    Exchange,
+    LocalSolver,
+    OptimizerState,
+    Predictor,
+    Requirement,
+    ServerChannel,
+    Shards,
+    Split,
+    check_memory,
+    initial_models,
+    samples_of,
+    stream,
+    to_server,
+    train_losses,
+)
+from mpifed.model import Model
 
 # Samples of a client that are worked on at once.
 TOGETHER = 4096

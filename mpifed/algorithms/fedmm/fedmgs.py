@@ -20,13 +20,17 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Descriptive
-from mpifed.components.requirement import Requirement
-from mpifed.exchange.base import Exchange, ServerChannel
-from mpifed.exchange.collectives import total
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSolver
-from mpifed.models.base import NoModel
+from mpifed.method import (
+    Clients,
+    Descriptive,
+    Draws,
+    Exchange,
+    LocalSolver,
+    Requirement,
+    ServerChannel,
+    total,
+)
+from mpifed.model import NoModel
 
 CodePenalty = Literal["ridge", "nonnegative", "one_hot"]
 

@@ -30,20 +30,33 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Descriptive, message_variance, step_scale
-from mpifed.components.base import Compressors
-from mpifed.components.registry import complete, find
-from mpifed.components.requirement import Requirement
-from mpifed.data.base import Description, Split
 from mpifed.errors import Diverged, InputError, RunError
-from mpifed.exchange.base import Channel, Exchange, ServerChannel, to_server
-from mpifed.exchange.collectives import computed_once, total
-from mpifed.federation.clients import Clients, Draws, Federation
-from mpifed.local.minibatches import batches, chosen
-from mpifed.local.solver import LocalSolver
-from mpifed.models.base import NoModel
-from mpifed.surrogates.base import LinAlgError, MadeWithTarget, Surrogate, as_surrogate
-from topologies.schema import ComponentOf
+from mpifed.method import (
+    Channel,
+    Clients,
+    ComponentOf,
+    Compressors,
+    Description,
+    Descriptive,
+    Draws,
+    Exchange,
+    Federation,
+    LocalSolver,
+    Requirement,
+    ServerChannel,
+    Split,
+    batches,
+    checked_section,
+    chosen,
+    computed_once,
+    find,
+    message_variance,
+    step_scale,
+    to_server,
+    total,
+)
+from mpifed.model import NoModel
+from mpifed.surrogate import LinAlgError, MadeWithTarget, Surrogate, as_surrogate
 
 # Exceptions of factorisations, those of torch and those of surrogates.
 FAILURES = (LinAlgError, RunError)
@@ -266,7 +279,7 @@ class FedMM(Descriptive[Channel]):
         online: bool = False,
         client_weights: Literal["uniform", "samples"] = "uniform",
     ) -> None:
-        section = complete("surrogate", surrogate, "algorithm.surrogate")
+        section = checked_section("surrogate", surrogate, "algorithm.surrogate")
         make = find("surrogate", section.name)
         self.with_target = isinstance(make, MadeWithTarget)
         self.surrogate = as_surrogate(

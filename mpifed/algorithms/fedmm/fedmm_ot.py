@@ -12,25 +12,15 @@ and conjugate together, and the server applies Adam to the mean.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor
 from mpifed.algorithms.fedmm.fedmm import StepRule, gamma_of
-from mpifed.algorithms.global_model.fedadam import FedAdam, FedAdamState
-from mpifed.components.requirement import Only, Requirement
-from mpifed.exchange.base import Channel, Exchange, ServerChannel, to_server
-from mpifed.exchange.collectives import computed_once, where_recorded
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.minibatches import batches
-from mpifed.local.solver import LocalSolver
-from mpifed.models.icnn import DenseICNN
-from mpifed.optimal_transport.benchmarks import Benchmark, check_targets
-from mpifed.optimal_transport.losses import (
+from mpifed.algorithms.fedmm.transport import (
     SCORED,
     Cycle,
     FlatAdam,
@@ -45,6 +35,28 @@ from mpifed.optimal_transport.losses import (
     source_gradient,
     target_gradient,
 )
+from mpifed.method import (
+    Adam,
+    Algorithm,
+    Benchmark,
+    Clients,
+    Decay,
+    Draws,
+    Exchange,
+    LocalSolver,
+    Moments,
+    Only,
+    OptimizerState,
+    Predictor,
+    Rate,
+    Requirement,
+    ServerChannel,
+    batches,
+    check_targets,
+    computed_once,
+    where_recorded,
+)
+from mpifed.model import DenseICNN
 
 
 @dataclass(frozen=True)
@@ -77,7 +89,7 @@ class FedMMOT(Algorithm[ServerChannel]):
         Step size of these.
     theta_objective : {'mmv2', 'w2gn'}
         What theta minimises: the conjugate's objective with the cycle term (MMv2), or the cycle
-        term alone (W2GN); see ``mpifed/optimal_transport/losses.py``.
+        term alone (W2GN); see ``mpifed/algorithms/fedmm/transport.py``.
     lambda_cycle : float
         Weight of the cycle terms ||grad f_omega(grad f_theta(y)) - y||^2.
     cycle : {'fwd', 'both'}
@@ -218,48 +230,90 @@ class FedMMOT(Algorithm[ServerChannel]):
         return self.model.n_parameters
 
 
-class FedAdamOT(FedAdam):
+@dataclass(frozen=True)
+class FedAdamOTState:
+    """Potential and conjugate in one row, the clients' optimizers, and the moments of Adam."""
+
+    model: Tensor = state.shared()  # [omega, theta], (1, 2 P)
+    optimizer: OptimizerState = state.client()
+    moments: Moments = state.inline()
+
+
+class FedAdamOT(Algorithm[ServerChannel]):
     """FedAdam on the transport benchmark: potential and conjugate are one model, [omega, theta].
 
     Parameters
     ----------
-    **options
-        Those of ``FedAdam``; clients count alike.
+    server_lr : float
+        Rate of the server's Adam.
+    beta1, beta2, tau, bias_correction
+        As of ``server_optimizer=adam``, see ``--list adam``.
+    client_weights : {'samples', 'uniform'}
+        Not read: clients count alike.
+    lambda_cycle : float
+        Weight of the cycle terms ||grad f_omega(grad f_theta(y)) - y||^2.
+    cycle : {'fwd', 'both'}
+        Whether the cycle from P and back counts too.
+    pretraining : int
+        Most iterations that bring both networks near the identity map before round 1.
     """
 
+    learns = "a transport map and its inverse"
+    sends = "its update"
+    compressors = "unbiased"
+    averages_by = "clients"
     columns = ("l2_uvp", "cosine")
     tasks = ("unlabelled",)
     step_option = "algorithm.server_lr"
+    model_type = DenseICNN
 
-    def __init__(self, model: Any, local: LocalSolver, **options: Any) -> None:
-        super().__init__(model, local, **options)
+    def __init__(
+        self,
+        model: DenseICNN,
+        local: LocalSolver,
+        *,
+        server_lr: Rate = 0.1,
+        beta1: Decay = 0.9,
+        beta2: Decay = 0.99,
+        tau: Rate = 1e-3,
+        bias_correction: bool = False,
+        client_weights: Literal["samples", "uniform"] = "samples",
+        lambda_cycle: Annotated[float, Ge(0)] = 1.0,
+        cycle: Cycle = "fwd",
+        pretraining: Annotated[int, Ge(0)] = 5000,
+    ) -> None:
+        self.model, self.local, self.pretraining = model, local, pretraining
+        self.adam = Adam(
+            lr=server_lr, beta1=beta1, beta2=beta2, tau=tau, bias_correction=bias_correction
+        )
         check_targets(local.options.batch_size, model.dimension)
-        self.objective = TransportObjective(model, "w2gn", self.lambda_cycle, self.cycle)
-        self.averages_by = "clients"
+        self.objective = TransportObjective(model, "w2gn", lambda_cycle, cycle)
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
-    ) -> FedAdamState:
+    ) -> FedAdamOTState:
         model = torch.zeros(1, self.payload(), dtype=dtype, device=clients.device)
         optimizer = self.local.init(len(clients), 1, dtype)
-        return FedAdamState(model, optimizer, self.adam.init(model))
+        return FedAdamOTState(model, optimizer, self.adam.init(model))
 
     def prepare(
-        self, state: FedAdamState, clients: Clients, exchange: Exchange, draws: Draws
-    ) -> FedAdamState:
+        self, state: FedAdamOTState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> FedAdamOTState:
         """Bring both networks near the identity map; collective."""
         icnn, dtype = self.objective.model, state.model.dtype
         omega = first_potential(icnn, clients, draws, dtype, self.pretraining)
         return replace(state, model=torch.cat([omega, omega])[None])
 
-    def round(self, state: Any, clients: Clients, channel: Channel, draws: Draws) -> FedAdamState:
-        server, everyone = to_server(channel), len(clients.federation.training)
-        server.broadcast(state.model)
-        arrived = server.send(self.updates(state.model, clients, draws))
-        ones = torch.ones(len(clients), dtype=torch.float64)
-        after = self.stepped(state, server.mean(arrived, ones, everyone).to(state.model))
-        rows = [self.objective.model.convexify(row) for row in after.model.view(2, -1)]
-        return replace(after, model=torch.cat(rows)[None])
+    def round(
+        self, state: FedAdamOTState, clients: Clients, channel: ServerChannel, draws: Draws
+    ) -> FedAdamOTState:
+        channel.broadcast(state.model)
+        arrived = channel.send(self.updates(state.model, clients, draws))
+        ones, everyone = torch.ones(len(clients), dtype=torch.float64), clients.federation.training
+        mean = channel.mean(arrived, ones, len(everyone)).to(state.model)
+        step, moments = self.adam.step(mean, state.moments)
+        rows = [self.model.convexify(row) for row in (state.model + step).view(2, -1)]
+        return replace(state, model=torch.cat(rows)[None], moments=moments)
 
     def updates(self, model: Tensor, clients: Clients, draws: Draws) -> Tensor:
         """Return a negative gradient of each client on a batch of samples, (clients, 1, 2 P)."""
@@ -272,20 +326,22 @@ class FedAdamOT(FedAdam):
         ]
         return -torch.stack(rows)[:, None] if rows else model.new_zeros(0, *model.shape)
 
-    def deploy(self, state: Any, clients: Clients, draws: Draws) -> Predictor:
+    def deploy(self, state: FedAdamOTState, clients: Clients, draws: Draws) -> Predictor:
         """Nothing is predicted: the gradient of f_omega maps samples."""
         return Predictor(None)
 
-    def adapt(self, state: Any, clients: Clients, exchange: Exchange, draws: Draws) -> Predictor:
+    def adapt(
+        self, state: FedAdamOTState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> Predictor:
         return Predictor(None)
 
-    def learnt(self, state: FedAdamState, exchange: Exchange) -> dict[str, Tensor]:
+    def learnt(self, state: FedAdamOTState, exchange: Exchange) -> dict[str, Tensor]:
         """``potential`` omega and ``conjugate`` theta, parameters of the networks, (P,) each."""
         omega, theta = state.model.view(2, -1)
         return {"potential": omega, "conjugate": theta}
 
     def measure(
-        self, state: FedAdamState, clients: Clients, exchange: Exchange, draws: Draws
+        self, state: FedAdamOTState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> dict[str, float | None]:
         icnn, omega = self.objective.model, state.model.view(2, -1)[0]
         return map_scores(icnn, icnn.problem, omega, clients, draws)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -19,44 +18,47 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
+import mpifed.algorithms.flix.theorems as theory
 from mpifed import state as states
-from mpifed.algorithms.base import (
-    Algorithm,
-    AnyChannel,
-    Predictor,
-    Weighting,
-    message_variance,
-    starting_point,
-)
-from mpifed.algorithms.flix import theorems as theory
 from mpifed.algorithms.flix.objective import FlixObjective, Method, as_linear, minimum
-from mpifed.checkpoint import files as checkpoint
-from mpifed.checkpoint.integrity import Damaged
-from mpifed.components.registry import plain
-from mpifed.components.requirement import Requirement
-from mpifed.config.configuration import Configuration
 from mpifed.errors import InputError
-from mpifed.exchange.base import Exchange, ServerChannel, to_server
-from mpifed.exchange.collectives import agreed, largest, total
-from mpifed.exchange.compression import proven_contraction
-from mpifed.exchange.reduction import SparseRows, gathered
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.linear_objective import Objectives, smoothness
-from mpifed.local.objective import Regulariser
-from mpifed.local.optima import (
+from mpifed.method import (
     FIRST_SMOOTHNESS,
     MOST_SMOOTHNESS,
     SMALL_LOSS,
+    Algorithm,
+    AnyChannel,
+    Clients,
+    Draws,
+    Exchange,
+    LocalSolver,
+    Objectives,
+    Predictor,
+    Regulariser,
+    Requirement,
+    ServerChannel,
     Solver,
+    SparseRows,
     Start,
+    Weighting,
+    agreed,
+    excerpt,
+    gathered,
+    largest,
     local_optima,
     local_starts,
+    message_variance,
+    plain,
+    proven_contraction,
+    smoothness,
+    starting_point,
+    stored_configuration,
+    stored_state,
+    to_server,
+    total,
     usual_tolerance,
 )
-from mpifed.local.solver import LocalSolver
-from mpifed.models.base import Model
-from mpifed.results.configurations import read_stored
-from topologies.schema import shown
+from mpifed.model import Model
 
 # Parts of a configuration, and options of the algorithm, that change a client's optimum.
 PROBLEM = ("clients", "seed", "dtype", "data", "model")
@@ -235,7 +237,7 @@ class Descent(Algorithm[AnyChannel]):
         return {**options, "local_tolerance": tolerance}
 
     @staticmethod
-    def validate(configuration: Configuration) -> None:
+    def validate(configuration: Any) -> None:
         """Check ``flix_alpha`` against the clients, and ``optima_from`` against its run's files."""
         options = configuration.algorithm.options
         alpha, directory = options["flix_alpha"], options["optima_from"]
@@ -244,9 +246,9 @@ class Descent(Algorithm[AnyChannel]):
                 f"algorithm.flix_alpha has {len(alpha)} entries, but there are "
                 f"{configuration.clients} clients; it must be one number, or one for each"
             )
-        if not directory or not (Path(directory) / "config.yaml").is_file():
+        other = stored_configuration(directory) if directory else None
+        if other is None:
             return
-        other = read_stored(Path(directory) / "config.yaml")
         pairs = [(key, other.get(key), plain(getattr(configuration, key))) for key in PROBLEM]
         held_out = other["evaluation"].get("validation_fraction", 0.0)
         fraction = configuration.evaluation.validation_fraction
@@ -256,7 +258,7 @@ class Descent(Algorithm[AnyChannel]):
             if a != b:
                 raise InputError(
                     f"algorithm.optima_from is '{directory}', a run of another problem: {key} is "
-                    f"{shown(a)} there, {shown(b)} here"
+                    f"{excerpt(a)} there, {excerpt(b)} here"
                 )
 
     # -- what a method says
@@ -559,34 +561,16 @@ def stepped(model: Tensor, step: float, gradient: Tensor) -> Tensor:
 
 def stored_model(run: str, like: Tensor) -> Tensor:
     """The x of the newest intact checkpoint of a run."""
-    return _read(run, "start_from", StoredModel(torch.zeros_like(like)), np.arange(0)).model
+    template, none = StoredModel(torch.zeros_like(like)), np.arange(0)
+    x: Tensor = stored_state(run, "algorithm.start_from", template, none, gossip=False).model
+    return x
 
 
 def stored_optima(run: str, like: Tensor, ids: np.ndarray) -> tuple[Tensor, Tensor]:
     """The clients' optima in the newest intact checkpoint of a run."""
     template = StoredOptima(like, torch.zeros(len(ids), dtype=torch.float64))
-    stored = _read(run, "optima_from", template, ids)
+    stored = stored_state(run, "algorithm.optima_from", template, ids)
     return stored.optima, stored.gradient_norm
-
-
-def _read(run: str, option: str, template: Any, hosted: np.ndarray) -> Any:
-    """``template`` from the newest intact checkpoint of ``run``, rows of the clients ``hosted``."""
-    newest, _ = checkpoint.newest(Path(run))
-    if newest is None:
-        raise InputError(
-            f"algorithm.{option} is '{run}', which holds no intact checkpoint; it must be the "
-            "directory of a run"
-        )
-    path, meta = newest
-    if option == "start_from" and meta.configuration["exchange"]["name"] == "gossip":
-        raise InputError(
-            f"algorithm.start_from is '{run}', a run under gossip, each of whose clients has an "
-            "x of its own; it must be a run under a server"
-        )
-    try:
-        return checkpoint.read_state(path, template, False, hosted)
-    except Damaged as error:
-        raise InputError(f"algorithm.{option} is '{run}', but {error}") from None
 
 
 def check_model(model: Model, step: float | str | None, local_solver: str, reference: str) -> None:

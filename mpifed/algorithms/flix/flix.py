@@ -51,17 +51,23 @@ import torch
 from annotated_types import Gt, Le
 from torch import Tensor
 
+import mpifed.algorithms.flix.theorems as theory
 from mpifed import state as states
-from mpifed.algorithms.base import message_variance
-from mpifed.algorithms.flix import theorems as theory
 from mpifed.algorithms.flix.descent import Descent, FlixState, send_gradients, stepped
 from mpifed.algorithms.flix.objective import weighted_mean, weighted_variance
-from mpifed.components.requirement import Not, Requirement
-from mpifed.exchange.base import Channel, Exchange, ServerChannel
-from mpifed.exchange.reduction import add_scaled
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSolver
-from mpifed.models.base import Model
+from mpifed.method import (
+    Channel,
+    Clients,
+    Draws,
+    Exchange,
+    LocalSolver,
+    Not,
+    Requirement,
+    ServerChannel,
+    add_scaled,
+    message_variance,
+)
+from mpifed.model import Model
 
 
 class Flix(Descent[Channel]):

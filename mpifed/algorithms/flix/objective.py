@@ -19,14 +19,21 @@ import scipy.optimize
 import torch
 from torch import Tensor
 
-from mpifed.exchange.collectives import total
-from mpifed.exchange.reduction import flat_positions, gathered
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.linear_objective import Objectives, SparseObjective, hessian
-from mpifed.local.minibatches import batches
-from mpifed.local.objective import Objective, Regulariser, sampled_gradients
-from mpifed.models.base import Model
-from mpifed.models.linear import Linear
+from mpifed.method import (
+    Clients,
+    Draws,
+    Objective,
+    Objectives,
+    Regulariser,
+    SparseObjective,
+    batches,
+    flat_positions,
+    gathered,
+    hessian,
+    sampled_gradients,
+    total,
+)
+from mpifed.model import Linear, Model
 
 # Parameters up to which Newton's method is preferred: its matrices are summed over clients.
 NEWTON_UP_TO = 600

@@ -21,15 +21,21 @@ from annotated_types import Gt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor, initial_models
-from mpifed.exchange.base import Exchange, ServerChannel
-from mpifed.exchange.reduction import SparseRows
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.linear_objective import Objectives
-from mpifed.local.objective import Regulariser
-from mpifed.local.solver import LocalSolver
-from mpifed.models.base import Model
-from mpifed.surrogates.projections import simplex
+from mpifed.method import (
+    Algorithm,
+    Clients,
+    Draws,
+    Exchange,
+    LocalSolver,
+    Objectives,
+    Predictor,
+    Regulariser,
+    ServerChannel,
+    SparseRows,
+    initial_models,
+    simplex,
+)
+from mpifed.model import Model
 
 
 @dataclass(frozen=True)

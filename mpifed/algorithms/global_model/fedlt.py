@@ -29,12 +29,16 @@ from annotated_types import Gt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import GlobalModel
-from mpifed.exchange.base import ServerChannel
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.adjustments import Proximal
-from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.models.base import Model
+from mpifed.method import (
+    Clients,
+    Draws,
+    GlobalModel,
+    LocalSolver,
+    OptimizerState,
+    Proximal,
+    ServerChannel,
+)
+from mpifed.model import Model
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,18 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import GlobalModel
-from mpifed.components.requirement import Requirement
-from mpifed.exchange.base import ServerChannel
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.adjustments import Proximal, Shift
-from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.models.base import Model
+from mpifed.method import (
+    Clients,
+    Draws,
+    GlobalModel,
+    LocalSolver,
+    OptimizerState,
+    Proximal,
+    Requirement,
+    ServerChannel,
+    Shift,
+)
+from mpifed.model import Model
 
 
 @dataclass(frozen=True)

@@ -26,12 +26,8 @@ from annotated_types import Gt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Corrected
-from mpifed.exchange.base import Channel
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.adjustments import Shift
-from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.models.base import Model
+from mpifed.method import Channel, Clients, Corrected, Draws, LocalSolver, OptimizerState, Shift
+from mpifed.model import Model
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,18 @@ import torch
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor, initial_models
-from mpifed.exchange.base import Channel, Exchange
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.models.base import Model
+from mpifed.method import (
+    Algorithm,
+    Channel,
+    Clients,
+    Draws,
+    Exchange,
+    LocalSolver,
+    OptimizerState,
+    Predictor,
+    initial_models,
+)
+from mpifed.model import Model
 
 
 @dataclass(frozen=True)

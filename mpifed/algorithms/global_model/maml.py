@@ -24,16 +24,22 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor, starting_point
-from mpifed.data.base import Split
-from mpifed.exchange.base import Channel, Exchange
-from mpifed.federation.clients import Clients, Draws
-from mpifed.io.memory import check_memory
-from mpifed.local.linear_objective import Objectives
-from mpifed.local.objective import Objective, Regulariser
-from mpifed.local.solver import LocalSolver
-from mpifed.models.base import Model
-from mpifed.models.linear import Linear
+from mpifed.method import (
+    Algorithm,
+    Channel,
+    Clients,
+    Draws,
+    Exchange,
+    LocalSolver,
+    Objective,
+    Objectives,
+    Predictor,
+    Regulariser,
+    Split,
+    check_memory,
+    starting_point,
+)
+from mpifed.model import Linear, Model
 
 
 def support(split: Split, fraction: float) -> Split:

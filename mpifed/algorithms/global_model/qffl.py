@@ -25,13 +25,18 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import GlobalModel, averaged_buffers
-from mpifed.exchange.base import ServerChannel
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.objective import row_norms
-from mpifed.local.scoring import train_risks
-from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.models.base import Model
+from mpifed.method import (
+    Clients,
+    Draws,
+    GlobalModel,
+    LocalSolver,
+    OptimizerState,
+    ServerChannel,
+    averaged_buffers,
+    row_norms,
+    train_risks,
+)
+from mpifed.model import Model
 
 # Smaller risks count as this, so that their powers are finite.
 LEAST_RISK = 1e-10
@@ -84,10 +89,10 @@ class Qffl(GlobalModel[ServerChannel]):
         trained, optimizer = self.local(w, state.optimizer, clients, draws)  # Alg. 2, line 4
         risks, moves = self.risks(state, clients), channel.send(w - trained)
         # The server computes the norm of a move itself, except of one that was compressed.
-        intact = channel.compressor is None
-        measured = moves if intact else w - trained
+        exact = channel.compressor is None
+        measured = moves if exact else w - trained
         squares = row_norms(measured[:, 0, : self.local.n_trained]).square()
-        two, sent = torch.stack([risks.to(squares), squares], 1).to(w), 1 if intact else 2
+        two, sent = torch.stack([risks.to(squares), squares], 1).to(w), 1 if exact else 2
         two = torch.cat([channel.send(two[:, :sent], uncompressed=True), two[:, sent:]], 1)
         risks, squares = two.double().cpu().unbind(1)
         risks = risks.clamp(min=LEAST_RISK)

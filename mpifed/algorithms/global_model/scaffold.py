@@ -20,15 +20,20 @@ from annotated_types import Gt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Corrected, averaged_buffers
 from mpifed.errors import InputError
-from mpifed.exchange.base import ServerChannel
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.adjustments import Shift
-from mpifed.local.linear_objective import Objectives
-from mpifed.local.objective import Regulariser
-from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.models.base import Model
+from mpifed.method import (
+    Clients,
+    Corrected,
+    Draws,
+    LocalSolver,
+    Objectives,
+    OptimizerState,
+    Regulariser,
+    ServerChannel,
+    Shift,
+    averaged_buffers,
+)
+from mpifed.model import Model
 
 
 @dataclass(frozen=True)

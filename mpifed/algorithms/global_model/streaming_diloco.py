@@ -27,13 +27,18 @@ from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import GlobalModel
-from mpifed.components.requirement import Requirement
-from mpifed.exchange.base import ServerChannel
-from mpifed.exchange.server_optimizers import Moment, Nesterov
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.models.base import Model
+from mpifed.method import (
+    Clients,
+    Draws,
+    GlobalModel,
+    LocalSolver,
+    Moment,
+    Nesterov,
+    OptimizerState,
+    Requirement,
+    ServerChannel,
+)
+from mpifed.model import Model
 
 
 @dataclass(frozen=True)

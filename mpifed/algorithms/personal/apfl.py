@@ -24,13 +24,21 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Personal, Predictor, Weights
-from mpifed.exchange.base import Channel, Exchange
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.adjustments import Coupling, Minibatch
-from mpifed.local.objective import row_products
-from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.models.base import Model
+from mpifed.method import (
+    Channel,
+    Clients,
+    Coupling,
+    Draws,
+    Exchange,
+    LocalSolver,
+    Minibatch,
+    OptimizerState,
+    Personal,
+    Predictor,
+    Weights,
+    row_products,
+)
+from mpifed.model import Model
 
 Variant = Literal["paper", "published"]
 

@@ -25,13 +25,20 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor, initial_models
-from mpifed.exchange.base import Exchange, ServerChannel
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.objective import row_norms
-from mpifed.local.scoring import held_out_risks
-from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.models.base import Model
+from mpifed.method import (
+    Algorithm,
+    Clients,
+    Draws,
+    Exchange,
+    LocalSolver,
+    OptimizerState,
+    Predictor,
+    ServerChannel,
+    held_out_risks,
+    initial_models,
+    row_norms,
+)
+from mpifed.model import Model
 
 
 @dataclass(frozen=True)

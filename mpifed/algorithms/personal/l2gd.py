@@ -36,18 +36,25 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Personal, Predictor
 from mpifed.errors import InputError
-from mpifed.exchange.base import Channel, Exchange
-from mpifed.federation.clients import Clients, Draws
-from mpifed.io.memory import check_memory
-from mpifed.local.adjustments import Proximal
-from mpifed.local.linear_objective import Objectives
-from mpifed.local.minibatches import minibatches
-from mpifed.local.objective import Regulariser, StackedObjective
-from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.models.base import Model
-from mpifed.random import bits_at
+from mpifed.method import (
+    Channel,
+    Clients,
+    Draws,
+    Exchange,
+    LocalSolver,
+    Objectives,
+    OptimizerState,
+    Personal,
+    Predictor,
+    Proximal,
+    Regulariser,
+    StackedObjective,
+    bits_at,
+    check_memory,
+    minibatches,
+)
+from mpifed.model import Model
 
 
 def runs(draws: Draws, p: float) -> tuple[int, int]:

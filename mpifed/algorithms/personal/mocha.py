@@ -26,17 +26,24 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor
-from mpifed.exchange.base import Exchange, ServerChannel
-from mpifed.exchange.collectives import computed_once, total
-from mpifed.exchange.reduction import SparseRows
-from mpifed.federation.clients import Clients, Draws
-from mpifed.io.memory import check_memory
-from mpifed.local.linear_objective import columns_of, rows_of
-from mpifed.local.solver import LocalSolver
-from mpifed.models.linear import Linear
-from mpifed.random import shuffles
-from mpifed.watchdog import heartbeat
+from mpifed.method import (
+    Algorithm,
+    Clients,
+    Draws,
+    Exchange,
+    LocalSolver,
+    Predictor,
+    ServerChannel,
+    SparseRows,
+    check_memory,
+    columns_of,
+    computed_once,
+    heartbeat,
+    rows_of,
+    shuffles,
+    total,
+)
+from mpifed.model import Linear
 
 # Smaller eigenvalues of W'W count as this, so that Sigma has an inverse.
 LEAST_EIGENVALUE = 1e-7

@@ -23,13 +23,23 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Personal, Predictor, Weights
-from mpifed.components.requirement import Not, Requirement
-from mpifed.exchange.base import Channel, Exchange
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.adjustments import Coupling, Minibatch, Proximal
-from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.models.base import Model
+from mpifed.method import (
+    Channel,
+    Clients,
+    Coupling,
+    Draws,
+    Exchange,
+    LocalSolver,
+    Minibatch,
+    Not,
+    OptimizerState,
+    Personal,
+    Predictor,
+    Proximal,
+    Requirement,
+    Weights,
+)
+from mpifed.model import Model
 
 Positive = Annotated[float, Gt(0)]
 

@@ -17,13 +17,19 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt
 
-from mpifed.algorithms.base import Predictor, StepScale
-from mpifed.algorithms.global_model.fedavg_ft import tuned, tuner_of
 from mpifed.algorithms.shared_body.fedper import Parts, PartsState
-from mpifed.exchange.base import Channel, Exchange
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSolver
-from mpifed.models.base import Model
+from mpifed.method import (
+    Channel,
+    Clients,
+    Draws,
+    Exchange,
+    LocalSolver,
+    Predictor,
+    StepScale,
+    tuned,
+    tuner_of,
+)
+from mpifed.model import Model
 
 
 class FedBABU(Parts):

@@ -14,12 +14,10 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from mpifed.algorithms.base import StepScale
 from mpifed.algorithms.shared_body.fedper import FedPer
 from mpifed.errors import InputError
-from mpifed.local.solver import LocalSolver
-from mpifed.models.base import Model
-from mpifed.models.heads import normalisation_layers
+from mpifed.method import LocalSolver, StepScale
+from mpifed.model import Model, normalisation_layers
 
 
 class FedBN(FedPer):

@@ -27,15 +27,20 @@ from scipy.optimize import nnls
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.personal.fedproto import label_sums, new_prototypes
 from mpifed.algorithms.shared_body.fedrep import FedRep, FedRepState
-from mpifed.components.requirement import Requirement
-from mpifed.exchange.base import Channel, Exchange, ServerChannel, to_server
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSolver
-from mpifed.models.base import Model
-from mpifed.models.heads import last_sizes
-from mpifed.models.representations import Prototyped
+from mpifed.method import (
+    Channel,
+    Clients,
+    Draws,
+    Exchange,
+    LocalSolver,
+    Requirement,
+    ServerChannel,
+    label_sums,
+    new_prototypes,
+    to_server,
+)
+from mpifed.model import Model, Prototyped, last_sizes
 
 
 @dataclass(frozen=True)

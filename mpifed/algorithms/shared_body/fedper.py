@@ -22,12 +22,20 @@ from annotated_types import Ge
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import Algorithm, Predictor, StepScale, initial_models, step_scale
-from mpifed.exchange.base import Channel, Exchange
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.models.base import Model
-from mpifed.models.heads import head_of
+from mpifed.method import (
+    Algorithm,
+    Channel,
+    Clients,
+    Draws,
+    Exchange,
+    LocalSolver,
+    OptimizerState,
+    Predictor,
+    StepScale,
+    initial_models,
+    step_scale,
+)
+from mpifed.model import Model, head_of
 
 
 @dataclass(frozen=True)

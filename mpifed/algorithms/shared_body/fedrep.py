@@ -20,10 +20,8 @@ from annotated_types import Ge
 
 from mpifed import state
 from mpifed.algorithms.shared_body.fedper import FedPer, PartsState
-from mpifed.exchange.base import Channel, Exchange
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.models.base import Model
+from mpifed.method import Channel, Clients, Draws, Exchange, LocalSolver, OptimizerState
+from mpifed.model import Model
 
 
 @dataclass(frozen=True)

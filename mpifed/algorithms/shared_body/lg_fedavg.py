@@ -15,10 +15,9 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from mpifed.algorithms.base import StepScale
 from mpifed.algorithms.shared_body.fedper import FedPer
-from mpifed.local.solver import LocalSolver
-from mpifed.models.base import Model
+from mpifed.method import LocalSolver, StepScale
+from mpifed.model import Model
 
 
 class LGFedAvg(FedPer):

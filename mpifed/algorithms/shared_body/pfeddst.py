@@ -28,16 +28,21 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.base import step_scale
 from mpifed.algorithms.shared_body.fedrep import FedRep, FedRepState
-from mpifed.components.requirement import Requirement
-from mpifed.exchange.base import Channel, Exchange
-from mpifed.exchange.gossip_channel import GossipChannel, to_neighbours
-from mpifed.exchange.routes import Nearby
-from mpifed.federation.clients import Clients, Draws
-from mpifed.local.scoring import held_out_risks
-from mpifed.local.solver import LocalSolver
-from mpifed.models.base import Model
+from mpifed.method import (
+    Channel,
+    Clients,
+    Draws,
+    Exchange,
+    GossipChannel,
+    LocalSolver,
+    Nearby,
+    Requirement,
+    held_out_risks,
+    step_scale,
+    to_neighbours,
+)
+from mpifed.model import Model
 from mpifed.state import on_host
 
 

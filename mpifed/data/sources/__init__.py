@@ -1,1 +1,1 @@
-"""Sources."""
+"""The data sets that mpifed has, each family in a file of its own."""

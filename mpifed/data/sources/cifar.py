@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mpifed.data.archives import contents, places, reading
-from mpifed.data.partitioned import DealtDataset, Pool, Source
+from mpifed.data.archives import contents, homes, reading
+from mpifed.data.partitioned import Pool, PooledDataset, Source
 from mpifed.data.partitions import Alpha
 from mpifed.errors import InputError
 
@@ -38,11 +38,7 @@ class Form:
     n_coarse: int = 0
 
 
-CIFAR_10 = Form("cifar10", "labels", "label_names", 10)
-CIFAR_100 = Form("cifar100", "fine_labels", "fine_label_names", 100, n_coarse=20)
-
-
-class Cifar10(DealtDataset):
+class Cifar10(PooledDataset):
     """CIFAR-10: 60,000 colour pictures (3, 32, 32) in [0, 1], 10 labels.
 
     Parameters
@@ -53,10 +49,12 @@ class Cifar10(DealtDataset):
     """
 
     def __init__(self, *run: Any, raw: str | None = None, **options: Any) -> None:
-        super().__init__(lambda: read(raw, CIFAR_10), {}, *run, **options)
+        super().__init__(
+            lambda: read(raw, Form("cifar10", "labels", "label_names", 10)), {}, *run, **options
+        )
 
 
-class Cifar100(DealtDataset):
+class Cifar100(PooledDataset):
     """CIFAR-100: 60,000 colour pictures (3, 32, 32) in [0, 1], 100 labels in 20 coarse ones.
 
     Parameters
@@ -83,24 +81,25 @@ class Cifar100(DealtDataset):
         pachinko_beta: Alpha = 10.0,
         **options: Any,
     ) -> None:
+        form = Form("cifar100", "fine_labels", "fine_label_names", 100, n_coarse=20)
         further = {"pachinko_alpha": pachinko_alpha, "pachinko_beta": pachinko_beta}
         options["partition"] = partition
-        super().__init__(lambda: read(raw, CIFAR_100), further, *run, **options)
+        super().__init__(lambda: read(raw, form), further, *run, **options)
 
 
 def read(raw: str | None, form: Form) -> Source:
     """Return the data set that ``raw`` names."""
-    found = _files(raw, form)
-    trained = sorted(name for name in found if re.fullmatch(TRAIN, name))
-    tested = sorted(name for name in found if re.fullmatch(TEST, name))
+    files = _files(raw, form)
+    trained = sorted(name for name in files if re.fullmatch(TRAIN, name))
+    tested = sorted(name for name in files if re.fullmatch(TEST, name))
     if not trained:
         raise InputError(
-            f"data.raw is '{places(raw, form.name)[0]}', which has no file 'data_batch_1' or "
+            f"data.raw is '{homes(raw, form.name)[0]}', which has no file 'data_batch_1' or "
             "'train', plain or with .gz, .xz or .bz2"
         )
     pictures, labels, coarse = [], [], []
     for name in (*trained, *tested):
-        path, values = found[name]
+        path, values = files[name]
         with reading(path):
             x = _pictures(values["data"])
             pictures.append(x)
@@ -108,11 +107,11 @@ def read(raw: str | None, form: Form) -> Source:
             if form.n_coarse:
                 coarse.append(_labels(values["coarse_labels"], len(x), form.n_coarse))
     class_names: tuple[str, ...] = ()
-    for name in found.keys() - {*trained, *tested}:
-        path, values = found[name]
+    for name in files.keys() - {*trained, *tested}:
+        path, values = files[name]
         with reading(path):
             class_names = tuple(map(_text, values[form.names]))
-    sizes = [len(own) for own in labels]
+    sizes = [len(part) for part in labels]
     pool = Pool(
         *(form.name, np.concatenate(labels), form.n_classes, SHAPE, "uint8", BRIGHTEST),
         class_names=class_names if len(class_names) == form.n_classes else (),
@@ -128,16 +127,16 @@ def read(raw: str | None, form: Form) -> Source:
 def _files(raw: str | None, form: Form) -> dict[str, tuple[Path, dict[str, Any]]]:
     """Where each file of ``form`` is and what it holds, by its name alone."""
     pattern = re.compile(f"(?:.*/)?({TRAIN}|{TEST}|{META}){COMPRESSED}")
-    found: dict[str, tuple[Path, dict[str, Any]]] = {}
-    for place in places(raw, form.name):
-        for name, content in contents(place, lambda name: bool(pattern.fullmatch(name)), HELD):
-            path = place / name
-            found.setdefault(pattern.sub(r"\1", name), (path, unpickled(path, content)))
-    return found
+    files: dict[str, tuple[Path, dict[str, Any]]] = {}
+    for root in homes(raw, form.name):
+        for name, content in contents(root, lambda name: bool(pattern.fullmatch(name)), HELD):
+            path = root / name
+            files.setdefault(pattern.sub(r"\1", name), (path, unpickled(path, content)))
+    return files
 
 
-def _labels(given: list[int], count: int, below: int) -> np.ndarray:
-    labels = np.array(given)
+def _labels(values: list[int], count: int, below: int) -> np.ndarray:
+    labels = np.array(values)
     if (
         labels.dtype.kind not in "iu"
         or labels.shape != (count,)
@@ -154,17 +153,17 @@ def _text(value: Any) -> str:
 def unpickled(path: Path, content: bytes) -> dict[str, Any]:
     """Return the arrays, lists and texts of a pickled dictionary, by texts as its keys."""
     with reading(path):
-        found = _Unpickler(io.BytesIO(content), encoding="bytes").load()
-        if not isinstance(found, dict):
-            raise ValueError(f"it holds a {type(found).__name__}, not a dictionary of arrays")
-        return {_text(key): value for key, value in found.items()}
+        values = _Unpickler(io.BytesIO(content), encoding="bytes").load()
+        if not isinstance(values, dict):
+            raise ValueError(f"it holds a {type(values).__name__}, not a dictionary of arrays")
+        return {_text(key): value for key, value in values.items()}
 
 
-class _Made:
+class _Pickled:
     """What a pickle makes of numpy's names: the arguments and the state, of which nothing runs."""
 
-    def __init__(self, *given: Any) -> None:
-        self.given, self.state = given, None
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments, self.state = arguments, None
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
@@ -178,14 +177,14 @@ class _Unpickler(pickle._Unpickler):
         if f"{module}.{name}" == "_codecs.encode":
             return lambda text, encoding: text.encode("latin1")
         if module in ("numpy", "numpy.core.multiarray", "numpy._core.multiarray"):
-            return _Made
+            return _Pickled
         raise ValueError(f"it asks for {module}.{name}, and only arrays of numbers are read")
 
 
-def _pictures(made: Any) -> np.ndarray:
+def _pictures(pickled: Any) -> np.ndarray:
     """The array that a pickle describes: bytes (pictures, 3072)."""
-    _, shape, kind, by_columns, content = made.state
-    if _text(kind.given[0]) != "u1" or len(shape) != 2:
-        raise ValueError(f"its 'data' are {kind.given[0]} of shape {shape}, not rows of bytes")
+    _, shape, kind, by_columns, content = pickled.state
+    if _text(kind.arguments[0]) != "u1" or len(shape) != 2:
+        raise ValueError(f"its 'data' are {kind.arguments[0]} of shape {shape}, not rows of bytes")
     pixels = np.frombuffer(content, np.uint8).reshape(shape, order="F" if by_columns else "C")
     return pixels.reshape(-1, *SHAPE)

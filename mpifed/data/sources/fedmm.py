@@ -4,14 +4,14 @@ with a random effect and a Gaussian mixture (sec. 3).
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le
 
-from mpifed.data.base import Description, Split, agreed
+from mpifed.data.base import Description, Fresh, Split, agreed
 from mpifed.data.generated import GeneratedDataset, alike, drawn_until
 from mpifed.data.kmeans import Clusters, Solver, equal_clusters
 from mpifed.mpi.communicator import Communicator
@@ -21,28 +21,30 @@ SAMPLES = {"homogeneous": 250, "heterogeneous": 5000}
 # Samples drawn at once while looking for those of a cluster.
 BATCH = 1024
 
+# Points of a mixture drawn at once while looking for those of a client.
+MIXTURE_BATCH = 256
 
-class Unlabelled(GeneratedDataset):
-    """Samples without targets, of which every client can draw new ones in every round."""
 
-    seed: int
+# Draws new samples of a client, float64 (count, *input_shape).
+Draw = Callable[[np.random.Generator, int, int], np.ndarray]
 
-    @abstractmethod
-    def _fresh(self, rng: np.random.Generator, client: int, count: int) -> np.ndarray:
-        """Return ``count`` new samples of a client, float64 (count, *input_shape)."""
 
-    def fresh(self, client_ids: np.ndarray, round: int, count: int) -> Split:
-        """Return ``count`` new samples of each client; see ``Dataset``."""
+def fresh_from(draw: Draw, description: Description, seed: int) -> Fresh:
+    """Return what draws new unlabelled samples of some clients in a round; see ``Dataset``."""
+
+    def fresh(client_ids: np.ndarray, round: int, count: int) -> Split:
         rows = [
-            self._fresh(stream(self.seed, "fresh", round, int(client)), int(client), count)
+            draw(stream(seed, "fresh", round, int(client)), int(client), count)
             for client in client_ids
         ]
-        x = np.concatenate([np.empty((0, *self.description.input_shape)), *rows])
+        x = np.concatenate([np.empty((0, *description.input_shape)), *rows])
         offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         return Split(torch.from_numpy(x), torch.empty((len(x), 0), dtype=torch.float64), offsets)
 
+    return fresh
 
-class Dictionary(Unlabelled):
+
+class Dictionary(GeneratedDataset):
     """Z = theta h with sparse codes h, unlabelled (Dieuleveut et al. 2025, sec. 6).
 
     Parameters
@@ -97,6 +99,7 @@ class Dictionary(Unlabelled):
         self.description = Description(
             f"dictionary-{variant}", (dim,), 0, counts, none, none, task="unlabelled"
         )
+        self.fresh = fresh_from(self._fresh, self.description, self.seed)
 
     def _fresh(self, rng: np.random.Generator, client: int, count: int) -> np.ndarray:
         clusters = self.clusters
@@ -110,19 +113,19 @@ class Dictionary(Unlabelled):
         )
 
     def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
-        own = slice(None) if self.clusters is None else self.clusters.owner == client
-        return self.samples[own], self.samples[own, :0]
+        rows = slice(None) if self.clusters is None else self.clusters.owner == client
+        return self.samples[rows], self.samples[rows, :0]
 
     def _draw(self, rng: np.random.Generator, n: int) -> np.ndarray:
         """``n`` samples, float64 (n, dim)."""
         atoms = self.theta.shape[1]
-        places = rng.random((n, atoms)).argsort(axis=1)[:, : self.non_zeros]
+        positions = rng.random((n, atoms)).argsort(axis=1)[:, : self.non_zeros]
         codes = np.zeros((n, atoms))
-        np.put_along_axis(codes, places, rng.normal(size=(n, self.non_zeros)), axis=1)
+        np.put_along_axis(codes, positions, rng.normal(size=(n, self.non_zeros)), axis=1)
         return codes @ self.theta.T
 
 
-class Poisson(Unlabelled):
+class Poisson(GeneratedDataset):
     """Poisson counts with a random effect, Z | h ~ Poisson(exp(theta + h)), unlabelled.
 
     Parameters
@@ -163,6 +166,7 @@ class Poisson(Unlabelled):
         self.thetas = theta + spread * stream(self.seed, "poisson/thetas").normal(size=n_clients)
         counts = (n_train, 0, n_test)
         self.description = alike("poisson", (1,), 0, n_clients, counts, "unlabelled")
+        self.fresh = fresh_from(self._fresh, self.description, self.seed)
 
     def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
         x = self._fresh(stream(self.seed, f"poisson/{split}", client=client), client, n)
@@ -174,11 +178,7 @@ class Poisson(Unlabelled):
         return rng.poisson(means)[:, None].astype(np.float64)
 
 
-# Points drawn at once while looking for those of a client.
-MIXTURE_BATCH = 256
-
-
-class GaussianMixture(Unlabelled):
+class GaussianMixture(GeneratedDataset):
     """A mixture of ``n_components`` Gaussians of unit covariance in ``dimension``, unlabelled.
 
     Parameters
@@ -220,11 +220,12 @@ class GaussianMixture(Unlabelled):
         self.description = alike(
             "gaussian_mixture", (dimension,), 0, n_clients, counts, "unlabelled"
         )
+        self.fresh = fresh_from(self._fresh, self.description, self.seed)
         self._sorted: np.ndarray | None = None
         self._ends = np.array([-np.inf, *[np.inf] * n_clients])
         if sharding == "sorted":
-            whole = [self._draw(self._stream("train", c), n_train) for c in range(n_clients)]
-            points = np.concatenate(whole)
+            parts = [self._draw(self._stream("train", c), n_train) for c in range(n_clients)]
+            points = np.concatenate(parts)
             self._sorted = points[np.argsort(points[:, 0], kind="stable")]
             # Slices begin halfway between the last point of one client and the first of the next.
             cuts = n_train * np.arange(1, n_clients)

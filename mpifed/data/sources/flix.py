@@ -17,7 +17,7 @@ from scipy.sparse import csr_matrix, hstack
 
 from mpifed.data.archives import located
 from mpifed.data.generated import GeneratedDataset, alike
-from mpifed.data.partitioned import Dealt, Pool, PooledDataset, Source
+from mpifed.data.partitioned import Pool, PooledDataset, Source
 from mpifed.data.partitions import grouped
 from mpifed.data.sources.libsvm import dense_rows
 from mpifed.data.sources.own_files import opened_npz
@@ -31,6 +31,27 @@ SMALLEST_AMPLITUDE = 0.1
 REACH = 5.0
 
 FAMILIES = 2
+
+# Training samples of a client, and its validation samples.
+DEFAULTS = {"natural": (90, 110), "divided": (10, 100)}
+
+# Tags of a question, at most.
+MOST_TAGS = 5
+
+# 1 + Binomial(MOST_TAGS - 1, CHANCE) tags each.
+CHANCE = 0.4
+
+# Words that go with a tag.
+SIGNATURE = 30
+
+# Share of words that are about one of the tags; the others are drawn from all words.
+ABOUT = 0.5
+
+# All words over those in the vocabulary; the rest is never counted.
+BEYOND = 1.2
+
+# Least number of bytes that a column takes: an input or a tag of one sample, and its weight.
+COLUMN_BYTES = 24
 
 
 class Sine(GeneratedDataset):
@@ -93,9 +114,6 @@ Train = Annotated[int, Ge(1)] | None
 Validation = Annotated[int, Ge(0)] | None
 Test = Annotated[int, Ge(0)]
 
-# Training samples of a client, and its validation samples.
-DEFAULTS = {"natural": (90, 110), "divided": (10, 100)}
-
 
 @dataclass(frozen=True)
 class Layout:
@@ -125,7 +143,7 @@ class Layout:
         return order[first : first + self.n_train], val, test[: self.n_test]
 
 
-def made_layout(
+def layout_for(
     name: Name, n_clients: int, sources: int, n_train: int | None, n_val: int | None, n_test: int
 ) -> Layout:
     """Return the layout ``name`` for ``n_clients``."""
@@ -152,24 +170,8 @@ def covering_first(tags: np.ndarray, n_first: int, rng: np.random.Generator) -> 
             break
         chosen.append(best)
         new &= shuffled[best] == 0
-    rest = np.setdiff1d(np.arange(len(tags)), chosen)
-    return order[np.concatenate([np.array(chosen, np.int64), rest])]
-
-
-# Tags of a question, at most.
-MOST_TAGS = 5
-
-# 1 + Binomial(MOST_TAGS - 1, CHANCE) tags each.
-CHANCE = 0.4
-
-# Words that go with a tag.
-SIGNATURE = 30
-
-# Share of words that are about one of the tags; the others are drawn from all words.
-ABOUT = 0.5
-
-# All words over those in the vocabulary; the rest is never counted.
-BEYOND = 1.2
+    others = np.setdiff1d(np.arange(len(tags)), chosen)
+    return order[np.concatenate([np.array(chosen, np.int64), others])]
 
 
 @dataclass(frozen=True)
@@ -242,7 +244,7 @@ class Tags(GeneratedDataset, OfSources):
         seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed: int = run_seed if seed is None else seed
-        self.layout = made_layout(layout, n_clients, sources, n_train, n_val, n_test)
+        self.layout = layout_for(layout, n_clients, sources, n_train, n_val, n_test)
         self.language = make_language(self.seed, vocabulary, tags, topics)
         self._intercept, self._vocabulary = intercept, vocabulary
         self._words, self._concentration = words, concentration
@@ -278,8 +280,12 @@ class Tags(GeneratedDataset, OfSources):
         question = np.repeat(np.arange(n), lengths)
         words = _draw_words(rng, language, tags, question)
         # Words beyond the vocabulary count in the length only.
-        known = words < self._vocabulary
-        rows, columns, shares = question[known], words[known], (1 / lengths)[question[known]]
+        counts_in = words < self._vocabulary
+        rows, columns, shares = (
+            question[counts_in],
+            words[counts_in],
+            (1 / lengths)[question[counts_in]],
+        )
         counted = csr_matrix((shares, (rows, columns)), (n, self._vocabulary))
         return hstack([np.ones((n, int(self._intercept))), counted], "csr"), tags
 
@@ -323,13 +329,9 @@ def _draw_words(
     starts = np.concatenate([[0], np.cumsum(tags.sum(axis=1))])[question]
     tag = np.nonzero(tags)[1][starts + which]
     rank = np.searchsorted(language.tag_words, rng.random(len(question)), side="right")
-    about = rng.random(len(question)) < ABOUT
+    is_about_tag = rng.random(len(question)) < ABOUT
     signature = language.signatures[tag, np.minimum(rank, SIGNATURE - 1)]
-    return np.where(about, signature, words)
-
-
-# Least number of bytes that a column takes: an input or a tag of one sample, and its weight.
-COLUMN_BYTES = 24
+    return np.where(is_about_tag, signature, words)
 
 
 @dataclass(frozen=True)
@@ -453,10 +455,10 @@ class TagsFile(PooledDataset, OfSources):
         seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed: int = run_seed if seed is None else seed
-        self.layout = made_layout(layout, n_clients, sources, n_train, n_val, n_test)
+        self.layout = layout_for(layout, n_clients, sources, n_train, n_val, n_test)
         n_sources = n_clients // self.layout.workers
 
-        def read() -> tuple[Source, Dealt, None]:
+        def read() -> Source:
             file = located(path, "tags")
             tagged = parse(file)
             rows = usable_rows(tagged, self.layout)
@@ -476,42 +478,44 @@ class TagsFile(PooledDataset, OfSources):
                 )
             return self._deal(tagged, [rows[int(each)] for each in chosen[:n_sources]], intercept)
 
-        super().__init__(communicator, read)
+        super().__init__(read, {}, n_clients, run_seed, communicator, seed=seed)
 
-    def _deal(
-        self, tagged: Tagged, rows: list[np.ndarray], intercept: bool
-    ) -> tuple[Source, Dealt, None]:
+    def _deal(self, tagged: Tagged, rows: list[np.ndarray], intercept: bool) -> Source:
         """Take the samples of the sources that were chosen, and deal them to the clients."""
-        kept = np.concatenate(rows)
+        selected = np.concatenate(rows)
         n_tags = tagged.tags.shape[1]
-        x, tags = tagged.x[kept], tagged.tags[kept].toarray().astype(bool)
+        x, tags = tagged.x[selected], tagged.tags[selected].toarray().astype(bool)
         starts = np.cumsum([0, *map(len, rows)])
         parts = []
         for client in range(len(rows) * self.layout.workers):
             source = client // self.layout.workers
             rng = stream(self.seed, "tags/split", client=source)
-            own = tags[starts[source] : starts[source + 1]]
-            train, val, test = (starts[source] + r for r in self.layout.split(own, client, rng))
+            of_source = tags[starts[source] : starts[source + 1]]
+            train, val, test = (
+                starts[source] + r for r in self.layout.split(of_source, client, rng)
+            )
             parts.append((train, val, test))
         pool = Pool(
             *("tags_file", tags.astype(np.uint8), n_tags, (x.shape[1] + intercept,), "float64"),
             task="multi_label",
         )
-        return Source(pool, lambda: dense_rows(x, intercept)), parts, None
+        return Source(pool, lambda: dense_rows(x, intercept), shards=parts)
 
 
 def usable_rows(tagged: Tagged, layout: Layout) -> dict[int, np.ndarray]:
     """Return the samples that ``layout`` takes of each source that has enough."""
-    found = {}
+    usable = {}
     n_train = layout.n_train * layout.workers
-    for source, own in enumerate(grouped(tagged.owner, len(tagged.names))):
+    for source, samples in enumerate(grouped(tagged.owner, len(tagged.names))):
         if layout.name == "divided" and tagged.held_out.any():
-            held = tagged.held_out[own]
-            train = own[~held][:n_train]
-            own = np.concatenate([train, own[held]]) if len(train) == n_train else own[:0]
-        if len(own) >= layout.samples:
-            found[source] = own[: layout.samples]
-    return found
+            held = tagged.held_out[samples]
+            train = samples[~held][:n_train]
+            samples = (
+                np.concatenate([train, samples[held]]) if len(train) == n_train else samples[:0]
+            )
+        if len(samples) >= layout.samples:
+            usable[source] = samples[: layout.samples]
+    return usable
 
 
 def _listed(

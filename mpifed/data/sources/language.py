@@ -21,7 +21,8 @@ from mpifed.data.archives import (
     opened,
     reading,
 )
-from mpifed.data.partitioned import GroupedDataset, Parts, Pool, Source
+from mpifed.data.partitioned import GroupedName, Parts, Pool, PooledDataset, Source
+from mpifed.data.partitions import Choose
 from mpifed.data.sources import leaf
 from mpifed.data.sources.own_files import ROWS, check_parquet, is_test_file, parquet_paths
 from mpifed.data.sources.shakespeare import HELD, VOCABULARIES, speeches, texts_of_roles
@@ -35,7 +36,7 @@ BYTES = 256
 CHARACTERS = VOCABULARIES["printable"]
 
 
-class Text(GroupedDataset):
+class Text(PooledDataset):
     """Texts of clients as tokens (task ``sequence``): the label of a position is the next token.
 
     A client's texts follow each other, parted by a line's end, and are cut into samples of
@@ -43,6 +44,11 @@ class Text(GroupedDataset):
 
     Parameters
     ----------
+    partition : str
+        How samples are dealt to the clients: each gets all samples of one source (``natural``), or
+        they are dealt whoever they come from.
+    choose : {'random', 'first', 'largest'}
+        Which sources are taken in the partition ``natural`` where there are more than clients.
     path : str, optional
         A file, plain or with .gz, .xz or .bz2, or the name of one in the directory ``raw``.
     raw : str, optional
@@ -72,6 +78,8 @@ class Text(GroupedDataset):
     def __init__(
         self,
         *run: Any,
+        partition: GroupedName = "natural",
+        choose: Choose = "random",
         path: str | None = None,
         raw: str | None = None,
         layout: Layout = "auto",
@@ -83,24 +91,24 @@ class Text(GroupedDataset):
         split: Parts | None = None,
         **options: Any,
     ) -> None:
-        options["split"] = split
+        options["partition"], options["split"] = partition, split
 
         def find() -> Source:
             if layout == "roles":
-                place = located(path, "shakespeare", raw)
+                root = located(path, "shakespeare", raw)
             else:
-                place = home(raw, "text") if path is None else located(path, "text", raw)
+                root = home(raw, "text") if path is None else located(path, "text", raw)
             if path is not None and layout in ("leaf", "parquet"):
                 raise InputError(
                     f"data.layout is '{layout}', but data.path is a file, '{path}'; data.raw must "
                     "name the directory"
                 )
-            found = list(_texts(place, layout, {"features": features, "client": client}))
-            learnt_from = (text.said for text in found if not text.is_test)
+            texts = list(_texts(root, layout, {"features": features, "client": client}))
+            learnt_from = (text.text for text in texts if not text.is_test)
             encode, size = encoder(tokenizer, vocabulary, learnt_from)
-            return windows(bare_name(place), found, encode, size, sequence_length)
+            return windows(bare_name(root), texts, encode, size, sequence_length)
 
-        super().__init__(find, *run, **options)
+        super().__init__(find, {"choose": choose}, *run, **options)
 
 
 @dataclass(frozen=True)
@@ -108,7 +116,7 @@ class Written:
     """What somebody wrote, or says."""
 
     owner: str
-    said: str
+    text: str
     is_test: bool = False
 
 
@@ -127,30 +135,32 @@ def encoder(name: str, vocabulary: int, texts: Iterable[str]) -> tuple[Encode, i
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     if name == "bpe":
-        made = Tokenizer(models.BPE())
-        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokens_of = Tokenizer(models.BPE())
+        tokens_of.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         rule = trainers.BpeTrainer(
             vocab_size=vocabulary, initial_alphabet=alphabet, show_progress=False
         )
-        made.train_from_iterator(texts, rule)
+        tokens_of.train_from_iterator(texts, rule)
     else:
-        place = Path(name).expanduser()
-        with reading(place):
-            made = Tokenizer.from_file(str(place))
+        path = Path(name).expanduser()
+        with reading(path):
+            tokens_of = Tokenizer.from_file(str(path))
 
     def encode(text: str) -> np.ndarray:
-        return np.array(made.encode(text, add_special_tokens=False).ids, np.uint32)
+        return np.array(tokens_of.encode(text, add_special_tokens=False).ids, np.uint32)
 
-    return encode, made.get_vocab_size()
+    return encode, tokens_of.get_vocab_size()
 
 
-def windows(name: str, found: Sequence[Written], encode: Encode, size: int, length: int) -> Source:
+def windows(
+    name: str, passages: Sequence[Written], encode: Encode, size: int, length: int
+) -> Source:
     """Return the samples of all texts, owner after owner, in the smallest type that has them."""
     by_owner: dict[tuple[str, bool], list[str]] = {}
-    for text in found:
-        by_owner.setdefault((text.owner, text.is_test), []).append(text.said)
-    numbers = {owner: place for place, owner in enumerate(dict.fromkeys(o for o, _ in by_owner))}
+    for text in passages:
+        by_owner.setdefault((text.owner, text.is_test), []).append(text.text)
+    numbers = {owner: number for number, owner in enumerate(dict.fromkeys(o for o, _ in by_owner))}
     stored = np.min_scalar_type(size - 1)
     x, y, owners, tested = [], [], [], []
     for (owner, is_test), texts in by_owner.items():
@@ -171,60 +181,60 @@ def windows(name: str, found: Sequence[Written], encode: Encode, size: int, leng
     return Source(pool, lambda: [inputs], whose, is_test=published, is_text=True)
 
 
-def _texts(place: Path, layout: Layout, columns: Mapping[str, str | None]) -> Iterator[Written]:
-    if place.is_file() and not is_archive(place):
-        with opened(place, HELD) as file:
-            said = file.read().decode("utf-8-sig", "replace")
+def _texts(root: Path, layout: Layout, columns: Mapping[str, str | None]) -> Iterator[Written]:
+    if root.is_file() and not is_archive(root):
+        with opened(root, HELD) as file:
+            text = file.read().decode("utf-8-sig", "replace")
         if layout != "roles":
-            yield Written(bare_name(place), said)
+            yield Written(bare_name(root), text)
             return
-        for (play, role), text in texts_of_roles(speeches(said)).items():
-            yield Written(f"{play} {role}", text)
+        for (play, role), words in texts_of_roles(speeches(text)).items():
+            yield Written(f"{play} {role}", words)
         return
     if layout == "auto":
-        endings = {PurePosixPath(name).suffix for name in names(place)}
+        endings = {PurePosixPath(name).suffix for name in names(root)}
         layout = "parquet" if ".parquet" in endings else "files"
         layout = "leaf" if ".json" in endings else layout
     if layout == "parquet":
-        yield from _of_parquet(place, columns)
+        yield from _of_parquet(root, columns)
     elif layout == "leaf":
-        yield from _of_leaf(place)
+        yield from _of_leaf(root)
     else:
-        for name, content in contents(place, lambda name: True, HELD):
+        for name, content in contents(root, lambda name: True, HELD):
             # The same writer in the folders of the two parts.
             owner = name.removeprefix("train/").removeprefix("test/")
-            said = content.decode("utf-8-sig", "replace")
-            yield Written(owner, said, is_test_file(Path(name)))
+            text = content.decode("utf-8-sig", "replace")
+            yield Written(owner, text, is_test_file(Path(name)))
 
 
-def _of_parquet(place: Path, columns: Mapping[str, str | None]) -> Iterator[Written]:
-    wanted = {option: name for option, name in columns.items() if name}
-    paths = parquet_paths(place, "text")
+def _of_parquet(root: Path, columns: Mapping[str, str | None]) -> Iterator[Written]:
+    named = {option: name for option, name in columns.items() if name}
+    paths = parquet_paths(root, "text")
     from pyarrow import parquet
 
     for path in paths:
         rows: list[Written] = []
         with reading(path), parquet.ParquetFile(path, memory_map=False) as file:
-            check_parquet(path, file, wanted)
-            for batch in file.iter_batches(ROWS, columns=[*wanted.values()], use_threads=False):
+            check_parquet(path, file, named)
+            for batch in file.iter_batches(ROWS, columns=[*named.values()], use_threads=False):
                 raise_if_stop_requested()
-                texts = batch.column(wanted["features"]).to_pylist()
+                texts = batch.column(named["features"]).to_pylist()
                 if not all(isinstance(text, str) for text in texts):
                     raise ValueError("column data.features has a value that is no text")
                 whose = [f"{path} {len(rows) + row}" for row in range(len(texts))]
-                if "client" in wanted:
-                    whose = [str(each) for each in batch.column(wanted["client"]).to_pylist()]
+                if "client" in named:
+                    whose = [str(each) for each in batch.column(named["client"]).to_pylist()]
                 test = is_test_file(path)
                 rows += [Written(o, t, test) for o, t in zip(whose, texts, strict=True)]
         yield from rows
 
 
-def _of_leaf(place: Path) -> Iterator[Written]:
+def _of_leaf(root: Path) -> Iterator[Written]:
     """Texts of which LEAF made windows: each one character later than the one before."""
     table = np.frombuffer(CHARACTERS.encode("ascii"), np.uint8)
-    for shard in leaf.read(str(place), "text", CHARACTERS):
+    for shard in leaf.read(str(root), "text", CHARACTERS):
         if not shard.is_text:
-            raise InputError(f"data.raw is '{place}', where user '{shard.user}' has no texts")
+            raise InputError(f"data.raw is '{root}', where user '{shard.user}' has no texts")
         x, y = shard.x, shard.y
         goes_on = (x[1:, :-1] == x[:-1, 1:]).all(1) & (x[1:, -1] == y[:-1])
         starts = [0, *(np.flatnonzero(~goes_on) + 1).tolist()]

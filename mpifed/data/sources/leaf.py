@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from mpifed.data.archives import contents, names, places, reading
-from mpifed.data.partitioned import GroupedDataset, Parts, Pool, Source
+from mpifed.data.archives import contents, homes, names, reading
+from mpifed.data.partitioned import GroupedName, Parts, Pool, PooledDataset, Source
+from mpifed.data.partitions import Choose
 from mpifed.data.sources.mnist import CHARACTERS
 from mpifed.data.sources.shakespeare import VOCABULARIES, Vocabulary, windows_of
 from mpifed.errors import InputError, one_line
@@ -23,11 +24,16 @@ JSON = (".json", ".json.gz", ".json.xz", ".json.bz2")
 BRIGHTEST = 255
 
 
-class Leaf(GroupedDataset):
+class Leaf(PooledDataset):
     """A data set of LEAF (Caldas et al. 2018): JSON files of users; every user a client.
 
     Parameters
     ----------
+    partition : str
+        How samples are dealt to the clients: each gets all samples of one user (``natural``), or
+        they are dealt whoever they come from.
+    choose : {'random', 'first', 'largest'}
+        Which users are taken in the partition ``natural`` where there are more than clients.
     raw : str, optional
         Directory or archive with ``all_data``, or with ``train`` and ``test``, or with the JSON
         files themselves, plain or with .gz, .xz or .bz2. None is ``$MPIFED_DATA/leaf``.
@@ -42,34 +48,49 @@ class Leaf(GroupedDataset):
     def __init__(
         self,
         *run: Any,
+        partition: GroupedName = "natural",
+        choose: Choose = "random",
         raw: str | None = None,
         vocabulary: Vocabulary = "printable",
         split: Parts | None = None,
         **options: Any,
     ) -> None:
-        options["split"] = split
+        options["partition"], options["split"] = partition, split
         characters = VOCABULARIES[vocabulary]
 
         def find() -> Source:
             shards = read(raw, "leaf", characters)
             return _source("leaf", shards, characters if shards[0].is_text else "")
 
-        super().__init__(find, *run, **options)
+        super().__init__(find, {"choose": choose}, *run, **options)
 
 
-class Femnist(GroupedDataset):
+class Femnist(PooledDataset):
     """FEMNIST: EMNIST's characters (28, 28) by writer, 62 labels, as LEAF's JSON files. Marfoq et
     al. 2021 take 539 writers.
 
     Parameters
     ----------
+    partition : str
+        How samples are dealt to the clients: each gets all samples of one writer (``natural``), or
+        they are dealt whoever they come from.
+    choose : {'random', 'first', 'largest'}
+        Which writers are taken in the partition ``natural`` where there are more than clients.
     raw : str, optional
         Directory or archive with ``all_data``, or with ``train`` and ``test``, or with the JSON
         files themselves, plain or with .gz, .xz or .bz2. None is ``$MPIFED_DATA/femnist``.
     """
 
-    def __init__(self, *run: Any, raw: str | None = None, **options: Any) -> None:
-        super().__init__(lambda: _femnist(raw), *run, **options)
+    def __init__(
+        self,
+        *run: Any,
+        partition: GroupedName = "natural",
+        choose: Choose = "random",
+        raw: str | None = None,
+        **options: Any,
+    ) -> None:
+        options["partition"] = partition
+        super().__init__(lambda: _femnist(raw), {"choose": choose}, *run, **options)
 
 
 @dataclass(frozen=True)
@@ -85,13 +106,13 @@ class Shard:
 
 def read(raw: str | None, folder: str, vocabulary: str) -> list[Shard]:
     """Return the samples of every user in every file, training files before test files."""
-    among = places(raw, folder)
-    for place in among:
-        is_test = _chosen([name for name in names(place) if name.endswith(JSON)])
+    among = homes(raw, folder)
+    for root in among:
+        is_test = _chosen([name for name in names(root) if name.endswith(JSON)])
         shards = [
             shard
-            for name, content in contents(place, is_test.__contains__, HELD)
-            for shard in _of_file(place / name, content, is_test[name], vocabulary)
+            for name, content in contents(root, is_test.__contains__, HELD)
+            for shard in _of_file(root / name, content, is_test[name], vocabulary)
         ]
         if shards:
             return sorted(shards, key=lambda shard: shard.is_test)
@@ -100,13 +121,13 @@ def read(raw: str | None, folder: str, vocabulary: str) -> list[Shard]:
     )
 
 
-def _chosen(found: list[str]) -> dict[str, bool]:
+def _chosen(names: list[str]) -> dict[str, bool]:
     """The files that count, and whether each is a test file."""
-    folders = {name: PurePosixPath(name).parent.name for name in found}
-    for wanted in (("train", "test"), ("all_data",), ("",)):
-        if wanted[0] in folders.values():
-            return {name: at == "test" for name, at in folders.items() if at in wanted}
-    return dict.fromkeys(found, False) if len(set(folders.values())) == 1 else {}
+    folders = {name: PurePosixPath(name).parent.name for name in names}
+    for kind in (("train", "test"), ("all_data",), ("",)):
+        if kind[0] in folders.values():
+            return {name: at == "test" for name, at in folders.items() if at in kind}
+    return dict.fromkeys(names, False) if len(set(folders.values())) == 1 else {}
 
 
 def _of_file(path: Path, content: bytes, is_test: bool, vocabulary: str) -> Iterator[Shard]:
@@ -170,18 +191,18 @@ def _source(
                 f"{first.x.shape[1:]} and {shard.x.shape[1:]}"
             )
     labels = np.concatenate([shard.y for shard in shards])
-    whole = all(shard.x.dtype == np.uint8 for shard in shards)
+    are_bytes = all(shard.x.dtype == np.uint8 for shard in shards)
     pool = Pool(
         *(name, labels, len(characters) or int(labels.max()) + 1, shape or first.x.shape[1:]),
-        "uint8" if whole else "float64",
-        BRIGHTEST if whole and not first.is_text else 1,
+        "uint8" if are_bytes else "float64",
+        BRIGHTEST if are_bytes and not first.is_text else 1,
         class_names=tuple(characters),
     )
 
     def pieces() -> Iterator[np.ndarray]:
         for shard in shards:
             # Bytes become fractions where some user's samples are no bytes.
-            x = shard.x / BRIGHTEST if shard.x.dtype == np.uint8 and not whole else shard.x
+            x = shard.x / BRIGHTEST if shard.x.dtype == np.uint8 and not are_bytes else shard.x
             yield x.reshape(-1, *pool.input_shape)
 
     sizes = [len(shard.y) for shard in shards]

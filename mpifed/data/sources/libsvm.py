@@ -12,7 +12,7 @@ from scipy.sparse import csr_matrix
 
 from mpifed.data.archives import bare_name, located, opened
 from mpifed.data.kmeans import Solver
-from mpifed.data.partitioned import PIECE, Dealt, Pool, PooledDataset, Source, in_file_order
+from mpifed.data.partitioned import PIECE, Pool, PooledDataset, Source, in_file_order
 from mpifed.data.partitions import Alpha, Classes, ContiguousRule
 from mpifed.data.partitions import partition as deal_by
 from mpifed.errors import InputError
@@ -90,19 +90,19 @@ class LibSvm(PooledDataset):
             "min_samples": min_samples,
         }
 
-        def read() -> tuple[Source, Dealt, None]:
-            place = located(path, "libsvm", raw)
-            rows, found = parse(place, features)
-            targets = binary_labels(place, found, labels)
-            given = rows.toarray() if partition == "kmeans" else targets
+        def read() -> Source:
+            file = located(path, "libsvm", raw)
+            rows, values = parse(file, features)
+            targets = binary_labels(file, values, labels)
+            keys = rows.toarray() if partition == "kmeans" else targets
             rng = stream(self.seed, "partition")
-            indices = deal_by(partition, given, n_clients, rng, options)
+            indices = deal_by(partition, keys, n_clients, rng, options)
             width = rows.shape[1] + intercept
-            pool = Pool(f"libsvm-{bare_name(place)}", targets, 2, (width,), "float64")
-            source = Source(pool, lambda: dense_rows(rows, intercept))
-            return source, in_file_order(indices, self.seed, test_fraction), None
+            pool = Pool(f"libsvm-{bare_name(file)}", targets, 2, (width,), "float64")
+            shards = in_file_order(indices, self.seed, test_fraction)
+            return Source(pool, lambda: dense_rows(rows, intercept), shards=shards)
 
-        super().__init__(communicator, read)
+        super().__init__(read, {}, n_clients, run_seed, communicator, seed=seed)
 
 
 def dense_rows(rows: csr_matrix, intercept: bool) -> Iterator[np.ndarray]:
@@ -128,10 +128,10 @@ def binary_labels(path: Path, labels: np.ndarray, rule: Labels) -> np.ndarray:
     """Return 0 or 1 for each sample, int64 (samples,)."""
     if rule == "published_code":
         return (labels != -1).astype(np.int64)
-    found = np.unique(labels)
-    if len(found) != 2:
+    distinct = np.unique(labels)
+    if len(distinct) != 2:
         raise InputError(
-            f"data.path is '{path}', which has {len(found)} labels, as {found[:5].tolist()}; "
+            f"data.path is '{path}', which has {len(distinct)} labels, as {distinct[:5].tolist()}; "
             "data.labels=two_values asks for two"
         )
-    return (labels == found[1]).astype(np.int64)
+    return (labels == distinct[1]).astype(np.int64)

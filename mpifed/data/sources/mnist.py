@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mpifed.data.archives import Stream, names, places, reading, streams
-from mpifed.data.partitioned import DealtDataset, Pool, Source
+from mpifed.data.archives import Stream, homes, names, reading, streams
+from mpifed.data.partitioned import Pool, PooledDataset, Source
 from mpifed.errors import InputError
 
 # Pixels of scikit-learn's digits are 0 .. 16.
@@ -44,7 +44,7 @@ CHARACTERS: dict[str, str] = {
 }
 
 
-class Digits(DealtDataset):
+class Digits(PooledDataset):
     """scikit-learn's 1797 handwritten digits, 8 x 8 pixels in [0, 1], 10 labels."""
 
     def __init__(self, *run: Any, **options: Any) -> None:
@@ -60,7 +60,7 @@ def _digits() -> Source:
     return Source(pool, lambda: [bundle.images.astype(np.uint8)])
 
 
-class Idx(DealtDataset):
+class Idx(PooledDataset):
     """MNIST and its like: IDX files of images and labels, pixels in [0, 1].
 
     Parameters
@@ -75,7 +75,7 @@ class Idx(DealtDataset):
 
     def __init__(self, *run: Any, raw: str | None = None, prefix: str = "", **options: Any) -> None:
         def find() -> Source:
-            shape, labels, is_test, images = read(places(raw, "mnist"), prefix)
+            shape, labels, is_test, images = read(homes(raw, "mnist"), prefix)
             name = prefix.strip("-_.") or "mnist"
             pool = Pool(name, labels, int(labels.max()) + 1, shape, "uint8", BRIGHTEST)
             return Source(pool, images, is_test=is_test)
@@ -83,7 +83,7 @@ class Idx(DealtDataset):
         super().__init__(find, {}, *run, **options)
 
 
-class Emnist(DealtDataset):
+class Emnist(PooledDataset):
     """EMNIST: handwritten characters (28, 28), pixels in [0, 1]; 62 labels as ``byclass``. Marfoq
     et al. 2021 take a tenth of the images (``fraction: 0.1``).
 
@@ -100,7 +100,7 @@ class Emnist(DealtDataset):
         self, *run: Any, raw: str | None = None, variant: Variant = "byclass", **options: Any
     ) -> None:
         def find() -> Source:
-            among, characters = places(raw, "emnist"), CHARACTERS[variant]
+            among, characters = homes(raw, "emnist"), CHARACTERS[variant]
             shape, labels, is_test, images = read(among, f"emnist-{variant}-")
             labels = labels - (variant == "letters")
             if not 0 <= labels.min() <= labels.max() < len(characters):
@@ -136,7 +136,7 @@ def read(
                 f"'{file[0] / file[1]}' has {len(labels[-1])} labels for {count} images of the "
                 f"shapes {sorted(shapes)}"
             )
-    is_test = np.repeat([False, True], [len(own) for own in labels])
+    is_test = np.repeat([False, True], [len(part_labels) for part_labels in labels])
 
     def images() -> Iterator[np.ndarray]:
         for file in files:
@@ -152,10 +152,10 @@ File = tuple[Path, str]
 def _find(among: list[Path], prefix: str, part: tuple[str, ...], what: str, rank: int) -> File:
     of_part = f"(?:{'|'.join(part)})-{what}[-.]idx{rank}-ubyte"
     pattern = re.compile(rf"(?:.*/)?{re.escape(prefix)}{of_part}(?:\.gz|\.xz)?")
-    for place in among:
-        found = [name for name in names(place) if pattern.fullmatch(name)]
-        if found:
-            return place, found[0]
+    for root in among:
+        matching = [name for name in names(root) if pattern.fullmatch(name)]
+        if matching:
+            return root, matching[0]
     raise InputError(
         f"data.raw is '{among[0]}', which has no file '{prefix}{part[0]}-{what}-idx{rank}-ubyte', "
         "plain or with .gz or .xz"
@@ -166,8 +166,8 @@ def _find(among: list[Path], prefix: str, part: tuple[str, ...], what: str, rank
 def _opened(file: File, rank: int) -> Iterator[tuple[Stream, list[int]]]:
     """Open an IDX file of bytes behind its head; yield its ``rank`` dimensions too."""
     with reading(file[0] / file[1]):
-        found = streams(file[0], file[1].__eq__)
-        _, stream = next(found)
+        opened = streams(file[0], file[1].__eq__)
+        _, stream = next(opened)
         head = stream.read(4 + 4 * rank)
         magic, *dimensions = np.frombuffer(head, ">u4").tolist() or [0]
         if magic != 0x800 + rank or len(dimensions) != rank or min(dimensions) < 1:

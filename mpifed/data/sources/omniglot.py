@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
-from mpifed.data.archives import contents, places, reading
+from mpifed.data.archives import contents, homes, reading
 from mpifed.data.images import decoded, smaller
-from mpifed.data.partitioned import GroupedDataset, Pool, Source
+from mpifed.data.partitioned import GroupedName, Pool, PooledDataset, Source
+from mpifed.data.partitions import Choose
 from mpifed.errors import InputError
 
 SIDE = 105
@@ -25,11 +26,16 @@ NAME = re.compile(
 DrawerOf = Literal["set", "alphabet"]
 
 
-class Omniglot(GroupedDataset):
+class Omniglot(PooledDataset):
     """Omniglot: characters (105, 105) in [0, 1], ink 0, every drawer a client.
 
     Parameters
     ----------
+    partition : str
+        How samples are dealt to the clients: each gets all samples of one drawer (``natural``), or
+        they are dealt whoever they come from.
+    choose : {'random', 'first', 'largest'}
+        Which drawers are taken in the partition ``natural`` where there are more than clients.
     raw : str, optional
         Directory or zip archive with ``images_background`` or ``images_evaluation``, or a directory
         with such archives. None is ``$MPIFED_DATA/omniglot``.
@@ -43,27 +49,30 @@ class Omniglot(GroupedDataset):
     def __init__(
         self,
         *run: Any,
+        partition: GroupedName = "natural",
+        choose: Choose = "random",
         raw: str | None = None,
         drawer_of: DrawerOf = "set",
         size: Annotated[int, Ge(1), Le(SIDE)] = SIDE,
         **options: Any,
     ) -> None:
-        super().__init__(lambda: read(raw, drawer_of, size), *run, **options)
+        options["partition"] = partition
+        super().__init__(lambda: read(raw, drawer_of, size), {"choose": choose}, *run, **options)
 
 
 def read(raw: str | None, drawer_of: DrawerOf = "set", size: int = SIDE) -> Source:
     """Return all drawings that ``raw`` names, by drawer."""
-    among = places(raw, "omniglot")
+    among = homes(raw, "omniglot")
     # Set and picture of each drawing, by its alphabet, character, number and drawer.
     drawings: dict[tuple[str | Any, ...], tuple[str, np.ndarray]] = {}
-    for place in among:
-        for name, content in contents(place, lambda name: NAME.fullmatch(name) is not None):
+    for root in among:
+        for name, content in contents(root, lambda name: NAME.fullmatch(name) is not None):
             match = NAME.fullmatch(name)
             assert match is not None
             drawn = match.group("alphabet", "character", "number", "drawer")
             if drawn in drawings:
                 continue  # of another set, or of an archive that is unpacked beside itself
-            with reading(place / name):
+            with reading(root / name):
                 picture = decoded(content, "L")
                 if picture.shape != (SIDE, SIDE):
                     raise ValueError(f"it has {picture.shape} pixels, not {SIDE} x {SIDE}")

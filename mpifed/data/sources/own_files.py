@@ -19,12 +19,23 @@ import numpy as np
 
 from mpifed.data.archives import bare_name, located, opened, reading
 from mpifed.data.images import decoded
+from mpifed.data.partitioned import GroupedName, Parts, PooledDataset
+from mpifed.data.partitions import Choose
 from mpifed.data.sources.shakespeare import VOCABULARIES, Vocabulary, windows_of
-from mpifed.data.tables import Columns, OwnDataset, check_columns
+from mpifed.data.tables import (
+    Columns,
+    Divisor,
+    OwnSamples,
+    OwnTask,
+    check_columns,
+    count_sources,
+    reader,
+    with_partition,
+)
 from mpifed.errors import InputError, one_line
 from mpifed.io.memory import check_memory
 from mpifed.watchdog.heartbeat import raise_if_stop_requested
-from topologies.inputs import check_archive
+from topologies.regular_files import check_archive
 
 # Bytes of memory for each byte of a CSV file: itself twice, and a number of two digits' bytes held
 # three times.
@@ -56,7 +67,7 @@ MOST_FAULTS, MOST_TEXTS, FEWEST_IDS = 20, 1000, 20
 ROWS = 4096
 
 
-class Csv(OwnDataset):
+class Csv(PooledDataset, OwnSamples):
     """Your own samples in a CSV file: a row of names, then one sample a row.
 
     A column holds numbers where each of its texts is one, else texts. A column of texts among the
@@ -65,6 +76,13 @@ class Csv(OwnDataset):
 
     Parameters
     ----------
+    partition : str, optional
+        How samples are dealt to the clients. None is natural where each sample has a client, else
+        iid.
+    split : {'60_20_20', 'in_order', 'published'}, optional
+        How a client's samples become training, validation and test samples: 60/20/20 at random, the
+        same in the order of the source, or tested on those that are marked. None is published where
+        an option marks test samples, else 60_20_20.
     path : str
         The file, plain or with .gz, .xz or .bz2, or its name in ``$MPIFED_DATA/csv``.
     label : str, optional
@@ -93,6 +111,12 @@ class Csv(OwnDataset):
     def __init__(
         self,
         *run: Any,
+        partition: GroupedName | None = None,
+        split: Parts | None = None,
+        choose: Choose = "random",
+        task: OwnTask = "auto",
+        divisor: Divisor | None = None,
+        standardise: bool = False,
         path: str,
         label: str | None = "label",
         client: str | None = None,
@@ -108,14 +132,24 @@ class Csv(OwnDataset):
         named = {"path": path, "label": label, "client": client, "test": test}
         inputs = {"features": features, "drop": drop, "categories": categories, "missing": missing}
         marks = {"delimiter": delimiter, "decimal": decimal}
-        super().__init__({**named, **inputs, **marks}, *run, **options)
+        reading = {**named, **inputs, **marks}
+        source = reader(self.read, reading, task, divisor, standardise)
+        options["partition"], options["split"] = partition or "iid", split
+        super().__init__(source, {"choose": choose}, *run, **options)
 
     @staticmethod
     def read(options: Mapping[str, Any]) -> tuple[str, str, Columns]:
         """Return the samples in the file."""
-        place = located(options["path"], "csv")
-        name = re.sub(r"\.csv$", "", bare_name(place), flags=re.IGNORECASE)
-        return f"data.path is '{place}', where", name, read_csv(place, options)
+        path = located(options["path"], "csv")
+        name = re.sub(r"\.csv$", "", bare_name(path), flags=re.IGNORECASE)
+        return f"data.path is '{path}', where", name, read_csv(path, options)
+
+    complete_options = staticmethod(with_partition)
+
+    @classmethod
+    def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
+        """Return how many sources have enough samples, or a number that does for others."""
+        return count_sources(cls.read, options, run_seed)
 
 
 def read_csv(path: Path, options: Mapping[str, Any]) -> Columns:
@@ -132,8 +166,11 @@ def read_csv(path: Path, options: Mapping[str, Any]) -> Columns:
         _refuse(path, [f"its first line must name each column, all differently{empty}"])
     lists = {key: options[key] or [] for key in ("features", "drop", "categories")}
     named = {key: options[key] for key in ("label", "client", "test") if options[key]}
-    asked = [*named.items(), *((key, name) for key, names in lists.items() for name in names)]
-    check_columns(path, header, asked)
+    named_columns = [
+        *named.items(),
+        *((key, name) for key, names in lists.items() for name in names),
+    ]
+    check_columns(path, header, named_columns)
     others = [name for name in header if name not in (*named.values(), *lists["drop"])]
     inputs, decimal = lists["features"] or others, options["decimal"]
     as_texts = list(dict.fromkeys([*named.values(), *lists["categories"]]))
@@ -195,9 +232,9 @@ def _content(path: Path) -> bytes:
 def _refuse(path: Path, faults: Sequence[str]) -> None:
     """Raise ``InputError`` with the faults of a file, if there are any."""
     if faults:
-        more = f"; and {len(faults) - MOST_FAULTS} more" if len(faults) > MOST_FAULTS else ""
-        shown = "; ".join(one_line(fault) for fault in faults[:MOST_FAULTS])
-        raise InputError(f"data.path is '{path}', which cannot be read: {shown}{more}")
+        others = f"; and {len(faults) - MOST_FAULTS} more" if len(faults) > MOST_FAULTS else ""
+        listed = "; ".join(one_line(fault) for fault in faults[:MOST_FAULTS])
+        raise InputError(f"data.path is '{path}', which cannot be read: {listed}{others}")
 
 
 def _table(
@@ -209,7 +246,7 @@ def _table(
     """
     import pandas
 
-    with warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         frame = pandas.read_csv(
             io.BytesIO(content),
@@ -227,10 +264,14 @@ def _table(
             low_memory=False,
             float_precision="round_trip",  # which pandas 3 always has
         )
-    said = [str(each.message) for each in heard if each.category is pandas.errors.ParserWarning]
-    ragged = [tuple(map(int, found)) for text in said for found in RAGGED.findall(text)]
-    faults = [f"line {line} has {n} columns, but the first {wanted}" for line, wanted, n in ragged]
-    if any("Length of header" in text for text in said):
+    messages = [
+        str(each.message) for each in caught if each.category is pandas.errors.ParserWarning
+    ]
+    ragged = [tuple(map(int, match)) for text in messages for match in RAGGED.findall(text)]
+    faults = [
+        f"line {line} has {n} columns, but the first {n_first}" for line, n_first, n in ragged
+    ]
+    if any("Length of header" in text for text in messages):
         faults.append("line 2 and others have more columns than the first")
     lines = np.arange(len(frame) + len(ragged)) + 2
     frame.index = np.setdiff1d(lines, [line for line, *_ in ragged])
@@ -354,8 +395,8 @@ def _inputs(
 
 def _names(line: str, delimiter: str) -> list[str]:
     """The names in the first line of a CSV file."""
-    found = next(csv.reader([line], delimiter=delimiter), [])
-    return [name.strip() or f"column {place}" for place, name in enumerate(found, 1)]
+    names = next(csv.reader([line], delimiter=delimiter), [])
+    return [name.strip() or f"column {number}" for number, name in enumerate(names, 1)]
 
 
 def _typed(texts: list[str], decimal: str) -> np.ndarray:
@@ -372,11 +413,18 @@ def _spelt(texts: list[str], values: np.ndarray) -> np.ndarray:
     return values if list(map(str, values.tolist())) == texts else np.array(texts, object)
 
 
-class Npz(OwnDataset):
+class Npz(PooledDataset, OwnSamples):
     """Your own arrays in one `.npz` file, as `numpy.savez` writes it.
 
     Parameters
     ----------
+    partition : str, optional
+        How samples are dealt to the clients. None is natural where each sample has a client, else
+        iid.
+    split : {'60_20_20', 'in_order', 'published'}, optional
+        How a client's samples become training, validation and test samples: 60/20/20 at random, the
+        same in the order of the source, or tested on those that are marked. None is published where
+        an option marks test samples, else 60_20_20.
     path : str
         The file, or its name in ``$MPIFED_DATA/npz``.
     features : str
@@ -392,6 +440,12 @@ class Npz(OwnDataset):
     def __init__(
         self,
         *run: Any,
+        partition: GroupedName | None = None,
+        split: Parts | None = None,
+        choose: Choose = "random",
+        task: OwnTask = "auto",
+        divisor: Divisor | None = None,
+        standardise: bool = False,
         path: str,
         features: str = "x",
         label: str | None = "y",
@@ -399,18 +453,27 @@ class Npz(OwnDataset):
         test: str | None = None,
         **options: Any,
     ) -> None:
-        own = {"path": path, "features": features, "label": label, "client": client, "test": test}
-        super().__init__(own, *run, **options)
+        columns = {"features": features, "label": label, "client": client, "test": test}
+        source = reader(self.read, {"path": path, **columns}, task, divisor, standardise)
+        options["partition"], options["split"] = partition or "iid", split
+        super().__init__(source, {"choose": choose}, *run, **options)
 
     @staticmethod
     def read(options: Mapping[str, Any]) -> tuple[str, str, Columns]:
         """Return the samples in the file."""
-        place = located(options["path"], "npz")
-        wanted = {key: options[key] for key in ("features", "label", "client", "test")}
-        with opened_npz(place) as file:
-            check_columns(place, file, wanted.items())
-            found: list[Any] = [file[name] if name else None for name in wanted.values()]
-        return f"data.path is '{place}', where", place.stem, Columns(*found)
+        path = located(options["path"], "npz")
+        names = {key: options[key] for key in ("features", "label", "client", "test")}
+        with opened_npz(path) as file:
+            check_columns(path, file, names.items())
+            arrays: list[Any] = [file[name] if name else None for name in names.values()]
+        return f"data.path is '{path}', where", path.stem, Columns(*arrays)
+
+    complete_options = staticmethod(with_partition)
+
+    @classmethod
+    def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
+        """Return how many sources have enough samples, or a number that does for others."""
+        return count_sources(cls.read, options, run_seed)
 
 
 @contextlib.contextmanager
@@ -422,12 +485,19 @@ def opened_npz(path: Path) -> Iterator[Mapping[str, Any]]:
             yield file
 
 
-class Parquet(OwnDataset):
+class Parquet(PooledDataset, OwnSamples):
     """A data set of the Hugging Face hub, downloaded as parquet files, with a column of
     clients.
 
     Parameters
     ----------
+    partition : str, optional
+        How samples are dealt to the clients. None is natural where each sample has a client, else
+        iid.
+    split : {'60_20_20', 'in_order', 'published'}, optional
+        How a client's samples become training, validation and test samples: 60/20/20 at random, the
+        same in the order of the source, or tested on those that are marked. None is published where
+        an option marks test samples, else 60_20_20.
     raw : str
         Directory of the files; those whose name begins with ``test`` are the published test part.
     features : str
@@ -443,6 +513,12 @@ class Parquet(OwnDataset):
     def __init__(
         self,
         *run: Any,
+        partition: GroupedName | None = None,
+        split: Parts | None = None,
+        choose: Choose = "random",
+        task: OwnTask = "auto",
+        divisor: Divisor | None = None,
+        standardise: bool = False,
         raw: str,
         features: str = "image",
         label: str | None = "label",
@@ -450,66 +526,78 @@ class Parquet(OwnDataset):
         vocabulary: Vocabulary = "printable",
         **options: Any,
     ) -> None:
-        own = {"raw": raw, "features": features, "label": label, "client": client}
-        super().__init__({**own, "vocabulary": vocabulary}, *run, **options)
+        columns = {"raw": raw, "features": features, "label": label, "client": client}
+        reading = {**columns, "vocabulary": vocabulary}
+        source = reader(self.read, reading, task, divisor, standardise)
+        options["partition"], options["split"] = partition or "iid", split
+        super().__init__(source, {"choose": choose}, *run, **options)
 
     @staticmethod
     def read(options: Mapping[str, Any]) -> tuple[str, str, Columns]:
         """Return the samples in the files."""
-        place = Path(options["raw"]).expanduser()
-        wanted = {key: options[key] for key in ("features", "label", "client")}
-        columns = read_parquet(place, wanted, VOCABULARIES[options["vocabulary"]])
-        return f"data.raw is '{place}', where", place.name, columns
+        directory = Path(options["raw"]).expanduser()
+        names = {key: options[key] for key in ("features", "label", "client")}
+        columns = read_parquet(directory, names, VOCABULARIES[options["vocabulary"]])
+        return f"data.raw is '{directory}', where", directory.name, columns
+
+    complete_options = staticmethod(with_partition)
+
+    @classmethod
+    def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
+        """Return how many sources have enough samples, or a number that does for others."""
+        return count_sources(cls.read, options, run_seed)
 
 
-def read_parquet(place: Path, wanted: Mapping[str, str | None], vocabulary: str) -> Columns:
+def read_parquet(directory: Path, names: Mapping[str, str | None], vocabulary: str) -> Columns:
     """Return the samples in all parquet files of a directory and its directories."""
-    files = parquet_paths(place, "parquet")
+    files = parquet_paths(directory, "parquet")
     from pyarrow import parquet, types
 
-    parts: dict[str, list[np.ndarray]] = {option: [] for option, name in wanted.items() if name}
+    parts: dict[str, list[np.ndarray]] = {option: [] for option, name in names.items() if name}
     is_test: list[np.ndarray] = []
     for path in files:
         with reading(path), parquet.ParquetFile(path, memory_map=False) as file:
-            check_parquet(path, file, wanted)
-            names = _class_names(file.schema_arrow.metadata, wanted["label"])
-            kind = file.schema_arrow.field(wanted["features"]).type
-            columns = [name for name in wanted.values() if name]
+            check_parquet(path, file, names)
+            class_names = _class_names(file.schema_arrow.metadata, names["label"])
+            kind = file.schema_arrow.field(names["features"]).type
+            columns = [name for name in names.values() if name]
             for batch in file.iter_batches(ROWS, columns=columns, use_threads=False):
                 raise_if_stop_requested()
                 if not batch.num_rows:
                     continue
-                for option, own in parts.items():
-                    own.append(_converted(batch.column(wanted[option]), option, vocabulary))
+                for option, part in parts.items():
+                    part.append(_converted(batch.column(names[option]), option, vocabulary))
                 is_test.append(np.full(batch.num_rows, is_test_file(path)))
     if not sum(map(len, is_test)):
-        raise InputError(f"data.raw is '{place}', whose .parquet files have no row")
-    with reading(place):
-        found = {option: np.concatenate(own) for option, own in parts.items()}
+        raise InputError(f"data.raw is '{directory}', whose .parquet files have no row")
+    with reading(directory):
+        arrays = {option: np.concatenate(part) for option, part in parts.items()}
         tested = np.concatenate(is_test)
     # Pictures are divided by 255, and places of characters are not divided.
     is_text = types.is_string(kind) or types.is_large_string(kind)
     divisor = 255 if types.is_struct(kind) else 1 if is_text else None
     mixed = tested if tested.any() and not tested.all() else None
-    y, whose = found.get("label"), found.get("client")
-    return Columns(found["features"], y, whose, mixed, class_names=names, divisor=divisor)
+    y, whose = arrays.get("label"), arrays.get("client")
+    return Columns(arrays["features"], y, whose, mixed, class_names=class_names, divisor=divisor)
 
 
-def parquet_paths(place: Path, data: str) -> list[Path]:
+def parquet_paths(directory: Path, data: str) -> list[Path]:
     """Return the parquet files of a directory and its directories, those for testing last."""
     if find_spec("pyarrow") is None:
         raise InputError(
             f"data.name is '{data}', which needs the package pyarrow: pip install 'mpifed[parquet]'"
         )
-    files = sorted(place.rglob("*.parquet")) if os.path.isdir(place) else []
+    files = sorted(directory.rglob("*.parquet")) if os.path.isdir(directory) else []
     if not files:
-        raise InputError(f"data.raw is '{place}', but there is no directory with .parquet files")
+        raise InputError(
+            f"data.raw is '{directory}', but there is no directory with .parquet files"
+        )
     return sorted(files, key=is_test_file)
 
 
-def check_parquet(path: Path, file: Any, wanted: Mapping[str, str | None]) -> None:
+def check_parquet(path: Path, file: Any, names: Mapping[str, str | None]) -> None:
     """Raise ``InputError`` where an open file lacks a column, or memory cannot hold it."""
-    check_columns(path, file.schema_arrow.names, wanted.items())
+    check_columns(path, file.schema_arrow.names, names.items())
     groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
     size = sum(group.total_byte_size for group in groups)
     check_memory(2.0 * size, f"'{path}' cannot be read: it")
@@ -523,8 +611,8 @@ def is_test_file(path: Path) -> bool:
 def _class_names(metadata: dict[bytes, bytes] | None, label: str | None) -> tuple[str, ...]:
     """Names of the labels as the hub's writer leaves them in a file; empty without them."""
     try:
-        about = json.loads((metadata or {})[b"huggingface"])
-        return tuple(map(str, about["info"]["features"][label]["names"]))
+        card = json.loads((metadata or {})[b"huggingface"])
+        return tuple(map(str, card["info"]["features"][label]["names"]))
     except (KeyError, TypeError, ValueError):
         return ()
 

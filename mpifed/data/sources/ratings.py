@@ -12,7 +12,7 @@ from annotated_types import Ge
 
 from mpifed.data.archives import located, opened
 from mpifed.data.kmeans import Solver
-from mpifed.data.partitioned import Dealt, Pool, PooledDataset, Source, in_file_order
+from mpifed.data.partitioned import Pool, PooledDataset, Source, in_file_order
 from mpifed.data.partitions import ContiguousRule
 from mpifed.data.partitions import partition as deal_by
 from mpifed.data.sources.libsvm import Fraction
@@ -81,18 +81,18 @@ class Ratings(PooledDataset):
             "min_samples": 1,
         }
 
-        def read() -> tuple[Source, Dealt, None]:
+        def read() -> Source:
             table = parse(located(path, "movielens", raw))
             rng = stream(self.seed, "ratings/choice") if choose == "random" else None
-            rows = matrix(table, *kept(table, users, movies, rng))
+            rows = matrix(table, *selected(table, users, movies, rng))
             rng = stream(self.seed, "partition")
             indices = deal_by(partition, rows, n_clients, rng, options)
             unlabelled = np.empty((users, 0))
             pool = Pool("ratings", unlabelled, 0, (movies,), "float64", task="unlabelled")
-            source = Source(pool, lambda: [rows])
-            return source, in_file_order(indices, self.seed, test_fraction), None
+            shards = in_file_order(indices, self.seed, test_fraction)
+            return Source(pool, lambda: [rows], shards=shards)
 
-        super().__init__(communicator, read)
+        super().__init__(read, {}, n_clients, run_seed, communicator, seed=seed)
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,8 @@ def parse(path: Path) -> Table:
         text = io.BytesIO(file.read().replace(b"::", b"\x1f"))
         numbers = np.loadtxt(text, comments=None, delimiter="\x1f", ndmin=2).reshape(-1, 4)
         users, movies, stars, _ = numbers.T
-        whole = (numbers == np.floor(numbers)) & (numbers >= 1) & (numbers <= LARGEST)
-        wrong = ~(whole[:, 0] & whole[:, 1] & (stars > 0) & (stars <= HIGHEST))
+        is_valid = (numbers == np.floor(numbers)) & (numbers >= 1) & (numbers <= LARGEST)
+        wrong = ~(is_valid[:, 0] & is_valid[:, 1] & (stars > 0) & (stars <= HIGHEST))
         if wrong.any() or not len(numbers):
             raise ValueError(
                 f"it has {numbers[wrong][:1].tolist()}, not {FORM}; users and movies are numbers "
@@ -122,7 +122,7 @@ def parse(path: Path) -> Table:
     return Table(path, users.astype(np.int64), movies.astype(np.int64), stars)
 
 
-def kept(
+def selected(
     table: Table, n_users: int, n_movies: int, rng: np.random.Generator | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the users and movies that ``Ratings`` keeps: drawn, or those with most ratings."""
@@ -133,20 +133,22 @@ def kept(
 
 def matrix(table: Table, users: np.ndarray, movies: np.ndarray) -> np.ndarray:
     """Return the stars of ``users`` for ``movies``, both ascending: float64 (users, movies)."""
-    kept = np.isin(table.users, users) & np.isin(table.movies, movies)
-    found = np.zeros((len(users), len(movies)))
-    rows = np.searchsorted(users, table.users[kept])
-    found[rows, np.searchsorted(movies, table.movies[kept])] = table.stars[kept]
-    return found
+    is_selected = np.isin(table.users, users) & np.isin(table.movies, movies)
+    stars = np.zeros((len(users), len(movies)))
+    rows = np.searchsorted(users, table.users[is_selected])
+    stars[rows, np.searchsorted(movies, table.movies[is_selected])] = table.stars[is_selected]
+    return stars
 
 
 def _chosen(
     numbers: np.ndarray, count: int, what: str, path: Path, rng: np.random.Generator | None
 ) -> np.ndarray:
     """``count`` of the ``numbers``, ascending: drawn, or most frequent, ties by the smaller one."""
-    found, times = np.unique(numbers, return_counts=True)
-    if len(found) < count:
-        raise InputError(f"data.{what} is {count}, but '{path}' has ratings of only {len(found)}")
+    distinct, times = np.unique(numbers, return_counts=True)
+    if len(distinct) < count:
+        raise InputError(
+            f"data.{what} is {count}, but '{path}' has ratings of only {len(distinct)}"
+        )
     if rng is not None:
-        return np.sort(rng.choice(found, count, replace=False))
-    return np.sort(found[np.argsort(-times, kind="stable")[:count]])
+        return np.sort(rng.choice(distinct, count, replace=False))
+    return np.sort(distinct[np.argsort(-times, kind="stable")[:count]])

@@ -16,7 +16,7 @@ from annotated_types import Ge, Le
 
 from mpifed.data.archives import bare_name, located, opened
 from mpifed.data.base import Shards, Split
-from mpifed.data.partitioned import PIECE, Dealt, Pool, PooledDataset, Source
+from mpifed.data.partitioned import PIECE, Pool, PooledDataset, Source
 from mpifed.data.partitions import FEWEST, Choose, Fraction, MinSamples, chosen, share_of
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Communicator
@@ -32,6 +32,21 @@ ACTS = ("ACT ", "SCENE ")
 # What notes of the publisher begin with.
 STAGE = "<"
 
+Vocabulary = Literal["printable", "leaf"]
+
+# ``printable``: 100 ASCII characters, in Python's order, as in the published code of Marfoq et al.
+# 2021. ``leaf``: the 80 of LEAF's Shakespeare (Caldas et al. 2018) and of the paper.
+VOCABULARIES: dict[str, str] = {
+    "printable": string.printable,
+    "leaf": f"\n !\"&'(),-.{string.digits}:;>?{string.ascii_uppercase}[]{string.ascii_lowercase}}}",
+}
+
+# Marks a character that a vocabulary does not have.
+UNKNOWN = 255
+
+# Bytes of memory for each byte of the text: its lines, speeches and roles.
+HELD = 24.0
+
 
 @dataclass(frozen=True)
 class Speech:
@@ -45,83 +60,70 @@ class Speech:
 def speeches(text: str, layout: Layout = "auto") -> list[Speech]:
     """Return the speeches in a text, in their order, by the layout that finds most."""
     readers = {"headed": _headed, "indented": _indented}
-    wanted = [*readers.values()] if layout == "auto" else [readers[layout]]
-    return max((read(text.splitlines()) for read in wanted), key=len)
+    chosen_readers = [*readers.values()] if layout == "auto" else [readers[layout]]
+    return max((read(text.splitlines()) for read in chosen_readers), key=len)
 
 
-def texts_of_roles(found: Iterable[Speech]) -> dict[tuple[int, str], str]:
+def texts_of_roles(spoken: Iterable[Speech]) -> dict[tuple[int, str], str]:
     """Return all that each role of each play says, one line after the other, single spaces
     between.
     """
     lines: dict[tuple[int, str], list[str]] = {}
-    for speech in found:
+    for speech in spoken:
         lines.setdefault((speech.play, speech.role), []).extend(speech.lines)
-    return {role: re.sub(" +", " ", " ".join(said)).strip() for role, said in lines.items()}
+    return {role: re.sub(" +", " ", " ".join(words)).strip() for role, words in lines.items()}
 
 
 def _headed(lines: Sequence[str]) -> list[Speech]:
-    found: list[Speech] = []
-    said: list[str] = []
+    spoken: list[Speech] = []
+    words: list[str] = []
     role = before = ""
     for line in [*lines, ""]:
         head = HEAD.fullmatch(line)
         if head and not before.strip():
-            role, said = head[1], []
+            role, words = head[1], []
         elif line.strip():
-            said.append(line.strip())
+            words.append(line.strip())
         else:
             if role:
-                found.append(Speech(0, role.upper(), tuple(said)))
-            role, said = "", []
+                spoken.append(Speech(0, role.upper(), tuple(words)))
+            role, words = "", []
         before = line
-    return found
+    return spoken
 
 
 def _indented(lines: Sequence[str]) -> list[Speech]:
     starts = [0, *(number for number, line in enumerate(lines) if AUTHOR in line), len(lines)]
-    found = []
+    spoken = []
     for play, (start, end) in enumerate(pairwise(starts)):
         indented, flush = (list(_of_play(play, lines[start:end], way)) for way in (False, True))
-        found += indented if len(indented) >= len(flush) else flush
-    return found
+        spoken += indented if len(indented) >= len(flush) else flush
+    return spoken
 
 
 def _of_play(play: int, lines: Iterable[str], flush: bool) -> Iterator[Speech]:
     """The speeches of one play, where it is indented or not (``flush``)."""
     pattern = FLUSH if flush else INDENTED
     role = ""
-    said: list[str] = []
+    words: list[str] = []
     for line in [*lines, ""]:
         begins = pattern.fullmatch(line.rstrip())
         continues = bool(line.strip()) and (flush or line.startswith("    "))
         if begins is None and role and continues and not line.startswith(STAGE):
-            said.append(line.strip())
+            words.append(line.strip())
             continue
         if role:
-            yield Speech(play, role.upper(), tuple(said))
-        role, said = "", []
+            yield Speech(play, role.upper(), tuple(words))
+        role, words = "", []
         if begins is not None and not begins[1].upper().startswith(ACTS):
-            role, said = begins[1], [begins[2].strip()]
-
-
-Vocabulary = Literal["printable", "leaf"]
-
-# ``printable``: 100 ASCII characters, in Python's order, as in the published code of Marfoq et al.
-# 2021. ``leaf``: the 80 of LEAF's Shakespeare (Caldas et al. 2018) and of the paper.
-VOCABULARIES: dict[str, str] = {
-    "printable": string.printable,
-    "leaf": f"\n !\"&'(),-.{string.digits}:;>?{string.ascii_uppercase}[]{string.ascii_lowercase}}}",
-}
-
-# Marks a character that a vocabulary does not have.
-UNKNOWN = 255
+            role, words = begins[1], [begins[2].strip()]
 
 
 def codes(text: str, vocabulary: str) -> np.ndarray:
     """Return the place of each character of ``text`` in ``vocabulary``, uint8 (characters,)."""
-    known = np.array([ord(character) for character in vocabulary], np.int64)
-    table = np.full(known.max() + 2, UNKNOWN, np.uint8)
-    table[known] = np.arange(len(known))
+    points_of = np.array([ord(character) for character in vocabulary], np.int64)
+    table = np.full(points_of.max() + 2, UNKNOWN, np.uint8)
+    table[points_of] = np.arange(len(points_of))
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4").astype(np.int64)
     return table[np.minimum(points, len(table) - 1)]
 
@@ -130,15 +132,11 @@ def windows_of(texts: Sequence[str], vocabulary: str) -> np.ndarray:
     """Return texts of one length as ``codes``, (texts, length); ``ValueError`` for others."""
     if len(set(map(len, texts))) != 1 or not texts[0]:
         raise ValueError("it has texts of different lengths")
-    found = codes("".join(texts), vocabulary)
-    if (found == UNKNOWN).any():
-        lacking = "".join(texts)[int((found == UNKNOWN).argmax())]
+    windows = codes("".join(texts), vocabulary)
+    if (windows == UNKNOWN).any():
+        lacking = "".join(texts)[int((windows == UNKNOWN).argmax())]
         raise ValueError(f"it has the character {lacking!r}, which data.vocabulary lacks")
-    return found.reshape(len(texts), -1)
-
-
-# Bytes of memory for each byte of the text: its lines, speeches and roles.
-HELD = 24.0
+    return windows.reshape(len(texts), -1)
 
 
 class Shakespeare(PooledDataset):
@@ -199,47 +197,49 @@ class Shakespeare(PooledDataset):
         every = targets == "every"
         characters = VOCABULARIES[vocabulary]
 
-        def read() -> tuple[Source, Dealt, np.ndarray]:
-            place = located(path, "shakespeare", raw)
-            with opened(place, HELD) as file:
-                found = speeches(file.read().decode("utf-8-sig"), layout)
-            tokens = _encoded(place, list(texts_of_roles(found).values()), characters)
+        def read() -> Source:
+            file_path = located(path, "shakespeare", raw)
+            with opened(file_path, HELD) as file:
+                spoken = speeches(file.read().decode("utf-8-sig"), layout)
+            tokens = _encoded(file_path, list(texts_of_roles(spoken).values()), characters)
             # Of each part of each role's text: its first character, and the samples that are used.
-            parts = np.array([_parts(len(own), sequence_length, stride) for own in tokens])
-            kept = _kept(parts[:, :, 1].reshape(-1), fraction, self.seed)
-            sizes = np.array([len(own) for own in kept]).reshape(-1, 3)
+            parts = np.array(
+                [_parts(len(text_of_role), sequence_length, stride) for text_of_role in tokens]
+            )
+            used = used_samples(parts[:, :, 1].reshape(-1), fraction, self.seed)
+            sizes = np.array([len(part) for part in used]).reshape(-1, 3)
             usable = np.where(sizes.min(axis=1) > 0, sizes.sum(axis=1), 0)
             rng = stream(self.seed, "partition")
             roles = chosen(usable, n_clients, rng, min_samples, choose)
             text = np.concatenate([tokens[role] for role in roles])
             ends = np.cumsum([len(tokens[role]) for role in roles])
             starts = [
-                ends[client] - len(tokens[role]) + begin + stride * kept[3 * role + part]
+                ends[client] - len(tokens[role]) + begin + stride * used[3 * role + part]
                 for client, role in enumerate(roles)
                 for part, begin in enumerate(parts[role, :, 0])
             ]
-            places = np.concatenate(starts)
+            positions = np.concatenate(starts)
             pool = Pool(
-                f"shakespeare-{bare_name(place).removesuffix('.txt')}",
-                *(text[places + sequence_length], len(characters), (sequence_length,), "uint8"),
+                f"shakespeare-{bare_name(file_path).removesuffix('.txt')}",
+                *(text[positions + sequence_length], len(characters), (sequence_length,), "uint8"),
                 class_names=tuple(characters),
             )
             bounds = pairwise(np.cumsum([0, *map(len, starts)]).tolist())
             ranges = [range(first, end) for first, end in bounds]
-            dealt = [*zip(ranges[::3], ranges[1::3], ranges[2::3], strict=True)]
+            shards = [*zip(ranges[::3], ranges[1::3], ranges[2::3], strict=True)]
             trained = np.concatenate(starts[::3])
             counts = np.zeros(len(characters), np.int64)
-            for place_of_target in range(1 if every else sequence_length, sequence_length + 1):
-                counts += np.bincount(text[trained + place_of_target], minlength=len(counts))
+            for at in range(1 if every else sequence_length, sequence_length + 1):
+                counts += np.bincount(text[trained + at], minlength=len(counts))
 
             def pieces() -> Iterator[np.ndarray]:
-                for first in range(0, len(places), PIECE):
-                    window = places[first : first + PIECE, None] + np.arange(sequence_length)
+                for first in range(0, len(positions), PIECE):
+                    window = positions[first : first + PIECE, None] + np.arange(sequence_length)
                     yield text[window]
 
-            return Source(pool, pieces), dealt, counts
+            return Source(pool, pieces, shards=shards, label_counts=counts)
 
-        super().__init__(communicator, read)
+        super().__init__(read, {}, n_clients, run_seed, communicator, seed=seed)
         if every:
             self.description = replace(self.description, task="sequence")
 
@@ -258,14 +258,14 @@ def _at_every_position(split: Split) -> Split:
     return replace(split, y=y)
 
 
-def _encoded(place: Path, texts: list[str], vocabulary: str) -> list[np.ndarray]:
+def _encoded(path: Path, texts: list[str], vocabulary: str) -> list[np.ndarray]:
     """The characters of each role's text, uint8, without those that the vocabulary lacks."""
     if not texts:
         raise InputError(
-            f"data.path is '{place}', in which no role speaks; speeches begin with 'ROLE:' on a "
+            f"data.path is '{path}', in which no role speaks; speeches begin with 'ROLE:' on a "
             "line after an empty one, or with '  ROLE. ' after two spaces (data.layout)"
         )
-    return [own[own != UNKNOWN] for own in (codes(text, vocabulary) for text in texts)]
+    return [tokens[tokens != UNKNOWN] for tokens in (codes(text, vocabulary) for text in texts)]
 
 
 def _parts(n: int, length: int, stride: int) -> list[tuple[int, int]]:
@@ -276,9 +276,9 @@ def _parts(n: int, length: int, stride: int) -> list[tuple[int, int]]:
     ]
 
 
-def _kept(sizes: np.ndarray, fraction: float, seed: int) -> list[np.ndarray]:
+def used_samples(sizes: np.ndarray, fraction: float, seed: int) -> list[np.ndarray]:
     """The numbers of those samples of each part that are used, ascending; ``sizes`` (parts,)."""
     ends = np.cumsum(sizes)
-    kept = share_of(int(sizes.sum()), fraction, seed)
-    of_parts = np.split(kept, np.searchsorted(kept, ends[:-1]))
-    return [own - first for own, first in zip(of_parts, ends - sizes, strict=True)]
+    used = share_of(int(sizes.sum()), fraction, seed)
+    of_parts = np.split(used, np.searchsorted(used, ends[:-1]))
+    return [numbers - first for numbers, first in zip(of_parts, ends - sizes, strict=True)]

@@ -29,6 +29,15 @@ from mpifed.watchdog import heartbeat
 # Training samples of a client: at least the one, at most the other.
 SMALLEST, LARGEST = 50, 1000
 
+# The seed that the published generator takes by default.
+PUBLISHED_SEED = 12345
+
+# Rows of x that are made at once, so that they are still in the cache when labelled.
+BLOCK = 1024
+
+Variant = Literal["paper", "released", "corrected"]
+Mixtures = Literal["dirichlet", "one_hot"]
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -87,7 +96,7 @@ def _sample(
     y, latent = np.zeros(n, np.int64), np.full(n, -1)
     for component, count in enumerate(counts):
         noise = random.normal(scale=setting.noise, size=count)
-        # From row 0 for every component: the defect, see above.
+        # From row 0 for every component: the defect of the published code.
         y[:count] = rounded_sigmoid(x[:count] @ components[component] + noise)
         latent[:count] = component
     # sklearn.utils.shuffle orders rows so, and takes nothing else from the stream.
@@ -106,16 +115,6 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
 def rounded_sigmoid(logits: np.ndarray) -> np.ndarray:
     """Return the label that the released code gives: the sigmoid, rounded half to even; int64."""
     return np.round(sigmoid(logits)).astype(np.int64)
-
-
-Variant = Literal["paper", "released", "corrected"]
-Mixtures = Literal["dirichlet", "one_hot"]
-
-# The seed that the published generator takes by default.
-PUBLISHED_SEED = 12345
-
-# Rows of x that are made at once, so that they are still in the cache when labelled.
-BLOCK = 1024
 
 
 class Synthetic(GeneratedDataset):
@@ -192,10 +191,10 @@ class Synthetic(GeneratedDataset):
         train, val, test = (empty_split(self.description, n, client_ids, dtype) for n in SPLITS)
         for client, drawn in enumerate(samples(self.setting)):
             heartbeat.step()
-            for place in np.flatnonzero(client_ids == client).tolist():
+            for position in np.flatnonzero(client_ids == client).tolist():
                 for split, (x, y, _) in zip((train, test), drawn, strict=True):
-                    split.x[split.rows_of(place)].copy_(torch.from_numpy(x))
-                    split.y[split.rows_of(place)].copy_(torch.from_numpy(y))
+                    split.x[split.rows_of(position)].copy_(torch.from_numpy(x))
+                    split.y[split.rows_of(position)].copy_(torch.from_numpy(y))
         return Shards(client_ids, train, val, test)
 
     def _fill(self, client_ids: np.ndarray, name: SplitName, split: Split) -> None:
@@ -212,10 +211,10 @@ class Synthetic(GeneratedDataset):
         begins, ends = split.offsets[:-1].tolist(), split.offsets[1:].tolist()
         for client, begin, end in zip(clients.tolist(), begins, ends, strict=True):
             heartbeat.step()
-            labels = stream(setting.seed, f"synthetic/{name}/labels", client=client)
-            labels.random(out=uniform[begin:end])
-            labels.standard_normal(out=logits[begin:end])
-            labels.random(out=chances[begin:end])
+            draws = stream(setting.seed, f"synthetic/{name}/labels", client=client)
+            draws.random(out=uniform[begin:end])
+            draws.standard_normal(out=logits[begin:end])
+            draws.random(out=chances[begin:end])
             bits = stream(setting.seed, f"synthetic/{name}/x", client=client).bit_generator
             for start in range(begin, end, BLOCK):
                 rows = slice(start, min(start + BLOCK, end))
@@ -225,8 +224,8 @@ class Synthetic(GeneratedDataset):
         upto = np.cumsum(self.truth.mixture[clients], axis=1)
         latent = (np.repeat(upto / upto[:, -1:], counts, axis=0) <= uniform[:, None]).sum(1)
         logits = setting.noise * logits + products[np.arange(len(x)), latent]
-        made = chances < sigmoid(logits) if self.variant == "paper" else rounded_sigmoid(logits)
-        split.y.copy_(torch.from_numpy(made))
+        labels = chances < sigmoid(logits) if self.variant == "paper" else rounded_sigmoid(logits)
+        split.y.copy_(torch.from_numpy(labels))
 
 
 def truth(setting: Setting, mixtures: Mixtures = "dirichlet") -> Truth:

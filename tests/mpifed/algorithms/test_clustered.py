@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import mpifed
 from mpifed.algorithms.clusters.clustered import Clustered, bipartition
 from mpifed.algorithms.clusters.ifca import Ifca
+from mpifed.algorithms.fedavg.fedavg import FedAvg
 from mpifed.algorithms.fedem.recovery import recovery
-from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.data.sources.synthetic import Synthetic
 from mpifed.errors import InputError
 from mpifed.federation.clients import Draws, participants

@@ -17,8 +17,8 @@ from personal_runs import (
     taking_part,
 )
 
+from mpifed.algorithms.fedavg.ditto import Ditto
 from mpifed.algorithms.personal.apfl import APFL
-from mpifed.algorithms.personal.ditto import Ditto
 from mpifed.algorithms.personal.pfedme import PFedMe
 from mpifed.config.configuration import resolve
 from mpifed.errors import InputError

@@ -10,9 +10,9 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
 import mpifed
+from mpifed.algorithms.fedavg.fedavg import FedAvg
 from mpifed.algorithms.fedem import FedEM
 from mpifed.algorithms.fedem.fedgmm import FedGMM, Gate, Representation, gaussians_of, statistics_at
-from mpifed.algorithms.global_model.fedavg import FedAvg
 from mpifed.federation.clients import Draws, participants
 from mpifed.models import losses as costs
 from mpifed.training.evaluation import first_samples

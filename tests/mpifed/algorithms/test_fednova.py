@@ -7,8 +7,8 @@ import pytest
 from convex import Run, clients_of
 from least_squares import LeastSquares
 
-from mpifed.algorithms.global_model.fedavg import FedAvg
-from mpifed.algorithms.global_model.fednova import FedNova
+from mpifed.algorithms.fedavg.fedavg import FedAvg
+from mpifed.algorithms.fedavg.fednova import FedNova
 from mpifed.config.configuration import resolve
 from mpifed.errors import InputError
 from mpifed.federation.participation import Uniform

@@ -11,10 +11,10 @@ from convex import Run, clients_of, two_quadratics
 from least_squares import LeastSquares
 from test_algorithms import engine_of
 
+from mpifed.algorithms.fedavg.fedavg import FedAvg
+from mpifed.algorithms.fedavg.fednova import FedNova
+from mpifed.algorithms.fedavg.fedprox import FedProx
 from mpifed.algorithms.global_model.agnostic import Agnostic
-from mpifed.algorithms.global_model.fedavg import FedAvg
-from mpifed.algorithms.global_model.fednova import FedNova
-from mpifed.algorithms.global_model.fedprox import FedProx
 from mpifed.algorithms.global_model.qffl import Qffl
 from mpifed.algorithms.global_model.scaffold import Scaffold
 from mpifed.config.configuration import resolve

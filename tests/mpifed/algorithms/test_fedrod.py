@@ -13,9 +13,9 @@ from numpy_mlp import present
 from server_rounds import after
 from torch import nn
 
-from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.algorithms.fedavg.fedavg import FedAvg
+from mpifed.algorithms.fedavg.fedrod import FedRoD, FedRoDHyper, log_counts
 from mpifed.algorithms.shared_body.fedbn import FedBN
-from mpifed.algorithms.shared_body.fedrod import FedRoD, FedRoDHyper, log_counts
 from mpifed.data.base import Description
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Clients, Draws, participants

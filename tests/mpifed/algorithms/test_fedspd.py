@@ -8,7 +8,7 @@ from convex import Run
 from least_squares import LeastSquares
 from test_corrections import exchange_of
 
-from mpifed.algorithms.clusters.fedspd import FedSPD
+from mpifed.algorithms.fedem.fedspd import FedSPD
 from mpifed.federation.clients import Draws
 
 S, LR = 2, 0.05

@@ -13,10 +13,10 @@ from numpy_mlp import BODY, HEAD, SIZES, descended, gradient, present, regressio
 from server_rounds import after
 from torch import nn
 
-from mpifed.algorithms.global_model.fedavg import FedAvg
-from mpifed.algorithms.personal import knn_per
-from mpifed.algorithms.personal.fedala import FedALA
-from mpifed.algorithms.personal.knn_per import (
+from mpifed.algorithms.fedavg import knn_per
+from mpifed.algorithms.fedavg.fedala import FedALA
+from mpifed.algorithms.fedavg.fedavg import FedAvg
+from mpifed.algorithms.fedavg.knn_per import (
     KnnPer,
     NearestNeighbours,
     nearest_columns,

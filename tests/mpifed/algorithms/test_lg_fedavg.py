@@ -7,7 +7,7 @@ import pytest
 from convex import Run
 from numpy_mlp import BODY, HEAD, descended, present, regressions
 
-from mpifed.algorithms.global_model.fedavg import FedAvg
+from mpifed.algorithms.fedavg.fedavg import FedAvg
 from mpifed.algorithms.shared_body.lg_fedavg import LGFedAvg
 from mpifed.federation.clients import Clients, Draws
 

@@ -10,8 +10,8 @@ import torch
 from convex import Run
 from numpy_mlp import HIDDEN, INPUTS, gradient, present, regressions
 
-from mpifed.algorithms.global_model.fedavg import FedAvg
-from mpifed.algorithms.global_model.moon import Moon
+from mpifed.algorithms.fedavg.fedavg import FedAvg
+from mpifed.algorithms.fedavg.moon import Moon
 from mpifed.errors import InputError
 from mpifed.models.representations import Contrastive
 

@@ -10,8 +10,8 @@ from numpy_mlp import BODY, HEAD, descended, present, regressions
 from server_rounds import after
 from test_corrections import exchange_of
 
-from mpifed.algorithms.global_model.fedavg import FedAvg
-from mpifed.algorithms.global_model.fedavg_ft import FedAvgFineTuned
+from mpifed.algorithms.fedavg.fedavg import FedAvg
+from mpifed.algorithms.fedavg.fedavg_ft import FedAvgFineTuned
 from mpifed.algorithms.global_model.local import Local
 from mpifed.algorithms.shared_body.fedbabu import FedBABU
 from mpifed.algorithms.shared_body.fedper import FedPer

@@ -9,10 +9,10 @@ from personal_runs import LOCAL, gradient, mean, regression, taking_part
 from test_fedem import numpy_posterior
 from test_local_sgd import logistic_gradient
 
+from mpifed.algorithms.fedavg.fedadam import FedAdam
+from mpifed.algorithms.fedavg.fedavg import FedAvg
+from mpifed.algorithms.fedavg.fedavg_ft import FedAvgFineTuned
 from mpifed.algorithms.fedem import FedEM
-from mpifed.algorithms.global_model.fedadam import FedAdam
-from mpifed.algorithms.global_model.fedavg import FedAvg
-from mpifed.algorithms.global_model.fedavg_ft import FedAvgFineTuned
 from mpifed.algorithms.global_model.local import Local
 from mpifed.federation.clients import participants
 from mpifed.models.linear import linear

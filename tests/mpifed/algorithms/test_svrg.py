@@ -7,8 +7,8 @@ import pytest
 from convex import Run, clients_of
 from test_corrections import exchange_of
 
-from mpifed.algorithms.global_model.fedavg import FedAvg
-from mpifed.algorithms.global_model.svrg import Svrg
+from mpifed.algorithms.fedavg.fedavg import FedAvg
+from mpifed.algorithms.fedavg.svrg import Svrg
 
 N, M, D = 5, 6, 3
 DRAW = np.random.default_rng(3)

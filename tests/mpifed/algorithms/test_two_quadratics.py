@@ -10,8 +10,8 @@ import pytest
 from convex import Run, two_quadratics
 from test_corrections import exchange_of
 
-from mpifed.algorithms.base import algorithm_class
 from mpifed.components.tables import ALGORITHMS
+from mpifed.method.algorithm import algorithm_class
 
 FIVE = {"lr": 0.1, "epochs": 5}
 ONE = {"lr": 0.1}

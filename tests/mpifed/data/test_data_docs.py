@@ -15,7 +15,7 @@ from mpifed.config.configuration import apply_overrides, resolve
 from mpifed.config.experiments import parse_overrides, read_experiment
 
 TEXT = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^python -m mpifed\.run (digits-fedem data\.name=.*)$", TEXT, re.MULTILINE)
+COMMANDS = re.findall(r"^mpifed run (digits-fedem data\.name=.*)$", TEXT, re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", DATASETS)

@@ -49,8 +49,8 @@ CASES = {
 def test_files_beyond_memory_are_refused(tmp_path: Path, monkeypatch, name: str):
     option, write = CASES[name]
     options = {option: write(tmp_path)}
-    monkeypatch.setattr("topologies.inputs.available_memory", lambda: 3000)
-    monkeypatch.setattr("topologies.inputs.NEGLIGIBLE", 0)
+    monkeypatch.setattr("topologies.memory_limits.available_memory", lambda: 3000)
+    monkeypatch.setattr("topologies.memory_limits.NEGLIGIBLE", 0)
     with pytest.raises(InputError, match="of memory, and 3 kB is available"):
         find("data", name)(1, 0, Alone(), **options)
 
@@ -121,7 +121,7 @@ def test_a_bomb_is_refused_before_its_cells_are_held(tmp_path: Path, monkeypatch
     path = tmp_path / "bomb.csv.xz"
     path.write_bytes(lzma.compress(b"a,label\n" + b"1,0\n" * 10_000_000, preset=0))
     assert path.stat().st_size < 40_000
-    monkeypatch.setattr("topologies.inputs.available_memory", lambda: available * 10**6)
+    monkeypatch.setattr("topologies.memory_limits.available_memory", lambda: available * 10**6)
     tracemalloc.start()
     try:
         with pytest.raises(InputError, match=rf"bomb.* of memory, and {available} MB is available"):

@@ -1,4 +1,4 @@
-""""""
+"""Partitions of samples among clients: who gets which, in what numbers, and rotated pictures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from loading import all_rows, labels_by_client
 
 from mpifed.data.images import angles, rotated
-from mpifed.data.partitioned import DealtDataset, Pool, Source
+from mpifed.data.partitioned import Pool, PooledDataset, Source
 from mpifed.data.partitions import (
     _draw,
     apportioned,
@@ -440,8 +440,8 @@ def made(n: int, owner=None, coarse=None, is_test=None, task="classification", s
     return Source(pool, lambda: [x], owner, coarse, is_test)
 
 
-def dealt(source: Source, n_clients: int = 3, further=None, **options) -> DealtDataset:
-    return DealtDataset(lambda: source, further or {}, n_clients, 0, Alone(), **options)
+def dealt(source: Source, n_clients: int = 3, further=None, **options) -> PooledDataset:
+    return PooledDataset(lambda: source, further or {}, n_clients, 0, Alone(), **options)
 
 
 @given(st.floats(0.2, 1), seeds)

@@ -1,4 +1,4 @@
-""""""
+"""Data sets of pictures that are pooled and dealt to clients: digits, MNIST, EMNIST, IDX files."""
 
 from __future__ import annotations
 

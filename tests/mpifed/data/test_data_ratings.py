@@ -1,4 +1,4 @@
-""""""
+"""Ratings of MovieLens and LIBSVM files: what is read, dealt to clients and refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from mpifed.data import partitioned
 from mpifed.data.sources import libsvm
 from mpifed.data.sources.libsvm import LibSvm
-from mpifed.data.sources.ratings import Ratings, kept, matrix, parse
+from mpifed.data.sources.ratings import Ratings, matrix, parse, selected
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 
@@ -45,13 +45,13 @@ def make(path: Path | str, n_clients: int = 2, **options) -> Ratings:
 
 def test_the_most_rated_are_kept_with_ties_by_the_smaller_number(small: Path):
     table = parse(small)
-    users, movies = kept(table, 3, 2, None)
+    users, movies = selected(table, 3, 2, None)
     assert movies.tolist() == [7, 9]
     # Among these movies users 1 and 3 have two ratings, 5 and 12 one.
     assert users.tolist() == [1, 3, 5]
     assert matrix(table, users, movies).tolist() == [[4, 3], [5, 2], [0, 4]]
-    assert kept(table, 1, 3, None)[1].tolist() == [4, 7, 9]
-    assert kept(table, 1, 3, None)[0].tolist() == [3]
+    assert selected(table, 1, 3, None)[1].tolist() == [4, 7, 9]
+    assert selected(table, 1, 3, None)[0].tolist() == [3]
 
 
 def test_users_are_unlabelled_rows_dealt_whole(tmp_path: Path):
@@ -78,10 +78,10 @@ def test_users_are_unlabelled_rows_dealt_whole(tmp_path: Path):
 def test_a_random_choice_is_of_the_seed_and_among_those_who_rate(small: Path):
     table = parse(small)
     for seed in range(20):
-        users, movies = kept(table, 2, 2, np.random.default_rng(seed))
+        users, movies = selected(table, 2, 2, np.random.default_rng(seed))
         assert set(users) <= {1, 3, 5, 12} and set(movies) <= {4, 5, 7, 9}
         assert (matrix(table, users, movies) > 0).any(axis=1).all()
-        again = kept(table, 2, 2, np.random.default_rng(seed))
+        again = selected(table, 2, 2, np.random.default_rng(seed))
         assert np.array_equal(users, again[0]) and np.array_equal(movies, again[1])
     train = make(small, users=2, movies=2, choose="random", seed=5)
     same = make(small, users=2, movies=2, choose="random", seed=5)

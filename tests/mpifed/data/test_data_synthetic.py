@@ -1,4 +1,4 @@
-""""""
+"""The synthetic data of FedEM in three variants, against their laws and the published code."""
 
 from __future__ import annotations
 

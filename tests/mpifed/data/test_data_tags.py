@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix
 from sklearn.feature_extraction.text import TfidfTransformer
 
 from mpifed.data.sources.flix import MOST_TAGS, Tags, TagsFile, covering_first, parse, tf_idf
-from mpifed.data.sources.flix import made_layout as layout
+from mpifed.data.sources.flix import layout_for as layout
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 

@@ -73,7 +73,14 @@ def test_yaml_that_would_grow_or_be_no_value_is_refused(text, reason, tmp_path):
 def test_pipes_and_devices_are_not_read(tmp_path):
     os.mkfifo(tmp_path / "pipe.yaml")
     (tmp_path / "zero.yaml").symlink_to("/dev/zero")
-    for read in (read_yaml, read_stored, read_json, read_metrics, read_clients, integrity.verify):
+    for read in (
+        read_yaml,
+        read_stored,
+        read_json,
+        read_metrics,
+        read_clients,
+        integrity.verify_seal,
+    ):
         for name in ("pipe.yaml", "zero.yaml"):
             with pytest.raises(InputError, match="not a regular file"):
                 read(tmp_path / name)

@@ -82,9 +82,9 @@ def test_float64_weights_stay_what_they_are_where_the_run_is_float64(tmp_path, a
     draws = [model.init(np.random.default_rng(0)) for model in (exact, rounded)]
     assert np.allclose(*draws, rtol=1e-7, atol=0)  # also of the adapters
     for row, model in zip(draws, (exact, rounded), strict=True):
-        found = model.module(torch.from_numpy(row).to(model.builder.dtype)).state_dict()
+        loaded = model.module(torch.from_numpy(row).to(model.builder.dtype)).state_dict()
         for name, tensor in tensors.items():
-            assert torch.equal(found[name], tensor.to(model.builder.dtype))
+            assert torch.equal(loaded[name], tensor.to(model.builder.dtype))
 
 
 @pytest.mark.parametrize("seal", [False, True])

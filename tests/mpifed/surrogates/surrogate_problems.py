@@ -12,7 +12,7 @@ from torch import Tensor
 from mpifed.components.registry import find
 from mpifed.components.tables import SURROGATES
 from mpifed.data.base import Description
-from mpifed.surrogates.base import Surrogate
+from mpifed.surrogate import Surrogate
 from mpifed.surrogates.dictionary import DictionarySurrogate
 from mpifed.surrogates.gaussian_mixture import MixtureSurrogate
 from mpifed.surrogates.poisson import PoissonSurrogate

@@ -6,7 +6,7 @@ import pytest
 from commands import call
 
 from mpifed.errors import InputError
-from mpifed.surrogates.base import Surrogate, as_surrogate
+from mpifed.surrogate import Surrogate, as_surrogate
 
 
 class Halfway:

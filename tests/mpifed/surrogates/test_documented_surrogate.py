@@ -39,7 +39,7 @@ def test_the_documented_file_of_ones_own_is_run_by_the_documented_command(
     text = (PAGE.parent / "data.md").read_text(encoding="utf-8")
     scripts = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (script,) = (found for found in scripts if "waits.h5" in found)
-    (command,) = re.findall(r"python -m mpifed.run (fedmm.*?)```", text, re.DOTALL)
+    (command,) = re.findall(r"mpifed run (fedmm.*?)```", text, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     exec(compile(script, "data.md", "exec"), {})
     outcome = call([*shlex.split(command.replace("\\\n", "")), "--output", "run"], capfd)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from surrogate_problems import REGULARISERS
 
+from mpifed.local.projections import columns_in_unit_ball, positive_semidefinite, simplex
 from mpifed.surrogates.gaussian_mixture import semidefinite_with_shares
-from mpifed.surrogates.projections import columns_in_unit_ball, positive_semidefinite, simplex
 from mpifed.surrogates.quadratic import regulariser
 
 SEEDS = st.integers(0, 10_000)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from surrogate_problems import PROBLEMS, everyone, mean_statistic, mm, objective, phi, psi, start
 
-from mpifed.surrogates.projections import columns_in_unit_ball
+from mpifed.local.projections import columns_in_unit_ball
 
 SEEDS = st.integers(0, 10_000)
 EVERY = pytest.mark.parametrize("name", PROBLEMS)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from mpifed.algorithms.fedmm.transport import cosine, l2_uvp
 from mpifed.errors import InputError
 from mpifed.models.icnn import dense_icnn
 from mpifed.optimal_transport.benchmarks import (
@@ -23,7 +24,6 @@ from mpifed.optimal_transport.benchmarks import (
     random_mixture,
     read_potential,
 )
-from mpifed.optimal_transport.losses import cosine, l2_uvp
 from mpifed.random import stream
 
 REPOSITORY = Path(__file__).parents[3]

@@ -1,4 +1,4 @@
-""""""
+"""Input-convex networks for transport maps: derivatives, convexity, objectives and training."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transport_driver import Setting, alternate
 
+from mpifed.algorithms.fedmm import transport as losses
+from mpifed.algorithms.fedmm.transport import FlatAdam, TransportObjective, identity_potential
 from mpifed.errors import InputError
 from mpifed.models.icnn import DenseICNN, dense_icnn
-from mpifed.optimal_transport import losses
 from mpifed.optimal_transport.benchmarks import plane_gaussians, random_icnn_benchmark
-from mpifed.optimal_transport.losses import FlatAdam, TransportObjective, identity_potential
 from topologies.schema import check_options
 
 MODELS = [DenseICNN(3, (7, 5, 4), 0.3), DenseICNN(2, (4,), 0.0), dense_icnn(5)]

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from mpifed.optimal_transport.benchmarks import Benchmark
-from mpifed.optimal_transport.losses import (
+from mpifed.algorithms.fedmm.transport import (
     SCORED,
     FlatAdam,
     TransportObjective,
@@ -16,6 +15,7 @@ from mpifed.optimal_transport.losses import (
     l2_uvp,
     omega_gradient,
 )
+from mpifed.optimal_transport.benchmarks import Benchmark
 from mpifed.random import stream
 
 

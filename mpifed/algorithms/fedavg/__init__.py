@@ -1,0 +1,1 @@
+"""FedAvg, and methods whose clients and server extend its round."""

@@ -1,0 +1,118 @@
+"""FedAdam (Reddi et al. 2021, Algorithm 2): FedAvg whose server takes steps of Adam.
+
+It is FedAvg with ``server_optimizer=adam`` under a name of its own, which keeps the moments in its
+state. On the transport benchmark the name stands for the baseline of Dieuleveut et al. 2025,
+section 7.2 (``mpifed.algorithms.fedmm.fedmm_ot``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+import torch
+from annotated_types import Ge
+from torch import Tensor
+
+from mpifed import state
+from mpifed.algorithms.fedavg.fedavg import FedAvg, FedAvgState
+from mpifed.method import (
+    Adam,
+    Channel,
+    Clients,
+    Decay,
+    Draws,
+    Exchange,
+    LocalSolver,
+    Moments,
+    Only,
+    Rate,
+    Requirement,
+    averaged_buffers,
+    to_server,
+)
+from mpifed.model import DenseICNN, Model
+
+
+@dataclass(frozen=True)
+class FedAdamState(FedAvgState):
+    """FedAvg's state with that of the server's Adam."""
+
+    moments: Moments = state.inline()
+
+
+class FedAdam(FedAvg):
+    """FedAdam: local SGD from a global model, Adam at the server.
+
+    Parameters
+    ----------
+    server_lr : float
+        Rate of the server's Adam.
+    beta1, beta2, tau, bias_correction
+        As of ``server_optimizer=adam``, see ``--list adam``.
+    client_weights : {'samples', 'uniform'}
+        Weights of the mean update: n_t / n, as in FedAvg, or 1 / |S|, as in the paper.
+    lambda_cycle : float
+        Weight of the cycle terms ||grad f_omega(grad f_theta(y)) - y||^2 on transport.
+    cycle : {'fwd', 'both'}
+        Whether the cycle from P and back counts too.
+    pretraining : int
+        Most iterations that bring both networks near the identity map before round 1.
+    """
+
+    requires = (
+        Requirement({"data": "transport"}, "a transport map", {"model": "icnn"}),
+        Requirement(
+            {
+                "model": "icnn",
+                "local": Only("batch_size"),
+                "participation.late": "miss",
+            },
+            "where clients take one gradient step on batch_size samples",
+            {"data": "transport"},
+        ),
+    )
+    sends = "its update"
+    exchanges = ("server",)
+    compressors = "unbiased"
+    server_steps = False  # by another optimizer than its own
+    model_type = (Model, DenseICNN)  # the latter is for tables.ON_TRANSPORT
+
+    def __init__(
+        self,
+        model: Model,
+        local: LocalSolver,
+        *,
+        server_lr: Rate = 0.1,
+        beta1: Decay = 0.9,
+        beta2: Decay = 0.99,
+        tau: Rate = 1e-3,
+        bias_correction: bool = False,
+        client_weights: Literal["samples", "uniform"] = "samples",
+        lambda_cycle: Annotated[float, Ge(0)] = 1.0,
+        cycle: Literal["fwd", "both"] = "fwd",
+        pretraining: Annotated[int, Ge(0)] = 5000,
+    ) -> None:
+        super().__init__(model, local)
+        self.adam = Adam(
+            lr=server_lr, beta1=beta1, beta2=beta2, tau=tau, bias_correction=bias_correction
+        )
+        self.averages_by = "samples" if client_weights == "samples" else "clients"
+        self.lambda_cycle, self.cycle, self.pretraining = lambda_cycle, cycle, pretraining
+
+    def init(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> FedAdamState:
+        first = super().init(clients, exchange, draws, dtype)
+        return FedAdamState(first.model, first.optimizer, self.adam.init(first.model))
+
+    def averaged(
+        self, state: Any, trained: Tensor, clients: Clients, channel: Channel
+    ) -> FedAdamState:
+        weights = clients.average_weights(self.averages_by == "samples")
+        server = to_server(channel)
+        delta = server.mean(server.send(trained - state.model), weights).to(state.model)
+        step, moments = self.adam.step(delta, state.moments)
+        moved, average = state.model + step, state.model + delta
+        model = averaged_buffers(moved, average, self.model.n_buffers)
+        return replace(state, model=model, moments=moments)

@@ -1,0 +1,114 @@
+"""FedAvg (McMahan et al. 2017): one global model; under gossip, decentralised FedAvg."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from mpifed import state
+from mpifed.method import (
+    Adjustment,
+    Averages,
+    Channel,
+    Clients,
+    Coupling,
+    Draws,
+    Exchange,
+    GlobalModel,
+    LocalSolver,
+    OptimizerState,
+    StepScale,
+    dual_terms,
+    initial_models,
+    step_scale,
+)
+from mpifed.model import Model
+
+
+@dataclass(frozen=True)
+class FedAvgState:
+    """The model and the clients' optimizers."""
+
+    model: Tensor = state.shared()
+    optimizer: OptimizerState = state.client()
+
+
+class FedAvg(GlobalModel[Channel]):
+    """FedAvg: local SGD from a global model, averaged with weights n_t / n.
+
+    Parameters
+    ----------
+    model_init : {'shared', 'per_client'}
+        Whether all clients start from one model, or each from a draw of its own. The latter needs
+        gossip, since under a server there is one model.
+    gossip_step_scale : {'paper', 'normalised', 'none'}
+        How the learning rate depends on a client's share of the samples under gossip: n_t / n,
+        the same with mean one, or 1.
+        The papers do not say which for FedAvg.
+    """
+
+    learns = "one model"
+    sends = "its model"
+    server_steps = True
+    steps_locally = True
+    takes_duals = True
+    averages_models: ClassVar[Averages | None] = "one"
+
+    def __init__(
+        self,
+        model: Model,
+        local: LocalSolver,
+        *,
+        model_init: Literal["shared", "per_client"] = "shared",
+        gossip_step_scale: StepScale = "normalised",
+    ) -> None:
+        super().__init__(model, local)
+        self.model_init = model_init
+        self.gossip_step_scale: StepScale = gossip_step_scale
+
+    def init(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> FedAvgState:
+        per_client = self.model_init == "per_client"
+        model = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client)
+        return FedAvgState(model, self.local.init(len(clients), 1, dtype))
+
+    def round(
+        self, state: FedAvgState, clients: Clients, channel: Channel, draws: Draws
+    ) -> FedAvgState:
+        start = channel.broadcast(state.model)
+        state, coupling = self.coupled(state, start, clients)
+        scale = step_scale(clients, channel, self.gossip_step_scale)
+        duals = dual_terms(self.local, start, state.optimizer, clients, channel, draws, scale)
+        terms = (*self.terms(start), *duals)
+        trained, optimizer = self.local(
+            start,
+            state.optimizer,
+            clients,
+            draws,
+            step_scale=scale,
+            adjustments=terms,
+            coupling=coupling,
+        )
+        return self.averaged(replace(state, optimizer=optimizer), trained, clients, channel)
+
+    def terms(self, start: Tensor) -> Sequence[Adjustment]:
+        """Return what is added to gradients of local steps from ``start``."""
+        return ()
+
+    def coupled(
+        self, state: FedAvgState, start: Tensor, clients: Clients
+    ) -> tuple[FedAvgState, Coupling | None]:
+        """Return the state and how minibatches move models; None by their gradients alone."""
+        return state, None
+
+    def averaged(
+        self, state: FedAvgState, trained: Tensor, clients: Clients, channel: Channel
+    ) -> FedAvgState:
+        """Return the state with the average of the models that clients have ``trained``."""
+        model = channel.average(trained, clients.weights, before=state.model)
+        return replace(state, model=model)

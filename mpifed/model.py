@@ -1,0 +1,71 @@
+"""What models are written with, and what methods ask of models: the names that stay stable.
+
+A model is any torch module: ``mpifed new model NAME`` writes one. These names are for more.
+
+* A module's attribute ``loss`` is what it is trained on: ``own_loss`` makes one of a function,
+  ``CROSS_ENTROPY``, ``SQUARED`` and ``HALF_SQUARED`` are there, and each is a ``Loss``.
+* ``Model`` is what predicts and computes gradients by rows of parameters, ``Parametrised`` what has
+  parameters alone, ``NoModel`` what has none. ``Linear`` and ``DenseICNN`` (convex networks, with
+  ``PotentialValues``) derive from them; ``ModuleModel`` is any module, of which ``module_model``
+  makes it.
+* Parts of a model: ``head_of``, ``last_layer``, ``last_sizes``, ``normalisation_layers``, and what
+  its last layer is given, the ``representation``.
+* Models made from others: ``Between`` two of them, with ``TwoHeads`` or ``HyperHeads``, trained by
+  a ``Contrastive`` or a ``Prototyped`` loss of representations.
+* ``logistic`` and ``sigmoid`` functions that round alike everywhere.
+"""
+
+from mpifed.data.base import Description
+from mpifed.models.base import Model, NoModel, Parametrised
+from mpifed.models.heads import (
+    Between,
+    HyperHeads,
+    TwoHeads,
+    head_of,
+    last_layer,
+    last_sizes,
+    normalisation_layers,
+    representation,
+)
+from mpifed.models.icnn import DenseICNN, PotentialValues
+from mpifed.models.linear import Linear
+from mpifed.models.losses import (
+    CROSS_ENTROPY,
+    HALF_SQUARED,
+    SQUARED,
+    Loss,
+    logistic,
+    own_loss,
+    sigmoid,
+)
+from mpifed.models.modules import ModuleModel, module_model
+from mpifed.models.representations import Contrastive, Prototyped
+
+__all__ = [
+    "CROSS_ENTROPY",
+    "HALF_SQUARED",
+    "SQUARED",
+    "Between",
+    "Contrastive",
+    "DenseICNN",
+    "Description",
+    "HyperHeads",
+    "Linear",
+    "Loss",
+    "Model",
+    "ModuleModel",
+    "NoModel",
+    "Parametrised",
+    "PotentialValues",
+    "Prototyped",
+    "TwoHeads",
+    "head_of",
+    "last_layer",
+    "last_sizes",
+    "logistic",
+    "module_model",
+    "normalisation_layers",
+    "own_loss",
+    "representation",
+    "sigmoid",
+]

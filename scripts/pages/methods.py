@@ -1,0 +1,241 @@
+"""Writes docs/methods.md, the table of all methods: ``python scripts/pages/methods.py [FILE]``.
+
+Everything comes from the classes: what a method learns and sends, where it works, whether a client
+keeps fields of its state from round to round.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import sys
+import typing
+from pathlib import Path
+
+from mpifed.components.tables import (
+    AGGREGATORS,
+    ALGORITHMS,
+    ATTACKS,
+    COMPRESSORS,
+    CORRECTIONS,
+    PRE_AGGREGATORS,
+    SERVER_OPTIMIZERS,
+)
+from mpifed.method.algorithm import Algorithm, algorithm_class
+from topologies.schedules.table import SCHEDULES
+
+PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
+
+HEAD = """# Methods
+
+Choose a method with `algorithm=NAME`. Its link has its equations,
+`mpifed run --list NAME` its options.
+`python scripts/pages/methods.py` writes this page from the code.
+
+* **exchange**: a server, gossip, or both; `-` for methods that send nothing.
+* **compression**: the compressors for its messages under a server (`any`, `unbiased`, `none`).
+* **unseen**: whether it serves clients that took no part in training.
+* **state**: whether a client keeps more than momentum or moments from round to round.
+* **also in**: which of thirteen public repositories have it too, by their files on
+  27 November 2026.
+
+FedYogi, FedAdagrad and FedAvgM are `fedavg` with
+[`server_optimizer=yogi`, `adagrad` and `momentum`](baselines/one_model.md#server-optimizers).
+
+"""
+
+# What other public code has as well, by the names of the files in its repository.
+ELSEWHERE = {
+    "PFLlib": "local fedavg fedprox scaffold feddyn moon ditto apfl pfedme fedfomo fedper fedrep "
+    "fedbabu fedbn fedrod lg_fedavg fedpac fedala fedproto mocha fomaml",
+    "Flower": "fedavg fedprox scaffold qffl fedadam fedbn fednova fedper fedrep fedbabu moon maml "
+    "momentum adam yogi adagrad median trimmed_mean krum",
+    "FedJAX": "fedavg fedprox agnostic apfl ifca momentum adam yogi adagrad",
+    "FedLab": "fedavg fedprox scaffold feddyn fednova qffl ditto ifca momentum adam yogi adagrad",
+    "pfl-research": "fedavg fedprox scaffold reptile adam",
+    "FederatedScope": "fedavg fedprox ditto fedrep pfedme fedem",
+    "FedEM's code": "local fedavg fedavg_ft fedprox clustered pfedme l2sgd apfl qffl agnostic "
+    "fedem",
+    "SONAR": "local fedavg fedfomo l2c",
+    "BlueFog": "tracking exact_diffusion push_diging static_exponential one_peer_exponential",
+    "RelaySGD's code": "d2 push_sum quasi_global relay_sum",
+    "BaseGraph": "base_k simple_base_k static_exponential one_peer_exponential d2 quasi_global",
+    "decentralizepy": "top_k rand_k quantise epidemic",
+    "ByzFL": "mean median trimmed_mean krum geometric_median centred_clipping mda monna meamed nnm "
+    "bucketing sign_flip alie ipm mimic",
+}
+
+# Components of the same name that compute something else there.
+DIFFER = """
+ByzFL defines attacks of the same names otherwise, with μ the mean of the honest updates and σ their
+deviation. Its `sign_flip` sends -μ, mpifed's minus the attacker's own update (Li et al. 2019). Its
+`alie` sends μ + τ σ with the divisor n - 1 in σ, mpifed's μ - z σ with n. Its `ipm` sends -2 μ by
+default (-τ μ, in early versions (1 - τ) μ), mpifed's -0.5 μ. `mimic` is the same."""
+
+# Sections by page, with the methods that they are about; "" is the whole page.
+PAGES = {
+    "fedem.md": {"": "fedem local fedavg fedavg_ft"},
+    "decentralised.md": {"Methods that correct their own steps": "kgt scaffnew d_admm"},
+    "baselines/mocha.md": {"": "mocha"},
+    "baselines/clusters.md": {
+        "clustered": "clustered",
+        "ifca": "ifca",
+        "fedspd": "fedspd",
+        "fedgmm": "fedgmm",
+    },
+    "baselines/one_model.md": {
+        "FedProx": "fedprox",
+        "SCAFFOLD": "scaffold",
+        "FedDyn": "feddyn",
+        "FedPD": "fedpd",
+        "Fed-LT": "fedlt",
+        "Streaming DiLoCo": "streaming_diloco",
+        "FedNova": "fednova",
+        "SVRG": "svrg",
+        "MOON": "moon",
+        "q-FFL": "qffl",
+        "AFL": "agnostic",
+    },
+    "baselines/parts.md": {
+        "fedper": "fedper",
+        "fedrep": "fedrep",
+        "fedbabu": "fedbabu",
+        "lg_fedavg": "lg_fedavg",
+        "fedpac": "fedpac",
+        "pfeddst": "pfeddst",
+        "Normalisation: fedbn": "fedbn",
+        "A mix of two models: fedala": "fedala",
+        "Prototypes: fedproto": "fedproto",
+        "Two heads: fedrod": "fedrod",
+        "fedrod_hyper": "fedrod_hyper",
+        "Nearest neighbours: knn_per": "knn_per",
+    },
+    "baselines/personal_models.md": {
+        "Ditto": "ditto",
+        "pFedMe": "pfedme",
+        "APFL": "apfl",
+        "FedFomo": "fedfomo",
+        "L2GD and L2SGD+": "l2gd l2sgd",
+    },
+}
+# Where the papers of other methods are read.
+OTHER_PAGES = {
+    "flix.md": {"": "flix dcgd diana fomaml maml reptile"},
+    "fedmm.md": {"Methods": "fedmm fedmm_theta sa_ssmm fedmgs"},
+    "transport.md": {"Methods": "fedmm_ot fedadam"},
+}
+
+COMPONENTS = """
+## Components of the exchange
+
+| | names: also in | not found there |
+| --- | --- | --- |
+"""
+
+# What is no component.
+OPTIONS = """
+DiLoCo is `fedavg` with `local.optimizer=adamw` and `server_optimizer=nesterov`, MuLoCo the same
+with `muon`, DFedSAM `local.sam_radius`. Other options, not looked for elsewhere: `exchange.when`,
+`exchange.gossip_steps`, `exchange.chebyshev`, `weights=by_size`, `model=gpt`, `model.adapter`
+(LoRA), and `privacy` by gossip.
+"""
+
+KINDS = {
+    "corrections of gossip": CORRECTIONS,
+    "schedules": SCHEDULES,
+    "compressors": COMPRESSORS,
+    "server optimizers": SERVER_OPTIMIZERS,
+    "aggregators": AGGREGATORS,
+    "pre-aggregators": PRE_AGGREGATORS,
+    "attacks": ATTACKS,
+}
+
+COLUMNS = (
+    "method",
+    "learns",
+    "a client sends",
+    "exchange",
+    "compression",
+    "unseen",
+    "state",
+    "also in",
+)
+
+
+def state_of(method: type[Algorithm]) -> type | None:
+    """Return the dataclass of a method's state, or None where neither it nor ``init`` says."""
+    if hasattr(method, "state_class"):
+        return method.state_class
+    found = typing.get_type_hints(method.init)["return"]
+    if isinstance(found, typing.TypeVar):
+        arguments = [
+            argument
+            for base in inspect.getmro(method)
+            for generic in getattr(base, "__orig_bases__", ())
+            for argument in typing.get_args(generic)
+        ]
+        found = next(filter(dataclasses.is_dataclass, arguments), None)
+    return found if dataclasses.is_dataclass(found) else None
+
+
+def kept(method: type[Algorithm]) -> list[str]:
+    """Return the names of what a client keeps."""
+    state = state_of(method)
+    fields = dataclasses.fields(state) if state is not None else ()
+    return [field.name for field in fields if field.metadata.get("owner") == "client"]
+
+
+def elsewhere(name: str) -> list[str]:
+    """Return the names of other public code that has a method or component."""
+    return [library for library, names in ELSEWHERE.items() if name in names.split()]
+
+
+def place(name: str) -> str:
+    """Return the page and heading that explain a method."""
+    for page, sections in (PAGES | OTHER_PAGES).items():
+        for heading, names in sections.items():
+            if name in names.split():
+                anchor = re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-")
+                return f"{page}#{anchor}" if anchor else page
+    raise LookupError(f"no page explains {name}")
+
+
+def row(name: str) -> str:
+    """Return the row of a method."""
+    method = algorithm_class(name)
+    sends = method.communicates
+    allowed = ("server", "gossip") if method.exchanges is None else method.exchanges
+    works = "-" if not sends else "both" if len(allowed) == 2 else allowed[0]
+    cells = [
+        f"[`{name}`]({place(name)})",
+        method.learns,
+        method.sends or "nothing",
+        works,
+        method.compressors if sends else "-",
+        "yes" if method.serves_unseen_clients() else "-",
+        "yes" if set(kept(method)) - {"optimizer"} else "-",
+        ", ".join(elsewhere(name)) or "-",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def text() -> str:
+    """Return the page."""
+    rows = [row(name) for name in ALGORITHMS]
+    head = [f"| {' | '.join(COLUMNS)} |", "|" + " --- |" * len(COLUMNS)]
+    kinds = []
+    for kind, table in KINDS.items():
+        found: dict[str, list[str]] = {"": []}
+        for name in table:
+            if name not in ("none", "identity"):
+                found.setdefault(", ".join(elsewhere(name)), []).append(f"`{name}`")
+        alone = ", ".join(found.pop(""))
+        cells = [f"{', '.join(names)}: {at}" for at, names in found.items()]
+        kinds.append(f"| {kind} | {'; '.join(cells)} | {alone} |")
+    parts = [*head, *rows, COMPONENTS + "\n".join(kinds), DIFFER, OPTIONS]
+    return HEAD + "\n".join(parts)
+
+
+if __name__ == "__main__":
+    (Path(sys.argv[1]) if len(sys.argv) > 1 else PAGE).write_text(text(), encoding="utf-8")
