@@ -75,6 +75,16 @@ RESUMED = "stopped before the first round: nothing is written, and the next star
 # What a failure ends with whose message is for the user.
 CODES = {InputError: EXIT_BAD_INPUT, StopRequested: EXIT_STOPPED, RunError: EXIT_FAILED}
 
+KINDS = ("experiments", *LISTS.values())
+
+# Signals that ask a run to stop, and those that have come.
+STOP_SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
+
+# What all ranks of a run import, imported once for those of a node before they are forked.
+LIBRARIES = ("numpy", "torch")
+
+RUN = ("h5py", "mpifed.api", "mpifed.training.train")
+
 
 def bound_threads() -> None:
     """Bound thread pools, before numpy and torch start them; ``threads=`` raises them again."""
@@ -91,7 +101,7 @@ def started(prepare: Callable[[], Callable[[], int]], command: str = NAME) -> in
     except SystemExit:
         raise  # after --help or --version
     except BaseException as error:
-        message, code = _told(error)
+        message, code = _message_and_code(error)
         if launched_rank() in (None, 0):
             complain(command, message)
         else:  # before ranks can communicate: through this rank's guard
@@ -102,7 +112,7 @@ def started(prepare: Callable[[], Callable[[], int]], command: str = NAME) -> in
     return action()
 
 
-def _told(error: BaseException) -> tuple[str, int]:
+def _message_and_code(error: BaseException) -> tuple[str, int]:
     """Return the message and the exit code of a failure."""
     for kind, code in CODES.items():
         if isinstance(error, kind):
@@ -126,7 +136,7 @@ def reporting(communicator: Any, action: Callable[[], int], command: str = NAME)
         if isinstance(error, PeerFailure):
             # The rank that failed reports it, and its abort ends this wait.
             time.sleep(PATIENCE)
-        return _fail(command, communicator, *_told(error))
+        return _fail(command, communicator, *_message_and_code(error))
 
 
 def _fail(command: str, communicator: Any, message: str, code: int) -> int:
@@ -148,75 +158,72 @@ def _fail(command: str, communicator: Any, message: str, code: int) -> int:
     return code
 
 
-KINDS = ("experiments", *LISTS.values())
-
-
 def parser() -> Parser:
     """Return the parser of the command."""
-    made = parser_of(
+    command = parser_of(
         "run",
         "Run a federated learning experiment, alone or under mpirun.",
         epilog="Example: mpirun -n 4 python -m mpifed.run synthetic-fedem clients=300 "
         "exchange=gossip",
     )
-    made.add_argument(
+    command.add_argument(
         "words",
         nargs="*",
         metavar="EXPERIMENT | key=value",
         help="a shipped experiment or a YAML file (default: that of data=FILE, else "
         "synthetic-fedem), and overrides with dotted keys and YAML values",
     )
-    made.add_argument("--output", metavar="DIR", help="default: runs/<experiment>-<timestamp>")
-    made.add_argument(
+    command.add_argument("--output", metavar="DIR", help="default: runs/<experiment>-<timestamp>")
+    command.add_argument(
         "--resume",
         nargs="?",
         const=True,
         metavar="PATH",
         help="continue from a checkpoint; without PATH from the newest intact one of --output",
     )
-    made.add_argument(
+    command.add_argument(
         "--restart",
         action="store_true",
         help="begin anew in --output; what is there of a run is moved to replaced-1 in it",
     )
-    made.add_argument(
+    command.add_argument(
         "--dry-run", action="store_true", help="check and show the plan; train nothing"
     )
-    made.add_argument(
+    command.add_argument(
         "--list",
         nargs="?",
         const="all",
         metavar="KIND | NAME",
         help=f"what can be named ({', '.join(KINDS)}), or the options of one component or section",
     )
-    made.add_argument(
+    command.add_argument(
         "--ranks",
         type=ranks_or_auto,
         metavar="N | auto",
         help="start mpirun -n N; auto is as many ranks as this computer has cores, at most one a "
         "client; digests do not change",
     )
-    made.add_argument(
+    command.add_argument(
         "--expect-ranks", type=whole(1), metavar="N", help="stop unless MPI started exactly N ranks"
     )
-    made.add_argument(
+    command.add_argument(
         "--json", action="store_true", help="--list or --dry-run as one line of JSON, for programs"
     )
-    made.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    made.add_argument(
+    command.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    command.add_argument(
         "--track",
         choices=TRACKERS,
         metavar="|".join(TRACKERS),
         default=os.environ.get(TRACK_VARIABLE) or None,
         help=f"send recorded rounds there as well (default: ${TRACK_VARIABLE}, else nowhere)",
     )
-    made.add_argument(
+    command.add_argument(
         "--on-round",
         metavar="MODULE:FUNCTION",
         help="a function of your own that rank 0 calls after each recorded round",
     )
-    made.add_argument("--version", action="version", version=f"mpifed {__version__}")
-    return made
+    command.add_argument("--version", action="version", version=f"mpifed {__version__}")
+    return command
 
 
 def main(arguments: list[str]) -> int:
@@ -226,7 +233,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _prepared(arguments: list[str], stop_requested: Callable[[], bool]) -> Callable[[], int]:
-    words = _known.get(tuple(arguments)) or read_words(arguments)
+    words = _parsed.get(tuple(arguments)) or read_words(arguments)
     if words.options.list is not None:
         from mpifed.config.listing import listed_records, listing
 
@@ -239,8 +246,8 @@ def _prepared(arguments: list[str], stop_requested: Callable[[], bool]) -> Calla
         raise InputError("--json goes with --list or --dry-run; a run writes summary.json")
     ranks = _ranks_to_start(words)
     if ranks is not None:
-        more = ["--expect-ranks", str(words.options.expect_ranks or ranks)]
-        command = under_mpirun(ranks, "run", [*without_ranks(arguments), *more])
+        options = ["--expect-ranks", str(words.options.expect_ranks or ranks)]
+        command = under_mpirun(ranks, "run", [*without_ranks(arguments), *options])
         return lambda: become(command)
     # A mismatch is found without torch; ranks that a launcher has started import it side by side,
     # before one of them waits for another.
@@ -253,17 +260,17 @@ def _prepared(arguments: list[str], stop_requested: Callable[[], bool]) -> Calla
 
 def _ranks_to_start(words: Words) -> int | None:
     """Return on how many ranks a launcher is to start the run; None where this process runs it."""
-    asked = words.options.ranks
-    if asked is None or (asked == "auto" and is_rank()):
+    ranks = words.options.ranks
+    if ranks is None or (ranks == "auto" and is_rank()):
         return None
     if is_rank():
         raise InputError(
-            f"--ranks is {asked}, but this process is itself a rank of a job; leave --ranks out"
+            f"--ranks is {ranks}, but this process is itself a rank of a job; leave --ranks out"
         )
-    if asked != "auto":
-        return int(asked)
-    known: Mapping[str, Any] = words.mapping or words.overrides
-    return ranks_for(known.get("clients"))
+    if ranks != "auto":
+        return int(ranks)
+    configuration: Mapping[str, Any] = words.mapping or words.overrides
+    return ranks_for(configuration.get("clients"))
 
 
 def _run(request: Any, communicator: Any, stop_requested: Callable[[], bool]) -> int:
@@ -308,7 +315,7 @@ class Words:
 
 
 # Words that were read before this process was forked: reading them takes a rank 9 MiB.
-_known: dict[tuple[str, ...], Words] = {}
+_parsed: dict[tuple[str, ...], Words] = {}
 
 
 def read_words(arguments: list[str]) -> Words:
@@ -350,8 +357,8 @@ def _is_no_path(word: str) -> bool:
     """Return whether a word after ``--resume`` is meant as an override or as the experiment."""
     from mpifed.config.experiments import YAML_FILES, experiment_names
 
-    meant = not os.path.exists(word) and ("=" in word or word in experiment_names())
-    return meant or word.endswith(YAML_FILES)
+    is_word = not os.path.exists(word) and ("=" in word or word in experiment_names())
+    return is_word or word.endswith(YAML_FILES)
 
 
 def _request(words: Words) -> Any:
@@ -378,37 +385,35 @@ def _request(words: Words) -> Any:
 @contextlib.contextmanager
 def _requests_to_stop() -> Iterator[Callable[[], bool]]:
     """Yield a function that returns whether SIGUSR1, SIGTERM or SIGINT was received."""
-    _came.clear()
-    handlers = {**dict.fromkeys(REQUESTS, _note), signal.SIGINT: _interrupt}
+    _received.clear()
+    handlers = {**dict.fromkeys(STOP_SIGNALS, _note), signal.SIGINT: _interrupt}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     release_signals()
     _end_children_by_signals()
     try:
-        yield lambda: bool(_came)
+        yield lambda: bool(_received)
     finally:
         if not watched():  # the process of a rank ends now, with its exit code
             for number, handler in before.items():
                 signal.signal(number, handler)
 
 
-# Signals that ask a run to stop, and those that have come.
-REQUESTS = (signal.SIGUSR1, signal.SIGTERM)
-_came: list[int] = []
+_received: list[int] = []
 
 
 def _note(number: int, frame: Any) -> None:
-    _came.append(number)
+    _received.append(number)
 
 
 @functools.cache
 def _end_children_by_signals() -> None:
     """Have these signals end processes that a component forks, as they end any other process."""
     # One that comes between the fork and ``default`` would only be noted.
-    block = functools.partial(signal.pthread_sigmask, signal.SIG_BLOCK, REQUESTS)
-    unblock = functools.partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, REQUESTS)
+    block = functools.partial(signal.pthread_sigmask, signal.SIG_BLOCK, STOP_SIGNALS)
+    unblock = functools.partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, STOP_SIGNALS)
 
     def default() -> None:
-        for number in REQUESTS:
+        for number in STOP_SIGNALS:
             if signal.getsignal(number) is _note:
                 signal.signal(number, signal.SIG_DFL)
         unblock()
@@ -418,8 +423,8 @@ def _end_children_by_signals() -> None:
 
 def _interrupt(number: int, frame: Any) -> None:
     """Ask the run to stop; end it at the second time."""
-    if number not in _came:
-        _came.append(number)
+    if number not in _received:
+        _received.append(number)
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise KeyboardInterrupt
@@ -431,19 +436,14 @@ def _show(text: str) -> int:
     return EXIT_FINISHED
 
 
-# What all ranks of a run import, imported once for those of a node before they are forked.
-LIBRARIES = ("numpy", "torch")
-RUN = ("h5py", "mpifed.api", "mpifed.training.train")
-
-
 def preload(words: list[str]) -> None:
     """Import what ``mpifed run`` needs with these words."""
     bound_threads()
     gc.disable()  # as in ``started``, which enables it again in the ranks
     if {"-h", "--help", "--version"} & {*words}:
         return  # which is printed by rank 0
-    known = _known[tuple(words)] = read_words(words)
-    if known.options.list is not None:
+    parsed = _parsed[tuple(words)] = read_words(words)
+    if parsed.options.list is not None:
         return
     for name in LIBRARIES:
         importlib.import_module(name)
@@ -453,8 +453,8 @@ def preload(words: list[str]) -> None:
         import_mpi()
     for name in RUN:
         importlib.import_module(name)
-    if known.mapping is not None:
-        _import_components(known.mapping)
+    if parsed.mapping is not None:
+        _import_components(parsed.mapping)
     sys.modules["threadpoolctl"].threadpool_info()  # it remembers where libraries are
 
 

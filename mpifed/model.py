@@ -10,8 +10,8 @@ A model is any torch module: ``mpifed new model NAME`` writes one. These names a
   makes it.
 * Parts of a model: ``head_of``, ``last_layer``, ``last_sizes``, ``normalisation_layers``, and what
   its last layer is given, the ``representation``.
-* Models made from others: ``Between`` two of them, with ``TwoHeads`` or ``HyperHeads``, trained by
-  a ``Contrastive`` or a ``Prototyped`` loss of representations.
+* Models made from others: ``Derived`` of rows ``Between`` two models, or with ``TwoHeads`` or
+  ``HyperHeads``; ``contrastive`` and ``prototyped`` losses of representations.
 * ``logistic`` and ``sigmoid`` functions that round alike everywhere.
 """
 
@@ -19,6 +19,7 @@ from mpifed.data.base import Description
 from mpifed.models.base import Model, NoModel, Parametrised
 from mpifed.models.heads import (
     Between,
+    Derived,
     HyperHeads,
     TwoHeads,
     head_of,
@@ -39,15 +40,15 @@ from mpifed.models.losses import (
     sigmoid,
 )
 from mpifed.models.modules import ModuleModel, module_model
-from mpifed.models.representations import Contrastive, Prototyped
+from mpifed.models.representations import contrastive, prototyped
 
 __all__ = [
     "CROSS_ENTROPY",
     "HALF_SQUARED",
     "SQUARED",
     "Between",
-    "Contrastive",
     "DenseICNN",
+    "Derived",
     "Description",
     "HyperHeads",
     "Linear",
@@ -57,8 +58,8 @@ __all__ = [
     "NoModel",
     "Parametrised",
     "PotentialValues",
-    "Prototyped",
     "TwoHeads",
+    "contrastive",
     "head_of",
     "last_layer",
     "last_sizes",
@@ -66,6 +67,7 @@ __all__ = [
     "module_model",
     "normalisation_layers",
     "own_loss",
+    "prototyped",
     "representation",
     "sigmoid",
 ]

@@ -20,8 +20,9 @@ FLOORS = (
     {"command", "components", "watchdog"},
     {"mpi", "tracking"},
     {"data"},
+    {"dataset"},
     {"federation", "models"},
-    {"local", "checkpoint", "exchange", "model", "optimal_transport"},
+    {"sources", "local", "checkpoint", "exchange", "model", "optimal_transport"},
     {"method", "message", "surrogate"},
     {"config", "surrogates"},
     {"aggregators", "corrections"},
@@ -35,7 +36,7 @@ FLOORS = (
 )
 """The rooms (folders and root modules of ``mpifed``, and ``topologies``), from the ground up."""
 
-SHELVES = {"aggregators": "message", "corrections": "message"}
+SHELVES = {"aggregators": "message", "corrections": "message", "sources": "dataset"}
 """Rooms of items, inside others, and the page that items are written with."""
 
 
@@ -95,7 +96,8 @@ def test_the_tree_of_the_page_has_every_room_and_its_modules(arrows):
     # Methods, sources and corrections have pages of their own.
     inside = [name.split(".") for name in arrows if name.count(".") < 3]
     assert {name[-1] for name in inside} - set(re.findall(r"\w+", tree)) == set()
-    folders = {folder.name for folder in [*ROOT.iterdir(), *ROOT.glob("[mst]*/**/")]}
+    below = [*ROOT.glob("[mt]*/**/"), *ROOT.glob("scripts/*/")]
+    folders = {folder.name for folder in [*ROOT.iterdir(), *below]}
     assert set(re.findall(r"(\w+)/", tree)) - folders == set()
 
 

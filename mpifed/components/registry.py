@@ -1,4 +1,9 @@
-"""Names of components in a configuration become objects; ``tables`` has the names."""
+"""Names of components in a configuration become objects; ``tables`` has the names.
+
+A component's keyword-only parameters are its options. Its class may have two static methods:
+``complete_options(options, n_training)`` returns them with what they leave open filled in, and
+``validate(configuration)`` raises ``InputError`` where it does not go with the rest.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any, cast, get_args
 
-from mpifed.components.base import Component, DeclaredAlgorithm
 from mpifed.components.tables import BASES, MADE_BY_FUNCTIONS, TABLES
 from mpifed.errors import CodeError, InputError, closest, in_words
 from mpifed.io.text import read_text
@@ -102,9 +106,9 @@ def find(kind: str, name: str, field: str | None = None) -> Callable[..., Any]:
     return component
 
 
-def find_algorithm(name: str) -> type[DeclaredAlgorithm]:
+def find_algorithm(name: str) -> type[Any]:
     """Return the class of the algorithm called ``name``, for its attributes; see ``find``."""
-    return cast(type[DeclaredAlgorithm], find("algorithm", name))
+    return cast(type[Any], find("algorithm", name))
 
 
 def make(kind: str, section: Any, path: str) -> Any:
@@ -252,8 +256,9 @@ def checked_section(
                 checked[key] = checked_section(
                     within.kind, checked[key], inner_path, option.default
                 )
-    if inspect.isclass(component) and issubclass(component, Component):
-        checked = dict(component.complete_options(checked, n_training))
+    completed = getattr(component, "complete_options", None)
+    if completed is not None:
+        checked = dict(completed(checked, n_training))
     return Section(name, checked)
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from annotated_types import Gt, Lt
 
-from mpifed.components.base import Component
 from mpifed.components.registry import Section, find, find_algorithm, make, plain
 from mpifed.components.requirement import Not, Only, Requirement
 from mpifed.components.tables import ALGORITHMS, TABLES
@@ -38,7 +37,7 @@ RENORMALISED = {"participation.weights": "renormalised"}
 PARTICIPANTS = {"exchange.average_over": "participants", **RENORMALISED}
 SGD = {"local.optimizer": "sgd"}
 GOSSIP = {"exchange": "gossip"}
-UNCOMPRESSED = {"compression": "none"}
+WHOLE = {"compression": "none"}
 PUNCTUAL = {"participation.late": "miss"}
 SENDS = {"algorithm:communicates": True}
 UPDATES = {**SENDS, "algorithm:aggregates": ("mean", "means")}
@@ -80,7 +79,7 @@ ROWS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         {"exchange": lambda run: find_algorithm(run.algorithm.name).exchanges or Not(None)},
         "which does not support it",
     ),
-    ({**SENDS, "algorithm:compressors": "none"}, UNCOMPRESSED, "which sends its messages whole"),
+    ({**SENDS, "algorithm:compressors": "none"}, WHOLE, "which sends its messages whole"),
     (
         {**SENDS, "algorithm:compressors": "unbiased", "exchange": Not("gossip")},
         {"compression:unbiased": True},
@@ -140,7 +139,7 @@ ROWS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
             "exchange.correction": None,
             "exchange.asynchrony": "none",
             "exchange.chebyshev": False,
-            **UNCOMPRESSED,
+            **WHOLE,
         },
         "where clients send models with noise of their own, whole and as they are",
     ),
@@ -164,7 +163,7 @@ ROWS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
             "exchange.aggregator": "mean",
             "exchange.clip": None,
             "exchange.average_over": "participants",
-            **UNCOMPRESSED,
+            **WHOLE,
         },
         "whose noise is made for the plain mean of clipped updates of participants",
     ),
@@ -184,7 +183,7 @@ ROWS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
     (GOSSIP, RENORMALISED, "where the weights of absent clients' edges return to both ends"),
     (
         {"exchange.correction": Not(None), "exchange.correction:compresses": Not(True)},
-        UNCOMPRESSED,
+        WHOLE,
         "whose messages are sent whole",
     ),
     (
@@ -203,7 +202,7 @@ ROWS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         {
             "exchange.correction": None,
             "on_divergence": "stop",
-            **UNCOMPRESSED,
+            **WHOLE,
             **PUNCTUAL,
             "compute.name": Not("measured"),
             "compute.seconds": lambda run: _seconds(run),
@@ -297,7 +296,7 @@ def _check(configuration: Any, prefix: str) -> None:
         component = find(path.rpartition(".")[2], section.name, f"{path}.name")
         for requirement in getattr(component, "requires", ()):
             _check_one(configuration, requirement, [path, *requirement.when], prefix)
-        if inspect.isclass(component) and issubclass(component, Component):
+        if hasattr(component, "validate"):
             component.validate(configuration)
 
 

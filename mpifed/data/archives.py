@@ -12,15 +12,17 @@ import math
 import os
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, cast
+
+import numpy as np
 
 from mpifed.errors import InputError, PeerFailure, RunError, StopRequested, one_line
 from mpifed.io.memory import check_memory
 from mpifed.watchdog.heartbeat import raise_if_stop_requested
 from topologies import memory_limits
-from topologies.regular_files import open_regular
+from topologies.regular_files import check_archive, open_regular
 
 Stream = IO[bytes] | io.BufferedReader
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
@@ -85,6 +87,15 @@ class _Guarded(io.RawIOBase):
             unpacked = f"{memory_limits.in_bytes(self._bytes)} or more of it"
             check_memory(self._held * self._bytes, f"'{self._path}' cannot be read: {unpacked}")
         return len(piece)
+
+
+@contextlib.contextmanager
+def opened_npz(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Open an `.npz` file, of which pickled objects are refused."""
+    with reading(path):
+        check_archive(path)
+        with np.load(path, allow_pickle=False) as file:
+            yield file
 
 
 def bare_name(path: Path) -> str:

@@ -7,7 +7,7 @@ input. Each rank then loads the shards of the clients that it hosts, and no othe
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
@@ -15,7 +15,6 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import torch
 
-from mpifed.components.base import Component
 from mpifed.errors import InputError, RunError, StopRequested
 from mpifed.mpi.communicator import Communicator
 from mpifed.random import stream
@@ -204,7 +203,7 @@ class Shards:
         return self.train.x.device
 
 
-class Dataset(Component):
+class Dataset(ABC):
     """Base class of data sets: a description for every rank, shards for each owner.
 
     The first three parameters of a subclass are the number of clients, the seed of the run and the

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from mpifed.data.partitioned import GroupedName, Parts, PooledDataset
-from mpifed.data.partitions import Choose
+from mpifed.data.partitioned import PooledDataset
+from mpifed.data.partitions import Choose, GroupedName, Parts
 from mpifed.data.tables import (
     Columns,
     Divisor,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -18,11 +18,8 @@ from mpifed.data.base import (
     empty_split,
     same_for_all,
 )
-from mpifed.errors import InputError, RunError
+from mpifed.errors import InputError
 from mpifed.watchdog import heartbeat
-
-# Batches after which samples of a kind are given up that has not turned up often enough.
-MOST_BATCHES = 100_000
 
 
 def parts_up_to(most: float, sizes: np.ndarray) -> Iterator[slice]:
@@ -90,21 +87,3 @@ def alike(
     """Return the description of clients that all have the same number of samples."""
     n_train, n_val, n_test = (same_for_all(count, n_clients) for count in counts)
     return Description(source, input_shape, n_classes, n_train, n_val, n_test, task)
-
-
-def drawn_until(
-    count: int,
-    draw: Callable[[], np.ndarray],
-    accepts: Callable[[np.ndarray], np.ndarray],
-    what: str,
-) -> np.ndarray:
-    """Return the first ``count`` samples that are wanted, from as many batches as that takes."""
-    batches = [draw()[:0]]
-    n_accepted = 0
-    for _ in range(MOST_BATCHES):
-        if n_accepted >= count:
-            return np.concatenate(batches)[:count]
-        batch = draw()
-        batches.append(batch[accepts(batch)])
-        n_accepted += len(batches[-1])
-    raise RunError(f"only {n_accepted} samples of {count} for {what} turned up; more do not come")

@@ -26,21 +26,6 @@ def channel_axis(shape: tuple[int, ...]) -> int | None:
     return 0 if shape[0] <= shape[2] else 2
 
 
-def smaller(pictures: np.ndarray, side: int) -> np.ndarray:
-    """Return pictures whose pixels are means over areas of the given ones."""
-    rows, columns = (_areas(count, side) for count in pictures.shape[1:])
-    means = rows @ pictures.astype(np.float64) @ columns.T
-    return np.floor(means + 0.5).astype(np.uint8)
-
-
-def _areas(count: int, side: int) -> np.ndarray:
-    """Share of each of ``count`` pixels in each of ``side`` equal intervals, (side, count)."""
-    edges = np.arange(side + 1) * (count / side)
-    pixels = np.arange(count)
-    overlap = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
-    return np.maximum(overlap, 0) * (side / count)
-
-
 def angles(
     n_clients: int, seed: int, rotations: Sequence[float] | None, spread: float
 ) -> np.ndarray | None:

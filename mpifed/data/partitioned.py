@@ -4,9 +4,9 @@ to clients, splits each client's, and sends every rank those of its clients.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -31,6 +31,10 @@ from mpifed.data.partitions import (
     Fraction,
     Law,
     MinSamples,
+    Name,
+    Parts,
+    ShardRows,
+    SplitRows,
     Spread,
     share_of,
     split_in_order,
@@ -46,7 +50,23 @@ PIECE = 4096
 
 @dataclass(frozen=True)
 class Pool:
-    """A data set before it is dealt; a sample is what ``stored`` holds over ``divisor``."""
+    """What every rank knows of all samples of a source, before they are dealt.
+
+    Attributes
+    ----------
+    source, n_classes, input_shape, task, class_names, client_names, label_counts
+        As in ``Description``.
+    labels : ndarray
+        Targets of all samples, as in ``Split``.
+    stored : str
+        Type of x as it is read: uint8, uint16, uint32, float32 or float64.
+    divisor : int
+        A sample is x over this number.
+    is_text : bool
+        Whether samples are of texts, which keep their order and whose labels are counted.
+    remarks : tuple of str
+        Lines for the log.
+    """
 
     source: str
     labels: np.ndarray
@@ -57,12 +77,9 @@ class Pool:
     task: Task = "classification"
     class_names: tuple[str, ...] = ()
     client_names: tuple[str, ...] = ()
-
-
-SplitRows = tuple[np.ndarray, np.ndarray, np.ndarray]
-
-# Which samples of a pool each client trains, validates and tests on, in their order.
-ShardRows = Sequence[SplitRows | tuple[range, range, range]]
+    label_counts: np.ndarray | None = None
+    is_text: bool = False
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,10 +98,6 @@ class Source:
         The coarse label of each sample, int64 (samples,), for ``pachinko``.
     is_test : ndarray or None
         Which samples were published for testing, bool (samples,).
-    is_text : bool
-        Whether samples are of texts: their order is kept, and their labels are counted.
-    remarks : tuple of str
-        Lines for the log.
     names : tuple of str
         Names of the owners.
     fit : callable or None
@@ -92,8 +105,6 @@ class Source:
     shards : sequence or None
         The rows of each client's splits where the source deals its samples itself; the options of
         ``PooledDataset`` but ``seed`` and rotations then mean nothing.
-    label_counts : ndarray or None
-        See ``Description``, where the source deals its samples itself.
     """
 
     pool: Pool
@@ -101,12 +112,9 @@ class Source:
     owner: np.ndarray | None = None
     coarse: np.ndarray | None = None
     is_test: np.ndarray | None = None
-    is_text: bool = False
-    remarks: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     fit: Callable[[np.ndarray], np.ndarray] | None = None
     shards: ShardRows | None = None
-    label_counts: np.ndarray | None = None
 
 
 def counts_of(shards: ShardRows) -> SplitRows:
@@ -114,11 +122,6 @@ def counts_of(shards: ShardRows) -> SplitRows:
     sizes = np.array([[len(rows) for rows in splits] for splits in shards], np.int64)
     n_train, n_val, n_test = sizes.T.copy()
     return n_train, n_val, n_test
-
-
-Name = Literal["contiguous", "dirichlet", "iid", "pathological", "quantity_skew"]
-GroupedName = Literal["natural", "contiguous", "dirichlet", "iid", "pathological", "quantity_skew"]
-Parts = Literal["60_20_20", "in_order", "published"]
 
 
 class PooledDataset(Dataset):
@@ -195,25 +198,26 @@ class PooledDataset(Dataset):
             **partition_options,
         }
 
-        def divided() -> tuple[Pool, ShardRows, np.ndarray | None, tuple[str, ...]]:
+        def divided() -> tuple[Pool, ShardRows]:
             source = read()
             if source.shards is None:
                 indices = dealt(source, partition, n_clients, fraction, self.seed, options)
                 shards = split_up(source, indices, self.seed, split)
                 source = with_names(source, partition, indices, min_samples)
                 source = fitted(source, shards)
-                source = replace(source, shards=shards, label_counts=_label_counts(source, shards))
+                pool = replace(source.pool, label_counts=_label_counts(source.pool, shards))
+                source = replace(source, pool=pool, shards=shards)
             self._source = source
             assert source.shards is not None
-            return source.pool, source.shards, source.label_counts, source.remarks
+            return source.pool, source.shards
 
-        self._pool, self._shards, label_counts, self._remarks = agreed(communicator, divided)
+        self._pool, self._shards = agreed(communicator, divided)
         pool = self._pool
         self.description = Description(
             *(pool.source, pool.input_shape, pool.n_classes, *counts_of(self._shards)),
             task=pool.task,
             class_names=pool.class_names,
-            label_counts=label_counts,
+            label_counts=pool.label_counts,
             client_names=pool.client_names,
         )
         self.divisor, self.is_uint8 = pool.divisor, pool.stored == "uint8"
@@ -227,7 +231,7 @@ class PooledDataset(Dataset):
 
     def remarks(self) -> list[str]:
         """Return lines about the source."""
-        return list(self._remarks)
+        return list(self._pool.remarks)
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
         """Return the shards of ``client_ids``; ``InputError`` for a damaged file. Collective."""
@@ -313,17 +317,6 @@ def _cut(arrays: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         yield from np.split(array, range(PIECE, len(array), PIECE))
 
 
-def in_file_order(indices: list[np.ndarray], seed: int, test_fraction: float) -> ShardRows:
-    """Clients keep the order of the source; a share of each one's samples is for testing."""
-    parts = []
-    for client, samples in enumerate(indices):
-        n_test = min(int(np.floor(test_fraction * len(samples) + 0.5)), len(samples) - 1)
-        tested = np.zeros(len(samples), bool)
-        tested[stream(seed, "split", client=client).permutation(len(samples))[:n_test]] = True
-        parts.append((samples[~tested], samples[:0], samples[tested]))
-    return parts
-
-
 def dealt(
     source: Source,
     partition: str,
@@ -347,14 +340,14 @@ def with_names(
         return source
     assert source.owner is not None
     names = tuple(source.names[source.owner[samples[0]]] for samples in indices)
-    source = replace(source, pool=replace(source.pool, client_names=names))
+    pool = replace(source.pool, client_names=names)
     left_out = [name for name in source.names if name not in set(names)]
     if not left_out:
-        return source
+        return replace(source, pool=pool)
     few = f"fewer than {min_samples} samples (data.min_samples) or are not chosen"
     examples = one_line(", ".join(left_out), 100)
     remark = f"{len(left_out)} sources have {few}, and are no clients: {examples}"
-    return replace(source, remarks=(*source.remarks, remark))
+    return replace(source, pool=replace(pool, remarks=(*pool.remarks, remark)))
 
 
 def fitted(source: Source, shards: ShardRows) -> Source:
@@ -389,7 +382,7 @@ def split_up(
 ) -> ShardRows:
     """Return each client's splits: 60/20/20 at random, or in the source's order, or published."""
     if parts is None:
-        parts = "in_order" if source.is_text else "60_20_20"
+        parts = "in_order" if source.pool.is_text else "60_20_20"
     if parts == "60_20_20":
         shuffled = (stream(seed, "split", client=c).permutation(o) for c, o in enumerate(indices))
         return [split_in_order(samples) for samples in shuffled]
@@ -412,9 +405,9 @@ def split_up(
     return shards
 
 
-def _label_counts(source: Source, shards: ShardRows) -> np.ndarray | None:
+def _label_counts(pool: Pool, shards: ShardRows) -> np.ndarray | None:
     """How often each character of a text is a training label; None for other data."""
-    if not source.is_text:
+    if not pool.is_text:
         return None
     trained = np.concatenate([train for train, *_ in shards])
-    return np.bincount(source.pool.labels[trained].ravel(), minlength=source.pool.n_classes)
+    return np.bincount(pool.labels[trained].ravel(), minlength=pool.n_classes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -24,6 +24,17 @@ Fraction = Annotated[float, Gt(0), Le(1)]
 
 # Samples of a client by default: the fewest of which 60/20/20 leaves 3, 1 and 1.
 FEWEST = 5
+
+
+# How samples are dealt, and how a client's are split.
+Name = Literal["contiguous", "dirichlet", "iid", "pathological", "quantity_skew"]
+GroupedName = Literal["natural", "contiguous", "dirichlet", "iid", "pathological", "quantity_skew"]
+Parts = Literal["60_20_20", "in_order", "published"]
+
+SplitRows = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+# Which samples of a pool each client trains, validates and tests on, in their order.
+ShardRows = Sequence[SplitRows | tuple[range, range, range]]
 
 
 def share_of(n_samples: int, fraction: float, seed: int) -> np.ndarray:
@@ -361,3 +372,14 @@ def split_in_order(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndar
     n_train = len(samples) - fifth - max(fifth, 1)
     train, val, test = np.split(samples, [n_train, n_train + fifth])
     return train, val, test
+
+
+def in_file_order(indices: list[np.ndarray], seed: int, test_fraction: float) -> ShardRows:
+    """Return the samples of each client in their order, of which a share is for testing."""
+    shards = []
+    for client, samples in enumerate(indices):
+        n_test = min(int(np.floor(test_fraction * len(samples) + 0.5)), len(samples) - 1)
+        tested = np.zeros(len(samples), bool)
+        tested[stream(seed, "split", client=client).permutation(len(samples))[:n_test]] = True
+        shards.append((samples[~tested], samples[:0], samples[tested]))
+    return shards

@@ -147,10 +147,6 @@ def source_of(
         if column is not None and column.shape[:1] != x.shape[:1]:
             raise InputError(f"x has {len(x)} samples, but {what} have the shape {column.shape}")
     (task_of_targets, values, n_classes, class_names), remarks = read_targets(columns, task)
-    pool = Pool(
-        *(name, values, n_classes, x.shape[1:], x.dtype.name, divisor or 1),
-        *(task_of_targets, class_names),
-    )
     owner, names = None, np.zeros(0)
     if columns.client is not None:
         names, owner = numbered(columns.client, "client")
@@ -164,13 +160,15 @@ def source_of(
             f"x holds bytes up to {x.max()}, which models see as they are; data.divisor=255 makes "
             "numbers in [0, 1] of pictures, data.divisor=1 says that this is meant",
         )
-    remarks = (*columns.remarks, *scaled, *remarks)
+    pool = Pool(
+        *(name, values, n_classes, x.shape[1:], x.dtype.name, divisor or 1),
+        *(task_of_targets, class_names),
+        remarks=(*columns.remarks, *scaled, *remarks),
+    )
     client_names = tuple(map(str, names.tolist()))
     check_texts(class_names, "the name of a class")
     check_texts(client_names, "the name of a client")
-    return Source(
-        *(pool, lambda: [x], owner), is_test=is_test, remarks=remarks, names=client_names, fit=fit
-    )
+    return Source(*(pool, lambda: [x], owner), is_test=is_test, names=client_names, fit=fit)
 
 
 def fitted(

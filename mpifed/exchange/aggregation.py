@@ -9,7 +9,7 @@ many.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal, cast
 
@@ -18,7 +18,6 @@ import torch
 from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
-from mpifed.components.base import Component
 from mpifed.components.registry import checked_section, find, make
 from mpifed.errors import InputError
 from mpifed.exchange.base import Round
@@ -39,7 +38,7 @@ AT_ONCE = 1 << 22
 IDLE = {"aggregator": "mean", "pre_aggregator": "none"}
 
 
-class Aggregator(Component):
+class Aggregator(ABC):  # noqa: B024 (what derives from it has abstract methods)
     """Base class of aggregators; its keyword-only parameters are its options.
 
     It derives from ``ByCoordinates`` or ``ByProducts``.

@@ -6,6 +6,7 @@ value, whatever method computed them. Everything else they do as told.
 
 from __future__ import annotations
 
+from abc import ABC
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -14,7 +15,6 @@ import torch
 from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
-from mpifed.components.base import Component
 from mpifed.components.registry import Section, find
 from mpifed.errors import InputError
 from mpifed.exchange.base import Round, Transform
@@ -29,7 +29,7 @@ SHOWN = 20
 ClientNumber = Annotated[int, Ge(0), Le(LARGEST)]
 
 
-class Attack(Component):
+class Attack(ABC):  # noqa: B024 (those whose clients collude have an abstract method)
     """Base class of attacks; its keyword-only parameters are its options.
 
     Parameters

@@ -34,7 +34,6 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from mpifed.components.base import Component
 from mpifed.components.registry import find
 from mpifed.errors import RunError
 from mpifed.exchange.compression import Compressor
@@ -367,7 +366,7 @@ def to_server(channel: Channel) -> ServerChannel:
     return channel
 
 
-class Exchange(Component):
+class Exchange(ABC):
     """Base class of the ways in which rows move between the clients of a federation.
 
     Keyword-only parameters of a subclass are its options. ``prepare`` runs before it is known who

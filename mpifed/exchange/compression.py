@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,7 +14,6 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-from mpifed.components.base import Component
 from mpifed.components.registry import make, named
 from mpifed.errors import InputError
 from mpifed.federation.clients import Draws
@@ -41,7 +40,7 @@ SCALE_BITS = 32
 FORMATS = {torch.float32: (torch.int32, 23), torch.float64: (torch.int64, 52)}
 
 
-class Compressor(Component):
+class Compressor(ABC):
     """Base class of compressors; its keyword-only parameters are its options.
 
     A subclass has ``__call__`` and ``bits``; an unbiased one has ``omega`` too.

@@ -16,7 +16,7 @@ change from round to round. Rows are clients, as everywhere.
 from __future__ import annotations
 
 import functools
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, cast
@@ -29,7 +29,6 @@ from scipy.sparse.linalg import eigsh
 from torch import Tensor
 
 import topologies
-from mpifed.components.base import Component
 from mpifed.components.registry import checked_section, make, named
 from mpifed.errors import InputError
 from mpifed.exchange.routes import Nearby
@@ -165,7 +164,7 @@ class Neighbours:
         return torch.from_numpy(np.asarray(values, float)[self.mine, None])
 
 
-class Correction(Component):
+class Correction(ABC):
     """Base class of corrections; its keyword-only parameters are its options.
 
     Attributes

@@ -12,19 +12,18 @@ Means of several are alike. With updates u_1, ..., u_n of the participants of a 
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import Annotated, ClassVar
 
 import numpy as np
 from annotated_types import Ge
 from torch import Tensor
 
-from mpifed.components.base import Component
 from mpifed.exchange.aggregation import Byzantine, count_of, inner_products, squared_distances
 from mpifed.exchange.base import Round
 
 
-class PreAggregator(Component):
+class PreAggregator(ABC):
     """Base class of pre-aggregators; its keyword-only parameters are its options.
 
     Attributes

@@ -17,7 +17,7 @@ at m = 0 and v = tau^2. All but ``sgd`` with ``lr`` 1 keep their moments in the 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -25,7 +25,6 @@ import torch
 from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
-from mpifed.components.base import Component
 from mpifed.state import Nothing, inline, server
 
 Rate = Annotated[float, Gt(0)]
@@ -63,7 +62,7 @@ class ServerMemory:
     centre: Any = inline()
 
 
-class ServerOptimizer(Component):
+class ServerOptimizer(ABC):
     """Base class of server optimizers; keyword-only parameters of a subclass are its options."""
 
     def init(self, like: Tensor) -> Any:

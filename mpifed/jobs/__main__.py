@@ -196,7 +196,7 @@ def _end(options: Any, action: str) -> None:
     from mpifed.jobs import slurm
 
     for submitted, tasks in _chosen(options.words):
-        directory, jobs = submitted.place(tasks), [submitted.name(task) for task in tasks]
+        directory, jobs = submitted.directory(tasks), [submitted.name(task) for task in tasks]
         if action == "cancel" and len(tasks) == len(submitted.job.runs):
             jobs += submitted.reports()
         queued = slurm.queue()
@@ -220,7 +220,7 @@ def _resume(options: Any) -> None:
     from mpifed.jobs import plan, slurm
 
     submitted, tasks = _chosen(options.words[:1])[0]
-    directory, names = submitted.place(tasks), list(map(submitted.name, tasks))
+    directory, names = submitted.directory(tasks), list(map(submitted.name, tasks))
     queued = slurm.queue()
     alive = [job for job in names if job in queued and queued[job].alive]
     if alive:

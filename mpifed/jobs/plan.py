@@ -89,16 +89,16 @@ class Layout:
         return self.nodes is not None and "-" in self.nodes
 
 
-def check(given: Mapping[str, Any]) -> JobOptions:
+def check(settings: Mapping[str, Any]) -> JobOptions:
     """Validate options and complete them by their defaults; what SLURM knows, it says."""
-    options = JobOptions(**check_options(JobOptions, given, "job"))
+    options = JobOptions(**check_options(JobOptions, settings, "job"))
     for name, value in vars(options).items():
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str) and (not text.strip() or not text.isprintable()):
                 raise InputError(f"job.{name} is {excerpt(text)}; it must be one line of text")
             if name in ONE_WORD and len(str(text).split()) > 1:
                 raise InputError(f"job.{name} is {excerpt(text)}; it must be one word")
-    if options.image is None and ("container" in given or options.container_options):
+    if options.image is None and ("container" in settings or options.container_options):
         raise InputError("job.image is missing, which job.container is to run")
     layout(options)
     return options
@@ -108,13 +108,13 @@ def layout(options: JobOptions) -> Layout:
     """Return ranks and nodes, the ones from the others; raise ``InputError`` where they differ."""
     ranks, nodes, each = options.ranks, options.nodes, options.ranks_per_node
     if isinstance(nodes, str):
-        found = RANGE.fullmatch(nodes)
-        if found is None or each is None or ranks is not None:
+        bounds = RANGE.fullmatch(nodes)
+        if bounds is None or each is None or ranks is not None:
             raise InputError(
                 f"job.nodes is {excerpt(nodes)}; it must be a whole number, at least 1, or two as "
                 "in 2-4 with job.ranks_per_node and without job.ranks"
             )
-        return Layout(int(found[1]) * each, nodes, each)
+        return Layout(int(bounds[1]) * each, nodes, each)
     if ranks is None and (nodes is None or each is None):
         raise InputError(
             "job.ranks is missing; it must be a whole number, at least 1, unless job.nodes and "
@@ -160,10 +160,10 @@ def merged(*sources: Mapping[str, Any]) -> dict[str, Any]:
     """Merge options, the later over the earlier; variables of ``environment`` add up."""
     options: dict[str, Any] = {}
     for source in sources:
-        before, more = options.get("environment"), source.get("environment")
+        before, after = options.get("environment"), source.get("environment")
         options |= source
-        if isinstance(before, Mapping) and isinstance(more, Mapping):
-            options["environment"] = {**before, **more}
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            options["environment"] = {**before, **after}
     return options
 
 
@@ -185,12 +185,12 @@ class Job:
     output: Path
     sweep: bool
     runs: tuple[Planned, ...]
-    given: dict[str, Any]
+    settings: dict[str, Any]
 
     @property
     def options(self) -> JobOptions:
         """The complete, validated options; raises ``InputError``."""
-        return check(self.given)
+        return check(self.settings)
 
     @property
     def layout(self) -> Layout:
@@ -212,7 +212,7 @@ def plan(words: Sequence[str], site: str | None, output: Path | None, smoke: boo
     section, axes = (
         _mapping(mapping.pop(key, None), f"{key} in {experiment}") for key in ("job", "sweep")
     )
-    given = merged(read_site(site) if site else {}, section, mine)
+    settings = merged(read_site(site) if site else {}, section, mine)
     overrides = [*(f"{key}={as_text(values)}" for key, values in axes.items()), *others]
     if sweep.split_linked(overrides)[1]:
         raise InputError(
@@ -220,22 +220,22 @@ def plan(words: Sequence[str], site: str | None, output: Path | None, smoke: boo
             "side by side; python -m mpifed.sweep takes one after the other"
         )
     if smoke:
-        given, overrides = _smoke(given), [*overrides, "rounds=1"]
+        settings, overrides = _smoke(settings), [*overrides, "rounds=1"]
     swept = bool(sweep.split_axes(config.parse_overrides(overrides))[0])
     name, text = experiment, None
     if experiment not in config.experiment_names():
         name = safe(str(mapping["experiment"]))
         text = yaml.dump(mapping, Dumper=Dumper, sort_keys=False, default_flow_style=None)
     now = f"{datetime.now():%Y%m%d-%H%M%S}"
-    place = (output or Path("runs") / f"{name}{'-sweep' * swept}-{now}").absolute()
+    directory = (output or Path("runs") / f"{name}{'-sweep' * swept}-{now}").absolute()
     if smoke:
-        place = place.with_name(f"{place.name}-smoke")
-    ranks = layout(check(given)).ranks
+        directory = directory.with_name(f"{directory.name}-smoke")
+    ranks = layout(check(settings)).ranks
     with experiment_file(experiment, text) as source:
-        runs = sweep.planned_runs(source, overrides, place, ranks)
+        runs = sweep.planned_runs(source, overrides, directory, ranks)
     if smoke or not swept:
-        runs, swept = [dataclasses.replace(runs[0], directory=place)], False
-    return Job(name, text, place, swept, tuple(runs), given)
+        runs, swept = [dataclasses.replace(runs[0], directory=directory)], False
+    return Job(name, text, directory, swept, tuple(runs), settings)
 
 
 def check_output(job: Job) -> None:
@@ -251,29 +251,31 @@ def check_output(job: Job) -> None:
 def continued(job: Job, tasks: Sequence[int], words: Sequence[str]) -> tuple[Job, list[int]]:
     """Return a job with other options and overrides, and which of its runs are not finished."""
     mine, others = _divided(words)
-    given = merged(job.given, mine)
+    settings = merged(job.settings, mine)
     if "ranks" in mine:  # goes before a layout that was given for another number
         for key in {"nodes", "ranks_per_node"} - set(mine):
-            given.pop(key, None)
-    more = config.parse_overrides(others)
-    ranks = layout(check(given)).ranks
+            settings.pop(key, None)
+    changes = config.parse_overrides(others)
+    ranks = layout(check(settings)).ranks
     with experiment_file(job.experiment, job.text) as source:
         mapping = config.read_experiment(source)
     runs, left = list(job.runs), []
     for task in tasks:
-        directory, overrides = runs[task].directory, runs[task].overrides | more
-        asked = config.resolve(config.apply_overrides(mapping, overrides), ranks)
-        runs[task] = dataclasses.replace(runs[task], overrides=overrides, data=plain(asked.data))
+        directory, overrides = runs[task].directory, runs[task].overrides | changes
+        configuration = config.resolve(config.apply_overrides(mapping, overrides), ranks)
+        runs[task] = dataclasses.replace(
+            runs[task], overrides=overrides, data=plain(configuration.data)
+        )
         done = (directory / "DONE").exists() and read_summary(directory / "summary.json")
-        if done and done["rounds"] >= asked.rounds:
+        if done and done["rounds"] >= configuration.rounds:
             continue
         from mpifed.training import request  # which imports torch, as no wrong name shall
 
         stored = request.stored_configuration(directory)
         if stored is not None:
-            request.check_changes(stored, asked, directory, request.stored_horizon(stored))
+            request.check_changes(stored, configuration, directory, request.stored_horizon(stored))
         left.append(task)
-    return dataclasses.replace(job, given=given, runs=tuple(runs)), left
+    return dataclasses.replace(job, settings=settings, runs=tuple(runs)), left
 
 
 def check_here(job: Job) -> Iterator[str]:
@@ -318,8 +320,8 @@ def _divided(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     return read_words(mine), [word for word in words if word not in mine]
 
 
-def _smoke(given: dict[str, Any]) -> dict[str, Any]:
+def _smoke(settings: dict[str, Any]) -> dict[str, Any]:
     """The options of a job of one round on two ranks, on two nodes if the job itself has more."""
-    nodes = 2 if layout(check(given)).nodes not in (None, "1") else 1
+    nodes = 2 if layout(check(settings)).nodes not in (None, "1") else 1
     change = {"ranks": 2, "nodes": nodes, "ranks_per_node": 2 // nodes, "time": 10}
-    return {**given, **change, "max_restarts": 0, "warn_seconds": 30}
+    return {**settings, **change, "max_restarts": 0, "warn_seconds": 30}

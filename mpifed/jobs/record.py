@@ -20,7 +20,7 @@ from mpifed.results.results import read_metrics
 from mpifed.sweep.plan import Planned
 
 VERSION = 1
-PLACE = Path("job", "job.json")
+RECORD_FILE = Path("job", "job.json")
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Record:
         """Return the jobs that report on the runs."""
         return [str(entry["report"]) for entry in self.history if entry["report"]]
 
-    def place(self, tasks: Sequence[int]) -> Path:
+    def directory(self, tasks: Sequence[int]) -> Path:
         """Return the directory of all runs, or of the one that is meant."""
         all_runs = len(tasks) == len(self.job.runs)
         return self.job.output if all_runs else self.job.runs[tasks[0]].directory
@@ -60,14 +60,14 @@ def write(job: Job, history: Sequence[dict[str, Any]]) -> None:
         "experiment": job.experiment,
         "text": job.text,
         "sweep": job.sweep,
-        "job": job.given,
+        "job": job.settings,
         "runs": [
             {"directory": directory, "overrides": run.overrides}
             for directory, run in zip(directories, job.runs, strict=True)
         ],
         "history": list(history),
     }
-    replace_text(job.output / PLACE, json.dumps(content, indent=2) + "\n")
+    replace_text(job.output / RECORD_FILE, json.dumps(content, indent=2) + "\n")
 
 
 def entry(number: int, tasks: Sequence[int], report: int | None) -> dict[str, Any]:
@@ -79,13 +79,13 @@ def entry(number: int, tasks: Sequence[int], report: int | None) -> dict[str, An
 def read(directory: Path) -> tuple[Record, list[int]]:
     """Read the record of a job, or of the sweep with this run, and which runs are meant."""
     path = directory.absolute()
-    folder = path if (path / PLACE).exists() else path.parent
+    folder = path if (path / RECORD_FILE).exists() else path.parent
     try:
-        content = read_json(folder / PLACE)
+        content = read_json(folder / RECORD_FILE)
     except MissingFile:
         raise InputError(
-            f"'{directory}' holds no job: there is no {PLACE} in it; python -m mpifed.jobs submit "
-            "makes one"
+            f"'{directory}' holds no job: there is no {RECORD_FILE} in it; python -m mpifed.jobs "
+            "submit makes one"
         ) from None
     try:
         if content["version"] != VERSION:
@@ -103,7 +103,7 @@ def read(directory: Path) -> tuple[Record, list[int]]:
         options = dict(content["job"])
         job = Job(content["experiment"], content["text"], folder, content["sweep"], runs, options)
     except (KeyError, TypeError, ValueError) as error:
-        raise damaged(folder / PLACE, f"{type(error).__name__}: {error}") from None
+        raise damaged(folder / RECORD_FILE, f"{type(error).__name__}: {error}") from None
     tasks = [task for task, run in enumerate(runs) if path in (folder, run.directory)]
     if not tasks:
         raise InputError(f"'{directory}' is no run of the job in {folder}")

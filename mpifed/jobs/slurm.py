@@ -18,7 +18,7 @@ FOREIGN = (
     *("SLURM_", "SLURMD_", "SBATCH_", "SALLOC_", "SRUN_"),
     *("PMI_", "PMIX_", "OMPI_COMM_", "PRTE_JOB"),
 )
-KEPT = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
+RETAINED = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
 PATIENCE = 60.0
 # States of a job that is over; squeue shows them for a while.
 ENDED = (
@@ -154,7 +154,7 @@ def _call(*words: str, input: str | None = None) -> subprocess.CompletedProcess[
     environment = {
         name: value
         for name, value in os.environ.items()
-        if name in KEPT or not name.startswith(FOREIGN)
+        if name in RETAINED or not name.startswith(FOREIGN)
     }
     try:
         return subprocess.run(

@@ -16,7 +16,7 @@ terms of the gradient               ``Proximal``, ``Shift`` and ``Within``; othe
 several models, one minibatch       ``Coupling``, whose ``move`` gets a ``Minibatch``
 gossip                              ``step_scale``, the learning rates by shares of the samples;
                                     ``to_neighbours``
-what it needs of other options      ``requires``, of ``Requirement``, ``Not`` and ``Only``
+what does not go together           is declared in ``requires``, a tuple of ``Requirement``
 bad options                         raise ``InputError``
 =================================== ==============================================================
 
@@ -44,7 +44,6 @@ The other names are for some families of methods:
 * optimal transport: ``Benchmark``, ``check_targets``
 """
 
-from mpifed.components.base import Averages, Compressors
 from mpifed.components.registry import checked_section, find, plain
 from mpifed.components.requirement import Not, Only, Requirement
 from mpifed.data.base import Description, Shards, Split
@@ -97,16 +96,7 @@ from mpifed.local.scoring import (
     train_risks,
 )
 from mpifed.local.solver import LocalSolver, OptimizerState
-from mpifed.method.algorithm import (
-    Algorithm,
-    AnyChannel,
-    Corrected,
-    Descriptive,
-    GlobalModel,
-    Personal,
-    Weighting,
-    Weights,
-)
+from mpifed.method.algorithm import Algorithm, AnyChannel, Averages, Compressors, Weighting
 from mpifed.method.initial import initial_models, starting_point
 from mpifed.method.predictor import Predictor
 from mpifed.method.prototypes import label_sums, new_prototypes
@@ -140,15 +130,12 @@ __all__ = [
     "Clients",
     "ComponentOf",
     "Compressors",
-    "Corrected",
     "Coupling",
     "Decay",
     "Description",
-    "Descriptive",
     "Draws",
     "Exchange",
     "Federation",
-    "GlobalModel",
     "GossipChannel",
     "InputError",
     "LocalSolver",
@@ -162,7 +149,6 @@ __all__ = [
     "Objectives",
     "Only",
     "OptimizerState",
-    "Personal",
     "Predictor",
     "Proximal",
     "Rate",
@@ -179,7 +165,6 @@ __all__ = [
     "Start",
     "StepScale",
     "Weighting",
-    "Weights",
     "Within",
     "add_scaled",
     "agreed",

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor
 
-from mpifed.components.base import DeclaredAlgorithm
 from mpifed.components.registry import find
 from mpifed.components.requirement import Requirement
 from mpifed.data.base import Task
 from mpifed.exchange.base import Channel, Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.solver import LocalSolver
-from mpifed.method.initial import initial_models
 from mpifed.method.predictor import Predictor
 from mpifed.models.base import Model
 
 AnyChannel = TypeVar("AnyChannel", bound=Channel, contravariant=True)
 Weighting = Literal["samples", "clients"] | None
-Weights = Literal["uniform", "samples"]
+
+# Which compressors the messages of an algorithm may go through.
+Compressors = Literal["any", "unbiased", "none"]
+
+# What a server makes of the messages of an algorithm.
+Aggregates = Literal["mean", "means", "sums"]
+
+# What an algorithm averages once in a round, and nothing else: its only model, or several.
+Averages = Literal["one", "several"]
 
 
-class Algorithm(DeclaredAlgorithm, Generic[AnyChannel]):
+class Algorithm(ABC, Generic[AnyChannel]):
     """Base class of federated algorithms.
 
     ``Algorithm[ServerChannel]`` is a method for servers alone, ``Algorithm[Channel]`` one for any
@@ -50,6 +55,8 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel]):
         What training gives, in a few words, for the table of methods.
     sends : str
         What a client sends in a round, in a few words; empty if it sends nothing.
+    requires : tuple of Requirement
+        What it needs of the other values of a configuration.
     exchanges : tuple of str or None
         Names of the exchanges that the algorithm supports; None for any. A class derived from
         ``Algorithm[ServerChannel]`` has ``("server",)``.
@@ -95,6 +102,8 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel]):
         itself, with weights 1 / p for participation with probability p.
     deploys_mixtures : bool (instance)
         True if predictors are mixtures, whose likelihood is recorded where it is not the loss.
+    n_trained_models : int (instance)
+        Models of each client that it trains.
     model_type : type or tuple of type
         What its model must be an instance of; ``Model`` is what predicts.
     """
@@ -102,6 +111,19 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel]):
     model: Any
     learns: ClassVar[str] = ""
     sends: ClassVar[str] = ""
+    requires: ClassVar[tuple[Requirement, ...]] = ()
+    exchanges: ClassVar[tuple[str, ...] | None] = None
+    compressors: ClassVar[Compressors] = "any"
+    aggregates: ClassVar[Aggregates] = "mean"
+    devices: ClassVar[tuple[Literal["cpu", "cuda"], ...]] = ("cpu", "cuda")
+    communicates: ClassVar[bool] = True
+    uses_model: ClassVar[bool] = True
+    steps_locally: ClassVar[bool] = False
+    takes_duals: ClassVar[bool] = False
+    steps_without_clients: ClassVar[bool] = False
+    server_steps: ClassVar[bool] = False
+    averages_models: ClassVar[Averages | None] = None
+    neighbours: ClassVar[Literal["given", "corrected", "chosen"]] = "given"
     online: bool = False
     tasks: tuple[Task, ...] = ("classification", "sequence", "multi_label", "regression")
     columns: tuple[str, ...] = ()
@@ -109,6 +131,7 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel]):
     local_options: tuple[str, ...] | None = None
     averages_by: Weighting = "samples"
     deploys_mixtures: bool = False
+    n_trained_models: int = 1
     model_type: ClassVar[type | tuple[type, ...]] = Model
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -213,112 +236,6 @@ class Algorithm(DeclaredAlgorithm, Generic[AnyChannel]):
     def payload(self) -> int:
         """Return how many numbers a client sends in one round; by default those of one model."""
         return self.model.n_parameters if self.communicates else 0
-
-
-class GlobalModel(Algorithm[AnyChannel]):
-    """A method that learns one model.
-
-    The first field of its state is ``model``, the last one ``optimizer``.
-    """
-
-    state_class: ClassVar[type[Any]]
-    n_trained_models: ClassVar[int] = 1  # of a client, each with its part of the optimizer
-
-    def __init__(self, model: Model, local: LocalSolver) -> None:
-        self.model, self.local = model, local
-
-    def init(self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype) -> Any:
-        """Return a ``state_class`` of one model for all, ``variables`` and no momentum."""
-        model = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client=False)
-        optimizer = self.local.init(len(clients), self.n_trained_models, dtype)
-        return self.state_class(model, *self.variables(model, len(clients)), optimizer)
-
-    def variables(self, model: Tensor, n_clients: int) -> tuple[Tensor, ...]:
-        """Return the first values of the fields between ``model`` and ``optimizer``."""
-        return ()
-
-    def deploy(self, state: Any, clients: Clients, draws: Draws) -> Predictor:
-        """Return the model, with running statistics of the clients' own where these stay."""
-        return self.predictor(
-            self.local.with_statistics(state.model, state.optimizer), clients, draws
-        )
-
-    def adapt(self, state: Any, clients: Clients, exchange: Exchange, draws: Draws) -> Predictor:
-        """Return the model, under gossip the mean of all."""
-        return self.predictor(exchange.mean(state.model), clients, draws)
-
-    def predictor(self, models: Tensor, clients: Clients, draws: Draws) -> Predictor:
-        """Return what clients make of the model, (1, P) or (clients, 1, P), to predict with."""
-        return Predictor(models)
-
-
-class Corrected(GlobalModel[AnyChannel]):
-    """A method whose clients add a correction to their gradients, and send its change."""
-
-    requires: ClassVar[tuple[Requirement, ...]] = (
-        Requirement(
-            {"local.optimizer": "sgd", "local.momentum": 0.0}, "which corrects steps of plain SGD"
-        ),
-    )
-
-    def variables(self, model: Tensor, n_clients: int) -> tuple[Tensor, ...]:
-        """Return corrections, (clients, 1, trained): there are none for buffers."""
-        return (model.new_zeros(n_clients, 1, self.local.n_trained),)
-
-    def payload(self) -> int:
-        """Return the numbers of a model and of a correction."""
-        return self.model.n_parameters + self.local.n_trained
-
-
-class Descriptive(Algorithm[AnyChannel]):
-    """A method whose parameters describe the data, and with which nothing is predicted."""
-
-    uses_model = False
-
-    def deploy(self, state: Any, clients: Clients, draws: Draws) -> Predictor:
-        """Return that there is nothing to predict with."""
-        return Predictor(None)
-
-
-class Personal(GlobalModel[Channel]):
-    """A method whose server averages one model beside the clients' own.
-
-    Its papers (Deng et al. 2020, T Dinh et al. 2020) weigh clients alike; FedAvg, and the tables of
-    Marfoq et al. 2021, weigh them by their samples.
-
-    Parameters
-    ----------
-    client_weights : {'uniform', 'samples'}
-        Weights of the server's average, 1 / n or n_t / n. Clients count alike under gossip.
-    """
-
-    requires: ClassVar[tuple[Requirement, ...]] = (
-        Requirement(
-            {"algorithm.client_weights": "uniform"},
-            "where the mixing matrix has the weights",
-            {"exchange": "gossip"},
-        ),
-    )
-    steps_locally = True
-
-    def __init__(
-        self, model: Model, local: LocalSolver, *, client_weights: Weights = "uniform"
-    ) -> None:
-        super().__init__(model, local)
-        self.averages_by = "samples" if client_weights == "samples" else "clients"
-
-    def variables(self, model: Tensor, n_clients: int) -> tuple[Tensor, ...]:
-        """Return the clients' own models, copies of the shared one, (clients, 1, P)."""
-        return (self.copies(model, n_clients).clone(),)
-
-    def copies(self, model: Tensor, n_clients: int) -> Tensor:
-        """Return a shared model, (1, P), or rows of it as they are, as (n_clients, 1, P)."""
-        return model.expand(n_clients, 1, self.model.n_parameters)
-
-    def combined(self, rows: Tensor, clients: Clients, channel: Channel, before: Tensor) -> Tensor:
-        """Return the new shared model from the participants' (participants, 1, P). Collective."""
-        weights = clients.average_weights(self.averages_by == "samples")
-        return channel.average(rows, weights, before=before)
 
 
 def algorithm_class(name: Any) -> type[Algorithm]:

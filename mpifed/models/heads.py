@@ -6,10 +6,10 @@ A ``Derived`` model computes another one on rows made from its own: ``Between`` 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -135,11 +135,34 @@ def normalisation_layers(model: Model, every: bool = False) -> list[str]:
     ]
 
 
+class RowsOfModels(Protocol):
+    """What makes one or more rows of a model from a row of other numbers.
+
+    Attributes
+    ----------
+    inner : Model
+        The model.
+    size : int
+        How many other numbers there are; the buffers of the model come after them.
+    """
+
+    inner: Model
+    size: int
+
+    def inner_rows(self, rows: Tensor) -> list[Tensor]:
+        """Return rows of the inner model, (R, inner.n_parameters) each."""
+
+    def pulled_back(self, rows: Tensor, gradients: Sequence[Tensor]) -> Tensor:
+        """Return the gradient in the numbers of a row, from those in each of ``inner_rows``."""
+
+
 class Derived(Model):
     """A model that another one computes, on one or more rows made from its own."""
 
-    def __init__(self, inner: Model, size: int) -> None:
-        self.inner, self._size = inner, size
+    def __init__(self, source: RowsOfModels) -> None:
+        inner = source.inner
+        self.inner, self._size = inner, source.size
+        self.inner_rows, self.pulled_back = source.inner_rows, source.pulled_back
         self.loss, self.deterministic = inner.loss, inner.deterministic
         self.n_buffers, self.same_bits = inner.n_buffers, inner.same_bits
         self.steppings, self.stepping = inner.steppings, inner.stepping
@@ -150,14 +173,6 @@ class Derived(Model):
     def n_parameters(self) -> int:
         """Numbers in a row, buffers included."""
         return self._size + self.n_buffers
-
-    @abstractmethod
-    def inner_rows(self, rows: Tensor) -> list[Tensor]:
-        """Return rows of the inner model, (R, inner.n_parameters) each."""
-
-    @abstractmethod
-    def pulled_back(self, rows: Tensor, gradients: Sequence[Tensor]) -> Tensor:
-        """Return the gradient in the numbers of a row, from those in each of ``inner_rows``."""
 
     def init(self, generator: np.random.Generator) -> np.ndarray:
         """Return zeros: a method makes rows from models."""
@@ -199,13 +214,13 @@ class Derived(Model):
         parameters[self._size :] = row[trained:]
 
 
-class Between(Derived):
+class Between:
     """Models between two others: own + w (other - own) in some numbers, w being trained."""
 
     def __init__(self, inner: Model, chosen: Tensor) -> None:
         self.chosen = chosen & (torch.arange(len(chosen)) < len(chosen) - inner.n_buffers)
         self.count = int(self.chosen.sum())
-        super().__init__(inner, 3 * self.count + inner.n_parameters - inner.n_buffers)
+        self.inner, self.size = inner, 3 * self.count + inner.n_parameters - inner.n_buffers
 
     def rows_of(self, weights: Tensor, model: Tensor, other: Tensor) -> Tensor:
         """Return rows."""
@@ -223,13 +238,13 @@ class Between(Derived):
         return models
 
     def pulled_back(self, rows: Tensor, gradients: Sequence[Tensor]) -> Tensor:
-        gradient = rows.new_zeros(len(rows), self.n_parameters - self.n_buffers)
+        gradient = rows.new_zeros(len(rows), self.size)
         slopes = gradients[0][:, self.chosen[: gradients[0].shape[1]]]
         gradient[:, : self.count] = slopes * rows[:, 2 * self.count : 3 * self.count]
         return gradient
 
 
-class TwoHeads(Derived):
+class TwoHeads:
     """A model with two heads: a row is theta and psi, phi, what is given, and the buffers."""
 
     def __init__(self, inner: Model) -> None:
@@ -245,7 +260,7 @@ class TwoHeads(Derived):
         self.bias, self.count = slice(biases[0].begin, biases[0].end), int(self.head.sum())
         self.outputs = biases[0].end - biases[0].begin
         self.personal, self.n_constants = self.sizes()
-        super().__init__(inner, self.trained + self.personal + self.n_constants)
+        self.inner, self.size = inner, self.trained + self.personal + self.n_constants
 
     def sizes(self) -> tuple[int, int]:
         """Return how many numbers the personal head is made of, and how many are given."""
@@ -267,7 +282,7 @@ class TwoHeads(Derived):
 
     def parts_of(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return theta and psi, personal numbers, those given and the buffers."""
-        sizes = [self.trained, self.personal, self.n_constants, self.n_buffers]
+        sizes = [self.trained, self.personal, self.n_constants, self.inner.n_buffers]
         model, personal, constants, buffers = rows.split(sizes, -1)
         return model, personal, constants, buffers
 
@@ -286,9 +301,7 @@ class TwoHeads(Derived):
 
 
 class HyperHeads(TwoHeads):
-    """Two heads, of which a perceptron nu makes the personal one from the client's label
-    shares:
-    """
+    """Two heads, of which a perceptron nu makes the personal one from the client's label shares."""
 
     def __init__(self, inner: Model, width: int) -> None:
         self.width = width

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
@@ -16,32 +15,39 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 from mpifed.models.base import Gradient, Model
 from mpifed.models.heads import as_module, last_inputs, representation
 
+Term = Callable[[Tensor, Tensor], Tensor]
+TermOf = Callable[[Tensor, Tensor], Term]
+
 
 class RepresentationLoss(Model):
     """A network with a term of its loss in the inputs of its last layer.
 
     A row is the network's, then numbers that are given. These are among the buffers, so that they
     have no moments, and that clients step one by one.
+
+    Parameters
+    ----------
+    model : Model
+        The network.
+    n_constants : int
+        How many numbers are given.
+    term : callable
+        For the numbers that are given and the inputs of a minibatch it returns the term, a function
+        of representations (B, h) and labels (B,) with values (B,).
     """
 
     steppings = ("one_by_one",)
     stepping = stepping_on_gpu = "one_by_one"
     same_bits = False
 
-    def __init__(self, model: Model, n_constants: int) -> None:
+    def __init__(self, model: Model, n_constants: int, term: TermOf) -> None:
         self.inner, module, self.size = model, as_module(model), model.n_parameters
+        self.term_of = term
         self.loss, self.n_buffers = module.loss, module.n_buffers + n_constants
         self._n_parameters = self.size + n_constants
-        self._seen, self._references = list[Tensor](), torch.empty(0)
+        self._seen = list[Tensor]()
+        self._term: Term | None = None  # of the present minibatch
         self.inner_module = replace(module, loss=replace(module.loss, samples=self._samples))
-
-    @abstractmethod
-    def term(self, z: Tensor, references: Tensor, y: Tensor) -> Tensor:
-        """Return the term for each sample, (B,), with its representation (B, h)."""
-
-    def references(self, constants: Tensor, x: Tensor) -> Tensor:
-        """Return what ``term`` gets of the numbers that are given, for a minibatch."""
-        return constants
 
     @property
     def n_parameters(self) -> int:
@@ -77,50 +83,51 @@ class RepresentationLoss(Model):
 
             def compute(x: Tensor, y: Tensor, weights: Tensor) -> None:
                 self._seen.clear()
-                self._references = self.references(constants, x)
+                self._term = self.term_of(constants, x)
                 supervised(x, y, weights)
 
             yield compute
 
     def _samples(self, outputs: Tensor, y: Tensor) -> Tensor:
         (z,) = self._seen
-        term = self.term(z.flatten(1).to(outputs.dtype), self._references, y)
+        assert self._term is not None
+        term = self._term(z.flatten(1).to(outputs.dtype), y)
         return self.loss.samples(outputs, y) + term
 
 
-class Contrastive(RepresentationLoss):
-    """MOON's network (Li, He and Song 2021, eqs. 3 and 4), with the weight mu of the contrast.
+def contrastive(model: Model, mu: float, tau: float) -> RepresentationLoss:
+    """Return MOON's network (Li, He and Song 2021, eqs. 3 and 4); mu is the contrast's weight.
 
     What is given are the models to be near and to be away from.
     """
+    module = as_module(model)
+    others = replace(module, network=deepcopy(module.network))
 
-    def __init__(self, model: Model, mu: float, tau: float) -> None:
-        super().__init__(model, 2 * model.n_parameters)
-        self.mu, self.tau = mu, tau
-        self.others = replace(
-            self.inner_module, network=deepcopy(self.inner_module.network), loss=self.loss
-        )
+    def term_of(constants: Tensor, x: Tensor) -> Term:
+        references = representation(others, constants.view(2, model.n_parameters), x).flatten(2)
 
-    def references(self, constants: Tensor, x: Tensor) -> Tensor:
-        return representation(self.others, constants.view(2, self.size), x).flatten(2)
+        def term(z: Tensor, y: Tensor) -> Tensor:
+            nearness = cosine_similarity(z[None], references, dim=-1)
+            first = torch.zeros(len(z), dtype=torch.int64, device=z.device)
+            return mu * cross_entropy(nearness.T / tau, first, reduction="none")
 
-    def term(self, z: Tensor, references: Tensor, y: Tensor) -> Tensor:
-        nearness = cosine_similarity(z[None], references, dim=-1)
-        first = torch.zeros(len(z), dtype=torch.int64, device=z.device)
-        return self.mu * cross_entropy(nearness.T / self.tau, first, reduction="none")
+        return term
+
+    return RepresentationLoss(model, 2 * model.n_parameters, term_of)
 
 
-class Prototyped(RepresentationLoss):
-    """A network that is pulled to prototypes, of which those given are known if marked by 1.
+def prototyped(model: Model, shape: tuple[int, int], strength: float) -> RepresentationLoss:
+    """Return a network that is pulled to prototypes, of which those are known that 1 marks.
 
     The term is ``strength`` times the mean square of z - C(y) (Tan et al. 2022, eq. 7, in the form
     of their code).
     """
 
-    def __init__(self, model: Model, shape: tuple[int, int], strength: float) -> None:
-        super().__init__(model, shape[0] * shape[1])
-        self.shape, self.strength = shape, strength
+    def term_of(constants: Tensor, x: Tensor) -> Term:
+        def term(z: Tensor, y: Tensor) -> Tensor:
+            prototypes = constants.view(shape)[y]
+            return strength * prototypes[:, -1] * (z - prototypes[:, :-1]).square().mean(1)
 
-    def term(self, z: Tensor, references: Tensor, y: Tensor) -> Tensor:
-        prototypes = references.view(self.shape)[y]
-        return self.strength * prototypes[:, -1] * (z - prototypes[:, :-1]).square().mean(1)
+        return term
+
+    return RepresentationLoss(model, shape[0] * shape[1], term_of)

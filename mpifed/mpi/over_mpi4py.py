@@ -54,7 +54,7 @@ class Mpi(Communicator):
         self.bytes_sent, self._second_thread, self._reused = 0, second_thread, Reused(FREE_BLOCKS)
         launch, ranks_on_node = launched(), self._local.Get_size()
         if launch is not None:  # whose other ranks on this node may be busy beside these
-            ranks_on_node = max(ranks_on_node, launch.here or 0)
+            ranks_on_node = max(ranks_on_node, launch.local_size or 0)
         self._sleeps = second_thread or ranks_on_node > comms.cores
 
     @property

@@ -9,12 +9,16 @@ import numpy as np
 import torch
 from annotated_types import Ge
 
-from mpifed.data.base import Description, Shards, agreed
-from mpifed.data.generated import GeneratedDataset
-from mpifed.data.kmeans import Solver, equal_parts
-from mpifed.mpi.communicator import Communicator
+from mpifed.dataset import (
+    Communicator,
+    Description,
+    GeneratedDataset,
+    Shards,
+    agreed,
+    kmeans,
+    stream,
+)
 from mpifed.optimal_transport.benchmarks import Name, Variance, automatic, find_benchmark
-from mpifed.random import stream
 
 
 class Transport(GeneratedDataset):
@@ -53,7 +57,7 @@ class Transport(GeneratedDataset):
         raw: str | None = None,
         samples: Annotated[int, Ge(2)] = 2048,
         partition: Literal["kmeans", "iid"] = "kmeans",
-        kmeans_solver: Solver = "own",
+        kmeans_solver: kmeans.Solver = "own",
         target_variance: Variance = "trace",
         seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
@@ -65,7 +69,7 @@ class Transport(GeneratedDataset):
         if partition == "kmeans":
             self.owner = agreed(
                 communicator,
-                lambda: equal_parts(
+                lambda: kmeans.equal_parts(
                     self._pool(), n_clients, stream(self.seed, "partition"), kmeans_solver
                 ),
             )

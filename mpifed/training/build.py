@@ -21,7 +21,7 @@ import torch
 
 from mpifed.components.registry import Section, find
 from mpifed.components.registry import make as make_component
-from mpifed.components.tables import ON_TRANSPORT
+from mpifed.components.tables import DATASETS, ON_TRANSPORT
 from mpifed.config.configuration import PLAIN_MEAN, Configuration
 from mpifed.data.base import (
     SPLITS,
@@ -68,6 +68,19 @@ from mpifed.state import RunState, shared_tensors
 from mpifed.training.footprint import state_bytes
 from mpifed.watchdog import heartbeat
 
+# Least number of bytes that a rank needs for each client of the run, hosted here or not.
+CLIENT_BYTES = 200
+
+# Bytes of samples that a rank holds where not all are used in a round or an evaluation, unless it
+# is said.
+AUTOMATIC = 96e6
+
+# The value of a schedule's ``labels`` that asks for the counts of the run's own data.
+OF_DATA = "data"
+
+# Least number of copies of a model on a rank: the received one and the trained one.
+COPIES = 2
+
 
 def make_algorithm(
     configuration: Configuration,
@@ -82,8 +95,8 @@ def make_algorithm(
     name = configuration.algorithm.name
     if isinstance(model, DenseICNN):
         name = ON_TRANSPORT.get(name, name)
-    made: Callable[..., Algorithm] = algorithm_class(name)
-    return made(model, solver, **configuration.algorithm.options)
+    method: Callable[..., Algorithm] = algorithm_class(name)
+    return method(model, solver, **configuration.algorithm.options)
 
 
 def exchanging_of(configuration: Configuration) -> tuple[type[Exchange], Mapping[str, Any]]:
@@ -108,8 +121,8 @@ def make_exchange(
             # Refuses a k above the numbers in a message before anything is written.
             compressor.contraction(algorithm.payload())
     exchanging, options = exchanging_of(configuration)
-    made: Callable[..., Exchange] = exchanging
-    exchange = made(federation, configuration.seed, stored, compressor, **options)
+    construct: Callable[..., Exchange] = exchanging
+    exchange = construct(federation, configuration.seed, stored, compressor, **options)
     if isinstance(exchange, Server) and configuration.server_optimizer != PLAIN_MEAN:
         section = "server_optimizer"
         exchange.optimizer = make_component(section, configuration.server_optimizer, section)
@@ -171,18 +184,20 @@ def hosting_ranks(configuration: Configuration, communicator: Communicator) -> n
     if configuration.hosts == "ranks" or communicator.size == 1:
         return ranks
     nodes, every = communicator.nodes(), communicator.gather_object(cores_of_this_process())
-    found = None if every is None else first_per_core(nodes, every, configuration.threads)
-    return communicator.broadcast(found)
+    ranks_with_cores = (
+        None if every is None else first_per_core(nodes, every, configuration.threads)
+    )
+    return communicator.broadcast(ranks_with_cores)
 
 
 def first_per_core(nodes: np.ndarray, cores: Sequence[frozenset[int]], threads: int) -> np.ndarray:
     """Return the first ranks of every node, as many as it has cores for."""
-    found = []
+    chosen = []
     for node in np.unique(nodes):
         ranks = np.flatnonzero(nodes == node)
         usable = frozenset.union(*(cores[rank] for rank in ranks.tolist()))
-        found.append(ranks[: max(1, len(usable) // threads)])
-    return np.sort(np.concatenate(found)).astype(np.int32)
+        chosen.append(ranks[: max(1, len(usable) // threads)])
+    return np.sort(np.concatenate(chosen)).astype(np.int32)
 
 
 def cores_of_this_process() -> frozenset[int]:
@@ -207,19 +222,19 @@ class Poisoned(DerivedDataset):
         if name != "train" or not which.any():
             return split
         y = split.y.clone()
-        for place in np.flatnonzero(which).tolist():
-            rows = split.rows_of(place)
-            self._true[int(client_ids[place])] = split.y[rows]
+        for position in np.flatnonzero(which).tolist():
+            rows = split.rows_of(position)
+            self._true[int(client_ids[position])] = split.y[rows]
             y[rows] = self._hostile.relabelled(split.y[rows], self.description.n_classes)
         return replace(split, y=y)
 
     def with_true_labels(self, train: Split, client_ids: np.ndarray) -> Split:
         """Return training samples as they are scored; some clients may have none."""
         y = train.y
-        for place in np.flatnonzero(self._hostile.who[client_ids] & (train.counts > 0)).tolist():
+        for position in np.flatnonzero(self._hostile.who[client_ids] & (train.counts > 0)).tolist():
             y = y.clone() if y is train.y else y
-            rows = train.rows_of(place)
-            true = self._true[int(client_ids[place])][: rows.stop - rows.start]
+            rows = train.rows_of(position)
+            true = self._true[int(client_ids[position])][: rows.stop - rows.start]
             y[rows] = true.to(y.device)
         return replace(train, y=y)
 
@@ -237,26 +252,26 @@ def attacked(
     """Return the attackers of a run, and the data set with the labels that they train on."""
     if configuration.attack.name == "none":
         return None, dataset
-    found = attackers(configuration.attack, federation, configuration.seed)
-    if not found.attack.changes_labels:
-        return found, dataset
-    about = dataset.description
-    check_labels(found.attack, found.name, about.task, about.n_classes)
-    return found, Poisoned(dataset, found)
+    hostile = attackers(configuration.attack, federation, configuration.seed)
+    if not hostile.attack.changes_labels:
+        return hostile, dataset
+    description = dataset.description
+    check_labels(hostile.attack, hostile.name, description.task, description.n_classes)
+    return hostile, Poisoned(dataset, hostile)
 
 
 def transforms_of(configuration: Configuration, hostile: Attackers | None) -> list[Any]:
     """Return what clients do to their updates before they send them, in turn."""
-    found: list[Any] = []
+    transforms: list[Any] = []
     options = configuration.privacy
     if options.is_asked_for and options.where == "local":
-        found.append(local_noise(options, configuration.clients))
+        transforms.append(local_noise(options, configuration.clients))
     if options.pairwise_multiplier:
-        found.append(partial(pairwise_noise, options=options))
+        transforms.append(partial(pairwise_noise, options=options))
     if hostile is not None and hostile.attack.changes_updates:
         colluding = isinstance(hostile.attack, Colluding)
-        found.append(partial(collusion, hostile) if colluding else hostile.transform)
-    return found
+        transforms.append(partial(collusion, hostile) if colluding else hostile.transform)
+    return transforms
 
 
 def _takes_data(function: Callable[..., Any]) -> bool:
@@ -274,8 +289,8 @@ def make_model(
     function = find("model", name)
 
     def build() -> Any:
-        given = [description] if _takes_data(function) else []
-        return function(*given, **configuration.model.options)
+        arguments = [description] if _takes_data(function) else []
+        return function(*arguments, **configuration.model.options)
 
     if configuration.local.autocast and configuration.dtype == "float64":
         raise InputError(
@@ -284,9 +299,9 @@ def make_model(
         )
 
     def first() -> Any:
-        made = build()
+        model = build()
         shape = description.input_shape
-        return with_shapes(made, shape) if isinstance(made, torch.nn.Module) else made
+        return with_shapes(model, shape) if isinstance(model, torch.nn.Module) else model
 
     built = seeded(first, configuration.seed)
     if isinstance(built, torch.nn.Module):
@@ -305,9 +320,9 @@ def make_model(
             f"local.autocast is '{configuration.local.autocast}', but model '{name}' is computed "
             "by formulas of its own; allowed with networks (torch modules)"
         )
-    wanted = method.model_type if isinstance(built, Parametrised) else (Model, torch.nn.Module)
-    if not isinstance(built, wanted):
-        kinds = wanted if isinstance(wanted, tuple) else (wanted,)
+    allowed = method.model_type if isinstance(built, Parametrised) else (Model, torch.nn.Module)
+    if not isinstance(built, allowed):
+        kinds = allowed if isinstance(allowed, tuple) else (allowed,)
         raise InputError(
             f"model.name is '{name}', which gives a {type(built).__name__}, but algorithm "
             f"'{configuration.algorithm.name}' needs a "
@@ -323,14 +338,14 @@ def with_stepping(
     """Return the configuration with ``local.stepping`` as it is used, where digests depend
     on it.
     """
-    asked = configuration.local.stepping
-    if asked != "auto" and asked not in model.steppings:
+    stepping = configuration.local.stepping
+    if stepping != "auto" and stepping not in model.steppings:
         raise InputError(
-            f"local.stepping is '{asked}', but the model {_unstackable(configuration, model)}, so "
-            "that its rows cannot be stacked; allowed: auto, one_by_one"
+            f"local.stepping is '{stepping}', but the model {_unstackable(configuration, model)}, "
+            "so that its rows cannot be stacked; allowed: auto, one_by_one"
         )
     on_cpu, predicts = device.type == "cpu", isinstance(model, Model)
-    if asked != "auto" or not predicts or (on_cpu and model.same_bits):
+    if stepping != "auto" or not predicts or (on_cpu and model.same_bits):
         return configuration
     chosen = model.stepping if on_cpu else model.stepping_on_gpu
     return replace(configuration, local=replace(configuration.local, stepping=chosen))
@@ -365,8 +380,8 @@ def validate_buffers(configuration: Configuration, model: Model, unbiased: bool)
     name = configuration.compression.name
     if not model.n_buffers or (name in ("none", "identity") and not unbiased):
         return
-    kept = configuration.local.buffers == "local"
-    if kept and not configuration.evaluation.unseen_fraction:
+    stays_local = configuration.local.buffers == "local"
+    if stays_local and not configuration.evaluation.unseen_fraction:
         return
     cause = "participation.weights is 'unbiased'" if unbiased else f"compression.name is '{name}'"
     raise InputError(
@@ -376,26 +391,12 @@ def validate_buffers(configuration: Configuration, model: Model, unbiased: bool)
     )
 
 
-def described(model: Model) -> str:
+def describe_model(model: Model) -> str:
     """Return the size of a model and how it is stepped, for the plan of a run."""
     buffers = f" and {model.n_buffers:,} running statistics" if model.n_buffers else ""
     frozen = model.n_frozen if isinstance(model, ModuleModel) else 0
-    beside = f", beside {frozen:,} that are frozen" if frozen else ""
-    return f"{model.n_parameters - model.n_buffers:,} parameters{buffers}{beside}"
-
-
-# Least number of bytes that a rank needs for each client of the run, hosted here or not.
-CLIENT_BYTES = 200
-
-# Bytes of samples that a rank holds where not all are used in a round or an evaluation, unless it
-# is said.
-AUTOMATIC = 96e6
-
-# The value of a schedule's ``labels`` that asks for the counts of the run's own data.
-OF_DATA = "data"
-
-# Least number of copies of a model on a rank: the received one and the trained one.
-COPIES = 2
+    frozen_part = f", beside {frozen:,} that are frozen" if frozen else ""
+    return f"{model.n_parameters - model.n_buffers:,} parameters{buffers}{frozen_part}"
 
 
 @dataclass(frozen=True)
@@ -428,8 +429,8 @@ class Setup:
         channel.transforms = transforms_of(self.configuration, self.attackers)
         averages = self.algorithm.averages_models
         if clients is not None and averages and isinstance(channel, GossipChannel):
-            places = [slice(place.begin, place.end) for place in self.model.spans()]
-            channel.layers = places or [slice(0, self.model.n_parameters)]
+            layers = [slice(span.begin, span.end) for span in self.model.spans()]
+            channel.layers = layers or [slice(0, self.model.n_parameters)]
             if averages == "one":
                 like = torch.zeros(0, dtype=self.dtype, device=self.device)
                 channel.held_out = HeldOutRisks(self.model, clients, like)
@@ -468,8 +469,8 @@ def _check_tokens(configuration: Configuration, model: Model, shards: Shards) ->
         return
     for name in SPLITS:
         split: Split = getattr(shards, name)
-        for place, client in enumerate(shards.client_ids.tolist()):
-            x = split.x[split.rows_of(place)]
+        for row, client in enumerate(shards.client_ids.tolist()):
+            x = split.x[split.rows_of(row)]
             wrong = (x < 0) | (x >= n_tokens) | (x != x.trunc())
             if wrong.any():
                 options = configuration.data.options
@@ -486,9 +487,11 @@ def make_dataset(configuration: Configuration, communicator: Communicator) -> Da
     """Make the data set of a run; collective. Raises ``InputError`` for wrong data."""
     n_clients = configuration.clients
     check_memory(CLIENT_BYTES * n_clients, f"clients is {n_clients}, which")
-    made: Callable[..., Dataset] = find("data", configuration.data.name)
+    construct: Callable[..., Dataset] = find("data", configuration.data.name)
     with enough_memory(f"the data set {configuration.data.name} with such options"):
-        dataset = made(n_clients, configuration.seed, communicator, **configuration.data.options)
+        dataset = construct(
+            n_clients, configuration.seed, communicator, **configuration.data.options
+        )
     if ":" in configuration.data.name:
         dataset = Checked(dataset)
     description = dataset.description
@@ -513,23 +516,23 @@ def _labels_of_data(
         yield options
         return
     dataset = make_dataset(configuration, communicator)  # samples are loaded once from each
-    about = dataset.description
-    if about.task != "classification":
+    description = dataset.description
+    if description.task != "classification":
         raise InputError(
-            f"exchange.schedule.labels is '{OF_DATA}', but the task of the data is {about.task}; "
-            "allowed: classification, or a CSV file of counts"
+            f"exchange.schedule.labels is '{OF_DATA}', but the task of the data is "
+            f"{description.task}; allowed: classification, or a CSV file of counts"
         )
     mine = np.array_split(np.flatnonzero(training), communicator.size)[communicator.rank]
     split = dataset.load(mine, torch.float32).train
-    counts = np.zeros((len(mine), about.n_classes), np.int64)
+    counts = np.zeros((len(mine), description.n_classes), np.int64)
     np.add.at(counts, (np.repeat(np.arange(len(mine)), split.counts), split.y.numpy()), 1)
     parts = communicator.gather_object(counts)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "label-counts.csv"
         if parts is not None:
             np.savetxt(path, np.concatenate(parts), fmt="%d", delimiter=",")
-        found = Section(schedule.name, {**schedule.options, "labels": str(path)})
-        yield {**options, "schedule": found}
+        schedule_from_file = Section(schedule.name, {**schedule.options, "labels": str(path)})
+        yield {**options, "schedule": schedule_from_file}
 
 
 def make(
@@ -559,8 +562,8 @@ def make(
     if stored is None:
         sizes = description.n_train[~unseen]
         sized = with_sizes(options, sizes) if "weights" in options else options
-        with _labels_of_data(configuration, sized, ~unseen, communicator) as given:
-            stored = exchanging.prepare(communicator, n_training, configuration.seed, given)
+        with _labels_of_data(configuration, sized, ~unseen, communicator) as prepared:
+            stored = exchanging.prepare(communicator, n_training, configuration.seed, prepared)
     hosting = hosting_ranks(configuration, communicator)
     if configuration.placement == "balanced":
         owner = balanced_owners(samples_of_steps(configuration, description), len(hosting))
@@ -593,9 +596,10 @@ def make(
     validate_exact(configuration, model, algorithm)
     validate_buffers(configuration, model, federation.is_unbiased)
     if algorithm.online and dataset.fresh is None:
+        able = [name for name in DATASETS if getattr(find("data", name), "fresh", None) is not None]
         raise InputError(
             f"algorithm.online is true, but data.name '{configuration.data.name}' cannot draw "
-            "fresh samples; allowed: dictionary, poisson, gaussian_mixture"
+            f"fresh samples; allowed: {', '.join(able)}"
         )
     if begins:
         algorithm.inspect(_dtype(configuration))
@@ -608,9 +612,9 @@ def make(
     if device.type == "cpu":
         is_rows = exchange.shared_is_rows
         by_rank = state_bytes(configuration, federation, model, algorithm, is_rows)
-        host, here = sum_on_host(communicator, by_rank)
+        host, bytes_on_host = sum_on_host(communicator, by_rank)
         check_memory(
-            here,
+            bytes_on_host,
             f"the model {configuration.model.name} has {model.n_parameters} parameters, and with "
             f"local.optimizer={configuration.local.optimizer} what the clients on {host} train",
         )
@@ -633,12 +637,12 @@ def _check_samples(configuration: Configuration, federation: Federation, dataset
     samples = description.n_train + description.n_val + description.n_test
     by_rank = sample_bytes_by_rank(configuration, description, federation)
     heartbeat.set_planned(by_rank[federation.communicator.rank])
-    host, here = sum_on_host(federation.communicator, by_rank)
+    host, bytes_on_host = sum_on_host(federation.communicator, by_rank)
     if kept_bytes(configuration, dataset, federation) is not None:
         # Those of the participants of a round alone, and not for long.
-        here *= federation.inclusion
+        bytes_on_host *= federation.inclusion
     check_memory(
-        here,
+        bytes_on_host,
         f"data.name '{configuration.data.name}' gives the clients on {host} "
         f"{int(samples.sum(dtype=np.float64))} samples of shape {description.input_shape}, which",
     )
@@ -648,11 +652,11 @@ def kept_bytes(
     configuration: Configuration, dataset: Dataset, federation: Federation
 ) -> float | None:
     """Return the bytes of samples that a rank holds, if it can; None: all are loaded."""
-    asked = configuration.storage.samples
+    megabytes = configuration.storage.samples
     if dataset.make_split is None:
         return None
-    if asked is not None:
-        return asked * 1e6
+    if megabytes is not None:
+        return megabytes * 1e6
     if configuration.evaluation.sample < 1:
         return AUTOMATIC
     # Of all ranks, so that all decide alike.

@@ -25,6 +25,21 @@ from mpifed.training.build import Setup
 from mpifed.training.request import Request, Task
 from topologies.schema import excerpt
 
+# What trackers call the run, in the run directory; a resumed run continues it.
+TRACKING_FILE = "tracking.json"
+
+# Seconds between two texts at least.
+EVERY = 0.1
+
+# Columns of metrics.csv that are shown, with their labels.
+SHOWN = {
+    "train_loss": "train loss",
+    "test_accuracy": "test accuracy",
+    "test_accuracy_p10": "bottom decile",
+    "objective": "objective",
+    "l2_uvp": "L2-UVP %",
+}
+
 
 @dataclass(frozen=True)
 class RecordedRound:
@@ -48,21 +63,19 @@ def recorded(scores: Mapping[str, Any], rounds: int) -> RecordedRound:
     return RecordedRound(int(scores["round"]), row, int(scores["round"]) == rounds)
 
 
-def callback(given: Any) -> Callback | None:
+def callback(on_round: Any) -> Callback | None:
     """Return the function that ``on_round`` names or is."""
-    if given is None:
+    if on_round is None:
         return None
-    function = load(given, "on_round") if isinstance(given, str) and ":" in given else given
+    function = (
+        load(on_round, "on_round") if isinstance(on_round, str) and ":" in on_round else on_round
+    )
     if not callable(function):
         raise InputError(
-            f"on_round is {excerpt(given)}; it must be a function of one argument, or its name, "
+            f"on_round is {excerpt(on_round)}; it must be a function of one argument, or its name, "
             "package.module:function"
         )
     return cast(Callback, function)
-
-
-# What trackers call the run, in the run directory; a resumed run continues it.
-FILE = "tracking.json"
 
 
 @dataclass(frozen=True)
@@ -77,12 +90,12 @@ class Listeners:
         """Tell all of a row of metrics.csv, which is empty on all ranks but rank 0."""
         if not scores:
             return
-        heard = recorded(scores, self.rounds)
+        record = recorded(scores, self.rounds)
         if self.sending is not None:
-            self.sending.row(heard.round, heard.row)
+            self.sending.row(record.round, record.row)
         if self.function is not None:
             try:
-                self.function(heard)
+                self.function(record)
             except Exception as error:
                 note(error, f"on_round {getattr(self.function, '__qualname__', self.function)}")
                 raise
@@ -98,8 +111,8 @@ def listeners_of(setup: Setup, task: Task, request: Request, round: int) -> List
     configuration, sending = setup.configuration, None
     first = setup.federation.communicator.rank == 0
     if first and request.track is not None:
-        path = task.output / FILE
-        run = TrackedRun(
+        path = task.output / TRACKING_FILE
+        context = TrackedRun(
             task.output,
             task.output.resolve().name,
             to_mapping(configuration),
@@ -107,7 +120,7 @@ def listeners_of(setup: Setup, task: Task, request: Request, round: int) -> List
             _known(path).get(request.track),
             partial(_remember, path, request.track),
         )
-        sending = Sending(request.track, partial(TRACKERS[request.track][0], run))
+        sending = Sending(request.track, partial(TRACKERS[request.track][0], context))
     return Listeners(callback(request.on_round) if first else None, sending, configuration.rounds)
 
 
@@ -118,19 +131,6 @@ def _known(path: Path) -> dict[str, str]:
 
 def _remember(path: Path, tracker: str, name: str) -> None:
     replace_bytes(path, (json.dumps({**_known(path), tracker: name}) + "\n").encode())
-
-
-# Seconds between two texts at least.
-EVERY = 0.1
-
-# Columns of metrics.csv that are shown, with their labels.
-SHOWN = {
-    "train_loss": "train loss",
-    "test_accuracy": "test accuracy",
-    "test_accuracy_p10": "bottom decile",
-    "objective": "objective",
-    "l2_uvp": "L2-UVP %",
-}
 
 
 class Progress:
@@ -216,6 +216,6 @@ def _in_notebook() -> bool:
 
 def duration(seconds: float) -> str:
     """Return a time as minutes and seconds, with hours where there are any."""
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, remainder = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+    return f"{hours}:{minutes:02d}:{remainder:02d}" if hours else f"{minutes}:{remainder:02d}"

@@ -37,6 +37,11 @@ from mpifed.training.samples import Samples
 from mpifed.training.simulated_time import clock_of, taking_part
 from mpifed.watchdog.heartbeat import at_round, set_hosted_clients
 
+# Clients whose digests are gathered at once.
+BLOCK = 1 << 14
+
+PHASES = ("startup", "data", "local", "exchange", "evaluation", "checkpoint", "total")
+
 
 class Rows:
     """The state between rounds."""
@@ -46,14 +51,14 @@ class Rows:
     def __init__(self, setup: Setup) -> None:
         self._is_rows, self._hosted = setup.exchange.shared_is_rows, setup.federation.hosted
         self._keeps_values = setup.exchange.values_kept > 0
-        self._own: list[torch.Tensor] = []
+        self._unshared: list[torch.Tensor] = []
         """Tensors of the state that have no other owner."""
         self._changed: tuple[RunState, np.ndarray] | None = None
         """The rows that the last round changed, and their clients; None for all."""
 
     def take(self, state: RunState) -> None:
         """Replace the whole state."""
-        self._changed, self._own = None, []
+        self._changed, self._unshared = None, []
         self.state = state
 
     def read(self, path: Path) -> None:
@@ -62,43 +67,39 @@ class Rows:
         self._changed = None
         self._claim(self.state)
 
-    def of(self, here: np.ndarray) -> RunState:
+    def of(self, positions: np.ndarray) -> RunState:
         """Return the state of some hosted clients, or the state itself where these are all."""
-        if len(here) == len(self._hosted):
+        if len(positions) == len(self._hosted):
             return self.state
-        rows, memory = torch.from_numpy(here), self.state.memory
-        whole = RunState(self.state.algorithm) if self._keeps_values else self.state
-        part = states.select(whole, rows, self._is_rows)
+        rows, memory = torch.from_numpy(positions), self.state.memory
+        state = RunState(self.state.algorithm) if self._keeps_values else self.state
+        part = states.select(state, rows, self._is_rows)
         return RunState(part.algorithm, memory) if self._keeps_values else part
 
-    def merge(self, moved: RunState, here: np.ndarray) -> None:
+    def merge(self, moved: RunState, positions: np.ndarray) -> None:
         """Replace the rows of some hosted clients, and all that has no client axis."""
         # What is kept of rows has been checked before it was.
         checked = RunState(moved.algorithm) if self._keeps_values else moved
-        if len(here) == len(self._hosted):
+        if len(positions) == len(self._hosted):
             self.take(moved)
         else:
-            rows, memory = torch.from_numpy(here), self.state.memory
+            rows, memory = torch.from_numpy(positions), self.state.memory
             before = RunState(self.state.algorithm) if self._keeps_values else self.state
-            after = states.merge(before, checked, rows, self._is_rows, self._own)
+            after = states.merge(before, checked, rows, self._is_rows, self._unshared)
             self.state = RunState(after.algorithm, memory) if self._keeps_values else after
             self._claim(self.state)
-        self._changed = checked, self._hosted[here]
+        self._changed = checked, self._hosted[positions]
 
     def unchecked(self) -> tuple[RunState, np.ndarray]:
         """Return what may hold numbers that are not finite since the last call, and its clients."""
-        found, self._changed = self._changed, (self.state, self._hosted[:0])
-        if found is None:
+        changed, self._changed = self._changed, (self.state, self._hosted[:0])
+        if changed is None:
             return self.state, self._hosted
-        return found
+        return changed
 
     def _claim(self, state: RunState) -> None:
-        found = states.tensors(state, self._is_rows)
-        self._own = [tensor for _, tensor, is_rows in found if is_rows]
-
-
-# Clients whose digests are gathered at once.
-BLOCK = 1 << 14
+        tensors = states.tensors(state, self._is_rows)
+        self._unshared = [tensor for _, tensor, is_rows in tensors if is_rows]
 
 
 def digest(setup: Setup, state: states.RunState) -> str | None:
@@ -108,14 +109,14 @@ def digest(setup: Setup, state: states.RunState) -> str | None:
     for first in range(0, federation.n_clients, BLOCK):
         last = min(first + BLOCK, federation.n_clients)
         start, stop = np.searchsorted(federation.hosted, (first, last))
-        own = states.client_digests(state, is_rows, slice(int(start), int(stop)))
-        gathered = federation.communicator.gather_object(own)
+        digests = states.client_digests(state, is_rows, slice(int(start), int(stop)))
+        gathered = federation.communicator.gather_object(digests)
         if gathered is None:
             continue
         owners = federation.owner[first:last]
         of_all = np.empty((last - first, hashlib.sha256().digest_size), np.uint8)
-        for rank, found in enumerate(gathered):
-            of_all[owners == rank] = np.frombuffer(found, np.uint8).reshape(-1, of_all.shape[1])
+        for rank, of_rank in enumerate(gathered):
+            of_all[owners == rank] = np.frombuffer(of_rank, np.uint8).reshape(-1, of_all.shape[1])
         total.update(of_all.data)
     return total.hexdigest() if federation.communicator.rank == 0 else None
 
@@ -131,32 +132,29 @@ def bad_clients(state: Any, shared_is_rows: bool, ids: np.ndarray) -> list[int]:
 
 def server_diverged(state: Any, shared_is_rows: bool) -> bool:
     """Return whether a tensor of the server has a value that is not finite."""
-    found = states.tensors(state, shared_is_rows)
-    return not all(states.is_finite(tensor) for _, tensor, is_rows in found if not is_rows)
+    tensors = states.tensors(state, shared_is_rows)
+    return not all(states.is_finite(tensor) for _, tensor, is_rows in tensors if not is_rows)
 
 
 def check_finite(
     communicator: Communicator, state: Any, shared_is_rows: bool, ids: np.ndarray, where: str
 ) -> None:
     """Raise if the state of any client is not finite; collective."""
-    own = bad_clients(state, shared_is_rows, ids)
-    answer = communicator.max(np.array([-float(own[0]) if own else -np.inf]))
-    raise_first_diverged(-answer[0], own, where)
+    bad = bad_clients(state, shared_is_rows, ids)
+    answer = communicator.max(np.array([-float(bad[0]) if bad else -np.inf]))
+    raise_first_diverged(-answer[0], bad, where)
 
 
 def all_diverged(communicator: Communicator, error: Diverged | PeerDiverged) -> list[int]:
     """Return the clients of all ranks that diverged, ascending, on every rank; collective."""
     gathered = communicator.gather_object(error.clients)
-    union = sorted({client for own in gathered for client in own}) if gathered else None
+    union = sorted({client for of_rank in gathered for client in of_rank}) if gathered else None
     return list(communicator.broadcast_object(union))
 
 
 def advice(algorithm: Algorithm) -> str:
     """Return what may help against divergence, for a message."""
     return f"a smaller {algorithm.step_option} may help"
-
-
-PHASES = ("startup", "data", "local", "exchange", "evaluation", "checkpoint", "total")
 
 
 @dataclass
@@ -228,12 +226,14 @@ class Engine:
         """Run the computations of clients before round 1; a resumed run does not repeat them."""
         with self.clock.measure("local"):
             algorithm, before, draws = self.setup.algorithm, self.state, Draws(self.seed, 0)
-            made = algorithm.prepare(before.algorithm, self.everyone, self.setup.exchange, draws)
-            check_state(algorithm, "prepare", made, before.algorithm)
+            prepared = algorithm.prepare(
+                before.algorithm, self.everyone, self.setup.exchange, draws
+            )
+            check_state(algorithm, "prepare", prepared, before.algorithm)
             memory = before.memory
             if self.setup.exchange.values_kept:
-                memory = self.setup.first_memory(made, len(self.everyone))
-            self.rows.take(states.RunState(made, memory))
+                memory = self.setup.first_memory(prepared, len(self.everyone))
+            self.rows.take(states.RunState(prepared, memory))
 
     def restore(self, path: Path, meta: checkpoint.Meta) -> None:
         """Continue from a checkpoint; ``meta`` is what the file records besides the state."""
@@ -303,10 +303,10 @@ class Engine:
                 return
             booked = dict(vars(exchange.ledger))
             try:
-                moved, here = self._round(active)
+                moved, positions = self._round(active)
                 if drops:
                     where = f"state after round {self.round}"
-                    is_rows, ids = exchange.shared_is_rows, federation.hosted[here]
+                    is_rows, ids = exchange.shared_is_rows, federation.hosted[positions]
                     check_finite(communicator, moved, is_rows, ids, where)
                 break
             except (Diverged, PeerDiverged) as error:
@@ -322,7 +322,7 @@ class Engine:
                         "not finite"
                     )
         with self.clock.measure("local"):
-            self.rows.merge(moved, here)
+            self.rows.merge(moved, positions)
         if self.simulated is not None:
             local = self.clock.seconds["local"] - local
             self.simulated.advance(self.round, active, Ledger(**booked), exchange.ledger, local)
@@ -331,16 +331,16 @@ class Engine:
         """Run this round among ``active`` clients, bool (n_clients,)."""
         setup, federation = self.setup, self.setup.federation
         began, exchanged = time.perf_counter(), setup.exchange.seconds
-        here = np.flatnonzero(active[federation.hosted])
+        positions = np.flatnonzero(active[federation.hosted])
         participation = setup.configuration.participation
-        effort = efforts(participation, federation.hosted[here], self.seed, self.round)
-        everyone = len(here) == len(federation.hosted)
+        effort = efforts(participation, federation.hosted[positions], self.seed, self.round)
+        everyone = len(positions) == len(federation.hosted)
         if everyone and effort is None:
             clients = self.everyone
         else:
-            clients = self.samples.clients(here, effort)
+            clients = self.samples.clients(positions, effort)
         draws = Draws(self.seed, self.round)
-        part = self.rows.of(here)
+        part = self.rows.of(positions)
         channel = setup.channel(self.round, active, part.memory, clients)
         with torch.no_grad():
             moved = setup.algorithm.round(part.algorithm, clients, channel, draws)
@@ -348,7 +348,7 @@ class Engine:
         spent, exchanging = time.perf_counter() - began, setup.exchange.seconds - exchanged
         self.clock.seconds["exchange"] += exchanging
         self.clock.seconds["local"] += spent - exchanging
-        return states.RunState(moved, channel.memory), here
+        return states.RunState(moved, channel.memory), positions
 
     def _is_due(self) -> bool:
         """Whether the last checkpoint was begun as long ago as checkpoint.minutes says."""
@@ -358,11 +358,11 @@ class Engine:
     def agree(self, stop: bool, is_due: bool = False) -> tuple[bool, bool]:
         """Return whether any rank was asked to stop, and whether a checkpoint is due on any."""
         is_rows, (changed, ids) = self.setup.exchange.shared_is_rows, self.rows.unchecked()
-        own = bad_clients(changed, is_rows, ids)
-        first = -float(own[0]) if own else -np.inf
+        bad = bad_clients(changed, is_rows, ids)
+        first = -float(bad[0]) if bad else -np.inf
         flags = np.array([float(stop), first, float(self.writer.failed), float(is_due)])
         answer = self.setup.federation.communicator.max(flags)
-        raise_first_diverged(-answer[1], own, f"state after round {self.round}")
+        raise_first_diverged(-answer[1], bad, f"state after round {self.round}")
         if server_diverged(self.state, is_rows):
             raise Diverged(
                 f"the server's state after round {self.round} is not finite: the training diverged",
@@ -380,17 +380,19 @@ class Engine:
     def evaluate(self, recorder: Recorder | None, progress: Progress | None) -> None:
         """Score clients and record a row of metrics.csv and clients.h5."""
         with self.clock.measure("evaluation"):
-            found = self.evaluated()
-            if recorder is not None and found is not None:
-                self._record(found, recorder)
+            evaluated = self.evaluated()
+            if recorder is not None and evaluated is not None:
+                self._record(evaluated, recorder)
         if progress is not None:
             progress.scores(self.round, self.scores)
         self.report(self.scores)
 
     def _record(
-        self, found: tuple[dict[str, Any], ClientResults, dict[str, np.ndarray]], recorder: Recorder
+        self,
+        evaluated: tuple[dict[str, Any], ClientResults, dict[str, np.ndarray]],
+        recorder: Recorder,
     ) -> None:
-        self.scores, results, learnt = found
+        self.scores, results, learnt = evaluated
         recorder.row(self.scores)
         recorder.clients(results, learnt, self.setup.dataset.description)
         if not self.has_infinite_losses:
@@ -402,12 +404,12 @@ class Engine:
     def evaluated(self) -> tuple[dict[str, Any], ClientResults, dict[str, np.ndarray]] | None:
         """Return a row of metrics.csv, scores and learnt results on rank 0; None elsewhere."""
         at = Draws(self.seed, self.round)
-        found = evaluations.evaluate(self.setup, self.samples, self.state, at)
-        learnt = found.learnt
+        evaluation = evaluations.evaluate(self.setup, self.samples, self.state, at)
+        learnt = evaluation.learnt
         if self.round == self.setup.configuration.rounds:
             learnt = learnt | evaluations.of_observers(self.setup)
         digest = self.digest()
-        if found.results is None:
+        if evaluation.results is None:
             return None
         ledger = self.setup.exchange.ledger
         row = {
@@ -417,13 +419,13 @@ class Engine:
             "up_bits": ledger.up_bits,
             "down_bits": ledger.down_bits,
             "state_digest": digest,
-            **found.row(self.setup.configuration.evaluation.client_weights),
+            **evaluation.row(self.setup.configuration.evaluation.client_weights),
         }
         if self.simulated is not None:
             row |= self.simulated.row
         if self.accountant is not None:
             row[EPSILON] = self.accountant(self.round)
-        return row, found.results, learnt
+        return row, evaluation.results, learnt
 
     def _checkpoint(self, directory: Path, recorder: Recorder | None) -> None:
         self._saved = time.perf_counter()

@@ -53,6 +53,12 @@ UNSEEN_COLUMNS = ["unseen_train_accuracy", "unseen_test_accuracy"]
 # Under gossip: the score of the average of all clients' models (Zhu et al. 2025).
 MERGED = "merged_test_accuracy"
 
+# The columns of ``metrics.csv`` where validation samples are scored.
+VALIDATION_COLUMNS = ["validation_loss", "validation_accuracy"]
+
+# The data set of clients.h5, (clients, shares).
+ACCURACY_BY_SHARE = "test_accuracy_by_share"
+
 
 @dataclass(frozen=True)
 class ClientResults:
@@ -66,7 +72,7 @@ class ClientResults:
     test_accuracy: np.ndarray
     unseen: np.ndarray
     mixture: np.ndarray | None = None
-    more: dict[str, np.ndarray] = field(default_factory=dict)
+    extra: dict[str, np.ndarray] = field(default_factory=dict)
     ids: np.ndarray | None = None
 
     @property
@@ -123,16 +129,11 @@ def score_clients(
         shape = (len(unseen), *first.shape[1:])
         columns[name] = np.full(shape, np.nan) if first.dtype == float else np.zeros(shape, int)
         for part in having:
-            place = part["ids"] if ids is None else np.searchsorted(ids, part["ids"])
-            columns[name][place] = part[name]
-    own = {name: columns.pop(name) for name in list(columns) if name in _FIELDS}
-    return ClientResults(unseen=unseen, **own, more=columns, ids=ids)
-
-
-# The columns of ``metrics.csv`` where validation samples are scored.
-VALIDATION_COLUMNS = ["validation_loss", "validation_accuracy"]
-
-_FIELDS = set(ClientResults.__dataclass_fields__) - {"more", "ids"}
+            rows = part["ids"] if ids is None else np.searchsorted(ids, part["ids"])
+            columns[name][rows] = part[name]
+    names = {*ClientResults.__dataclass_fields__} - {"extra", "ids"}
+    fields = {name: columns.pop(name) for name in list(columns) if name in names}
+    return ClientResults(unseen=unseen, **fields, extra=columns, ids=ids)
 
 
 def _score(
@@ -143,7 +144,7 @@ def _score(
     mixture, measure = predictor.mixture, model.loss.measure
     mixes = mixture is not None and mixture.shape[1] > 1
     likelihoods = mixes and model.loss.of_mixture is not None
-    found = {
+    columns = {
         "ids": clients.ids,
         "n_train": train.counts[rows],
         "n_test": shards.test.counts[rows],
@@ -152,23 +153,23 @@ def _score(
     splits = {"train": train, "test": shards.test}
     if validates:
         splits["validation"] = shards.val
-        found["n_validation"] = shards.val.counts[rows]
+        columns["n_validation"] = shards.val.counts[rows]
     for name, split in splits.items():
         if predictor.parameters is None:
             nothing = np.full(len(rows), np.nan)
-            found |= {f"{name}_loss": nothing, f"{name}_accuracy": nothing}
+            columns |= {f"{name}_loss": nothing, f"{name}_accuracy": nothing}
             continue
         scores = client_scores(model, *of, split, rows, predictor.local_predictor)
         with np.errstate(invalid="ignore"):
             share = scores.hits / scores.possible
         accurate = measure == "accuracy"
-        found[f"{name}_loss"] = scores.loss
-        found[f"{name}_accuracy"] = share if accurate else np.full(len(rows), np.nan)
+        columns[f"{name}_loss"] = scores.loss
+        columns[f"{name}_accuracy"] = share if accurate else np.full(len(rows), np.nan)
         if likelihoods:
-            found[f"{name}_nll"] = scores.nll
+            columns[f"{name}_nll"] = scores.nll
         if measure is not None and not accurate:
-            found |= {f"{name}_{measure}": share, f"{name}_{measure}_possible": scores.possible}
-    return found | {name: _array(values) for name, values in predictor.results.items()}
+            columns |= {f"{name}_{measure}": share, f"{name}_{measure}_possible": scores.possible}
+    return columns | {name: _array(values) for name, values in predictor.results.items()}
 
 
 def _test_shares(model: Model, clients: Clients, predictor: Predictor) -> np.ndarray:
@@ -236,15 +237,15 @@ def summarise(
         "test_accuracy_std": float(tested.std()) if len(tested) else None,
     }
     samples = {"train": results.n_train, "test": results.n_test, "merged": results.n_test}
-    if "n_validation" in results.more:
-        samples["validation"] = results.more["n_validation"]
+    if "n_validation" in results.extra:
+        samples["validation"] = results.extra["n_validation"]
     for name in (MERGED, *VALIDATION_COLUMNS, *(f"{split}_nll" for split in samples)):
-        if name in results.more:
-            summary[name] = average(results.more[name], samples[name.partition("_")[0]], seen)
-    for name in results.more:
-        if f"{name}_possible" in results.more:
-            counts = results.more[f"{name}_possible"]
-            summary[name] = average(results.more[name], counts, seen)
+        if name in results.extra:
+            summary[name] = average(results.extra[name], samples[name.partition("_")[0]], seen)
+    for name in results.extra:
+        if f"{name}_possible" in results.extra:
+            counts = results.extra[f"{name}_possible"]
+            summary[name] = average(results.extra[name], counts, seen)
     if results.unseen.any():
         train = average(results.train_accuracy, results.n_train, results.unseen)
         test = average(results.test_accuracy, results.n_test, results.unseen)
@@ -273,23 +274,19 @@ def _average(values: np.ndarray, weights: np.ndarray, among: np.ndarray) -> floa
     return float((values[scored] * weights[scored]).sum() / weights[scored].sum())
 
 
-# The data set of clients.h5, (clients, shares).
-NAME = "test_accuracy_by_share"
-
-
 def first_samples(clients: Clients, share: float) -> Clients:
     """Return the same clients with the first of their training samples."""
-    known, federation = clients.shards, clients.federation
-    train = known.train
+    shards, federation = clients.shards, clients.federation
+    train = shards.train
     counts = np.floor(share * train.counts + 1e-9).astype(np.int64)
     begins = train.offsets[:-1]
     split = chosen(train, [np.arange(a, a + n) for a, n in zip(begins, counts, strict=True)])
     n_train = federation.n_train.copy()
-    n_train[known.client_ids] = counts
+    n_train[shards.client_ids] = counts
     return replace(
         clients,
         federation=replace(federation, n_train=n_train),
-        shards=Shards(known.client_ids, split, known.val, known.test, known.fresh),
+        shards=Shards(shards.client_ids, split, shards.val, shards.test, shards.fresh),
     )
 
 
@@ -298,14 +295,16 @@ def with_growth(
 ) -> Predictor:
     """Return ``predictor`` with the accuracies that its clients have with shares of their data."""
     shares = setup.configuration.evaluation.unseen_shares or ()
-    found = np.full((len(unseen), len(shares)), np.nan)
+    accuracies = np.full((len(unseen), len(shares)), np.nan)
     for k, share in enumerate(shares):
         fewer = first_samples(unseen, share)
-        made = setup.algorithm.adapt(state, fewer, setup.exchange, draws)
+        deployed = setup.algorithm.adapt(state, fewer, setup.exchange, draws)
         counts = len(fewer), setup.model.n_parameters
-        adapted = checks.checked_predictor(setup.algorithm, "adapt", made, *counts)
-        found[:, k] = _test_shares(setup.model, unseen, adapted)
-    return replace(predictor, results={**predictor.results, NAME: torch.from_numpy(found)})
+        adapted = checks.checked_predictor(setup.algorithm, "adapt", deployed, *counts)
+        accuracies[:, k] = _test_shares(setup.model, unseen, adapted)
+    return replace(
+        predictor, results={**predictor.results, ACCURACY_BY_SHARE: torch.from_numpy(accuracies)}
+    )
 
 
 def columns_of(setup: Setup) -> list[str]:
@@ -382,34 +381,34 @@ def remarks(setup: Setup, state: states.RunState, samples: Samples) -> list[str]
     """Return lines for the log: the algorithm's own, and options of ``local`` that it ignores."""
     algorithm = setup.algorithm
     training = training_of(setup, samples)
-    own = algorithm.remarks(state.algorithm, training, setup.exchange)
-    return [*_unread(setup), *_of_sample(setup), *_of_attacks(setup), *own]
+    of_algorithm = algorithm.remarks(state.algorithm, training, setup.exchange)
+    return [*_unread(setup), *_of_sample(setup), *_of_attacks(setup), *of_algorithm]
 
 
 def _of_attacks(setup: Setup) -> list[str]:
     """Return lines that say who attacks, and what the privacy of the whole run will be."""
     if setup.federation.communicator.rank:
         return []
-    configuration, found = setup.configuration, []
+    configuration, lines = setup.configuration, []
     if setup.attackers is not None:
-        found.append(str(setup.attackers))
+        lines.append(str(setup.attackers))
         aggregator = getattr(setup.exchange, "aggregator", None)
         number, n = int(setup.attackers.who.sum()), configuration.n_training
         bears = None if aggregator is None else aggregator.bears(n)
         if bears is not None and number > bears:
             name = configuration.exchange.options["aggregator"].name
-            found.append(
+            lines.append(
                 f"warning: {number} clients attack, more than the {bears} of {n} that "
                 f"exchange.aggregator={name} bears"
             )
     options, rounds = configuration.privacy, configuration.rounds
     if options.is_asked_for:
         epsilon = accountant_of(options, setup.federation, configuration.seed)(rounds)
-        found.append(
+        lines.append(
             f"privacy {options.where}: after {rounds:,} rounds epsilon is {epsilon:.4g} for delta "
             f"{options.delta:g}"
         )
-    return found
+    return lines
 
 
 def _of_sample(setup: Setup) -> list[str]:
@@ -453,30 +452,30 @@ def score(
     options, is_rows = setup.configuration.evaluation, setup.exchange.shared_is_rows
     if options.sample < 1:
         ids = scored_clients(federation, options.sample, draws)
-        own = ids[federation.owner[ids] == federation.communicator.rank]
-        here = np.searchsorted(federation.hosted, own)
+        of_clients = ids[federation.owner[ids] == federation.communicator.rank]
+        positions = np.searchsorted(federation.hosted, of_clients)
     else:
-        ids, here = None, np.arange(len(federation.hosted))
-    is_unseen = federation.unseen[federation.hosted[here]]
+        ids, positions = None, np.arange(len(federation.hosted))
+    is_unseen = federation.unseen[federation.hosted[positions]]
 
     checked = partial(checks.checked_predictor, algorithm)
     size = setup.model.n_parameters
     merged = states.merged(state.algorithm, setup.exchange.mean) if _merges(setup) else None
 
-    def deployed(whole: Any, clients: Clients, chosen: np.ndarray) -> Predictor:
+    def deployed(of_all: Any, clients: Clients, chosen: np.ndarray) -> Predictor:
         every = len(chosen) == len(federation.hosted)
-        own = whole if every else states.select(whole, torch.from_numpy(chosen), is_rows)
-        return checked("deploy", algorithm.deploy(own, clients, draws), len(clients), size)
+        of_clients = of_all if every else states.select(of_all, torch.from_numpy(chosen), is_rows)
+        return checked("deploy", algorithm.deploy(of_clients, clients, draws), len(clients), size)
 
     def served() -> Iterator[tuple[Clients, Predictor, Predictor | None]]:
-        rows = here[~is_unseen]
+        rows = positions[~is_unseen]
         for block in samples.blocks(rows):
             chosen = rows[block]
             clients = training if len(chosen) == len(training) else samples.clients(chosen)
             of_merged = None if merged is None else deployed(merged, clients, chosen)
             yield clients, deployed(state.algorithm, clients, chosen), of_merged
         if federation.unseen.any():
-            unseen = samples.among_hosted(here[is_unseen])
+            unseen = samples.among_hosted(positions[is_unseen])
             adapted = algorithm.adapt(state.algorithm, unseen, setup.exchange, draws)
             predictor = checked("adapt", adapted, len(unseen), size)
             if options.unseen_shares and draws.round == setup.configuration.rounds:
@@ -491,15 +490,15 @@ def measure(setup: Setup, trained: Any, training: Clients, draws: Draws) -> dict
     """Return what the algorithm adds to metrics.csv, by column."""
     measured = setup.algorithm.measure(trained, training, setup.exchange, draws)
     if unknown := set(measured) - set(setup.algorithm.columns):
-        wanted = f"columns alone: {', '.join(setup.algorithm.columns) or 'none'}"
-        raise wrong_result(setup.algorithm, "measure", f"{sorted(unknown)}", wanted)
+        allowed = f"columns alone: {', '.join(setup.algorithm.columns) or 'none'}"
+        raise wrong_result(setup.algorithm, "measure", f"{sorted(unknown)}", allowed)
     return measured
 
 
 def _learnt(setup: Setup, trained: Any) -> dict[str, np.ndarray]:
     """Return the results of the algorithm that belong to no client, by name."""
-    made = setup.algorithm.learnt(trained, setup.exchange)
-    return {name: torch.as_tensor(part).detach().cpu().numpy() for name, part in made.items()}
+    learnt = setup.algorithm.learnt(trained, setup.exchange)
+    return {name: torch.as_tensor(part).detach().cpu().numpy() for name, part in learnt.items()}
 
 
 def of_observers(setup: Setup) -> dict[str, np.ndarray]:
@@ -519,10 +518,10 @@ def of_observers(setup: Setup) -> dict[str, np.ndarray]:
         return {}
     assert options.noise_multiplier is not None
     with threadpool_limits(1, user_api="blas"):  # its number of threads would change the last bits
-        found = privacy_losses(
+        mu = privacy_losses(
             rounds, options.noise_multiplier, options.pairwise_multiplier, options.observers
         )
-    return {"mu_by_observer": found, "epsilon_by_observer": epsilons(found, options.delta)}
+    return {"mu_by_observer": mu, "epsilon_by_observer": epsilons(mu, options.delta)}
 
 
 def of_trained(setup: Setup, state: states.RunState, training: Clients) -> Any:

@@ -8,7 +8,7 @@ import torch
 from mpifed.config.configuration import Configuration
 from mpifed.federation.clients import Federation
 from mpifed.local.optimizers import RULES
-from mpifed.method.algorithm import Algorithm, GlobalModel
+from mpifed.method.algorithm import Algorithm
 from mpifed.models.base import Model, Parametrised
 from mpifed.models.modules import ModuleModel
 
@@ -53,16 +53,12 @@ def state_bytes(
     shared = float(max(algorithm.payload(), model.n_parameters))
     total = shared * (hosted if is_rows else np.ones(size))
     if algorithm.local_options is None:
-        models = 1
-        if isinstance(algorithm, GlobalModel):
-            models = algorithm.n_trained_models
-        elif algorithm.deploys_mixtures:
-            models = max(1, algorithm.payload() // model.n_parameters)
+        models = algorithm.n_trained_models
         rule = RULES[configuration.local.optimizer](configuration.local, model)
         empty = rule.moments(rule.init(0, models, int(trained), torch.zeros(0)))
-        kept = models * sum(moment.shape[-1] for moment in empty)
+        lasting = models * sum(moment.shape[-1] for moment in empty)
         active = hosted * federation.inclusion
-        total += active * (models * model.n_parameters + kept) + hosted * kept + trained
+        total += active * (models * model.n_parameters + lasting) + hosted * lasting + trained
     if isinstance(model, ModuleModel):
         total += model.n_frozen
     return total * (8 if configuration.dtype == "float64" else 4)

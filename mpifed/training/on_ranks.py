@@ -50,12 +50,12 @@ def run_on_ranks(request: Request, ranks: int) -> tuple[Path, str]:
         request = dataclasses.replace(request, on_round=name_of(request.on_round, "on_round"))
     check_none_own({**(request.overrides or {}), "on_round": request.on_round})
     resolve(task.mapping, ranks)
-    code, said = _finished(_command(request, ranks, task.output), request)
+    code, message = _finished(_command(request, ranks, task.output), request)
     if code in (EXIT_FINISHED, EXIT_STOPPED):
         return task.output, "finished" if code == EXIT_FINISHED else "stopped"
     if code == EXIT_BAD_INPUT:
-        raise InputError(said)
-    raise RunError(said)
+        raise InputError(message)
+    raise RunError(message)
 
 
 def check_none_own(overrides: Mapping[str, Any]) -> None:

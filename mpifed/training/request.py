@@ -68,13 +68,13 @@ def finished_after(directory: Path) -> int | None:
 
 def newest(directory: Path) -> ResumePoint | None:
     """Return the newest intact checkpoint of a run directory; None where it holds none at all."""
-    found, reasons = checkpoint.newest(directory)
-    if found is None and reasons:
+    newest_intact, reasons = checkpoint.newest(directory)
+    if newest_intact is None and reasons:
         raise InputError(
             f"{directory} holds no intact checkpoint: {'; '.join(reasons)}. Nothing was changed; "
             f"--output {directory} --restart begins anew and keeps them"
         )
-    return ResumePoint(*found, tuple(reasons)) if found is not None else None
+    return ResumePoint(*newest_intact, tuple(reasons)) if newest_intact is not None else None
 
 
 def explicit(path: Path) -> ResumePoint:
@@ -103,8 +103,8 @@ def stored_configuration(directory: Path) -> dict[str, Any] | None:
 def stored_horizon(stored: Mapping[str, Any]) -> int | None:
     """Return the R of schedules that a stored configuration sets; None where it is ``rounds``."""
     local = stored.get("local")
-    found = local.get("lr_horizon") if isinstance(local, Mapping) else None
-    return found if isinstance(found, int) else None
+    horizon = local.get("lr_horizon") if isinstance(local, Mapping) else None
+    return horizon if isinstance(horizon, int) else None
 
 
 def base_configuration(stored: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,21 +122,21 @@ def check_changes(
     """Refuse a configuration that differs in other keys than may change on a resume."""
 
     def fixed(mapping: Mapping[str, Any]) -> dict[str, Any]:
-        kept = {k: value for k, value in completed(mapping).items() if k not in MAY_CHANGE}
-        kept["evaluation"].pop("every", None)
-        kept["local"] = dict(kept.get("local") or {})
+        constant = {k: value for k, value in completed(mapping).items() if k not in MAY_CHANGE}
+        constant["evaluation"].pop("every", None)
+        constant["local"] = dict(constant.get("local") or {})
         if configuration.local.stepping == "auto":
-            kept["local"].pop("stepping", None)
+            constant["local"].pop("stepping", None)
         if configuration.reschedule:
-            kept["local"].pop("lr_horizon", None)
-        elif kept["local"].get("lr_horizon") is None:
-            kept["local"]["lr_horizon"] = horizon
-        return kept
+            constant["local"].pop("lr_horizon", None)
+        elif constant["local"].get("lr_horizon") is None:
+            constant["local"]["lr_horizon"] = horizon
+        return constant
 
-    found = differences(fixed(stored), fixed(to_mapping(configuration)))
-    if found:
+    changes = differences(fixed(stored), fixed(to_mapping(configuration)))
+    if changes:
         raise InputError(
-            f"{where} has another configuration: {'; '.join(found)}. Resuming may change rounds, "
+            f"{where} has another configuration: {'; '.join(changes)}. Resuming may change rounds, "
             "evaluation.every, checkpoint, storage, threads, hosts and the number of ranks; "
             "--restart begins anew"
         )
@@ -224,9 +224,9 @@ def _base(
     request: Request, point: ResumePoint | None, stored: dict[str, Any] | None
 ) -> dict[str, Any]:
     """Return the configuration before overrides: of the experiment, or of the resumed run."""
-    known = point.meta.configuration if point is not None else stored
-    if request.experiment is None and known is not None:
-        return base_configuration(known, request.overrides or {})
+    resumed = point.meta.configuration if point is not None else stored
+    if request.experiment is None and resumed is not None:
+        return base_configuration(resumed, request.overrides or {})
     return read_experiment(request.experiment, request.overrides)
 
 
@@ -261,8 +261,8 @@ def _check_output(output: Path, request: Request, point: ResumePoint | None) -> 
 def check_resume(configuration: Configuration, task: Task) -> None:
     """Refuse to resume a run under another configuration."""
     point = task.point
-    known = task.stored if point is None else point.meta.configuration
-    version = ARITHMETIC if known is None else arithmetic_of(known)[-1][1]
+    stored = task.stored if point is None else point.meta.configuration
+    version = ARITHMETIC if stored is None else arithmetic_of(stored)[-1][1]
     if version != ARITHMETIC:
         task.remarks.append(
             f"an earlier mpifed began this run, whose sums are rounded otherwise (arithmetic "

@@ -25,7 +25,7 @@ from mpifed.training.request import stored_horizon
 from mpifed.training.run_directory import field_of
 from mpifed.training.simulated_time import COLUMN, SimulatedClock, is_simulated, taking_part
 from mpifed.training.trained import stored_setup
-from mpifed.training.verification import Recorded, read_run
+from mpifed.training.verification import RecordedRun, read_run
 
 SECTIONS = ("network", "compute")
 COPIED = ("clients.h5", "log.txt")
@@ -84,7 +84,7 @@ def _check(configuration: Configuration, run: Path) -> None:
             raise InputError(f"'{run}' {words}")
 
 
-def _setup(recorded: Recorded) -> Setup:
+def _setup(recorded: RecordedRun) -> Setup:
     """Return the objects of the run, for one process."""
     if recorded.checkpoints:
         return stored_setup(recorded.directory, *recorded.checkpoints[max(recorded.checkpoints)])
@@ -103,38 +103,38 @@ def _replayed(setup: Setup, metrics: Metrics) -> np.ndarray:
     )
     seconds = np.zeros(len(rounds))
     for row in range(1, len(rounds)):
-        known = []
+        exchanges = []
         for round in range(rounds[row - 1] + 1, rounds[row] + 1):
             active = taking_part(setup, round)
             arcs = setup.exchange.arcs(round, active, setup.dtype.itemsize)
             messages = int(active.sum()) if arcs is None else sum(map(len, arcs))
-            known.append((round, active, arcs, messages * bool(active.any())))
-        total = max(1, sum(messages for *_, messages in known))
+            exchanges.append((round, active, arcs, messages * bool(active.any())))
+        total = max(1, sum(messages for *_, messages in exchanges))
         # Fractions: means of equal sizes are exact.
         up, down = (Fraction(bits[row] - bits[row - 1], total) for bits in (sent, received))
-        for round, active, arcs, messages in known:
+        for round, active, arcs, messages in exchanges:
             if active.any() or setup.algorithm.steps_without_clients:
                 clock.add(round, active, arcs, float(up * messages), float(down * messages))
         seconds[row] = clock.seconds
     return seconds
 
 
-def write(found: Retimed, directory: Path) -> None:
+def write(retimed: Retimed, directory: Path) -> None:
     """Write a run directory with other times, without checkpoints, that reports read as a run."""
-    metrics = read_metrics(found.run / "metrics.csv")
-    lines = [line_of(found.columns)]
-    for row, seconds in zip(metrics.rows, found.seconds, strict=True):
+    metrics = read_metrics(retimed.run / "metrics.csv")
+    lines = [line_of(retimed.columns)]
+    for row, seconds in zip(metrics.rows, retimed.seconds, strict=True):
         named = dict(zip(metrics.columns, row, strict=True)) | {COLUMN: field_of(float(seconds))}
-        lines.append(line_of([named.get(name, "") for name in found.columns]))
-    summary = read_summary(found.run / "summary.json")
-    summary |= {COLUMN: float(found.seconds[-1]), "retimed": {"run": str(found.run.resolve())}}
+        lines.append(line_of([named.get(name, "") for name in retimed.columns]))
+    summary = read_summary(retimed.run / "summary.json")
+    summary |= {COLUMN: float(retimed.seconds[-1]), "retimed": {"run": str(retimed.run.resolve())}}
     directory.mkdir(parents=True, exist_ok=True)
     # An interrupted command leaves no directory that passes for a finished run.
     (directory / "DONE").unlink(missing_ok=True)
-    replace_bytes(directory / "config.yaml", to_yaml(found.configuration).encode())
+    replace_bytes(directory / "config.yaml", to_yaml(retimed.configuration).encode())
     replace_bytes(directory / "metrics.csv", "".join(lines).encode())
     for name in COPIED:
-        if (found.run / name).exists():
-            replace_bytes(directory / name, (found.run / name).read_bytes())
+        if (retimed.run / name).exists():
+            replace_bytes(directory / name, (retimed.run / name).read_bytes())
     replace_bytes(directory / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
     replace_bytes(directory / "DONE", b"")

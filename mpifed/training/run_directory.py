@@ -96,11 +96,11 @@ class Recorder:
     def _move_aside(self, names: Sequence[str]) -> None:
         """Move files of an earlier run into a new directory, ``replaced-1`` or the next free."""
         taken = (self.directory / f"replaced-{number}" for number in itertools.count(1))
-        place = next(path for path in taken if not path.exists())
+        folder = next(path for path in taken if not path.exists())
         for name in names:
             if (self.directory / name).exists():
-                (place / name).parent.mkdir(parents=True, exist_ok=True)
-                (self.directory / name).rename(place / name)
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (self.directory / name).rename(folder / name)
 
     def _lock(self, log: io.FileIO) -> None:
         deadline = time.monotonic() + PATIENCE
@@ -144,17 +144,17 @@ class Recorder:
         self._guard(_append, self._log, line + "\n")
 
     def clients(
-        self, results: ClientResults, learnt: Mapping[str, np.ndarray], about: Description
+        self, results: ClientResults, learnt: Mapping[str, np.ndarray], description: Description
     ) -> None:
         """Replace clients.h5."""
         # Made in memory: HDF5 cannot close a file on a disk that becomes full.
         content = io.BytesIO()
         # In this format an attribute may have more than 64 kB.
         with h5py.File(content, "w", libver=("v108", "v108")) as file:
-            for name, values in results_of(results, learnt, about).items():
+            for name, values in results_of(results, learnt, description).items():
                 file[name] = texts_to_store(values) if values.dtype.kind == "U" else values
-            if about.class_names:
-                file.attrs["class_names"] = texts_to_store(np.array(about.class_names))
+            if description.class_names:
+                file.attrs["class_names"] = texts_to_store(np.array(description.class_names))
         self._guard(replace_bytes, self.directory / "clients.h5", content.getvalue())
 
     def finish(self, summary: Mapping[str, Any]) -> None:
@@ -166,15 +166,15 @@ class Recorder:
 
 
 def results_of(
-    results: ClientResults, learnt: Mapping[str, np.ndarray], about: Description
+    results: ClientResults, learnt: Mapping[str, np.ndarray], description: Description
 ) -> dict[str, np.ndarray]:
     """Return the content of clients.h5 by name; the parameters are those of ``clients``."""
-    known = {n: values for n, values in vars(results).items() if n not in ("more", "ids")}
-    found = {"client_id": results.client_ids, **known, **results.more}
-    if about.client_names:
-        found["client_name"] = np.array(about.client_names)[results.client_ids]
-    own = {f"learnt/{name}": part for name, part in learnt.items()}
-    return {name: values for name, values in {**found, **own}.items() if values is not None}
+    fields = {n: values for n, values in vars(results).items() if n not in ("extra", "ids")}
+    by_client = {"client_id": results.client_ids, **fields, **results.extra}
+    if description.client_names:
+        by_client["client_name"] = np.array(description.client_names)[results.client_ids]
+    of_run = {f"learnt/{name}": part for name, part in learnt.items()}
+    return {name: values for name, values in {**by_client, **of_run}.items() if values is not None}
 
 
 def field_of(value: Any) -> str:
@@ -183,9 +183,9 @@ def field_of(value: Any) -> str:
     return "" if value is None else repr(value) if isinstance(value, float) else str(value)
 
 
-def _appending(path: Path, more: int = 0) -> io.FileIO:
+def _appending(path: Path, extra_flags: int = 0) -> io.FileIO:
     """Open ``path`` to append to it; ``OSError`` for a link, or a pipe that nobody reads."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | more
+    flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | extra_flags
     return io.FileIO(os.open(path, flags, 0o666), "a")
 
 

@@ -26,7 +26,7 @@ LASTING = 4
 PIECE = 64
 
 
-class Held:
+class LoadedSamples:
     """Samples of all hosted clients, in memory for the whole run."""
 
     def __init__(self, federation: Federation, shards: Shards) -> None:
@@ -54,26 +54,26 @@ class Held:
         return sum(split.x.nbytes + split.y.nbytes for split in splits)
 
 
-class Made:
-    """Samples that are made when they are first used; the methods are those of ``Held``."""
+class LazySamples:
+    """Samples made when they are first used, with the methods of ``LoadedSamples``."""
 
     def __init__(self, setup: Setup, budget: float) -> None:
         make = setup.dataset.make_split
         assert make is not None
         self.federation, self._setup, self._make = setup.federation, setup, make
         self._budget = budget
-        self._kept: OrderedDict[tuple[SplitName, bytes], tuple[np.ndarray, Split]] = OrderedDict()
+        self._cached: OrderedDict[tuple[SplitName, bytes], tuple[np.ndarray, Split]] = OrderedDict()
 
     def clients(self, rows: np.ndarray, effort: np.ndarray | None = None) -> Clients:
         """Return some of the hosted clients; their ``rows`` count from 0."""
         ids = self.federation.hosted[rows]
-        shards = LaterShards(self._setup, ids, lambda name: self.split(name, ids))
+        shards = LazyShards(self._setup, ids, lambda name: self.split(name, ids))
         return Clients(self.federation, shards, np.arange(len(rows)), effort)
 
     def among_hosted(self, rows: np.ndarray) -> Clients:
         """Return some of the hosted clients; all others have no sample."""
         hosted = self.federation.hosted
-        shards = LaterShards(
+        shards = LazyShards(
             self._setup,
             hosted,
             lambda name: spread(self.split(name, hosted[rows]), rows, len(hosted)),
@@ -82,9 +82,9 @@ class Made:
 
     def blocks(self, rows: np.ndarray) -> Iterator[slice]:
         """Yield consecutive parts of ``rows`` whose samples have at most ``BLOCK`` bytes."""
-        about, ids = self._setup.dataset.description, self.federation.hosted[rows]
-        per_sample = sample_bytes(self._setup.configuration, about)
-        counts = about.n_train[ids] + about.n_val[ids] + about.n_test[ids]
+        description, ids = self._setup.dataset.description, self.federation.hosted[rows]
+        per_sample = sample_bytes(self._setup.configuration, description)
+        counts = description.n_train[ids] + description.n_val[ids] + description.n_test[ids]
         yield from parts_up_to(BLOCK, counts * per_sample)
         if not len(rows):
             yield slice(0, 0)
@@ -92,61 +92,63 @@ class Made:
     def split(self, name: SplitName, ids: np.ndarray) -> Split:
         """Return one split of some clients; those asked for last are kept, as many as may be."""
         key = name, ids.tobytes()
-        if key in self._kept:
-            self._kept.move_to_end(key)
-            return self._kept[key][1]
+        if key in self._cached:
+            self._cached.move_to_end(key)
+            return self._cached[key][1]
         size = self._bytes_of(name, ids)
-        while self._kept and self.bytes_held + size > self._budget:
-            self._kept.popitem(last=False)
-        found = self._assembled(name, ids)
+        while self._cached and self.bytes_held + size > self._budget:
+            self._cached.popitem(last=False)
+        split = self._assembled(name, ids)
         if self._setup.device.type != "cpu":
             device = self._setup.device
-            found = Split(found.x.to(device), found.y.to(device), found.offsets)
+            split = Split(split.x.to(device), split.y.to(device), split.offsets)
         if len(ids) and size <= self._budget:
-            self._kept[key] = ids, found
-        return found
+            self._cached[key] = ids, split
+        return split
 
     def _bytes_of(self, name: SplitName, ids: np.ndarray) -> int:
-        about = self._setup.dataset.description
-        samples = int(getattr(about, f"n_{name}")[ids].sum())
-        return samples * sample_bytes(self._setup.configuration, about)
+        description = self._setup.dataset.description
+        samples = int(getattr(description, f"n_{name}")[ids].sum())
+        return samples * sample_bytes(self._setup.configuration, description)
 
     @property
     def bytes_held(self) -> int:
         """Bytes of the samples in memory."""
-        return sum(split.x.nbytes + split.y.nbytes for _, split in self._kept.values())
+        return sum(split.x.nbytes + split.y.nbytes for _, split in self._cached.values())
 
     def _assembled(self, name: SplitName, ids: np.ndarray) -> Split:
         """Return a split of ``ids``, from what is kept and what is made now."""
-        known = [(own, split) for (kind, _), (own, split) in self._kept.items() if kind == name]
-        source, place = np.full(len(ids), -1), np.zeros(len(ids), np.int64)
-        for number, (own, _) in enumerate(known):
-            order = np.argsort(own, kind="stable")
-            at = np.searchsorted(own[order], ids).clip(max=len(own) - 1)
-            there = own[order][at] == ids
-            source[there], place[there] = number, order[at[there]]
+        cached = [
+            (owners, split) for (kind, _), (owners, split) in self._cached.items() if kind == name
+        ]
+        source, position = np.full(len(ids), -1), np.zeros(len(ids), np.int64)
+        for number, (owners, _) in enumerate(cached):
+            order = np.argsort(owners, kind="stable")
+            at = np.searchsorted(owners[order], ids).clip(max=len(owners) - 1)
+            there = owners[order][at] == ids
+            source[there], position[there] = number, order[at[there]]
         if (source < 0).all():
             return self._make(name, ids, self._setup.dtype)
-        about = self._setup.dataset.description
-        counts = getattr(about, f"n_{name}")[ids]
+        description = self._setup.dataset.description
+        counts = getattr(description, f"n_{name}")[ids]
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         total, dtype = int(offsets[-1]), self._setup.dtype
-        x = allocated((total, *about.input_shape), dtype)
-        y = allocated((total, *about.target_shape), about.target_type(dtype))
+        x = allocated((total, *description.input_shape), dtype)
+        y = allocated((total, *description.target_shape), description.target_type(dtype))
         for start in range(0, len(ids), PIECE):
             missing = start + np.flatnonzero(source[start : start + PIECE] < 0)
-            made = self._make(name, ids[missing], dtype)
+            missing_split = self._make(name, ids[missing], dtype)
             for i, row in enumerate(missing):
-                _copy(made, i, x, y, offsets, int(row))
+                _copy(missing_split, i, x, y, offsets, int(row))
         for row in np.flatnonzero(source >= 0):
-            _copy(known[source[row]][1], int(place[row]), x, y, offsets, int(row))
+            _copy(cached[source[row]][1], int(position[row]), x, y, offsets, int(row))
         return Split(x, y, offsets)
 
 
-Samples = Held | Made
+Samples = LoadedSamples | LazySamples
 
 
-class LaterShards(Shards):
+class LazyShards(Shards):
     """Shards whose splits are made at their first use."""
 
     def __init__(self, setup: Setup, ids: np.ndarray, split: Callable[[SplitName], Split]) -> None:
@@ -182,27 +184,27 @@ class LaterShards(Shards):
         return self._setup.dataset.fresh
 
 
-def spread(found: Split, rows: np.ndarray, n_clients: int) -> Split:
+def spread(split: Split, rows: np.ndarray, n_clients: int) -> Split:
     """Return a split of ``n_clients`` of whom those at the positions ``rows`` have samples."""
     if len(rows) == n_clients:
-        return found
+        return split
     counts = np.zeros(n_clients, np.int64)
-    counts[rows] = found.counts
-    return replace(found, offsets=np.concatenate([[0], np.cumsum(counts)]))
+    counts[rows] = split.counts
+    return replace(split, offsets=np.concatenate([[0], np.cumsum(counts)]))
 
 
 def samples_of(setup: Setup) -> Samples:
     """Return the samples of the clients hosted here. Collective where all are loaded."""
     budget = kept_bytes(setup.configuration, setup.dataset, setup.federation)
     if budget is None:
-        return Held(setup.federation, setup.load())
-    return Made(setup, budget)
+        return LoadedSamples(setup.federation, setup.load())
+    return LazySamples(setup, budget)
 
 
 def _copy(
     source: Split, client: int, x: torch.Tensor, y: torch.Tensor, offsets: np.ndarray, row: int
 ) -> None:
     """Copy the samples of one client to the rows of the client at position ``row``."""
-    to, own = slice(int(offsets[row]), int(offsets[row + 1])), source.rows_of(client)
-    x[to].copy_(source.x[own])
-    y[to].copy_(source.y[own])
+    to, rows = slice(int(offsets[row]), int(offsets[row + 1])), source.rows_of(client)
+    x[to].copy_(source.x[rows])
+    y[to].copy_(source.y[rows])

@@ -39,6 +39,12 @@ from topologies.links.network import (
 
 COLUMN = "simulated_seconds"
 
+# Seconds of computations that are kept until all clients have come to them.
+MOST_CACHED = 1 << 21
+
+# Columns of metrics.csv of runs that do not wait.
+STALENESS = ("staleness_mean", "staleness_max")
+
 
 def is_simulated(setup: Setup) -> bool:
     """Return whether the configuration has a network or computing times."""
@@ -101,14 +107,14 @@ class SimulatedClock:
     ) -> None:
         """Add a round whose messages are known."""
         clients = self._among(active)
-        here = np.flatnonzero(active[self.setup.federation.training])
+        positions = np.flatnonzero(active[self.setup.federation.training])
         steps = local_steps(self.setup, round, clients)
         work = np.zeros(len(self.start))
         each = self.step_seconds(round, clients)
-        work[here] = steps * (each if self.measured is None else self.measured)
+        work[positions] = steps * (each if self.measured is None else self.measured)
         if arcs is None:
-            n = max(1, len(here))
-            of_all = self.links, here, work[here], down / n, up / n
+            n = max(1, len(positions))
+            of_all = self.links, positions, work[positions], down / n, up / n
             if self.server == "all_reduce":
                 taken = all_reduce_round(*of_all)
             else:
@@ -151,14 +157,6 @@ def local_steps(setup: Setup, round: int, clients: np.ndarray) -> np.ndarray:
     )
     effort = efforts(configuration.participation, clients, configuration.seed, round)
     return work.steps if effort is None else work.shortened(effort).steps
-
-
-# Seconds of computations that are kept until all clients have come to them.
-KEPT = 1 << 21
-
-
-# Columns of metrics.csv of runs that do not wait.
-STALENESS = ("staleness_mean", "staleness_max")
 
 
 def waits(setup: Setup) -> bool:
@@ -224,7 +222,7 @@ def timetable_of(setup: Setup, exchange: Gossip) -> Timetable:
     seed, steps = configuration.seed, local_steps(setup, 1, clients)
     of_step = step_seconds(configuration.compute, links, clients, seed, communicator)
 
-    most = max(1, KEPT // max(1, len(clients)))
+    most = max(1, MOST_CACHED // max(1, len(clients)))
 
     @functools.lru_cache(maxsize=most)
     def of_all(number: int) -> np.ndarray:
@@ -234,15 +232,15 @@ def timetable_of(setup: Setup, exchange: Gossip) -> Timetable:
         each = [of_all(number)[node] for number, node in zip(numbers.tolist(), nodes, strict=True)]
         return np.array(each, float)
 
-    made: Seconds = from_rank_0(communicator, seconds)
+    computing: Seconds = from_rank_0(communicator, seconds)
     if exchange.asynchrony == "pairwise":
-        made = _after_answers(made, links, bits, exchange, seed)
+        computing = _after_answers(computing, links, bits, exchange, seed)
     else:
         everyone = np.arange(len(clients))
         arcs = arcs_of(exchange.routing.weights(1), links, bits)
-        exchange.keep_versions(arcs.reach, made(np.ones(len(clients), np.int64), everyone))
+        exchange.keep_versions(arcs.reach, computing(np.ones(len(clients), np.int64), everyone))
     try:
-        computations = Computations.start(len(clients), made)
+        computations = Computations.start(len(clients), computing)
     except TopologyError as error:
         raise InputError(f"compute: {error}") from None
     mixes: Mixes = "pairwise" if exchange.asynchrony == "pairwise" else "wait_free"
@@ -276,7 +274,7 @@ def read_links(
     up, down = options.upload, options.download
     if options.path is None:
         rate, up, down = (
-            math.inf if given is None else given for given in (options.bandwidth, up, down)
+            math.inf if limit is None else limit for limit in (options.bandwidth, up, down)
         )
         shared = options.link == "shared"
         return one_site(n, options.latency, rate, up, down, shared), options.server
@@ -327,9 +325,9 @@ def step_seconds(
 
         return lognormal
     if options == ComputeOptions():
-        own = np.zeros(int(clients.max()) + 1)
-        own[clients] = links.network.compute[links.site]
-        return lambda round, some: own[some]
+        each = np.zeros(int(clients.max()) + 1)
+        each[clients] = links.network.compute[links.site]
+        return lambda round, some: each[some]
     return lambda round, some: np.full(len(some), options.seconds)
 
 
@@ -352,10 +350,10 @@ def _trace(path: str, n: int) -> np.ndarray:
 
 
 def _by_rank_0(communicator: Communicator, make: Callable[[], Any], field: str) -> Any:
-    def made() -> Any:
+    def on_rank_0() -> Any:
         try:
             return make() if communicator.rank == 0 else None
         except TopologyError as error:
             raise InputError(f"{field}: {error}") from None
 
-    return communicator.broadcast_object(agree(communicator, made))
+    return communicator.broadcast_object(agree(communicator, on_rank_0))

@@ -33,7 +33,7 @@ from mpifed.mpi.agreement import agree
 from mpifed.results.results import DIGEST, metrics_in
 from mpifed.training import evaluation, exchanging
 from mpifed.training import request as resume
-from mpifed.training.build import Setup, described, sample_bytes_by_rank, sum_on_host
+from mpifed.training.build import Setup, describe_model, sample_bytes_by_rank, sum_on_host
 from mpifed.training.callbacks import Progress, listeners_of
 from mpifed.training.engine import Clock, Engine, advice
 from mpifed.training.evaluation import VALIDATION_COLUMNS, columns_of, count_scored
@@ -110,11 +110,11 @@ def describe_versions() -> dict[str, str]:
     import platform
 
     packages = ("mpifed", "torch", "numpy", "scipy", "h5py", "networkx", "mpi4py")
-    found = {"python": platform.python_version(), **{name: _version(name) for name in packages}}
+    versions = {"python": platform.python_version(), **{name: _version(name) for name in packages}}
     if "mpi4py.MPI" in sys.modules:
         library, numbers = sys.modules["mpi4py.MPI"].get_vendor()
-        found["mpi"] = f"{library} {'.'.join(map(str, numbers))}"
-    return found
+        versions["mpi"] = f"{library} {'.'.join(map(str, numbers))}"
+    return versions
 
 
 @functools.cache
@@ -135,7 +135,7 @@ def train(
     communicator, quiet = setup.federation.communicator, request.quiet
     speaks = communicator.rank == 0 and not quiet
     early = partial(stop_requests_from, stop_requested)
-    with listening(say if speaks else None) as heard, ExitStack() as at_the_end:
+    with listening(say if speaks else None) as warned, ExitStack() as at_the_end:
         with clock.measure("data"), early():
             loading = enough_memory("the samples of the clients hosted here")
             samples = agree(communicator, loading(partial(samples_of, setup)))
@@ -147,14 +147,14 @@ def train(
         else:
             with early():
                 agree(communicator, engine.prepare)
-        told = partial(evaluation.remarks, setup, engine.state, samples)
-        remarks = agree(communicator, told)
+        of_evaluation = partial(evaluation.remarks, setup, engine.state, samples)
+        remarks = agree(communicator, of_evaluation)
         recorder = agree(communicator, lambda: _recorder(setup, task, engine.writer.settle))
         progress = None
         if recorder is not None:
             at_the_end.callback(recorder.close)
-            about = engine.round + 1, setup.configuration.rounds, quiet, recorder.log
-            progress = Progress(*about, one_line=request.progress)
+            arguments = engine.round + 1, setup.configuration.rounds, quiet, recorder.log
+            progress = Progress(*arguments, one_line=request.progress)
             at_the_end.callback(progress.close)
             for line in [*_opening(setup, task), *remarks]:
                 progress.say(line)
@@ -166,13 +166,13 @@ def train(
                 engine.evaluate(recorder, progress)
             status = engine.run(task.output, recorder, progress, stop_requested)
         except (InputError, RunError) as error:
-            more = ""
+            hint = ""
             if isinstance(error, Diverged):
-                more = f"; {advice(setup.algorithm)}"
+                hint = f"; {advice(setup.algorithm)}"
                 if recorder is not None:
                     recorder.finish(began_as(setup, engine, "diverged"))
             kind = InputError if isinstance(error, InputError) else RunError
-            raise kind(f"round {engine.round}: {error}{more}") from error
+            raise kind(f"round {engine.round}: {error}{hint}") from error
         except (PeerFailure, KeyboardInterrupt) as error:
             if recorder is not None and isinstance(error, PeerDiverged):
                 recorder.finish(began_as(setup, engine, "diverged"))
@@ -182,19 +182,19 @@ def train(
             raise
         summary = summary_of(setup, engine, status)
         listeners.close(status)  # whose time is not the run's, and whose warnings are in the log
-        every = communicator.gather_object(heard)
+        every = communicator.gather_object(warned)
         if recorder is not None and progress is not None and every is not None:
-            said = [
+            lines = [
                 f"warning on rank {rank}: {line}"
-                for rank, lines in enumerate(every)
-                for line in dict.fromkeys(lines)
+                for rank, of_rank in enumerate(every)
+                for line in dict.fromkeys(of_rank)
             ]
-            for line in said:
+            for line in lines:
                 recorder.log(line)
             if communicator.size > 1:
                 progress.say(f"local seconds, largest over mean: {summary['imbalance']}")
             recorder.finish({**summary, "versions": describe_versions()})
-            count = f" ({len(said)} warning{'s' * (len(said) > 1)} in log.txt)" if said else ""
+            count = f" ({len(lines)} warning{'s' * (len(lines) > 1)} in log.txt)" if lines else ""
             goes_on = f"; mpifed run --resume --output {task.output} continues it"
             progress.say(f"{status}: {task.output}{count}{goes_on if status == 'stopped' else ''}")
         communicator.barrier()
@@ -204,13 +204,13 @@ def train(
 class _Listener(logging.Handler):
     """Collects warnings of mpifed's log, and passes other messages on at once."""
 
-    def __init__(self, heard: list[str], say: Callable[[str], None] | None) -> None:
+    def __init__(self, messages: list[str], say: Callable[[str], None] | None) -> None:
         super().__init__(logging.INFO)
-        self._heard, self._say = heard, say
+        self._messages, self._say = messages, say
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.WARNING:
-            self._heard.append(record.getMessage())
+            self._messages.append(record.getMessage())
         elif self._say is not None:
             self._say(record.getMessage())
 
@@ -218,15 +218,17 @@ class _Listener(logging.Handler):
 @contextmanager
 def listening(say: Callable[[str], None] | None = None) -> Iterator[list[str]]:
     """Collect warnings within the block; yields the list of those of Python and mpifed's log."""
-    heard: list[str] = []
-    listener, log = _Listener(heard, say), logging.getLogger("mpifed")
+    messages: list[str] = []
+    listener, log = _Listener(messages, say), logging.getLogger("mpifed")
     level = log.level
     log.setLevel(logging.INFO if say is not None else level)
     log.addHandler(listener)
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *rest, **more: heard.append(str(message))
-            yield heard
+            warnings.showwarning = lambda message, *arguments, **keywords: messages.append(
+                str(message)
+            )
+            yield messages
     finally:
         log.removeHandler(listener)
         log.setLevel(level)
@@ -308,15 +310,15 @@ def plan_lines(setup: Setup) -> list[str]:
         f"{int(bytes_of_node):,} on a node",
         f"            weights, gradients and moments: about {in_bytes(float(states.max()))} "
         f"per rank, {in_bytes(float(states_of_node))} on a node",
-        f"model       {described(setup.model)}; a message has {payload:,} bytes",
+        f"model       {describe_model(setup.model)}; a message has {payload:,} bytes",
         *exchanging.describe(setup.exchange, payload, itemsize),
     ]
 
 
 def _states(setup: Setup) -> np.ndarray:
     """Return the bytes of the clients' states on each rank."""
-    about = setup.configuration, setup.federation, setup.model, setup.algorithm
-    return state_bytes(*about, setup.exchange.shared_is_rows)
+    arguments = setup.configuration, setup.federation, setup.model, setup.algorithm
+    return state_bytes(*arguments, setup.exchange.shared_is_rows)
 
 
 def plan_of(setup: Setup) -> dict[str, Any]:

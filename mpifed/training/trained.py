@@ -34,7 +34,7 @@ from mpifed.models.losses import Loss
 from mpifed.mpi.communicator import Alone
 from mpifed.state import RunState
 from mpifed.training.build import Setup, make, make_dataset
-from mpifed.training.samples import LaterShards
+from mpifed.training.samples import LazyShards
 from topologies.schema import excerpt
 
 
@@ -245,8 +245,8 @@ class Trained:
                 "clients share; client(i).state_dict() is that of client i"
             )
         row = self._shared[_index(component, len(self._shared), "component")]
-        found = self._setup.model.module(row).state_dict()
-        return {name: tensor.contiguous() for name, tensor in found.items()}
+        tensors = self._setup.model.module(row).state_dict()
+        return {name: tensor.contiguous() for name, tensor in tensors.items()}
 
     def save(self, path: str | Path, component: int = 0) -> None:
         """Write ``state_dict(component)`` with ``torch.save``; a file there is replaced.
@@ -276,9 +276,9 @@ class Trained:
     def _number(self, client: int | str) -> int:
         if isinstance(client, str):
             if client not in self.client_names:
-                known = one_line(closest(client, self.client_names), 400)
+                names = one_line(closest(client, self.client_names), 400)
                 raise InputError(
-                    f"client is {excerpt(client)}, which is no name of a client; {known}"
+                    f"client is {excerpt(client)}, which is no name of a client; {names}"
                 )
             return self.client_names.index(client)
         return _index(client, self.n_clients, "client")
@@ -301,23 +301,23 @@ class Trained:
         draws = Draws(setup.configuration.seed, self.round)
         with torch.no_grad():
             if unseen:
-                made = setup.algorithm.adapt(state, clients, setup.exchange, draws)
+                predictor = setup.algorithm.adapt(state, clients, setup.exchange, draws)
             else:
                 is_rows = setup.exchange.shared_is_rows
-                own = states.select(state, torch.from_numpy(rows), is_rows)
-                made = setup.algorithm.deploy(own, clients, draws)
+                of_clients = states.select(state, torch.from_numpy(rows), is_rows)
+                predictor = setup.algorithm.deploy(of_clients, clients, draws)
         method, counts = "adapt" if unseen else "deploy", (len(rows), setup.model.n_parameters)
-        return checked_predictor(setup.algorithm, method, made, *counts)
+        return checked_predictor(setup.algorithm, method, predictor, *counts)
 
 
-def _index(given: int, count: int, name: str) -> int:
-    """Return ``given`` as an index of ``count`` things; raise ``InputError`` if it is none."""
+def _index(position: int, count: int, name: str) -> int:
+    """Return ``position`` as an index below ``count``; raise ``InputError`` if it is none."""
     try:
-        number = operator.index(given)
+        number = operator.index(position)
     except TypeError:
         number = -1
     if not 0 <= number < count:
-        raise InputError(f"{name} is {given!r}; allowed: 0 to {count - 1}")
+        raise InputError(f"{name} is {position!r}; allowed: 0 to {count - 1}")
     return number
 
 
@@ -387,7 +387,7 @@ def load(run: str | os.PathLike[str], round: int | None = None) -> Trained:
         raise InputError(f"run is '{directory}', which cannot be loaded: {error}") from None
     if not isinstance(setup.model, Model):
         raise InputError(without_predictor(directory, setup.configuration))
-    shards = LaterShards(setup, setup.federation.hosted, _loaded_once(setup))
+    shards = LazyShards(setup, setup.federation.hosted, _loaded_once(setup))
     with enough_memory("the state of all clients"), torch.no_grad():
         hosted = setup.federation.hosted
         first = setup.first_state(Clients(setup.federation, shards, np.arange(len(hosted))))
@@ -428,7 +428,7 @@ def described(meta: checkpoint.Meta, directory: Path) -> tuple[Configuration, Da
     if meta.data is None:
         return resolve(meta.configuration), None
 
-    def made() -> Dataset:
+    def on_demand() -> Dataset:
         try:
             return make_dataset(resolve(meta.configuration), Alone())
         except InputError as error:
@@ -439,10 +439,10 @@ def described(meta: checkpoint.Meta, directory: Path) -> tuple[Configuration, Da
     configuration = resolve({**meta.configuration, "data": Section(name, options)})
     if meta.data.n_clients != configuration.clients:
         raise InputError(f"it describes {meta.data.n_clients} clients, not {configuration.clients}")
-    return configuration, Recorded(meta.data, made)
+    return configuration, LazyDataset(meta.data, on_demand)
 
 
-class Recorded(Dataset):
+class LazyDataset(Dataset):
     """A data set of which the description is known, made only where samples are needed."""
 
     def __init__(self, description: Description, make: Callable[[], Dataset]) -> None:
@@ -450,26 +450,26 @@ class Recorded(Dataset):
         self._make = make
 
     @cached_property
-    def _made(self) -> Dataset:
+    def _dataset(self) -> Dataset:
         """The data set itself; raises ``InputError`` where it is not at hand, or is another one."""
-        made = self._make()
+        dataset = self._make()
         for name in ("input_shape", "n_classes", "task", "n_train", "n_val", "n_test"):
-            here, then = getattr(made.description, name), getattr(self.description, name)
-            if not np.array_equal(here, then):
+            now, then = getattr(dataset.description, name), getattr(self.description, name)
+            if not np.array_equal(now, then):
                 raise InputError(
-                    f"the data '{made.description.source}' are not those of the run: they differ "
-                    f"in {name}"
+                    f"the data '{dataset.description.source}' are not those of the run: they "
+                    f"differ in {name}"
                 )
-        return made
+        return dataset
 
     @property
     def fresh(self) -> Fresh | None:  # type: ignore[override]
         """Draws new samples where the source can."""
-        return self._made.fresh
+        return self._dataset.fresh
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
         """Return the shards of ``client_ids``. Collective where the data set's own is."""
-        return self._made.load(client_ids, dtype)
+        return self._dataset.load(client_ids, dtype)
 
 
 def without_files(configuration: Configuration) -> Configuration:
@@ -502,11 +502,11 @@ def _checkpoint(directory: Path, round: int | None) -> tuple[Path, checkpoint.Me
             raise InputError(f"round is {round!r}, but '{directory}' holds checkpoints of: {there}")
         path = paths[rounds.index(round)]
         return path, checkpoint.read_meta(path)
-    found, damaged = checkpoint.newest(directory)
-    if found is None:
+    newest, damaged = checkpoint.newest(directory)
+    if newest is None:
         raise InputError(
             f"run is '{directory}', which holds no intact checkpoint: {'; '.join(damaged)}"
         )
     for reason in damaged:
         warnings.warn(f"passed over: {reason}", stacklevel=3)
-    return found
+    return newest

@@ -36,7 +36,7 @@ ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedRun:
     """What a run directory holds, read by one rank."""
 
     directory: Path
@@ -51,7 +51,7 @@ class Recorded:
         return int(self.mapping["rounds"])
 
     @property
-    def known(self) -> list[int]:
+    def recorded_rounds(self) -> list[int]:
         """The rounds of which something is recorded, ascending; the last one is among them."""
         evaluated = map(int, self.metrics.texts("round"))
         return sorted({*evaluated, *self.checkpoints, self.rounds})
@@ -65,7 +65,7 @@ class Recorded:
         return None
 
 
-def read_run(directory: Path) -> Recorded:
+def read_run(directory: Path) -> RecordedRun:
     """Return what a finished run has recorded."""
     check_finished(directory)
     intact, lacking = {}, []
@@ -82,19 +82,19 @@ def read_run(directory: Path) -> Recorded:
         due |= set(map(int, metrics_in(meta.metrics).texts("round")))
     missing = due - set(map(int, metrics.texts("round")))
     lacking += [f"round {number}: metrics.csv has no row of it" for number in sorted(missing)]
-    return Recorded(directory, mapping, metrics, intact, lacking)
+    return RecordedRun(directory, mapping, metrics, intact, lacking)
 
 
-def differing_clients(path: Path, made: Mapping[str, np.ndarray]) -> list[str]:
+def differing_clients(path: Path, repeated: Mapping[str, np.ndarray]) -> list[str]:
     """Return how a clients.h5 differs from the last evaluation."""
     try:
         stored = read_clients(path)
     except InputError as error:
         return [str(error)]
-    there = {**stored.results, **{f"learnt/{k}": part for k, part in stored.learnt.items()}}
+    recorded = {**stored.results, **{f"learnt/{k}": part for k, part in stored.learnt.items()}}
     differing = []
-    for name in sorted({*there, *made}):
-        one, other = made.get(name), there.get(name)
+    for name in sorted({*recorded, *repeated}):
+        one, other = repeated.get(name), recorded.get(name)
         if one is None or other is None or not _same(np.asarray(one), other):
             differing.append(f"clients.h5 has another {name}")
     return differing
@@ -104,33 +104,33 @@ def _same(one: np.ndarray, other: np.ndarray) -> bool:
     return one.shape == other.shape and one.tobytes() == other.tobytes()
 
 
-def differing_summary(path: Path, made: Mapping[str, Any], measured: set[str]) -> list[str]:
+def differing_summary(path: Path, repeated: Mapping[str, Any], measured: set[str]) -> list[str]:
     """Return how a summary.json differs from that of the repeated run."""
     try:
         summary = read_summary(path)
     except InputError as error:
         return [str(error)]
     differing = []
-    for name in sorted({*made, *summary} - measured):
+    for name in sorted({*repeated, *summary} - measured):
         # As in the file: 1, 1.0 and true differ, and NaN equals itself.
-        there, here = (json.dumps(values.get(name), sort_keys=True) for values in (summary, made))
-        if there != here:
-            differing.append(f"summary.json has {name} {one_line(there, 80)}, not {here}")
+        then, now = (json.dumps(values.get(name), sort_keys=True) for values in (summary, repeated))
+        if then != now:
+            differing.append(f"summary.json has {name} {one_line(then, 80)}, not {now}")
     return differing
 
 
 def other_versions(directory: Path) -> list[str]:
     """Return which packages have other versions here than where the run was made."""
     try:
-        known = read_summary(directory / "summary.json").get("versions")
+        recorded = read_summary(directory / "summary.json").get("versions")
     except InputError:  # which is a difference in itself, and was reported
-        known = None
-    if not isinstance(known, dict):
+        recorded = None
+    if not isinstance(recorded, dict):
         return []
     return [
-        f"{name} {known[name]} there, {here} here"
-        for name, here in describe_versions().items()
-        if known.get(name, here) != here
+        f"{name} {recorded[name]} there, {version} here"
+        for name, version in describe_versions().items()
+        if recorded.get(name, version) != version
     ]
 
 
@@ -153,7 +153,7 @@ def verify(
     """Repeat rounds of a finished run on these ranks; collective."""
     first = communicator.rank == 0
     read = agree(communicator, lambda: read_run(directory) if first else None)
-    recorded: Recorded = communicator.broadcast_object(read)
+    recorded: RecordedRun = communicator.broadcast_object(read)
     begin, end = agree(communicator, lambda: chosen_rounds(rounds, recorded.rounds))
     origins = agree(communicator, lambda: _origins(recorded, end))
     start = max((number for number in origins if number < begin), default=origins[0])
@@ -165,7 +165,7 @@ def verify(
             f"sums are rounded otherwise, and round {start} is the first state stored since"
         )
     # The state of a round of which nothing is recorded shows in the next one.
-    last = min(number for number in recorded.known if number >= end)
+    last = min(number for number in recorded.recorded_rounds if number >= end)
     verdict = Verdict(start + 1, last, differences=list(recorded.lacking))
     configuration = agree(communicator, lambda: resolve(recorded.mapping, communicator.size))
     configuration = communicator.broadcast_object(configuration)
@@ -184,12 +184,12 @@ def verify(
     return verdict
 
 
-def _origins(recorded: Recorded, end: int) -> list[int]:
+def _origins(recorded: RecordedRun, end: int) -> list[int]:
     """Return the rounds before ``end``, ascending, from whose state all can be repeated."""
     since, version = arithmetic_of(recorded.mapping)[-1]
-    found = [number for number in (0, *recorded.checkpoints) if since - 1 <= number < end]
-    if version == ARITHMETIC and found:
-        return sorted(found)
+    origins = [number for number in (0, *recorded.checkpoints) if since - 1 <= number < end]
+    if version == ARITHMETIC and origins:
+        return sorted(origins)
     other = version if version != ARITHMETIC else arithmetic_of(recorded.mapping)[-2][1]
     raise InputError(
         f"{recorded.directory} was made by an mpifed of arithmetic {other}, and this one has "
@@ -199,7 +199,7 @@ def _origins(recorded: Recorded, end: int) -> list[int]:
 
 
 def _engine(
-    recorded: Recorded, configuration: Configuration, start: int, communicator: Communicator
+    recorded: RecordedRun, configuration: Configuration, start: int, communicator: Communicator
 ) -> Engine:
     """Return the run at the end of round ``start``; collective."""
     newest = max(recorded.checkpoints, default=None)
@@ -222,48 +222,48 @@ def _engine(
 
 
 def _compare(
-    engine: Engine, recorded: Recorded, verdict: Verdict, say: Callable[[str], None]
+    engine: Engine, recorded: RecordedRun, verdict: Verdict, say: Callable[[str], None]
 ) -> bool:
     """Compare the state after ``engine.round`` with what is recorded of it; collective."""
-    number, found, same, setup = engine.round, list[str](), True, engine.setup
-    row, kept = recorded.row(number), recorded.checkpoints.get(number)
+    number, differences, same, setup = engine.round, list[str](), True, engine.setup
+    row, recorded_state = recorded.row(number), recorded.checkpoints.get(number)
     at_the_end = number == recorded.rounds
-    if row is None and kept is None and not at_the_end:
+    if row is None and recorded_state is None and not at_the_end:
         return True
-    own = engine.digest()
-    if kept is not None:
-        path, meta = kept
+    state_digest = engine.digest()
+    if recorded_state is not None:
+        path, meta = recorded_state
         is_rows, hosted = setup.exchange.shared_is_rows, setup.federation.hosted
         stored = digest(setup, checkpoint.read_state(path, engine.state, is_rows, hosted))
-        if stored != own:
+        if stored != state_digest:
             same = False
-            found.append(f"{path.name} holds the state {stored}, not {own}")
+            differences.append(f"{path.name} holds the state {stored}, not {state_digest}")
         if dict(meta.ledger) != dict(vars(setup.exchange.ledger)):
-            found.append(f"{path.name} counts other bits that were sent")
+            differences.append(f"{path.name} counts other bits that were sent")
     if row is not None or at_the_end:
-        made = engine.evaluated()
+        evaluated = engine.evaluated()
         # summary_of asks all ranks, and reads the scores on the first.
-        engine.scores = made[0] if made is not None else {}
+        engine.scores = evaluated[0] if evaluated is not None else {}
         summary = summary_of(setup, engine, "finished") if at_the_end else None
         is_measured = setup.configuration.compute.name == "measured"
         measured = {"seconds", COLUMN} if is_measured else {"seconds"}
-        if made is not None and row is not None:
-            same = same and row["state_digest"] == own
-            texts = {name: field_of(made[0].get(name)) for name in row}
-            found += [
+        if evaluated is not None and row is not None:
+            same = same and row["state_digest"] == state_digest
+            texts = {name: field_of(evaluated[0].get(name)) for name in row}
+            differences += [
                 f"metrics.csv has {name} {row[name] or 'empty'}, not {text or 'empty'}"
                 for name, text in texts.items()
                 if name not in measured and row[name] != text
             ]
-        if made is not None and summary is not None:
+        if evaluated is not None and summary is not None:
             path = recorded.directory
-            content = results_of(*made[1:], setup.dataset.description)
-            found += differing_clients(path / "clients.h5", content)
-            found += differing_summary(path / "summary.json", summary, MEASURED | measured)
-    found, same = setup.federation.communicator.broadcast_object((found, same))
-    verdict.compared += row is not None or kept is not None
-    verdict.differences += [f"round {number}: {line}" for line in found]
-    say(f"round {number}: {'differs' if found else 'the same'}")
+            content = results_of(*evaluated[1:], setup.dataset.description)
+            differences += differing_clients(path / "clients.h5", content)
+            differences += differing_summary(path / "summary.json", summary, MEASURED | measured)
+    differences, same = setup.federation.communicator.broadcast_object((differences, same))
+    verdict.compared += row is not None or recorded_state is not None
+    verdict.differences += [f"round {number}: {line}" for line in differences]
+    say(f"round {number}: {'differs' if differences else 'the same'}")
     return same
 
 

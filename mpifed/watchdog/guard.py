@@ -130,13 +130,13 @@ def _send_request(launch: Launch, connection: socket.socket) -> None:
     numbers = [0, 1, 2]
     if "PMI_FD" in os.environ:
         numbers.append(int(os.environ["PMI_FD"]))
-    about = {
+    request = {
         "rank": launch.rank,
         "environment": dict(os.environ),
         "processors": sorted(os.sched_getaffinity(0)),
         "began": started_at(),
     }
-    socket.send_fds(connection, [json.dumps(about).encode()], numbers)
+    socket.send_fds(connection, [json.dumps(request).encode()], numbers)
 
 
 def _exit_code(launch: Launch, connection: socket.socket, supervisor: int) -> int:

@@ -43,13 +43,13 @@ class Page(ctypes.Structure):
 def new_pages(count: int) -> list[Page]:
     """Allocate pages that a process shares with its later children."""
     memory = mmap.mmap(-1, ctypes.sizeof(Page) * count)
-    pages = [Page.from_buffer(memory, ctypes.sizeof(Page) * place) for place in range(count)]
+    pages = [Page.from_buffer(memory, ctypes.sizeof(Page) * index) for index in range(count)]
     for page in pages:
         page.round, page.limit = -1, STALL_LIMIT
     return pages
 
 
-class _Own:
+class _ThisRank:
     """The page of this process, which none but itself sees where it has no supervisor."""
 
     page = Page(round=-1)
@@ -68,30 +68,30 @@ class _ImportsAreSteps:
 
 def begin(page: Page, began: float = -1.0) -> None:
     """Show progress on this page from now on."""
-    _Own.page, _Own.began, _Own.watched = page, began, True
+    _ThisRank.page, _ThisRank.began, _ThisRank.watched = page, began, True
     if _ImportsAreSteps not in sys.meta_path:
         sys.meta_path.insert(0, _ImportsAreSteps)
 
 
 def watched() -> bool:
     """Whether this process has a supervisor."""
-    return _Own.watched
+    return _ThisRank.watched
 
 
 def step() -> None:
     """Show that this rank has made progress."""
-    _Own.page.steps += 1
+    _ThisRank.page.steps += 1
 
 
 def at_round(number: int) -> None:
     """Show that this rank has begun round ``number``."""
-    _Own.page.round = number
+    _ThisRank.page.round = number
     step()
 
 
 def set_waiting(yes: bool) -> None:
     """Show whether this rank waits for messages of others."""
-    _Own.page.waiting = yes
+    _ThisRank.page.waiting = yes
     step()
 
 
@@ -107,49 +107,49 @@ def waiting() -> Iterator[None]:
 
 def set_stall_limit(limit: float | None) -> None:
     """Set the seconds that this rank may take no step; None for no limit."""
-    _Own.page.limit = math.inf if limit is None else limit
+    _ThisRank.page.limit = math.inf if limit is None else limit
 
 
 def set_planned(size: float) -> None:
     """Note the bytes of samples that this rank is to hold, for reports of its death."""
-    _Own.page.planned = int(size)
+    _ThisRank.page.planned = int(size)
 
 
 def set_log(path: str) -> None:
     """Name the file in which a failure is to be noted as well: with a launcher, stderr may end."""
-    _Own.page.set_text("log", path)
+    _ThisRank.page.set_text("log", path)
 
 
 def leader() -> str:
     """Return where rank 0's supervisor listens, if this is rank 0 and it does."""
-    return _Own.page.text("leader")
+    return _ThisRank.page.text("leader")
 
 
 def mpi_has_begun(leader: str) -> None:
     """Show that MPI has begun, and where rank 0's supervisor listens."""
-    _Own.page.set_text("leader", leader)
-    _Own.page.begun = True
+    _ThisRank.page.set_text("leader", leader)
+    _ThisRank.page.begun = True
 
 
 def set_failure(message: str) -> None:
     """Have the supervisor report a failure before MPI has begun, unless rank 0 does."""
-    _Own.page.set_text("failure", message)
+    _ThisRank.page.set_text("failure", message)
 
 
 def failure_reported(code: int) -> None:
     """Show that this rank has reported its failure and ends the job with this exit code."""
-    _Own.page.code = code
-    _Own.page.reported = True
+    _ThisRank.page.code = code
+    _ThisRank.page.reported = True
 
 
 def announce_orderly_end() -> None:
     """Show that this rank now ends in order, which needs no report."""
-    _Own.page.ending = True
+    _ThisRank.page.ending = True
 
 
 def since_start() -> float:
     """Return wall seconds since the launcher started this rank; CPU seconds if unknown."""
-    at = _Own.began if watched() else started_at()
+    at = _ThisRank.began if watched() else started_at()
     if at < 0 or not hasattr(time, "CLOCK_BOOTTIME"):
         return time.process_time()
     return time.clock_gettime(time.CLOCK_BOOTTIME) - at
@@ -163,20 +163,20 @@ def describe_clients(clients: Sequence[int]) -> str:
         return f"client {clients[0]}"
     if clients[-1] - clients[0] == len(clients) - 1:
         return f"clients {clients[0]} to {clients[-1]}"
-    more = f" and {len(clients) - 3} more" if len(clients) > 3 else ""
-    return f"clients {', '.join(map(str, clients[:3]))}{more}"
+    others = f" and {len(clients) - 3} more" if len(clients) > 3 else ""
+    return f"clients {', '.join(map(str, clients[:3]))}{others}"
 
 
 def set_hosted_clients(clients: Sequence[int]) -> None:
     """Remember which clients this rank hosts, for reports of its failure."""
-    place = describe_clients(clients)
-    _Own.hosted_clients = f" ({place})"
-    _Own.page.set_text("clients", place)
+    text = describe_clients(clients)
+    _ThisRank.hosted_clients = f" ({text})"
+    _ThisRank.page.set_text("clients", text)
 
 
 def hosted_clients() -> str:
     """Return the clients of this rank as ``' (clients 0 to 24)'``; empty before they are known."""
-    return _Own.hosted_clients
+    return _ThisRank.hosted_clients
 
 
 # Whether a rank is asked to stop before round 1, during work that may last and is in no checkpoint.

@@ -116,8 +116,8 @@ def _own_address() -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for _, name in socket.if_nameindex():
             with contextlib.suppress(OSError):
-                found = fcntl.ioctl(any_socket, SIOCGIFADDR, struct.pack("256s", name.encode()))
-                address = socket.inet_ntoa(found[20:24])
+                answer = fcntl.ioctl(any_socket, SIOCGIFADDR, struct.pack("256s", name.encode()))
+                address = socket.inet_ntoa(answer[20:24])
                 if not address.startswith("127."):
                     return address
     return "127.0.0.1"  # it has no network, and no other host is reached
@@ -145,7 +145,7 @@ class Hosts:
             return json.dumps([host, self._listening.getsockname()[1], self._key.hex()])
         return ""
 
-    def look(self, own: Host, leader: str, passed: float) -> None:
+    def look(self, this_host: Host, leader: str, passed: float) -> None:
         """Send and receive; ``leader`` is where rank 0's supervisor listens, once it is known."""
         if leader and not self._key:
             host, port, key = json.loads(leader)
@@ -160,7 +160,7 @@ class Hosts:
         self._admit()
         for link in list(self._links):
             if beats or not link.begun:
-                link.send(BEATS, own)
+                link.send(BEATS, this_host)
             link.age += passed
             if link.host is not None:
                 link.host.silent += passed

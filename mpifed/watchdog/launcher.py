@@ -68,19 +68,19 @@ class Launch(NamedTuple):
 
     rank: int
     size: int
-    here: int | None
+    local_size: int | None
     job: str
     process: int
 
     @property
     def together(self) -> int:
         """How many ranks may be on this host: all, where the launcher does not say."""
-        return self.here or self.size
+        return self.local_size or self.size
 
     @property
     def on_one_host(self) -> bool:
         """Whether all ranks are on this host."""
-        return self.size == (self.here or 1)
+        return self.size == (self.local_size or 1)
 
 
 def check_one_process(remedy: str) -> None:
@@ -95,15 +95,15 @@ def launched() -> Launch | None:
     if rank is None:
         return None
     size = in_environment(SIZE_VARIABLES) or 1
-    here = in_environment(LOCAL_SIZE_VARIABLES)
-    if here is None and in_environment(("SLURM_STEP_NUM_NODES",)) == 1:
-        here = size
+    local_size = in_environment(LOCAL_SIZE_VARIABLES)
+    if local_size is None and in_environment(("SLURM_STEP_NUM_NODES",)) == 1:
+        local_size = size
     process, job = _pmi_process(), os.environ.get("PMIX_NAMESPACE")
     if process is not None:
         job = f"pmi {process}"
     elif job is None and "SLURM_STEP_ID" in os.environ:
         job = f"step {os.environ.get('SLURM_JOB_ID')}.{os.environ['SLURM_STEP_ID']}"
-    return Launch(rank, size, here, job or f"parent {os.getppid()}", process or os.getppid())
+    return Launch(rank, size, local_size, job or f"parent {os.getppid()}", process or os.getppid())
 
 
 def _pmi_process() -> int | None:
@@ -119,8 +119,8 @@ def _pmi_process() -> int | None:
 def peer_of(connection: socket.socket) -> tuple[int, ...]:
     """Return the process and the user at the other end of a connection on this host."""
     form = struct.Struct("3i")
-    made = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, form.size)
-    return form.unpack(made)[:2]
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, form.size)
+    return form.unpack(credentials)[:2]
 
 
 def watch_process(process: int) -> Any:
@@ -173,8 +173,8 @@ def kill_children() -> None:
                 if stat_of(entry.name)[1] == str(os.getpid()):
                     yield int(entry.name)
 
-    while found := list(children()):
-        for child in found:
+    while alive := list(children()):
+        for child in alive:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
 
@@ -218,11 +218,11 @@ def end_job() -> NoReturn:
 
 def outermost_launcher(process: int) -> int:
     """Return the launcher on this host that has started all others over ``process``, or zero."""
-    found = 0
+    outermost = 0
     with contextlib.suppress(OSError):
         while Path(f"/proc/{process}/comm").read_text(errors="replace").strip() in NAMES:
-            found, process = process, int(stat_of(process)[1])
-    return found
+            outermost, process = process, int(stat_of(process)[1])
+    return outermost
 
 
 def end_launcher(process: int) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-PLACE = "/dev/shm/"
+DIRECTORY = "/dev/shm/"
 # How the files of MPICH, of Open MPI and of UCX begin.
 NAMES = ("mpich_shm_", "mpich_shar_tmp", "sm_segment.", "vader_segment.", "ucx_shm_posix_")
 
@@ -22,12 +22,12 @@ def segments_of(process: int | str) -> set[str]:
         maps = Path(f"/proc/{process}/maps").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return set()
-    paths = {line.split(maxsplit=5)[-1] for line in maps.splitlines() if PLACE in line}
+    paths = {line.split(maxsplit=5)[-1] for line in maps.splitlines() if DIRECTORY in line}
     return set(filter(_is_segment, paths))
 
 
 def _is_segment(path: str) -> bool:
-    return path.startswith(tuple(PLACE + name for name in NAMES)) and not path.endswith(")")
+    return path.startswith(tuple(DIRECTORY + name for name in NAMES)) and not path.endswith(")")
 
 
 def remove_segments(paths: Iterable[str]) -> None:
@@ -43,9 +43,9 @@ def remove_abandoned() -> None:
     left = set()
     # Nothing is removed where, say, this process may open no more files.
     with contextlib.suppress(OSError):
-        for path in filter(_is_segment, map(PLACE.__add__, os.listdir(PLACE))):
-            about = os.stat(path)
-            if about.st_uid == os.getuid() and about.st_mtime < latest:
+        for path in filter(_is_segment, map(DIRECTORY.__add__, os.listdir(DIRECTORY))):
+            status = os.stat(path)
+            if status.st_uid == os.getuid() and status.st_mtime < latest:
                 left.add(path)
         if left:
             processes = filter(str.isdecimal, os.listdir("/proc"))

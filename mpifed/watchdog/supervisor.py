@@ -81,7 +81,7 @@ class _Rank:
 
     number: int
     page: Page
-    about: dict[str, Any]
+    request: dict[str, Any]
     descriptors: list[int]
     launched: int = 0
     signals: list[int] = field(default_factory=list)
@@ -235,12 +235,12 @@ class Supervisor:
         with contextlib.suppress(OSError):
             data, descriptors, _, _ = socket.recv_fds(connection, LONGEST, DESCRIPTORS)
         if data and rank is None:
-            about, place = json.loads(data), len(self.ranks)
-            if place == self.launch.together or about["rank"] in self.ranks:
+            request, index = json.loads(data), len(self.ranks)
+            if index == self.launch.together or request["rank"] in self.ranks:
                 self._forget(connection)
                 return
             by = peer_of(connection)[0]
-            rank = _Rank(about["rank"], self.pages[place], about, list(descriptors), by)
+            rank = _Rank(request["rank"], self.pages[index], request, list(descriptors), by)
             if rank.number == 0:
                 rank.page.set_text("leader", self.hosts.listen())
             self.connections[connection] = self.ranks[rank.number] = rank
@@ -297,19 +297,19 @@ class Supervisor:
         for stream, number in enumerate(rank.descriptors[:3]):
             os.dup2(number, stream, inheritable=True)
             os.close(number)
-        environment = rank.about["environment"]
+        environment = rank.request["environment"]
         for number in rank.descriptors[3:]:
             os.set_inheritable(number, True)
             environment["PMI_FD"] = str(number)
         os.environ.update(environment)
         for name in os.environ.keys() - environment.keys():
             del os.environ[name]
-        os.sched_setaffinity(0, rank.about["processors"])
+        os.sched_setaffinity(0, rank.request["processors"])
         resource.setrlimit(resource.RLIMIT_NOFILE, self._limits)
         name_process(f"mpifed-rank-{rank.number}")
         if "numpy.random" in sys.modules:  # else all ranks would draw the same from its global one
             sys.modules["numpy.random"].seed()
-        heartbeat.begin(rank.page, rank.about["began"])
+        heartbeat.begin(rank.page, rank.request["began"])
 
     def _reap(self) -> None:
         """Note which ranks have ended, were stopped or go on."""
@@ -378,10 +378,10 @@ class Supervisor:
                     self._suspect(ABORTING, rank.number, "", page.code)
             elif (what := rank.fault(page, passed, self._start_limit)) is not None:
                 self._suspect(BY_SIGNAL, rank.number, what)
-        missing = (self.launch.here or 0) - len(self.ranks)
+        missing = (self.launch.local_size or 0) - len(self.ranks)
         if missing > 0 and self._age > self._start_limit:
             absent = {*range(self.launch.size)} - {*self.ranks}
-            what = f"{missing} of {self.launch.here} ranks of this host have not come after"
+            what = f"{missing} of {self.launch.local_size} ranks of this host have not come after"
             what += f" {self._start_limit:.0f} s ({START_VARIABLE})"
             self._suspect(BY_SIGNAL, min(absent), what)
         if running and not self._all_are_here:

@@ -26,7 +26,7 @@ PUBLIC = (
         "mpifed.state",
         "mpifed.errors",
     ),
-    *("mpifed.data.from_python", "mpifed.data.base", "mpifed.federation.clients"),
+    *("mpifed.dataset", "mpifed.data.from_python", "mpifed.data.base", "mpifed.federation.clients"),
     *(
         "mpifed.method",
         "mpifed.model",

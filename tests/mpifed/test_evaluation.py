@@ -68,13 +68,13 @@ def test_averages_may_be_weighted_by_training_samples_or_alike():
 
 @pytest.mark.parametrize("client_weights", ["scored", "train", "uniform"])
 def test_recalls_and_validation_are_averaged_alike(client_weights):
-    more = {
+    extra = {
         "validation_loss": np.array([2.0, 4.0, np.nan, 9.0]),
         "n_validation": np.array([1, 3, 0, 5]),
         "test_recall_at_5": np.array([0.2, 0.4, np.nan, 1.0]),
         "test_recall_at_5_possible": np.array([4, 1, 0, 2]),
     }
-    found = summarise(results(more=more), client_weights)
+    found = summarise(results(extra=extra), client_weights)
     weights = {"scored": ([1, 3], [4, 1]), "train": ([10, 30],) * 2, "uniform": ([1, 1],) * 2}
     validation, recall = weights[client_weights]
     assert found["validation_loss"] == pytest.approx(np.average([2, 4], weights=validation))
@@ -122,7 +122,7 @@ def test_clients_are_scored_on_their_own_samples_with_their_own_mixture(make_cli
         assert found.test_loss[t] == pytest.approx(-np.log(np.where(y, p, 1 - p)).mean())
     assert found.n_test.tolist() == [7, 12] and found.n_train.tolist() == [4, 9]
     assert np.array_equal(found.mixture, pi)
-    assert "test_nll" not in found.more
+    assert "test_nll" not in found.extra
 
 
 def test_regressions_report_the_loss_of_what_is_deployed_and_the_likelihood_apart(make_clients):
@@ -142,11 +142,11 @@ def test_regressions_report_the_loss_of_what_is_deployed_and_the_likelihood_apar
         deployed = (z @ pi[t].numpy() - y) ** 2
         likelihood = np.exp(-((z - y[:, None]) ** 2)) @ pi[t].numpy()
         assert found.test_loss[t] == pytest.approx(deployed.mean())
-        assert found.more["test_nll"][t] == pytest.approx(-np.log(likelihood).mean())
+        assert found.extra["test_nll"][t] == pytest.approx(-np.log(likelihood).mean())
     summary = summarise(found)
     assert summary["test_loss"] == pytest.approx((found.test_loss @ [7, 12]) / 19)
-    assert summary["test_nll"] == pytest.approx((found.more["test_nll"] @ [7, 12]) / 19)
-    assert summary["train_nll"] == pytest.approx((found.more["train_nll"] @ [4, 9]) / 13)
+    assert summary["test_nll"] == pytest.approx((found.extra["test_nll"] @ [7, 12]) / 19)
+    assert summary["train_nll"] == pytest.approx((found.extra["train_nll"] @ [4, 9]) / 13)
     assert np.isnan(found.test_accuracy).all()
 
 

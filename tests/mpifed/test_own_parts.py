@@ -12,6 +12,7 @@ from annotated_types import Gt
 from commands import call, launch
 
 from mpifed.algorithms.fedavg.fedavg import FedAvg
+from mpifed.algorithms.global_model.one_model import GlobalModel
 from mpifed.config.configuration import resolve
 from mpifed.data.base import Dataset, Description, Shards, Split
 from mpifed.errors import InputError
@@ -21,7 +22,7 @@ from mpifed.exchange.base import ServerChannel
 from mpifed.exchange.compression import Identity
 from mpifed.exchange.correction import Plain
 from mpifed.message import Only, Requirement
-from mpifed.method import Algorithm, GlobalModel
+from mpifed.method import Algorithm
 
 WORDS = ("model=linear", "clients=8", "rounds=3", "data.n_test=5", "data.dimension=4")
 

@@ -19,7 +19,7 @@ from mpifed.mpi.communicator import Alone, world
 from mpifed.results.results import read_summary
 from mpifed.training import build
 from mpifed.training.build import make
-from mpifed.training.samples import Held, Made, samples_of
+from mpifed.training.samples import LazySamples, LoadedSamples, samples_of
 
 SOURCES = {
     "synthetic": {"n_test": 7, "dimension": 3},
@@ -89,7 +89,7 @@ def setup_of(**changes):
 def test_samples_are_the_same_whatever_was_asked_for_before_and_dropped(megabytes, asked):
     setup = setup_of(storage={"samples": megabytes})
     samples, every = samples_of(setup), setup.load()
-    assert isinstance(samples, Made)
+    assert isinstance(samples, LazySamples)
     for split, ids in asked:
         clients = samples.clients(np.array(ids, np.int64))
         found, spread = getattr(clients.shards, split), samples.among_hosted(clients.ids)
@@ -97,7 +97,7 @@ def test_samples_are_the_same_whatever_was_asked_for_before_and_dropped(megabyte
             own = getattr(every, split).of_client(client)
             assert same(found.of_client(int(clients.rows[place])), own)
             assert same(getattr(spread.shards, split).of_client(client), own)
-        held = sum(each.x.nbytes + each.y.nbytes for _, each in samples._kept.values())
+        held = sum(each.x.nbytes + each.y.nbytes for _, each in samples._cached.values())
         assert held <= megabytes * 1e6
 
 
@@ -109,16 +109,16 @@ def test_blocks_are_every_client_once_in_order(ids):
 
 
 def test_all_samples_are_loaded_unless_fewer_are_asked_for():
-    assert isinstance(samples_of(setup_of()), Held)
-    assert isinstance(samples_of(setup_of(evaluation={"sample": 0.5})), Made)
-    assert isinstance(samples_of(setup_of(storage={"samples": 1})), Made)
+    assert isinstance(samples_of(setup_of()), LoadedSamples)
+    assert isinstance(samples_of(setup_of(evaluation={"sample": 0.5})), LazySamples)
+    assert isinstance(samples_of(setup_of(storage={"samples": 1})), LazySamples)
 
 
 def test_samples_of_clients_that_rest_are_not_held_where_they_are_many(monkeypatch):
-    assert isinstance(samples_of(setup_of(participation=0.5)), Held)
+    assert isinstance(samples_of(setup_of(participation=0.5)), LoadedSamples)
     monkeypatch.setattr(build, "AUTOMATIC", 1e3)
-    assert isinstance(samples_of(setup_of(participation=0.5)), Made)
-    assert isinstance(samples_of(setup_of()), Held)
+    assert isinstance(samples_of(setup_of(participation=0.5)), LazySamples)
+    assert isinstance(samples_of(setup_of()), LoadedSamples)
 
 
 METHODS = {

@@ -46,7 +46,7 @@ from mpifed.watchdog.heartbeat import STALL_LIMIT, Page, new_pages, raise_if_sto
 from mpifed.watchdog.hosts import LATER, MESSAGE, SILENCE, Host, Hosts
 from mpifed.watchdog.launcher import Launch, launched
 from mpifed.watchdog.shared_memory import (
-    PLACE,
+    DIRECTORY,
     SETTLED,
     remove_abandoned,
     segments_of,
@@ -332,8 +332,8 @@ def test_jobs_of_one_launcher_at_the_same_time_do_not_meet(tmp_path):
 def test_a_page_shows_what_a_rank_does(monkeypatch):
     other, page = new_pages(2)
     assert (page.steps, page.round, page.limit) == (0, -1, STALL_LIMIT)
-    monkeypatch.setattr(heartbeat._Own, "page", None)
-    monkeypatch.setattr(heartbeat._Own, "watched", False)
+    monkeypatch.setattr(heartbeat._ThisRank, "page", None)
+    monkeypatch.setattr(heartbeat._ThisRank, "watched", False)
     heartbeat.begin(page)
     sys.meta_path.remove(heartbeat._ImportsAreSteps)  # not only this test imports
     heartbeat.at_round(3)
@@ -642,7 +642,7 @@ def test_the_stall_limit_holds_before_round_1(tmp_path):
 
 def test_what_lasts_before_round_1_shows_steps(tmp_path, monkeypatch):
     page = Page()
-    monkeypatch.setattr(heartbeat._Own, "page", page)
+    monkeypatch.setattr(heartbeat._ThisRank, "page", page)
     raise_if_stop_requested()
     assert page.steps > 0
 
@@ -675,7 +675,7 @@ UCX = {"UCX_TLS": "posix,self", "UCX_POSIX_USE_PROC_LINK": "n"}
 def mapped(process: int) -> list[Path]:
     """The files of shared memory that a process has mapped."""
     maps = Path(f"/proc/{process}/maps").read_text().splitlines()
-    return [Path(line.split()[-1]) for line in maps if f" {PLACE}" in line]
+    return [Path(line.split()[-1]) for line in maps if f" {DIRECTORY}" in line]
 
 
 @pytest.mark.slow
@@ -755,7 +755,7 @@ def test_processes_that_a_component_starts_end_by_signals(tmp_path):
 @pytest.fixture(params=["mpich_shm_", "sm_segment.", "ucx_shm_posix_"])
 def file(request):
     """A file that looks like one of MPI's, of a job that began a while ago."""
-    path = Path(PLACE, f"{request.param}test-{os.getpid()}")
+    path = Path(DIRECTORY, f"{request.param}test-{os.getpid()}")
     path.write_bytes(bytes(4096))
     long_ago = time.time() - 2 * SETTLED
     os.utime(path, (long_ago, long_ago))
@@ -798,7 +798,7 @@ def test_shared_memory_of_a_job_that_just_begins_stays(file):
 def test_what_a_launcher_says_of_a_rank(variables, expected, monkeypatch):
     as_a_launcher_sets(variables, monkeypatch)
     found = launched()
-    about = (found.rank, found.size, found.here, found.on_one_host) if found else None
+    about = (found.rank, found.size, found.local_size, found.on_one_host) if found else None
     assert about == expected
 
 

@@ -34,7 +34,7 @@ from mpifed.method import (
     share_weights,
     step_scale,
 )
-from mpifed.model import Between, Model, last_layer
+from mpifed.model import Between, Derived, Model, last_layer
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class FedALA(FedAvg):
         self.weighing = local.variant(
             "local aggregation",
             "algorithm.first_epochs",
-            self.between,
+            Derived(self.between),
             optimizer="sgd",
             lr=ala_lr,
             lr_schedule="constant",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -12,15 +12,16 @@ from torch import Tensor
 from mpifed import state
 from mpifed.method import (
     Adjustment,
+    Algorithm,
     Averages,
     Channel,
     Clients,
     Coupling,
     Draws,
     Exchange,
-    GlobalModel,
     LocalSolver,
     OptimizerState,
+    Predictor,
     StepScale,
     dual_terms,
     initial_models,
@@ -37,7 +38,7 @@ class FedAvgState:
     optimizer: OptimizerState = state.client()
 
 
-class FedAvg(GlobalModel[Channel]):
+class FedAvg(Algorithm[Channel]):
     """FedAvg: local SGD from a global model, averaged with weights n_t / n.
 
     Parameters
@@ -66,7 +67,7 @@ class FedAvg(GlobalModel[Channel]):
         model_init: Literal["shared", "per_client"] = "shared",
         gossip_step_scale: StepScale = "normalised",
     ) -> None:
-        super().__init__(model, local)
+        self.model, self.local = model, local
         self.model_init = model_init
         self.gossip_step_scale: StepScale = gossip_step_scale
 
@@ -112,3 +113,16 @@ class FedAvg(GlobalModel[Channel]):
         """Return the state with the average of the models that clients have ``trained``."""
         model = channel.average(trained, clients.weights, before=state.model)
         return replace(state, model=model)
+
+    def deploy(self, state: Any, clients: Clients, draws: Draws) -> Predictor:
+        """Return the model, with running statistics of the clients' own where these stay."""
+        models = self.local.with_statistics(state.model, state.optimizer)
+        return self.predictor(models, clients, draws)
+
+    def adapt(self, state: Any, clients: Clients, exchange: Exchange, draws: Draws) -> Predictor:
+        """Return the model, under gossip the mean of all."""
+        return self.predictor(exchange.mean(state.model), clients, draws)
+
+    def predictor(self, models: Tensor, clients: Clients, draws: Draws) -> Predictor:
+        """Return what clients make of the model, (1, P) or (clients, 1, P), to predict with."""
+        return Predictor(models)

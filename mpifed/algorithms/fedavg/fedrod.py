@@ -42,7 +42,7 @@ from mpifed.method import (
     StepScale,
     step_scale,
 )
-from mpifed.model import HyperHeads, Model, TwoHeads
+from mpifed.model import Derived, HyperHeads, Model, TwoHeads
 
 # Share of a label that a client lacks: its logit falls by 46, and its gradient vanishes.
 ABSENT = 1e-20
@@ -104,8 +104,9 @@ class FedRoD(FedAvg):
     ) -> None:
         super().__init__(model, local, gossip_step_scale=gossip_step_scale)
         self.two = TwoHeads(model)
-        self.both = local.variant(local.purpose, model=self.two)
-        self.mask = torch.arange(self.two.n_parameters) < self.two.trained + self.two.personal
+        self.both = local.variant(local.purpose, model=Derived(self.two))
+        numbers = torch.arange(self.both.model.n_parameters)
+        self.mask = numbers < self.two.trained + self.two.personal
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
@@ -172,8 +173,9 @@ class FedRoDHyper(FedAvg):
     ) -> None:
         super().__init__(model, local, gossip_step_scale=gossip_step_scale)
         self.two = HyperHeads(model, hyper_width)
-        self.both = local.variant(local.purpose, model=self.two)
-        self.mask = torch.arange(self.two.n_parameters) < self.two.trained + self.two.personal
+        self.both = local.variant(local.purpose, model=Derived(self.two))
+        numbers = torch.arange(self.both.model.n_parameters)
+        self.mask = numbers < self.two.trained + self.two.personal
         self.sizes = [model.n_parameters, self.two.personal]
 
     def init(

@@ -24,7 +24,7 @@ from torch import Tensor
 from mpifed import state
 from mpifed.algorithms.fedavg.fedavg import FedAvg, FedAvgState
 from mpifed.method import Channel, Clients, Draws, Exchange, LocalSolver, Requirement, step_scale
-from mpifed.model import Contrastive, Model
+from mpifed.model import Model, contrastive
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class Moon(FedAvg):
         **options: Any,
     ) -> None:
         super().__init__(model, local, **options)
-        contrastive = Contrastive(model, moon_mu, moon_tau)
-        self.solver = local.variant(local.purpose, model=contrastive, stepping="auto")
+        contrasted = contrastive(model, moon_mu, moon_tau)
+        self.solver = local.variant(local.purpose, model=contrasted, stepping="auto")
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype

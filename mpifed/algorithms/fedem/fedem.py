@@ -350,6 +350,7 @@ class FedEM(Algorithm[Channel]):
         self.reached: list[float] = []
         self.columns = ("mixture_entropy", *["local_improvement"] * record_improvement)
         self.n_components, self.deploys_mixtures = n_components, n_components > 1
+        self.n_trained_models = n_components
         self.mixture_init: Literal["random", "uniform"] = mixture_init
         self.component_init = component_init
         self.gossip_step_scale: StepScale = gossip_step_scale

@@ -21,11 +21,12 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.method import (
+    Algorithm,
     Clients,
-    Descriptive,
     Draws,
     Exchange,
     LocalSolver,
+    Predictor,
     Requirement,
     ServerChannel,
     total,
@@ -45,7 +46,7 @@ class FedMGSState:
     total: Tensor = state.server()
 
 
-class FedMGS(Descriptive[ServerChannel]):
+class FedMGS(Algorithm[ServerChannel]):
     """FedMGS: matrix factorisation; codes stay with clients, statistics are shared.
 
     Parameters
@@ -76,6 +77,7 @@ class FedMGS(Descriptive[ServerChannel]):
     sends = "two statistics"
     aggregates = "sums"
     devices = ("cpu",)
+    uses_model = False
     model_type = NoModel
     local_options = ()
     averages_by = None
@@ -176,6 +178,10 @@ class FedMGS(Descriptive[ServerChannel]):
     def learnt(self, state: FedMGSState, exchange: Exchange) -> dict[str, Tensor]:
         """``dictionary`` W (p, K); codes are not shown."""
         return {"dictionary": state.atoms}
+
+    def deploy(self, state: FedMGSState, clients: Clients, draws: Draws) -> Predictor:
+        """Return that there is nothing to predict with."""
+        return Predictor(None)
 
     def measure(
         self, state: FedMGSState, clients: Clients, exchange: Exchange, draws: Draws

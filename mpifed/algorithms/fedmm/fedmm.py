@@ -32,16 +32,17 @@ from torch import Tensor
 from mpifed import state
 from mpifed.errors import Diverged, InputError, RunError
 from mpifed.method import (
+    Algorithm,
     Channel,
     Clients,
     ComponentOf,
     Compressors,
     Description,
-    Descriptive,
     Draws,
     Exchange,
     Federation,
     LocalSolver,
+    Predictor,
     Requirement,
     ServerChannel,
     Split,
@@ -224,7 +225,7 @@ def gamma_of(rule: StepRule, beta: float, t: int) -> float:
     return rules[rule]
 
 
-class FedMM(Descriptive[Channel]):
+class FedMM(Algorithm[Channel]):
     """FedMM: majorise-minimise with aggregation of surrogates, control variates, compression.
 
     Parameters
@@ -258,6 +259,7 @@ class FedMM(Descriptive[Channel]):
     sends = "a change of its statistic"
     aggregates = "sums"
     devices = ("cpu",)
+    uses_model = False
     model_type = NoModel
     local_options = ()
     averages_by = None
@@ -454,6 +456,10 @@ class FedMM(Descriptive[Channel]):
         return [*self.unused, *self.surrogate.remarks()]
 
     # -- what is measured
+
+    def deploy(self, state: FedMMState, clients: Clients, draws: Draws) -> Predictor:
+        """Return that there is nothing to predict with."""
+        return Predictor(None)
 
     def parameters(self, s: Tensor) -> Tensor:
         """Return theta of what is iterated, (n_parameters,)."""

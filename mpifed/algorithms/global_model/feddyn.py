@@ -20,10 +20,10 @@ from annotated_types import Gt
 from torch import Tensor
 
 from mpifed import state
+from mpifed.algorithms.global_model.one_model import GlobalModel
 from mpifed.method import (
     Clients,
     Draws,
-    GlobalModel,
     LocalSolver,
     OptimizerState,
     Proximal,

@@ -24,10 +24,10 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from mpifed import state
+from mpifed.algorithms.global_model.one_model import GlobalModel
 from mpifed.method import (
     Clients,
     Draws,
-    GlobalModel,
     LocalSolver,
     OptimizerState,
     Proximal,

@@ -26,7 +26,8 @@ from annotated_types import Gt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.method import Channel, Clients, Corrected, Draws, LocalSolver, OptimizerState, Shift
+from mpifed.algorithms.global_model.one_model import GlobalModel
+from mpifed.method import Channel, Clients, Draws, LocalSolver, OptimizerState, Requirement, Shift
 from mpifed.model import Model
 
 
@@ -39,7 +40,7 @@ class KGTState:
     optimizer: OptimizerState = state.client()
 
 
-class KGT(Corrected[Channel]):
+class KGT(GlobalModel[Channel]):
     """K-GT: gradient tracking whose corrections are part of each local step.
 
     Parameters
@@ -48,6 +49,11 @@ class KGT(Corrected[Channel]):
         eta_s, the share of the way to y that is gone.
     """
 
+    requires = (
+        Requirement(
+            {"local.optimizer": "sgd", "local.momentum": 0.0}, "which corrects steps of plain SGD"
+        ),
+    )
     learns = "one model"
     sends = "its model and the mean gradient of its steps"
     aggregates = "sums"
@@ -62,6 +68,14 @@ class KGT(Corrected[Channel]):
     ) -> None:
         super().__init__(model, local)
         self.eta_s = eta_s
+
+    def variables(self, model: Tensor, n_clients: int) -> tuple[Tensor, ...]:
+        """Return corrections, (clients, 1, trained): there are none for buffers."""
+        return (model.new_zeros(n_clients, 1, self.local.n_trained),)
+
+    def payload(self) -> int:
+        """Return the numbers of a model and of a correction."""
+        return self.model.n_parameters + self.local.n_trained
 
     def round(self, state: KGTState, clients: Clients, channel: Channel, draws: Draws) -> KGTState:
         x, c, trained = channel.broadcast(state.model), state.correction, self.local.n_trained

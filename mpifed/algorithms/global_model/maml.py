@@ -177,6 +177,17 @@ class MetaLearner(Algorithm[Channel]):
         return {"up_floats": exchange.ledger.up_floats}
 
 
+def parted(
+    model: Model, regulariser: Regulariser, fraction: float
+) -> tuple[Objectives, Objectives]:
+    """Return the risks on the supports and on the queries of clients."""
+    first, second = (
+        Objectives(model, regulariser, partial(part, fraction=fraction))
+        for part in (support, query)
+    )
+    return first, second
+
+
 class Fomaml(MetaLearner):
     """First-order MAML: the gradient at the adapted model, taken for that of the shared one.
 
@@ -195,26 +206,31 @@ class Fomaml(MetaLearner):
         self, model: Model, local: LocalSolver, *, support_fraction: Share = 0.8, **options: Any
     ) -> None:
         super().__init__(model, local, **options)
-        self.support, self.query = (
-            Objectives(model, self.regulariser, partial(part, fraction=support_fraction))
-            for part in (support, query)
-        )
+        self.support, self.query = parted(model, self.regulariser, support_fraction)
 
     def direction(self, x: Tensor, clients: Clients) -> Tensor:
         """Return grad f_i(y_i) on the query, with y_i adapted on the support."""
         return self.query(clients).gradients(self.path(x, self.support(clients))[-1])
 
 
-class Maml(Fomaml):
+class Maml(MetaLearner):
     """Exact MAML, with the Hessians of all inner steps: for small models.
 
     Parameters
     ----------
+    support_fraction : float
+        As of ``Fomaml``.
     **options
-        Those of ``Fomaml``.
+        Those of ``MetaLearner``.
     """
 
     sends = "the gradient of its adapted loss"
+
+    def __init__(
+        self, model: Model, local: LocalSolver, *, support_fraction: Share = 0.8, **options: Any
+    ) -> None:
+        super().__init__(model, local, **options)
+        self.support, self.query = parted(model, self.regulariser, support_fraction)
 
     def direction(self, x: Tensor, clients: Clients) -> Tensor:
         """Return prod_j (I - gamma Hessian f_i(y_i^j)) grad f_i(y_i^k), the last step first."""

@@ -24,16 +24,8 @@ from annotated_types import Gt, Le
 from torch import Tensor
 
 from mpifed import state
-from mpifed.method import (
-    Channel,
-    Clients,
-    Draws,
-    GlobalModel,
-    LocalSolver,
-    OptimizerState,
-    Requirement,
-    Shift,
-)
+from mpifed.algorithms.global_model.one_model import GlobalModel
+from mpifed.method import Channel, Clients, Draws, LocalSolver, OptimizerState, Requirement, Shift
 from mpifed.model import Model
 
 

@@ -20,15 +20,16 @@ from annotated_types import Gt
 from torch import Tensor
 
 from mpifed import state
+from mpifed.algorithms.global_model.one_model import GlobalModel
 from mpifed.errors import InputError
 from mpifed.method import (
     Clients,
-    Corrected,
     Draws,
     LocalSolver,
     Objectives,
     OptimizerState,
     Regulariser,
+    Requirement,
     ServerChannel,
     Shift,
     averaged_buffers,
@@ -46,7 +47,7 @@ class ScaffoldState:
     optimizer: OptimizerState = state.client()
 
 
-class Scaffold(Corrected[ServerChannel]):
+class Scaffold(GlobalModel[ServerChannel]):
     """SCAFFOLD: local SGD along gradients that are corrected by control variates.
 
     Parameters
@@ -59,6 +60,11 @@ class Scaffold(Corrected[ServerChannel]):
         The p_t: n_t / n, as in FedAvg, or 1 / T, as in the paper.
     """
 
+    requires = (
+        Requirement(
+            {"local.optimizer": "sgd", "local.momentum": 0.0}, "which corrects steps of plain SGD"
+        ),
+    )
     learns = "one model"
     sends = "its update and that of its control variate"
     aggregates = "sums"
@@ -90,8 +96,12 @@ class Scaffold(Corrected[ServerChannel]):
         self.risks = Objectives(model, decay) if variate_option == "I" else None
 
     def variables(self, model: Tensor, n_clients: int) -> tuple[Tensor, ...]:
-        (variates,) = super().variables(model, n_clients)
-        return model.new_zeros(1, self.local.n_trained), variates
+        trained = self.local.n_trained
+        return model.new_zeros(1, trained), model.new_zeros(n_clients, 1, trained)
+
+    def payload(self) -> int:
+        """Return the numbers of a model and of a control variate."""
+        return self.model.n_parameters + self.local.n_trained
 
     def round(
         self, state: ScaffoldState, clients: Clients, channel: ServerChannel, draws: Draws

@@ -27,10 +27,10 @@ from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
 from mpifed import state
+from mpifed.algorithms.global_model.one_model import GlobalModel
 from mpifed.method import (
     Clients,
     Draws,
-    GlobalModel,
     LocalSolver,
     Moment,
     Nesterov,

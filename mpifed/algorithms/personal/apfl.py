@@ -24,7 +24,9 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from mpifed import state
+from mpifed.algorithms.personal.shared_model import ALIKE, Weights, combined, copies
 from mpifed.method import (
+    Algorithm,
     Channel,
     Clients,
     Coupling,
@@ -33,9 +35,8 @@ from mpifed.method import (
     LocalSolver,
     Minibatch,
     OptimizerState,
-    Personal,
     Predictor,
-    Weights,
+    initial_models,
     row_products,
 )
 from mpifed.model import Model
@@ -85,7 +86,7 @@ def _products(v: Tensor, w: Tensor, gradient: Tensor) -> Tensor:
     return row_products((v - w)[:, : gradient.shape[1]], gradient)[:, None].to(v)
 
 
-class APFL(Personal):
+class APFL(Algorithm[Channel]):
     """APFL: a global model, and mixtures of it with models of the clients' own.
 
     Parameters
@@ -101,8 +102,9 @@ class APFL(Personal):
         Weights of the server's average: equal, as in Algorithm 1, or n_t / n.
     """
 
+    requires = (ALIKE,)
     server_steps = True
-    state_class = APFLState
+    steps_locally = True
     n_trained_models = 2
     learns = "one model, and a mixture with its own for each client"
     sends = "its copy of the global model"
@@ -117,12 +119,17 @@ class APFL(Personal):
         apfl_variant: Variant = "paper",
         client_weights: Weights = "uniform",
     ) -> None:
-        super().__init__(model, local, client_weights=client_weights)
+        self.model, self.local, self.weights = model, local, client_weights
+        self.averages_by = "samples" if client_weights == "samples" else "clients"
         self.apfl_alpha, self.how = apfl_alpha, (apfl_adaptive, apfl_variant)
 
-    def variables(self, model: Tensor, n_clients: int) -> tuple[Tensor, ...]:
-        alpha = model.new_full((n_clients,), self.apfl_alpha)
-        return (*super().variables(model, n_clients), alpha)
+    def init(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> APFLState:
+        model = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client=False)
+        alpha = model.new_full((len(clients),), self.apfl_alpha)
+        optimizer = self.local.init(len(clients), self.n_trained_models, dtype)
+        return APFLState(model, copies(model, len(clients)).clone(), alpha, optimizer)
 
     def round(
         self, state: APFLState, clients: Clients, channel: Channel, draws: Draws
@@ -132,7 +139,7 @@ class APFL(Personal):
         rows, optimizer = self.local(
             torch.cat([start, state.personal], 1), state.optimizer, clients, draws, coupling=step
         )
-        model = self.combined(rows[:, :1], clients, channel, state.model)
+        model = combined(rows[:, :1], clients, channel, state.model, self.weights)
         return APFLState(model, rows[:, 1:].clone(), step.alpha, optimizer)
 
     def deploy(self, state: APFLState, clients: Clients, draws: Draws) -> Predictor:

@@ -37,7 +37,7 @@ from mpifed.method import (
     label_sums,
     new_prototypes,
 )
-from mpifed.model import Model, Prototyped, last_sizes, representation
+from mpifed.model import Model, last_sizes, prototyped, representation
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ class FedProto(Algorithm[ServerChannel]):
         self.deploys_mixtures = deployed == "prototypes"
         inputs, outputs = last_sizes(model)
         self.shape = max(outputs, 2), inputs + 1
-        prototyped = Prototyped(model, self.shape, fedproto_lambda)
-        self.solver = local.variant(local.purpose, model=prototyped, stepping="auto")
+        pulled = prototyped(model, self.shape, fedproto_lambda)
+        self.solver = local.variant(local.purpose, model=pulled, stepping="auto")
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype

@@ -36,8 +36,10 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from mpifed import state
+from mpifed.algorithms.personal.shared_model import combined, copies
 from mpifed.errors import InputError
 from mpifed.method import (
+    Algorithm,
     Channel,
     Clients,
     Draws,
@@ -45,13 +47,13 @@ from mpifed.method import (
     LocalSolver,
     Objectives,
     OptimizerState,
-    Personal,
     Predictor,
     Proximal,
     Regulariser,
     StackedObjective,
     bits_at,
     check_memory,
+    initial_models,
     minibatches,
 )
 from mpifed.model import Model
@@ -72,7 +74,7 @@ class L2GDState:
     optimizer: OptimizerState = state.client()
 
 
-class L2GD(Personal):
+class L2GD(Algorithm[Channel]):
     """L2GD: personal models, with steps towards their mean where a coin says so.
 
     Parameters
@@ -88,8 +90,7 @@ class L2GD(Personal):
     learns = "one model a client, near their mean"
     sends = "its model, where a step to the mean follows one of its own"
     exchanges = ("server",)
-    steps_locally = False
-    state_class = L2GDState
+    averages_by = "clients"
     _takes_risks, _instead = "algorithm.l2gd_gradients is 'full'", "minibatch"
 
     def __init__(
@@ -111,10 +112,17 @@ class L2GD(Personal):
                 f"{self._takes_risks}, but rows of this model cannot be stacked (dropout, batch "
                 f"normalisation, branches, local.autocast); allowed: {self._instead}"
             )
-        super().__init__(model, local)
+        self.model, self.local = model, local
         self.p, self.strength, self.full = l2gd_p, l2gd_lambda, l2gd_gradients == "full"
         self.local_options = ("lr", "lr_schedule") if self.full else None
         self.objectives = Objectives(model, Regulariser())
+
+    def init(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> L2GDState:
+        model = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client=False)
+        optimizer = self.local.init(len(clients), 1, dtype)
+        return L2GDState(model, copies(model, len(clients)).clone(), optimizer)
 
     def round(
         self, state: L2GDState, clients: Clients, channel: Channel, draws: Draws
@@ -122,7 +130,7 @@ class L2GD(Personal):
         zeros, ones = runs(draws, self.p)
         rates = self._rates(state.optimizer, clients, draws)
         x, optimizer = self._steps(state.models, state.optimizer, clients, draws, zeros)
-        mean = self.combined(x, clients, channel, state.model)
+        mean = combined(x, clients, channel, state.model, "uniform")
         xbar = channel.broadcast(mean)
         left = (1 - rates * self.strength / self.p) ** ones
         return L2GDState(mean, xbar + left.to(x) * (x - xbar), optimizer)
@@ -161,7 +169,7 @@ class L2GD(Personal):
         self, state: L2GDState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> Predictor:
         """Unseen clients take 1 / p steps on f_i(x) + (lambda / 2) ||x - xbar||^2 from xbar."""
-        xbar = self.copies(exchange.mean(state.model), len(clients))
+        xbar = copies(exchange.mean(state.model), len(clients))
         fresh, pull = self.local.init(len(clients), 1, xbar.dtype), Proximal(xbar, self.strength)
         return Predictor(self._steps(xbar, fresh, clients, draws, round(1 / self.p), (pull,))[0])
 
@@ -239,10 +247,10 @@ class L2SGD(L2GD):
             x = x - eta * (change / (1 - self.p) + jbar + psi)
             table[each, at] = gradients
             jbar = jbar + share.to(x)[:, None, None] * change
-        model = self.combined(x, clients, channel, state.model)
+        model = combined(x, clients, channel, state.model, "uniform")
         xbar, mean = channel.broadcast(model), state.mean
         if ones > 1:
-            mean = self.combined(jbar, clients, channel, state.mean)
+            mean = combined(jbar, clients, channel, state.mean, "uniform")
             drift = eta * channel.broadcast(mean)
         for number in range(ones):
             apart = self.strength * (x - xbar)

@@ -23,7 +23,9 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from mpifed import state
+from mpifed.algorithms.personal.shared_model import ALIKE, Weights, combined, copies
 from mpifed.method import (
+    Algorithm,
     Channel,
     Clients,
     Coupling,
@@ -33,11 +35,10 @@ from mpifed.method import (
     Minibatch,
     Not,
     OptimizerState,
-    Personal,
     Predictor,
     Proximal,
     Requirement,
-    Weights,
+    initial_models,
 )
 from mpifed.model import Model
 
@@ -74,7 +75,7 @@ class Envelope(Coupling):
         w[:, numbers:] = theta[:, numbers:]
 
 
-class PFedMe(Personal):
+class PFedMe(Algorithm[Channel]):
     """pFedMe: a shared model, and personal ones that minimise their own risks near it.
 
     Parameters
@@ -96,7 +97,7 @@ class PFedMe(Personal):
     """
 
     requires = (
-        *Personal.requires,
+        ALIKE,
         Requirement(
             {"algorithm.beta": 1.0},
             "where models must be averages of each round",
@@ -104,7 +105,7 @@ class PFedMe(Personal):
         ),
     )
     server_steps = True
-    state_class = PFedMeState
+    steps_locally = True
     learns = "one model, and one model a client near it"
     sends = "its copy of the shared model"
 
@@ -121,9 +122,17 @@ class PFedMe(Personal):
         pfedme_variant: Literal["envelope", "prox_to_average"] = "envelope",
         client_weights: Weights = "uniform",
     ) -> None:
-        super().__init__(model, local, client_weights=client_weights)
+        self.model, self.local, self.weights = model, local, client_weights
+        self.averages_by = "samples" if client_weights == "samples" else "clients"
         self.strength, self.beta, self.variant = pfedme_lambda, beta, pfedme_variant
         self.envelope = Envelope(pfedme_lambda, pfedme_eta, warm_start, inner_steps)
+
+    def init(
+        self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
+    ) -> PFedMeState:
+        model = initial_models(self.model, 1, clients, exchange, draws, dtype, per_client=False)
+        optimizer = self.local.init(len(clients), 1, dtype)
+        return PFedMeState(model, copies(model, len(clients)).clone(), optimizer)
 
     def remarks(self, state: PFedMeState, clients: Clients, exchange: Exchange) -> list[str]:
         """Warn of steps whose eigenvalue 1 - lr (lambda + curvature) is below -1, so that theta_i
@@ -143,7 +152,7 @@ class PFedMe(Personal):
     ) -> PFedMeState:
         w = channel.broadcast(state.model)  # Alg. 1, line 3
         theta, sent, optimizer = self._trained(w, state.personal, state.optimizer, clients, draws)
-        mean = self.combined(sent, clients, channel, state.model)
+        mean = combined(sent, clients, channel, state.model, self.weights)
         model = mean if self.beta == 1 else state.model + self.beta * (mean - state.model)
         model[..., self.local.n_trained :] = mean[..., self.local.n_trained :]  # statistics
         return PFedMeState(model, theta, optimizer)
@@ -168,6 +177,6 @@ class PFedMe(Personal):
         self, state: PFedMeState, clients: Clients, exchange: Exchange, draws: Draws
     ) -> Predictor:
         """Unseen clients do what others do in a round (Marfoq et al. 2021, App. J.3)."""
-        w = self.copies(exchange.mean(state.model), len(clients))
+        w = copies(exchange.mean(state.model), len(clients))
         fresh = self.local.init(len(clients), 1, w.dtype)
         return Predictor(self._trained(w, w, fresh, clients, draws)[0])

@@ -14,13 +14,13 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from mpifed.algorithms.shared_body.fedper import FedPer
+from mpifed.algorithms.shared_body.fedper import Parts, unseen_fitter
 from mpifed.errors import InputError
 from mpifed.method import LocalSolver, StepScale
 from mpifed.model import Model, normalisation_layers
 
 
-class FedBN(FedPer):
+class FedBN(Parts):
     """FedBN: all is averaged but normalisation layers, their parameters and running statistics.
 
     Parameters
@@ -59,7 +59,6 @@ class FedBN(FedPer):
             model,
             local,
             head=names,
-            head_init="shared",
-            unseen_epochs=unseen_epochs,
             gossip_step_scale=gossip_step_scale,
         )
+        self.fitter = unseen_fitter(local, unseen_epochs)

@@ -27,7 +27,8 @@ from scipy.optimize import nnls
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.shared_body.fedrep import FedRep, FedRepState
+from mpifed.algorithms.shared_body.fedper import Parts, unseen_fitter
+from mpifed.algorithms.shared_body.fedrep import FedRepState, head_solver
 from mpifed.method import (
     Channel,
     Clients,
@@ -40,7 +41,7 @@ from mpifed.method import (
     new_prototypes,
     to_server,
 )
-from mpifed.model import Model, Prototyped, last_sizes
+from mpifed.model import Model, last_sizes, prototyped
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class FedPACState(FedRepState):
     prototypes: Tensor = state.server()  # c, (labels, h + 1); the last number is 1 where known
 
 
-class FedPAC(FedRep):
+class FedPAC(Parts):
     """FedPAC: a shared body with aligned features, and combinations of the clients' heads.
 
     Parameters
@@ -59,8 +60,10 @@ class FedPAC(FedRep):
         Strength lambda of the pull to prototypes.
     head_epochs : int
         Epochs of the head in a round; those of the body are ``local.epochs``.
+    unseen_epochs : int
+        Epochs in which an unseen client fits its head, with the body fixed.
     **options
-        Those of ``FedRep``.
+        Those of ``Parts``.
     """
 
     requires = (
@@ -80,20 +83,24 @@ class FedPAC(FedRep):
         *,
         fedpac_lambda: Annotated[float, Ge(0)] = 1.0,
         head_epochs: Annotated[int, Ge(1)] = 1,
+        unseen_epochs: Annotated[int, Ge(1)] = 10,
         **options: Any,
     ) -> None:
-        super().__init__(model, local, head_epochs=head_epochs, **options)
+        super().__init__(model, local, **options)
+        self.fitter = unseen_fitter(local, unseen_epochs)
+        self.head_solver = head_solver(local, head_epochs)
         inputs, outputs = last_sizes(model)
         self.shape = max(outputs, 2), inputs + 1
-        prototyped = Prototyped(model, self.shape, fedpac_lambda)
-        self.solver = local.variant(local.purpose, model=prototyped, stepping="auto")
+        pulled = prototyped(model, self.shape, fedpac_lambda)
+        self.solver = local.variant(local.purpose, model=pulled, stepping="auto")
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype
     ) -> FedPACState:
-        begun = super().init(clients, exchange, draws, dtype)
+        parts = super().init(clients, exchange, draws, dtype)
+        of_head = self.head_solver.init(len(clients), 1, dtype)
         prototypes = torch.zeros(self.shape, dtype=dtype, device=clients.device)
-        return FedPACState(**vars(begun), prototypes=prototypes)
+        return FedPACState(**vars(parts), of_head=of_head, prototypes=prototypes)
 
     def round(  # type: ignore[override]
         self, state: FedPACState, clients: Clients, channel: Channel, draws: Draws

@@ -47,6 +47,17 @@ class PartsState:
     optimizer: OptimizerState = state.client()
 
 
+def unseen_fitter(local: LocalSolver, epochs: int) -> LocalSolver:
+    """Return the solver of ``unseen_epochs``."""
+    return local.variant(
+        "unseen head",
+        "algorithm.unseen_epochs",
+        epochs=epochs,
+        steps=None,
+        lr_schedule="constant",
+    )
+
+
 class Parts(Algorithm[Channel]):
     """Base class of methods whose clients share a body and keep a head.
 
@@ -66,6 +77,7 @@ class Parts(Algorithm[Channel]):
     sends = "its body"
     steps_locally = True
     trains: Tensor | None = None  # a mask of the numbers that local steps move; None for all
+    fitter: LocalSolver  # of what unseen clients have of their own
 
     def __init__(
         self,
@@ -129,6 +141,14 @@ class Parts(Algorithm[Channel]):
             self.local.with_statistics(self.joined(state.body, state.heads), state.optimizer)
         )
 
+    def adapt(
+        self, state: PartsState, clients: Clients, exchange: Exchange, draws: Draws
+    ) -> Predictor:
+        """Unseen clients fit a head to their samples, from its initial value, the body fixed."""
+        start = self.unseen_start(state, clients, exchange)
+        fresh = self.fitter.init(len(clients), 1, start.dtype)
+        return Predictor(self.fitter(start, fresh, clients, draws, mask=self.head)[0])
+
     @property
     def shared_buffers(self) -> slice:
         """Those of the body."""
@@ -164,18 +184,4 @@ class FedPer(Parts):
         **options: Any,
     ) -> None:
         super().__init__(model, local, head_init=head_init, **options)
-        self.fitter = local.variant(
-            "unseen head",
-            "algorithm.unseen_epochs",
-            epochs=unseen_epochs,
-            steps=None,
-            lr_schedule="constant",
-        )
-
-    def adapt(
-        self, state: PartsState, clients: Clients, exchange: Exchange, draws: Draws
-    ) -> Predictor:
-        """Unseen clients fit a head to their samples, from its initial value, the body fixed."""
-        start = self.unseen_start(state, clients, exchange)
-        fresh = self.fitter.init(len(clients), 1, start.dtype)
-        return Predictor(self.fitter(start, fresh, clients, draws, mask=self.head)[0])
+        self.fitter = unseen_fitter(local, unseen_epochs)

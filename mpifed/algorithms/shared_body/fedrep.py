@@ -13,13 +13,13 @@ n_i / n, as everywhere. The steps of heads have minibatches and moments of their
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge
 
 from mpifed import state
-from mpifed.algorithms.shared_body.fedper import FedPer, PartsState
+from mpifed.algorithms.shared_body.fedper import Parts, PartsState, unseen_fitter
 from mpifed.method import Channel, Clients, Draws, Exchange, LocalSolver, OptimizerState
 from mpifed.model import Model
 
@@ -31,18 +31,27 @@ class FedRepState(PartsState):
     of_head: OptimizerState = state.client()
 
 
-class FedRep(FedPer):
+def head_solver(local: LocalSolver, epochs: int) -> LocalSolver:
+    """Return the solver of ``head_epochs``; statistics of the clients' own are of body steps."""
+    return local.variant(
+        "head", "algorithm.head_epochs", epochs=epochs, steps=None, buffers="average"
+    )
+
+
+class FedRep(Parts):
     """FedRep: each client trains its head, then the body with this head, and sends the body.
 
     Parameters
     ----------
     head_epochs : int
         Epochs of the head in a round; those of the body are ``local.epochs``.
-    head_init : {'shared', 'per_client'}
-        Whether all heads begin alike, or each with a draw of its own.
+    unseen_epochs : int
+        Epochs in which an unseen client fits its head, with the body fixed.
     **options
-        Those of ``FedPer``.
+        Those of ``Parts``.
     """
+
+    learns = "one body, a head of each client"
 
     def __init__(
         self,
@@ -50,14 +59,12 @@ class FedRep(FedPer):
         local: LocalSolver,
         *,
         head_epochs: Annotated[int, Ge(1)] = 10,
-        head_init: Literal["shared", "per_client"] = "shared",
+        unseen_epochs: Annotated[int, Ge(1)] = 10,
         **options: Any,
     ) -> None:
-        super().__init__(model, local, head_init=head_init, **options)
-        # Running statistics that stay with a client are those of the body's steps.
-        self.head_solver = local.variant(
-            "head", "algorithm.head_epochs", epochs=head_epochs, steps=None, buffers="average"
-        )
+        super().__init__(model, local, **options)
+        self.fitter = unseen_fitter(local, unseen_epochs)
+        self.head_solver = head_solver(local, head_epochs)
 
     def init(
         self, clients: Clients, exchange: Exchange, draws: Draws, dtype: torch.dtype

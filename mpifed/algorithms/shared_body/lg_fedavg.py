@@ -15,12 +15,12 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from mpifed.algorithms.shared_body.fedper import FedPer
+from mpifed.algorithms.shared_body.fedper import Parts, unseen_fitter
 from mpifed.method import LocalSolver, StepScale
 from mpifed.model import Model
 
 
-class LGFedAvg(FedPer):
+class LGFedAvg(Parts):
     """LG-FedAvg: the head averaged as in FedAvg, the layers below trained beside it and kept.
 
     Parameters
@@ -50,9 +50,8 @@ class LGFedAvg(FedPer):
             model,
             local,
             head=head,
-            head_init="shared",
-            unseen_epochs=unseen_epochs,
             gossip_step_scale=gossip_step_scale,
         )
+        self.fitter = unseen_fitter(local, unseen_epochs)
         # The base class averages what it calls the body.
         self.head, self.body = self.body, self.head

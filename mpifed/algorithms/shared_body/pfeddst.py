@@ -28,7 +28,8 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from mpifed import state
-from mpifed.algorithms.shared_body.fedrep import FedRep, FedRepState
+from mpifed.algorithms.shared_body.fedper import Parts, unseen_fitter
+from mpifed.algorithms.shared_body.fedrep import FedRepState, head_solver
 from mpifed.method import (
     Channel,
     Clients,
@@ -53,7 +54,7 @@ class PFedDSTState(FedRepState):
     chosen: Tensor = state.client()  # t_ij, int64 (clients, nodes)
 
 
-class PFedDST(FedRep):
+class PFedDST(Parts):
     """PFedDST: clients mix bodies with the neighbours that score best, and train parts in turns.
 
     Parameters
@@ -66,10 +67,15 @@ class PFedDST(FedRep):
         c, which is added to it.
     recency : float
         lambda, how soon a peer that was chosen may be chosen again.
+    head_epochs : int
+        Epochs of the head in a round; those of the body are ``local.epochs``.
+    unseen_epochs : int
+        Epochs in which an unseen client fits its head, with the body fixed.
     **options
-        Those of ``FedRep``.
+        Those of ``Parts``.
     """
 
+    learns = "one body, a head of each client"
     requires = (
         Requirement({"local.buffers": "average"}, "whose models take their statistics along"),
     )
@@ -90,9 +96,13 @@ class PFedDST(FedRep):
         loss_weight: Annotated[float, Ge(0)] = 1.0,
         offset: Annotated[float, Ge(0)] = 1.0,
         recency: Annotated[float, Gt(0)] = 0.5,
+        head_epochs: Annotated[int, Ge(1)] = 10,
+        unseen_epochs: Annotated[int, Ge(1)] = 10,
         **options: Any,
     ) -> None:
         super().__init__(model, local, **options)
+        self.fitter = unseen_fitter(local, unseen_epochs)
+        self.head_solver = head_solver(local, head_epochs)
         self.peers, self.loss_weight, self.offset = peers, loss_weight, offset
         self.recency = recency
 
@@ -102,7 +112,8 @@ class PFedDST(FedRep):
         parts = super().init(clients, exchange, draws, dtype)
         nodes = len(exchange.federation.training)
         chosen = torch.zeros(len(clients), nodes, dtype=torch.int64, device=clients.device)
-        return PFedDSTState(parts.body, parts.heads, parts.optimizer, parts.of_head, chosen)
+        of_head = self.head_solver.init(len(clients), 1, dtype)
+        return PFedDSTState(parts.body, parts.heads, parts.optimizer, of_head, chosen)
 
     def round(  # type: ignore[override]
         self, state: PFedDSTState, clients: Clients, channel: Channel, draws: Draws

@@ -11,9 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mpifed.data.archives import contents, homes, reading
-from mpifed.data.partitioned import Pool, PooledDataset, Source
-from mpifed.data.partitions import Alpha
+from mpifed.dataset import Pool, PooledDataset, Source, archives, partitions
 from mpifed.errors import InputError
 
 # Bytes of memory for each byte of a pickle: the pickle, its texts and the arrays made of them.
@@ -77,8 +75,8 @@ class Cifar100(PooledDataset):
         partition: Literal[
             "pachinko", "contiguous", "dirichlet", "iid", "pathological", "quantity_skew"
         ] = "pachinko",
-        pachinko_alpha: Alpha = 0.4,
-        pachinko_beta: Alpha = 10.0,
+        pachinko_alpha: partitions.Alpha = 0.4,
+        pachinko_beta: partitions.Alpha = 10.0,
         **options: Any,
     ) -> None:
         form = Form("cifar100", "fine_labels", "fine_label_names", 100, n_coarse=20)
@@ -94,13 +92,13 @@ def read(raw: str | None, form: Form) -> Source:
     tested = sorted(name for name in files if re.fullmatch(TEST, name))
     if not trained:
         raise InputError(
-            f"data.raw is '{homes(raw, form.name)[0]}', which has no file 'data_batch_1' or "
+            f"data.raw is '{archives.home(raw, form.name)}', which has no file 'data_batch_1' or "
             "'train', plain or with .gz, .xz or .bz2"
         )
     pictures, labels, coarse = [], [], []
     for name in (*trained, *tested):
         path, values = files[name]
-        with reading(path):
+        with archives.reading(path):
             x = _pictures(values["data"])
             pictures.append(x)
             labels.append(_labels(values[form.labels], len(x), form.n_classes))
@@ -109,7 +107,7 @@ def read(raw: str | None, form: Form) -> Source:
     class_names: tuple[str, ...] = ()
     for name in files.keys() - {*trained, *tested}:
         path, values = files[name]
-        with reading(path):
+        with archives.reading(path):
             class_names = tuple(map(_text, values[form.names]))
     sizes = [len(part) for part in labels]
     pool = Pool(
@@ -128,8 +126,10 @@ def _files(raw: str | None, form: Form) -> dict[str, tuple[Path, dict[str, Any]]
     """Where each file of ``form`` is and what it holds, by its name alone."""
     pattern = re.compile(f"(?:.*/)?({TRAIN}|{TEST}|{META}){COMPRESSED}")
     files: dict[str, tuple[Path, dict[str, Any]]] = {}
-    for root in homes(raw, form.name):
-        for name, content in contents(root, lambda name: bool(pattern.fullmatch(name)), HELD):
+    for root in archives.homes(raw, form.name):
+        for name, content in archives.contents(
+            root, lambda name: bool(pattern.fullmatch(name)), HELD
+        ):
             path = root / name
             files.setdefault(pattern.sub(r"\1", name), (path, unpickled(path, content)))
     return files
@@ -152,7 +152,7 @@ def _text(value: Any) -> str:
 
 def unpickled(path: Path, content: bytes) -> dict[str, Any]:
     """Return the arrays, lists and texts of a pickled dictionary, by texts as its keys."""
-    with reading(path):
+    with archives.reading(path):
         values = _Unpickler(io.BytesIO(content), encoding="bytes").load()
         if not isinstance(values, dict):
             raise ValueError(f"it holds a {type(values).__name__}, not a dictionary of arrays")

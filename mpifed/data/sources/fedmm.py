@@ -11,11 +11,17 @@ import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le
 
-from mpifed.data.base import Description, Fresh, Split, agreed
-from mpifed.data.generated import GeneratedDataset, alike, drawn_until
-from mpifed.data.kmeans import Clusters, Solver, equal_clusters
-from mpifed.mpi.communicator import Communicator
-from mpifed.random import stream
+from mpifed.dataset import (
+    Communicator,
+    Description,
+    GeneratedDataset,
+    Split,
+    agreed,
+    alike,
+    kmeans,
+    stream,
+)
+from mpifed.errors import RunError
 
 SAMPLES = {"homogeneous": 250, "heterogeneous": 5000}
 # Samples drawn at once while looking for those of a cluster.
@@ -24,24 +30,47 @@ BATCH = 1024
 # Points of a mixture drawn at once while looking for those of a client.
 MIXTURE_BATCH = 256
 
+# Batches after which samples of a kind are given up that has not turned up often enough.
+MOST_BATCHES = 100_000
+
 
 # Draws new samples of a client, float64 (count, *input_shape).
 Draw = Callable[[np.random.Generator, int, int], np.ndarray]
 
 
-def fresh_from(draw: Draw, description: Description, seed: int) -> Fresh:
-    """Return what draws new unlabelled samples of some clients in a round; see ``Dataset``."""
+def drawn_anew(
+    draw: Draw,
+    description: Description,
+    seed: int,
+    client_ids: np.ndarray,
+    round: int,
+    count: int,
+) -> Split:
+    """Return ``count`` new unlabelled samples of each client; see ``Dataset.fresh``."""
+    rows = [
+        draw(stream(seed, "fresh", round, int(client)), int(client), count) for client in client_ids
+    ]
+    x = np.concatenate([np.empty((0, *description.input_shape)), *rows])
+    offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    return Split(torch.from_numpy(x), torch.empty((len(x), 0), dtype=torch.float64), offsets)
 
-    def fresh(client_ids: np.ndarray, round: int, count: int) -> Split:
-        rows = [
-            draw(stream(seed, "fresh", round, int(client)), int(client), count)
-            for client in client_ids
-        ]
-        x = np.concatenate([np.empty((0, *description.input_shape)), *rows])
-        offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-        return Split(torch.from_numpy(x), torch.empty((len(x), 0), dtype=torch.float64), offsets)
 
-    return fresh
+def drawn_until(
+    count: int,
+    draw: Callable[[], np.ndarray],
+    accepts: Callable[[np.ndarray], np.ndarray],
+    what: str,
+) -> np.ndarray:
+    """Return the first ``count`` samples that are wanted, from as many batches as that takes."""
+    batches = [draw()[:0]]
+    n_accepted = 0
+    for _ in range(MOST_BATCHES):
+        if n_accepted >= count:
+            return np.concatenate(batches)[:count]
+        batch = draw()
+        batches.append(batch[accepts(batch)])
+        n_accepted += len(batches[-1])
+    raise RunError(f"only {n_accepted} samples of {count} for {what} turned up; more do not come")
 
 
 class Dictionary(GeneratedDataset):
@@ -77,7 +106,7 @@ class Dictionary(GeneratedDataset):
         dim: Annotated[int, Ge(1)] = 20,
         atoms: Annotated[int, Ge(1)] = 15,
         sparsity: Annotated[float, Gt(0), Le(1)] = 0.2,
-        kmeans_solver: Solver = "own",
+        kmeans_solver: kmeans.Solver = "own",
         seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed: int = run_seed if seed is None else seed
@@ -85,12 +114,12 @@ class Dictionary(GeneratedDataset):
         self.non_zeros = max(1, round(sparsity * atoms))
         self.theta = stream(self.seed, "dictionary/theta").normal(size=(dim, atoms))
         self.samples = self._draw(stream(self.seed, "dictionary/samples"), total)
-        self.clusters: Clusters | None = None
+        self.clusters: kmeans.Clusters | None = None
         counts = np.full(n_clients, total)
         if variant == "heterogeneous":
             self.clusters = agreed(
                 communicator,
-                lambda: equal_clusters(
+                lambda: kmeans.equal_clusters(
                     self.samples, n_clients, stream(self.seed, "partition"), kmeans_solver
                 ),
             )
@@ -99,7 +128,10 @@ class Dictionary(GeneratedDataset):
         self.description = Description(
             f"dictionary-{variant}", (dim,), 0, counts, none, none, task="unlabelled"
         )
-        self.fresh = fresh_from(self._fresh, self.description, self.seed)
+
+    def fresh(self, client_ids: np.ndarray, round: int, count: int) -> Split:
+        """Return ``count`` new samples of each client; see ``Dataset``."""
+        return drawn_anew(self._fresh, self.description, self.seed, client_ids, round, count)
 
     def _fresh(self, rng: np.random.Generator, client: int, count: int) -> np.ndarray:
         clusters = self.clusters
@@ -166,11 +198,14 @@ class Poisson(GeneratedDataset):
         self.thetas = theta + spread * stream(self.seed, "poisson/thetas").normal(size=n_clients)
         counts = (n_train, 0, n_test)
         self.description = alike("poisson", (1,), 0, n_clients, counts, "unlabelled")
-        self.fresh = fresh_from(self._fresh, self.description, self.seed)
 
     def _make(self, client: int, split: str, n: int) -> tuple[np.ndarray, np.ndarray]:
         x = self._fresh(stream(self.seed, f"poisson/{split}", client=client), client, n)
         return x, x[:, :0]
+
+    def fresh(self, client_ids: np.ndarray, round: int, count: int) -> Split:
+        """Return ``count`` new samples of each client; see ``Dataset``."""
+        return drawn_anew(self._fresh, self.description, self.seed, client_ids, round, count)
 
     def _fresh(self, rng: np.random.Generator, client: int, count: int) -> np.ndarray:
         effects = rng.gamma(self.shape, 1 / self.rate, count)
@@ -220,7 +255,6 @@ class GaussianMixture(GeneratedDataset):
         self.description = alike(
             "gaussian_mixture", (dimension,), 0, n_clients, counts, "unlabelled"
         )
-        self.fresh = fresh_from(self._fresh, self.description, self.seed)
         self._sorted: np.ndarray | None = None
         self._ends = np.array([-np.inf, *[np.inf] * n_clients])
         if sharding == "sorted":
@@ -241,6 +275,10 @@ class GaussianMixture(GeneratedDataset):
 
     def _stream(self, split: str, client: int) -> np.random.Generator:
         return stream(self.seed, f"gaussian_mixture/{split}", client=client)
+
+    def fresh(self, client_ids: np.ndarray, round: int, count: int) -> Split:
+        """Return ``count`` new samples of each client; see ``Dataset``."""
+        return drawn_anew(self._fresh, self.description, self.seed, client_ids, round, count)
 
     def _fresh(self, rng: np.random.Generator, client: int, count: int) -> np.ndarray:
         if self._sorted is None:

@@ -15,16 +15,21 @@ import numpy as np
 from annotated_types import Ge, Gt
 from scipy.sparse import csr_matrix, hstack
 
-from mpifed.data.archives import located
-from mpifed.data.generated import GeneratedDataset, alike
-from mpifed.data.partitioned import Pool, PooledDataset, Source
-from mpifed.data.partitions import grouped
 from mpifed.data.sources.libsvm import dense_rows
-from mpifed.data.sources.own_files import opened_npz
+from mpifed.dataset import (
+    Communicator,
+    GeneratedDataset,
+    Pool,
+    PooledDataset,
+    Source,
+    alike,
+    archives,
+    check_memory,
+    key,
+    partitions,
+    stream,
+)
 from mpifed.errors import InputError
-from mpifed.io.memory import check_memory
-from mpifed.mpi.communicator import Communicator
-from mpifed.random import key, stream
 
 SMALLEST_AMPLITUDE = 0.1
 # x is uniform in [-REACH, REACH].
@@ -348,7 +353,7 @@ class Tagged:
 
 def parse(path: Path) -> Tagged:
     """Return what is in the file ``path``; ``TagsFile`` describes the format."""
-    with opened_npz(path) as arrays:
+    with archives.opened_npz(path) as arrays:
         names, owner = np.unique(_array(arrays, "client", "iu", 1), return_inverse=True)
         tags = _rows(path, arrays, "y", None, "y_tags")
         tags.data[:] = 1  # a tag that is listed twice is a tag
@@ -459,7 +464,7 @@ class TagsFile(PooledDataset, OfSources):
         n_sources = n_clients // self.layout.workers
 
         def read() -> Source:
-            file = located(path, "tags")
+            file = archives.located(path, "tags")
             tagged = parse(file)
             rows = usable_rows(tagged, self.layout)
             if choose == "listed":
@@ -506,7 +511,7 @@ def usable_rows(tagged: Tagged, layout: Layout) -> dict[int, np.ndarray]:
     """Return the samples that ``layout`` takes of each source that has enough."""
     usable = {}
     n_train = layout.n_train * layout.workers
-    for source, samples in enumerate(grouped(tagged.owner, len(tagged.names))):
+    for source, samples in enumerate(partitions.grouped(tagged.owner, len(tagged.names))):
         if layout.name == "divided" and tagged.held_out.any():
             held = tagged.held_out[samples]
             train = samples[~held][:n_train]

@@ -11,23 +11,18 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
-from mpifed.data.archives import (
-    bare_name,
-    contents,
-    home,
-    is_archive,
-    located,
-    names,
-    opened,
-    reading,
-)
-from mpifed.data.partitioned import GroupedName, Parts, Pool, PooledDataset, Source
-from mpifed.data.partitions import Choose
-from mpifed.data.sources import leaf
+from mpifed.data.sources.leaf import read as read_leaf
 from mpifed.data.sources.own_files import ROWS, check_parquet, is_test_file, parquet_paths
 from mpifed.data.sources.shakespeare import HELD, VOCABULARIES, speeches, texts_of_roles
+from mpifed.dataset import (
+    Pool,
+    PooledDataset,
+    Source,
+    archives,
+    partitions,
+    raise_if_stop_requested,
+)
 from mpifed.errors import InputError
-from mpifed.watchdog.heartbeat import raise_if_stop_requested
 
 Layout = Literal["auto", "files", "roles", "leaf", "parquet"]
 
@@ -78,8 +73,8 @@ class Text(PooledDataset):
     def __init__(
         self,
         *run: Any,
-        partition: GroupedName = "natural",
-        choose: Choose = "random",
+        partition: partitions.GroupedName = "natural",
+        choose: partitions.Choose = "random",
         path: str | None = None,
         raw: str | None = None,
         layout: Layout = "auto",
@@ -88,16 +83,17 @@ class Text(PooledDataset):
         sequence_length: Annotated[int, Ge(1), Le(100_000)] = 64,
         features: str = "text",
         client: str | None = None,
-        split: Parts | None = None,
+        split: partitions.Parts | None = None,
         **options: Any,
     ) -> None:
         options["partition"], options["split"] = partition, split
 
         def find() -> Source:
             if layout == "roles":
-                root = located(path, "shakespeare", raw)
+                root = archives.located(path, "shakespeare", raw)
             else:
-                root = home(raw, "text") if path is None else located(path, "text", raw)
+                named = path is not None
+                root = archives.located(path, "text", raw) if named else archives.home(raw, "text")
             if path is not None and layout in ("leaf", "parquet"):
                 raise InputError(
                     f"data.layout is '{layout}', but data.path is a file, '{path}'; data.raw must "
@@ -106,7 +102,7 @@ class Text(PooledDataset):
             texts = list(_texts(root, layout, {"features": features, "client": client}))
             learnt_from = (text.text for text in texts if not text.is_test)
             encode, size = encoder(tokenizer, vocabulary, learnt_from)
-            return windows(bare_name(root), texts, encode, size, sequence_length)
+            return windows(archives.bare_name(root), texts, encode, size, sequence_length)
 
         super().__init__(find, {"choose": choose}, *run, **options)
 
@@ -144,7 +140,7 @@ def encoder(name: str, vocabulary: int, texts: Iterable[str]) -> tuple[Encode, i
         tokens_of.train_from_iterator(texts, rule)
     else:
         path = Path(name).expanduser()
-        with reading(path):
+        with archives.reading(path):
             tokens_of = Tokenizer.from_file(str(path))
 
     def encode(text: str) -> np.ndarray:
@@ -176,23 +172,25 @@ def windows(
             "data.sequence_length may be smaller"
         )
     inputs, whose, marks = (np.concatenate(parts) for parts in (x, owners, tested))
-    pool = Pool(name, np.concatenate(y), size, (length,), stored.name, task="sequence")
+    pool = Pool(
+        name, np.concatenate(y), size, (length,), stored.name, task="sequence", is_text=True
+    )
     published = marks if marks.any() else None
-    return Source(pool, lambda: [inputs], whose, is_test=published, is_text=True)
+    return Source(pool, lambda: [inputs], whose, is_test=published)
 
 
 def _texts(root: Path, layout: Layout, columns: Mapping[str, str | None]) -> Iterator[Written]:
-    if root.is_file() and not is_archive(root):
-        with opened(root, HELD) as file:
+    if root.is_file() and not archives.is_archive(root):
+        with archives.opened(root, HELD) as file:
             text = file.read().decode("utf-8-sig", "replace")
         if layout != "roles":
-            yield Written(bare_name(root), text)
+            yield Written(archives.bare_name(root), text)
             return
         for (play, role), words in texts_of_roles(speeches(text)).items():
             yield Written(f"{play} {role}", words)
         return
     if layout == "auto":
-        endings = {PurePosixPath(name).suffix for name in names(root)}
+        endings = {PurePosixPath(name).suffix for name in archives.names(root)}
         layout = "parquet" if ".parquet" in endings else "files"
         layout = "leaf" if ".json" in endings else layout
     if layout == "parquet":
@@ -200,7 +198,7 @@ def _texts(root: Path, layout: Layout, columns: Mapping[str, str | None]) -> Ite
     elif layout == "leaf":
         yield from _of_leaf(root)
     else:
-        for name, content in contents(root, lambda name: True, HELD):
+        for name, content in archives.contents(root, lambda name: True, HELD):
             # The same writer in the folders of the two parts.
             owner = name.removeprefix("train/").removeprefix("test/")
             text = content.decode("utf-8-sig", "replace")
@@ -214,7 +212,7 @@ def _of_parquet(root: Path, columns: Mapping[str, str | None]) -> Iterator[Writt
 
     for path in paths:
         rows: list[Written] = []
-        with reading(path), parquet.ParquetFile(path, memory_map=False) as file:
+        with archives.reading(path), parquet.ParquetFile(path, memory_map=False) as file:
             check_parquet(path, file, named)
             for batch in file.iter_batches(ROWS, columns=[*named.values()], use_threads=False):
                 raise_if_stop_requested()
@@ -232,12 +230,12 @@ def _of_parquet(root: Path, columns: Mapping[str, str | None]) -> Iterator[Writt
 def _of_leaf(root: Path) -> Iterator[Written]:
     """Texts of which LEAF made windows: each one character later than the one before."""
     table = np.frombuffer(CHARACTERS.encode("ascii"), np.uint8)
-    for shard in leaf.read(str(root), "text", CHARACTERS):
-        if not shard.is_text:
-            raise InputError(f"data.raw is '{root}', where user '{shard.user}' has no texts")
-        x, y = shard.x, shard.y
+    for user in read_leaf(str(root), "text", CHARACTERS):
+        if not user.is_text:
+            raise InputError(f"data.raw is '{root}', where user '{user.name}' has no texts")
+        x, y = user.x, user.y
         goes_on = (x[1:, :-1] == x[:-1, 1:]).all(1) & (x[1:, -1] == y[:-1])
         starts = [0, *(np.flatnonzero(~goes_on) + 1).tolist()]
         for begin, end in zip(starts, [*starts[1:], len(x)], strict=True):
             characters = table[np.concatenate([x[begin], y[begin:end]])]
-            yield Written(shard.user, characters.tobytes().decode("ascii"), shard.is_test)
+            yield Written(user.name, characters.tobytes().decode("ascii"), user.is_test)

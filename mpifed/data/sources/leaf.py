@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from mpifed.data.archives import contents, homes, names, reading
-from mpifed.data.partitioned import GroupedName, Parts, Pool, PooledDataset, Source
-from mpifed.data.partitions import Choose
 from mpifed.data.sources.mnist import CHARACTERS
 from mpifed.data.sources.shakespeare import VOCABULARIES, Vocabulary, windows_of
+from mpifed.dataset import Pool, PooledDataset, Source, archives, partitions
 from mpifed.errors import InputError, one_line
 
 # Bytes of memory for each byte of a file: `1.0, ` becomes an object of 24 bytes and its place.
@@ -48,19 +46,19 @@ class Leaf(PooledDataset):
     def __init__(
         self,
         *run: Any,
-        partition: GroupedName = "natural",
-        choose: Choose = "random",
+        partition: partitions.GroupedName = "natural",
+        choose: partitions.Choose = "random",
         raw: str | None = None,
         vocabulary: Vocabulary = "printable",
-        split: Parts | None = None,
+        split: partitions.Parts | None = None,
         **options: Any,
     ) -> None:
         options["partition"], options["split"] = partition, split
         characters = VOCABULARIES[vocabulary]
 
         def find() -> Source:
-            shards = read(raw, "leaf", characters)
-            return _source("leaf", shards, characters if shards[0].is_text else "")
+            users = read(raw, "leaf", characters)
+            return _source("leaf", users, characters if users[0].is_text else "")
 
         super().__init__(find, {"choose": choose}, *run, **options)
 
@@ -84,8 +82,8 @@ class Femnist(PooledDataset):
     def __init__(
         self,
         *run: Any,
-        partition: GroupedName = "natural",
-        choose: Choose = "random",
+        partition: partitions.GroupedName = "natural",
+        choose: partitions.Choose = "random",
         raw: str | None = None,
         **options: Any,
     ) -> None:
@@ -94,48 +92,48 @@ class Femnist(PooledDataset):
 
 
 @dataclass(frozen=True)
-class Shard:
+class UserSamples:
     """Samples of one user in one file; x of texts are places in a vocabulary."""
 
-    user: str
+    name: str
     x: np.ndarray
     y: np.ndarray
     is_text: bool
     is_test: bool
 
 
-def read(raw: str | None, folder: str, vocabulary: str) -> list[Shard]:
+def read(raw: str | None, folder: str, vocabulary: str) -> list[UserSamples]:
     """Return the samples of every user in every file, training files before test files."""
-    among = homes(raw, folder)
+    among = archives.homes(raw, folder)
     for root in among:
-        is_test = _chosen([name for name in names(root) if name.endswith(JSON)])
-        shards = [
-            shard
-            for name, content in contents(root, is_test.__contains__, HELD)
-            for shard in _of_file(root / name, content, is_test[name], vocabulary)
+        is_test = _chosen([name for name in archives.names(root) if name.endswith(JSON)])
+        users = [
+            user
+            for name, content in archives.contents(root, is_test.__contains__, HELD)
+            for user in _of_file(root / name, content, is_test[name], vocabulary)
         ]
-        if shards:
-            return sorted(shards, key=lambda shard: shard.is_test)
+        if users:
+            return sorted(users, key=lambda user: user.is_test)
     raise InputError(
         f"data.raw is '{among[0]}', which has no file .json of LEAF, in all_data or train and test"
     )
 
 
-def _chosen(names: list[str]) -> dict[str, bool]:
+def _chosen(members: list[str]) -> dict[str, bool]:
     """The files that count, and whether each is a test file."""
-    folders = {name: PurePosixPath(name).parent.name for name in names}
+    folders = {name: PurePosixPath(name).parent.name for name in members}
     for kind in (("train", "test"), ("all_data",), ("",)):
         if kind[0] in folders.values():
             return {name: at == "test" for name, at in folders.items() if at in kind}
-    return dict.fromkeys(names, False) if len(set(folders.values())) == 1 else {}
+    return dict.fromkeys(members, False) if len(set(folders.values())) == 1 else {}
 
 
-def _of_file(path: Path, content: bytes, is_test: bool, vocabulary: str) -> Iterator[Shard]:
-    with reading(path):
+def _of_file(path: Path, content: bytes, is_test: bool, vocabulary: str) -> Iterator[UserSamples]:
+    with archives.reading(path):
         values = json.loads(content)
         users, data = values["users"], values["user_data"]
     for user in users:
-        with reading(path / f"user '{one_line(user, 40)}'"):
+        with archives.reading(path / f"user '{one_line(user, 40)}'"):
             x, y = data[user]["x"], data.pop(user)["y"]
             if not x and not y:
                 continue
@@ -143,7 +141,7 @@ def _of_file(path: Path, content: bytes, is_test: bool, vocabulary: str) -> Iter
             x, y = _texts(x, y, vocabulary) if is_text else _numbers(x, y)
             if len(x) != len(y):
                 raise ValueError(f"it has {len(x)} 'x' and {len(y)} 'y'")
-        yield Shard(user, x, y, is_text, is_test)
+        yield UserSamples(user, x, y, is_text, is_test)
 
 
 def _texts(x: list[str], y: list[str], vocabulary: str) -> tuple[np.ndarray, np.ndarray]:
@@ -168,46 +166,45 @@ def _numbers(x: list[Any], y: list[Any]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _femnist(raw: str | None) -> Source:
-    shards = read(raw, "femnist", "a")
-    for shard in shards:
-        if shard.is_text or shard.x.shape[1:] != (784,) or shard.y.max() >= 62:
+    users = read(raw, "femnist", "a")
+    for user in users:
+        if user.is_text or user.x.shape[1:] != (784,) or user.y.max() >= 62:
             raise InputError(
-                f"data.name is 'femnist', but samples of user '{shard.user}' are not 784 pixels "
+                f"data.name is 'femnist', but samples of user '{user.name}' are not 784 pixels "
                 "with labels below 62; other data of LEAF are data.name=leaf"
             )
-    return _source("femnist", shards, CHARACTERS["byclass"], (28, 28))
+    return _source("femnist", users, CHARACTERS["byclass"], (28, 28))
 
 
 def _source(
-    name: str, shards: list[Shard], characters: str, shape: tuple[int, ...] | None = None
+    name: str, users: list[UserSamples], characters: str, shape: tuple[int, ...] | None = None
 ) -> Source:
     """All samples, user after user in the order of the files."""
-    numbers = {user: number for number, user in enumerate(dict.fromkeys(s.user for s in shards))}
-    first = shards[0]
-    for shard in shards:
-        if shard.x.shape[1:] != first.x.shape[1:] or shard.is_text != first.is_text:
+    numbers = {user: number for number, user in enumerate(dict.fromkeys(s.name for s in users))}
+    first = users[0]
+    for user in users:
+        if user.x.shape[1:] != first.x.shape[1:] or user.is_text != first.is_text:
             raise InputError(
-                f"samples of users '{first.user}' and '{shard.user}' of '{name}' have the shapes "
-                f"{first.x.shape[1:]} and {shard.x.shape[1:]}"
+                f"samples of users '{first.name}' and '{user.name}' of '{name}' have the shapes "
+                f"{first.x.shape[1:]} and {user.x.shape[1:]}"
             )
-    labels = np.concatenate([shard.y for shard in shards])
-    are_bytes = all(shard.x.dtype == np.uint8 for shard in shards)
+    labels = np.concatenate([user.y for user in users])
+    are_bytes = all(user.x.dtype == np.uint8 for user in users)
     pool = Pool(
         *(name, labels, len(characters) or int(labels.max()) + 1, shape or first.x.shape[1:]),
         "uint8" if are_bytes else "float64",
         BRIGHTEST if are_bytes and not first.is_text else 1,
         class_names=tuple(characters),
+        is_text=first.is_text,
     )
 
     def pieces() -> Iterator[np.ndarray]:
-        for shard in shards:
+        for user in users:
             # Bytes become fractions where some user's samples are no bytes.
-            x = shard.x / BRIGHTEST if shard.x.dtype == np.uint8 and not are_bytes else shard.x
+            x = user.x / BRIGHTEST if user.x.dtype == np.uint8 and not are_bytes else user.x
             yield x.reshape(-1, *pool.input_shape)
 
-    sizes = [len(shard.y) for shard in shards]
-    is_test = np.repeat([shard.is_test for shard in shards], sizes)
-    owner = np.repeat([numbers[shard.user] for shard in shards], sizes)
-    return Source(
-        pool, pieces, owner, is_test=is_test if is_test.any() else None, is_text=first.is_text
-    )
+    sizes = [len(user.y) for user in users]
+    is_test = np.repeat([user.is_test for user in users], sizes)
+    owner = np.repeat([numbers[user.name] for user in users], sizes)
+    return Source(pool, pieces, owner, is_test=is_test if is_test.any() else None)

@@ -10,14 +10,20 @@ import numpy as np
 from annotated_types import Ge, Lt
 from scipy.sparse import csr_matrix
 
-from mpifed.data.archives import bare_name, located, opened
-from mpifed.data.kmeans import Solver
-from mpifed.data.partitioned import PIECE, Pool, PooledDataset, Source, in_file_order
-from mpifed.data.partitions import Alpha, Classes, ContiguousRule
-from mpifed.data.partitions import partition as deal_by
+from mpifed.dataset import (
+    Communicator,
+    Pool,
+    PooledDataset,
+    Source,
+    archives,
+    kmeans,
+    partitions,
+    stream,
+)
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Communicator
-from mpifed.random import stream
+
+# Rows of a sparse matrix that are made dense at once.
+PIECE = 4096
 
 Labels = Literal["two_values", "published_code"]
 Partition = Literal["contiguous", "dirichlet", "iid", "pathological", "kmeans"]
@@ -73,10 +79,10 @@ class LibSvm(PooledDataset):
         intercept: bool = True,
         features: Annotated[int, Ge(1)] | None = None,
         partition: Partition = "contiguous",
-        contiguous_rule: ContiguousRule = "floor",
-        dirichlet_alpha: Alpha = 0.4,
-        classes_per_client: Classes = 2,
-        kmeans_solver: Solver = "own",
+        contiguous_rule: partitions.ContiguousRule = "floor",
+        dirichlet_alpha: partitions.Alpha = 0.4,
+        classes_per_client: partitions.Classes = 2,
+        kmeans_solver: kmeans.Solver = "own",
         min_samples: Annotated[int, Ge(1)] = 1,
         test_fraction: Fraction = 0.0,
         seed: Annotated[int, Ge(0)] | None = None,
@@ -91,15 +97,15 @@ class LibSvm(PooledDataset):
         }
 
         def read() -> Source:
-            file = located(path, "libsvm", raw)
+            file = archives.located(path, "libsvm", raw)
             rows, values = parse(file, features)
             targets = binary_labels(file, values, labels)
             keys = rows.toarray() if partition == "kmeans" else targets
             rng = stream(self.seed, "partition")
-            indices = deal_by(partition, keys, n_clients, rng, options)
+            indices = partitions.partition(partition, keys, n_clients, rng, options)
             width = rows.shape[1] + intercept
-            pool = Pool(f"libsvm-{bare_name(file)}", targets, 2, (width,), "float64")
-            shards = in_file_order(indices, self.seed, test_fraction)
+            pool = Pool(f"libsvm-{archives.bare_name(file)}", targets, 2, (width,), "float64")
+            shards = partitions.in_file_order(indices, self.seed, test_fraction)
             return Source(pool, lambda: dense_rows(rows, intercept), shards=shards)
 
         super().__init__(read, {}, n_clients, run_seed, communicator, seed=seed)
@@ -117,7 +123,7 @@ def parse(path: Path, features: int | None = None) -> tuple[csr_matrix, np.ndarr
     # scikit-learn takes seconds to import, which only the rank that reads has to spend.
     from sklearn.datasets import load_svmlight_file
 
-    with opened(path, held=2) as stream:
+    with archives.opened(path, held=2) as stream:
         rows, labels = load_svmlight_file(stream, n_features=features, zero_based=False)
         if not (len(labels) and np.isfinite(labels).all() and np.isfinite(rows.data).all()):
             raise ValueError("it holds no sample, or a value that is not finite")

@@ -14,8 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mpifed.data.archives import Stream, homes, names, reading, streams
-from mpifed.data.partitioned import Pool, PooledDataset, Source
+from mpifed.dataset import Pool, PooledDataset, Source, archives
 from mpifed.errors import InputError
 
 # Pixels of scikit-learn's digits are 0 .. 16.
@@ -75,7 +74,7 @@ class Idx(PooledDataset):
 
     def __init__(self, *run: Any, raw: str | None = None, prefix: str = "", **options: Any) -> None:
         def find() -> Source:
-            shape, labels, is_test, images = read(homes(raw, "mnist"), prefix)
+            shape, labels, is_test, images = read(archives.homes(raw, "mnist"), prefix)
             name = prefix.strip("-_.") or "mnist"
             pool = Pool(name, labels, int(labels.max()) + 1, shape, "uint8", BRIGHTEST)
             return Source(pool, images, is_test=is_test)
@@ -100,7 +99,7 @@ class Emnist(PooledDataset):
         self, *run: Any, raw: str | None = None, variant: Variant = "byclass", **options: Any
     ) -> None:
         def find() -> Source:
-            among, characters = homes(raw, "emnist"), CHARACTERS[variant]
+            among, characters = archives.homes(raw, "emnist"), CHARACTERS[variant]
             shape, labels, is_test, images = read(among, f"emnist-{variant}-")
             labels = labels - (variant == "letters")
             if not 0 <= labels.min() <= labels.max() < len(characters):
@@ -153,7 +152,7 @@ def _find(among: list[Path], prefix: str, part: tuple[str, ...], what: str, rank
     of_part = f"(?:{'|'.join(part)})-{what}[-.]idx{rank}-ubyte"
     pattern = re.compile(rf"(?:.*/)?{re.escape(prefix)}{of_part}(?:\.gz|\.xz)?")
     for root in among:
-        matching = [name for name in names(root) if pattern.fullmatch(name)]
+        matching = [name for name in archives.names(root) if pattern.fullmatch(name)]
         if matching:
             return root, matching[0]
     raise InputError(
@@ -163,10 +162,10 @@ def _find(among: list[Path], prefix: str, part: tuple[str, ...], what: str, rank
 
 
 @contextlib.contextmanager
-def _opened(file: File, rank: int) -> Iterator[tuple[Stream, list[int]]]:
+def _opened(file: File, rank: int) -> Iterator[tuple[archives.Stream, list[int]]]:
     """Open an IDX file of bytes behind its head; yield its ``rank`` dimensions too."""
-    with reading(file[0] / file[1]):
-        opened = streams(file[0], file[1].__eq__)
+    with archives.reading(file[0] / file[1]):
+        opened = archives.streams(file[0], file[1].__eq__)
         _, stream = next(opened)
         head = stream.read(4 + 4 * rank)
         magic, *dimensions = np.frombuffer(head, ">u4").tolist() or [0]

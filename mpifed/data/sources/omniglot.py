@@ -8,10 +8,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
-from mpifed.data.archives import contents, homes, reading
-from mpifed.data.images import decoded, smaller
-from mpifed.data.partitioned import GroupedName, Pool, PooledDataset, Source
-from mpifed.data.partitions import Choose
+from mpifed.dataset import Pool, PooledDataset, Source, archives, decoded, partitions
 from mpifed.errors import InputError
 
 SIDE = 105
@@ -49,8 +46,8 @@ class Omniglot(PooledDataset):
     def __init__(
         self,
         *run: Any,
-        partition: GroupedName = "natural",
-        choose: Choose = "random",
+        partition: partitions.GroupedName = "natural",
+        choose: partitions.Choose = "random",
         raw: str | None = None,
         drawer_of: DrawerOf = "set",
         size: Annotated[int, Ge(1), Le(SIDE)] = SIDE,
@@ -62,17 +59,17 @@ class Omniglot(PooledDataset):
 
 def read(raw: str | None, drawer_of: DrawerOf = "set", size: int = SIDE) -> Source:
     """Return all drawings that ``raw`` names, by drawer."""
-    among = homes(raw, "omniglot")
+    among = archives.homes(raw, "omniglot")
     # Set and picture of each drawing, by its alphabet, character, number and drawer.
     drawings: dict[tuple[str | Any, ...], tuple[str, np.ndarray]] = {}
     for root in among:
-        for name, content in contents(root, lambda name: NAME.fullmatch(name) is not None):
+        for name, content in archives.contents(root, lambda name: NAME.fullmatch(name) is not None):
             match = NAME.fullmatch(name)
             assert match is not None
             drawn = match.group("alphabet", "character", "number", "drawer")
             if drawn in drawings:
                 continue  # of another set, or of an archive that is unpacked beside itself
-            with reading(root / name):
+            with archives.reading(root / name):
                 picture = decoded(content, "L")
                 if picture.shape != (SIDE, SIDE):
                     raise ValueError(f"it has {picture.shape} pixels, not {SIDE} x {SIDE}")
@@ -96,3 +93,18 @@ def read(raw: str | None, drawer_of: DrawerOf = "set", size: int = SIDE) -> Sour
     )
     owner = np.array([number_of[drawer] for drawer in whose], np.int64)
     return Source(pool, lambda: [np.stack([drawings[each][1] for each in order])], owner)
+
+
+def smaller(pictures: np.ndarray, side: int) -> np.ndarray:
+    """Return pictures whose pixels are means over areas of the given ones."""
+    rows, columns = (_areas(count, side) for count in pictures.shape[1:])
+    means = rows @ pictures.astype(np.float64) @ columns.T
+    return np.floor(means + 0.5).astype(np.uint8)
+
+
+def _areas(count: int, side: int) -> np.ndarray:
+    """Share of each of ``count`` pixels in each of ``side`` equal intervals, (side, count)."""
+    edges = np.arange(side + 1) * (count / side)
+    pixels = np.arange(count)
+    overlap = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
+    return np.maximum(overlap, 0) * (side / count)

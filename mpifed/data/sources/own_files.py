@@ -10,32 +10,24 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from mpifed.data.archives import bare_name, located, opened, reading
-from mpifed.data.images import decoded
-from mpifed.data.partitioned import GroupedName, Parts, PooledDataset
-from mpifed.data.partitions import Choose
 from mpifed.data.sources.shakespeare import VOCABULARIES, Vocabulary, windows_of
-from mpifed.data.tables import (
-    Columns,
-    Divisor,
-    OwnSamples,
-    OwnTask,
-    check_columns,
-    count_sources,
-    reader,
-    with_partition,
+from mpifed.dataset import (
+    PooledDataset,
+    archives,
+    check_memory,
+    decoded,
+    partitions,
+    raise_if_stop_requested,
+    tables,
 )
 from mpifed.errors import InputError, one_line
-from mpifed.io.memory import check_memory
-from mpifed.watchdog.heartbeat import raise_if_stop_requested
-from topologies.regular_files import check_archive
 
 # Bytes of memory for each byte of a CSV file: itself twice, and a number of two digits' bytes held
 # three times.
@@ -67,7 +59,7 @@ MOST_FAULTS, MOST_TEXTS, FEWEST_IDS = 20, 1000, 20
 ROWS = 4096
 
 
-class Csv(PooledDataset, OwnSamples):
+class Csv(PooledDataset, tables.OwnSamples):
     """Your own samples in a CSV file: a row of names, then one sample a row.
 
     A column holds numbers where each of its texts is one, else texts. A column of texts among the
@@ -111,11 +103,11 @@ class Csv(PooledDataset, OwnSamples):
     def __init__(
         self,
         *run: Any,
-        partition: GroupedName | None = None,
-        split: Parts | None = None,
-        choose: Choose = "random",
-        task: OwnTask = "auto",
-        divisor: Divisor | None = None,
+        partition: partitions.GroupedName | None = None,
+        split: partitions.Parts | None = None,
+        choose: partitions.Choose = "random",
+        task: tables.OwnTask = "auto",
+        divisor: tables.Divisor | None = None,
         standardise: bool = False,
         path: str,
         label: str | None = "label",
@@ -132,27 +124,27 @@ class Csv(PooledDataset, OwnSamples):
         named = {"path": path, "label": label, "client": client, "test": test}
         inputs = {"features": features, "drop": drop, "categories": categories, "missing": missing}
         marks = {"delimiter": delimiter, "decimal": decimal}
-        reading = {**named, **inputs, **marks}
-        source = reader(self.read, reading, task, divisor, standardise)
+        file_options = {**named, **inputs, **marks}
+        source = tables.reader(self.read, file_options, task, divisor, standardise)
         options["partition"], options["split"] = partition or "iid", split
         super().__init__(source, {"choose": choose}, *run, **options)
 
     @staticmethod
-    def read(options: Mapping[str, Any]) -> tuple[str, str, Columns]:
+    def read(options: Mapping[str, Any]) -> tuple[str, str, tables.Columns]:
         """Return the samples in the file."""
-        path = located(options["path"], "csv")
-        name = re.sub(r"\.csv$", "", bare_name(path), flags=re.IGNORECASE)
+        path = archives.located(options["path"], "csv")
+        name = re.sub(r"\.csv$", "", archives.bare_name(path), flags=re.IGNORECASE)
         return f"data.path is '{path}', where", name, read_csv(path, options)
 
-    complete_options = staticmethod(with_partition)
+    complete_options = staticmethod(tables.with_partition)
 
     @classmethod
     def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
         """Return how many sources have enough samples, or a number that does for others."""
-        return count_sources(cls.read, options, run_seed)
+        return tables.count_sources(cls.read, options, run_seed)
 
 
-def read_csv(path: Path, options: Mapping[str, Any]) -> Columns:
+def read_csv(path: Path, options: Mapping[str, Any]) -> tables.Columns:
     """Return the samples in a CSV file; one ``InputError`` with all that is wrong with it."""
     import pandas
 
@@ -170,7 +162,7 @@ def read_csv(path: Path, options: Mapping[str, Any]) -> Columns:
         *named.items(),
         *((key, name) for key, names in lists.items() for name in names),
     ]
-    check_columns(path, header, named_columns)
+    tables.check_columns(path, header, named_columns)
     others = [name for name in header if name not in (*named.values(), *lists["drop"])]
     inputs, decimal = lists["features"] or others, options["decimal"]
     as_texts = list(dict.fromkeys([*named.values(), *lists["categories"]]))
@@ -178,7 +170,7 @@ def read_csv(path: Path, options: Mapping[str, Any]) -> Columns:
     n_cells = n_rows + content.count(delimiter.encode())
     size = 2 * len(content) + CELL * n_cells + (ROW + TEXT * len(as_texts)) * n_rows
     check_memory(size, f"'{path}' cannot be read: it")
-    with reading(path):
+    with archives.reading(path):
         frame, faults = _table(content, header, as_texts, delimiter, decimal)
     words = frame[list(dict.fromkeys(named.values()))]
     frame = frame[list(dict.fromkeys(inputs))].copy()
@@ -204,7 +196,7 @@ def read_csv(path: Path, options: Mapping[str, Any]) -> Columns:
         _refuse(path, remarks)
     typed = {key: values[complete[present[key].index]] for key, values in typed.items()}
     x, input_remarks = _inputs(frame[complete][inputs], numbers, texts)
-    return Columns(
+    return tables.Columns(
         *(x, typed.get("label"), typed.get("client"), typed.get("test")),
         numbers=numbers,
         has_gaps=bool(np.isnan(x).any()),
@@ -214,7 +206,7 @@ def read_csv(path: Path, options: Mapping[str, Any]) -> Columns:
 
 def _content(path: Path) -> bytes:
     """The bytes of a CSV file, which are text in UTF-8."""
-    with opened(path, HELD) as stream:
+    with archives.opened(path, HELD) as stream:
         content: bytes = stream.read()
     try:
         content.decode("utf-8")
@@ -413,7 +405,7 @@ def _spelt(texts: list[str], values: np.ndarray) -> np.ndarray:
     return values if list(map(str, values.tolist())) == texts else np.array(texts, object)
 
 
-class Npz(PooledDataset, OwnSamples):
+class Npz(PooledDataset, tables.OwnSamples):
     """Your own arrays in one `.npz` file, as `numpy.savez` writes it.
 
     Parameters
@@ -440,11 +432,11 @@ class Npz(PooledDataset, OwnSamples):
     def __init__(
         self,
         *run: Any,
-        partition: GroupedName | None = None,
-        split: Parts | None = None,
-        choose: Choose = "random",
-        task: OwnTask = "auto",
-        divisor: Divisor | None = None,
+        partition: partitions.GroupedName | None = None,
+        split: partitions.Parts | None = None,
+        choose: partitions.Choose = "random",
+        task: tables.OwnTask = "auto",
+        divisor: tables.Divisor | None = None,
         standardise: bool = False,
         path: str,
         features: str = "x",
@@ -454,38 +446,29 @@ class Npz(PooledDataset, OwnSamples):
         **options: Any,
     ) -> None:
         columns = {"features": features, "label": label, "client": client, "test": test}
-        source = reader(self.read, {"path": path, **columns}, task, divisor, standardise)
+        source = tables.reader(self.read, {"path": path, **columns}, task, divisor, standardise)
         options["partition"], options["split"] = partition or "iid", split
         super().__init__(source, {"choose": choose}, *run, **options)
 
     @staticmethod
-    def read(options: Mapping[str, Any]) -> tuple[str, str, Columns]:
+    def read(options: Mapping[str, Any]) -> tuple[str, str, tables.Columns]:
         """Return the samples in the file."""
-        path = located(options["path"], "npz")
+        path = archives.located(options["path"], "npz")
         names = {key: options[key] for key in ("features", "label", "client", "test")}
-        with opened_npz(path) as file:
-            check_columns(path, file, names.items())
+        with archives.opened_npz(path) as file:
+            tables.check_columns(path, file, names.items())
             arrays: list[Any] = [file[name] if name else None for name in names.values()]
-        return f"data.path is '{path}', where", path.stem, Columns(*arrays)
+        return f"data.path is '{path}', where", path.stem, tables.Columns(*arrays)
 
-    complete_options = staticmethod(with_partition)
+    complete_options = staticmethod(tables.with_partition)
 
     @classmethod
     def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
         """Return how many sources have enough samples, or a number that does for others."""
-        return count_sources(cls.read, options, run_seed)
+        return tables.count_sources(cls.read, options, run_seed)
 
 
-@contextlib.contextmanager
-def opened_npz(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Open an `.npz` file, of which pickled objects are refused."""
-    with reading(path):
-        check_archive(path)
-        with np.load(path, allow_pickle=False) as file:
-            yield file
-
-
-class Parquet(PooledDataset, OwnSamples):
+class Parquet(PooledDataset, tables.OwnSamples):
     """A data set of the Hugging Face hub, downloaded as parquet files, with a column of
     clients.
 
@@ -513,11 +496,11 @@ class Parquet(PooledDataset, OwnSamples):
     def __init__(
         self,
         *run: Any,
-        partition: GroupedName | None = None,
-        split: Parts | None = None,
-        choose: Choose = "random",
-        task: OwnTask = "auto",
-        divisor: Divisor | None = None,
+        partition: partitions.GroupedName | None = None,
+        split: partitions.Parts | None = None,
+        choose: partitions.Choose = "random",
+        task: tables.OwnTask = "auto",
+        divisor: tables.Divisor | None = None,
         standardise: bool = False,
         raw: str,
         features: str = "image",
@@ -527,28 +510,30 @@ class Parquet(PooledDataset, OwnSamples):
         **options: Any,
     ) -> None:
         columns = {"raw": raw, "features": features, "label": label, "client": client}
-        reading = {**columns, "vocabulary": vocabulary}
-        source = reader(self.read, reading, task, divisor, standardise)
+        file_options = {**columns, "vocabulary": vocabulary}
+        source = tables.reader(self.read, file_options, task, divisor, standardise)
         options["partition"], options["split"] = partition or "iid", split
         super().__init__(source, {"choose": choose}, *run, **options)
 
     @staticmethod
-    def read(options: Mapping[str, Any]) -> tuple[str, str, Columns]:
+    def read(options: Mapping[str, Any]) -> tuple[str, str, tables.Columns]:
         """Return the samples in the files."""
         directory = Path(options["raw"]).expanduser()
         names = {key: options[key] for key in ("features", "label", "client")}
         columns = read_parquet(directory, names, VOCABULARIES[options["vocabulary"]])
         return f"data.raw is '{directory}', where", directory.name, columns
 
-    complete_options = staticmethod(with_partition)
+    complete_options = staticmethod(tables.with_partition)
 
     @classmethod
     def count_clients(cls, options: Mapping[str, Any], run_seed: int) -> int:
         """Return how many sources have enough samples, or a number that does for others."""
-        return count_sources(cls.read, options, run_seed)
+        return tables.count_sources(cls.read, options, run_seed)
 
 
-def read_parquet(directory: Path, names: Mapping[str, str | None], vocabulary: str) -> Columns:
+def read_parquet(
+    directory: Path, names: Mapping[str, str | None], vocabulary: str
+) -> tables.Columns:
     """Return the samples in all parquet files of a directory and its directories."""
     files = parquet_paths(directory, "parquet")
     from pyarrow import parquet, types
@@ -556,7 +541,7 @@ def read_parquet(directory: Path, names: Mapping[str, str | None], vocabulary: s
     parts: dict[str, list[np.ndarray]] = {option: [] for option, name in names.items() if name}
     is_test: list[np.ndarray] = []
     for path in files:
-        with reading(path), parquet.ParquetFile(path, memory_map=False) as file:
+        with archives.reading(path), parquet.ParquetFile(path, memory_map=False) as file:
             check_parquet(path, file, names)
             class_names = _class_names(file.schema_arrow.metadata, names["label"])
             kind = file.schema_arrow.field(names["features"]).type
@@ -570,7 +555,7 @@ def read_parquet(directory: Path, names: Mapping[str, str | None], vocabulary: s
                 is_test.append(np.full(batch.num_rows, is_test_file(path)))
     if not sum(map(len, is_test)):
         raise InputError(f"data.raw is '{directory}', whose .parquet files have no row")
-    with reading(directory):
+    with archives.reading(directory):
         arrays = {option: np.concatenate(part) for option, part in parts.items()}
         tested = np.concatenate(is_test)
     # Pictures are divided by 255, and places of characters are not divided.
@@ -578,7 +563,9 @@ def read_parquet(directory: Path, names: Mapping[str, str | None], vocabulary: s
     divisor = 255 if types.is_struct(kind) else 1 if is_text else None
     mixed = tested if tested.any() and not tested.all() else None
     y, whose = arrays.get("label"), arrays.get("client")
-    return Columns(arrays["features"], y, whose, mixed, class_names=class_names, divisor=divisor)
+    return tables.Columns(
+        arrays["features"], y, whose, mixed, class_names=class_names, divisor=divisor
+    )
 
 
 def parquet_paths(directory: Path, data: str) -> list[Path]:
@@ -597,7 +584,7 @@ def parquet_paths(directory: Path, data: str) -> list[Path]:
 
 def check_parquet(path: Path, file: Any, names: Mapping[str, str | None]) -> None:
     """Raise ``InputError`` where an open file lacks a column, or memory cannot hold it."""
-    check_columns(path, file.schema_arrow.names, names.items())
+    tables.check_columns(path, file.schema_arrow.names, names.items())
     groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
     size = sum(group.total_byte_size for group in groups)
     check_memory(2.0 * size, f"'{path}' cannot be read: it")

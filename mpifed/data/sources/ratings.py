@@ -10,15 +10,18 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge
 
-from mpifed.data.archives import located, opened
-from mpifed.data.kmeans import Solver
-from mpifed.data.partitioned import Pool, PooledDataset, Source, in_file_order
-from mpifed.data.partitions import ContiguousRule
-from mpifed.data.partitions import partition as deal_by
 from mpifed.data.sources.libsvm import Fraction
+from mpifed.dataset import (
+    Communicator,
+    Pool,
+    PooledDataset,
+    Source,
+    archives,
+    kmeans,
+    partitions,
+    stream,
+)
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Communicator
-from mpifed.random import stream
 
 HIGHEST = 5.0
 # The largest number of a user or a movie: float64, as which they are read, holds them exactly.
@@ -69,8 +72,8 @@ class Ratings(PooledDataset):
         movies: Annotated[int, Ge(1)] = 500,
         choose: Literal["most_rated", "random"] = "most_rated",
         partition: Literal["kmeans", "contiguous", "iid"] = "kmeans",
-        contiguous_rule: ContiguousRule = "floor",
-        kmeans_solver: Solver = "own",
+        contiguous_rule: partitions.ContiguousRule = "floor",
+        kmeans_solver: kmeans.Solver = "own",
         test_fraction: Fraction = 0.0,
         seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
@@ -82,14 +85,14 @@ class Ratings(PooledDataset):
         }
 
         def read() -> Source:
-            table = parse(located(path, "movielens", raw))
+            table = parse(archives.located(path, "movielens", raw))
             rng = stream(self.seed, "ratings/choice") if choose == "random" else None
             rows = matrix(table, *selected(table, users, movies, rng))
             rng = stream(self.seed, "partition")
-            indices = deal_by(partition, rows, n_clients, rng, options)
+            indices = partitions.partition(partition, rows, n_clients, rng, options)
             unlabelled = np.empty((users, 0))
             pool = Pool("ratings", unlabelled, 0, (movies,), "float64", task="unlabelled")
-            shards = in_file_order(indices, self.seed, test_fraction)
+            shards = partitions.in_file_order(indices, self.seed, test_fraction)
             return Source(pool, lambda: [rows], shards=shards)
 
         super().__init__(read, {}, n_clients, run_seed, communicator, seed=seed)
@@ -108,7 +111,7 @@ class Table:
 def parse(path: Path) -> Table:
     """Return all ratings in ``path``."""
     # The text, a copy of it with other separators, and four numbers for each of its lines.
-    with opened(path, held=4) as file:
+    with archives.opened(path, held=4) as file:
         text = io.BytesIO(file.read().replace(b"::", b"\x1f"))
         numbers = np.loadtxt(text, comments=None, delimiter="\x1f", ndmin=2).reshape(-1, 4)
         users, movies, stars, _ = numbers.T

@@ -14,13 +14,18 @@ import numpy as np
 import torch
 from annotated_types import Ge, Le
 
-from mpifed.data.archives import bare_name, located, opened
-from mpifed.data.base import Shards, Split
-from mpifed.data.partitioned import PIECE, Pool, PooledDataset, Source
-from mpifed.data.partitions import FEWEST, Choose, Fraction, MinSamples, chosen, share_of
+from mpifed.dataset import (
+    Communicator,
+    Pool,
+    PooledDataset,
+    Shards,
+    Source,
+    Split,
+    archives,
+    partitions,
+    stream,
+)
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Communicator
-from mpifed.random import stream
 
 Layout = Literal["auto", "headed", "indented"]
 
@@ -43,6 +48,9 @@ VOCABULARIES: dict[str, str] = {
 
 # Marks a character that a vocabulary does not have.
 UNKNOWN = 255
+
+# Samples that are cut out of the text at once.
+PIECE = 4096
 
 # Bytes of memory for each byte of the text: its lines, speeches and roles.
 HELD = 24.0
@@ -188,9 +196,9 @@ class Shakespeare(PooledDataset):
         sequence_length: Annotated[int, Ge(1), Le(100_000)] = 80,
         stride: Annotated[int, Ge(1)] = 1,
         targets: Literal["next", "every"] = "next",
-        fraction: Fraction = 1.0,
-        min_samples: MinSamples = FEWEST,
-        choose: Choose = "random",
+        fraction: partitions.Fraction = 1.0,
+        min_samples: partitions.MinSamples = partitions.FEWEST,
+        choose: partitions.Choose = "random",
         seed: Annotated[int, Ge(0)] | None = None,
     ) -> None:
         self.seed: int = run_seed if seed is None else seed
@@ -198,8 +206,8 @@ class Shakespeare(PooledDataset):
         characters = VOCABULARIES[vocabulary]
 
         def read() -> Source:
-            file_path = located(path, "shakespeare", raw)
-            with opened(file_path, HELD) as file:
+            file_path = archives.located(path, "shakespeare", raw)
+            with archives.opened(file_path, HELD) as file:
                 spoken = speeches(file.read().decode("utf-8-sig"), layout)
             tokens = _encoded(file_path, list(texts_of_roles(spoken).values()), characters)
             # Of each part of each role's text: its first character, and the samples that are used.
@@ -210,7 +218,7 @@ class Shakespeare(PooledDataset):
             sizes = np.array([len(part) for part in used]).reshape(-1, 3)
             usable = np.where(sizes.min(axis=1) > 0, sizes.sum(axis=1), 0)
             rng = stream(self.seed, "partition")
-            roles = chosen(usable, n_clients, rng, min_samples, choose)
+            roles = partitions.chosen(usable, n_clients, rng, min_samples, choose)
             text = np.concatenate([tokens[role] for role in roles])
             ends = np.cumsum([len(tokens[role]) for role in roles])
             starts = [
@@ -220,7 +228,7 @@ class Shakespeare(PooledDataset):
             ]
             positions = np.concatenate(starts)
             pool = Pool(
-                f"shakespeare-{bare_name(file_path).removesuffix('.txt')}",
+                f"shakespeare-{archives.bare_name(file_path).removesuffix('.txt')}",
                 *(text[positions + sequence_length], len(characters), (sequence_length,), "uint8"),
                 class_names=tuple(characters),
             )
@@ -237,7 +245,7 @@ class Shakespeare(PooledDataset):
                     window = positions[first : first + PIECE, None] + np.arange(sequence_length)
                     yield text[window]
 
-            return Source(pool, pieces, shards=shards, label_counts=counts)
+            return Source(replace(pool, label_counts=counts), pieces, shards=shards)
 
         super().__init__(read, {}, n_clients, run_seed, communicator, seed=seed)
         if every:
@@ -279,6 +287,6 @@ def _parts(n: int, length: int, stride: int) -> list[tuple[int, int]]:
 def used_samples(sizes: np.ndarray, fraction: float, seed: int) -> list[np.ndarray]:
     """The numbers of those samples of each part that are used, ascending; ``sizes`` (parts,)."""
     ends = np.cumsum(sizes)
-    used = share_of(int(sizes.sum()), fraction, seed)
+    used = partitions.share_of(int(sizes.sum()), fraction, seed)
     of_parts = np.split(used, np.searchsorted(used, ends[:-1]))
     return [numbers - first for numbers, first in zip(of_parts, ends - sizes, strict=True)]

@@ -10,21 +10,21 @@ import numpy as np
 import torch
 from annotated_types import Ge
 
-from mpifed.data.base import (
+from mpifed.dataset import (
     SPLITS,
+    Communicator,
     Description,
+    GeneratedDataset,
     Shards,
     Split,
     SplitName,
     empty_split,
-    same_for_all,
+    partitions,
+    parts_up_to,
+    step,
+    stream,
 )
-from mpifed.data.generated import GeneratedDataset, parts_up_to
-from mpifed.data.partitions import Alpha
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Communicator
-from mpifed.random import stream
-from mpifed.watchdog import heartbeat
 
 # Training samples of a client: at least the one, at most the other.
 SMALLEST, LARGEST = 50, 1000
@@ -151,7 +151,7 @@ class Synthetic(GeneratedDataset):
         n_components: Annotated[int, Ge(1)] = 3,
         dimension: Annotated[int, Ge(1)] = 150,
         mixtures: Mixtures = "dirichlet",
-        dirichlet_alpha: Alpha = 0.4,
+        dirichlet_alpha: partitions.Alpha = 0.4,
         noise: Annotated[float, Ge(0)] | None = None,
         n_test: Annotated[int, Ge(1)] = 5000,
         seed: Annotated[int, Ge(0)] | None = None,
@@ -178,8 +178,8 @@ class Synthetic(GeneratedDataset):
             (dimension,),
             2,
             self.truth.n_train,
-            same_for_all(0, n_clients),
-            same_for_all(n_test, n_clients),
+            np.zeros(n_clients, np.int64),
+            np.full(n_clients, n_test),
         )
         if variant == "released":
             self.make_split = None  # type: ignore[method-assign,assignment]
@@ -190,7 +190,7 @@ class Synthetic(GeneratedDataset):
             return super().load(client_ids, dtype)
         train, val, test = (empty_split(self.description, n, client_ids, dtype) for n in SPLITS)
         for client, drawn in enumerate(samples(self.setting)):
-            heartbeat.step()
+            step()
             for position in np.flatnonzero(client_ids == client).tolist():
                 for split, (x, y, _) in zip((train, test), drawn, strict=True):
                     split.x[split.rows_of(position)].copy_(torch.from_numpy(x))
@@ -210,7 +210,7 @@ class Synthetic(GeneratedDataset):
         products = np.empty((len(x), setting.n_components))
         begins, ends = split.offsets[:-1].tolist(), split.offsets[1:].tolist()
         for client, begin, end in zip(clients.tolist(), begins, ends, strict=True):
-            heartbeat.step()
+            step()
             draws = stream(setting.seed, f"synthetic/{name}/labels", client=client)
             draws.random(out=uniform[begin:end])
             draws.standard_normal(out=logits[begin:end])

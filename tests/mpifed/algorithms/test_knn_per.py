@@ -29,7 +29,7 @@ from mpifed.local.minibatches import share_weights
 from mpifed.local.options import LocalOptions
 from mpifed.local.scoring import best_weight
 from mpifed.local.solver import LocalSolver
-from mpifed.models.heads import Between, last_layer, representation
+from mpifed.models.heads import Between, Derived, last_layer, representation
 from mpifed.models.linear import Linear, linear
 from mpifed.models.losses import CROSS_ENTROPY
 from mpifed.models.lstm import lstm
@@ -349,6 +349,7 @@ def test_gradients_of_models_between_two_are_those_of_the_chain_rule(stepping):
     _, samples, inner = regressions()
     between = Between(inner, torch.isin(torch.arange(inner.n_parameters), torch.from_numpy(HEAD)))
     draw = np.random.default_rng(1)
+    model = Derived(between)
     w, own, other = draw.uniform(size=len(HEAD)), *draw.normal(size=(2, inner.n_parameters))
     row = between.rows_of(*(torch.from_numpy(part) for part in (w, own, other)))
     x, y = samples[1]
@@ -358,10 +359,10 @@ def test_gradients_of_models_between_two_are_those_of_the_chain_rule(stepping):
     ones = np.ones(len(x)) / len(x)
     data = [torch.from_numpy(part) for part in (x, y[:, None], ones)]
     if stepping == "stacked":
-        found = between.gradient(row[None], *(part[None] for part in data))[0]
+        found = model.gradient(row[None], *(part[None] for part in data))[0]
     else:
-        found = torch.empty(between.n_parameters, dtype=torch.float64)
-        with between.training(row, found) as compute:
+        found = torch.empty(model.n_parameters, dtype=torch.float64)
+        with model.training(row, found) as compute:
             compute(*data)
     assert found[: len(HEAD)].numpy() == pytest.approx(expected, abs=1e-12)
     assert not found[len(HEAD) :].any()

@@ -13,7 +13,7 @@ from numpy_mlp import HIDDEN, INPUTS, gradient, present, regressions
 from mpifed.algorithms.fedavg.fedavg import FedAvg
 from mpifed.algorithms.fedavg.moon import Moon
 from mpifed.errors import InputError
-from mpifed.models.representations import Contrastive
+from mpifed.models.representations import contrastive
 
 WHOLE = {"lr": 0.3, "batch_size": 64}
 MU, TAU = 3.0, 0.4
@@ -78,7 +78,7 @@ def test_without_the_contrast_it_is_fedavg():
 
 def test_gradients_of_rows_are_those_of_single_steps():
     _, samples, model = regressions()
-    both, draw = Contrastive(model, MU, TAU), np.random.default_rng(1)
+    both, draw = contrastive(model, MU, TAU), np.random.default_rng(1)
     rows = torch.from_numpy(draw.normal(size=(2, both.n_parameters)))
     x, y = (torch.from_numpy(a) for a in samples[1])
     weights = torch.full((2, len(x)), 1 / len(x), dtype=torch.float64)
@@ -94,4 +94,4 @@ def test_gradients_of_rows_are_those_of_single_steps():
 def test_models_without_a_last_layer_are_refused():
     formula = SimpleNamespace(n_parameters=3)
     with pytest.raises(InputError, match="which is no torch module"):
-        Contrastive(formula, MU, TAU)
+        contrastive(formula, MU, TAU)

@@ -18,8 +18,7 @@ from loading import all_rows, holds, labels_by_client
 from PIL import Image
 from pyarrow import parquet
 
-from mpifed.data.images import smaller
-from mpifed.data.sources.omniglot import Omniglot
+from mpifed.data.sources.omniglot import Omniglot, smaller
 from mpifed.data.sources.own_files import Parquet, read_parquet
 from mpifed.data.sources.shakespeare import VOCABULARIES
 from mpifed.errors import InputError

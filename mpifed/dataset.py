@@ -1,0 +1,102 @@
+"""What a data set of your own needs, and all of the project that mpifed's data sets import. A data
+set derives from one of three classes.
+
+``Dataset``
+    Any data: a ``description`` that every rank makes, and ``load``, which returns the ``Shards`` of
+    the clients of a rank, a ``Split`` of samples each for training, validation and tests.
+``GeneratedDataset``
+    Samples that are drawn client by client. It has ``_make``.
+``PooledDataset``
+    Samples of one source, which rank 0 reads, deals to the clients by a partition, and sends. It
+    passes a function that returns a ``Source``: a ``Pool``, and what this is dealt by.
+
+================================  ==================================================================
+``Description``, ``Task``         what every rank knows about a data set, and what is to be learnt
+``Shards``, ``Split``,            samples of clients; the names of the splits; a split whose samples
+``SplitName``, ``SPLITS``,        are still to be written
+``empty_split``
+``alike``, ``parts_up_to``        the description of clients that are all of one size; clients in
+                                  parts of so many samples
+``archives``                      files, directories and archives: ``located``, ``contents``, ...
+``tables``                        a user's own samples, checked: ``Columns``, ``reader``, ...
+``partitions``, ``kmeans``        rules by which samples are dealt, the types of their options, and
+                                  clusters of equal size
+``decoded``                       a PNG or JPEG picture as bytes
+``stream``, ``key``               randomness by a seed, a purpose, a round and a client
+``Communicator``, ``agreed``      the ranks, and what one of them finds for all
+``check_memory``                  refuses what memory cannot hold
+``raise_if_stop_requested``,      called while files are read or samples drawn, by which a run can
+``step``                          end early, and is seen to go on
+================================  ==================================================================
+
+Examples
+--------
+Clients with a slope of their own:
+
+>>> import numpy as np
+>>> import torch
+>>> class Slopes(GeneratedDataset):
+...     def __init__(self, n_clients, run_seed, communicator, *, samples: int = 20):
+...         self.seed = run_seed
+...         counts = (samples, 0, samples)
+...         self.description = alike("slopes", (1,), 1, n_clients, counts, "regression")
+...
+...     def _make(self, client, split, n):
+...         slope = stream(self.seed, "slopes", client=client).normal()
+...         x = stream(self.seed, f"slopes/{split}", client=client).normal(size=(n, 1))
+...         return x, slope * x
+>>> shards = Slopes(100, 0, None).load(np.array([3, 7]), torch.float64)
+>>> shards.train.x.shape, shards.train.counts.tolist(), shards.val.counts.tolist()
+(torch.Size([40, 1]), [20, 20], [0, 0])
+"""
+
+from __future__ import annotations
+
+from mpifed.data import archives, kmeans, partitions, tables
+from mpifed.data.base import (
+    SPLITS,
+    Dataset,
+    Description,
+    Shards,
+    Split,
+    SplitName,
+    Task,
+    agreed,
+    empty_split,
+)
+from mpifed.data.generated import GeneratedDataset, alike, parts_up_to
+from mpifed.data.images import decoded
+from mpifed.data.partitioned import Pool, PooledDataset, Source
+from mpifed.io.memory import check_memory
+from mpifed.mpi.communicator import Communicator
+from mpifed.random import key, stream
+from mpifed.watchdog.heartbeat import raise_if_stop_requested, step
+
+__all__ = [
+    "SPLITS",
+    "Communicator",
+    "Dataset",
+    "Description",
+    "GeneratedDataset",
+    "Pool",
+    "PooledDataset",
+    "Shards",
+    "Source",
+    "Split",
+    "SplitName",
+    "Task",
+    "agreed",
+    "alike",
+    "archives",
+    "check_memory",
+    "decoded",
+    "empty_split",
+    "key",
+    "kmeans",
+    "partitions",
+    "parts_up_to",
+    "raise_if_stop_requested",
+    "step",
+    "stream",
+    "tables",
+]
