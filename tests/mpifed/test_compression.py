@@ -26,6 +26,7 @@ from mpifed.local.linear_objective import objective_of
 from mpifed.local.objective import Regulariser
 from mpifed.models.linear import linear
 from mpifed.mpi.communicator import Alone, world
+from mpifed.results.configurations import read_stored
 
 DTYPES = [torch.float32, torch.float64]
 UNBIASED = [
@@ -502,6 +503,67 @@ def test_configurations_spell_out_the_options_inside():
     with pytest.raises(InputError, match=r"compression\.inner\.outer\.bits is 99"):
         inner = {"name": "composition", "outer": {"name": "quantise", "bits": 99}}
         resolve({"compression": {"name": "bernoulli", "inner": inner}})
+
+
+GATE = {"name": "bernoulli", "p": 0.5}
+LISTS = {
+    "two": (["rand_k", "natural"], {"name": "composition", "inner": "rand_k", "outer": "natural"}),
+    "share": (
+        [{"name": "top_k", "k": 0.1}, {"name": "quantise"}],
+        {"name": "composition", "inner": {"name": "top_k", "fraction": 0.1}},
+    ),
+    "gate": (
+        ["rand_k", "natural", GATE],
+        {**GATE, "inner": {"name": "composition", "inner": "rand_k", "outer": "natural"}},
+    ),
+    "one": (["sign"], "sign"),
+}
+
+
+@pytest.mark.parametrize("kind", LISTS)
+def test_a_list_of_compressors_is_applied_in_order(kind):
+    parts, whole = LISTS[kind]
+    rows, draws, ids = random_rows(5, 60, seed=1), Draws(3, 2), np.arange(5)
+    listed, expected = build(parts), build(whole)
+    assert torch.equal(listed(rows, draws, ids), expected(rows, draws, ids))
+    for each in ("bits", "floats"):
+        sizes = [
+            getattr(one, each)(60, *([4] if each == "bits" else []), draws, ids)
+            for one in (listed, expected)
+        ]
+        np.testing.assert_array_equal(*sizes)
+    assert listed.unbiased == expected.unbiased
+    assert listed.contraction(60) == expected.contraction(60)
+    if listed.unbiased:
+        assert listed.omega(60) == expected.omega(60)
+
+
+def test_runs_store_a_list_of_compressors_as_a_list(tmp_path):
+    words = {"algorithm": "fedavg", "clients": 3, "rounds": 2, "data.n_test": 5}
+    parts, whole = LISTS["share"]
+    listed = mpifed.run("synthetic-fedem", output=tmp_path / "a", compression=parts, **words)
+    other = mpifed.run("synthetic-fedem", output=tmp_path / "b", compression=whole, **words)
+    assert listed.summary["state_digest"] == other.summary["state_digest"]
+    assert listed.summary["up_bits"] == other.summary["up_bits"]
+    stored = read_stored(tmp_path / "a" / "config.yaml")["compression"]
+    assert [part["name"] for part in stored] == ["top_k", "quantise"] and stored[0]["k"] == 0.1
+    again = mpifed.run(output=tmp_path / "a", resume=True, rounds=3)
+    assert again.summary["rounds"] == 3
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ([], "empty list"),
+        (["top_kk", "quantise"], r"compression\[0\].name is 'top_kk'"),
+        (["top_k", {"name": "quantise", "bit": 3}], r"compression\[1\].bit"),
+        (["quantise", "top_k"], "sends every coordinate"),
+        (["top_k", {**GATE, "inner": "rand_k"}], "the gate before"),
+    ],
+)
+def test_senseless_lists_of_compressors_are_refused(parts, words):
+    with pytest.raises(InputError, match=words):
+        resolve({"compression": parts})
 
 
 # Messages of a few coordinates: bit for bit what whole rows with zeros give.
