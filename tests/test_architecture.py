@@ -27,7 +27,7 @@ FLOORS = (
     {"training"},
     {"api", "jobs"},
     {"mpifed"},
-    {"launch", "reproduce"},
+    {"launch", "reproduce", "testing"},
     {"retime", "verify", "__main__"},
     {"run"},
 )
