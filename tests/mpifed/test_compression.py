@@ -27,6 +27,7 @@ from mpifed.local.objective import Regulariser
 from mpifed.models.linear import linear
 from mpifed.mpi.communicator import Alone, world
 from mpifed.results.configurations import read_stored
+from mpifed.testing import run_rounds
 
 DTYPES = [torch.float32, torch.float64]
 UNBIASED = [
@@ -669,3 +670,35 @@ def test_a_run_is_the_same_by_few_coordinates_and_by_whole_rows(method, particip
     few = run()
     monkeypatch.setattr(compression, "FEW", 0)
     assert run() == few
+
+
+@pytest.mark.parametrize("name", ["top_k", "rand_k"])
+@pytest.mark.parametrize(
+    ("size", "index"), [(2, 1), (3, 2), (4, 2), (5, 3), (8, 3), (9, 4), (1024, 10), (1025, 11)]
+)
+def test_an_index_takes_the_fewest_bits_that_tell_all_coordinates_apart(name, size, index):
+    compressor = build({"name": name, "k": 1, "indices": "log2"})
+    assert compressor.bits(size, 4, Draws(0, 1), np.arange(2)).tolist() == [32 + index] * 2
+
+
+def test_a_server_adds_in_the_next_round_what_a_biased_compressor_has_kept_back():
+    xs, ys = (
+        np.array([[[1.0, 0.5], [0.0, 2.0]], [[2.0, 0.0], [1.0, 1.0]]]),
+        [[1.0, 3.0], [4.0, 0.0]],
+    )
+    model = {"name": "linear", "bias": False, "loss": "half_squared"}
+    options = {"local": {"lr": 0.1}, "compression": {"name": "top_k", "k": 1}, "model": model}
+    rounds = run_rounds("fedavg", list(zip(xs, ys, strict=True)), rounds=0, **options)
+    w, residual = rounds.state.model.numpy()[0], np.zeros((2, 2))
+    for _ in range(4):
+        sent = np.zeros((2, 2))
+        for i, (x, y) in enumerate(zip(xs, ys, strict=True)):
+            message = -0.1 * x.T @ (x @ w - y) / 2 + residual[i]
+            largest = np.abs(message).argmax()
+            sent[i, largest] = message[largest]
+            residual[i] = message - sent[i]
+        w = w + sent.mean(0)
+        rounds.advance()
+        assert rounds.state.model[0].numpy() == pytest.approx(w, abs=1e-14)
+        assert rounds.memory.feedback.residual.numpy() == pytest.approx(residual, abs=1e-14)
+    assert residual.any()
