@@ -81,8 +81,6 @@ class Algorithm(ABC, Generic[AnyChannel]):
         mix with.
     averages_models : {"one", "several"} or None
         Whether all that it averages in a round is its only model, or several, in one message.
-    online : bool (instance)
-        True if it draws fresh samples by ``Shards.fresh``.
     tasks : tuple of str (instance)
         Tasks of data sets from which it learns; see ``mpifed.data.base.Task``.
     columns : tuple of str (instance)
@@ -117,7 +115,6 @@ class Algorithm(ABC, Generic[AnyChannel]):
     server_steps: ClassVar[bool] = False
     averages_models: ClassVar[Averages | None] = None
     neighbours: ClassVar[Literal["given", "corrected", "chosen"]] = "given"
-    online: bool = False
     tasks: tuple[Task, ...] = ("classification", "sequence", "multi_label", "regression")
     columns: tuple[str, ...] = ()
     step_option: str = "local.lr"

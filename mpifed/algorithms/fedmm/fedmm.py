@@ -42,6 +42,7 @@ from mpifed.method import (
     Exchange,
     Federation,
     LocalSolver,
+    Not,
     Predictor,
     Requirement,
     ServerChannel,
@@ -254,6 +255,7 @@ class FedMM(Algorithm[Channel]):
             "where values are projected and no server has control variates",
             {"algorithm:communicates": True, "exchange": "gossip"},
         ),
+        Requirement({"data:fresh": Not(None)}, "which draws samples", {"algorithm.online": True}),
     )
     aggregates = "sums"
     devices = ("cpu",)
