@@ -604,12 +604,12 @@ def check_server_optimizer(optimizer: Any) -> None:
     state = made.init(mean)
     rest, _ = made.step(torch.zeros_like(mean), state)
     assert not rest.any(), f"{who}: it moves at a mean of zero, before any other"
-    before, kept = mean.clone(), [tensor.clone() for _, tensor, _ in states.tensors(state, False)]
+    before, copies = mean.clone(), [tensor.clone() for _, tensor, _ in states.tensors(state, False)]
     step, moved = made.step(mean, state)
     assert torch.equal(mean, before), f"{who}: step() changes the mean in place"
     assert all(
         torch.equal(tensor, copy)
-        for (_, tensor, _), copy in zip(states.tensors(state, False), kept, strict=True)
+        for (_, tensor, _), copy in zip(states.tensors(state, False), copies, strict=True)
     ), f"{who}: step() changes its state in place"
     assert (step.shape, step.dtype) == (mean.shape, mean.dtype), (
         f"{who}: a step must have the shape and the type of the mean"
@@ -657,8 +657,8 @@ def _graph(topology: Any, n: int, options: Mapping[str, Any]) -> nx.Graph:
     if callable(topology):
         takes_seed = "seed" in inspect.signature(topology).parameters
         return topology(n, **({"seed": 0} if takes_seed else {}), **options)
-    name, own = named(topology, "topology")
-    return topologies.build_graph(name, n, 0, **own, **options)
+    name, parameters = named(topology, "topology")
+    return topologies.build_graph(name, n, 0, **parameters, **options)
 
 
 def check_schedule(

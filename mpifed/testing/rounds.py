@@ -225,8 +225,8 @@ class Rounds:
         """A row of ``metrics.csv`` after this round, without seconds; None where not defined."""
 
         def row(rank: int) -> dict[str, Any]:
-            found = self._engines[rank].evaluated()
-            return {} if found is None else found[0]
+            result = self._engines[rank].evaluated()
+            return {} if result is None else result[0]
 
         return {key: value for key, value in self._on_each(row)[0].items() if key != "seconds"}
 
