@@ -18,7 +18,6 @@ from torch import Tensor
 
 import topologies
 from mpifed import state as states
-from mpifed.algorithms.base import Algorithm
 from mpifed.components.registry import find, is_component, make, name_of, named
 from mpifed.config.configuration import resolve
 from mpifed.data.base import SPLITS, Dataset, Description, Split
@@ -28,6 +27,7 @@ from mpifed.exchange.attacks import Attack
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.server_optimizers import ServerOptimizer
 from mpifed.federation.clients import Draws
+from mpifed.method import Algorithm
 from mpifed.models.base import Model
 from mpifed.mpi.communicator import Alone
 from mpifed.testing.rounds import DATA, Rounds, run_rounds
