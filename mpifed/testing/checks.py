@@ -335,33 +335,33 @@ def check_dataset(dataset: Any, n_clients: int = 5, seed: int = 0) -> None:
         return build(n_clients, seed, Alone(), **section.options)
 
     some, again = made(), made()
-    about = some.description
-    n = about.n_clients
+    description = some.description
+    n = description.n_clients
     everyone = some.load(np.arange(n), torch.float64)
     others = again.load(np.arange(n), torch.float64)
     alone = made().load(np.array([n - 1]), torch.float64)
     for name in SPLITS:
         split: Split = getattr(everyone, name)
         at = f"{who}, split {name}"
-        counts = np.asarray(getattr(about, f"n_{name}"))
+        counts = np.asarray(getattr(description, f"n_{name}"))
         assert np.array_equal(split.counts, counts), (
             f"{at}: clients have {split.counts.tolist()} samples, but the description says "
             f"{counts.tolist()}"
         )
         total = int(counts.sum())
-        expected = (total, *about.input_shape), (total, *about.target_shape)
+        expected = (total, *description.input_shape), (total, *description.target_shape)
         assert (tuple(split.x.shape), tuple(split.y.shape)) == expected, (
             f"{at}: x and y have the shapes {tuple(split.x.shape)} and {tuple(split.y.shape)}, but "
             f"the description says {expected[0]} and {expected[1]}"
         )
         assert split.x.dtype == torch.float64, f"{at}: x is {split.x.dtype}, not float64"
-        integers = about.target_type(torch.float64) == torch.int64
+        integers = description.target_type(torch.float64) == torch.int64
         assert split.y.is_floating_point() != integers, f"{at}: y is {split.y.dtype}"
         assert torch.isfinite(split.x).all(), f"{at}: x has numbers that are not finite"
         if integers and total:
-            assert split.y.min() >= 0 and split.y.max() < about.n_classes, (
+            assert split.y.min() >= 0 and split.y.max() < description.n_classes, (
                 f"{at}: labels are from {split.y.min()} to {split.y.max()}, outside 0 to "
-                f"{about.n_classes - 1}"
+                f"{description.n_classes - 1}"
             )
         repeated, single = getattr(others, name), getattr(alone, name)
         assert torch.equal(repeated.x, split.x) and torch.equal(repeated.y, split.y), (
@@ -406,7 +406,7 @@ def check_model(model: Any, data: Any = None, rows: int = 3, **options: Any) -> 
     keys = {"model": model, "dtype": "float64", "local": {"batch_size": 16}, **options}
     first, second = (run_rounds("fedavg", data, rounds=0, **keys) for _ in range(2))
     made = cast(Model, first.model)
-    about: Description = first._engines[0].setup.dataset.description
+    description: Description = first._engines[0].setup.dataset.description
     samples = first._engines[0].everyone.shards.train
     assert torch.equal(first.state.model, second.state.model), (
         f"{who}: the same seed gives other first parameters when the model is made again"
@@ -420,7 +420,7 @@ def check_model(model: Any, data: Any = None, rows: int = 3, **options: Any) -> 
     y = samples.y[:4].expand(rows, *samples.y[:4].shape)
     with torch.no_grad():
         outputs = made.logits(parameters, x)
-        expected = (rows, x.shape[1], *about.output_shape)
+        expected = (rows, x.shape[1], *description.output_shape)
         assert tuple(outputs.shape) == expected, (
             f"{who}: outputs have the shape {tuple(outputs.shape)} in place of {expected}"
         )
@@ -602,14 +602,14 @@ def check_server_optimizer(optimizer: Any) -> None:
     made: ServerOptimizer = _made("server_optimizer", optimizer)
     mean = _rows(2, 5)
     state = made.init(mean)
-    rest, _ = made.step(torch.zeros_like(mean), state)
-    assert not rest.any(), f"{who}: it moves at a mean of zero, before any other"
-    before, kept = mean.clone(), [tensor.clone() for _, tensor, _ in states.tensors(state, False)]
+    step, _ = made.step(torch.zeros_like(mean), state)
+    assert not step.any(), f"{who}: it moves at a mean of zero, before any other"
+    before, copies = mean.clone(), [tensor.clone() for _, tensor, _ in states.tensors(state, False)]
     step, moved = made.step(mean, state)
     assert torch.equal(mean, before), f"{who}: step() changes the mean in place"
     assert all(
         torch.equal(tensor, copy)
-        for (_, tensor, _), copy in zip(states.tensors(state, False), kept, strict=True)
+        for (_, tensor, _), copy in zip(states.tensors(state, False), copies, strict=True)
     ), f"{who}: step() changes its state in place"
     assert (step.shape, step.dtype) == (mean.shape, mean.dtype), (
         f"{who}: a step must have the shape and the type of the mean"
@@ -657,8 +657,8 @@ def _graph(topology: Any, n: int, options: Mapping[str, Any]) -> nx.Graph:
     if callable(topology):
         takes_seed = "seed" in inspect.signature(topology).parameters
         return topology(n, **({"seed": 0} if takes_seed else {}), **options)
-    name, own = named(topology, "topology")
-    return topologies.build_graph(name, n, 0, **own, **options)
+    name, parameters = named(topology, "topology")
+    return topologies.build_graph(name, n, 0, **parameters, **options)
 
 
 def check_schedule(

@@ -57,15 +57,17 @@ class Arrays(Dataset):
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
         """Return the arrays of some clients."""
-        about = self.description
-        counts = about.n_train[client_ids]
+        description = self.description
+        counts = description.n_train[client_ids]
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        x = np.concatenate([np.zeros((0, *about.input_shape)), *(self._x[i] for i in client_ids)])
-        empty = np.zeros((0, *about.target_shape))
+        x = np.concatenate(
+            [np.zeros((0, *description.input_shape)), *(self._x[i] for i in client_ids)]
+        )
+        empty = np.zeros((0, *description.target_shape))
         y = np.concatenate([empty, *(self._y[i] for i in client_ids)])
         split = Split(
             torch.from_numpy(x).to(dtype),
-            torch.from_numpy(y).to(about.target_type(dtype)),
+            torch.from_numpy(y).to(description.target_type(dtype)),
             offsets,
         )
         return Shards(client_ids, split, Split(split.x[:0], split.y[:0], 0 * offsets), split)
@@ -225,8 +227,8 @@ class Rounds:
         """A row of ``metrics.csv`` after this round, without seconds; None where not defined."""
 
         def row(rank: int) -> dict[str, Any]:
-            found = self._engines[rank].evaluated()
-            return {} if found is None else found[0]
+            result = self._engines[rank].evaluated()
+            return {} if result is None else result[0]
 
         return {key: value for key, value in self._on_each(row)[0].items() if key != "seconds"}
 

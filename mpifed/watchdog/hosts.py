@@ -32,8 +32,9 @@ LATER = 3.0
 # Seconds that whoever connects has for its first message.
 PROVING = 1.0
 
-# Connections without a first message, above one for each other rank.
-STRANGERS = 16
+# Connections without a first message, above one for each other rank. Of more a random one goes, so
+# that whoever answers at the next look mostly stays where hundreds of strangers come in a second.
+STRANGERS = 256
 
 # The question for the address of an interface, in netdevice(7).
 SIOCGIFADDR = 0x8915
@@ -71,7 +72,7 @@ class _Link:
     def send(self, kind: int, host: Host) -> None:
         """Send a message, unless the other end may be a stranger or does not read."""
         answers = self._answer and (self.proven or not self._leads)
-        if answers and (not self._unsent or kind == ENDS):
+        if answers and (len(self._unsent) <= CHALLENGE or kind == ENDS):
             texts = (text.encode(errors="replace") for text in (host.name, host.clients))
             content = MESSAGE.pack(kind, host.rank, host.round, *texts)
             self._unsent += content + self._proof(self._leads, self._sent, content)
@@ -157,14 +158,15 @@ class Hosts:
             self._since = 0.0
             if self._leader is not None and not self._links:
                 self._connect(self._leader)
-        self._admit()
         for link in list(self._links):
-            if beats or not link.begun:
-                link.send(BEATS, this_host)
             link.age += passed
             if link.host is not None:
                 link.host.silent += passed
             self._receive(link)
+        self._admit()
+        for link in self._links:
+            if beats or not link.begun:
+                link.send(BEATS, this_host)
 
     def _connect(self, leader: tuple[str, int]) -> None:
         connection = socket.socket()
@@ -172,15 +174,17 @@ class Hosts:
         connection.connect_ex(leader)  # which goes on meanwhile
 
     def _admit(self) -> None:
-        """Accept what has come; of too many strangers the first go."""
+        """Accept all that have come; of too many strangers random ones go."""
         if self._listening is None:
             return
         most = self._launch.size - 1 + STRANGERS
+        strangers = [link for link in self._links if not link.proven]
         with contextlib.suppress(OSError):
-            for _ in range(most):
-                self._links.append(_Link(self._listening.accept()[0], self._key, leads=True))
+            for _ in range(socket.SOMAXCONN):
+                strangers.append(_Link(self._listening.accept()[0], self._key, leads=True))
+                self._links.append(strangers[-1])
                 if len(self._links) > most:
-                    self._drop(next(link for link in self._links if not link.proven))
+                    self._drop(strangers.pop(secrets.randbelow(len(strangers))))
 
     def _receive(self, link: _Link) -> None:
         try:

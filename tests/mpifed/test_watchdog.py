@@ -580,11 +580,30 @@ def test_any_content_of_a_message_of_the_job_is_understood(content):
 def test_strangers_in_number_keep_no_host_out():
     supervisors, leader = hosts(2)
     host, port, _ = json.loads(leader)
-    strangers = [socket.create_connection((host, port)) for _ in range(200)]
+    strangers = [socket.create_connection((host, port)) for _ in range(400)]
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(30):
         beat(supervisors, leader, 0.1)
-        assert len(os.listdir("/proc/self/fd")) < before + 30
+        assert len(os.listdir("/proc/self/fd")) < before + 300
+    for stranger in strangers:
+        stranger.close()
+    for _ in range(int(SILENCE) + 3):
+        supervisors[0].look(Host(0, "host 0", "", 7), leader, 1.0)
+    assert [lost.rank for lost in supervisors[0].lost()] == [1]
+    for one in supervisors:
+        one.close()
+
+
+def test_strangers_that_keep_coming_keep_no_host_out():
+    supervisors, leader = hosts(2)
+    host, port, _ = json.loads(leader)
+    strangers = []
+    for _ in range(100):
+        strangers += [socket.create_connection((host, port)) for _ in range(40)]  # 400 a second
+        beat(supervisors, leader, 0.1)
+        for stranger in strangers[:-200]:
+            stranger.close()
+        strangers = strangers[-200:]
     for stranger in strangers:
         stranger.close()
     for _ in range(int(SILENCE) + 3):
