@@ -7,10 +7,10 @@ import json
 
 import numpy as np
 import pytest
-from mpifed.algorithms.global_model.fedavg import FedAvg
 
 import mpifed
 import mpifed.testing as harness
+from mpifed.algorithms.fedavg.fedavg import FedAvg
 from mpifed.exchange import compression, server_optimizers
 from mpifed.exchange.aggregation import ByCoordinates, Median
 from mpifed.exchange.attacks import SignFlip
