@@ -205,16 +205,12 @@ def execute(
     with clock.measure("startup"):
         first = communicator.rank == 0
         with heartbeat.stop_requests_from(stop_requested):  # clients=data reads a file
-            task, configuration = _settle(request, communicator)
+            task, configuration, horizon, finished = _settle(request, communicator)
         heartbeat.set_stall_limit(configuration.stall_limit)
-        task.remarks.extend(decided(task.mapping, configuration))
-        agree(communicator, lambda: check_resume(configuration, task))
-        done = first and _nothing_left(request, task, configuration.rounds)
-        if communicator.broadcast_object(done):
+        if finished:
             if first and not request.quiet:
                 say(f"finished before: {task.output}")
             return Result(task.output, "finished")
-        configuration, horizon = as_begun(configuration, task)
     with computing_threads(configuration.threads):
         about = configuration, horizon, communicator
         try:
@@ -256,19 +252,26 @@ def _carry_out(
     return Result(task.output, train(setup, task, request, clock, stop_requested))
 
 
-def _settle(request: Request, communicator: Communicator) -> tuple[Task, Configuration]:
-    """Return what a request means, and its configuration, found by rank 0. Collective."""
+def _settle(request: Request, communicator: Communicator) -> tuple[Task, Configuration, int, bool]:
+    """Return what a request means, the configuration to train under with R of its schedules, and
+    whether nothing is left to do, as rank 0 reads them. Collective.
+    """
 
-    def found() -> tuple[Task, Configuration]:
+    def read() -> tuple[Task, Configuration, int, bool]:
         task = understand(request)
         callback(request.on_round)
         if request.track is not None:
             check_tracker(request.track)
-        return task, resolve(task.mapping, communicator.size)
+        configuration = resolve(task.mapping, communicator.size)
+        task.remarks.extend(decided(task.mapping, configuration))
+        check_resume(configuration, task)
+        configuration, horizon = as_begun(configuration, task)
+        finished = _nothing_left(request, task, configuration.rounds)
+        return task, configuration, horizon, finished
 
     is_first = communicator.rank == 0
-    made = agree(communicator, lambda: found() if is_first else None)
-    return cast(tuple[Task, Configuration], communicator.broadcast_object(made))
+    settled = agree(communicator, lambda: read() if is_first else None)
+    return cast(tuple[Task, Configuration, int, bool], communicator.broadcast_object(settled))
 
 
 def _nothing_left(request: Request, task: Task, rounds: int) -> bool:

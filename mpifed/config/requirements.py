@@ -283,9 +283,10 @@ def _seconds(configuration: Any) -> Any:
 
 def _unseen_fraction(configuration: Any) -> Any:
     """Return what ``evaluation.unseen_fraction`` may be with the algorithm."""
-    everybody_trains = configuration.n_training == configuration.clients
+    fraction = configuration.evaluation.unseen_fraction
     serves = find_algorithm(configuration.algorithm.name).serves_unseen_clients()
-    return Not(None) if everybody_trains or serves else 0.0
+    unseen = participation.count_unseen(configuration.clients, fraction)
+    return 0.0 if unseen and not serves else Not(None)
 
 
 def chooses_neighbours(configuration: Any) -> bool:
