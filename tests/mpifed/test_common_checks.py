@@ -29,7 +29,8 @@ NEEDS = {
 @pytest.mark.parametrize(
     "compressor",
     [
-        *COMPRESSORS,
+        *(name for name in COMPRESSORS if name != "in_order"),
+        {"name": "in_order", "parts": [{"name": "top_k", "k": 2}, "natural"]},
         {"name": "rand_k", "k": 3, "indices": "log2"},
         {"name": "top_k", "k": 3, "indices": "log2"},
         {"name": "quantise", "levels": 1, "norm": "l2", "block": 7},
