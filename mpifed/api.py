@@ -212,9 +212,9 @@ def execute(
                 say(f"finished before: {task.output}")
             return Result(task.output, "finished")
     with computing_threads(configuration.threads):
-        about = configuration, horizon, communicator
+        settled = configuration, horizon, communicator
         try:
-            return _carry_out(request, task, *about, clock, stop_requested)
+            return _carry_out(request, task, *settled, clock, stop_requested)
         except (InputError, RunError, PeerFailure, StopRequested, KeyboardInterrupt):
             raise
         except BaseException as error:  # a user's component may raise anything
@@ -234,19 +234,19 @@ def _carry_out(
     first = communicator.rank == 0
     with clock.measure("startup"):
         stored = checkpoint.read_arrays(task.point.path) if task.point is not None else None
-        said = None if request.quiet or request.json else say
-        listen: AbstractContextManager[list[str]] = listening(said) if first else nullcontext([])
-        with listen as heard, heartbeat.stop_requests_from(stop_requested):
+        echo = None if request.quiet or request.json else say
+        listen: AbstractContextManager[list[str]] = listening(echo) if first else nullcontext([])
+        with listen as warnings, heartbeat.stop_requests_from(stop_requested):
             setup = agree(communicator, lambda: make(configuration, communicator, horizon, stored))
-        task.remarks.extend(f"warning: {line}" for line in dict.fromkeys(heard))
+        task.remarks.extend(f"warning: {line}" for line in dict.fromkeys(warnings))
         task.remarks.extend(agree(communicator, lambda: remarks(setup)))
     if request.dry_run:
         lines = plan_lines(setup)
-        asked = {"output": str(task.output), "configuration": to_mapping(configuration)}
-        told = {**plan_of(setup), "lines": lines, "remarks": task.remarks}
+        request_record = {"output": str(task.output), "configuration": to_mapping(configuration)}
+        plan = {**plan_of(setup), "lines": lines, "remarks": task.remarks}
         text = "\n".join([to_yaml(configuration), *lines, *task.remarks])
         if first:
-            say(json.dumps({**asked, "plan": told}, default=str) if request.json else text)
+            say(json.dumps({**request_record, "plan": plan}, default=str) if request.json else text)
         return Result(task.output, "dry run")
     clock.seconds["startup"] += request.spent
     return Result(task.output, train(setup, task, request, clock, stop_requested))

@@ -210,69 +210,69 @@ def check_compressor(compressor: Any, sizes: Sequence[int] = SIZES) -> None:
     >>> check_compressor("sign")
     """
     who = _called(compressor)
-    made: Compressor = _made("compression", compressor)
+    operator: Compressor = _made("compression", compressor)
     for size in sizes:
         try:
-            made.contraction(size)
+            operator.contraction(size)
         except InputError:  # k is larger
             continue
         for dtype in (torch.float32, torch.float64):
-            _check_messages(made, who, size, dtype)
-        _check_losses(made, who, size)
+            _check_messages(operator, who, size, dtype)
+        _check_losses(operator, who, size)
     if not isinstance(compressor, Compressor):
-        _check_booked(made, compressor, who)
+        _check_booked(operator, compressor, who)
 
 
 def _rows(clients: int, size: int, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.from_numpy(np.random.default_rng(size).normal(size=(clients, size))).to(dtype)
 
 
-def _check_messages(made: Compressor, who: str, size: int, dtype: torch.dtype) -> None:
+def _check_messages(operator: Compressor, who: str, size: int, dtype: torch.dtype) -> None:
     ids, draws = np.array([0, 3, 4, 11]), Draws(0, 7)
     rows = _rows(len(ids), size, dtype)
     before = rows.clone()
-    arrived = made(rows, draws, ids)
+    arrived = operator(rows, draws, ids)
     at = f"{who}, messages of {size} numbers"
     assert torch.equal(rows, before), f"{at}: the call changes the rows that it is given"
     assert isinstance(arrived, Tensor) and (arrived.shape, arrived.dtype) == (
         rows.shape,
         rows.dtype,
     ), f"{at}: what arrives is not of the shape and type of the rows, {dtype}"
-    assert torch.equal(made(rows, draws, ids), arrived), (
+    assert torch.equal(operator(rows, draws, ids), arrived), (
         f"{at}: the same draws give two messages; random numbers must come from draws"
     )
     for i in range(len(ids)):
-        assert torch.equal(made(rows[i : i + 1], draws, ids[i : i + 1])[0], arrived[i]), (
+        assert torch.equal(operator(rows[i : i + 1], draws, ids[i : i + 1])[0], arrived[i]), (
             f"{at}: a client's message depends on which clients are compressed with it"
         )
-    sizes = made.bits(size, rows.element_size(), draws, ids)
+    sizes = operator.bits(size, rows.element_size(), draws, ids)
     assert sizes.dtype == np.int64 and sizes.shape == ids.shape and (sizes >= 0).all(), (
         f"{at}: bits() must be int64 of shape (clients,) and not negative"
     )
-    counts = made.floats(size, draws, ids)
+    counts = operator.floats(size, draws, ids)
     assert counts.dtype == np.int64 and counts.shape == ids.shape and (counts <= size).all(), (
         f"{at}: floats() must be int64 of shape (clients,), at most the numbers in a row"
     )
-    assert not made(torch.zeros_like(rows), draws, ids).any(), f"{at}: zeros do not stay zeros"
+    assert not operator(torch.zeros_like(rows), draws, ids).any(), f"{at}: zeros do not stay zeros"
     spoilt = rows.clone()
     spoilt[1, -1] = torch.nan
-    lost = made(spoilt, draws, ids)
+    lost = operator(spoilt, draws, ids)
     assert not torch.isfinite(lost[1]).all() or not counts[1], (
         f"{at}: a number that is not finite is lost, so that divergence is not seen"
     )
 
 
-def _check_losses(made: Compressor, who: str, size: int) -> None:
+def _check_losses(operator: Compressor, who: str, size: int) -> None:
     """Check means over draws against what the class declares."""
     row = _rows(1, size)
     total = row.square().sum().item()
     rows = row.repeat(DRAWS, 1)
-    errors = made(rows, Draws(0, 1), np.arange(DRAWS)) - rows
+    errors = operator(rows, Draws(0, 1), np.arange(DRAWS)) - rows
     losses = errors.square().sum(1).numpy()
     loss = losses.mean() - DEVIATIONS * losses.std() / DRAWS**0.5 - 1e-9 * total
     at = f"{who}, messages of {size} numbers"
-    if made.unbiased:
-        omega = made.omega(size)
+    if operator.unbiased:
+        omega = operator.omega(size)
         off = errors.mean(0).square().sum().item() ** 0.5
         allowed = DEVIATIONS * (omega * total / DRAWS) ** 0.5 + 1e-6 * total**0.5
         assert off <= allowed, (
@@ -282,19 +282,21 @@ def _check_losses(made: Compressor, who: str, size: int) -> None:
         assert loss <= omega * total, (
             f"{at}: E|C(v) - v|^2 is {losses.mean() / total:.4g} |v|^2, above omega = {omega:.4g}"
         )
-    elif made.contraction(size):
-        left = 1 - made.contraction(size)
+    elif operator.contraction(size):
+        left = 1 - operator.contraction(size)
         assert loss <= left * total, (
             f"{at}: E|C(v) - v|^2 is {losses.mean() / total:.4g} |v|^2, above 1 - delta = "
             f"{left:.4g}"
         )
 
 
-def _check_booked(made: Compressor, compressor: Any, who: str) -> None:
+def _check_booked(operator: Compressor, compressor: Any, who: str) -> None:
     rounds = run_rounds("fedavg", compression=compressor, rounds=2)
     ids, size = np.arange(rounds.configuration.clients), rounds.algorithm.payload()
     itemsize = 8 if rounds.configuration.dtype == "float64" else 4
-    expected = sum(int(made.bits(size, itemsize, Draws(0, k), ids, MESSAGE).sum()) for k in (1, 2))
+    expected = sum(
+        int(operator.bits(size, itemsize, Draws(0, k), ids, MESSAGE).sum()) for k in (1, 2)
+    )
     booked = rounds.metrics["up_bits"]
     assert booked == expected, f"{who}: a run books {booked} bits, and bits() says {expected}"
 
@@ -326,7 +328,7 @@ def check_dataset(dataset: Any, n_clients: int = 5, seed: int = 0) -> None:
     """
     who = _called(dataset)
 
-    def made() -> Dataset:
+    def build() -> Dataset:
         if isinstance(dataset, Dataset):
             return dataset
         keys = {"data": _section(dataset, "data"), "clients": n_clients, "seed": seed}
@@ -334,12 +336,12 @@ def check_dataset(dataset: Any, n_clients: int = 5, seed: int = 0) -> None:
         build = cast(Callable[..., Dataset], find("data", section.name))
         return build(n_clients, seed, Alone(), **section.options)
 
-    some, again = made(), made()
+    some, again = build(), build()
     description = some.description
     n = description.n_clients
     everyone = some.load(np.arange(n), torch.float64)
     others = again.load(np.arange(n), torch.float64)
-    alone = made().load(np.array([n - 1]), torch.float64)
+    alone = build().load(np.array([n - 1]), torch.float64)
     for name in SPLITS:
         split: Split = getattr(everyone, name)
         at = f"{who}, split {name}"
@@ -405,49 +407,49 @@ def check_model(model: Any, data: Any = None, rows: int = 3, **options: Any) -> 
     data = _first_samples(data)
     keys = {"model": model, "dtype": "float64", "local": {"batch_size": 16}, **options}
     first, second = (run_rounds("fedavg", data, rounds=0, **keys) for _ in range(2))
-    made = cast(Model, first.model)
+    network = cast(Model, first.model)
     description: Description = first._engines[0].setup.dataset.description
     samples = first._engines[0].everyone.shards.train
     assert torch.equal(first.state.model, second.state.model), (
         f"{who}: the same seed gives other first parameters when the model is made again"
     )
-    start = first.state.model.reshape(-1, made.n_parameters)[:1].double()
-    noise = np.random.default_rng(0).normal(scale=0.01, size=(rows, made.n_parameters))
+    start = first.state.model.reshape(-1, network.n_parameters)[:1].double()
+    noise = np.random.default_rng(0).normal(scale=0.01, size=(rows, network.n_parameters))
     parameters = start + torch.from_numpy(noise)
-    if made.n_buffers:
-        parameters[:, made.n_parameters - made.n_buffers :] = start[:, -made.n_buffers :]
+    if network.n_buffers:
+        parameters[:, network.n_parameters - network.n_buffers :] = start[:, -network.n_buffers :]
     x = samples.x[:4].expand(rows, *samples.x[:4].shape)
     y = samples.y[:4].expand(rows, *samples.y[:4].shape)
     with torch.no_grad():
-        outputs = made.logits(parameters, x)
+        outputs = network.logits(parameters, x)
         expected = (rows, x.shape[1], *description.output_shape)
         assert tuple(outputs.shape) == expected, (
             f"{who}: outputs have the shape {tuple(outputs.shape)} in place of {expected}"
         )
         for i in range(rows):
-            single = made.logits(parameters[i : i + 1], x[i : i + 1])[0]
+            single = network.logits(parameters[i : i + 1], x[i : i + 1])[0]
             assert torch.allclose(single, outputs[i], rtol=1e-9, atol=1e-12), (
                 f"{who}: outputs of a row of parameters depend on the other rows"
             )
-            module = made.module(parameters[i])
+            module = network.module(parameters[i])
             assert torch.allclose(module(x[i]).double(), outputs[i], rtol=1e-5, atol=1e-6), (
                 f"{who}: the torch module of a row has other outputs than the row"
             )
-    if made.deterministic:
-        _check_gradient(made, who, parameters, x, y)
+    if network.deterministic:
+        _check_gradient(network, who, parameters, x, y)
 
 
-def _check_gradient(made: Model, who: str, parameters: Tensor, x: Tensor, y: Tensor) -> None:
+def _check_gradient(model: Model, who: str, parameters: Tensor, x: Tensor, y: Tensor) -> None:
     weights = torch.full(x.shape[:2], 1 / x.shape[1], dtype=torch.float64)
-    gradient = made.gradient(parameters, x, y, weights)
+    gradient = model.gradient(parameters, x, y, weights)
     rng = np.random.default_rng(1)
     direction = torch.from_numpy(rng.normal(size=parameters.shape))
-    direction[:, made.n_parameters - made.n_buffers :] = 0
+    direction[:, model.n_parameters - model.n_buffers :] = 0
 
     def risk(at: Tensor) -> Tensor:
         with torch.no_grad():
-            outputs = made.logits(at, x)
-        losses = [made.loss.samples(out, of) for out, of in zip(outputs, y, strict=True)]
+            outputs = model.logits(at, x)
+        losses = [model.loss.samples(out, of) for out, of in zip(outputs, y, strict=True)]
         return (torch.stack(losses) * weights).sum(1)
 
     step = 1e-6
@@ -491,15 +493,15 @@ def check_aggregator(aggregator: Any, n: int = 9, size: int = 6, *, symmetric: b
     >>> check_aggregator("median")
     """
     who = _called(aggregator)
-    made: Aggregator = _made("aggregator", aggregator)
+    rule: Aggregator = _made("aggregator", aggregator)
     rng = np.random.default_rng(0)
     updates = rng.normal(size=(n, size))
     same = np.repeat(updates[:1], n, axis=0)
-    assert np.allclose(aggregated(made, same), updates[0], rtol=1e-6, atol=1e-9), (
+    assert np.allclose(aggregated(rule, same), updates[0], rtol=1e-6, atol=1e-9), (
         f"{who}: the aggregate of {n} equal updates is another one"
     )
-    first = aggregated(made, updates)
-    shuffled = aggregated(made, updates[rng.permutation(n)])
+    first = aggregated(rule, updates)
+    shuffled = aggregated(rule, updates[rng.permutation(n)])
     assert not symmetric or np.allclose(first, shuffled, rtol=1e-6, atol=1e-9), (
         f"{who}: the aggregate depends on the order of the clients"
     )
@@ -548,34 +550,34 @@ def check_attack(attack: Any) -> None:
         section = {**_mapping(attack, "attack")}
         if not {"clients", "fraction"} & {*section}:
             section["clients"] = [1]
-    made: Attack = _made("attack", section)
-    assert made.changes_labels or made.changes_updates, (
+    hostile: Attack = _made("attack", section)
+    assert hostile.changes_labels or hostile.changes_updates, (
         f"{who}: it has neither relabelled() nor sent(), and attacks nothing"
     )
-    if made.changes_labels:
+    if hostile.changes_labels:
         labels = torch.arange(12) % 4
         before = labels.clone()
-        changed = made.relabelled(labels, 4)
+        changed = hostile.relabelled(labels, 4)
         assert torch.equal(labels, before), f"{who}: relabelled() changes the labels in place"
         assert changed.shape == labels.shape and changed.dtype == labels.dtype, (
             f"{who}: relabelled() must return int64 labels of the shape that it is given"
         )
         assert changed.min() >= 0 and changed.max() < 4, f"{who}: relabelled() gives no label"
-    if made.changes_updates and not made.colludes:
+    if hostile.changes_updates and not hostile.colludes:
         updates = _rows(3, 8).view(3, 2, 4)
         before = updates.clone()
-        sent = made.sent(updates, 3, 9)
+        sent = hostile.sent(updates, 3, 9)
         assert torch.equal(updates, before), f"{who}: sent() changes the updates in place"
         assert (sent.shape, sent.dtype) == (updates.shape, updates.dtype), (
             f"{who}: sent() must return updates of the shape and type that it is given"
         )
-        assert torch.equal(made.sent(updates[1:2], 3, 9)[0], sent[1]), (
+        assert torch.equal(hostile.sent(updates[1:2], 3, 9)[0], sent[1]), (
             f"{who}: what a client sends depends on which clients are on its rank"
         )
     if not isinstance(attack, Attack):
         keys = {"attack": section, "clients": 7, "local": {"batch_size": 16}}
         # Colluding clients share cached sums, which Python 3.11 lets one thread compute at a time.
-        ranks = (1,) if made.colludes else (1, 3)
+        ranks = (1,) if hostile.colludes else (1, 3)
         digests = {run_rounds("fedavg", rounds=2, ranks=r, **keys).digest for r in ranks}
         assert len(digests) == 1, f"{who}: what is sent depends on the number of ranks"
 
@@ -599,13 +601,13 @@ def check_server_optimizer(optimizer: Any) -> None:
     >>> check_server_optimizer("adam")
     """
     who = _called(optimizer)
-    made: ServerOptimizer = _made("server_optimizer", optimizer)
+    server: ServerOptimizer = _made("server_optimizer", optimizer)
     mean = _rows(2, 5)
-    state = made.init(mean)
-    step, _ = made.step(torch.zeros_like(mean), state)
+    state = server.init(mean)
+    step, _ = server.step(torch.zeros_like(mean), state)
     assert not step.any(), f"{who}: it moves at a mean of zero, before any other"
     before, copies = mean.clone(), [tensor.clone() for _, tensor, _ in states.tensors(state, False)]
-    step, moved = made.step(mean, state)
+    step, moved = server.step(mean, state)
     assert torch.equal(mean, before), f"{who}: step() changes the mean in place"
     assert all(
         torch.equal(tensor, copy)
