@@ -37,8 +37,8 @@ HELP = ("-h", "--help", "help", "more")
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run a subcommand."""
-    given = list(sys.argv[1:] if words is None else words)
-    return carried_out("mpifed", lambda: _run(given), by_all=True)
+    arguments = list(sys.argv[1:] if words is None else words)
+    return carried_out("mpifed", lambda: _run(arguments), by_all=True)
 
 
 def _run(words: list[str]) -> int:
@@ -58,7 +58,7 @@ def _run(words: list[str]) -> int:
     if launched_rank() not in (None, 0):
         return EXIT_FINISHED if name in ("", *HELP, "--version") else EXIT_BAD_INPUT
     if name in HELP or not words:
-        print(_help(whole=bool(words)))
+        print(_help(complete=bool(words)))
         return EXIT_FINISHED
     if name == "--version":
         print(f"mpifed {__version__}")
@@ -78,20 +78,20 @@ def run(words: list[str]) -> int:
     return guarded(lambda: launch().main(words), lambda: launch().preload(words))
 
 
-def _help(*, whole: bool) -> str:
-    shown = {name: about for name, (_, about) in SUBCOMMANDS.items()}
-    if not whole:
-        rest = list(shown)[FIRST:]
-        shown = {name: shown[name] for name in list(shown)[:FIRST]}
-        shown["more"] = f"list all: also {', '.join(rest)}"
-    width = max(map(len, shown))
+def _help(*, complete: bool) -> str:
+    summaries = {name: summary for name, (_, summary) in SUBCOMMANDS.items()}
+    if not complete:
+        later = list(summaries)[FIRST:]
+        summaries = {name: summaries[name] for name in list(summaries)[:FIRST]}
+        summaries["more"] = f"list all: also {', '.join(later)}"
+    width = max(map(len, summaries))
     return "\n".join(
         [
             f"usage: {started_as()} COMMAND ...",
             "",
             "Federated learning, centralised and decentralised, simulated over MPI.",
             "",
-            *(f"  {name:<{width}}  {about}" for name, about in shown.items()),
+            *(f"  {name:<{width}}  {summary}" for name, summary in summaries.items()),
             "",
             f"{started_as()} COMMAND --help shows the options of one; begin with:",
             f"    {started_as()} run digits-fedem rounds=20",
@@ -107,8 +107,8 @@ def _unknown(word: str) -> str:
         return (
             f"{excerpt(word)} is an experiment, not a subcommand; use '{started_as()} run {word}'"
         )
-    known = [*SUBCOMMANDS, *OPTIONS] if word.startswith("-") else SUBCOMMANDS
-    return f"Unknown subcommand {excerpt(word)}; {closest(word, known)}"
+    allowed = [*SUBCOMMANDS, *OPTIONS] if word.startswith("-") else SUBCOMMANDS
+    return f"Unknown subcommand {excerpt(word)}; {closest(word, allowed)}"
 
 
 if __name__ == "__main__":

@@ -205,20 +205,16 @@ def execute(
     with clock.measure("startup"):
         first = communicator.rank == 0
         with heartbeat.stop_requests_from(stop_requested):  # clients=data reads a file
-            task, configuration = _settle(request, communicator)
+            task, configuration, horizon, finished = _settle(request, communicator)
         heartbeat.set_stall_limit(configuration.stall_limit)
-        task.remarks.extend(decided(task.mapping, configuration))
-        agree(communicator, lambda: check_resume(configuration, task))
-        done = first and _nothing_left(request, task, configuration.rounds)
-        if communicator.broadcast_object(done):
+        if finished:
             if first and not request.quiet:
                 say(f"finished before: {task.output}")
             return Result(task.output, "finished")
-        configuration, horizon = as_begun(configuration, task)
     with computing_threads(configuration.threads):
-        about = configuration, horizon, communicator
+        settled = configuration, horizon, communicator
         try:
-            return _carry_out(request, task, *about, clock, stop_requested)
+            return _carry_out(request, task, *settled, clock, stop_requested)
         except (InputError, RunError, PeerFailure, StopRequested, KeyboardInterrupt):
             raise
         except BaseException as error:  # a user's component may raise anything
@@ -238,37 +234,44 @@ def _carry_out(
     first = communicator.rank == 0
     with clock.measure("startup"):
         stored = checkpoint.read_arrays(task.point.path) if task.point is not None else None
-        said = None if request.quiet or request.json else say
-        listen: AbstractContextManager[list[str]] = listening(said) if first else nullcontext([])
-        with listen as heard, heartbeat.stop_requests_from(stop_requested):
+        echo = None if request.quiet or request.json else say
+        listen: AbstractContextManager[list[str]] = listening(echo) if first else nullcontext([])
+        with listen as warnings, heartbeat.stop_requests_from(stop_requested):
             setup = agree(communicator, lambda: make(configuration, communicator, horizon, stored))
-        task.remarks.extend(f"warning: {line}" for line in dict.fromkeys(heard))
+        task.remarks.extend(f"warning: {line}" for line in dict.fromkeys(warnings))
         task.remarks.extend(agree(communicator, lambda: remarks(setup)))
     if request.dry_run:
         lines = plan_lines(setup)
-        asked = {"output": str(task.output), "configuration": to_mapping(configuration)}
-        told = {**plan_of(setup), "lines": lines, "remarks": task.remarks}
+        request_record = {"output": str(task.output), "configuration": to_mapping(configuration)}
+        plan = {**plan_of(setup), "lines": lines, "remarks": task.remarks}
         text = "\n".join([to_yaml(configuration), *lines, *task.remarks])
         if first:
-            say(json.dumps({**asked, "plan": told}, default=str) if request.json else text)
+            say(json.dumps({**request_record, "plan": plan}, default=str) if request.json else text)
         return Result(task.output, "dry run")
     clock.seconds["startup"] += request.spent
     return Result(task.output, train(setup, task, request, clock, stop_requested))
 
 
-def _settle(request: Request, communicator: Communicator) -> tuple[Task, Configuration]:
-    """Return what a request means, and its configuration, found by rank 0. Collective."""
+def _settle(request: Request, communicator: Communicator) -> tuple[Task, Configuration, int, bool]:
+    """Return what a request means, the configuration to train under with R of its schedules, and
+    whether nothing is left to do, as rank 0 reads them. Collective.
+    """
 
-    def found() -> tuple[Task, Configuration]:
+    def read() -> tuple[Task, Configuration, int, bool]:
         task = understand(request)
         callback(request.on_round)
         if request.track is not None:
             check_tracker(request.track)
-        return task, resolve(task.mapping, communicator.size)
+        configuration = resolve(task.mapping, communicator.size)
+        task.remarks.extend(decided(task.mapping, configuration))
+        check_resume(configuration, task)
+        configuration, horizon = as_begun(configuration, task)
+        finished = _nothing_left(request, task, configuration.rounds)
+        return task, configuration, horizon, finished
 
     is_first = communicator.rank == 0
-    made = agree(communicator, lambda: found() if is_first else None)
-    return cast(tuple[Task, Configuration], communicator.broadcast_object(made))
+    settled = agree(communicator, lambda: read() if is_first else None)
+    return cast(tuple[Task, Configuration, int, bool], communicator.broadcast_object(settled))
 
 
 def _nothing_left(request: Request, task: Task, rounds: int) -> bool:

@@ -31,14 +31,14 @@ class Parser(command_line.Parser):
         return super().parse_known_args(words, namespace)
 
 
-def parser_of(subcommand: str, description: str | None, **more: Any) -> Parser:
+def parser_of(subcommand: str, description: str | None, **settings: Any) -> Parser:
     """Return the parser of a subcommand, whose description keeps its lines."""
     return Parser(
         prog=program(subcommand),
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
-        **more,
+        **settings,
     )
 
 
@@ -51,8 +51,8 @@ def launch_words(ranks: int | None) -> list[str]:
     """Return ``mpirun -n RANKS``, that of this Python's environment or of the PATH."""
     if ranks is None:
         return []
-    beside = Path(sys.executable).parent / "mpirun"
-    mpirun = str(beside) if beside.exists() else shutil.which("mpirun")
+    own_mpirun = Path(sys.executable).parent / "mpirun"
+    mpirun = str(own_mpirun) if own_mpirun.exists() else shutil.which("mpirun")
     if mpirun is None:
         raise InputError("--ranks needs an mpirun, and there is none on the PATH; install an MPI")
     return [mpirun, "-n", str(ranks)]
@@ -122,12 +122,12 @@ def starts_ranks(words: Sequence[str]) -> bool:
 
 def without_ranks(words: Sequence[str]) -> list[str]:
     """Return the words of a command without the option ``--ranks``."""
-    kept, skip = [], False
+    others, skip = [], False
     for word in words:
         if not skip and word != "--ranks" and not word.startswith("--ranks="):
-            kept.append(word)
+            others.append(word)
         skip = word == "--ranks"
-    return kept
+    return others
 
 
 def started_as() -> str:
@@ -161,8 +161,8 @@ def carried_out(command: str, action: Callable[[], int], *, by_all: bool = False
         discard_output()
     except (InputError, RunError, OSError, KeyboardInterrupt) as error:
         too_long = getattr(error, "errno", 0) == errno.ENAMETOOLONG
-        said = f"'{getattr(error, 'filename', '')}' is too long for the name of a file"
-        complain(command, said if too_long else str(error) or "interrupted")
+        message = f"'{getattr(error, 'filename', '')}' is too long for the name of a file"
+        complain(command, message if too_long else str(error) or "interrupted")
         if isinstance(error, OSError):  # of standard output, say
             discard_output()
         return EXIT_BAD_INPUT if too_long or isinstance(error, InputError) else EXIT_FAILED

@@ -93,10 +93,10 @@ def note(error: BaseException, text: str) -> None:
     error.__dict__.setdefault("__notes__", []).append(text)
 
 
-def wrong_result(component: object, method: str, given: str, wanted: str) -> RunError:
+def wrong_result(component: object, method: str, returned: str, expected: str) -> RunError:
     """Return the error for what a component's method returned, which no traceback explains."""
     name = f"{type(component).__module__}:{type(component).__qualname__}"
-    return RunError(f"{name}: {method} returned {given}; it must return {wanted}")
+    return RunError(f"{name}: {method} returned {returned}; it must return {expected}")
 
 
 class PeerFailure(RuntimeError):
@@ -131,14 +131,14 @@ class PeerDiverged(PeerFailure):
         self.clients = clients
 
 
-def raise_first_diverged(first: float, own: list[int], where: str) -> None:
+def raise_first_diverged(first: float, diverged: list[int], where: str) -> None:
     """Raise if a client of any rank has diverged.
 
     Parameters
     ----------
     first : float
         The smallest id of a diverged client of any rank; infinite if there is none.
-    own : list of int
+    diverged : list of int
         Ids of the diverged clients of this rank, ascending.
     where : str
         The part of the client's state that is not finite, for the message.
@@ -152,10 +152,12 @@ def raise_first_diverged(first: float, own: list[int], where: str) -> None:
     """
     if not math.isfinite(first):
         return
-    if not own or own[0] != first:
-        raise PeerDiverged(own)
+    if not diverged or diverged[0] != first:
+        raise PeerDiverged(diverged)
     raise Diverged(
-        f"client {own[0]} has a value in its {where} that is not finite: the training diverged", own
+        f"client {diverged[0]} has a value in its {where} that is not finite: the training "
+        "diverged",
+        diverged,
     )
 
 

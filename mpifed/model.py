@@ -1,6 +1,8 @@
 """What models are written with, and what methods ask of models: the names that stay stable.
 
-A model is any torch module: ``mpifed new model NAME`` writes one. These names are for more.
+Any torch module is a model, and ``mpifed new model NAME`` writes one, so that most users need none
+of these names; they are for models that compute gradients by formulas of their own, and for methods
+that look into a model.
 
 * A module's attribute ``loss`` is what it is trained on: ``own_loss`` makes one of a function,
   ``CROSS_ENTROPY``, ``SQUARED`` and ``HALF_SQUARED`` are there, and each is a ``Loss``.

@@ -30,7 +30,7 @@ FLOORS = (
     {"training"},
     {"api", "jobs"},
     {"mpifed"},
-    {"launch", "reproduce"},
+    {"launch", "reproduce", "testing"},
     {"retime", "verify", "__main__"},
     {"run"},
 )

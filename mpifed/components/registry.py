@@ -17,9 +17,9 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import Any, cast, get_args
+from typing import Any, cast, get_args, get_origin
 
-from mpifed.components.tables import BASES, MADE_BY_FUNCTIONS, TABLES
+from mpifed.components.tables import BASES, LISTED, MADE_BY_FUNCTIONS, TABLES
 from mpifed.errors import CodeError, InputError, closest, in_words
 from mpifed.io.text import read_text
 from mpifed.io.yaml_files import parse_value
@@ -172,18 +172,33 @@ def named(section: Any, path: str, default: str | None = None) -> tuple[str, dic
     raise InputError(f"{path} is {excerpt(section)}; it must be a name, or a mapping with a name")
 
 
+def from_list(kind: str, section: Any) -> Any:
+    """Return the section that a list of components stands for; any other section as it is."""
+    if isinstance(section, (list, tuple)) and kind in LISTED:
+        if len(section) == 1:
+            return section[0]
+        return {"name": LISTED[kind], "parts": list(section)}
+    return section
+
+
 def checked_section(
     kind: str, section: Any, path: str, default: str | None = None, n_training: int = 0
 ) -> Section:
     """Return the component of ``kind`` that a section asks for, with all options."""
     if isinstance(section, Section):
         return section
-    name, values = named(section, path, default)
+    name, values = named(from_list(kind, section), path, default)
     component = find(kind, name, f"{path}.name")
     checked = check_options(component, values, path, lambda option: owners_of(kind, option))
     for key, option in options_of(component).items():
         for within in get_args(option.annotation):
-            if isinstance(within, ComponentOf) and within.kind in TABLES:
+            listed = get_args(within)[1:] if get_origin(option.annotation) is list else ()
+            if any(isinstance(each, ComponentOf) for each in listed):
+                checked[key] = [
+                    checked_section(listed[0].kind, part, f"{path}[{k}]")
+                    for k, part in enumerate(checked[key])
+                ]
+            elif isinstance(within, ComponentOf) and within.kind in TABLES:
                 inner_path = f"{path}.{key}"
                 checked[key] = checked_section(
                     within.kind, checked[key], inner_path, option.default
@@ -210,6 +225,8 @@ def with_defaults(kind: str, section: Any) -> Any:
 
 def plain(value: Any) -> Any:
     """Return a configuration, or a part of one, as plain mappings, lists and values."""
+    if isinstance(value, Section) and value.name in LISTED.values():
+        return plain(value.options["parts"])
     if isinstance(value, Section):
         return {"name": value.name, **plain(value.options)}
     if dataclasses.is_dataclass(value):

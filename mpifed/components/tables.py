@@ -120,6 +120,7 @@ COMPRESSORS = {
     "sign": "mpifed.exchange.compression:Sign",
     "bernoulli": "mpifed.exchange.compression:BernoulliGate",
     "composition": "mpifed.exchange.compression:Composition",
+    "in_order": "mpifed.exchange.compression:InOrder",
 }
 CORRECTIONS = {
     "none": "mpifed.exchange.correction:Plain",
@@ -223,6 +224,9 @@ BASES = {
     "attack": ("mpifed.exchange.attacks:Attack",),
     "surrogate": ("mpifed.surrogate:Surrogate",),
 }
+
+# The component that a list of components of a kind stands for; they are its option ``parts``.
+LISTED = {"compression": "in_order"}
 
 # Kinds with a base class whose objects a user's function may make.
 MADE_BY_FUNCTIONS = ("compression", "correction", "surrogate")

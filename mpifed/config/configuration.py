@@ -353,7 +353,14 @@ def _options(
 
 
 def resolve(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
-    """Return the checked, complete configuration of a mapping."""
+    """Return the complete configuration of a mapping, whose values go together."""
+    configuration = with_all_options(mapping, ranks)
+    check_together(configuration)
+    return configuration
+
+
+def with_all_options(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
+    """Return the complete configuration of a mapping, each value of which is checked by itself."""
     values = {
         key: _without_retired(key, value)
         for key, value in mapping.items()
@@ -370,9 +377,7 @@ def resolve(mapping: Mapping[str, Any], ranks: int = 1) -> Configuration:
         key: _component(key, mapping.get(key, default), configuration.n_training)
         for key, default in DEFAULTS.items()
     }
-    configuration = _without_idle_sections(dataclasses.replace(configuration, **sections))
-    check_together(configuration)
-    return configuration
+    return _without_idle_sections(dataclasses.replace(configuration, **sections))
 
 
 def _count_clients(mapping: Mapping[str, Any]) -> int:

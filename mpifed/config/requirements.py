@@ -15,7 +15,7 @@ from annotated_types import Gt, Lt
 
 from mpifed.components.registry import Section, find, find_algorithm, make, plain
 from mpifed.components.requirement import Not, Only, Requirement
-from mpifed.components.tables import ALGORITHMS, TABLES
+from mpifed.components.tables import TABLES
 from mpifed.errors import InputError
 from mpifed.federation import participation
 from mpifed.federation.options import ComputeOptions
@@ -68,6 +68,7 @@ ROWS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         "which reads none",
     ),
     ({"local.optimizer": Not("sgd")}, {"local.momentum": 0.0}, "which does not read it"),
+    ({"local.autocast": Not(None)}, {"dtype": "float32"}, "which torch applies to no other"),
     # What a method declares.
     (
         {},
@@ -78,6 +79,11 @@ ROWS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         SENDS,
         {"exchange": lambda run: find_algorithm(run.algorithm.name).exchanges or Not(None)},
         "which does not support it",
+    ),
+    (
+        {},
+        {"evaluation.unseen_fraction": lambda run: _unseen_fraction(run)},
+        "which cannot serve unseen clients",
     ),
     ({**SENDS, "algorithm:compressors": "none"}, WHOLE, "which sends its messages whole"),
     (
@@ -275,6 +281,14 @@ def _seconds(configuration: Any) -> Any:
     return Gt(0) if idle else Not(None)
 
 
+def _unseen_fraction(configuration: Any) -> Any:
+    """Return what ``evaluation.unseen_fraction`` may be with the algorithm."""
+    fraction = configuration.evaluation.unseen_fraction
+    serves = find_algorithm(configuration.algorithm.name).serves_unseen_clients()
+    unseen = participation.count_unseen(configuration.clients, fraction)
+    return 0.0 if unseen and not serves else Not(None)
+
+
 def chooses_neighbours(configuration: Any) -> bool:
     """Return whether whom clients mix with depends on their models."""
     return _fits(configuration, "exchange.correction:chooses", True)
@@ -325,7 +339,7 @@ def _check_one(
             reasons = dict.fromkeys(_phrase(configuration, cause, False) for cause in causes)
             raise InputError(
                 f"{prefix}{_phrase(configuration, key, True)}, but {' and '.join(reasons)}, "
-                f"{requirement.why}; allowed: {_words(_algorithms(key, allowed) or allowed)}"
+                f"{requirement.why}; allowed: {_words(_components_with(key, allowed) or allowed)}"
             )
 
 
@@ -375,12 +389,15 @@ def _is(value: Any, allowed: Any) -> bool:
     return value in (allowed if isinstance(allowed, tuple) else (allowed,))
 
 
-def _algorithms(key: str, allowed: Any) -> tuple[str, ...]:
-    """Return the shipped algorithms that have an attribute; none where the key is of no such."""
+def _components_with(key: str, allowed: Any) -> tuple[str, ...]:
+    """Return the shipped components that have an attribute; none where the key is of no such."""
     path, _, attribute = key.partition(":")
-    if path != "algorithm" or not attribute:
+    kind = path.rpartition(".")[2]
+    if not attribute or kind not in TABLES:
         return ()
-    return tuple(n for n in ALGORITHMS if _is(getattr(find_algorithm(n), attribute), allowed))
+    return tuple(
+        name for name in TABLES[kind] if _is(getattr(find(kind, name), attribute, None), allowed)
+    )
 
 
 def _phrase(configuration: Any, key: str, with_attribute: bool) -> str:

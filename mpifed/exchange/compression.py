@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
-from mpifed.components.registry import make, named
+from mpifed.components.registry import make, named, plain
 from mpifed.errors import InputError
 from mpifed.federation.clients import Draws
 from mpifed.random import rows_of_bits
@@ -220,13 +220,15 @@ class Sparsifier(Compressor):
     They are ``k``, or a ``fraction`` of the numbers where k is null.
     """
 
-    def __init__(self, k: int | None, fraction: float | None, indices: str = "int32") -> None:
+    def __init__(self, k: float | None, fraction: float | None, indices: str = "int32") -> None:
         if k is None and fraction is None:
             raise InputError(
                 "compression.k and compression.fraction are both empty; one must say how many "
                 "coordinates are sent"
             )
-        self.k, self.fraction, self.indices = k, fraction, indices
+        is_share = k is not None and k < 1
+        self.fraction, self.indices = k if is_share else fraction, indices
+        self.k = None if k is None or is_share else int(k)
 
     def index_bits(self, size: int) -> int:
         """Return what an index into a row of ``size`` numbers takes."""
@@ -284,8 +286,9 @@ class RandK(Sparsifier):
 
     Parameters
     ----------
-    k : int, optional
-        Number of coordinates that are sent. None leaves it to ``fraction``.
+    k : int or float, optional
+        Number of coordinates that are sent, or below 1 their share, as ``fraction``, to which
+        None leaves it.
     fraction : float
         Share of the coordinates that is sent, at least one of them.
     indices : {'seed', 'explicit', 'log2'}
@@ -298,7 +301,7 @@ class RandK(Sparsifier):
     def __init__(
         self,
         *,
-        k: Annotated[int, Ge(1)] | None = None,
+        k: Annotated[int, Ge(1)] | Annotated[float, Gt(0), Lt(1)] | None = None,
         fraction: Annotated[float, Gt(0), Le(1)] | None = 0.1,
         indices: Literal["seed", "explicit", "log2"] = "seed",
     ) -> None:
@@ -338,8 +341,9 @@ class TopK(Sparsifier):
 
     Parameters
     ----------
-    k : int, optional
-        Number of coordinates that are sent. None leaves it to ``fraction``.
+    k : int or float, optional
+        Number of coordinates that are sent, or below 1 their share, as ``fraction``, to which
+        None leaves it.
     fraction : float
         Share of the coordinates that is sent, at least one of them.
     indices : {'int32', 'log2'}
@@ -349,7 +353,7 @@ class TopK(Sparsifier):
     def __init__(
         self,
         *,
-        k: Annotated[int, Ge(1)] | None = None,
+        k: Annotated[int, Ge(1)] | Annotated[float, Gt(0), Lt(1)] | None = None,
         fraction: Annotated[float, Gt(0), Le(1)] | None = 0.1,
         indices: Literal["int32", "log2"] = "int32",
     ) -> None:
@@ -718,3 +722,66 @@ class Composition(Compressor):
         self, size: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
     ) -> np.ndarray:
         return self.inner.floats(size, draws, ids, purpose)
+
+
+class InOrder(Compressor):
+    """Several compressors, one applied after the other: a list in a configuration.
+
+    What follows ``rand_k`` or ``top_k`` writes the coordinates that these keep (``composition``);
+    ``bernoulli`` is a gate before all that stands in front of it.
+
+    Parameters
+    ----------
+    parts : list of str or mapping
+        The compressors; ``compression: [{name: top_k, k: 0.1}, {name: quantise}]`` is one list.
+    """
+
+    def __init__(self, *, parts: list[Annotated[Any, ComponentOf("compression")]]) -> None:
+        self.composed = composed(parts)
+        self.unbiased = self.composed.unbiased
+
+    @staticmethod
+    def complete_options(options: dict[str, Any], n_training: int) -> dict[str, Any]:
+        """Return the same options; raise ``InputError`` for parts that cannot be combined."""
+        InOrder(**options)
+        return options
+
+    def omega(self, size: int) -> float:
+        return self.composed.omega(size)
+
+    def contraction(self, size: int) -> float:
+        return self.composed.contraction(size)
+
+    def __call__(
+        self, rows: Tensor, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
+    ) -> Tensor:
+        return self.composed(rows, draws, ids, purpose)
+
+    def bits(
+        self, size: int, itemsize: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
+    ) -> np.ndarray:
+        return self.composed.bits(size, itemsize, draws, ids, purpose)
+
+    def floats(
+        self, size: int, draws: Draws, ids: np.ndarray, purpose: str = PURPOSE
+    ) -> np.ndarray:
+        return self.composed.floats(size, draws, ids, purpose)
+
+
+def composed(parts: Sequence[Any]) -> Compressor:
+    """Return the compressor that applies ``parts`` in order."""
+    if not parts:
+        raise InputError("compression is an empty list; it must have a compressor at least")
+    chain, *others = map(plain, parts)
+    for k, part in enumerate(others, start=1):
+        name, options = named(part, f"compression[{k}]")
+        if name != "bernoulli":
+            chain = {"name": "composition", "inner": chain, "outer": part}
+        elif options.get("inner", "none") in ("none", {"name": "none"}):
+            chain = {**options, "name": name, "inner": chain}
+        else:
+            raise InputError(
+                f"compression[{k}].inner is given, but in a list bernoulli is the gate before what "
+                "stands in front of it; allowed: none"
+            )
+    return build(chain)

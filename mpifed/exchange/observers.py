@@ -52,9 +52,9 @@ def unknown_noise(now: Mixed, observer: int, z: float, pairwise: float) -> np.nd
     joined = joined | joined.T
     joined[observer] = joined[:, observer] = False
     np.fill_diagonal(joined, False)
-    own = now.active & (np.arange(len(joined)) != observer)
+    others = now.active & (np.arange(len(joined)) != observer)
     laplacian = np.diag(joined.sum(axis=1)) - joined.astype(float)
-    return np.diag(z**2 * own) + pairwise**2 * laplacian
+    return np.diag(z**2 * others) + pairwise**2 * laplacian
 
 
 def learnt_by(
@@ -68,7 +68,7 @@ def learnt_by(
     """
     n, count = len(rounds[0].active), len(rounds)
     unknown, moved = np.zeros((n, n)), np.zeros((n, 0, n))
-    found = np.zeros((n, count, count))
+    learnt = np.zeros((n, count, count))
     for t, now in enumerate(rounds):
         fresh = unknown_noise(now, observer, z, pairwise)
         unknown = unknown + fresh
@@ -76,17 +76,18 @@ def learnt_by(
         for w in now.steps:
             weights = w[[observer]].toarray()[0]
             weights[observer] = 0
-            looks = np.eye(n)[weights != 0] if sees == "messages" else weights[None]
-            variances, axes = np.linalg.eigh(looks @ unknown @ looks.T)
-            kept = variances > NEGLIGIBLE * np.trace(fresh)  # the rest follows from what was seen
-            looks = (axes[:, kept] / np.sqrt(variances[kept])).T @ looks
-            new = np.tensordot(looks, moved, 1)
+            views = np.eye(n)[weights != 0] if sees == "messages" else weights[None]
+            variances, axes = np.linalg.eigh(views @ unknown @ views.T)
+            # What is below follows from messages of earlier rounds.
+            informative = variances > NEGLIGIBLE * np.trace(fresh)
+            views = (axes[:, informative] / np.sqrt(variances[informative])).T @ views
+            new = np.tensordot(views, moved, 1)
             by_client = new.transpose(2, 1, 0)
-            found[:, : t + 1, : t + 1] += by_client @ by_client.transpose(0, 2, 1)
-            gain = unknown @ looks.T
+            learnt[:, : t + 1, : t + 1] += by_client @ by_client.transpose(0, 2, 1)
+            gain = unknown @ views.T
             moved = (w @ (moved - np.tensordot(gain, new, 1)).reshape(n, -1)).reshape(moved.shape)
             unknown = w @ (w @ (unknown - gain @ gain.T)).T
-    return found
+    return learnt
 
 
 def privacy_losses(
@@ -117,18 +118,18 @@ def privacy_losses(
     [nan, 2.0, 2.0]
     """
     n = len(rounds[0].active)
-    found = np.zeros((n, n))
+    losses = np.zeros((n, n))
     for observer in range(n):
-        known = learnt_by(observer, rounds, z, pairwise, sees)
-        most = sum(now.active for now in rounds) * np.linalg.eigvalsh(known)[:, -1]
-        square = np.minimum(np.abs(known).sum(axis=(1, 2)), np.maximum(most, 0))
-        found[observer] = 2 * np.sqrt(square)
-    np.fill_diagonal(found, np.nan)
-    return found
+        learnt = learnt_by(observer, rounds, z, pairwise, sees)
+        most = sum(now.active for now in rounds) * np.linalg.eigvalsh(learnt)[:, -1]
+        square = np.minimum(np.abs(learnt).sum(axis=(1, 2)), np.maximum(most, 0))
+        losses[observer] = 2 * np.sqrt(square)
+    np.fill_diagonal(losses, np.nan)
+    return losses
 
 
 def epsilons(losses: np.ndarray, delta: float) -> np.ndarray:
     """Return epsilon of mu-GDP for a delta, element by element; 0 of nothing, NaN of NaN."""
-    different, places = np.unique(losses, return_inverse=True)
-    found = [of_gdp(mu, delta) if mu > 0 else mu for mu in different.tolist()]
-    return np.array(found)[places].reshape(losses.shape)
+    different, positions = np.unique(losses, return_inverse=True)
+    values = [of_gdp(mu, delta) if mu > 0 else mu for mu in different.tolist()]
+    return np.array(values)[positions].reshape(losses.shape)

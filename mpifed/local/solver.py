@@ -23,7 +23,7 @@ from torch import Tensor
 from mpifed.data.base import Split
 from mpifed.errors import note
 from mpifed.federation.clients import Clients, Draws
-from mpifed.local.adjustments import Adjustment, Coupling, Minibatch, Steps, sequences
+from mpifed.local.adjustments import Adjustment, Coupling, Minibatch, Shift, Steps, sequences
 from mpifed.local.minibatches import (
     LANES,
     Minibatches,
@@ -553,13 +553,49 @@ class LocalSolver:
         mask: Tensor | None = None,
         coupling: Coupling | None = None,
         steps: int | None = None,
+        duals: Tensor | None = None,
     ) -> tuple[Tensor, OptimizerState]:
-        """Train every row of ``start`` on its client's shard."""
+        """Train every row of ``start`` on its client's shard.
+
+        Parameters
+        ----------
+        start : Tensor
+            Where clients begin, (clients, models, P).
+        optimizer : OptimizerState
+            The clients' state.
+        clients : Clients
+            The participants hosted here; late ones take fewer steps.
+        draws : Draws
+            Random numbers of the round.
+        weights : Tensor, optional
+            q, of each model on each hosted training sample, (models, samples).
+        step_scale : numpy.ndarray, optional
+            Factors of the learning rate, (clients,).
+        adjustments : sequence of Adjustment
+            Terms that are added to the gradients.
+        mask : Tensor, optional
+            Which numbers of a row are trained, bool (P,).
+        coupling : Coupling, optional
+            What moves the models of a client together; None trains them apart.
+        steps : int, optional
+            Steps of a client, in place of those of the section ``local``.
+        duals : Tensor, optional
+            What the steps of the round take from ``start``, each in proportion to its learning
+            rate: ``Channel.duals``.
+
+        Returns
+        -------
+        tuple of Tensor and OptimizerState
+            Where clients end, and their state.
+        """
         options, rule_state = self.options, without_buffers(optimizer)
         work = self._work(clients, steps)
         rates = learning_rates(
             options, self.horizon, draws.round, rule_state.epochs, work, step_scale
         )
+        if duals is not None:
+            total = torch.from_numpy(summed_rates(rates, work)).to(self.device)
+            adjustments = (*adjustments, Shift(duals / total[:, None, None].to(duals)))
         keys = draws.client_keys(self.purpose, clients.ids)
         moments = self.rule.moments(rule_state)
         if options.reset_momentum:

@@ -103,7 +103,6 @@ from mpifed.method.prototypes import label_sums, new_prototypes
 from mpifed.method.steps import (
     StepScale,
     averaged_buffers,
-    dual_terms,
     message_variance,
     step_scale,
 )
@@ -181,7 +180,6 @@ __all__ = [
     "columns_of",
     "computed_once",
     "design",
-    "dual_terms",
     "excerpt",
     "find",
     "flat_positions",

@@ -14,7 +14,7 @@ from mpifed.data.base import Task
 from mpifed.exchange.base import Channel, Exchange, ServerChannel
 from mpifed.federation.clients import Clients, Draws
 from mpifed.method.predictor import Predictor
-from mpifed.models.base import Model
+from mpifed.models.base import Model, NoModel
 
 AnyChannel = TypeVar("AnyChannel", bound=Channel, contravariant=True)
 Weighting = Literal["samples", "clients"] | None
@@ -51,10 +51,6 @@ class Algorithm(ABC, Generic[AnyChannel]):
 
     Attributes
     ----------
-    learns : str
-        What training gives, in a few words, for the table of methods.
-    sends : str
-        What a client sends in a round, in a few words; empty if it sends nothing.
     requires : tuple of Requirement
         What it needs of the other values of a configuration.
     exchanges : tuple of str or None
@@ -70,8 +66,6 @@ class Algorithm(ABC, Generic[AnyChannel]):
         clients beside; or sums with weights of its own, for which no aggregator can stand.
     communicates : bool
         False if it sends nothing: it is then run without the configured exchange.
-    uses_model : bool
-        False if it does not train the configured model.
     steps_locally : bool
         True if clients take local steps that can be cut short (``participation.late=partial``).
     steps_without_clients : bool
@@ -80,15 +74,13 @@ class Algorithm(ABC, Generic[AnyChannel]):
         True if its server moves what is shared along a mean of updates, once in a round, by any
         ``server_optimizer``: by ``channel.average``, or by ``channel.along`` of a ``mean``.
     takes_duals : bool
-        True if its local steps have the term ``dual_terms``, so that corrections of gossip that
-        work within them go with it.
+        True if its local steps take ``channel.duals``, so that corrections of gossip that work
+        within them go with it.
     neighbours : {"given", "corrected", "chosen"}
         Whether under gossip it mixes by W^k alone, corrects that itself, or chooses whom clients
         mix with.
     averages_models : {"one", "several"} or None
         Whether all that it averages in a round is its only model, or several, in one message.
-    online : bool (instance)
-        True if it draws fresh samples by ``Shards.fresh``.
     tasks : tuple of str (instance)
         Tasks of data sets from which it learns; see ``mpifed.data.base.Task``.
     columns : tuple of str (instance)
@@ -105,12 +97,11 @@ class Algorithm(ABC, Generic[AnyChannel]):
     n_trained_models : int (instance)
         Models of each client that it trains.
     model_type : type or tuple of type
-        What its model must be an instance of; ``Model`` is what predicts.
+        What its model must be an instance of; ``Model`` is what predicts, and ``NoModel`` is for
+        a method that trains something else.
     """
 
     model: Any
-    learns: ClassVar[str] = ""
-    sends: ClassVar[str] = ""
     requires: ClassVar[tuple[Requirement, ...]] = ()
     exchanges: ClassVar[tuple[str, ...] | None] = None
     compressors: ClassVar[Compressors] = "any"
@@ -124,7 +115,6 @@ class Algorithm(ABC, Generic[AnyChannel]):
     server_steps: ClassVar[bool] = False
     averages_models: ClassVar[Averages | None] = None
     neighbours: ClassVar[Literal["given", "corrected", "chosen"]] = "given"
-    online: bool = False
     tasks: tuple[Task, ...] = ("classification", "sequence", "multi_label", "regression")
     columns: tuple[str, ...] = ()
     step_option: str = "local.lr"
@@ -140,6 +130,7 @@ class Algorithm(ABC, Generic[AnyChannel]):
         to_server = any(ServerChannel in get_args(base) for base in bases)
         if to_server and "exchanges" not in vars(cls):
             cls.exchanges = ("server",)
+        cls.uses_model = cls.model_type is not NoModel
 
     @classmethod
     def serves_unseen_clients(cls) -> bool:

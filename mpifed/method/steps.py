@@ -10,9 +10,7 @@ from torch import Tensor
 
 from mpifed.exchange.base import Channel
 from mpifed.exchange.compression import Compressor
-from mpifed.federation.clients import Clients, Draws, Federation
-from mpifed.local.adjustments import Shift
-from mpifed.local.solver import LocalSolver, OptimizerState
+from mpifed.federation.clients import Clients, Federation
 
 StepScale = Literal["paper", "normalised", "none"]
 
@@ -28,23 +26,6 @@ def step_scale(clients: Clients, channel: Channel, rule: StepScale) -> np.ndarra
         return None
     weights = clients.weights.numpy()
     return weights if rule == "paper" else weights * len(clients.federation.training)
-
-
-def dual_terms(
-    local: LocalSolver,
-    start: Tensor,
-    optimizer: OptimizerState,
-    clients: Clients,
-    channel: Channel,
-    draws: Draws,
-    scale: np.ndarray | None = None,
-) -> tuple[Shift, ...]:
-    """Return what a correction of gossip adds to the gradients of local steps from ``start``."""
-    duals = channel.duals(start)
-    if duals is None:
-        return ()
-    rates = local.total_rates(optimizer, clients, draws, scale)
-    return (Shift(duals / rates[:, None, None].to(duals)),)
 
 
 def message_variance(compressor: Compressor | None, federation: Federation, size: int) -> float:

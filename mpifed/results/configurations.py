@@ -10,6 +10,8 @@ from mpifed.io.text import is_count
 from mpifed.io.yaml_files import read_yaml
 
 COMPONENTS = ("data", "model", "algorithm", "exchange", "compression")
+# Those that may be a list, applied in order.
+LISTED = ("compression",)
 # Sections of a stored configuration that are mappings; ``COMPONENTS`` have a name.
 SECTIONS = (*COMPONENTS, "local", "evaluation", "checkpoint")
 
@@ -35,10 +37,10 @@ def check_stored(configuration: Any) -> None:
     for name, section in [(name, configuration.get(name)) for name in SECTIONS] + [
         ("storage", configuration.get("storage", {}))
     ]:
-        if not isinstance(section, dict):
+        parts: list[Any] = section if isinstance(section, list) and name in LISTED else [section]
+        if not all(isinstance(part, dict) for part in parts):
             raise ValueError(f"{name} is not a mapping")
-    for name in COMPONENTS:
-        if not isinstance(configuration[name].get("name"), str):
+        if name in COMPONENTS and not all(isinstance(part.get("name"), str) for part in parts):
             raise ValueError(f"{name}.name is not a text")
     every = configuration["evaluation"].get("every")
     if not is_count(every) or every < 1:

@@ -21,7 +21,7 @@ import torch
 
 from mpifed.components.registry import Section, find
 from mpifed.components.registry import make as make_component
-from mpifed.components.tables import DATASETS, ON_TRANSPORT
+from mpifed.components.tables import ON_TRANSPORT
 from mpifed.config.configuration import PLAIN_MEAN, Configuration
 from mpifed.data.base import (
     SPLITS,
@@ -291,12 +291,6 @@ def make_model(
     def build() -> Any:
         arguments = [description] if _takes_data(function) else []
         return function(*arguments, **configuration.model.options)
-
-    if configuration.local.autocast and configuration.dtype == "float64":
-        raise InputError(
-            f"local.autocast is '{configuration.local.autocast}', which torch does not apply to "
-            "dtype 'float64'; allowed: float32"
-        )
 
     def first() -> Any:
         model = build()
@@ -595,19 +589,8 @@ def make(
         )
     validate_exact(configuration, model, algorithm)
     validate_buffers(configuration, model, federation.is_unbiased)
-    if algorithm.online and dataset.fresh is None:
-        able = [name for name in DATASETS if getattr(find("data", name), "fresh", None) is not None]
-        raise InputError(
-            f"algorithm.online is true, but data.name '{configuration.data.name}' cannot draw "
-            f"fresh samples; allowed: {', '.join(able)}"
-        )
     if begins:
         algorithm.inspect(_dtype(configuration))
-    if unseen.any() and not algorithm.serves_unseen_clients():
-        raise InputError(
-            f"evaluation.unseen_fraction is {configuration.evaluation.unseen_fraction:g}, but "
-            f"algorithm '{configuration.algorithm.name}' cannot serve unseen clients"
-        )
     exchange = make_exchange(configuration, federation, stored, algorithm, horizon)
     if device.type == "cpu":
         is_rows = exchange.shared_is_rows

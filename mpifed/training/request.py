@@ -205,7 +205,7 @@ def understand(request: Request) -> Task:
     mapping = apply_overrides(_base(request, point, stored), request.overrides or {})
     if output is None:
         output = _default_output(mapping)
-    _check_output(output, request, point)
+    _check_output(output, point, bool(request.resume), request.restart)
     remarks = [f"passed over: {reason}" for reason in point.passed_over] if point else []
     for line in remarks if request.quiet else ():
         logging.getLogger("mpifed").warning(line)
@@ -236,13 +236,13 @@ def _default_output(mapping: Mapping[str, Any]) -> Path:
     return output
 
 
-def _check_output(output: Path, request: Request, point: ResumePoint | None) -> None:
+def _check_output(output: Path, point: ResumePoint | None, resume: bool, restart: bool) -> None:
     """Refuse a directory that cannot be written, or holds another run than the one to resume."""
     check_output(output)
-    if not (request.resume or request.restart):
+    if not (resume or restart):
         check_free(output)
     old = output / "checkpoints"
-    if request.restart and old.exists() and not os.access(old, os.W_OK):
+    if restart and old.exists() and not os.access(old, os.W_OK):
         raise InputError(f"--restart cannot move {old}, which is not writable; nothing was changed")
     check_own(output)
     if not holds_run(output):

@@ -20,7 +20,7 @@ from mpifed import state as states
 from mpifed.checkpoint import files as checkpoint
 from mpifed.components.registry import Section, named
 from mpifed.components.tables import MODELS
-from mpifed.config.configuration import Configuration, resolve
+from mpifed.config.configuration import Configuration, resolve, with_all_options
 from mpifed.data.base import Dataset, Description, Fresh, Shards, Split, SplitName
 from mpifed.errors import InputError, closest, one_line
 from mpifed.federation.clients import Clients, Draws
@@ -436,7 +436,7 @@ def described(meta: checkpoint.Meta, directory: Path) -> tuple[Configuration, Da
 
     # The section is not looked up: the data may be gone, and with them the class that reads them.
     name, options = named(meta.configuration.get("data"), "data")
-    configuration = resolve({**meta.configuration, "data": Section(name, options)})
+    configuration = with_all_options({**meta.configuration, "data": Section(name, options)})
     if meta.data.n_clients != configuration.clients:
         raise InputError(f"it describes {meta.data.n_clients} clients, not {configuration.clients}")
     return configuration, LazyDataset(meta.data, on_demand)

@@ -73,6 +73,93 @@ deviation. Its `sign_flip` sends -μ, mpifed's minus the attacker's own update (
 `alie` sends μ + τ σ with the divisor n - 1 in σ, mpifed's μ - z σ with n. Its `ipm` sends -2 μ by
 default (-τ μ, in early versions (1 - τ) μ), mpifed's -0.5 μ. `mimic` is the same."""
 
+# What training gives, and what a client sends in a round.
+TEXTS = {
+    "local": ("one model a client", "nothing"),
+    "fedavg": ("one model", "its model"),
+    "fedavg_ft": ("one model, fine-tuned by each client", "its model"),
+    "fedprox": ("one model", "its model"),
+    "scaffold": ("one model", "its update and that of its control variate"),
+    "svrg": ("one model", "its model"),
+    "qffl": (
+        "one model, fair to clients with a large risk",
+        "its update and its risk (compressed: also its norm)",
+    ),
+    "agnostic": ("one model, for the worst mixture of clients", "its gradient and its risk"),
+    "mocha": ("a linear model a client, and how clients are related", "the change of its b_t"),
+    "fedem": ("M components, mixture weights of each client", "its M components"),
+    "fedgmm": (
+        "M1 Gaussians, M2 components, mixture weights of each client",
+        "its M2 components, moments of its inputs",
+    ),
+    "clustered": ("one model a cluster of clients", "its update"),
+    "ifca": ("K models, one for each cluster of clients", "the model it chose, and which"),
+    "fedspd": (
+        "S models of clusters of samples, of which each client deploys its mean",
+        "the model that it trained, and its cluster",
+    ),
+    "fedper": ("one body, a head of each client", "its body"),
+    "fedrep": ("one body, a head of each client", "its body"),
+    "fedbabu": ("one body, fine-tuned with the head by each client", "its body"),
+    "fedbn": (
+        "one model, normalisation layers of each client",
+        "its model except normalisation layers",
+    ),
+    "lg_fedavg": ("one head, a body of each client", "its head"),
+    "fedpac": (
+        "one body, a head of each client that is combined from those of all",
+        "its body, head, prototypes and moments of its features",
+    ),
+    "fedala": ("one model, weights of each client between it and its own", "its model"),
+    "fedproto": (
+        "one model a client, prototypes of labels",
+        "its prototypes and how many samples they are of",
+    ),
+    "fedfomo": ("one model a client, moved towards those of others that fit its data", "its model"),
+    "knn_per": ("one model, mixed with each client's neighbours", "its model"),
+    "fedrod": ("one model, a head of each client to add to its own", "its generic model"),
+    "fedrod_hyper": (
+        "one model, and a network that makes a head from a client's label shares",
+        "its generic model and the network",
+    ),
+    "flix": ("one model, mixed with local optima", "its model after a step"),
+    "dcgd": ("one model, mixed with local optima", "its compressed gradient"),
+    "diana": ("one model, mixed with local optima", "a compressed difference of gradients"),
+    "fomaml": ("one model, adapted by a few steps", "its gradient at the adapted model"),
+    "maml": ("one model, adapted by a few steps", "the gradient of its adapted loss"),
+    "reptile": ("one model, adapted by a few steps", "its update"),
+    "fedmm": ("the parameters of a surrogate", "a change of its statistic"),
+    "fedmm_theta": ("the parameters of a surrogate", "a change of its parameters"),
+    "sa_ssmm": ("the parameters of a surrogate", "nothing"),
+    "fedmgs": ("a factor; codes of each client", "two statistics"),
+    "fedmm_ot": ("a transport map and its inverse", "a change of its potential"),
+    "fedadam": ("one model", "its update"),
+    "ditto": ("one model, and one model a client near it", "its model"),
+    "apfl": (
+        "one model, and a mixture with its own for each client",
+        "its copy of the global model",
+    ),
+    "pfedme": ("one model, and one model a client near it", "its copy of the shared model"),
+    "l2gd": (
+        "one model a client, near their mean",
+        "its model, where a step to the mean follows one of its own",
+    ),
+    "l2sgd": (
+        "one model a client, near their mean",
+        "its model, and its mean gradient before several steps to the mean",
+    ),
+    "kgt": ("one model", "its model and the mean gradient of its steps"),
+    "scaffnew": ("one model", "its model"),
+    "feddyn": ("one model", "its model"),
+    "fednova": ("one model", "its update and the sum of its learning rates"),
+    "moon": ("one model", "its model"),
+    "fedpd": ("one model", "its model and multiplier, added up"),
+    "d_admm": ("one model", "its model"),
+    "fedlt": ("one model", "a change of its model"),
+    "pfeddst": ("one body, a head of each client", "its model and a loss"),
+    "streaming_diloco": ("one model", "a fragment of its model"),
+}
+
 # Sections by page, with the methods that they are about; "" is the whole page.
 PAGES = {
     "fedem.md": {"": "fedem local fedavg fedavg_ft"},
@@ -204,15 +291,15 @@ def place(name: str) -> str:
 def row(name: str) -> str:
     """Return the row of a method."""
     method = algorithm_class(name)
-    sends = method.communicates
+    learns, sends = TEXTS[name]
     allowed = ("server", "gossip") if method.exchanges is None else method.exchanges
-    works = "-" if not sends else "both" if len(allowed) == 2 else allowed[0]
+    works = "-" if not method.communicates else "both" if len(allowed) == 2 else allowed[0]
     cells = [
         f"[`{name}`]({place(name)})",
-        method.learns,
-        method.sends or "nothing",
+        learns,
+        sends,
         works,
-        method.compressors if sends else "-",
+        method.compressors if method.communicates else "-",
         "yes" if method.serves_unseen_clients() else "-",
         "yes" if set(kept(method)) - {"optimizer"} else "-",
         ", ".join(elsewhere(name)) or "-",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import re
 import typing
 from types import SimpleNamespace
@@ -17,14 +16,11 @@ from mpifed.components.tables import ALGORITHMS
 from mpifed.config.configuration import resolve
 from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, ServerChannel
-from mpifed.federation.clients import Draws
 from mpifed.method.algorithm import Algorithm, algorithm_class
-from mpifed.models.base import Model
 from mpifed.mpi.communicator import Alone
-from mpifed.training import evaluation
+from mpifed.testing import check_method
 from mpifed.training.build import make
 from mpifed.training.engine import Clock, Engine
-from mpifed.training.evaluation import training_of
 from mpifed.training.samples import samples_of
 
 PLAIN = {
@@ -88,7 +84,6 @@ CASES = [
     if goes_with(name, exchange)
 ]
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
-every_case = pytest.mark.parametrize(("name", "exchange"), CASES)
 
 
 def engine_of(name, exchange, **more):
@@ -111,7 +106,6 @@ def test_it_says_what_it_is_and_where_it_is_from(name):
     where = [inspect.getmodule(kind).__doc__ for kind in found.__mro__ if kind is not Algorithm]
     sources = re.findall(r"\(?(?:19|20)\d\d\b", " ".join([found.__doc__, *filter(None, where)]))
     assert sources, f"neither {name} nor its module names a paper"
-    assert found.learns and bool(found.sends) == found.communicates
 
 
 @every_algorithm
@@ -127,73 +121,28 @@ def test_the_type_of_its_channel_says_whether_it_needs_a_server(name):
         assert found.exchanges == ("server",)
 
 
-@every_case
-def test_what_it_deploys_has_the_shapes_of_a_predictor(name, exchange):
-    engine = prepared(name, exchange)
-    method, clients = engine.setup.algorithm, training_of(engine.setup, engine.samples)
-    for _ in range(2):
-        with torch.no_grad():
-            found = method.deploy(engine.state.algorithm, clients, Draws(0, engine.round))
-        predicts = isinstance(engine.setup.model, Model)
-        assert (found.parameters is not None) == predicts
-        if predicts:
-            *rows, count, size = found.parameters.shape
-            assert rows in ([], [len(clients)]) and size == engine.setup.model.n_parameters
-            count += found.local_predictor is not None
-            assert found.mixture is not None or count == 1
-        if found.mixture is not None:
-            assert found.mixture.shape == (len(clients), count)
-            assert found.mixture.sum(1).numpy() == pytest.approx(1, abs=1e-6)
-        assert all(len(values) == len(clients) for values in found.results.values())
-        engine.advance()
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_it_passes_the_common_checks(name):
+    exchanges = ("server", "gossip") if goes_with(name, "gossip") else ("server",)
+    check_passes(name, exchanges[-1:])
 
 
-@every_case
-def test_it_measures_its_columns_and_nothing_else(name, exchange):
-    engine = prepared(name, exchange)
-    engine.advance()
-    setup, draws = engine.setup, Draws(0, engine.round)
-    clients = training_of(setup, engine.samples)
-    found = evaluation.measure(setup, engine.state.algorithm, clients, draws)
-    assert set(found) == set(setup.algorithm.columns)
-    assert all(value is None or math.isfinite(value) for value in found.values())
-    assert setup.algorithm.payload() >= 0
-    assert bool(setup.exchange.ledger.up_bits) == setup.algorithm.communicates
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if goes_with(name, "server")])
+def test_it_passes_the_common_checks_under_a_server(name):
+    check_passes(name, ("server",), ranks=(2, 5))
 
 
-@every_case
-def test_a_round_is_a_function_of_the_state_which_it_leaves_alone(name, exchange):
-    engine = prepared(name, exchange)
-    engine.advance()
-    before, digest = engine.state, engine.digest()
-    engine.advance()
-    moved = engine.digest()
-    engine.rows.take(before)
-    engine.round = 1
-    assert engine.digest() == digest
-    engine.advance()
-    assert engine.digest() == moved
-
-
-@every_case
-def test_a_checkpoint_gives_its_state_back(name, exchange, tmp_path):
-    engine = prepared(name, exchange)
-    engine.advance()
-    engine._checkpoint(tmp_path, SimpleNamespace(metrics=""))
-    engine.writer.finish()
-    path = checkpoint.path_of(tmp_path / "checkpoints", 1)
-    again = engine_of(name, exchange)
-    again.restore(path, checkpoint.read_meta(path))
-    assert again.digest() == engine.digest()
-    for going in (engine, again):
-        going.advance()
-    assert again.digest() == engine.digest()
+def check_passes(name, exchanges, **options):
+    own = problem(name, "server")
+    del own["exchange"]
+    check_method(own.pop("algorithm"), own.pop("data"), exchanges=exchanges, **own, **options)
 
 
 def test_a_resumed_run_overwrites_the_rows_that_it_has_read(tmp_path):
     engine = prepared("fedem", "server", participation=0.5)
     engine.advance()
-    engine._checkpoint(tmp_path, SimpleNamespace(metrics=""))
+    engine._checkpoint(tmp_path, SimpleNamespace(metrics="round\n"))
     engine.writer.finish()
     path = checkpoint.path_of(tmp_path / "checkpoints", 1)
     again = engine_of("fedem", "server", participation=0.5)

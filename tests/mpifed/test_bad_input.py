@@ -57,7 +57,11 @@ WRONG_WORDS = {
     ),
     "unseen with local": (
         ["algorithm=local", "evaluation.unseen_fraction=0.5"],
-        "algorithm 'local' cannot serve unseen clients",
+        "evaluation.unseen_fraction is 0.5, but algorithm is 'local', which cannot serve unseen",
+    ),
+    "autocast of float64": (
+        ["model=mlp", "local.autocast=bfloat16", "dtype=float64"],
+        "dtype is 'float64', but local.autocast is 'bfloat16', ",
     ),
     "hypercube of nine": (
         ["clients=9", "exchange=gossip", "exchange.topology=hypercube"],

@@ -152,6 +152,13 @@ def test_any_clients_can_be_read_alone(tmp_path, drawn, data):
     assert digests(found, is_rows, len(ids)) == digests(part, is_rows, len(ids))
 
 
+@pytest.mark.parametrize("ids", [[], [0], [3], [0, 1, 2], [2, 3, 4], [0, 2], [1, 2, 4], [0, 2, 3]])
+def test_a_selection_of_clients_is_their_rows_and_a_slice_where_they_follow(ids):
+    chosen = checkpoint.selection(np.array(ids, np.int64))
+    assert np.arange(5)[chosen].tolist() == ids
+    assert isinstance(chosen, slice) == (bool(ids) and ids[-1] - ids[0] == len(ids) - 1)
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("written") / "round-000003.h5"

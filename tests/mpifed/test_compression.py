@@ -26,6 +26,8 @@ from mpifed.local.linear_objective import objective_of
 from mpifed.local.objective import Regulariser
 from mpifed.models.linear import linear
 from mpifed.mpi.communicator import Alone, world
+from mpifed.results.configurations import read_stored
+from mpifed.testing import run_rounds
 
 DTYPES = [torch.float32, torch.float64]
 UNBIASED = [
@@ -504,6 +506,67 @@ def test_configurations_spell_out_the_options_inside():
         resolve({"compression": {"name": "bernoulli", "inner": inner}})
 
 
+GATE = {"name": "bernoulli", "p": 0.5}
+LISTS = {
+    "two": (["rand_k", "natural"], {"name": "composition", "inner": "rand_k", "outer": "natural"}),
+    "share": (
+        [{"name": "top_k", "k": 0.1}, {"name": "quantise"}],
+        {"name": "composition", "inner": {"name": "top_k", "fraction": 0.1}},
+    ),
+    "gate": (
+        ["rand_k", "natural", GATE],
+        {**GATE, "inner": {"name": "composition", "inner": "rand_k", "outer": "natural"}},
+    ),
+    "one": (["sign"], "sign"),
+}
+
+
+@pytest.mark.parametrize("kind", LISTS)
+def test_a_list_of_compressors_is_applied_in_order(kind):
+    parts, whole = LISTS[kind]
+    rows, draws, ids = random_rows(5, 60, seed=1), Draws(3, 2), np.arange(5)
+    listed, expected = build(parts), build(whole)
+    assert torch.equal(listed(rows, draws, ids), expected(rows, draws, ids))
+    for each in ("bits", "floats"):
+        sizes = [
+            getattr(one, each)(60, *([4] if each == "bits" else []), draws, ids)
+            for one in (listed, expected)
+        ]
+        np.testing.assert_array_equal(*sizes)
+    assert listed.unbiased == expected.unbiased
+    assert listed.contraction(60) == expected.contraction(60)
+    if listed.unbiased:
+        assert listed.omega(60) == expected.omega(60)
+
+
+def test_runs_store_a_list_of_compressors_as_a_list(tmp_path):
+    words = {"algorithm": "fedavg", "clients": 3, "rounds": 2, "data.n_test": 5}
+    parts, whole = LISTS["share"]
+    listed = mpifed.run("synthetic-fedem", output=tmp_path / "a", compression=parts, **words)
+    other = mpifed.run("synthetic-fedem", output=tmp_path / "b", compression=whole, **words)
+    assert listed.summary["state_digest"] == other.summary["state_digest"]
+    assert listed.summary["up_bits"] == other.summary["up_bits"]
+    stored = read_stored(tmp_path / "a" / "config.yaml")["compression"]
+    assert [part["name"] for part in stored] == ["top_k", "quantise"] and stored[0]["k"] == 0.1
+    again = mpifed.run(output=tmp_path / "a", resume=True, rounds=3)
+    assert again.summary["rounds"] == 3
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ([], "empty list"),
+        (["top_kk", "quantise"], r"compression\[0\].name is 'top_kk'"),
+        (["top_k", {"name": "quantise", "bit": 3}], r"compression\[1\].bit"),
+        (["quantise", "top_k"], "sends every coordinate"),
+        (["top_k", {**GATE, "inner": "rand_k"}], "the gate before"),
+    ],
+)
+def test_senseless_lists_of_compressors_are_refused(parts, words):
+    with pytest.raises(InputError, match=words):
+        resolve({"compression": parts})
+
+
 # Messages of a few coordinates: bit for bit what whole rows with zeros give.
 
 
@@ -607,3 +670,35 @@ def test_a_run_is_the_same_by_few_coordinates_and_by_whole_rows(method, particip
     few = run()
     monkeypatch.setattr(compression, "FEW", 0)
     assert run() == few
+
+
+@pytest.mark.parametrize("name", ["top_k", "rand_k"])
+@pytest.mark.parametrize(
+    ("size", "index"), [(2, 1), (3, 2), (4, 2), (5, 3), (8, 3), (9, 4), (1024, 10), (1025, 11)]
+)
+def test_an_index_takes_the_fewest_bits_that_tell_all_coordinates_apart(name, size, index):
+    compressor = build({"name": name, "k": 1, "indices": "log2"})
+    assert compressor.bits(size, 4, Draws(0, 1), np.arange(2)).tolist() == [32 + index] * 2
+
+
+def test_a_server_adds_in_the_next_round_what_a_biased_compressor_has_kept_back():
+    xs, ys = (
+        np.array([[[1.0, 0.5], [0.0, 2.0]], [[2.0, 0.0], [1.0, 1.0]]]),
+        [[1.0, 3.0], [4.0, 0.0]],
+    )
+    model = {"name": "linear", "bias": False, "loss": "half_squared"}
+    options = {"local": {"lr": 0.1}, "compression": {"name": "top_k", "k": 1}, "model": model}
+    rounds = run_rounds("fedavg", list(zip(xs, ys, strict=True)), rounds=0, **options)
+    w, residual = rounds.state.model.numpy()[0], np.zeros((2, 2))
+    for _ in range(4):
+        sent = np.zeros((2, 2))
+        for i, (x, y) in enumerate(zip(xs, ys, strict=True)):
+            message = -0.1 * x.T @ (x @ w - y) / 2 + residual[i]
+            largest = np.abs(message).argmax()
+            sent[i, largest] = message[largest]
+            residual[i] = message - sent[i]
+        w = w + sent.mean(0)
+        rounds.advance()
+        assert rounds.state.model[0].numpy() == pytest.approx(w, abs=1e-14)
+        assert rounds.memory.feedback.residual.numpy() == pytest.approx(residual, abs=1e-14)
+    assert residual.any()

@@ -62,7 +62,7 @@ def test_a_run_on_published_potentials_does_not_go_on_without_them(tmp_path, cap
     assert refused.code == 2 and "MPIFED_DATA is not set" in refused.err
 
 
-FRESH = "cannot draw fresh samples; allowed: dictionary, poisson, gaussian_mixture"
+FRESH = "algorithm.online is true, which draws samples; allowed: dictionary, poisson, gaussian_mix"
 ONLINE = ["algorithm.online=true", "algorithm.batch=5", "clients=4"]
 LABELLED = ("data=digits", "clients=4", "rounds=2", "participation=1.0", "compression=none")
 REFUSED = {
@@ -70,7 +70,7 @@ REFUSED = {
         ["synthetic-fedem", "algorithm=fedadam", "data=dictionary", "clients=4"],
         "whose task is unlabelled, but algorithm 'fedadam' learns from: classification",
     ),
-    "fresh digits": (["fedmm-heterogeneous", "data=digits", *ONLINE], f"'digits' {FRESH}"),
+    "fresh digits": (["fedmm-heterogeneous", "data=digits", *ONLINE], FRESH),
     "ten labels for a logistic loss": (
         ["fedmm-homogeneous", *LABELLED, "algorithm.surrogate={name: quadratic, loss: logistic}"],
         "algorithm.surrogate.loss is 'logistic', but 'digits' has 10 classes; it must have 2",

@@ -12,7 +12,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from on_ranks import SMALL, same_after_a_resume, unlike_one_rank
-from played_ranks import on_played_ranks
 
 from mpifed.errors import Diverged, PeerDiverged, RunError
 from mpifed.exchange import mixing_product as mixing
@@ -28,6 +27,7 @@ from mpifed.federation.clients import Federation, contiguous_owners
 from mpifed.federation.tree import APART, Tree, codes_of, merges
 from mpifed.mpi.communicator import Alone, world
 from mpifed.mpi.reused import Reused
+from mpifed.testing import played
 from topologies import mixing_matrix
 
 DTYPES = st.sampled_from([torch.float32, torch.float64])
@@ -95,7 +95,7 @@ def test_a_sum_has_the_same_bits_on_any_ranks(layout, dtype, width, seed, few, s
         patch.setattr(reduction, "COLUMNS", data.draw(st.sampled_from([5, 16, 1 << 20])))
         patch.setattr(reduction, "CACHED", data.draw(st.sampled_from([1, 40, 1 << 17])))
         patch.setattr(reduction, "WIDE", data.draw(st.sampled_from([1, 1 << 10])))
-        every = on_played_ranks(len(node), lambda c: action(c, federation(c, owner, work)), node)
+        every = played(lambda c: action(c, federation(c, owner, work)), len(node), node)
     for total, mass in every:
         assert total.dtype == dtype and bits(total) == bits(whole[0]) and mass == whole[1]
     everyone = np.arange(len(work))
@@ -137,7 +137,7 @@ def test_what_hosts_have_leaves_each_once(node):
         made.at(1, np.ones(4, bool)).average(rows, torch.ones(1).double(), rows)
         return summed, communicator.crossed - summed
 
-    summed, gossiped = np.sum(on_played_ranks(4, action, hosts), axis=0)
+    summed, gossiped = np.sum(played(action, 4, hosts), axis=0)
     others = hosts.max()
     in_blocks = (np.diff(hosts) >= 0).all()  # else each rank's sum leaves
     assert summed == (2 * others if in_blocks else 4) * 4 * numbers
@@ -177,7 +177,7 @@ def test_a_client_of_another_rank_is_refused_on_all():
         except (Diverged, PeerDiverged) as error:
             said.append((communicator.rank, type(error) is Diverged))
 
-    on_played_ranks(2, action)
+    played(action, 2)
     assert sorted(said) == [(0, False), (1, True)]
 
 
@@ -280,7 +280,7 @@ def test_gossip_has_the_same_bits_on_any_ranks(layout, dtype, width, seed, dense
         patch.setattr(routing, "BUFFER", 1 << 15)
         patch.setattr(mixing, "INNER", 8)
         ids, whole, w = action(Alone(), alone(work))
-        every = on_played_ranks(len(node), lambda c: action(c, federation(c, owner, work)), node)
+        every = played(lambda c: action(c, federation(c, owner, work)), len(node), node)
     assert sorted(np.concatenate([each[0] for each in every])) == ids.tolist()
     for some, mixed, _ in every:
         assert bits(mixed) == bits(whole[np.searchsorted(ids, some)])
@@ -395,8 +395,8 @@ def test_an_average_and_its_bits_are_those_of_one_rank(way, few, monkeypatch):
     monkeypatch.setattr(reduction, "SHARE", 1 << 9 if few else 0)
     for ranks in (2, 3, 6):
         for owner in (None, np.arange(N) % ranks):
-            many = on_played_ranks(
-                ranks, lambda c, owner=owner: average(server_on(c, owner, **made), **rounds)
+            many = played(
+                lambda c, owner=owner: average(server_on(c, owner, **made), **rounds), ranks
             )
             for found, ledger in many:
                 assert torch.equal(found, expected) and ledger == booked
@@ -444,7 +444,7 @@ def messages_of(ranks, action):
         action(federation(communicator, np.arange(ranks), np.ones(ranks, int)))
         return len(sent)
 
-    return max(on_played_ranks(ranks, counting))
+    return max(played(counting, ranks))
 
 
 @pytest.mark.parametrize("numbers", [10, 1 << 14])

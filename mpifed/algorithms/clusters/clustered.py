@@ -140,8 +140,6 @@ class Clustered(ByCluster):
         *ByCluster.requires,
         Requirement({"participation:inclusion": 1.0}, "which needs all clients"),
     )
-    learns = "one model a cluster of clients"
-    sends = "its update"
     columns = ("n_clusters",)
 
     def __init__(

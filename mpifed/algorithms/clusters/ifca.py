@@ -89,9 +89,6 @@ class Ifca(ByCluster):
         ``local.steps=1`` this is the paper's step along gradients.
     """
 
-    learns = "K models, one for each cluster of clients"
-    sends = "the model it chose, and which"
-
     def __init__(
         self,
         model: Model,

@@ -57,9 +57,6 @@ class Ditto(FedAvg):
         Those of ``FedAvg``.
     """
 
-    learns = "one model, and one model a client near it"
-    takes_duals = False
-
     def __init__(
         self,
         model: Model,

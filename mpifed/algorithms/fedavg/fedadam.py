@@ -72,7 +72,6 @@ class FedAdam(FedAvg):
             {"data": "transport"},
         ),
     )
-    sends = "its update"
     exchanges = ("server",)
     compressors = "unbiased"
     server_steps = False  # by another optimizer than its own

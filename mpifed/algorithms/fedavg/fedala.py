@@ -65,9 +65,6 @@ class FedALA(FedAvg):
         FedAvg: n_t / n, the same with mean one, or 1.
     """
 
-    learns = "one model, weights of each client between it and its own"
-    takes_duals = False
-
     def __init__(
         self,
         model: Model,

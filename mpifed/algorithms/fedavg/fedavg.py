@@ -23,7 +23,6 @@ from mpifed.method import (
     OptimizerState,
     Predictor,
     StepScale,
-    dual_terms,
     initial_models,
     step_scale,
 )
@@ -52,12 +51,15 @@ class FedAvg(Algorithm[Channel]):
         The papers do not say which for FedAvg.
     """
 
-    learns = "one model"
-    sends = "its model"
     server_steps = True
     steps_locally = True
-    takes_duals = True
+    takes_duals = True  # and a subclass, unless it has a round of its own
     averages_models: ClassVar[Averages | None] = "one"
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "takes_duals" not in vars(cls):
+            cls.takes_duals = cls.round is FedAvg.round
 
     def __init__(
         self,
@@ -84,16 +86,15 @@ class FedAvg(Algorithm[Channel]):
         start = channel.broadcast(state.model)
         state, coupling = self.coupled(state, start, clients)
         scale = step_scale(clients, channel, self.gossip_step_scale)
-        duals = dual_terms(self.local, start, state.optimizer, clients, channel, draws, scale)
-        terms = (*self.terms(start), *duals)
         trained, optimizer = self.local(
             start,
             state.optimizer,
             clients,
             draws,
             step_scale=scale,
-            adjustments=terms,
+            adjustments=self.terms(start),
             coupling=coupling,
+            duals=channel.duals(start),
         )
         return self.averaged(replace(state, optimizer=optimizer), trained, clients, channel)
 

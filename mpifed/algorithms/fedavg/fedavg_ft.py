@@ -31,8 +31,6 @@ class FedAvgFineTuned(FedAvg):
         Those of ``FedAvg``.
     """
 
-    learns = "one model, fine-tuned by each client"
-
     def __init__(
         self,
         model: Model,

@@ -38,8 +38,6 @@ class FedNova(FedAvg):
             {"local.momentum": Gt(0)},
         ),
     )
-    sends = "its update and the sum of its learning rates"
-    takes_duals = False
     aggregates = "sums"
     exchanges = ("server",)
 

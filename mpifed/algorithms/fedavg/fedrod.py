@@ -94,9 +94,6 @@ class FedRoD(FedAvg):
         FedAvg: n_t / n, the same with mean one, or 1.
     """
 
-    learns = "one model, a head of each client to add to its own"
-    takes_duals = False
-    sends = "its generic model"
     tasks = ("classification", "sequence")
 
     def __init__(
@@ -157,9 +154,6 @@ class FedRoDHyper(FedAvg):
         FedAvg: n_t / n, the same with mean one, or 1.
     """
 
-    learns = "one model, and a network that makes a head from a client's label shares"
-    sends = "its generic model and the network"
-    takes_duals = False
     averages_models = None
     tasks = ("classification", "sequence")
 

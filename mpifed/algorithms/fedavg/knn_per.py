@@ -158,7 +158,6 @@ class KnnPer(FedAvg):
         As for FedAvg.
     """
 
-    learns = "one model, mixed with each client's neighbours"
     tasks = ("classification", "sequence")
 
     def __init__(

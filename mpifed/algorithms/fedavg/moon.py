@@ -50,7 +50,6 @@ class Moon(FedAvg):
     requires = (
         Requirement({"local.buffers": "average"}, "whose models take their statistics along"),
     )
-    takes_duals = False
 
     def __init__(
         self,

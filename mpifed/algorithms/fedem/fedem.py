@@ -49,7 +49,6 @@ from mpifed.method import (
     StepScale,
     agreed,
     design,
-    dual_terms,
     heartbeat,
     initial_models,
     largest,
@@ -99,7 +98,6 @@ def minimise_surrogates(
     """Lines 2, 6 and 8 of Algorithm 3 under a server, 5 to 9 of Algorithm 5 under gossip."""
     start = channel.broadcast(shared)
     if solver is None:
-        duals = dual_terms(local, start, optimizer, clients, channel, draws, step_scale)
         moved, optimizer = local(
             start,
             optimizer,
@@ -107,7 +105,8 @@ def minimise_surrogates(
             draws,
             weights=surrogate.weights,
             step_scale=step_scale,
-            adjustments=(*surrogate.adjustments, *duals),
+            adjustments=surrogate.adjustments,
+            duals=channel.duals(start),
         )
     else:
         moved = solver(start, surrogate)
@@ -312,8 +311,6 @@ class FedEM(Algorithm[Channel]):
             {"algorithm.local_solver": "newton", "exchange": "gossip"},
         ),
     )
-    learns = "M components, mixture weights of each client"
-    sends = "its M components"
     server_steps = True
     steps_locally = True
     takes_duals = True

@@ -303,8 +303,6 @@ class FedGMM(Algorithm[ServerChannel]):
             "which takes covariances from averages of moments",
         ),
     )
-    learns = "M1 Gaussians, M2 components, mixture weights of each client"
-    sends = "its M2 components, moments of its inputs"
     aggregates = "sums"
     steps_locally = True
     tasks = ("classification", "multi_label", "regression")

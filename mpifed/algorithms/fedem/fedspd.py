@@ -84,8 +84,6 @@ class FedSPD(Algorithm[Channel]):
         ),
         Requirement({"local.optimizer": "sgd"}, "whose clients train another model in every round"),
     )
-    learns = "S models of clusters of samples, of which each client deploys its mean"
-    sends = "the model that it trained, and its cluster"
     exchanges = ("gossip",)
     aggregates = "sums"
     compressors = "none"

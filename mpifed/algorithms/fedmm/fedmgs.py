@@ -73,11 +73,8 @@ class FedMGS(Algorithm[ServerChannel]):
     """
 
     requires = (Requirement({"participation": 1.0}, "where algorithm.senders of all clients send"),)
-    learns = "a factor; codes of each client"
-    sends = "two statistics"
     aggregates = "sums"
     devices = ("cpu",)
-    uses_model = False
     model_type = NoModel
     local_options = ()
     averages_by = None

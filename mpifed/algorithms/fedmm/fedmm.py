@@ -42,6 +42,7 @@ from mpifed.method import (
     Exchange,
     Federation,
     LocalSolver,
+    Not,
     Predictor,
     Requirement,
     ServerChannel,
@@ -254,12 +255,10 @@ class FedMM(Algorithm[Channel]):
             "where values are projected and no server has control variates",
             {"algorithm:communicates": True, "exchange": "gossip"},
         ),
+        Requirement({"data:fresh": Not(None)}, "which draws samples", {"algorithm.online": True}),
     )
-    learns = "the parameters of a surrogate"
-    sends = "a change of its statistic"
     aggregates = "sums"
     devices = ("cpu",)
-    uses_model = False
     model_type = NoModel
     local_options = ()
     averages_by = None
@@ -509,9 +508,6 @@ class FedMMTheta(FedMM):
     parameters. The paper uses it to show why surrogates should be mixed.
     """
 
-    learns = "the parameters of a surrogate"
-    sends = "a change of its parameters"
-
     def first(self, theta: Tensor) -> Tensor:
         """theta_0 itself is iterated."""
         return theta
@@ -565,8 +561,6 @@ class SaSsmm(FedMM):
             {"clients": 1, "participation": 1.0, "compression": "none"}, "which sends nothing"
         ),
     )
-    learns = "the parameters of a surrogate"
-    sends = ""
     communicates = False
     compressors = "none"
 

@@ -108,8 +108,6 @@ class FedMMOT(Algorithm[ServerChannel]):
             "which reads lr, batch_size and steps of local",
         ),
     )
-    learns = "a transport map and its inverse"
-    sends = "a change of its potential"
     aggregates = "sums"
     tasks = ("unlabelled",)
     averages_by = None
@@ -258,8 +256,6 @@ class FedAdamOT(Algorithm[ServerChannel]):
         Most iterations that bring both networks near the identity map before round 1.
     """
 
-    learns = "a transport map and its inverse"
-    sends = "its update"
     compressors = "unbiased"
     averages_by = "clients"
     columns = ("l2_uvp", "cosine")

@@ -173,7 +173,6 @@ class Descent(Algorithm[AnyChannel]):
             {"algorithm.start_from": None}, "which forgets x", {"algorithm.start": "average"}
         ),
     )
-    learns = "one model, mixed with local optima"
     step_option = "algorithm.step"
     averages_by: Weighting = "clients"
     aggregates = "sums"

@@ -94,7 +94,6 @@ class Flix(Descent[Channel]):
             {"algorithm.stop_at": Not(None)},
         ),
     )
-    sends = "its model after a step"
 
     def descend(
         self, state: FlixState, clients: Clients, channel: Channel, draws: Draws, first: bool
@@ -153,7 +152,6 @@ class Dcgd(Descent[ServerChannel]):
             "whose server has no whole gradients",
         ),
     )
-    sends = "its compressed gradient"
     averages_by = None
     compressors = "unbiased"
 
@@ -210,7 +208,6 @@ class Diana(Descent[ServerChannel]):
             "whose server has no whole gradients",
         ),
     )
-    sends = "a compressed difference of gradients"
     averages_by = None
     compressors = "unbiased"
 

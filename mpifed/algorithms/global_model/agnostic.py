@@ -61,8 +61,6 @@ class Agnostic(Algorithm[ServerChannel]):
         Whether clients deploy the mean of w over all steps, as in the paper, or the last w.
     """
 
-    learns = "one model, for the worst mixture of clients"
-    sends = "its gradient and its risk"
     aggregates = "sums"
     compressors = "unbiased"
     averages_by = None

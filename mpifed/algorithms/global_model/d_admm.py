@@ -59,8 +59,6 @@ class DADMM(GlobalModel[Channel]):
         Penalty c of disagreement.
     """
 
-    learns = "one model"
-    sends = "its model"
     aggregates = "sums"
     exchanges = ("gossip",)
     compressors = "none"

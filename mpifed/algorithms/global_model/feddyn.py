@@ -54,8 +54,6 @@ class FedDyn(GlobalModel[ServerChannel]):
         The p_t: n_t / n, as in FedAvg, or 1 / T, as in the paper.
     """
 
-    learns = "one model"
-    sends = "its model"
     aggregates = "sums"
     compressors = "none"
     state_class = FedDynState

@@ -62,8 +62,6 @@ class FedLT(GlobalModel[ServerChannel]):
         The p_i: n_i / n, as in FedAvg, or 1 / n for n clients, as in the paper.
     """
 
-    learns = "one model"
-    sends = "a change of its model"
     aggregates = "sums"
     state_class = FedLTState
     steps_locally = True

@@ -63,8 +63,6 @@ class FedPD(GlobalModel[ServerChannel]):
     """
 
     requires = (Requirement({"participation": 1.0}, "whose clients all move in every round"),)
-    learns = "one model"
-    sends = "its model and multiplier, added up"
     aggregates = "sums"
     compressors = "none"
     state_class = FedPDState

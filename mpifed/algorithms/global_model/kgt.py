@@ -54,8 +54,6 @@ class KGT(GlobalModel[Channel]):
             {"local.optimizer": "sgd", "local.momentum": 0.0}, "which corrects steps of plain SGD"
         ),
     )
-    learns = "one model"
-    sends = "its model and the mean gradient of its steps"
     aggregates = "sums"
     exchanges = ("gossip",)
     compressors = "none"

@@ -40,8 +40,6 @@ class Local(Algorithm[Channel]):
         Whether all clients start from one model, or each from a draw of its own.
     """
 
-    learns = "one model a client"
-    sends = ""
     communicates = False
     compressors = "none"
     steps_locally = True

@@ -101,7 +101,6 @@ class MetaLearner(Algorithm[Channel]):
         First shared model. None is zeros for linear models and a random draw for networks.
     """
 
-    learns = "one model, adapted by a few steps"
     server_steps = True
     averages_by = "clients"
     columns = ("up_floats",)
@@ -200,8 +199,6 @@ class Fomaml(MetaLearner):
         Those of ``MetaLearner``.
     """
 
-    sends = "its gradient at the adapted model"
-
     def __init__(
         self, model: Model, local: LocalSolver, *, support_fraction: Share = 0.8, **options: Any
     ) -> None:
@@ -223,8 +220,6 @@ class Maml(MetaLearner):
     **options
         Those of ``MetaLearner``.
     """
-
-    sends = "the gradient of its adapted loss"
 
     def __init__(
         self, model: Model, local: LocalSolver, *, support_fraction: Share = 0.8, **options: Any
@@ -253,8 +248,6 @@ class Reptile(MetaLearner):
     **options
         Those of ``MetaLearner``.
     """
-
-    sends = "its update"
 
     def __init__(
         self, model: Model, local: LocalSolver, *, reptile_normalised: bool = False, **options: Any

@@ -61,8 +61,6 @@ class Qffl(GlobalModel[ServerChannel]):
         L, a Lipschitz constant of the gradients of F_t. None is 1 / ``local.lr``, as in the paper.
     """
 
-    learns = "one model, fair to clients with a large risk"
-    sends = "its update and its risk (compressed: also its norm)"
     aggregates = "sums"
     state_class = QfflState
     compressors = "unbiased"

@@ -61,8 +61,6 @@ class Scaffnew(GlobalModel[Channel]):
             {"exchange": "gossip"},
         ),
     )
-    learns = "one model"
-    sends = "its model"
     compressors = "none"
     neighbours = "corrected"
     state_class = ScaffnewState

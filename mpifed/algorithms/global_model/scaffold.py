@@ -65,8 +65,6 @@ class Scaffold(GlobalModel[ServerChannel]):
             {"local.optimizer": "sgd", "local.momentum": 0.0}, "which corrects steps of plain SGD"
         ),
     )
-    learns = "one model"
-    sends = "its update and that of its control variate"
     aggregates = "sums"
     compressors = "none"
     state_class = ScaffoldState

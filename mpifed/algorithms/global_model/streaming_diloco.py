@@ -67,8 +67,6 @@ class StreamingDiLoCo(GlobalModel[ServerChannel]):
     """
 
     requires = (Requirement({"participation": 1.0}, "whose clients all move in every round"),)
-    learns = "one model"
-    sends = "a fragment of its model"
     aggregates = "means"
     compressors = "unbiased"
     state_class = StreamingState

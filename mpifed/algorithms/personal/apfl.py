@@ -106,8 +106,6 @@ class APFL(Algorithm[Channel]):
     server_steps = True
     steps_locally = True
     n_trained_models = 2
-    learns = "one model, and a mixture with its own for each client"
-    sends = "its copy of the global model"
 
     def __init__(
         self,

@@ -63,8 +63,6 @@ class FedFomo(Algorithm[ServerChannel]):
         By how much epsilon falls from round to round.
     """
 
-    learns = "one model a client, moved towards those of others that fit its data"
-    sends = "its model"
     aggregates = "sums"
     compressors = "none"
     averages_by = None

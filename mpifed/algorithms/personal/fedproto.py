@@ -80,8 +80,6 @@ class FedProto(Algorithm[ServerChannel]):
     requires = (
         Requirement({"local.buffers": "average"}, "whose models take their statistics along"),
     )
-    learns = "one model a client, prototypes of labels"
-    sends = "its prototypes and how many samples they are of"
     aggregates = "sums"
     compressors = "none"
     steps_locally = True

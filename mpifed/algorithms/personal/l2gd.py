@@ -87,8 +87,6 @@ class L2GD(Algorithm[Channel]):
         Whether steps on f_i are along its gradient, or those of the local solver.
     """
 
-    learns = "one model a client, near their mean"
-    sends = "its model, where a step to the mean follows one of its own"
     exchanges = ("server",)
     averages_by = "clients"
     _takes_risks, _instead = "algorithm.l2gd_gradients is 'full'", "minibatch"
@@ -195,8 +193,6 @@ class L2SGD(L2GD):
         Strength lambda of the penalty.
     """
 
-    learns = "one model a client, near their mean"
-    sends = "its model, and its mean gradient before several steps to the mean"
     aggregates = "means"
     _takes_risks = "algorithm.name is 'l2sgd'"
     _instead = "algorithm.name=l2gd with algorithm.l2gd_gradients=minibatch"

@@ -197,8 +197,6 @@ class Mocha(Algorithm[ServerChannel]):
         they are, as in the published code.
     """
 
-    learns = "a linear model a client, and how clients are related"
-    sends = "the change of its b_t"
     aggregates = "sums"
     compressors = "none"
     devices = ("cpu",)

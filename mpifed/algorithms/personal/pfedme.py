@@ -106,8 +106,6 @@ class PFedMe(Algorithm[Channel]):
     )
     server_steps = True
     steps_locally = True
-    learns = "one model, and one model a client near it"
-    sends = "its copy of the shared model"
 
     def __init__(
         self,

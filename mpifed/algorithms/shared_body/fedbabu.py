@@ -51,8 +51,6 @@ class FedBABU(Parts):
         FedAvg: n_t / n, the same with mean one, or 1.
     """
 
-    learns = "one body, fine-tuned with the head by each client"
-
     def __init__(
         self,
         model: Model,

@@ -35,9 +35,6 @@ class FedBN(Parts):
         FedAvg: n_t / n, the same with mean one, or 1.
     """
 
-    learns = "one model, normalisation layers of each client"
-    sends = "its model except normalisation layers"
-
     def __init__(
         self,
         model: Model,

@@ -69,8 +69,6 @@ class FedPAC(Parts):
     requires = (
         Requirement({"local.buffers": "average"}, "whose models take their statistics along"),
     )
-    learns = "one body, a head of each client that is combined from those of all"
-    sends = "its body, head, prototypes and moments of its features"
     aggregates = "sums"
     exchanges = ("server",)
     compressors = "none"

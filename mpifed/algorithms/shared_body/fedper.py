@@ -74,7 +74,6 @@ class Parts(Algorithm[Channel]):
     """
 
     server_steps = True
-    sends = "its body"
     steps_locally = True
     trains: Tensor | None = None  # a mask of the numbers that local steps move; None for all
     fitter: LocalSolver  # of what unseen clients have of their own
@@ -171,8 +170,6 @@ class FedPer(Parts):
     **options
         Those of ``Parts``.
     """
-
-    learns = "one body, a head of each client"
 
     def __init__(
         self,

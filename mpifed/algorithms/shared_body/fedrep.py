@@ -51,8 +51,6 @@ class FedRep(Parts):
         Those of ``Parts``.
     """
 
-    learns = "one body, a head of each client"
-
     def __init__(
         self,
         model: Model,

@@ -34,9 +34,6 @@ class LGFedAvg(Parts):
         FedAvg: n_t / n, the same with mean one, or 1.
     """
 
-    learns = "one head, a body of each client"
-    sends = "its head"
-
     def __init__(
         self,
         model: Model,

@@ -75,11 +75,9 @@ class PFedDST(Parts):
         Those of ``Parts``.
     """
 
-    learns = "one body, a head of each client"
     requires = (
         Requirement({"local.buffers": "average"}, "whose models take their statistics along"),
     )
-    sends = "its model and a loss"
     exchanges = ("gossip",)
     aggregates = "sums"
     compressors = "none"

@@ -58,6 +58,7 @@ class Tracking(Correction):
     """
 
     needs: ClassVar[Needs] = "doubly_stochastic"
+    by_columns: ClassVar[bool] = False  # whether y is mixed by P, as in Push-Pull
 
     def __init__(self, *, tracking_mixes: Literal["after", "before"] = "after") -> None:
         self.after = tracking_mixes == "after"
@@ -69,23 +70,16 @@ class Tracking(Correction):
         self, x: Tensor, moved: Tensor, memory: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Tensor]:
         y = (moved - x).add_(memory)  # W y^(k-1) - u^(k-1) is kept
-        mixed = self._passed(y, neighbours)
+        mixed = neighbours.mix(y / neighbours.column_sums.to(y) if self.by_columns else y)
         after = neighbours.mix(y.add_(x)) if self.after else neighbours.mix(x).add_(y)
         return after, mixed.sub_(moved).add_(x)
-
-    def _passed(self, y: Tensor, neighbours: Neighbours) -> Tensor:
-        """Return W y."""
-        return neighbours.mix(y)
 
 
 class PushPull(Tracking):
     """Push-Pull and, mixing before the step, AB: tracking on directed graphs (Pu et al. 2021)."""
 
     needs = "positive"
-
-    def _passed(self, y: Tensor, neighbours: Neighbours) -> Tensor:
-        """Return P y."""
-        return neighbours.mix(y / neighbours.column_sums.to(y))
+    by_columns = True
 
 
 class AugDgm(Tracking):
@@ -107,7 +101,7 @@ class AugDgm(Tracking):
         return neighbours.mix(y.add_(x)), remembered
 
 
-class HeavyBall(PushPull):
+class HeavyBall(Tracking):
     """ABm, the distributed heavy ball: AB with momentum of the last move (Xin and Khan 2020).
 
     Parameters
@@ -115,6 +109,9 @@ class HeavyBall(PushPull):
     beta : float
         The share of a client's last move that is made again.
     """
+
+    needs = "positive"
+    by_columns = True
 
     def __init__(self, *, beta: Annotated[float, Ge(0), Lt(1)] = 0.5) -> None:
         super().__init__(tracking_mixes="before")

@@ -496,4 +496,4 @@ def test_a_sweep_of_own_data_needs_no_experiment(life: Path, capsys):
     words = [f"{key}={value}" for key, value in once.items()]
     assert sweep([*words, "local.lr=[0.1,0.2]", "--dry-run"]) == 0
     first = capsys.readouterr().out.splitlines()[0].split()
-    assert first[first.index("mpifed.run") + 1] == "data=life.csv" and "life-sweep" in first[-3]
+    assert first[first.index("mpifed") + 2] == "data=life.csv" and "life-sweep" in first[-3]

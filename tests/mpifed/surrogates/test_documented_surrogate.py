@@ -58,7 +58,7 @@ def waits(count):
 
 
 def test_the_documented_surrogate_is_one(make):
-    surrogate = make(describe(2), **check_options(make, {"penalty": "1e-2"}, "surrogate"))
+    surrogate = make(describe(2), **check_options(make, {"penalty": 1e-2}, "surrogate"))
     z = waits(200)
     path = mm(surrogate, z, start(surrogate, 0), 60)
     values = [objective(surrogate, z, theta) for theta in path]

@@ -1,0 +1,162 @@
+"""The common checks refuse items that break what they check, and shipped items pass them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+import mpifed
+import mpifed.testing as harness
+from mpifed.algorithms.fedavg.fedavg import FedAvg
+from mpifed.exchange import compression, server_optimizers
+from mpifed.exchange.aggregation import ByCoordinates, Median
+from mpifed.exchange.attacks import SignFlip
+
+REGRESSION = [([[1.0]], [0.0]), ([[1.0]], [4.0])]
+HALF_SQUARED = {"name": "linear", "bias": False, "loss": "half_squared"}
+
+
+class Halved(compression.Identity):
+    """Half of every number, which claims to be unbiased."""
+
+    def __call__(self, rows, draws, ids, purpose="compression"):
+        return rows / 2
+
+
+class TooClose(compression.Sign):
+    """Signs, which claim to lose next to nothing."""
+
+    def contraction(self, size):
+        return 0.999
+
+
+class InPlace(compression.Identity):
+    """A compressor that writes into the rows."""
+
+    def __call__(self, rows, draws, ids, purpose="compression"):
+        return rows.mul_(1 + 1e-3)
+
+
+class Together(compression.Identity):
+    """A compressor that scales by all clients' numbers."""
+
+    def __call__(self, rows, draws, ids, purpose="compression"):
+        return rows * (rows.max() / rows.max()) if len(rows) == 1 else rows.flip(0)
+
+
+class First(ByCoordinates):
+    """The update of the first client."""
+
+    def combine(self, columns):
+        return columns[0]
+
+
+class Enlarging(ByCoordinates):
+    """Twice the median."""
+
+    def combine(self, columns):
+        return 2 * Median().combine(columns)
+
+
+class Turns(SignFlip):
+    """An attack that changes updates in place."""
+
+    def sent(self, updates, malicious, participants):
+        return updates.neg_()
+
+
+class Drifts(server_optimizers.Sgd):
+    """A server that moves by itself."""
+
+    def step(self, mean, state):
+        return mean + 1, state
+
+
+@pytest.mark.parametrize(
+    ("check", "item", "fault"),
+    [
+        (harness.check_compressor, Halved, "unbiased"),
+        (harness.check_compressor, TooClose, "delta"),
+        (harness.check_compressor, InPlace, "changes the rows"),
+        (harness.check_compressor, Together, "depends on which clients"),
+        (harness.check_aggregator, First, "order"),
+        (harness.check_aggregator, Enlarging, "equal updates"),
+        (harness.check_attack, Turns, "in place"),
+        (harness.check_server_optimizer, Drifts, "zero"),
+    ],
+)
+def test_an_item_that_breaks_a_promise_is_refused(check, item, fault):
+    with pytest.raises(AssertionError, match=fault):
+        check(item)
+
+
+def broken(change):
+    """FedAvg whose rounds are changed, as a method of this module."""
+    return type("Broken", (FedAvg,), {"round": change, "__module__": __name__})
+
+
+def _in_place(self, state, clients, channel, draws):
+    state.model.add_(1)
+    return super(Writes, self).round(state, clients, channel, draws)
+
+
+def _remembers(self, state, clients, channel, draws):
+    self.rounds = getattr(self, "rounds", 0) + 1
+    moved = super(Remembers, self).round(state, clients, channel, draws)
+    return dataclasses.replace(moved, model=moved.model * self.rounds)
+
+
+def _by_rank(self, state, clients, channel, draws):
+    moved = super(ByRank, self).round(state, clients, channel, draws)
+    return dataclasses.replace(moved, model=moved.model * len(clients))
+
+
+Writes, Remembers, ByRank = broken(_in_place), broken(_remembers), broken(_by_rank)
+
+
+@pytest.mark.parametrize(
+    ("method", "fault"),
+    [(Writes, "in place"), (Remembers, "resume"), (ByRank, "ranks")],
+)
+def test_a_method_that_breaks_a_promise_is_refused(method, fault):
+    with pytest.raises(AssertionError, match=fault):
+        harness.check_method(method, exchanges=("server",))
+
+
+def test_rounds_are_those_of_a_run(tmp_path):
+    options = {"clients": 4, "data": {"name": "synthetic", "n_test": 5}, "rounds": 3}
+    experiment = tmp_path / "own.yaml"
+    experiment.write_text(json.dumps({**options, "algorithm": "fedem"}))
+    run = mpifed.run(experiment, output=tmp_path / "run")
+    rounds = harness.run_rounds("fedem", ranks=2, **options)
+    assert rounds.digest == run.summary["state_digest"]
+    for name, value in rounds.metrics.items():
+        if value is not None and name != "state_digest":
+            assert run.metrics[name][-1] == value, name
+
+
+def test_fedavg_moves_to_the_mean_of_optima_by_the_closed_form():
+    """x <- (1 - lr) x + lr c̄ with one step of each client."""
+    rounds = harness.run_rounds(
+        "fedavg", REGRESSION, model=HALF_SQUARED, rounds=0, local={"lr": 0.5}
+    )
+    x = rounds.state.model.item()
+    for _ in range(4):
+        x = 0.5 * x + 0.5 * 2.0
+        assert rounds.advance().state.model.item() == pytest.approx(x, abs=1e-14)
+    assert rounds.deployed.parameters == pytest.approx(np.full((2, 1, 1), x), abs=1e-14)
+
+
+def test_played_ranks_add_and_exchange_as_mpi_does():
+    def action(communicator):
+        rank, size = communicator.rank, communicator.size
+        total = communicator.sum(np.array([rank]))
+        rows = np.arange(size)[:, None] + 10 * rank
+        send = {to: np.array([to]) for to in range(size)}
+        arrived = communicator.exchange_rows(rows, send, dict.fromkeys(range(size), 1))
+        return total.item(), arrived[:, 0].tolist()
+
+    assert harness.played(action, 3) == [(3, [10 * i + r for i in range(3)]) for r in range(3)]
