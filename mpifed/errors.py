@@ -49,7 +49,7 @@ def printable_lines(text: str) -> str:
 
 def in_words(error: BaseException) -> str:
     """Return the type and text of an error that mpifed did not expect."""
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
 def complain(command: str, message: str) -> None:

@@ -24,10 +24,11 @@ READERS = {
     **dict.fromkeys((".h5", ".hdf5"), "federated"),
     **dict.fromkeys((".csv", ".csv.gz", ".csv.xz", ".csv.bz2"), "csv"),
     ".npz": "npz",
+    ".parquet": "parquet",
 }
 
 # Data sets that hold a user's own samples.
-OWN = {*READERS.values(), "arrays", "parquet"}
+OWN = {*READERS.values(), "arrays"}
 
 YAML_FILES = (".yaml", ".yml")
 
@@ -142,8 +143,9 @@ def with_overrides(mapping: Mapping[str, Any], overrides: Mapping[str, Any]) -> 
     """Return a mapping in which dotted keys are set."""
     result = copy.deepcopy(dict(mapping))
     overrides = dict(_option_by_option(dict(_with_readers(overrides)), result))
-    data = overrides.get("data.name", overrides.get("data", result.get("data")))
-    settings = [_setting(data, key, value) for key, value in overrides.items()]
+    data = overrides.get("data.name", overrides.get("data"))
+    selects = data is None and not _takes_path(result.get("data"))
+    settings = [_setting(selects, key, value) for key, value in overrides.items()]
     for parts, value, key in sorted(settings, key=lambda setting: len(setting[0])):
         _set(result, parts, value, key)
     return result
@@ -156,7 +158,7 @@ def _with_readers(overrides: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         if short is value:
             yield key, value
         else:
-            yield from (("data", short["name"]), ("data.path", value))
+            yield from (("data", short["name"]), (f"data.{list(short)[1]}", value))
 
 
 def _option_by_option(
@@ -176,15 +178,17 @@ def _option_by_option(
             yield key, value
 
 
-def _setting(data: Any, key: str, value: Any) -> tuple[list[str], Any, str]:
-    """Return an override as (place, value, key) without shorthands; ``data`` is the section."""
+def _setting(selects: bool, key: str, value: Any) -> tuple[list[str], Any, str]:
+    """Return an override as (place, value, key) without shorthands.
+
+    Where ``selects``, ``data.path`` names the data set by its file, whatever the experiment does.
+    """
     parts = key.split(".")
     if parts[-1] == "name" and isinstance(value, str) and parts[0] in (*DEFAULTS, "participation"):
         parts = parts[:-1]
-    if parts == ["data", "path"] and not _takes_path(data):
-        # Alone, it selects the file, whatever data set the experiment names.
-        reader = reader_of(value) if isinstance(value, str) else None
-        parts, value = ["data"], {"name": reader or "federated", "path": value}
+    if parts == ["data", "path"] and selects:
+        file = as_data_file(value)
+        parts, value = ["data"], {"name": "federated", "path": value} if file is value else file
     return parts, value, key
 
 
@@ -196,7 +200,8 @@ def reader_of(path: str) -> str | None:
 def as_data_file(data: Any) -> Any:
     """Return a file named as the section ``data`` as the data set that reads it, others as is."""
     reader = reader_of(data) if isinstance(data, str) else None
-    return data if reader is None else {"name": reader, "path": data}
+    option = "raw" if reader == "parquet" else "path"
+    return data if reader is None else {"name": reader, option: data}
 
 
 def _takes_path(data: Any) -> bool:

@@ -168,7 +168,8 @@ def streams(
         members = _of_zip(root) if root.suffix.lower() == ".zip" else _of_tar(root)
         for name, size, open_member in members:
             if selects(name):
-                check_memory(held * size, f"'{root / name}' cannot be read: it")
+                declared = f"with the {memory_limits.in_bytes(size)} that the archive declares, it"
+                check_memory(held * size, f"'{root / name}' cannot be read: {declared}")
                 with open_member() as raw, _decompressed(root / name, raw, held) as stream:
                     yield name, stream
 

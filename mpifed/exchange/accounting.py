@@ -38,7 +38,7 @@ EPSILON = "epsilon"
 # The grid of privacy losses: a finer one takes longer, and changes the fifth digit of epsilon.
 GRID = 1e-3
 
-# Most points of the grid, of one round and of all: about half a second and 100 MB.
+# Most points of the grid, of one round and of all: at most about four seconds and 200 MB.
 OF_ROUND, OF_ALL = 20_000, 1_000_000
 
 # Grids wider than this add too much; so little noise protects nobody, sampled or not.

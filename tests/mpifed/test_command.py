@@ -187,6 +187,16 @@ def test_a_data_file_can_be_named_in_short(tmp_path, capfd):
         resolved(f"data.path={file}", "data.seed=5")
 
 
+def test_a_data_set_that_is_named_is_not_replaced_by_a_file():
+    for name in ("data.name", "data"):
+        for data, path in (("parquet", "a.parquet"), ("cifar10", "a"), ("digits", "a.h5")):
+            with pytest.raises(InputError, match=r"Unknown option 'data\.path'"):
+                resolved(f"{name}={data}", f"data.path={path}")
+        for word in (f"{name}=a.parquet", "data.path=a.parquet"):
+            assert resolved(word)["data"]["name"] == "parquet"
+            assert resolved(word)["data"]["raw"] == "a.parquet"
+
+
 @pytest.mark.parametrize("name", experiment_names())
 def test_the_resolved_configuration_resolves_to_itself(name):
     configuration = resolve(read_experiment(name))

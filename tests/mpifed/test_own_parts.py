@@ -325,7 +325,7 @@ def _raises(recorded) -> None:
         (Fails, a_layer, r"model '{0}:a_layer', client \d, round 1: ValueError: too many samples"),
         (Own, Batches, r"model '{0}:Batches', client \d, round 1: ValueError: too many samples"),
         (Own, a_net, r"model '{0}:a_net': KeyError: 1"),
-        (Ends, a_layer, r"algorithm '{0}:Ends', round 1: StopIteration: "),
+        (Ends, a_layer, r"algorithm '{0}:Ends', round 1: StopIteration$"),
     ],
 )
 def test_of_several_components_of_a_module_the_one_that_failed_is_named(

@@ -545,7 +545,7 @@ def test_whatever_strangers_send_they_get_a_challenge_and_are_left(messages):
     for data in (b"", *messages):
         strangers.append(socket.create_connection((host, port)))
         strangers[-1].sendall(data)
-    for _ in range(11):
+    for _ in range(12):
         supervisors[0].look(Host(0, "host 0", "", 7), leader, 0.1)
     for stranger in strangers:
         stranger.settimeout(5)

@@ -416,10 +416,9 @@ class FedEM(Algorithm[Channel]):
         )
         if self.n_components > 1 and not largest(clients, torch.tensor([float(differ)])):
             lines.append(
-                "warning: the components of each client are equal, and so are its mixture weights: "
-                "nothing but the noise of minibatches tells components apart; allowed: "
-                "algorithm.mixture_init=random, or components that begin otherwise "
-                "(model.new_classifier=true where they are of model.weights)"
+                "warning: the components of each client are equal, and so are its mixture weights, "
+                "so that only the noise of minibatches tells components apart, unless you set "
+                "algorithm.mixture_init=random or, with model.weights, model.new_classifier=true"
             )
         return lines
 

@@ -341,9 +341,10 @@ def _left_out(complete: Any, missing: str, whose: Any) -> str:
     """Say how many rows are left out, and which clients have no other."""
     gone = [] if whose is None else sorted(set(whose) - set(whose[complete]))
     clients = one_line(", ".join(f"'{each}'" for each in gone), 100)
+    which = "client" if len(gone) == 1 else "clients"
     return (
         f"{(~complete).sum()} of {len(complete)} rows lack a value and are left out "
-        f"(data.missing={missing})" + (f", with all rows of the clients {clients}" if gone else "")
+        f"(data.missing={missing})" + (f", with all rows of the {which} {clients}" if gone else "")
     )
 
 
@@ -482,7 +483,8 @@ class Parquet(PooledDataset, tables.OwnSamples):
         same in the order of the source, or tested on those that are marked. None is published where
         an option marks test samples, else 60_20_20.
     raw : str
-        Directory of the files; those whose name begins with ``test`` are the published test part.
+        A file, or a directory of files, of which those whose name begins with ``test`` are the
+        published test part.
     features : str
         Name of the column of inputs.
     label : str, optional
@@ -534,7 +536,7 @@ class Parquet(PooledDataset, tables.OwnSamples):
 def read_parquet(
     directory: Path, names: Mapping[str, str | None], vocabulary: str
 ) -> tables.Columns:
-    """Return the samples in all parquet files of a directory and its directories."""
+    """Return the samples in a parquet file, or in all of a directory and its directories."""
     files = parquet_paths(directory, "parquet")
     from pyarrow import parquet, types
 
@@ -554,7 +556,7 @@ def read_parquet(
                     part.append(_converted(batch.column(names[option]), option, vocabulary))
                 is_test.append(np.full(batch.num_rows, is_test_file(path)))
     if not sum(map(len, is_test)):
-        raise InputError(f"data.raw is '{directory}', whose .parquet files have no row")
+        raise InputError(f"data.raw is '{directory}', where no .parquet file has a row")
     with archives.reading(directory):
         arrays = {option: np.concatenate(part) for option, part in parts.items()}
         tested = np.concatenate(is_test)
@@ -569,15 +571,17 @@ def read_parquet(
 
 
 def parquet_paths(directory: Path, data: str) -> list[Path]:
-    """Return the parquet files of a directory and its directories, those for testing last."""
+    """Return a parquet file, or those of a directory and its directories, for testing last."""
     if find_spec("pyarrow") is None:
         raise InputError(
             f"data.name is '{data}', which needs the package pyarrow: pip install 'mpifed[parquet]'"
         )
+    if directory.suffix.lower() == ".parquet" and os.path.isfile(directory):
+        return [directory]
     files = sorted(directory.rglob("*.parquet")) if os.path.isdir(directory) else []
     if not files:
         raise InputError(
-            f"data.raw is '{directory}', but there is no directory with .parquet files"
+            f"data.raw is '{directory}', but there is no .parquet file, or directory of such files"
         )
     return sorted(files, key=is_test_file)
 

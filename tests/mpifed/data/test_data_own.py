@@ -371,7 +371,7 @@ def test_rows_and_clients_that_are_left_out_are_named(tmp_path: Path):
     dataset = table(path, 1, client="whose", missing="drop")
     assert dataset.description.client_names == ("Oslo",)
     remark = dataset.remarks()[-2]
-    assert remark.startswith("21 of 61 rows") and remark.endswith("clients 'NA'")
+    assert remark.startswith("21 of 61 rows") and remark.endswith("client 'NA'")
     with pytest.raises(InputError, match="column 'whose' has no value on line 2 and 19 more"):
         table(path, 1, client="whose")
 

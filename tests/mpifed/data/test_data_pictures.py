@@ -138,10 +138,11 @@ def test_parquet_files_without_rows_are_refused(tmp_path: Path):
     for part in ("train", "test"):
         texts = pyarrow.array([], pyarrow.string())
         hub({}, {"image": texts, "label": texts}, tmp_path / f"{part}-0.parquet")
-    with pytest.raises(InputError, match=r"'.*', whose \.parquet files have no row"):
+    with pytest.raises(InputError, match=r"'.*', where no \.parquet file has a row"):
         parquets(tmp_path)
     hub({}, {"image": ["ab", "ba"] * 9, "label": ["0", "1"] * 9}, tmp_path / "more.parquet")
-    assert parquets(tmp_path, split="60_20_20").description.n_train.sum() == 10
+    for raw in (tmp_path, tmp_path / "more.parquet"):
+        assert parquets(raw, split="60_20_20").description.n_train.sum() == 10
 
 
 def test_pictures_by_writer(tmp_path: Path):
