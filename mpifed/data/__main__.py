@@ -13,7 +13,7 @@ from typing import Any
 from mpifed.command import Parser, carried_out, program, whole
 from mpifed.components.registry import find, summaries, summary
 from mpifed.components.tables import DATASETS
-from mpifed.errors import EXIT_FINISHED, InputError, one_line
+from mpifed.errors import EXIT_FINISHED, InputError, closest, one_line
 from mpifed.io.yaml_files import parse_value
 from mpifed.mpi.communicator import Alone
 from mpifed.watchdog.launcher import check_one_process
@@ -47,7 +47,13 @@ def _write(name: str, words: list[str]) -> str:
     """Write the file; return the line that says what it holds."""
     component = find("data", name)
     options = options_of(component)
-    arguments = vars(_parser(name, component, options).parse_args(words))
+    parser = _parser(name, component, options)
+    flags = {*OWN_FLAGS, *map(_flag, options)}
+    for word in words:
+        flag = word.partition("=")[0]
+        if flag.startswith("--") and flag not in flags:
+            raise InputError(f"{flag} is not an option of {name}; {closest(flag, flags)}")
+    arguments = vars(parser.parse_args(words))
     n_clients, seed, output = arguments["clients"], arguments["seed"], _writable(arguments)
     values = {
         key: option.default if text is None or key == "seed" else _value(text, option)

@@ -80,7 +80,7 @@ IN_LATEX = str.maketrans(
 
 # What Markdown would read as code, a mark of emphasis, mathematics, a link, HTML or a new cell.
 IN_MARKDOWN = re.compile(
-    r"[`~$|]|\\(?=[!-/:-@\[-`{-~]|$)|(?<! )\*|\*(?! |$)|(?<![^\W_])_|_(?![^\W_])|(?<=\])\("
+    r"[`~$|]|\\(?=[!-/:-@\[-`{-~]|$)|(?<! )\*|\*(?! )|(?<![^\W_])_|_(?![^\W_])|(?<=\])\("
 )
 IN_HTML = re.compile(r"<(?=[A-Za-z/!?])|&(?=#?\w+;)")
 

@@ -45,8 +45,8 @@ def test_a_layout_never_differs_from_what_was_asked(nodes: int, each: int, ranks
 
 def test_texts_stay_texts_that_yaml_would_take_for_numbers(tmp_path: Path) -> None:
     path = tmp_path / "own.yaml"
-    path.write_text("{time: 2:00:00, account: 0815, qos: 1e3, mem: 4G, ranks: 8}\n")
-    expected = {"time": "2:00:00", "account": "0815", "qos": "1e3", "mem": "4G", "ranks": 8}
+    path.write_text("{time: 2:00:00, account: 0815, mem: 4G, ranks: 8}\n")
+    expected = {"time": "2:00:00", "account": "0815", "mem": "4G", "ranks": 8}
     assert read_site(str(path)) == expected
     assert read_words([f"job.{key}={value}" for key, value in expected.items()]) == expected
 

@@ -63,7 +63,7 @@ def test_a_file_that_grows_beyond_memory_is_refused_on_the_way(
     monkeypatch.setattr("topologies.memory_limits.available_memory", lambda: 1 << 24)
     path = tmp_path / f"bomb{ending}"
     path.write_bytes(compress(bytes(72 << 20)))
-    with pytest.raises(InputError, match="the rest of it needs"), opened(path, 1) as stream:
+    with pytest.raises(InputError, match=r"of it needs .* of memory"), opened(path, 1) as stream:
         while stream.read(1 << 22):
             pass
     path.write_bytes(compress(b"plain text"))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mpifed.report.groups import estimate
+from mpifed.report.tables import Bold
 from mpifed.report.tables import Table as Markdown
 from mpifed.reproduce.experiments.studies import Entry, Planned, Runs, Table
 from mpifed.results.results import read_clients, read_summary
@@ -144,7 +145,7 @@ def table_text(table: Table, rows: Sequence[Row]) -> str:
         cells = [row.entry.label, row.runs]
         for k, name in enumerate(table.columns):
             text = _number(row.mean(name), row.half_width(name) if k == 0 else math.nan)
-            cells.append(f"**{text}**" if row is bold and k == 0 else text)
+            cells.append(Bold(text) if row is bold and k == 0 else text)
             if k < published:
                 has = k < len(row.entry.published)
                 cells.append(f"{row.entry.published[k]:g}" if has else "")
