@@ -125,7 +125,11 @@ def _of_words(annotation: Any) -> Any:
 
 
 def _section(kind: Any, value: Any) -> Any:
-    return value if isinstance(value, kind) else check_value(value, kind, kind.__name__)
+    if isinstance(value, kind):
+        return value
+    if not isinstance(value, Mapping):
+        raise ValueError(kind)
+    return check_value(value, kind, kind.__name__)
 
 
 def has_tuple(annotation: Any) -> bool:

@@ -43,6 +43,8 @@ WRONG_WORDS = {
         "Unknown option 'exchange.topology'; set exchange=gossip, which has it; allowed: ",
     ),
     "text for a number": (["rounds=many"], "rounds is 'many'; it must be a whole number"),
+    "a number for a section": (["local=3"], "local is 3; it must be a mapping"),
+    "a list for a section": (["privacy=[1]"], "privacy is [1]; it must be a mapping"),
     "negative rounds": (["rounds=-1"], "rounds is -1; it must be a whole number, at least 1"),
     "more threads than can start": (["threads=1000000"], "threads is 1000000"),
     "nobody takes part": (["participation=0"], "participation is 0; it must be a number, above 0"),
