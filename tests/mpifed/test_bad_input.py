@@ -43,7 +43,7 @@ WRONG_WORDS = {
         "Unknown option 'exchange.topology'; set exchange=gossip, which has it; allowed: ",
     ),
     "text for a number": (["rounds=many"], "rounds is 'many'; it must be a whole number"),
-    "a number for a section": (["checkpoint=3"], "checkpoint is 3; it must be a mapping"),
+    "a number for a section": (["compute=3"], "compute is 3; it must be a mapping"),
     "a list for a section": (["privacy=[1]"], "privacy is [1]; it must be a mapping"),
     "negative rounds": (["rounds=-1"], "rounds is -1; it must be a whole number, at least 1"),
     "more threads than can start": (["threads=1000000"], "threads is 1000000"),
