@@ -19,7 +19,7 @@ from topologies.errors import TopologyError, closest
 from topologies.graphs.families import torus_shape
 from topologies.links.network import Links, after_gossip
 from topologies.matrix import ACTIVE, MixingMatrix
-from topologies.names import parse_spec
+from topologies.names import from_text, parse_spec
 from topologies.schedules.circulants import prime_factors
 from topologies.schedules.sequences import Schedule
 from topologies.schema import check_value
@@ -46,7 +46,8 @@ def read_budget(words: Sequence[str]) -> dict[str, float]:
     for key, text in parse_spec("budget:" + ",".join(words))[1].items():
         if key not in BUDGETS:
             raise TopologyError(f"Unknown budget {key!r}; {closest(key, BUDGETS)}")
-        limits[key] = check_value(text, Annotated[float, Gt(0)], f"the budget {key}")
+        limit = from_text(text, float)
+        limits[key] = check_value(limit, Annotated[float, Gt(0)], f"the budget {key}")
     return limits
 
 
