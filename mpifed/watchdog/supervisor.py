@@ -88,8 +88,8 @@ class _Rank:
     segments: set[str] = field(default_factory=set)
     process: int | None = None
     code: int | None = None
-    answered = False
-    killed = noted = False
+    answered = killed = False
+    noted = 0  # how far it was when its segments were last looked up
     stopped = held = False  # itself, and the process that its launcher started for it
     stopped_for = still_for = 0.0
     seen: tuple[int, ...] = ()
@@ -369,9 +369,11 @@ class Supervisor:
         if int(self._age) > int(self._age - passed):
             for rank in running:
                 rank.held = is_stopped(rank.launched)
-                if rank.page.begun and not rank.noted:  # before it may end with its launcher
-                    rank.noted, rank.segments = True, segments_of(rank.process or 0)
         for rank in running:
+            # Noted before it may end with its launcher; the first messages map more of them.
+            stage = 2 + min(rank.page.round, 2) if rank.page.begun else 0
+            if rank.noted < stage:
+                rank.noted, rank.segments = stage, rank.segments | segments_of(rank.process or 0)
             # Before it is forked, modules that have been imported are steps of the first.
             page = rank.page if rank.process else next(iter(self.ranks.values())).page
             if page.reported:
