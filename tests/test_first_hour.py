@@ -27,7 +27,7 @@ import topologies
 from mpifed.__main__ import main
 from mpifed.results.results import read_clients
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("first hour")]  # of a few runs
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 SMALL = {"clients": 4, "rounds": 6, "evaluation.every": 3}

@@ -32,11 +32,7 @@ CHECKED = [block for block in BLOCKS if block.mark and block.mark["check"]]
 PAGES: dict[str, list[Block]] = defaultdict(list)
 for each in BLOCKS:
     PAGES[each.page].append(each)
-RUNNING = [
-    pytest.param(block, id=block.place, marks=pytest.mark.xdist_group(block.page))
-    for block in BLOCKS
-    if block.runs
-]
+RUNNING = [block for block in BLOCKS if block.runs]
 
 
 def test_every_block_has_a_language_and_every_command_a_mark():
@@ -212,7 +208,7 @@ def run_block(block: Block, desk: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", RUNNING)
+@pytest.mark.parametrize("block", RUNNING, ids=lambda block: block.place)
 def test_the_commands_of_a_block_work(block, desks):
     """In the order of the page, since what one block writes the next may read."""
     done = run_block(block, desks(block.page))

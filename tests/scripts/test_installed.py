@@ -14,7 +14,7 @@ from distributions import ROOT, built, copied
 
 import mpifed
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("installed")]  # which is made once
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

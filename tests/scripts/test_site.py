@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("site")]  # which is built once
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
