@@ -353,7 +353,7 @@ def _is_no_path(word: str) -> bool:
 
 
 def _request(words: Words) -> Any:
-    # Later than the rest: a wrong word is refused at once.
+    # Later than the rest: --help, lists and bad syntax need no torch.
     _import(LIBRARIES)
     from mpifed.training.request import Request
 

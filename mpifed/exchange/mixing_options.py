@@ -48,12 +48,6 @@ def completed_options(options: Mapping[str, Any], n_training: int) -> dict[str, 
     }
 
 
-def names_own(options: Mapping[str, Any]) -> bool:
-    """Return whether a user's own code makes the topology, the weights or the schedule."""
-    defaults = {"topology": DEFAULT_TOPOLOGY, "weights": DEFAULT_WEIGHTS, "schedule": "static"}
-    return any(":" in named(options.get(k), f"exchange.{k}", v)[0] for k, v in defaults.items())
-
-
 def mixing_sections(options: Mapping[str, Any], n_training: int) -> dict[str, Section | None]:
     """Return the sections topology, weights and schedule with all their parameters, checked."""
     name, of_schedule = named(options.get("schedule"), "exchange.schedule", DEFAULT_SCHEDULE)
