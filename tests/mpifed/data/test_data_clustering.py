@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loading import dataset_of
 from scipy.optimize import linear_sum_assignment
 
 from mpifed.data import kmeans, partitions
 from mpifed.data.kmeans import assign, equal_clusters, equal_sizes
-from mpifed.data.sources.fedmm import Dictionary
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Alone
 
 
 @st.composite
@@ -92,7 +91,7 @@ def test_the_package_is_asked_for_by_name(monkeypatch):
 
 def test_it_is_as_good_as_the_package():
     pytest.importorskip("k_means_constrained", reason="k-means-constrained is not installed")
-    points = Dictionary(10, 0, Alone(), samples=600).samples
+    points = dataset_of("dictionary", 10, samples=600).samples
     own = equal_clusters(points, 10, np.random.default_rng(0))
     package = equal_clusters(points, 10, np.random.default_rng(0), "package")
     assert np.bincount(package.owner).tolist() == [60] * 10

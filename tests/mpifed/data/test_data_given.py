@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from loading import all_rows
+from loading import all_rows, dataset_of
 from PIL import Image
 from scipy import sparse
 from torch.utils.data import DataLoader, Dataset, TensorDataset
@@ -71,9 +71,8 @@ def test_what_cannot_be_samples_is_refused_in_one_sentence(case: str):
         held = make()
         options = {key: value for key, value in held.items() if key != "name"}
         find("data", "arrays").complete_options({"partition": None, **options}, 3)
-        from mpifed.mpi.communicator import Alone
 
-        find("data", "arrays")(3, 0, Alone(), **options)
+        dataset_of("arrays", 3, **options)
     assert "\n" not in str(refused.value)
 
 
@@ -217,7 +216,7 @@ def test_marked_samples_test_unless_a_split_is_named(tmp_path: Path):
     assert mixed.description.n_val.tolist() == [4, 4, 4]
     np.savez(tmp_path / "own.npz", x=X_TARGETS, y=Y_TARGETS, marks=MARKS)
     options = Npz.complete_options({"partition": None, "test": "marks"}, 3)
-    dataset = Npz(3, 0, Alone(), path=str(tmp_path / "own.npz"), **options)
+    dataset = dataset_of("npz", 3, path=str(tmp_path / "own.npz"), **options)
     assert dataset.description.n_test.sum() == MARKS.sum()
     options = Csv.complete_options({"partition": None, "split": None}, 3)
     assert (options["partition"], options["split"]) == ("iid", "60_20_20")

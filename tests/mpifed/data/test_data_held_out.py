@@ -7,11 +7,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from loading import dataset_of
 
 from mpifed.data.base import Dataset, Description, HeldOut, Shards, Split, count_held_out
-from mpifed.data.sources.flix import Sine
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Alone
 
 
 class Numbered(Dataset):
@@ -74,7 +73,7 @@ def test_other_seeds_and_clients_hold_out_others():
 
 
 def test_the_test_samples_stay_as_they_are():
-    plain = Sine(5, 0, Alone(), split=2, n_train=10, n_val=3, n_test=4)
+    plain = dataset_of("sine", 5, split=2, n_train=10, n_val=3, n_test=4)
     dataset = HeldOut(plain, 0.25, 0)
     about, clients = dataset.description, np.array([1, 4])
     assert (about.n_train == 7).all() and (about.n_val == 3).all()

@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from loading import dataset_of
 from published import write_cifar_10
 from test_data_pictures import hub
 
-from mpifed.components.registry import find
 from mpifed.data.archives import contents, names
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Alone
 
 
 def write_parquet(folder: Path) -> str:
@@ -52,7 +51,7 @@ def test_files_beyond_memory_are_refused(tmp_path: Path, monkeypatch, name: str)
     monkeypatch.setattr("topologies.memory_limits.available_memory", lambda: 3000)
     monkeypatch.setattr("topologies.memory_limits.NEGLIGIBLE", 0)
     with pytest.raises(InputError, match="of memory, and 3 kB is available"):
-        find("data", name)(1, 0, Alone(), **options)
+        dataset_of(name, 1, **options)
 
 
 # Archives: names and bytes of their files, and archives that are damaged anywhere.
@@ -125,7 +124,7 @@ def test_a_bomb_is_refused_before_its_cells_are_held(tmp_path: Path, monkeypatch
     tracemalloc.start()
     try:
         with pytest.raises(InputError, match=rf"bomb.* of memory, and {available} MB is available"):
-            find("data", "csv")(1, 0, Alone(), path=str(path))
+            dataset_of("csv", 1, path=str(path))
         assert tracemalloc.get_traced_memory()[1] < most * 1e6
     finally:
         tracemalloc.stop()

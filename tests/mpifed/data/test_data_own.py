@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as generated
-from loading import all_rows, holds, labels_by_client, sorted_rows
+from loading import all_rows, dataset_of, holds, labels_by_client, sorted_rows
 from torch.utils.data import Dataset, TensorDataset
 
 import mpifed
@@ -206,7 +206,7 @@ def test_digests_are_of_values_whatever_their_layout(data, kind, shape, at):
 
 def npz(path: Path, n_clients: int = 3, **options) -> Npz:
     options = Npz.complete_options({"partition": None, **options}, n_clients)
-    return Npz(n_clients, 0, Alone(), path=str(path), **options)
+    return dataset_of("npz", n_clients, path=str(path), **options)
 
 
 def test_npz_files(tmp_path: Path):
@@ -229,7 +229,7 @@ CSV = "age,whose,risk,dose\n" + "".join(
 
 def table(path: Path, n_clients: int = 3, **options) -> Csv:
     options = Csv.complete_options({"partition": None, "label": "risk", **options}, n_clients)
-    return Csv(n_clients, 0, Alone(), path=str(path), **options)
+    return dataset_of("csv", n_clients, path=str(path), **options)
 
 
 def test_csv_files(tmp_path: Path):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from loading import all_rows, labels_by_client
+from loading import all_rows, dataset_of, labels_by_client
 
 from mpifed.data.images import angles, rotated
 from mpifed.data.partitioned import Pool, PooledDataset, Source
@@ -24,7 +24,6 @@ from mpifed.data.partitions import (
     quantity_skew,
     split_in_order,
 )
-from mpifed.data.sources.mnist import Digits
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone
 
@@ -419,9 +418,9 @@ def test_other_angles_interpolate_each_picture_alone():
 
 
 def test_clients_pictures_are_turned_as_they_are_stored():
-    plain = Digits(6, 0, Alone(), partition="iid")
-    turned = Digits(6, 0, Alone(), partition="iid", rotations=[0, 90, 180], rotation_spread=5)
-    quarter = Digits(6, 0, Alone(), partition="iid", rotations=[90])
+    plain = dataset_of("digits", 6, partition="iid")
+    turned = dataset_of("digits", 6, partition="iid", rotations=[0, 90, 180], rotation_spread=5)
+    quarter = dataset_of("digits", 6, partition="iid", rotations=[90])
     one, by_90 = (d.load(np.arange(6), torch.float32).train for d in (plain, quarter))
     assert torch.equal(torch.rot90(one.x, 1, (1, 2)), by_90.x) and torch.equal(one.y, by_90.y)
     whole = turned.load(np.arange(6), torch.float32).val

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as generated
-from loading import all_rows, holds, labels_by_client
+from loading import all_rows, dataset_of, holds, labels_by_client
 from PIL import Image
 from pyarrow import parquet
 
@@ -22,7 +22,6 @@ from mpifed.data.sources.omniglot import Omniglot, smaller
 from mpifed.data.sources.own_files import Parquet, read_parquet
 from mpifed.data.sources.shakespeare import VOCABULARIES
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Alone
 
 
 def png(values: np.ndarray) -> bytes:
@@ -59,7 +58,7 @@ def zipped(files: dict[str, bytes], path: Path) -> Path:
 
 
 def omniglot(raw: Path, n_clients: int = 6, **options) -> Omniglot:
-    return Omniglot(n_clients, 0, Alone(), raw=str(raw), **options)
+    return dataset_of("omniglot", n_clients, raw=str(raw), **options)
 
 
 def test_drawings_by_drawer(tmp_path: Path):
@@ -128,7 +127,7 @@ def hub(features: dict, columns: dict, path: Path) -> None:
 
 def parquets(raw: Path, n_clients: int = 2, **options) -> Parquet:
     options = Parquet.complete_options({"partition": None, **options}, n_clients)
-    return Parquet(n_clients, 0, Alone(), raw=str(raw), **options)
+    return dataset_of("parquet", n_clients, raw=str(raw), **options)
 
 
 RANDOM = np.random.default_rng(0)

@@ -11,17 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from loading import holds
+from loading import dataset_of, holds
 from published import emnist_files
 
 from mpifed.data import partitioned
-from mpifed.data.sources.mnist import CHARACTERS, Digits, Emnist, Idx
+from mpifed.data.sources.mnist import CHARACTERS, Emnist, Idx
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Alone
 
 
 def idx(raw: Path, n_clients: int = 6, **options) -> Idx:
-    return Idx(n_clients, 0, Alone(), raw=str(raw), **options)
+    return dataset_of("mnist", n_clients, raw=str(raw), **options)
 
 
 def all_rows(dataset, n_clients: int, dtype=torch.float64) -> tuple[np.ndarray, np.ndarray]:
@@ -46,7 +45,7 @@ def sorted_rows(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def test_the_digits_are_dealt_whole(partition):
     from sklearn.datasets import load_digits
 
-    dataset = Digits(20, 0, Alone(), partition=partition)
+    dataset = dataset_of("digits", 20, partition=partition)
     assert dataset.description.input_shape == (8, 8)
     assert dataset.description.n_classes == 10
     x, y = all_rows(dataset, 20)
@@ -67,7 +66,7 @@ def check_any_subset_is_the_same(dataset, n_clients: int) -> None:
 
 
 def test_any_clients_get_the_same_samples(small_images, monkeypatch):
-    check_any_subset_is_the_same(Digits(9, 3, Alone()), 9)
+    check_any_subset_is_the_same(dataset_of("digits", 9, 3), 9)
     check_any_subset_is_the_same(idx(small_images), 6)
     whole = idx(small_images).load(np.arange(6), torch.float32).train.x
     monkeypatch.setattr(partitioned, "PIECE", 7)
@@ -77,7 +76,7 @@ def test_any_clients_get_the_same_samples(small_images, monkeypatch):
 
 def test_seeds_order_and_deal_anew():
     def train(run_seed: int, **options) -> torch.Tensor:
-        dataset = Digits(5, run_seed, Alone(), partition="iid", **options)
+        dataset = dataset_of("digits", 5, run_seed, partition="iid", **options)
         return dataset.load(np.arange(5), torch.float32).train.x
 
     assert torch.equal(train(3), train(0, seed=3))
@@ -163,7 +162,7 @@ def test_damaged_idx_files_are_refused(small_images: Path, case: str):
 
 
 def emnist(raw: Path, n_clients: int = 5, **options) -> Emnist:
-    return Emnist(n_clients, 0, Alone(), raw=str(raw), **options)
+    return dataset_of("emnist", n_clients, raw=str(raw), **options)
 
 
 def zipped(files: dict[str, bytes], path: Path) -> Path:

@@ -8,14 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from loading import dataset_of
 
 from mpifed.data.base import Shards
-from mpifed.data.federated_file import Contents, FederatedFile, write
+from mpifed.data.federated_file import Contents, write
 from mpifed.data.sources.fedmm import Dictionary, GaussianMixture, Poisson
-from mpifed.data.sources.flix import Sine, Tags, TagsFile
-from mpifed.data.sources.libsvm import LibSvm
-from mpifed.data.sources.mnist import Digits, Idx
-from mpifed.data.sources.ratings import Ratings
+from mpifed.data.sources.flix import Sine, Tags
 from mpifed.data.sources.synthetic import Synthetic
 from mpifed.errors import InputError
 from mpifed.mpi.communicator import Alone, Communicator, world
@@ -61,7 +59,7 @@ def check_ranks(make, communicator: Communicator) -> None:
 
 def released(communicator: Communicator) -> Synthetic:
     options = {"dimension": 9, "n_test": 60}
-    return Synthetic(N_CLIENTS, 0, communicator, variant="released", **options)
+    return dataset_of("synthetic", N_CLIENTS, 0, communicator, variant="released", **options)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -75,7 +73,9 @@ def test_released_data_are_sent_by_rank_0(dtype):
 def test_synthetic_data_made_by_their_owners(variant):
     communicator = world()
     check_ranks(
-        lambda comm: Synthetic(N_CLIENTS, 5, comm, variant=variant, n_test=30, dimension=4),
+        lambda comm: dataset_of(
+            "synthetic", N_CLIENTS, 5, comm, variant=variant, n_test=30, dimension=4
+        ),
         communicator,
     )
     sent = communicator.bytes_sent  # by the sum in ``check_ranks`` alone
@@ -84,7 +84,7 @@ def test_synthetic_data_made_by_their_owners(variant):
 
 
 def test_digits():
-    check_ranks(lambda comm: Digits(N_CLIENTS, 1, comm), world())
+    check_ranks(lambda comm: dataset_of("digits", N_CLIENTS, 1, comm), world())
 
 
 def test_idx_images(mpi_tmp_path: Path, write_idx, monkeypatch):
@@ -97,7 +97,9 @@ def test_idx_images(mpi_tmp_path: Path, write_idx, monkeypatch):
     communicator.barrier()
     monkeypatch.setattr("mpifed.data.sources.mnist.STEP", 640)
     monkeypatch.setattr("mpifed.data.partitioned.PIECE", 64)
-    check_ranks(lambda comm: Idx(N_CLIENTS, 0, comm, raw=str(mpi_tmp_path)), communicator)
+    check_ranks(
+        lambda comm: dataset_of("mnist", N_CLIENTS, 0, comm, raw=str(mpi_tmp_path)), communicator
+    )
 
 
 GENERATED = {
@@ -134,9 +136,9 @@ def test_a_libsvm_file_that_only_rank_0_has(mpi_tmp_path: Path, monkeypatch, par
     communicator.barrier()
     monkeypatch.setattr("mpifed.data.partitioned.PIECE", 16)
     options = {"partition": partition, "test_fraction": 0.3}
-    whole = LibSvm(N_CLIENTS, 0, Alone(), path=str(path), **options)
+    whole = dataset_of("libsvm", N_CLIENTS, path=str(path), **options)
     where = str(path) if communicator.rank == 0 else "/nowhere/at/all"
-    found = LibSvm(N_CLIENTS, 0, communicator, path=where, **options)
+    found = dataset_of("libsvm", N_CLIENTS, 0, communicator, path=where, **options)
     for name in ("n_train", "n_test"):
         assert np.array_equal(getattr(found.description, name), getattr(whole.description, name))
     loaded = found.load(hosted(communicator, N_CLIENTS), torch.float64)
@@ -152,7 +154,7 @@ def test_ratings(mpi_tmp_path: Path):
         path.write_text("\n".join(lines))
     communicator.barrier()
     options = {"path": str(path), "users": 50, "movies": 7}
-    check_ranks(lambda comm: Ratings(N_CLIENTS, 1, comm, **options), communicator)
+    check_ranks(lambda comm: dataset_of("ratings", N_CLIENTS, 1, comm, **options), communicator)
 
 
 @pytest.mark.parametrize("layout", ["natural", "divided"])
@@ -173,7 +175,7 @@ def test_a_file_of_tags(mpi_tmp_path: Path, layout):
     communicator.barrier()
     options = {"choose": "first", "layout": layout, "sources": 1, "n_val": 2, "n_test": 3}
     options |= {"path": str(path), "n_train": 3}
-    check_ranks(lambda comm: TagsFile(N_CLIENTS, 1, comm, **options), communicator)
+    check_ranks(lambda comm: dataset_of("tags_file", N_CLIENTS, 1, comm, **options), communicator)
 
 
 @pytest.mark.parametrize("task", ["multi_label", "regression", "unlabelled"])
@@ -187,7 +189,7 @@ def test_a_federated_file_of_any_task(mpi_tmp_path: Path, task):
         contents = Contents(made.description, "natural", 1, "float64")
         write(path, contents, [made.load(np.arange(N_CLIENTS), torch.float64)], {})
     communicator.barrier()
-    found = FederatedFile(N_CLIENTS, 0, communicator, path=str(path))
+    found = dataset_of("federated", N_CLIENTS, 0, communicator, path=str(path))
     assert found.description.task == task
     shards = found.load(hosted(communicator, N_CLIENTS), torch.float64)
     check(shards, made.load(np.arange(N_CLIENTS), torch.float64))
@@ -196,12 +198,12 @@ def test_a_federated_file_of_any_task(mpi_tmp_path: Path, task):
 def test_a_federated_file(mpi_tmp_path: Path):
     communicator = world()
     path = mpi_tmp_path / "digits.h5"
-    digits = Digits(N_CLIENTS, 1, Alone(), partition="iid")
+    digits = dataset_of("digits", N_CLIENTS, 1, partition="iid")
     if communicator.rank == 0:
         contents = Contents(digits.description, "iid", 1, "uint8", 16)
         write(path, contents, [digits.load(np.arange(N_CLIENTS), torch.uint8)], {})
     communicator.barrier()
-    found = FederatedFile(N_CLIENTS, 0, communicator, path=str(path))
+    found = dataset_of("federated", N_CLIENTS, 0, communicator, path=str(path))
     shards = found.load(hosted(communicator, N_CLIENTS), torch.float32)
     check(shards, digits.load(np.arange(N_CLIENTS), torch.float32))
 
@@ -211,6 +213,6 @@ def test_bad_input_is_the_same_sentence_on_every_rank(mpi_tmp_path: Path):
     # Only rank 0 looks, so that ranks without the file do not wait for those with it.
     path = str(mpi_tmp_path / "nowhere.h5") if communicator.rank == 0 else "/another/place.h5"
     with pytest.raises(InputError, match=r"nowhere\.h5"):
-        FederatedFile(3, 0, communicator, path=path)
+        dataset_of("federated", 3, 0, communicator, path=path)
     with pytest.raises(InputError, match="no such directory"):
-        Idx(3, 0, communicator, raw="/nowhere/at/all")
+        dataset_of("mnist", 3, 0, communicator, raw="/nowhere/at/all")

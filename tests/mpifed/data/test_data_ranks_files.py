@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from loading import dataset_of
 from published import emnist_files, write_cifar_10, write_cifar_100
 from test_data_leaf import femnist_users, leaf_file
 from test_data_pictures import drawings, zipped
@@ -20,7 +21,7 @@ from mpifed.data.from_python import Arrays
 from mpifed.data.sources.cifar import Cifar10, Cifar100
 from mpifed.data.sources.language import Text
 from mpifed.data.sources.leaf import Femnist
-from mpifed.data.sources.mnist import Digits, Emnist
+from mpifed.data.sources.mnist import Emnist
 from mpifed.data.sources.omniglot import Omniglot
 from mpifed.data.sources.own_files import Csv, Npz
 from mpifed.data.sources.shakespeare import Shakespeare
@@ -113,7 +114,7 @@ def test_published_files(mpi_tmp_path: Path, monkeypatch, case: str):
 
 def test_rotations_do_not_depend_on_ranks():
     options = {"rotations": [0.0, 45.0], "rotation_spread": 10.0, "partition": "quantity_skew"}
-    check_ranks(lambda comm: Digits(N_CLIENTS, 1, comm, **options), world())
+    check_ranks(lambda comm: dataset_of("digits", N_CLIENTS, 1, comm, **options), world())
 
 
 def test_own_arrays_and_those_that_only_rank_0_has(mpi_tmp_path: Path):

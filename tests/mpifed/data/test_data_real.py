@@ -7,25 +7,19 @@ import lzma
 import numpy as np
 import pytest
 import torch
-from loading import all_rows, labels_by_client
+from loading import all_rows, dataset_of, labels_by_client
 from published import REAL
-
-from mpifed.data.sources.cifar import Cifar10, Cifar100
-from mpifed.data.sources.mnist import Idx
-from mpifed.data.sources.omniglot import Omniglot
-from mpifed.data.sources.shakespeare import Shakespeare, speeches, texts_of_roles
-from mpifed.mpi.communicator import Alone
 
 
 def test_cifar_10():
-    _, y = all_rows(dataset := Cifar10(10, 0, Alone(), raw=str(REAL / "cifar10")), torch.float32)
+    _, y = all_rows(dataset := dataset_of("cifar10", 10, raw=str(REAL / "cifar10")), torch.float32)
     assert np.bincount(y).tolist() == [400] * 10
     x, _ = all_rows(dataset, torch.float32)
     assert x.mean((0, 2, 3)) == pytest.approx([0.49, 0.48, 0.45], abs=0.005)
 
 
 def test_cifar_100():
-    dataset = Cifar100(10, 0, Alone(), raw=str(REAL / "cifar100"))
+    dataset = dataset_of("cifar100", 10, raw=str(REAL / "cifar100"))
     _, y = all_rows(dataset, torch.float32)
     assert np.bincount(y).tolist() == [40] * 100
     assert {len(labels) for labels in labels_by_client(dataset)} == {400}
@@ -47,7 +41,7 @@ def test_shakespeare():
     said = sum(not character.isspace() for own in roles.values() for character in own)
     blanks = sum(speech.role.count(" ") for speech in found)
     assert said == letters - (heads - blanks)
-    dataset = Shakespeare(100, 0, Alone(), path=str(REAL / "shakespeare" / "input.txt"))
+    dataset = dataset_of("shakespeare", 100, path=str(REAL / "shakespeare" / "input.txt"))
     assert dataset.description.n_train.sum() == dataset.description.label_counts.sum()
 
 
@@ -56,15 +50,19 @@ def test_omniglot():
     folder = REAL / "omniglot"
     sizes = {}
     for number, count in ((1, 2720), (2, 3120)):
-        dataset = Omniglot(20, 0, Alone(), raw=str(folder / f"images_background_small{number}.zip"))
+        dataset = dataset_of(
+            "omniglot", 20, raw=str(folder / f"images_background_small{number}.zip")
+        )
         sizes[number] = sum(len(labels) for labels in labels_by_client(dataset))
         assert dataset.description.input_shape == (105, 105) and sizes[number] == count
-    both = Omniglot(40, 0, Alone(), raw=str(folder), size=28)
+    both = dataset_of("omniglot", 40, raw=str(folder), size=28)
     assert {len(labels) for labels in labels_by_client(both)} == {136, 106}
     assert both.description.n_classes == 242
 
 
 @pytest.mark.slow
 def test_mnist():
-    x, y = all_rows(Idx(10, 0, Alone(), raw=str(REAL / "mnist"), partition="iid"), torch.float32)
+    x, y = all_rows(
+        dataset_of("mnist", 10, raw=str(REAL / "mnist"), partition="iid"), torch.float32
+    )
     assert x.shape == (70000, 28, 28) and np.bincount(y).min() == 6313

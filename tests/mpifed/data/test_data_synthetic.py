@@ -9,10 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loading import dataset_of
 from scipy.stats import norm
 
 from mpifed.data.sources.synthetic import Setting, Synthetic, samples
-from mpifed.mpi.communicator import Alone
 from mpifed.random import stream
 
 BOTH = pytest.mark.parametrize("variant", ["paper", "corrected"])
@@ -29,7 +29,7 @@ def components_of(dataset: Synthetic, client: int, split: str) -> np.ndarray:
 
 
 def make(n_clients: int, run_seed: int = 0, **options) -> Synthetic:
-    return Synthetic(n_clients, run_seed, Alone(), **options)
+    return dataset_of("synthetic", n_clients, run_seed, **options)
 
 
 def rows_of(split, client: int):
@@ -185,7 +185,7 @@ SMALL = {"n_components": 3, "dimension": 7, "n_test": 40}
 
 
 def released(n_clients: int, **options) -> Synthetic:
-    return Synthetic(n_clients, 99, Alone(), variant="released", **options)
+    return dataset_of("synthetic", n_clients, 99, variant="released", **options)
 
 
 def by_the_procedure(setting: Setting):

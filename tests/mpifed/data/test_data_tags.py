@@ -9,13 +9,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loading import dataset_of
 from scipy.sparse import csr_matrix
 from sklearn.feature_extraction.text import TfidfTransformer
 
-from mpifed.data.sources.flix import MOST_TAGS, Tags, TagsFile, covering_first, parse, tf_idf
+from mpifed.data.sources.flix import MOST_TAGS, TagsFile, covering_first, parse, tf_idf
 from mpifed.data.sources.flix import layout_for as layout
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Alone
 
 
 @given(st.integers(1, 30), st.integers(1, 12), st.integers(1, 30), st.integers(0, 2**32))
@@ -55,7 +55,7 @@ def test_the_papers_layouts():
 
 
 def test_questions_are_shares_of_words_with_one_to_five_tags():
-    dataset = Tags(4, 0, Alone(), vocabulary=300, tags=40, n_train=60, n_val=20, n_test=30)
+    dataset = dataset_of("tags", 4, vocabulary=300, tags=40, n_train=60, n_val=20, n_test=30)
     shards = dataset.load(np.arange(4), torch.float64)
     about = dataset.description
     assert (about.task, about.n_outputs, about.input_shape) == ("multi_label", 40, (301,))
@@ -68,14 +68,14 @@ def test_questions_are_shares_of_words_with_one_to_five_tags():
         assert np.all(shares.sum(axis=1) <= 1 + 1e-12) and shares.sum() < 0.999 * len(x)
     own = shards.train.y.reshape(4, 60, 40).any(1)
     assert torch.equal(own, own | shards.test.y.reshape(4, 30, 40).any(1))
-    plain = Tags(
-        4, 0, Alone(), vocabulary=300, tags=40, n_train=60, n_val=20, n_test=30, intercept=False
+    plain = dataset_of(
+        "tags", 4, vocabulary=300, tags=40, n_train=60, n_val=20, n_test=30, intercept=False
     ).load(np.arange(4), torch.float64)
     assert torch.equal(plain.train.x, shards.train.x[:, 1:])
 
 
 def test_sources_of_a_topic_share_tags_and_others_do_not():
-    dataset = Tags(30, 1, Alone(), vocabulary=50, tags=200, topics=5, n_train=100, n_test=10)
+    dataset = dataset_of("tags", 30, 1, vocabulary=50, tags=200, topics=5, n_train=100, n_test=10)
     shares = dataset.load(np.arange(30), torch.float64).train.y.reshape(30, 100, 200).mean(1)
     shares = (shares / shares.norm(dim=1, keepdim=True)).numpy()
     topic = np.array([dataset.topic(client) for client in range(30)])
@@ -85,7 +85,7 @@ def test_sources_of_a_topic_share_tags_and_others_do_not():
 
 
 def test_tags_can_be_told_from_words():
-    dataset = Tags(1, 0, Alone(), vocabulary=400, tags=20, topics=1, n_train=1500, n_val=0)
+    dataset = dataset_of("tags", 1, vocabulary=400, tags=20, topics=1, n_train=1500, n_val=0)
     shards = dataset.load(np.arange(1), torch.float64)
 
     def centred(split):
@@ -102,7 +102,7 @@ def test_tags_can_be_told_from_words():
 
 
 def test_workers_share_what_they_are_judged_by():
-    dataset = Tags(6, 0, Alone(), vocabulary=60, tags=9, layout="divided", n_train=5, n_test=8)
+    dataset = dataset_of("tags", 6, vocabulary=60, tags=9, layout="divided", n_train=5, n_test=8)
     shards = dataset.load(np.arange(6), torch.float64)
     test = shards.test.x.reshape(6, 8, 61)
     assert torch.equal(test[0], test[1]) and torch.equal(test[3], test[5])
@@ -151,7 +151,7 @@ def save(path: Path, arrays: dict[str, np.ndarray]) -> Path:
 
 def make(path: Path, n_clients: int = 3, **options) -> TagsFile:
     counts = {"n_train": 3, "n_val": 2, "n_test": 4, "kmeans_starts": 3, "kmeans_clusters": 2}
-    return TagsFile(n_clients, 0, Alone(), path=str(path), **{**counts, **options})
+    return dataset_of("tags_file", n_clients, path=str(path), **{**counts, **options})
 
 
 def sources_of(dataset: TagsFile, client: np.ndarray, n_clients: int = 3) -> list[int]:

@@ -14,16 +14,14 @@ import torch
 from edits import attribute, edit, put
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from loading import same_contents
+from loading import dataset_of, same_contents
 from published import write_cifar_10
 from test_data_texts import play_of
 
 from mpifed.data.__main__ import main
 from mpifed.data.base import Description, Shards, Split
-from mpifed.data.federated_file import SPLITS, Contents, FederatedFile, read_contents, write
-from mpifed.data.sources.shakespeare import Shakespeare
+from mpifed.data.federated_file import SPLITS, Contents, read_contents, write
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Alone
 
 TASKS = {"classification": 3, "sequence": 3, "multi_label": 4, "regression": 2, "unlabelled": 0}
 
@@ -59,7 +57,7 @@ def test_every_task_is_read_as_it_was_written(tmp_path: Path, task: str, stored:
     dtype = getattr(torch, stored)
     shards = shards_of(contents, dtype)
     write(tmp_path / "a.h5", contents, [shards], {})
-    found = FederatedFile(2, 0, Alone(), path=str(tmp_path / "a.h5"))
+    found = dataset_of("federated", 2, path=str(tmp_path / "a.h5"))
     assert same_contents(found.contents, contents)
     assert found.description.task == task and found.description.n_classes == TASKS[task]
     loaded = found.load(np.arange(2), dtype)
@@ -98,7 +96,7 @@ def test_a_file_without_a_task_is_classified_and_one_without_test_samples_is_fin
     with h5py.File(path, "r+") as file:
         del file.attrs["task"]
     assert same_contents(read_contents(path), contents)
-    loaded = FederatedFile(2, 0, Alone(), path=str(path)).load(np.arange(2), torch.float32)
+    loaded = dataset_of("federated", 2, path=str(path)).load(np.arange(2), torch.float32)
     assert len(loaded.test.y) == 0
 
 
@@ -141,7 +139,7 @@ def test_unusable_targets_are_refused_in_a_sentence(tmp_path: Path, case: str):
     write(path, contents, [shards_of(contents, torch.float32)], {})
     damage(path)
     with pytest.raises(InputError) as refused:
-        FederatedFile(2, 0, Alone(), path=str(path)).load(np.arange(2), torch.float32)
+        dataset_of("federated", 2, path=str(path)).load(np.arange(2), torch.float32)
     text = str(refused.value)
     assert str(path) in text and "\n" not in text
     assert all(part in text for part in message.split(" .. ")), text
@@ -227,7 +225,7 @@ def test_what_was_written_is_read_by_any_owner(tmp_path, contents, block, data):
     n_clients = contents.description.n_clients
     clients = np.array(data.draw(st.sets(st.integers(0, n_clients - 1)).map(sorted)), np.int64)
     dtype = data.draw(st.sampled_from([torch.float32, torch.float64]))
-    dataset = FederatedFile(n_clients, 0, Alone(), path=str(path))
+    dataset = dataset_of("federated", n_clients, path=str(path))
     loaded = dataset.load(clients, dtype)
     assert same_contents(dataset.contents, contents)
     for name in SPLITS:
@@ -262,7 +260,7 @@ def test_a_file_by_the_users_own_hand_is_read(tmp_path: Path):
             file[f"{split}/x"] = np.arange(8, dtype=">f4").reshape(4, 2)
             file[f"{split}/y"] = np.array([0, 1, 1, 0], np.int8)
             file[f"{split}/offsets"] = np.array([0, 1, 4], np.int32)
-    loaded = FederatedFile(2, 0, Alone(), path=str(path)).load(np.array([1]), torch.float32)
+    loaded = dataset_of("federated", 2, path=str(path)).load(np.array([1]), torch.float32)
     assert loaded.train.x.tolist() == [[2, 3], [4, 5], [6, 7]]
     assert loaded.test.y.tolist() == [1, 1, 0]
 
@@ -296,7 +294,7 @@ def test_an_unusable_file_is_refused_in_a_sentence_that_names_it(usable: Path, c
     damage, message = BAD_FEDERATED[case]
     damage(usable)
     with pytest.raises(InputError) as refused:
-        FederatedFile(3, 0, Alone(), path=str(usable)).load(np.arange(3), torch.float32)
+        dataset_of("federated", 3, path=str(usable)).load(np.arange(3), torch.float32)
     text = str(refused.value)
     assert str(usable) in text and "\n" not in text
     assert all(part in text for part in message.split(" .. "))
@@ -307,7 +305,7 @@ def test_a_value_that_the_runs_type_cannot_hold_is_refused(tmp_path: Path):
     shards = random_shards(contents, 0)
     shards.train.x[0, 0] = 1e300
     write(tmp_path / "big.h5", contents, [shards], {})
-    dataset = FederatedFile(1, 0, Alone(), path=str(tmp_path / "big.h5"))
+    dataset = dataset_of("federated", 1, path=str(tmp_path / "big.h5"))
     assert dataset.load(np.arange(1), torch.float64).train.x[0, 0] == 1e300
     with pytest.raises(InputError, match="not finite"):
         dataset.load(np.arange(1), torch.float32)
@@ -331,7 +329,7 @@ def test_damage_is_a_sentence_or_other_numbers_but_nothing_else(usable, tmp_path
     path = tmp_path / "flipped.h5"
     path.write_bytes(damaged)
     try:
-        FederatedFile(3, 0, Alone(), path=str(path)).load(np.arange(3), torch.float32)
+        dataset_of("federated", 3, path=str(path)).load(np.arange(3), torch.float32)
     except InputError as error:
         assert "flipped.h5" in str(error)
 
@@ -366,8 +364,8 @@ def text(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_characters_and_their_counts_are_in_the_file(text):
     play, output = text
-    made = Shakespeare(2, 0, Alone(), path=str(play), sequence_length=5)
-    found = FederatedFile(2, 0, Alone(), path=str(output))
+    made = dataset_of("shakespeare", 2, path=str(play), sequence_length=5)
+    found = dataset_of("federated", 2, path=str(output))
     assert found.description.class_names == made.description.class_names
     assert np.array_equal(found.description.label_counts, made.description.label_counts)
     assert found.is_uint8 and read_contents(output).stored == "uint8"
