@@ -55,3 +55,16 @@ def labels_by_client(dataset: Dataset) -> list[np.ndarray]:
         np.concatenate([s.y[s.offsets[c] : s.offsets[c + 1]].numpy() for s in splits])
         for c in range(dataset.description.n_clients)
     ]
+
+
+def texts_of_clients(dataset: Dataset) -> list[str]:
+    """The text of each client, put together from its windows of one character."""
+    about = dataset.description
+    shards = dataset.load(np.arange(about.n_clients), torch.uint8)
+    texts = [""] * about.n_clients
+    for split in (shards.train, shards.val, shards.test):
+        for client in range(about.n_clients):
+            start, end = split.offsets[client : client + 2]
+            codes = [split.x[start, 0], *split.y[start:end]]
+            texts[client] += "".join(about.class_names[code] for code in codes)
+    return texts

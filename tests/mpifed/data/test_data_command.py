@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -8,10 +9,19 @@ import pytest
 import torch
 from loading import dataset_of
 
-from mpifed.data import federated_file
-from mpifed.data.__main__ import main
-from mpifed.data.sources.flix import Tags
-from mpifed.mpi.communicator import LAUNCHER_SIZES
+from mpifed.testing import run_command
+
+LAUNCHER_SIZES = (
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_SIZE",
+    "PMIX_SIZE",
+    "SLURM_NTASKS",
+    "MPI_LOCALNRANKS",
+)
+
+
+def main(words: list[str]) -> int:
+    return run_command(["data", *words])
 
 
 @pytest.fixture(autouse=True)
@@ -34,8 +44,7 @@ def assert_same_data(path: Path, dataset, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("variant", ["paper", "released", "corrected"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_synthetic(tmp_path: Path, variant: str, dtype: str, monkeypatch):
-    monkeypatch.setattr(federated_file, "BLOCK", 3000)
+def test_synthetic(tmp_path: Path, variant: str, dtype: str):
     path = tmp_path / "synthetic.h5"
     words = f"synthetic --output {path} --clients 5 --variant {variant} --n-test 20 --dimension 6"
     assert main([*words.split(), "--seed", "4", "--dtype", dtype]) == 0
@@ -79,15 +88,14 @@ def test_digits(tmp_path: Path, capsys, monkeypatch):
     ],
 )
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_data_of_any_task(tmp_path: Path, monkeypatch, line: str, make, dtype: str):
-    monkeypatch.setattr(federated_file, "BLOCK", 3000)
+def test_data_of_any_task(tmp_path: Path, line: str, make, dtype: str):
     path = tmp_path / "file.h5"
     words = f"{line} --clients 3 --seed 5 --dtype {dtype} --output {path}"
     assert main(words.split()) == 0
     assert_same_data(path, make(), getattr(torch, dtype))
 
 
-def tags(**options) -> Tags:
+def tags(**options) -> Any:
     return dataset_of("tags", 3, 5, vocabulary=20, tags=6, **options)
 
 
@@ -108,13 +116,26 @@ def test_libsvm_and_ratings_from_a_directory(tmp_path: Path):
     assert_same_data(path, dataset_of("ratings", 2, **options), torch.float32)
 
 
-def test_idx_in_several_blocks(tmp_path: Path, small_images: Path, monkeypatch):
-    monkeypatch.setattr(federated_file, "BLOCK", 2000)
+def test_idx(tmp_path: Path, small_images: Path):
     path = tmp_path / "images.h5"
     words = f"mnist --raw {small_images} --output {path} --clients 7 --partition dirichlet"
     assert main([*words.split(), "--dirichlet-alpha", "0.4"]) == 0
     dataset = dataset_of("mnist", 7, raw=str(small_images))
     assert_same_data(path, dataset, torch.float32)
+
+
+@pytest.mark.slow
+def test_files_of_more_than_are_held_at_once(tmp_path: Path):
+    path = tmp_path / "large.h5"
+    words = f"synthetic --output {path} --clients 3 --n-test 12000 --dimension 1000"
+    assert main([*words.split(), "--dtype", "float64"]) == 0
+    assert path.stat().st_size > 270e6
+    made = dataset_of("synthetic", 3, n_test=12000, dimension=1000)
+    read = dataset_of("federated", 3, path=str(path))
+    for client in range(3):
+        a, b = (one.load(np.array([client]), torch.float64) for one in (made, read))
+        assert torch.equal(a.train.x, b.train.x) and torch.equal(a.test.x, b.test.x)
+        assert torch.equal(a.train.y, b.train.y) and torch.equal(a.test.y, b.test.y)
 
 
 @pytest.mark.slow

@@ -12,8 +12,8 @@ import torch
 from loading import dataset_of
 from pyarrow import parquet
 
-from mpifed.data.__main__ import main
 from mpifed.errors import InputError
+from mpifed.testing import run_command
 
 ANN, BOB = "to be, or not to be: that is the question", "in Paris, where she lived for years"
 NAMES = ("train", "val", "test")
@@ -65,7 +65,7 @@ def test_pairs_of_bytes_become_tokens_in_a_federated_file(tmp_path):
     options = {**of_files(tmp_path), "tokenizer": "bpe", "vocabulary": 264, "sequence_length": 4}
     made, path = dataset_of("text", 2, **options), tmp_path / "tokens.h5"
     words = [f"--{key.replace('_', '-')}={value}" for key, value in options.items()]
-    assert main(["text", *words, "--clients", "2", "--output", str(path)]) == 0
+    assert run_command(["data", "text", *words, "--clients", "2", "--output", str(path)]) == 0
     with h5py.File(path) as file:
         assert {file[f"train/{name}"].dtype for name in "xy"} == {np.dtype("uint16")}
     read = dataset_of("federated", 2, path=str(path))

@@ -7,7 +7,7 @@ import lzma
 import numpy as np
 import pytest
 import torch
-from loading import all_rows, dataset_of, labels_by_client
+from loading import all_rows, dataset_of, labels_by_client, texts_of_clients
 from published import REAL
 
 
@@ -28,20 +28,22 @@ def test_cifar_100():
 def test_shakespeare():
     with lzma.open(REAL / "shakespeare" / "input.txt.xz", "rt", encoding="utf-8") as file:
         text = file.read()
-    found = speeches(text)
-    assert len(found) == 7222
-    assert {speech.play for speech in found} == {0}
-    roles = texts_of_roles(found)
-    paragraphs = [part for part in text.split("\n\n") if part.strip()]
+    paragraphs = [part.strip() for part in text.split("\n\n") if part.strip()]
     assert len(paragraphs) == 7222
-    assert len(roles) == len({part.strip().split("\n")[0].upper() for part in paragraphs}) == 303
-    heads = sum(len(speech.role) + 1 for speech in found)
+    spoken: dict[str, str] = {}
+    for head, _, lines in (paragraph.partition("\n") for paragraph in paragraphs):
+        spoken[head.upper()] = f"{spoken.get(head.upper(), '')} {lines}"
+    assert len(spoken) == 303
+    texts = [" ".join(lines.split()) for lines in spoken.values()]
+    n = np.array(list(map(len, texts)))
+    shortest = np.min([3 * n // 5, 4 * n // 5 - 3 * n // 5, n - 4 * n // 5], axis=0)
+    used = [text for text, part in zip(texts, shortest, strict=True) if part > 1]
+    options = {"sequence_length": 1, "choose": "first", "min_samples": 2}
+    dataset = dataset_of(
+        "shakespeare", len(used), path=str(REAL / "shakespeare" / "input.txt"), **options
+    )
     # All but heads, line ends and repeated spaces is somebody's.
-    letters = sum(not character.isspace() for character in text)
-    said = sum(not character.isspace() for own in roles.values() for character in own)
-    blanks = sum(speech.role.count(" ") for speech in found)
-    assert said == letters - (heads - blanks)
-    dataset = dataset_of("shakespeare", 100, path=str(REAL / "shakespeare" / "input.txt"))
+    assert texts_of_clients(dataset) == used
     assert dataset.description.n_train.sum() == dataset.description.label_counts.sum()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import string
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from loading import all_rows, dataset_of
+from loading import all_rows, dataset_of, texts_of_clients
 
 from mpifed.dataset import Dataset
 from mpifed.errors import InputError
@@ -83,14 +84,7 @@ COUNTESS. Another one of this name.
 def texts_in(path: Path, roles: int, **options) -> list[str]:
     """The texts of the roles of a play, put together from their windows of one character."""
     options = {"sequence_length": 1, "choose": "first", "min_samples": 2, **options}
-    dataset = dataset_of("shakespeare", roles, path=str(path), **options)
-    shards = dataset.load(np.arange(roles), torch.uint8)
-    texts = [""] * roles
-    for split in (shards.train, shards.val, shards.test):
-        for role, (start, end) in enumerate(zip(split.offsets, split.offsets[1:], strict=False)):
-            codes = [split.x[start, 0], *split.y[start:end]]
-            texts[role] += "".join(dataset.description.class_names[code] for code in codes)
-    return texts
+    return texts_of_clients(dataset_of("shakespeare", roles, path=str(path), **options))
 
 
 def written(path: Path, text: str) -> Path:
@@ -145,9 +139,9 @@ def test_codes_are_places_in_the_vocabulary(tmp_path_factory, named, data):
     x, y = all_rows(shakespeare(path, 1, vocabulary=name, sequence_length=1), torch.uint8)
     codes = [vocabulary.index(letter) for letter in text]
     ends = [0, 3 * len(text) // 5, 4 * len(text) // 5, len(text)]
-    starts = [code for a, b in zip(ends, ends[1:], strict=False) for code in codes[a : b - 1]]
-    assert x[:, 0].tolist() == starts
-    assert y.tolist() == [c for a, b in zip(ends, ends[1:], strict=False) for c in codes[a + 1 : b]]
+    parts = list(itertools.pairwise(ends))
+    assert x[:, 0].tolist() == [code for a, b in parts for code in codes[a : b - 1]]
+    assert y.tolist() == [code for a, b in parts for code in codes[a + 1 : b]]
 
 
 def play_of(lengths: list[int], seed: int = 0) -> str:
