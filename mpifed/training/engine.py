@@ -299,7 +299,7 @@ class Engine:
         local = self.clock.seconds["local"]
         while True:
             self.active = int(active.sum())
-            if not self.active and not setup.algorithm.steps_without_clients:
+            if not self.active and not setup.algorithm.moves_without_clients():
                 return
             booked = dict(vars(exchange.ledger))
             try:
@@ -343,7 +343,8 @@ class Engine:
         part = self.rows.of(positions)
         channel = setup.channel(self.round, active, part.memory, clients)
         with torch.no_grad():
-            moved = setup.algorithm.round(part.algorithm, clients, channel, draws)
+            advance = setup.algorithm.round if self.active else setup.algorithm.idle
+            moved = advance(part.algorithm, clients, channel, draws)
         check_state(setup.algorithm, "round", moved, part.algorithm)
         spent, exchanging = time.perf_counter() - began, setup.exchange.seconds - exchanged
         self.clock.seconds["exchange"] += exchanging
