@@ -19,6 +19,7 @@ from mpifed import state as states
 from mpifed.checkpoint import files as checkpoint
 from mpifed.checkpoint.background import Writer
 from mpifed.config.configuration import to_mapping
+from mpifed.data.base import ProblemDescription
 from mpifed.errors import Diverged, PeerDiverged, PeerFailure, raise_first_diverged
 from mpifed.exchange.accounting import EPSILON, accountant_of
 from mpifed.exchange.base import Ledger
@@ -440,7 +441,7 @@ class Engine:
                 recorder.metrics if recorder else "",
                 dict(vars(setup.exchange.ledger)),
                 {**self.clock.seconds, "total": self.elapsed},
-                data if data.problem is None else None,
+                None if isinstance(data, ProblemDescription) else data,
                 self.simulated.stored() if self.simulated is not None else None,
             )
             self.writer.start(
