@@ -29,8 +29,8 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from mpifed.exchange.aggregation import norms
-from mpifed.exchange.attacks import Attack, Attackers, ClientNumber
-from mpifed.exchange.base import Channel, Round, to_server
+from mpifed.exchange.attacks import Attack, ClientNumber
+from mpifed.exchange.base import Round, Updates, to_server
 from mpifed.exchange.reduction import weighted_sum
 from mpifed.state import check_result
 
@@ -101,6 +101,27 @@ class Colluding(Attack):
     @abstractmethod
     def message(self, seen: Seen) -> Tensor:
         """Return what all malicious participants send, of the shape of an update. Collective."""
+
+    def attacked(self, updates: Updates, who: np.ndarray, channel: Any) -> Updates:
+        round = channel.round
+        honest = np.flatnonzero(round.active & ~who)
+        if not 0 < len(honest) < round.count:
+            return updates
+        is_attacker = torch.from_numpy(who[round.ids]).to(updates.values.device)
+        attackers, others = is_attacker.nonzero()[:, 0], (~is_attacker).nonzero()[:, 0]
+
+        def sent(message: Tensor) -> Updates:
+            return updates.replaced(attackers, message.expand(len(attackers), *message.shape))
+
+        def outcome(message: Tensor) -> Tensor:
+            return to_server(channel).outcome(sent(message).differences)
+
+        seen = Seen(
+            updates.some(others).differences, round.ids[~who[round.ids]], honest, round, outcome
+        )
+        message = self.message(seen)
+        check_result(message, seen.mean, self, "message")
+        return sent(message)
 
 
 class LittleIsEnough(Colluding):
@@ -176,29 +197,3 @@ class Mimic(Colluding):
     def message(self, seen: Seen) -> Tensor:
         victim = self.victim if self.victim in seen.clients else seen.clients[0]
         return seen.total(seen.updates, (seen.ids == victim).astype(float))
-
-
-def collusion(
-    attackers: Attackers, rows: Tensor, channel: Channel, before: Tensor | None = None
-) -> Tensor:
-    """Return the participants' ``rows``, updates of ``before`` (or of zero), as they are sent."""
-    round, who = channel.round, attackers.who
-    honest = np.flatnonzero(round.active & ~who)
-    if not 0 < len(honest) < round.count:
-        return rows
-    base: Tensor | float = 0.0 if before is None else before
-    is_attacker = torch.from_numpy(who[round.ids]).to(rows.device)
-
-    def sent(message: Tensor) -> Tensor:
-        messages = rows.clone()
-        messages[is_attacker] = (message + base).to(rows)
-        return messages
-
-    def outcome(message: Tensor) -> Tensor:
-        return to_server(channel).outcome(sent(message) - base)
-
-    attack: Any = attackers.attack
-    seen = Seen((rows - base)[~is_attacker], round.ids[~who[round.ids]], honest, round, outcome)
-    message = attack.message(seen)
-    check_result(message, seen.mean, attack, "message")
-    return sent(message)
