@@ -33,7 +33,8 @@ The other names are for some families of methods:
 * minibatches without the local solver: ``batches``, ``minibatches``, ``chosen``, ``share_weights``
 * messages of which few numbers are sent: ``SparseRows``, ``add_scaled``, ``flat_positions``,
   ``gathered``; what compressors do to them: ``message_variance``, ``proven_contraction``
-* steps of a server: ``Adam`` with ``Moments``, ``Nesterov`` with ``Moment``
+* steps of a server: ``Adam`` with ``Moments``, ``Nesterov`` with ``Moment``; ``adam_step`` of
+  local steps
 * gossip with chosen neighbours: ``GossipChannel``, ``Nearby``
 * random numbers beside ``Draws``: ``stream``, ``shuffles``, ``bits_at``
 * ``label_sums`` and ``new_prototypes`` of representations; ``simplex``, the projection
@@ -86,6 +87,7 @@ from mpifed.local.optima import (
     local_starts,
     usual_tolerance,
 )
+from mpifed.local.optimizers import adam_step
 from mpifed.local.projections import simplex
 from mpifed.local.scoring import (
     best_weight,
@@ -166,6 +168,7 @@ __all__ = [
     "StepScale",
     "Weighting",
     "Within",
+    "adam_step",
     "add_scaled",
     "agreed",
     "averaged_buffers",
