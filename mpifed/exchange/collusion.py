@@ -19,7 +19,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -40,28 +39,25 @@ EVALUATIONS, SHRINKING = 16, 0.8
 
 @dataclass(frozen=True)
 class Seen:
-    """What attackers know in a round; its methods are collective.
+    """What attackers know in a round; its methods and ``deviation`` are collective.
 
     ``updates`` (clients, ...) are those of the honest participants ``ids`` hosted here, ``clients``
-    are all honest participants, and ``outcome(message)`` is what the server makes of a message.
+    are all honest participants, ``mean`` is mu, and ``outcome(message)`` is what the server makes
+    of a message.
     """
 
     updates: Tensor
     ids: np.ndarray
     clients: np.ndarray
     round: Round
+    mean: Tensor
     outcome: Callable[[Tensor], Tensor]
 
     def total(self, rows: Tensor, weights: np.ndarray) -> Tensor:
         """The weighted sum of rows of honest participants."""
         return weighted_sum(self.round.federation, rows, weights, self.ids)
 
-    @cached_property
-    def mean(self) -> Tensor:
-        """mu."""
-        return self.total(self.updates, np.full(len(self.ids), 1 / len(self.clients)))
-
-    @cached_property
+    @property
     def deviation(self) -> Tensor:
         """sigma."""
         squares = (self.updates - self.mean) ** 2
@@ -116,9 +112,9 @@ class Colluding(Attack):
         def outcome(message: Tensor) -> Tensor:
             return to_server(channel).outcome(sent(message).differences)
 
-        seen = Seen(
-            updates.some(others).differences, round.ids[~who[round.ids]], honest, round, outcome
-        )
+        visible, ids = updates.some(others).differences, round.ids[~who[round.ids]]
+        mean = weighted_sum(round.federation, visible, np.full(len(ids), 1 / len(honest)), ids)
+        seen = Seen(visible, ids, honest, round, mean, outcome)
         message = self.message(seen)
         check_result(message, seen.mean, self, "message")
         return sent(message)
