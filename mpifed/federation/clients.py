@@ -234,7 +234,7 @@ class Clients:
     def __len__(self) -> int:
         return len(self.rows)
 
-    @property
+    @cached_property
     def device(self) -> torch.device:
         """Where the samples are, and with them the models."""
         return self.shards.device
