@@ -279,10 +279,11 @@ class GeneratedDataset(Dataset):
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
         """Return the shards of ``client_ids``."""
-        splits = {name: empty_split(self.description, name, client_ids, dtype) for name in SPLITS}
-        for name, split in splits.items():
+        splits = [empty_split(self.description, name, client_ids, dtype) for name in SPLITS]
+        for name, split in zip(SPLITS, splits, strict=True):
             self._fill(client_ids, name, split)
-        return Shards(client_ids, **splits)
+        train, val, test = splits
+        return Shards(client_ids, train, val, test)
 
     def make_split(self, name: SplitName, client_ids: np.ndarray, dtype: torch.dtype) -> Split:
         """Return one split of ``client_ids``; see ``Dataset``."""
