@@ -39,12 +39,10 @@ from mpifed.federation.clients import (
     Clients,
     Draws,
     Federation,
-    balanced_owners,
-    contiguous_owners,
     draw_unseen,
-    partitioned_owners,
 )
 from mpifed.federation.hosted import CachedShards, HostedShards, LoadedShards
+from mpifed.federation.placement import balanced_owners, contiguous_owners, partitioned_owners
 from mpifed.io.memory import check_memory, enough_memory
 from mpifed.local.minibatches import work_of
 from mpifed.local.objective import HeldOutRisks
@@ -541,8 +539,6 @@ def make(
             "samples of its own; evaluation.validation_fraction holds some of the training out"
         )
     unseen = draw_unseen(n_clients, configuration.evaluation.unseen_fraction, configuration.seed)
-    scored = description.n_test + (description.n_val if configuration.evaluation.validates else 0)
-    work = description.n_train + scored / configuration.evaluation.every
     method = algorithm_class(configuration.algorithm.name)
     exchanging, options = exchanging_of(configuration)
     n_training = int((~unseen).sum())
@@ -553,14 +549,15 @@ def make(
         with _labels_of_data(configuration, sized, ~unseen, communicator) as prepared:
             stored = exchanging.prepare(communicator, n_training, configuration.seed, prepared)
     hosting = hosting_ranks(configuration, communicator)
-    if configuration.placement == "balanced":
-        owner = balanced_owners(samples_of_steps(configuration, description), len(hosting))
-    else:
-        owner = contiguous_owners(work, len(hosting), description.n_train)
+    work, links = samples_of_steps(configuration, description), None
     if configuration.placement == "partitioned":
         links = exchanging.links(n_training, configuration.seed, options, stored)
-        if links is not None:
-            owner = partitioned_owners(work, unseen, links, len(hosting), communicator)
+    if links is not None:
+        owner = partitioned_owners(work, unseen, links, len(hosting), communicator)
+    elif configuration.placement == "balanced":
+        owner = balanced_owners(work, len(hosting))
+    else:
+        owner = contiguous_owners(work, len(hosting), description.n_train)
     owner = hosting[owner]
     federation = Federation(
         communicator, owner, unseen, description.n_train, configuration.participation
