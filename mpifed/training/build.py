@@ -22,17 +22,8 @@ from mpifed.components.registry import Section, find
 from mpifed.components.registry import make as make_component
 from mpifed.components.tables import ON_TRANSPORT
 from mpifed.config.configuration import PLAIN_MEAN, Configuration
-from mpifed.data.base import (
-    SPLITS,
-    Checked,
-    Dataset,
-    DerivedDataset,
-    Description,
-    HeldOut,
-    Shards,
-    Split,
-    SplitName,
-)
+from mpifed.data.base import SPLITS, Dataset, Description, Shards, Split, SplitName
+from mpifed.data.derived import Checked, DerivedDataset, HeldOut
 from mpifed.errors import InputError
 from mpifed.exchange.attacks import Attackers, attackers, check_labels
 from mpifed.exchange.base import Channel, Exchange, Transform, exchange_class
@@ -47,11 +38,10 @@ from mpifed.federation.clients import (
     Clients,
     Draws,
     Federation,
-    balanced_owners,
-    contiguous_owners,
     draw_unseen,
-    partitioned_owners,
 )
+from mpifed.federation.hosted import CachedShards, HostedShards, LoadedShards
+from mpifed.federation.placement import balanced_owners, contiguous_owners, partitioned_owners
 from mpifed.io.memory import check_memory, enough_memory
 from mpifed.local.minibatches import work_of
 from mpifed.local.objective import HeldOutRisks
@@ -238,13 +228,6 @@ class Poisoned(DerivedDataset):
             true = self._true[int(client_ids[position])][: rows.stop - rows.start]
             y[rows] = true.to(y.device)
         return replace(train, y=y)
-
-
-def scored_split(dataset: Dataset, train: Split, client_ids: np.ndarray) -> Split:
-    """Return the training samples of clients with their true labels."""
-    if not isinstance(dataset, Poisoned):
-        return train
-    return dataset.with_true_labels(train, client_ids)
 
 
 def attacked(
@@ -442,13 +425,22 @@ class Setup:
         )
         return Shards(shards.client_ids, train, val, test, shards.fresh)
 
+    def hosted_shards(self) -> HostedShards:
+        """Return the shards of the clients hosted here. Collective where all are loaded."""
+        budget = kept_bytes(self.configuration, self.dataset, self.federation)
+        if budget is None:
+            return LoadedShards(self.federation, self.load())
+        size = sample_bytes(self.configuration, self.dataset.description)
+        return CachedShards(self.federation, self.dataset, self.dtype, self.device, size, budget)
+
     def first_state(self, everyone: Clients) -> RunState:
         """Return the state before round 1 and before ``Algorithm.prepare``; collective."""
         draws = Draws(self.configuration.seed, 0)
         first = self.algorithm.init(everyone, self.exchange, draws, self.dtype)
         check_state(self.algorithm, "init", first)
-        check_rows(self.algorithm, first, len(everyone), self.exchange.shared_is_rows)
-        return RunState(first, self.first_memory(first, len(everyone)))
+        n_hosted = len(self.federation.hosted)
+        check_rows(self.algorithm, first, n_hosted, self.exchange.shared_is_rows)
+        return RunState(first, self.first_memory(first, n_hosted))
 
     def first_memory(self, first: Any, n_hosted: int) -> Any:
         """Return what the exchange remembers of ``first``, an algorithm's state before round 1."""
@@ -488,7 +480,7 @@ def make_dataset(configuration: Configuration, communicator: Communicator) -> Da
     if ":" in configuration.data.name:
         dataset = Checked(dataset)
     description = dataset.description
-    if description.n_clients != n_clients:
+    if len(description.n_train) != n_clients:
         raise InputError(
             f"clients is {n_clients}, but the data set holds {description.n_clients} clients"
         )
@@ -546,8 +538,6 @@ def make(
             "samples of its own; evaluation.validation_fraction holds some of the training out"
         )
     unseen = draw_unseen(n_clients, configuration.evaluation.unseen_fraction, configuration.seed)
-    scored = description.n_test + (description.n_val if configuration.evaluation.validates else 0)
-    work = description.n_train + scored / configuration.evaluation.every
     method = algorithm_class(configuration.algorithm.name)
     exchanging, options = exchanging_of(configuration)
     n_training = int((~unseen).sum())
@@ -558,14 +548,15 @@ def make(
         with _labels_of_data(configuration, sized, ~unseen, communicator) as prepared:
             stored = exchanging.prepare(communicator, n_training, configuration.seed, prepared)
     hosting = hosting_ranks(configuration, communicator)
-    if configuration.placement == "balanced":
-        owner = balanced_owners(samples_of_steps(configuration, description), len(hosting))
-    else:
-        owner = contiguous_owners(work, len(hosting), description.n_train)
+    work, links = samples_of_steps(configuration, description), None
     if configuration.placement == "partitioned":
         links = exchanging.links(n_training, configuration.seed, options, stored)
-        if links is not None:
-            owner = partitioned_owners(work, unseen, links, len(hosting), communicator)
+    if links is not None:
+        owner = partitioned_owners(work, unseen, links, len(hosting), communicator)
+    elif configuration.placement == "balanced":
+        owner = balanced_owners(work, len(hosting))
+    else:
+        owner = contiguous_owners(work, len(hosting), description.n_train)
     owner = hosting[owner]
     federation = Federation(
         communicator, owner, unseen, description.n_train, configuration.participation

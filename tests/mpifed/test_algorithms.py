@@ -21,7 +21,6 @@ from mpifed.mpi.communicator import Alone
 from mpifed.testing import check_method, run_rounds
 from mpifed.training.build import make
 from mpifed.training.engine import Clock, Engine
-from mpifed.training.samples import samples_of
 
 PLAIN = {
     "clients": 4,
@@ -90,7 +89,7 @@ every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 def engine_of(name, exchange, **more):
     configuration = resolve({**problem(name, exchange), **more})
     setup = make(configuration, Alone(), configuration.rounds)
-    return Engine(setup, samples_of(setup), Clock())
+    return Engine(setup, setup.hosted_shards(), Clock())
 
 
 def prepared(name, exchange, **more):

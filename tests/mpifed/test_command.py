@@ -36,7 +36,6 @@ from mpifed.models.base import Model
 from mpifed.mpi.communicator import Alone, world
 from mpifed.training.build import make
 from mpifed.training.engine import Clock, Engine
-from mpifed.training.samples import samples_of
 from topologies.parameters import options_of
 
 SMALL = parse_overrides(TINY[1:])
@@ -327,7 +326,7 @@ def test_the_method_in_the_readme_is_fedavg(tmp_path, monkeypatch):
 
     def digest(algorithm):
         setup = run_of(algorithm=algorithm, participation=0.5)
-        engine = Engine(setup, samples_of(setup), Clock())
+        engine = Engine(setup, setup.hosted_shards(), Clock())
         engine.advance()
         return engine.digest()
 
