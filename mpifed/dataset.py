@@ -58,15 +58,17 @@ from mpifed.data.base import (
     SPLITS,
     Dataset,
     Description,
+    GeneratedDataset,
     ProblemDescription,
     Shards,
     Split,
     SplitName,
     Task,
     agreed,
+    alike,
     empty_split,
+    parts_up_to,
 )
-from mpifed.data.generated import GeneratedDataset, alike, parts_up_to
 from mpifed.data.images import decoded
 from mpifed.data.partitioned import Pool, PooledDataset, Source
 from mpifed.io.memory import check_memory

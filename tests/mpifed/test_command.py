@@ -36,7 +36,6 @@ from mpifed.models.base import Model
 from mpifed.mpi.communicator import Alone, world
 from mpifed.training.build import make
 from mpifed.training.engine import Clock, Engine
-from mpifed.training.samples import samples_of
 from topologies.parameters import options_of
 
 SMALL = parse_overrides(TINY[1:])
@@ -335,7 +334,7 @@ LED = {"name": "gossip", "correction": "led"}
 
 def digest_of(algorithm, **sections):
     setup = run_of(algorithm=algorithm, **sections)
-    engine = Engine(setup, samples_of(setup), Clock())
+    engine = Engine(setup, setup.hosted_shards(), Clock())
     engine.advance()
     return engine.digest()
 

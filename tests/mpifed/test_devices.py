@@ -47,7 +47,7 @@ def rounds(name, exchange, device, count=2, **more):
     with torch.no_grad():
         engine.prepare()
     engine.evaluate(None, None)
-    evaluation.remarks(engine.setup, engine.state, engine.samples)
+    evaluation.remarks(engine.setup, engine.state, engine.shards)
     for _ in range(count):
         engine.advance()
         engine.agree(False)
