@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import sys
+import json
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from scipy.optimize import linear_sum_assignment
 
 from mpifed.dataset import kmeans
 from mpifed.errors import InputError
+from mpifed.testing import run_command
 
 
 @st.composite
@@ -74,21 +75,6 @@ def test_fewer_points_than_clusters_are_refused():
         kmeans.equal_clusters(np.ones((3, 2)), 4, np.random.default_rng(0))
 
 
-def test_the_package_is_asked_for_by_name(monkeypatch):
-    monkeypatch.setitem(sys.modules, "k_means_constrained", None)
-    with pytest.raises(InputError, match="pip install k-means-constrained"):
-        kmeans.equal_clusters(np.ones((3, 2)), 2, np.random.default_rng(0), "package")
-
-
-def test_it_is_as_good_as_the_package():
-    pytest.importorskip("k_means_constrained", reason="k-means-constrained is not installed")
-    points = dataset_of("dictionary", 10, samples=600).samples
-    own = kmeans.equal_clusters(points, 10, np.random.default_rng(0))
-    package = kmeans.equal_clusters(points, 10, np.random.default_rng(0), "package")
-    assert np.bincount(package.owner).tolist() == [60] * 10
-    assert own.inertia <= 1.03 * package.inertia
-
-
 def test_many_clusters_are_parted_again_and_again_and_are_equal_too(tmp_path):
     n, k = 3000, 850  # points times squared clusters are too many for one assignment
     points = np.random.default_rng(0).normal(size=(n, 3))
@@ -111,3 +97,13 @@ def test_many_clusters_are_parted_again_and_again_and_are_equal_too(tmp_path):
     inertia = ((points - centres[parts]) ** 2).sum()
     chance = ((points - points.mean(0)) ** 2).sum()
     assert inertia <= 0.05 * chance
+
+
+def test_an_old_configuration_that_names_a_solver_is_read_with_a_remark(tmp_path, capsys):
+    data = {"name": "dictionary", "samples": 40, "kmeans_solver": "own"}
+    mapping = {"algorithm": "fedmm", "clients": 4, "rounds": 1, "data": data}
+    (tmp_path / "old.yaml").write_text(json.dumps(mapping))
+    assert run_command(["run", tmp_path / "old.yaml", "--dry-run", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert "kmeans_solver" not in plan["configuration"]["data"]
+    assert any("data.kmeans_solver" in line for line in plan["plan"]["remarks"])

@@ -183,7 +183,7 @@ def test_colours_numbers_and_texts(tmp_path: Path):
     dataset = parquets(tmp_path, features="img", divisor=1, **options)
     assert holds(dataset, colours.transpose(0, 3, 1, 2), np.arange(8) % 3)
     dataset = parquets(tmp_path, features="text", **options)
-    assert not any("bytes" in line for line in dataset.remarks())
+    assert not any("bytes" in line for line in dataset.remarks)
     x, _ = all_rows(dataset, torch.uint8)
     assert sorted("".join(string.printable[c] for c in row) for row in x) == sorted(texts)
     for name, expected in (("row", numbers), ("one", numbers[:, :1])):
@@ -201,7 +201,7 @@ def test_lists_keep_the_type_of_their_numbers(tmp_path: Path, kind: str):
     dataset = parquets(tmp_path)
     assert dataset.is_uint8 == (kind == "u1")
     assert holds(dataset, numbers, np.arange(9000) % 3)
-    assert ("data.divisor=255" in "".join(dataset.remarks())) == (kind == "u1")
+    assert ("data.divisor=255" in "".join(dataset.remarks)) == (kind == "u1")
 
 
 @given(st.binary(max_size=9), st.integers(0, 10**6))
