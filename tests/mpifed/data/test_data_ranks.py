@@ -10,17 +10,17 @@ import pytest
 import torch
 from loading import dataset_of
 
-from mpifed.data.base import Shards
-from mpifed.data.federated_file import Contents, write
-from mpifed.data.sources.fedmm import Dictionary, GaussianMixture, Poisson
-from mpifed.data.sources.flix import Sine, Tags
-from mpifed.data.sources.synthetic import Synthetic
+from mpifed.dataset import Communicator, Dataset, Shards
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import Alone, Communicator, world
+from mpifed.testing import run_command, world
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
 N_CLIENTS = 11
+LAUNCHER_VARIABLES = (
+    *("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS"),
+    *("PMIX_SIZE", "PMIX_RANK", "SLURM_NTASKS", "SLURM_PROCID"),
+)
 
 
 def hosted(communicator: Communicator, n_clients: int) -> np.ndarray:
@@ -49,15 +49,15 @@ def check_ranks(make, communicator: Communicator) -> None:
     clients = hosted(communicator, N_CLIENTS)
     for dtype in (torch.float32, torch.float64):
         dataset = make(communicator)
-        assert dataset.remarks == make(Alone()).remarks
+        assert dataset.remarks == make(None).remarks
         found = dataset.load(clients, dtype)
         assert np.array_equal(found.client_ids, clients)
-        check(found, make(Alone()).load(np.arange(N_CLIENTS), dtype))
+        check(found, make(None).load(np.arange(N_CLIENTS), dtype))
     covered = communicator.sum(np.bincount(clients, minlength=N_CLIENTS).astype(np.int64))
     assert covered.tolist() == [1] * N_CLIENTS
 
 
-def released(communicator: Communicator) -> Synthetic:
+def released(communicator: Communicator | None) -> Dataset:
     options = {"dimension": 9, "n_test": 60}
     return dataset_of("synthetic", N_CLIENTS, 0, communicator, variant="released", **options)
 
@@ -65,7 +65,7 @@ def released(communicator: Communicator) -> Synthetic:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_released_data_are_sent_by_rank_0(dtype):
     communicator = world()
-    alone = released(Alone()).load(np.arange(N_CLIENTS), dtype)
+    alone = released(None).load(np.arange(N_CLIENTS), dtype)
     check(released(communicator).load(hosted(communicator, N_CLIENTS), dtype), alone)
 
 
@@ -87,28 +87,29 @@ def test_digits():
     check_ranks(lambda comm: dataset_of("digits", N_CLIENTS, 1, comm), world())
 
 
-def test_idx_images(mpi_tmp_path: Path, write_idx, monkeypatch):
+def test_idx_images(mpi_tmp_path: Path, write_idx):
     communicator = world()
     if communicator.rank == 0:
         random = np.random.default_rng(0)
-        for part, count in (("train", 260), ("test", 90)):
+        for part, count in (
+            ("train", 50_000),
+            ("test", 90),
+        ):  # a client has more than is sent at once
             images = random.integers(0, 256, (count, 4, 5))
             write_idx(mpi_tmp_path, part, images, random.integers(0, 3, count), (".gz", ".xz"))
     communicator.barrier()
-    monkeypatch.setattr("mpifed.data.sources.mnist.STEP", 640)
-    monkeypatch.setattr("mpifed.data.partitioned.PIECE", 64)
     check_ranks(
         lambda comm: dataset_of("mnist", N_CLIENTS, 0, comm, raw=str(mpi_tmp_path)), communicator
     )
 
 
 GENERATED = {
-    "sine": (Sine, {"split": 4, "n_val": 2, "n_test": 5}),
-    "tags": (Tags, {"vocabulary": 40, "tags": 8, "n_train": 5, "n_val": 2, "n_test": 4}),
-    "poisson": (Poisson, {"n_train": 6, "n_test": 2}),
-    "mixture": (GaussianMixture, {"n_train": 6, "n_test": 2, "sharding": "sorted"}),
-    "dictionary": (Dictionary, {"samples": 80, "dim": 5}),
-    "copies": (Dictionary, {"samples": 9, "variant": "homogeneous"}),
+    "sine": ("sine", {"split": 4, "n_val": 2, "n_test": 5}),
+    "tags": ("tags", {"vocabulary": 40, "tags": 8, "n_train": 5, "n_val": 2, "n_test": 4}),
+    "poisson": ("poisson", {"n_train": 6, "n_test": 2}),
+    "mixture": ("gaussian_mixture", {"n_train": 6, "n_test": 2, "sharding": "sorted"}),
+    "dictionary": ("dictionary", {"samples": 80, "dim": 5}),
+    "copies": ("dictionary", {"samples": 9, "variant": "homogeneous"}),
 }
 
 
@@ -116,17 +117,18 @@ GENERATED = {
 def test_generated_data(name: str):
     component, options = GENERATED[name]
     communicator = world()
-    check_ranks(lambda comm: component(N_CLIENTS, 2, comm, **options), communicator)
-    if component.fresh is None:
+    check_ranks(lambda comm: dataset_of(component, N_CLIENTS, 2, comm, **options), communicator)
+    made = dataset_of(component, N_CLIENTS, 2, **options)
+    if made.fresh is None:
         return
     clients = hosted(communicator, N_CLIENTS)
-    whole = component(N_CLIENTS, 2, Alone(), **options).fresh(np.arange(N_CLIENTS), 3, 4)
-    found = component(N_CLIENTS, 2, communicator, **options).fresh(clients, 3, 4)
+    whole = made.fresh(np.arange(N_CLIENTS), 3, 4)
+    found = dataset_of(component, N_CLIENTS, 2, communicator, **options).fresh(clients, 3, 4)
     assert torch.equal(found.x, whole.x.reshape(N_CLIENTS, 4, -1)[clients].flatten(0, 1))
 
 
 @pytest.mark.parametrize("partition", ["contiguous", "kmeans"])
-def test_a_libsvm_file_that_only_rank_0_has(mpi_tmp_path: Path, monkeypatch, partition):
+def test_a_libsvm_file_that_only_rank_0_has(mpi_tmp_path: Path, partition):
     communicator = world()
     path = mpi_tmp_path / "file.xz"
     if communicator.rank == 0:
@@ -134,7 +136,6 @@ def test_a_libsvm_file_that_only_rank_0_has(mpi_tmp_path: Path, monkeypatch, par
         lines = [f"{i % 2} 1:{i} 2:{random.normal()!r} 4:1" for i in range(101)]
         path.write_bytes(lzma.compress("\n".join(lines).encode()))
     communicator.barrier()
-    monkeypatch.setattr("mpifed.data.partitioned.PIECE", 16)
     options = {"partition": partition, "test_fraction": 0.3}
     whole = dataset_of("libsvm", N_CLIENTS, path=str(path), **options)
     where = str(path) if communicator.rank == 0 else "/nowhere/at/all"
@@ -178,16 +179,25 @@ def test_a_file_of_tags(mpi_tmp_path: Path, layout):
     check_ranks(lambda comm: dataset_of("tags_file", N_CLIENTS, 1, comm, **options), communicator)
 
 
+def write_file(path: Path, name: str, dtype: str, **options) -> None:
+    """The federated file of a data set, written by a process that no launcher started."""
+    words = [f"--{key.replace('_', '-')}={value}" for key, value in options.items()]
+    words += ["--clients", N_CLIENTS, "--seed", 1, "--dtype", dtype, "--output", path]
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in LAUNCHER_VARIABLES:
+            patch.delenv(variable, raising=False)
+        assert run_command(["data", name, *words]) == 0
+
+
 @pytest.mark.parametrize("task", ["multi_label", "regression", "unlabelled"])
 def test_a_federated_file_of_any_task(mpi_tmp_path: Path, task):
     communicator = world()
     path = mpi_tmp_path / "file.h5"
     name = {"multi_label": "tags", "regression": "sine", "unlabelled": "mixture"}[task]
     component, options = GENERATED[name]
-    made = component(N_CLIENTS, 1, Alone(), **options)
+    made = dataset_of(component, N_CLIENTS, 1, **options)
     if communicator.rank == 0:
-        contents = Contents(made.description, "natural", 1, "float64")
-        write(path, contents, [made.load(np.arange(N_CLIENTS), torch.float64)], {})
+        write_file(path, component, "float64", **options)
     communicator.barrier()
     found = dataset_of("federated", N_CLIENTS, 0, communicator, path=str(path))
     assert found.description.task == task
@@ -200,8 +210,7 @@ def test_a_federated_file(mpi_tmp_path: Path):
     path = mpi_tmp_path / "digits.h5"
     digits = dataset_of("digits", N_CLIENTS, 1, partition="iid")
     if communicator.rank == 0:
-        contents = Contents(digits.description, "iid", 1, "uint8", 16)
-        write(path, contents, [digits.load(np.arange(N_CLIENTS), torch.uint8)], {})
+        write_file(path, "digits", "float32", partition="iid")
     communicator.barrier()
     found = dataset_of("federated", N_CLIENTS, 0, communicator, path=str(path))
     shards = found.load(hosted(communicator, N_CLIENTS), torch.float32)
