@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from topologies.errors import TopologyError
 from topologies.graphs.build import parse_graph
-from topologies.graphs.families import edge_list
+from topologies.graphs.files import edge_list
 from topologies.links.network import read_network
 from topologies.regular_files import open_regular, read_bytes
 
