@@ -17,7 +17,7 @@ FLOORS = (
     {"random", "state"},
     {"io"},
     {"results"},
-    {"command", "components", "watchdog"},
+    {"command", "components", "trackers", "watchdog"},
     {"mpi", "tracking"},
     {"data"},
     {"dataset"},
