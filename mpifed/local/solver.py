@@ -71,6 +71,10 @@ SCHEDULES: dict[str, Callable[[int, int], float]] = {
 }
 
 
+# Inputs, targets and weights of the samples of a minibatch.
+Batch = tuple[Tensor, Tensor, Tensor]
+
+
 @dataclass
 class Stacked:
     """Steps of stacked rows."""
@@ -210,10 +214,6 @@ def _sharpen(compute: Gradient, batch: Batch, row: Tensor, gradient: Tensor, rad
     row[:numbers] = ascended(row[None, :numbers], gradient[None], radius)[0]
     compute(*batch)
     row.copy_(saved)
-
-
-# Inputs, targets and weights of the samples of a minibatch.
-Batch = tuple[Tensor, Tensor, Tensor]
 
 
 def step_one_by_one(

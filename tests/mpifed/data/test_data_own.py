@@ -404,7 +404,7 @@ def test_texts_are_one_hot_and_gaps_the_mean_of_training_samples(tmp_path: Path)
     about = dataset.description
     assert about.client_names == ("Bergen", "Oslo") and about.class_names == ("high", "low")
     # The same by hand: the rows that train are known by their number among those of a client.
-    train = np.concatenate([np.asarray(part[0]) for part in dataset._shards])
+    train = np.concatenate([np.asarray(part[0]) for part in dataset._shard_rows])
     filled = np.where(np.isnan(DOSE), np.nanmean(DOSE[train]), DOSE)
     scaled = (filled - filled[train].mean()) / filled[train].std()
     codes = (np.arange(60) % 2)[:, None] == [0, 1]
