@@ -146,7 +146,7 @@ class GossipChannel(Channel):
     def _corrected(self, rows: Tensor, before: Tensor, correction: Correction) -> Tensor:
         """The correction sees the update that the method has made."""
         routing, size = self.mixing.routing, math.prod(rows.shape[1:])
-        route, part = self._route(routing), self._next_part(correction.width(size))
+        route, part = self._route(routing), self.next_part(correction.width(size))
         if correction.within_steps and self._duals_at != part.start:
             raise TypeError("a method that declares takes_duals asked its channel for none")
         if not (correction.compresses or correction.chooses):
@@ -256,7 +256,7 @@ class GossipChannel(Channel):
     def _compressed(self, rows: Tensor) -> Tensor:
         """CHOCO-Gossip: what travels is the compressed distance from the neighbours' replica."""
         size = math.prod(rows.shape[1:])
-        route, part = self._route(self.mixing.routing), self._next_part(size)
+        route, part = self._route(self.mixing.routing), self.next_part(size)
         replicas, flat = self.memory.replica, rows.flatten(1)
         mix = partial(self._mixed, routing=self.mixing.routing)
         sent = self._sent(route, flat - replicas[:, part])

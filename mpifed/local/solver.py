@@ -378,6 +378,14 @@ def learning_rates(
     return rates if step_scale is None else rates * step_scale[:, None]
 
 
+def over_rates(moves: Tensor | float, rates: Tensor) -> Tensor:
+    """Return moves divided by the learning rates of their steps; 0 where these are 0.
+
+    There nothing has moved, and no gradient is known.
+    """
+    return moves / rates.where(rates > 0, torch.inf)
+
+
 def summed_rates(rates: np.ndarray, work: Work) -> np.ndarray:
     """Return the sum of the learning rates of all steps of a client.
 
@@ -655,7 +663,8 @@ class LocalSolver:
         Returns
         -------
         Tensor
-            float64 (clients,), positive, on the solver's device.
+            float64 (clients,), on the solver's device; 0 of clients that a schedule has brought to
+            rest. ``over_rates`` divides by it.
         """
         options, rule_state = self.options, without_buffers(optimizer)
         work = self._work(clients, steps)

@@ -30,10 +30,12 @@ The other names are for some families of methods:
   ``StackedObjective``, ``sampled_gradients``, ``row_norms``, ``row_products``; of linear models
   ``SparseObjective``, ``columns_of``, ``rows_of``, ``design``, ``hessian``, ``smoothness``
 * minimisers of a client's risk: ``local_optima``, ``local_starts``, ``usual_tolerance``
+* ``over_rates``, moves divided by the learning rates of their steps
 * minibatches without the local solver: ``batches``, ``minibatches``, ``chosen``, ``share_weights``
 * messages of which few numbers are sent: ``SparseRows``, ``add_scaled``, ``flat_positions``,
   ``gathered``; what compressors do to them: ``message_variance``, ``proven_contraction``
-* steps of a server: ``Adam`` with ``Moments``, ``Nesterov`` with ``Moment``
+* steps of a server: ``Adam`` with ``Moments``, ``Nesterov`` with ``Moment``; ``adam_step`` of
+  local steps
 * gossip with chosen neighbours: ``GossipChannel``, ``Nearby``
 * random numbers beside ``Draws``: ``stream``, ``shuffles``, ``bits_at``
 * ``label_sums`` and ``new_prototypes`` of representations; ``simplex``, the projection
@@ -86,6 +88,7 @@ from mpifed.local.optima import (
     local_starts,
     usual_tolerance,
 )
+from mpifed.local.optimizers import adam_step
 from mpifed.local.projections import simplex
 from mpifed.local.scoring import (
     best_weight,
@@ -95,7 +98,7 @@ from mpifed.local.scoring import (
     train_losses,
     train_risks,
 )
-from mpifed.local.solver import LocalSolver, OptimizerState
+from mpifed.local.solver import LocalSolver, OptimizerState, over_rates
 from mpifed.method.algorithm import Algorithm, AnyChannel, Averages, Compressors, Weighting
 from mpifed.method.initial import initial_models, starting_point
 from mpifed.method.predictor import Predictor
@@ -166,6 +169,7 @@ __all__ = [
     "StepScale",
     "Weighting",
     "Within",
+    "adam_step",
     "add_scaled",
     "agreed",
     "averaged_buffers",
@@ -197,6 +201,7 @@ __all__ = [
     "message_variance",
     "minibatches",
     "new_prototypes",
+    "over_rates",
     "plain",
     "proven_contraction",
     "raise_if_stop_requested",

@@ -11,7 +11,6 @@ import socket
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -27,14 +26,14 @@ from mpifed.data.base import SPLITS, Dataset, Description, Shards, Split, SplitN
 from mpifed.data.derived import Checked, DerivedDataset, HeldOut
 from mpifed.errors import InputError
 from mpifed.exchange.attacks import Attackers, attackers, check_labels
-from mpifed.exchange.base import Channel, Exchange, exchange_class
-from mpifed.exchange.collusion import Colluding, collusion
+from mpifed.exchange.base import Channel, Exchange, Transform, exchange_class
 from mpifed.exchange.compression import build
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.gossip_channel import GossipChannel
 from mpifed.exchange.mixing_options import with_sizes
-from mpifed.exchange.privacy import local_noise, pairwise_noise
+from mpifed.exchange.privacy import LocalNoise, PairwiseNoise
 from mpifed.exchange.server import Server, Silent
+from mpifed.exchange.transforms import ServerStep
 from mpifed.federation.clients import (
     Clients,
     Draws,
@@ -102,6 +101,7 @@ def make_exchange(
     stored: Mapping[str, np.ndarray],
     algorithm: Algorithm,
     horizon: int,
+    hostile: Attackers | None = None,
 ) -> Exchange:
     """Return the exchange of a run of ``horizon`` rounds; collective."""
     compressor = None
@@ -113,10 +113,11 @@ def make_exchange(
     exchanging, options = exchanging_of(configuration)
     construct: Callable[..., Exchange] = exchanging
     exchange = construct(federation, configuration.seed, stored, compressor, **options)
+    exchange.transforms = transforms_of(configuration, hostile)
     if isinstance(exchange, Server) and configuration.server_optimizer != PLAIN_MEAN:
         section = "server_optimizer"
-        exchange.optimizer = make_component(section, configuration.server_optimizer, section)
-        exchange.shared_buffers = algorithm.shared_buffers
+        optimizer = make_component(section, configuration.server_optimizer, section)
+        exchange.steps = [ServerStep(optimizer, algorithm.shared_buffers)]
     if isinstance(exchange, Gossip):
         exchange.spread_over(horizon)
     if configuration.privacy.is_asked_for:
@@ -243,17 +244,16 @@ def attacked(
     return hostile, Poisoned(dataset, hostile)
 
 
-def transforms_of(configuration: Configuration, hostile: Attackers | None) -> list[Any]:
+def transforms_of(configuration: Configuration, hostile: Attackers | None) -> list[Transform]:
     """Return what clients do to their updates before they send them, in turn."""
-    transforms: list[Any] = []
+    transforms: list[Transform] = []
     options = configuration.privacy
     if options.is_asked_for and options.where == "local":
-        transforms.append(local_noise(options, configuration.clients))
+        transforms.append(LocalNoise(options))
     if options.pairwise_multiplier:
-        transforms.append(partial(pairwise_noise, options=options))
+        transforms.append(PairwiseNoise(options))
     if hostile is not None and hostile.attack.changes_updates:
-        colluding = isinstance(hostile.attack, Colluding)
-        transforms.append(partial(collusion, hostile) if colluding else hostile.transform)
+        transforms.append(hostile)
     return transforms
 
 
@@ -398,12 +398,11 @@ class Setup:
     def channel(
         self, round: int, active: np.ndarray, memory: Any = None, clients: Clients | None = None
     ) -> Channel:
-        """Return the channel of a round, in which clients add noise and attack.
+        """Return the channel of a round.
 
         ``clients`` are the participants hosted here, who can look at models of others.
         """
         channel = self.exchange.at(round, active, memory)
-        channel.transforms = transforms_of(self.configuration, self.attackers)
         averages = self.algorithm.averages_models
         if clients is not None and averages and isinstance(channel, GossipChannel):
             layers = [slice(span.begin, span.end) for span in self.model.spans()]
@@ -582,7 +581,7 @@ def make(
     validate_buffers(configuration, model, federation.is_unbiased)
     if begins:
         algorithm.inspect(_dtype(configuration))
-    exchange = make_exchange(configuration, federation, stored, algorithm, horizon)
+    exchange = make_exchange(configuration, federation, stored, algorithm, horizon, hostile)
     if device.type == "cpu":
         is_rows = exchange.shared_is_rows
         by_rank = state_bytes(configuration, federation, model, algorithm, is_rows)

@@ -18,7 +18,7 @@ from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, ServerChannel
 from mpifed.method.algorithm import Algorithm, algorithm_class
 from mpifed.mpi.communicator import Alone
-from mpifed.testing import check_method
+from mpifed.testing import check_method, run_rounds
 from mpifed.training.build import make
 from mpifed.training.engine import Clock, Engine
 
@@ -82,6 +82,7 @@ CASES = [
     for exchange in ("server", "gossip")
     if goes_with(name, exchange)
 ]
+RING = {"name": "gossip", "topology": "ring", "weights": "metropolis_hastings"}
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
 
@@ -217,3 +218,43 @@ def hard(name, exchange, **more):
 )
 def test_files_depend_neither_on_ranks_nor_on_resumes(name, exchange, more, tmp_path):
     assert unlike_one_rank_though_resumed(hard(name, exchange, **more), tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "exchange"),
+    [
+        ("scaffold", "server"),
+        ("fednova", "server"),
+        ("scaffnew", "server"),
+        ("scaffnew", "gossip"),
+        ("kgt", "gossip"),
+    ],
+)
+@pytest.mark.parametrize("clock", ["round", "local_epoch"])
+def test_steps_of_rate_zero_leave_what_is_known_of_gradients_as_it_is(name, exchange, clock):
+    local = {"lr_schedule": "cosine", "lr_clock": clock, "epochs": 2, "batch_size": 16}
+    rounds = run_rounds(
+        name, rounds=4, local=local, exchange=RING if exchange == "gossip" else exchange
+    )
+    before, after = rounds.state, rounds.advance(3).state
+    for field in ("variate", "variates", "correction"):
+        if hasattr(before, field):
+            gradients = getattr(before, field)
+            assert gradients.any()
+            torch.testing.assert_close(getattr(after, field), gradients, rtol=0, atol=1e-7)
+    if exchange == "server":
+        torch.testing.assert_close(after.model, before.model)
+    assert torch.isfinite(after.model).all()
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fednova", "qffl", "agnostic", "ifca"])
+def test_a_server_books_the_numbers_that_a_method_says_it_sends(name):
+    rounds = run_rounds(name, rounds=2)
+    numbers = rounds.metrics["up_bits"] / (32 * 2 * rounds.configuration.clients)
+    assert numbers == rounds.algorithm.payload()
+
+
+def test_pfeddst_sends_each_neighbour_a_model_and_a_loss():
+    rounds = run_rounds("pfeddst", rounds=2, model="mlp", exchange=RING)
+    numbers = rounds.metrics["up_bits"] / (32 * 2 * 2 * rounds.configuration.clients)
+    assert numbers == rounds.algorithm.payload()

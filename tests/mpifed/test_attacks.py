@@ -15,6 +15,7 @@ from mpifed.errors import InputError
 from mpifed.exchange.attacks import attackers
 from mpifed.federation.clients import Draws, Federation
 from mpifed.mpi.communicator import Alone
+from mpifed.testing import run_rounds
 from mpifed.training import evaluation
 
 NAMED = {"clients": [1, 3]}
@@ -63,6 +64,15 @@ def test_neighbours_receive_what_an_attacker_sends():
     present = (-1 + 2 - 3 + 4) / 6  # edges of the two absent return to both ends
     for place, own in enumerate((-1, 2, -3, 4)):
         assert mixed[place].tolist() == pytest.approx([present + own / 3] * 3)
+
+
+def test_trials_of_first_components_are_attacked_as_rounds_are():
+    method = {"name": "fedem", "restarts": 2, "restart_rounds": 1}
+    attack = {"name": "sign_flip", "clients": [1], "scale": 1e3}
+    honest, attacked = (
+        run_rounds(method, rounds=0, attack=each).state.components for each in ("none", attack)
+    )
+    assert not torch.equal(attacked, honest)
 
 
 def test_labels_are_reversed_or_exchanged_and_only_for_training():

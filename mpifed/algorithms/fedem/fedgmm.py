@@ -340,6 +340,7 @@ class FedGMM(Algorithm[ServerChannel]):
         return gaussians_of(state.statistics, self.full, self.covariance_floor, dtype)
 
     def payload(self) -> int:
+        """Return the numbers of the models; how many moments go along depends on the data."""
         return self.shape[1] * self.model.n_parameters
 
     def init(

@@ -109,6 +109,10 @@ class Agnostic(Algorithm[ServerChannel]):
         average = state.average.double() + (model.double() - state.average.double()) / int(steps)
         return AgnosticState(model, average.to(model), steps, mixture)
 
+    def payload(self) -> int:
+        """Return the numbers of a gradient and of a risk."""
+        return self.model.n_parameters + 1
+
     def deploy(self, state: AgnosticState, clients: Clients, draws: Draws) -> Predictor:
         return Predictor(state.average if self.takes_average else state.model)
 

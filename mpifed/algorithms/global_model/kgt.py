@@ -27,7 +27,16 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.global_model.one_model import GlobalModel
-from mpifed.method import Channel, Clients, Draws, LocalSolver, OptimizerState, Requirement, Shift
+from mpifed.method import (
+    Channel,
+    Clients,
+    Draws,
+    LocalSolver,
+    OptimizerState,
+    Requirement,
+    Shift,
+    over_rates,
+)
 from mpifed.model import Model
 
 
@@ -80,7 +89,7 @@ class KGT(GlobalModel[Channel]):
         terms = [Shift(c)]
         y, optimizer = self.local(x, state.optimizer, clients, draws, adjustments=terms)  # line 4
         rates = self.local.total_rates(state.optimizer, clients, draws)[:, None, None].to(x)
-        z = (x - y)[..., :trained] / rates  # line 6
+        z = over_rates((x - y)[..., :trained], rates)  # line 6
         y = torch.cat([x[..., :trained] - self.eta_s * rates * z, y[..., trained:]], -1)
         both = torch.cat([y, z], -1)
         mixed = channel.average(both, clients.equal_weights, before=both)

@@ -103,6 +103,10 @@ class Qffl(GlobalModel[ServerChannel]):
             moved = averaged_buffers(moved, average, self.model.n_buffers)
         return QfflState(moved, optimizer)
 
+    def payload(self) -> int:
+        """Return the numbers of a move and of a risk; beside a compressed move its norm is sent."""
+        return self.model.n_parameters + 1
+
     def risks(self, state: QfflState, clients: Clients) -> Tensor:
         """Return F_t at the model that clients were sent, float64 (clients,); ones where q is 0."""
         if not self.q:

@@ -25,7 +25,16 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.global_model.one_model import GlobalModel
-from mpifed.method import Channel, Clients, Draws, LocalSolver, OptimizerState, Requirement, Shift
+from mpifed.method import (
+    Channel,
+    Clients,
+    Draws,
+    LocalSolver,
+    OptimizerState,
+    Requirement,
+    Shift,
+    over_rates,
+)
 from mpifed.model import Model
 
 
@@ -85,5 +94,5 @@ class Scaffnew(GlobalModel[Channel]):
         mean = channel.average(moved, clients.equal_weights, before=state.model)
         x = (moved + mean) / 2 if channel.shared_is_rows else mean  # line 5
         gamma = self.local.total_rates(state.optimizer, clients, draws, steps=1)[:, None, None]
-        h = h + (self.p / gamma.to(h)) * (x - moved)[..., :trained]  # line 8
+        h = h + over_rates(self.p, gamma.to(h)) * (x - moved)[..., :trained]  # line 8
         return ScaffnewState(x, h, optimizer)

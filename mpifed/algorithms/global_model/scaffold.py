@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import torch
 from annotated_types import Gt
 from torch import Tensor
 
@@ -33,6 +34,7 @@ from mpifed.method import (
     ServerChannel,
     Shift,
     averaged_buffers,
+    over_rates,
 )
 from mpifed.model import Model
 
@@ -125,4 +127,6 @@ class Scaffold(GlobalModel[ServerChannel]):
         if self.risks is not None:  # option I
             return self.risks(clients).gradients(x[:, 0])[:, None, :trained]
         rates = self.local.total_rates(state.optimizer, clients, draws)[:, None, None].to(x)
-        return state.variates - state.variate + (x - y)[..., :trained] / rates  # option II
+        gradients = over_rates((x - y)[..., :trained], rates)
+        variates = state.variates - state.variate + gradients  # option II
+        return torch.where(rates > 0, variates, state.variates)

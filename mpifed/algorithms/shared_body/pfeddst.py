@@ -166,4 +166,5 @@ class PFedDST(Parts):
         return torch.from_numpy(losses).to(like)
 
     def payload(self) -> int:
-        return self.model.n_parameters
+        """Return the numbers of a model, and of the loss of the neighbour's own."""
+        return self.model.n_parameters + 1
