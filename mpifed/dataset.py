@@ -11,7 +11,8 @@ set derives from one of three classes.
     passes a function that returns a ``Source``: a ``Pool``, and what this is dealt by.
 
 ================================  ==================================================================
-``Description``, ``Task``         what every rank knows about a data set, and what is to be learnt
+``Description``, ``Task``,        what every rank knows about a data set, and what is to be learnt;
+``ProblemDescription``            one that poses a problem beside its samples
 ``Shards``, ``Split``,            samples of clients; the names of the splits; a split whose samples
 ``SplitName``, ``SPLITS``,        are still to be written
 ``empty_split``
@@ -58,6 +59,7 @@ from mpifed.data.base import (
     Dataset,
     Description,
     GeneratedDataset,
+    ProblemDescription,
     Shards,
     Split,
     SplitName,
@@ -82,6 +84,7 @@ __all__ = [
     "GeneratedDataset",
     "Pool",
     "PooledDataset",
+    "ProblemDescription",
     "Shards",
     "Source",
     "Split",

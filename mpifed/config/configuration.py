@@ -392,7 +392,7 @@ def _count_clients(mapping: Mapping[str, Any]) -> int:
 def _without_idle_sections(configuration: Configuration) -> Configuration:
     """Replace a model and a compression that would change nothing by none."""
     algorithm, exchange = configuration.algorithm, configuration.exchange
-    if not find_algorithm(algorithm.name).uses_model:
+    if not find_algorithm(algorithm.name).uses_model():
         # The experiment may name a model, but this algorithm trains something else.
         configuration = dataclasses.replace(configuration, model=Section("none"))
     mixes_plainly = exchange.name == "gossip" and exchange.options["consensus_step"] is None

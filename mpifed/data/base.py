@@ -49,8 +49,6 @@ class Description:
         Samples of each client, int64 (n_clients,).
     task : {'classification', 'sequence', 'multi_label', 'regression', 'unlabelled'}
         What is to be learnt; it sets the shape and the type of targets, see ``Split``.
-    problem : object
-        What a source knows beyond its samples, such as a transport benchmark; None for most.
     class_names : tuple of str
         Names of the labels, where the source has them; else empty. Those of a text are characters.
     label_counts : ndarray or None
@@ -75,7 +73,6 @@ class Description:
     n_val: np.ndarray
     n_test: np.ndarray
     task: Task = "classification"
-    problem: Any = None
     class_names: tuple[str, ...] = ()
     label_counts: np.ndarray | None = None
     client_names: tuple[str, ...] = ()
@@ -116,6 +113,13 @@ class Description:
         if self.task in ("classification", "sequence"):
             return torch.int64
         return dtype if dtype.is_floating_point else torch.float64
+
+
+@dataclass(frozen=True)
+class ProblemDescription(Description):
+    """A description with what a source knows beyond its samples, such as a transport benchmark."""
+
+    problem: Any = None
 
 
 def same_for_all(count: int, n_clients: int) -> np.ndarray:

@@ -38,8 +38,8 @@ from mpifed.components.registry import find
 from mpifed.errors import RunError
 from mpifed.exchange.compression import Compressor
 from mpifed.exchange.reduction import SparseRows
-from mpifed.federation.clients import Draws, Federation
-from mpifed.federation.options import PrivacyOptions
+from mpifed.federation.clients import Clients, Draws, Federation
+from mpifed.federation.options import PrivacyOptions, StepScale
 from mpifed.mpi.communicator import Communicator
 from mpifed.state import Nothing
 
@@ -243,10 +243,22 @@ class Channel(ABC):
         """Return what the local steps of a round take from the next value to average; or None.
 
         It is of the shape of ``shared``; steps take it in proportion to their learning rates. Only
-        corrections of gossip that declare ``within_steps`` have it, and only methods that declare
-        ``takes_duals`` ask.
+        corrections of gossip that declare ``within_steps`` have it.
         """
         return None
+
+    def rates(self, clients: Clients, rule: StepScale) -> np.ndarray | None:
+        """Return factors of the participants' learning rates, float64 (clients,); None for ones.
+
+        Most mixing matrices weigh clients alike, so their rates carry the weights. ``paper``:
+        n_t / n (Marfoq et al. 2021, Alg. 4, line 19), so that gossip follows the server's weighted
+        objective;
+        ``normalised``: T n_t / n, the same with mean one; ``none``: 1, as in the published code.
+        """
+        if rule == "none" or not self.shared_is_rows or self.exchange.by_size:
+            return None
+        weights = clients.weights.numpy()
+        return weights if rule == "paper" else weights * len(clients.federation.training)
 
     def transformed(self, rows: Tensor, before: Tensor | None = None) -> Tensor:
         """Return ``rows``, updates of ``before`` (or of zero), as the clients send them."""
@@ -427,9 +439,12 @@ class Exchange(ABC):
     values_kept : int
         Values of each client that it keeps for others; where there are any, its memory is that of
         all hosted clients, whoever takes part, and changed in place.
+    by_size : bool
+        Whether mixing weighs clients by their samples.
     """
 
     shared_is_rows: ClassVar[bool]
+    by_size: bool = False
     values_kept: int = 0
 
     def __init__(

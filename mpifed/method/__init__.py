@@ -53,11 +53,12 @@ from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, Exchange, ServerChannel, to_server
 from mpifed.exchange.collectives import agreed, computed_once, largest, total, where_recorded
 from mpifed.exchange.compression import proven_contraction
-from mpifed.exchange.gossip_channel import GossipChannel, to_neighbours
+from mpifed.exchange.gossip_channel import GossipChannel
 from mpifed.exchange.reduction import SparseRows, add_scaled, flat_positions, gathered
 from mpifed.exchange.routes import Nearby
 from mpifed.exchange.server_optimizers import Adam, Decay, Moment, Moments, Nesterov, Rate
 from mpifed.federation.clients import Clients, Draws, Federation
+from mpifed.federation.options import StepScale
 from mpifed.io.memory import check_memory
 from mpifed.local.adjustments import Adjustment, Coupling, Minibatch, Proximal, Shift, Within
 from mpifed.local.linear_objective import (
@@ -99,16 +100,11 @@ from mpifed.local.scoring import (
     train_risks,
 )
 from mpifed.local.solver import LocalSolver, OptimizerState, over_rates
-from mpifed.method.algorithm import Algorithm, AnyChannel, Averages, Compressors, Weighting
+from mpifed.method.algorithm import Algorithm, AnyChannel, Compressors
 from mpifed.method.initial import initial_models, starting_point
 from mpifed.method.predictor import Predictor
 from mpifed.method.prototypes import label_sums, new_prototypes
-from mpifed.method.steps import (
-    StepScale,
-    averaged_buffers,
-    message_variance,
-    step_scale,
-)
+from mpifed.method.steps import averaged_buffers, message_variance
 from mpifed.method.stored import stored_configuration, stored_state
 from mpifed.method.tuning import tuned, tuner_of
 from mpifed.optimal_transport.benchmarks import Benchmark, check_targets
@@ -127,7 +123,6 @@ __all__ = [
     "Adjustment",
     "Algorithm",
     "AnyChannel",
-    "Averages",
     "Benchmark",
     "Channel",
     "Clients",
@@ -167,7 +162,6 @@ __all__ = [
     "StackedObjective",
     "Start",
     "StepScale",
-    "Weighting",
     "Within",
     "adam_step",
     "add_scaled",
@@ -217,11 +211,9 @@ __all__ = [
     "simplex",
     "smoothness",
     "starting_point",
-    "step_scale",
     "stored_configuration",
     "stored_state",
     "stream",
-    "to_neighbours",
     "to_server",
     "total",
     "train_losses",

@@ -11,8 +11,8 @@ from annotated_types import Ge
 
 from mpifed.dataset import (
     Communicator,
-    Description,
     GeneratedDataset,
+    ProblemDescription,
     Shards,
     agreed,
     kmeans,
@@ -70,7 +70,7 @@ class Transport(GeneratedDataset):
             )
         counts = np.full(n_clients, samples)
         none = np.zeros(n_clients, np.int64)
-        self.description = Description(
+        self.description = ProblemDescription(
             f"transport-{self.benchmark.name}",
             (dimension,),
             0,

@@ -153,7 +153,7 @@ def watched_changes(algorithm: Algorithm) -> list[str]:
 def _check_deployed(rounds: Rounds, who: str) -> None:
     deployed = rounds.deployed
     if deployed.parameters is None:
-        assert not rounds.algorithm.uses_model or not isinstance(rounds.model, Model), (
+        assert not rounds.algorithm.uses_model() or not isinstance(rounds.model, Model), (
             f"{who}: deploy() returns no parameters, although it trains a model that predicts"
         )
         return
@@ -173,11 +173,11 @@ def _check_deployed(rounds: Rounds, who: str) -> None:
 
 def _check_columns(rounds: Rounds, who: str) -> None:
     metrics, algorithm = rounds.metrics, rounds.algorithm
-    missing = sorted({*algorithm.columns} - {*metrics})
+    missing = sorted({*algorithm.columns} - {*metrics, "nll"})
     assert not missing, f"{who}: measure() has no number of its column {', '.join(missing)}"
     books = bool(metrics["up_bits"])
     assert books == algorithm.communicates, (
-        f"{who}: communicates is {algorithm.communicates}, but clients have sent "
+        f"{who}: exchanges are {algorithm.exchanges}, but clients have sent "
         f"{metrics['up_bits']} bits"
     )
     assert algorithm.payload() >= 0, f"{who}: payload() is {algorithm.payload()}"

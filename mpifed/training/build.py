@@ -8,12 +8,12 @@ import inspect
 import math
 import os
 import socket
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from mpifed.components.registry import Section, find
 from mpifed.components.registry import make as make_component
 from mpifed.components.tables import ON_TRANSPORT
 from mpifed.config.configuration import PLAIN_MEAN, Configuration
+from mpifed.config.requirements import fits_gpu
 from mpifed.data.base import SPLITS, Dataset, Description, Shards, Split, SplitName
 from mpifed.data.derived import Checked, DerivedDataset, HeldOut
 from mpifed.errors import InputError
@@ -125,11 +126,9 @@ def make_exchange(
     return exchange
 
 
-def choose_device(
-    name: str, supported: Collection[str], communicator: Communicator
-) -> torch.device:
+def choose_device(name: str, fits: bool, communicator: Communicator) -> torch.device:
     """Return the CPU, or this rank's GPU: its number on the node modulo the visible GPUs."""
-    if name == "cpu" or "cuda" not in supported:
+    if name == "cpu" or not fits:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         if name == "cuda":
@@ -297,15 +296,15 @@ def make_model(
             f"local.autocast is '{configuration.local.autocast}', but model '{name}' is computed "
             "by formulas of its own; allowed with networks (torch modules)"
         )
-    allowed = method.model_type if isinstance(built, Parametrised) else (Model, torch.nn.Module)
+    allowed = method.model_type() if isinstance(built, Parametrised) else Model | torch.nn.Module
     if not isinstance(built, allowed):
-        kinds = allowed if isinstance(allowed, tuple) else (allowed,)
+        kinds = get_args(allowed) or (allowed,)
         raise InputError(
             f"model.name is '{name}', which gives a {type(built).__name__}, but algorithm "
             f"'{configuration.algorithm.name}' needs a "
             f"{' or '.join(kind.__name__ for kind in kinds)}"
         )
-    # A model that does not predict reaches only methods that ask for it by ``model_type``.
+    # A model that does not predict reaches only methods that ask for it by a parameter of its type.
     return cast(Model, built)
 
 
@@ -341,7 +340,7 @@ def validate_exact(
     configuration: Configuration, model: Model, method: Algorithm | type[Algorithm]
 ) -> None:
     """Refuse a model whose risk is random in a method that needs whole risks."""
-    if not method.uses_model or method.local_options is None:
+    if not method.uses_model() or method.local_options is None:
         return
     if not model.deterministic:
         raise InputError(
@@ -403,13 +402,13 @@ class Setup:
         ``clients`` are the participants hosted here, who can look at models of others.
         """
         channel = self.exchange.at(round, active, memory)
-        averages = self.algorithm.averages_models
-        if clients is not None and averages and isinstance(channel, GossipChannel):
+        if clients is None or not isinstance(channel, GossipChannel):
+            return channel
+        if channel.mixing.correction is not None and channel.mixing.correction.chooses:
             layers = [slice(span.begin, span.end) for span in self.model.spans()]
             channel.layers = layers or [slice(0, self.model.n_parameters)]
-            if averages == "one":
-                like = torch.zeros(0, dtype=self.dtype, device=self.device)
-                channel.held_out = HeldOutRisks(self.model, clients, like)
+            like = torch.zeros(0, dtype=self.dtype, device=self.device)
+            channel.held_out = HeldOutRisks(self.model, clients, like)
         return channel
 
     def load(self) -> Shards:
@@ -565,7 +564,7 @@ def make(
     hostile, dataset = attacked(configuration, federation, dataset)
     with enough_memory(f"the model {configuration.model.name} with such options"):
         model = make_model(configuration, description, method)
-    device = choose_device(configuration.device, method.devices, communicator)
+    device = choose_device(configuration.device, fits_gpu(configuration), communicator)
     configuration = with_stepping(configuration, model, device)
     check_memory(
         COPIES * model.n_parameters * _dtype(configuration).itemsize,

@@ -19,6 +19,7 @@ from mpifed import state as states
 from mpifed.checkpoint import files as checkpoint
 from mpifed.checkpoint.background import Writer
 from mpifed.config.configuration import to_mapping
+from mpifed.data.base import ProblemDescription
 from mpifed.errors import Diverged, PeerDiverged, PeerFailure, raise_first_diverged
 from mpifed.exchange.accounting import EPSILON, accountant_of
 from mpifed.exchange.base import Ledger
@@ -299,7 +300,7 @@ class Engine:
         local = self.clock.seconds["local"]
         while True:
             self.active = int(active.sum())
-            if not self.active and not setup.algorithm.steps_without_clients:
+            if not self.active and not setup.algorithm.moves_without_clients():
                 return
             booked = dict(vars(exchange.ledger))
             try:
@@ -343,7 +344,8 @@ class Engine:
         part = self.rows.of(positions)
         channel = setup.channel(self.round, active, part.memory, clients)
         with torch.no_grad():
-            moved = setup.algorithm.round(part.algorithm, clients, channel, draws)
+            advance = setup.algorithm.round if self.active else setup.algorithm.idle
+            moved = advance(part.algorithm, clients, channel, draws)
         check_state(setup.algorithm, "round", moved, part.algorithm)
         spent, exchanging = time.perf_counter() - began, setup.exchange.seconds - exchanged
         self.clock.seconds["exchange"] += exchanging
@@ -440,7 +442,7 @@ class Engine:
                 recorder.metrics if recorder else "",
                 dict(vars(setup.exchange.ledger)),
                 {**self.clock.seconds, "total": self.elapsed},
-                data if data.problem is None else None,
+                None if isinstance(data, ProblemDescription) else data,
                 self.simulated.stored() if self.simulated is not None else None,
             )
             self.writer.start(

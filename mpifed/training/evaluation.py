@@ -323,15 +323,15 @@ def columns_of(setup: Setup) -> list[str]:
         *setup.exchange.columns,
         *unseen,
         *validation,
-        *task_columns(setup.model, setup.algorithm.deploys_mixtures, validates),
-        *setup.algorithm.columns,
+        *task_columns(setup.model, "nll" in setup.algorithm.columns, validates),
+        *(name for name in setup.algorithm.columns if name != "nll"),
     ]
 
 
 def _merges(setup: Setup) -> bool:
     """Whether clients have models of their own that are averaged."""
     algorithm = setup.algorithm
-    return setup.exchange.shared_is_rows and algorithm.communicates and algorithm.uses_model
+    return setup.exchange.shared_is_rows and algorithm.communicates and algorithm.uses_model()
 
 
 @dataclass(frozen=True)

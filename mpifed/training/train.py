@@ -391,7 +391,9 @@ def _of_weights(setup: Setup) -> list[str]:
     n_train = federation.n_train[federation.training]
     over = configuration.exchange.options["average_over"]
     plain = over == "participants" and not federation.is_unbiased
-    if not plain or algorithm.averages_by != "samples" or n_train.min() == n_train.max():
+    by_samples = configuration.algorithm.options.get("client_weights", "samples") == "samples"
+    plain = plain and by_samples and algorithm.aggregates != "sums"
+    if not plain or n_train.min() == n_train.max():
         return []
     return [
         f"clients have {_range(n_train)} training samples and take part with probability "

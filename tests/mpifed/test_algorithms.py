@@ -16,6 +16,7 @@ from mpifed.components.tables import ALGORITHMS
 from mpifed.config.configuration import resolve
 from mpifed.errors import InputError
 from mpifed.exchange.base import Channel, ServerChannel
+from mpifed.exchange.gossip_channel import GossipChannel
 from mpifed.method.algorithm import Algorithm, algorithm_class
 from mpifed.mpi.communicator import Alone
 from mpifed.testing import check_method, run_rounds
@@ -61,6 +62,16 @@ OWN = {
 """What an algorithm needs in place of ``PLAIN``."""
 
 
+CHOOSE_OR_CORRECT = {"fedspd", "pfeddst", "kgt", "scaffnew", "d_admm"}
+"""Methods that choose whom clients mix with under gossip, or correct it themselves."""
+
+NEVER_CUT_SHORT = {
+    *("agnostic", "flix", "dcgd", "diana", "fomaml", "maml", "reptile", "fedmm", "fedmm_theta"),
+    *("sa_ssmm", "fedmgs", "fedmm_ot", "l2gd", "l2sgd", "scaffnew", "fedpd", "streaming_diloco"),
+}
+"""Methods whose clients take no local steps, or always all of them."""
+
+
 def problem(name, exchange):
     own = {**PLAIN, **OWN.get(name, {})}
     own["algorithm"] = {"name": name, **own.get("algorithm", {})}
@@ -68,12 +79,11 @@ def problem(name, exchange):
 
 
 def goes_with(name, exchange):
-    allowed = algorithm_class(name).exchanges
-    return allowed is None or exchange in allowed
+    return exchange in (algorithm_class(name).exchanges or ("server", "gossip"))
 
 
 def mixes_as_given(name):
-    return goes_with(name, "gossip") and algorithm_class(name).neighbours == "given"
+    return goes_with(name, "gossip") and name not in CHOOSE_OR_CORRECT
 
 
 CASES = [
@@ -116,9 +126,8 @@ def test_the_type_of_its_channel_says_whether_it_needs_a_server(name):
         # The base class leaves it open, and the class itself says which.
         named = typing.get_args(found.__orig_bases__[0])
         (channel,) = (kind for kind in named if issubclass(kind, Channel))
-    assert channel in (Channel, ServerChannel)
-    if channel is ServerChannel:
-        assert found.exchanges == ("server",)
+    only = {Channel: found.exchanges, ServerChannel: ("server",), GossipChannel: ("gossip",)}
+    assert found.exchanges == only[channel]
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -169,7 +178,7 @@ def test_it_does_what_it_declares_and_refuses_the_rest(name):
         assert refused(name, exchange) == (not goes_with(name, exchange))
     home = "server" if goes_with(name, "server") else "gossip"
     late = {"name": "stragglers", "rate": 0.5, "late": "partial"}
-    assert refused(name, home, participation=late) == (not found.steps_locally)
+    assert refused(name, home, participation=late) == (name in NEVER_CUT_SHORT)
     unseen = {"every": 2, "unseen_fraction": 0.3}
     if name != "sa_ssmm":  # has a single client
         assert refused(name, home, evaluation=unseen) == (not found.serves_unseen_clients())

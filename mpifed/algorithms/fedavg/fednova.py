@@ -46,7 +46,7 @@ class FedNova(FedAvg):
             {"local.momentum": Gt(0)},
         ),
     )
-    aggregates = "sums"
+    aggregates = "mean_and_sums"
     exchanges = ("server",)
 
     def __init__(self, model: Model, local: LocalSolver) -> None:
@@ -66,7 +66,8 @@ class FedNova(FedAvg):
         trained = self.local.n_trained
         moved = x + factor[:, None, None].to(x) * (y - x)
         moved = torch.cat([moved[..., :trained], y[..., trained:]], -1)
-        return self.averaged(replace(state, optimizer=optimizer), moved, clients, channel)
+        model = channel.average(moved, clients.weights, before=state.model)
+        return replace(state, model=model, optimizer=optimizer)
 
     def reach(self, state: FedAvgState, clients: Clients, draws: Draws) -> Tensor:
         """Return eta ||a_i||_1, how far gradients of ones would move a client, (clients,)."""

@@ -30,6 +30,7 @@ from mpifed.method import (
     Objectives,
     Predictor,
     Regulariser,
+    Requirement,
     ServerChannel,
     SparseRows,
     initial_models,
@@ -61,9 +62,9 @@ class Agnostic(Algorithm[ServerChannel]):
         Whether clients deploy the mean of w over all steps, as in the paper, or the last w.
     """
 
+    requires = (Requirement({"participation.late": "miss"}, "whose clients take one step"),)
     aggregates = "sums"
     compressors = "unbiased"
-    averages_by = None
     local_options = ()
     step_option = "algorithm.gamma_w"
 

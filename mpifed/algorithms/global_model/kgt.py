@@ -62,13 +62,15 @@ class KGT(GlobalModel[Channel]):
         Requirement(
             {"local.optimizer": "sgd", "local.momentum": 0.0}, "which corrects steps of plain SGD"
         ),
+        Requirement(
+            {"exchange.asynchrony": "none", "exchange.correction": None},
+            "which corrects gossip itself, in rounds",
+        ),
     )
     aggregates = "sums"
     exchanges = ("gossip",)
     compressors = "none"
-    neighbours = "corrected"
     state_class = KGTState
-    steps_locally = True
 
     def __init__(
         self, model: Model, local: LocalSolver, *, eta_s: Annotated[float, Gt(0)] = 1.0

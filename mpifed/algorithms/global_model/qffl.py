@@ -64,8 +64,6 @@ class Qffl(GlobalModel[ServerChannel]):
     aggregates = "sums"
     state_class = QfflState
     compressors = "unbiased"
-    averages_by = None
-    steps_locally = True
     step_option = "local.lr or 1 / algorithm.lipschitz"
 
     def __init__(

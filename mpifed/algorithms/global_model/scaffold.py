@@ -67,11 +67,9 @@ class Scaffold(GlobalModel[ServerChannel]):
             {"local.optimizer": "sgd", "local.momentum": 0.0}, "which corrects steps of plain SGD"
         ),
     )
-    aggregates = "sums"
+    aggregates = "mean_and_sums"
     compressors = "none"
     state_class = ScaffoldState
-    server_steps = True
-    steps_locally = True
 
     def __init__(
         self,
@@ -90,7 +88,6 @@ class Scaffold(GlobalModel[ServerChannel]):
         super().__init__(model, local)
         self.server_lr = server_lr
         self.by_samples = client_weights == "samples"
-        self.averages_by = "samples" if self.by_samples else "clients"
         # What the local steps descend on, so that both options estimate the same gradient.
         decay = Regulariser("l2", local.options.weight_decay)
         self.risks = Objectives(model, decay) if variate_option == "I" else None
