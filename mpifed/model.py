@@ -25,7 +25,7 @@ Of a model's risks on the clients' samples, methods take from here
   ``SparseObjective``, ``columns_of``, ``rows_of``, ``design``, ``hessian``, ``smoothness``
 * minibatches without the local solver: ``batches``, ``minibatches``, ``chosen``, ``share_weights``
 * minimisers: ``local_optima`` by a ``Solver`` from a ``Start`` of ``local_starts`` up to the
-  ``usual_tolerance``, and constants of that search
+  ``usual_tolerance``, and constants of that search.
 """
 
 from mpifed.data.base import Description

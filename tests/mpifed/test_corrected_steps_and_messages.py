@@ -139,7 +139,7 @@ def test_local_steps_with_duals_end_at_the_optimum_where_sums_of_steps_do_not(
 
 
 @pytest.mark.parametrize("name", ["led", "lt_admm"])
-@pytest.mark.parametrize("method", ["fedavg", "fedem"])
+@pytest.mark.parametrize("method", ["fedavg", "fedem", "ditto"])
 def test_methods_take_duals_in_every_step(name, method):
     """With one full step a round, each is the correction that sees sums of steps."""
     graph = {"name": "gossip", "topology": "ring", "weights": "metropolis_hastings"}
