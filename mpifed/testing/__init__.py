@@ -22,6 +22,7 @@ from mpifed.testing.commands import run_command
 from mpifed.testing.data import load_dataset
 from mpifed.testing.ranks import played, world
 from mpifed.testing.rounds import Deployed, Rounds, run_rounds
+from mpifed.testing.surrogates import make_surrogate
 
 __all__ = [
     "Deployed",
@@ -37,6 +38,7 @@ __all__ = [
     "check_server_optimizer",
     "check_topology",
     "load_dataset",
+    "make_surrogate",
     "played",
     "run_command",
     "run_rounds",
