@@ -8,6 +8,7 @@ from typing import Any
 
 import mpifed.__main__
 import mpifed.launch
+import mpifed.verify
 
 SIGNALS = (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM)
 
@@ -35,8 +36,11 @@ def run_command(words: Sequence[Any]) -> int:
     texts = [str(word) for word in words]
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     try:
-        if texts[:1] == ["run"]:  # this process is no rank of a launcher that guards it
+        # This process is no rank of a launcher, which the command itself would have guarded.
+        if texts[:1] == ["run"]:
             return mpifed.launch.main(texts[1:])
+        if texts[:1] == ["verify"]:
+            return mpifed.verify.verified(texts[1:])
         return mpifed.__main__.main(texts)
     except SystemExit as ended:
         return int(ended.code or 0)

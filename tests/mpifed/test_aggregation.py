@@ -312,32 +312,6 @@ def test_a_run_that_averages_does_not_mention_aggregation():
     assert "aggregator" not in to_mapping(resolve(PLAIN))["exchange"]
 
 
-MANY = {"clients": 20, "algorithm": "fedavg"}
-REFUSED = [
-    ("median", {"algorithm": "scaffold"}, "algorithm is 'scaffold'"),
-    ("median", {"exchange": {"average_over": "all"}}, r"exchange\.average_over is 'all'"),
-    ("median", {"compression": {"name": "top_k", "k": 3}}, "compression is 'top_k'"),
-    ("median", {"participation": 0.1}, "at most 2 clients take part"),
-    ("trimmed_mean", {"participation": 0.2}, "at most 4 clients take part"),
-    (
-        "krum",
-        {"participation": {"name": "bernoulli", "p": 0.5}},
-        r"participation is \{'name': 'bernoulli', 'p': 0\.5\}",
-    ),
-    ("krum", {"algorithm": "ifca"}, "algorithm is 'ifca'"),
-    ("krum", {"participation": 0.1}, "at most 2 clients"),
-    ("krum", {"exchange": {"name": "gossip"}}, "aggregator"),
-]
-
-
-@pytest.mark.parametrize(("name", "more", "words"), REFUSED)
-def test_what_does_not_go_with_an_aggregator_is_refused_in_a_sentence(name, more, words):
-    exchange = {"name": "server", "aggregator": name, **more.get("exchange", {})}
-    with pytest.raises(InputError, match=words) as refused:
-        resolve({**PLAIN, **MANY, **more, "exchange": exchange})
-    assert "\n" not in str(refused.value)
-
-
 def test_a_users_aggregator_takes_the_place_of_the_mean():
     rows = np.random.default_rng(5).normal(size=(5, 3))
     found = aggregate(rows, "test_aggregation:Largest")

@@ -125,37 +125,6 @@ def test_the_median_holds_where_the_mean_does_not(tmp_path):
     assert mean < 0.2  # ten labels
 
 
-REFUSED = [
-    ({"name": "sign_flip"}, {}, "both empty; one of them says which clients"),
-    ({"name": "sign_flip", "clients": [1], "fraction": 0.1}, {}, "both given"),
-    ({"name": "label_flip", "clients": [1], "source": 1}, {}, "attack.source and attack.target"),
-    ({"name": "sign_flip", "clients": [1]}, {"algorithm": "local"}, "allowed: fedavg, "),
-    ({"name": "sign_flop", "clients": [1]}, {}, "did you mean 'sign_flip'"),
-    (
-        {"name": "sign_flip", "clients": [1]},
-        {"algorithm": "kgt", "exchange": "gossip", "local": {"batch_size": 16}},
-        "the update of a model",
-    ),
-]
-LATER = [
-    ({"name": "sign_flip", "clients": [4]}, {}, "attack.clients has 4, which does not exist"),
-    ({"name": "label_flip", "clients": [1], "source": 2, "target": 0}, {}, "attack.source is 2"),
-]
-
-
-@pytest.mark.parametrize(("attack", "more", "words"), REFUSED)
-def test_what_does_not_go_with_an_attack_is_refused_in_a_sentence(attack, more, words):
-    with pytest.raises(InputError, match=words) as refused:
-        resolve({**PLAIN, "algorithm": "fedavg", **more, "attack": attack})
-    assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize(("attack", "more", "words"), LATER)
-def test_attackers_that_the_data_do_not_have_are_refused_in_a_sentence(attack, more, words):
-    with pytest.raises(InputError, match=words):
-        prepared("fedavg", "server", attack=attack, **more)
-
-
 def test_a_run_without_attackers_does_not_mention_attacks():
     assert "attack" not in to_mapping(resolve({**PLAIN, "attack": "none"}))
     stored = to_mapping(resolve({**PLAIN, "attack": {"name": "sign_flip", **NAMED}}))

@@ -15,7 +15,7 @@ import commands
 import h5py
 import pytest
 import yaml
-from commands import TINY, call, in_child, launch, mounted, rows
+from commands import TINY, call, checked_refusal, in_child, launch, mounted, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,76 +25,9 @@ from mpifed.config.configuration import Configuration, apply_overrides, resolve,
 from mpifed.config.experiments import read_experiment
 from mpifed.data.__main__ import main as make_data
 from mpifed.errors import InputError
-from mpifed.testing import world
+from mpifed.testing import run_command
 
 SECTIONS = [field.name for field in dataclasses.fields(Configuration)]
-
-# Words behind those of ``TINY``, and what the message must contain: the field, and a way out.
-WRONG_WORDS = {
-    "unknown experiment": (
-        ["no-such"],
-        "'synthetic-fedem' and 'no-such'; name one",
-    ),
-    "unknown key": (["round=3"], "Unknown configuration key 'round'; did you mean 'rounds'?"),
-    "unknown algorithm": (["algorithm=fedeem"], "did you mean 'fedem'?"),
-    "unknown device": (["device=tpu"], "device is 'tpu'; "),
-    "topology under a server": (
-        ["exchange.topology=ring"],
-        "Unknown option 'exchange.topology'; set exchange=gossip, which has it; allowed: ",
-    ),
-    "text for a number": (["rounds=many"], "rounds is 'many'; it must be a whole number"),
-    "a number for a section": (["compute=3"], "compute is 3; it must be a mapping"),
-    "a list for a section": (["privacy=[1]"], "privacy is [1]; it must be a mapping"),
-    "negative rounds": (["rounds=-1"], "rounds is -1; it must be a whole number, at least 1"),
-    "more threads than can start": (["threads=1000000"], "threads is 1000000"),
-    "nobody takes part": (["participation=0"], "participation is 0; it must be a number, above 0"),
-    "bernoulli without p": (["participation=bernoulli"], "participation.p is missing"),
-    "no validation samples": (
-        ["evaluation.validation_split=true"],
-        "evaluation.validation_split is true, but 'synthetic-paper' has no validation samples",
-    ),
-    "two kinds of validation samples": (
-        ["evaluation.validation_split=true", "evaluation.validation_fraction=0.2"],
-        "validation_fraction is 0.2, but evaluation.validation_split is True, which",
-    ),
-    "unseen with local": (
-        ["algorithm=local", "evaluation.unseen_fraction=0.5"],
-        "evaluation.unseen_fraction is 0.5, but algorithm is 'local', which cannot serve unseen",
-    ),
-    "autocast of float64": (
-        ["model=mlp", "local.autocast=bfloat16", "dtype=float64"],
-        "dtype is 'float64', but local.autocast is 'bfloat16', ",
-    ),
-    "hypercube of nine": (
-        ["clients=9", "exchange=gossip", "exchange.topology=hypercube"],
-        "n is 9, but must be a power of two",
-    ),
-    "graph that never connects": (
-        ["clients=30", "exchange=gossip", "exchange.topology.p=0.001"],
-        "is disconnected after",
-    ),
-    "no graphics card": (["device=cuda"], "torch sees no GPU; allowed here: auto, cpu"),
-    "value that is no YAML": (["rounds=[1"], "'[1' is not a valid YAML value"),
-    "value that runs code": (["rounds=!!python/object/apply:os.getcwd []"], "not a valid YAML"),
-    "module missing": (["algorithm=no_such_module:x"], "there is no module 'no_such_module'"),
-    "other ranks": (["--expect-ranks", "77"], "--expect-ranks says 77, but MPI started"),
-    "unknown list": (["--list", "algoritms"], "did you mean 'algorithms'?"),
-    "resume from nowhere": (["--resume", "no/such/file.h5"], "there is no such file"),
-}
-WRONG_FILES = {
-    "no YAML": ("rounds: [1\n", "line 2 is not valid YAML: did not find expected"),
-    "a list": ("- rounds", "does not hold a mapping"),
-    "nothing": ("", "does not hold a mapping"),
-    "a key twice": ("rounds: 2\nclients: 3\nrounds: 4", "'rounds' occurs twice"),
-    "code": ("rounds: !!python/object/apply:os.system ['touch here']", "is not valid YAML"),
-    "not UTF-8": (b"rounds: \xff\xfe", "not text in UTF-8"),
-    "a value that grows": (
-        "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\n"
-        "c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\nrounds: [*c,*c,*c,*c,*c,*c,*c,*c,*c]",
-        "Unknown configuration key 'a'; ",
-    ),
-    "a value that holds itself": ("rounds: &a [*a]", "a value that holds itself"),
-}
 
 
 @pytest.fixture(autouse=True)
@@ -104,33 +37,8 @@ def users_modules(monkeypatch):
 
 def refused(outcome, words, target: Path) -> None:
     """One sentence, exit code 2 and nothing written."""
-    assert outcome.code == 2, outcome
-    assert outcome.out == ""
-    (line,) = outcome.err.splitlines()
-    assert line.startswith("mpifed: ")
-    assert words in line
-    assert line.isprintable()
-    assert "Traceback" not in outcome.err
+    checked_refusal(outcome, words)
     assert not target.exists()
-
-
-@pytest.mark.parametrize("case", WRONG_WORDS)
-def test_wrong_words_are_refused(case, tmp_path, capfd, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    words, expected = WRONG_WORDS[case]
-    target = tmp_path / "run"
-    refused(call([*TINY, *words, "--output", target], capfd), expected, target)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("case", WRONG_FILES)
-def test_wrong_files_are_refused(case, tmp_path, capfd, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    content, expected = WRONG_FILES[case]
-    file, target = tmp_path / "my.yaml", tmp_path / "run"
-    file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    refused(call([file, "--output", target], capfd), expected, target)
-    assert not (tmp_path / "here").exists()
 
 
 @pytest.mark.parametrize(
@@ -423,7 +331,7 @@ def test_a_disk_that_gets_full(size, left, tmp_path, capfd):
     words = [*TINY, "rounds=8", "checkpoint.keep=9", "--quiet", "--output", place / "run"]
     with mounted(place, "-t", "tmpfs", "-o", f"size={size}k", "tmpfs"):
         capfd.readouterr()
-        code = in_child(lambda: commands.main([str(word) for word in words]))
+        code = in_child(lambda: run_command(["run", *words]))
         error = capfd.readouterr().err
         assert code == 1
         (line,) = error.splitlines()
@@ -440,37 +348,6 @@ def test_a_disk_that_gets_full(size, left, tmp_path, capfd):
             whole = tmp_path / "whole"
             assert call([*words[:-1], whole], capfd).code == 0
             assert rows(whole) == rows(place / "run")
-
-
-# Under several ranks.
-
-
-@pytest.mark.mpi
-@pytest.mark.parametrize(
-    "case",
-    [
-        "negative rounds",
-        "graph that never connects",
-        "module missing",
-        "other ranks",
-        "resume from nowhere",
-        "unknown list",
-    ],
-)
-def test_all_ranks_refuse_and_one_speaks(case, tmp_path, capfd, monkeypatch):
-    def aborted(self, code):
-        raise AssertionError("input that every rank can refuse needs no abort")
-
-    words, expected = WRONG_WORDS[case]
-    communicator = world()
-    monkeypatch.setattr(type(communicator), "abort", aborted)
-    target = Path(communicator.broadcast_object(str(tmp_path))) / "run"
-    outcome = call([*TINY, *words, "--output", target], capfd)
-    assert outcome.code == 2
-    assert len(outcome.err.splitlines()) == (communicator.rank == 0)
-    assert communicator.rank or expected in outcome.err
-    communicator.barrier()
-    assert not target.exists()
 
 
 @pytest.mark.slow

@@ -11,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 from test_aggregation import aggregate, distances, federation, small, updates
-from test_algorithms import PLAIN, prepared
+from test_algorithms import prepared
 
-from mpifed.config.configuration import resolve
-from mpifed.errors import InputError
 from mpifed.exchange import collusion
 from mpifed.exchange.pre_aggregation import Bucketing, NearestNeighbourMixing
 from mpifed.exchange.server import Server
@@ -196,29 +194,3 @@ def test_a_search_goes_as_far_as_doubled_and_shrinking_steps_find(aggregator, na
 def test_the_search_finds_the_place_of_a_single_peak():
     assert collusion.maximum(lambda t: -((t - 5.3) ** 2)) == pytest.approx(5.3, abs=0.5)
     assert collusion.maximum(lambda t: -t) == 0
-
-
-REFUSED = [
-    ({"exchange": {"pre_aggregator": "nnm"}}, "exchange.aggregator is 'mean'"),
-    (
-        {"exchange": {"aggregator": "krum", "pre_aggregator": {"name": "bucketing", "size": 4}}},
-        "of which 'bucketing' makes 2 updates",
-    ),
-    ({"exchange": {"aggregator": {"name": "mda", "byzantine": 0.1}}}, "a plain mean"),
-    ({"exchange": {"aggregator": {"name": "monna", "trusted": 8}}}, "nothing to choose"),
-    ({"exchange": {"aggregator": "centred_clipping"}, "algorithm": "ifca"}, "remembers"),
-    (
-        {"exchange": {"name": "gossip"}, "attack": {"name": "ipm", "clients": [1]}},
-        "allowed: server",
-    ),
-    ({"algorithm": "scaffold", "attack": {"name": "alie", "clients": [1]}}, "sends one update"),
-]
-
-
-@pytest.mark.parametrize(("more", "words"), REFUSED)
-def test_what_does_not_go_together_is_refused_in_a_sentence(more, words):
-    exchange = {"name": "server", **more.get("exchange", {})}
-    given = {**PLAIN, "clients": 8, "algorithm": "fedavg", **more, "exchange": exchange}
-    with pytest.raises(InputError, match=words) as refused:
-        resolve(given)
-    assert "\n" not in str(refused.value)

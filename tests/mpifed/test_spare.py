@@ -23,8 +23,8 @@ from commands import (
 from on_ranks import SMALL, folder_of, same_after_a_resume, unlike_one_rank
 
 from mpifed.api import Request, execute
-from mpifed.errors import AgreedInputError, InputError
-from mpifed.mpi.communicator import Alone, world
+from mpifed.errors import AgreedInputError
+from mpifed.mpi.communicator import world
 from mpifed.training import build
 from mpifed.training.build import first_per_core
 
@@ -110,11 +110,6 @@ def test_a_spare_rank_that_is_asked_to_stop_stops_the_run(tmp_path, monkeypatch)
     # What is asked in one run does not stop the next.
     again = Request("synthetic-fedem", {**SMALL, "hosts": "cores"}, folder / "again", quiet=True)
     assert execute(again, communicator, lambda: False).status == "finished"
-
-
-def test_another_word_is_refused(tmp_path):
-    with pytest.raises(InputError, match="hosts is 'nodes'; did you mean 'cores'"):
-        execute(Request("synthetic-fedem", {"hosts": "nodes"}), Alone(), lambda: False)
 
 
 @pytest.mark.slow
