@@ -31,7 +31,6 @@ class Moves(Algorithm[Channel]):
     """
 
     averages_models = "one"
-    averages_by = "clients"
     starts: np.ndarray
     move: Callable[[int, np.ndarray, np.ndarray], np.ndarray]
 
@@ -49,7 +48,8 @@ class Moves(Algorithm[Channel]):
         start = channel.broadcast(state.x)
         updates = self._move(draws.round, clients.ids, start[:, 0].numpy())
         after = start + torch.from_numpy(np.ascontiguousarray(updates)).to(start)[:, None]
-        return State(channel.average(after, clients.weights, before=state.x))
+        alike = torch.ones(len(clients), dtype=torch.float64)
+        return State(channel.average(after, alike, before=state.x))
 
     def deploy(self, state, clients, draws):
         return Predictor(state.x)
