@@ -14,7 +14,7 @@ from mpifed import state
 from mpifed.method import Algorithm, Channel, Predictor
 from mpifed.testing import Rounds, run_rounds
 
-LEAST_SQUARES = {"name": "linear", "bias": False, "loss": "half_squared"}
+LINEAR = {"name": "linear", "bias": False}
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,9 @@ class Moves(Algorithm[Channel]):
     def deploy(self, state, clients, draws):
         return Predictor(state.x)
 
+    def adapt(self, state, clients, exchange, draws):
+        return Predictor(exchange.mean(state.x))
+
 
 def moved(
     move: Callable[[int, np.ndarray, np.ndarray], np.ndarray],
@@ -67,8 +70,8 @@ def moved(
     Moves.starts, Moves.move = np.asarray(starts), staticmethod(move)
     size = Moves.starts.shape[-1]
     counts = np.broadcast_to(samples, n)
-    data = [(np.ones((count, size)), np.zeros(count)) for count in counts]
-    return run_rounds(Moves, data, model=LEAST_SQUARES, rounds=rounds, **options)
+    data = [(np.ones((count, size)), np.zeros(count, int)) for count in counts]
+    return run_rounds(Moves, data, model=LINEAR, rounds=rounds, **options)
 
 
 def values(rounds: Rounds) -> np.ndarray:
