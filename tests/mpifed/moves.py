@@ -49,7 +49,10 @@ class Moves(Algorithm[Channel]):
         updates = self._move(draws.round, clients.ids, start[:, 0].numpy())
         after = start + torch.from_numpy(np.ascontiguousarray(updates)).to(start)[:, None]
         alike = torch.ones(len(clients), dtype=torch.float64)
-        return State(channel.average(after, alike, before=state.x))
+        given = after.clone(), state.x.clone()
+        x = channel.average(after, alike, before=state.x)
+        assert torch.equal(after, given[0]) and torch.equal(state.x, given[1])
+        return State(x)
 
     def deploy(self, state, clients, draws):
         return Predictor(state.x)

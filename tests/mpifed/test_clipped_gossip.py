@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from gossip_exchange import exchange_of
+from quadratics import N
 from test_algorithms import prepared
-from test_corrections import N, exchange_of
 
 from mpifed.errors import Diverged, InputError
 from mpifed.exchange import routes

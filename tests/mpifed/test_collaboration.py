@@ -7,8 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from gossip_exchange import exchange_of
+from quadratics import SEED
 from test_algorithms import prepared
-from test_corrections import SEED, exchange_of
 
 from mpifed.federation.clients import Draws
 

@@ -5,17 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from gossip_exchange import Descent, exchange_of, matrix_of
+from quadratics import MATRICES, OPTIMUM, D, N, gradients
 from test_algorithms import prepared
-from test_corrections import (
-    MATRICES,
-    OPTIMUM,
-    D,
-    Descent,
-    N,
-    exchange_of,
-    gradients,
-    matrix_of,
-)
 
 from mpifed.exchange.choco import constants, optimal_step
 from mpifed.exchange.compression import build
