@@ -113,6 +113,15 @@ def shards_under(attack):
     return SHARDS[-1]
 
 
+def test_trials_of_first_components_are_attacked_as_rounds_are():
+    method = {"name": "fedem", "restarts": 2, "restart_rounds": 1}
+    attack = {"name": "sign_flip", "clients": [1], "scale": 1e3}
+    honest, attacked = (
+        run_rounds(method, rounds=0, attack=each).state.components for each in ("none", attack)
+    )
+    assert not torch.equal(attacked, honest)
+
+
 def test_labels_are_reversed_or_exchanged_and_only_for_training():
     other = shards_under("none")
     for options, naive in (

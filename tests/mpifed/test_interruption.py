@@ -35,7 +35,6 @@ from mpifed.mpi.communicator import Alone
 from mpifed.testing import run_command, world
 from mpifed.training.build import make
 from mpifed.training.engine import Clock, Engine
-from mpifed.training.samples import samples_of
 
 OURS = (*TINY, "algorithm=user_components:Fails", "--quiet")
 VARIANTS = {
@@ -276,7 +275,7 @@ def trained(words, horizon: int) -> str:
     mapping = apply_overrides(read_experiment(words[0]), parse_overrides(words[1:]))
     configuration = resolve(mapping)
     setup = make(configuration, Alone(), horizon)
-    engine = Engine(setup, samples_of(setup), Clock())
+    engine = Engine(setup, setup.hosted_shards(), Clock())
     while engine.round < configuration.rounds:
         engine.advance()
     return engine.digest()

@@ -266,15 +266,19 @@ TOGETHER = {
     ),
     "a choice of mixtures": (
         {"exchange": {**COMPLETE, "correction": "dpfl"}, "algorithm": "fedem"},
-        ["fedem", "allowed: ", "fedavg"],
+        ["'fedem'", "'dpfl'"],
     ),
     "a choice of two models": (
         {"exchange": {**COMPLETE, "correction": "morph"}, "algorithm": "apfl"},
-        ["apfl", "morph"],
+        ["'apfl'", "'morph'"],
+    ),
+    "a choice of what is not sent": (
+        {"exchange": {**COMPLETE, "correction": "morph"}, "algorithm": "flix"},
+        ["'flix'"],
     ),
     "momentum of another model": (
         {"exchange": COMPLETE, "algorithm": "fedspd", "local": {"momentum": 0.9}},
-        ["local.momentum is 0.9"],
+        ["fedspd", "another model"],
     ),
     # Corrections that matrices do not fit.
     "tracking by rows": (

@@ -10,7 +10,7 @@ import pytest
 
 import mpifed
 import mpifed.testing as harness
-from mpifed.message import ByCoordinates
+from mpifed.message import ByCoordinates, Colluding
 from mpifed.method import find
 
 FedAvg, Identity, Sign = (
@@ -74,6 +74,13 @@ class Turns(SignFlip):
         return updates.neg_()
 
 
+class Nearby(Colluding):
+    """A message that depends on who is on the same rank."""
+
+    def message(self, seen):
+        return -seen.updates.sum(0)
+
+
 class Drifts(Sgd):
     """A server that moves by itself."""
 
@@ -91,6 +98,7 @@ class Drifts(Sgd):
         (harness.check_aggregator, First, "order"),
         (harness.check_aggregator, Enlarging, "equal updates"),
         (harness.check_attack, Turns, "in place"),
+        (harness.check_attack, Nearby, "number of ranks"),
         (harness.check_server_optimizer, Drifts, "zero"),
     ],
 )
