@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fcntl
 import json
 import os
@@ -12,22 +11,12 @@ import subprocess
 from pathlib import Path
 
 import commands
-import h5py
 import pytest
-import yaml
 from commands import TINY, call, checked_refusal, in_child, launch, mounted, rows
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import mpifed
-from mpifed.checkpoint.integrity import seal
-from mpifed.config.configuration import Configuration, apply_overrides, resolve, to_mapping, to_yaml
-from mpifed.config.experiments import read_experiment
-from mpifed.data.__main__ import main as make_data
 from mpifed.errors import InputError
 from mpifed.testing import run_command
-
-SECTIONS = [field.name for field in dataclasses.fields(Configuration)]
 
 
 @pytest.fixture(autouse=True)
@@ -70,38 +59,17 @@ def test_words_of_other_tools_are_answered_by_the_full_key(word, meant, tmp_path
     refused(call([*TINY, word], capfd), f"did you mean {meant}?", tmp_path / "run")
 
 
-def test_a_section_may_be_left_out_where_one_in_use_has_the_key():
+def test_a_section_may_be_left_out_where_one_in_use_has_the_key(capfd):
     short = {"epochs": 2, "batch_size": 32, "optimizer": "adam", "topology": "ring", "mu": 0.5}
     full = {"local.epochs": 2, "local.batch_size": 32, "local.optimizer": "adam"}
     full |= {"exchange": "gossip", "exchange.topology": "ring", "algorithm.mu": 0.5}
     short["algorithm"] = full["algorithm"] = "fedprox"
-    base = read_experiment(None)
-    found, wanted = (resolve(apply_overrides(base, given)) for given in (short, full))
-    assert found == wanted and found.exchange.options["topology"].name == "ring"
-
-
-def test_a_foreign_run_directory_is_not_gone_on_with(tmp_path, capfd):
-    target = tmp_path / "run"
-    assert call([*TINY, "--quiet", "--output", target], capfd).code == 0
-    (target / "DONE").unlink()
-    for path in (target / "checkpoints").iterdir():
-        with h5py.File(path, "r+") as file:
-            stored = json.loads(file["meta"].attrs["configuration"])
-            stored["local"] = [stored["local"]]
-            file["meta"].attrs["configuration"] = json.dumps(stored)
-        seal(path)
-    before = (target / "metrics.csv").read_bytes()
-    newest = target / "checkpoints" / "round-000004.h5"
-    outcome = call([*TINY, "--quiet", "--resume", newest, "--output", target], capfd)
-    assert outcome.code == 2 and "local is not a mapping" in outcome.messages[0]
-    for text in ("- 1\n", "a: &a [*a]\n", "rounds: .nan\n", "rounds: 2024-13-45\n"):
-        (target / "config.yaml").write_text(text)
-        for name in ("round-000002.h5", "round-000004.h5"):
-            (target / "checkpoints" / name).unlink(missing_ok=True)
-        outcome = call([*TINY, "--quiet", "--resume", "--output", target], capfd)
-        assert (outcome.code, len(outcome.messages)) == (2, 1), outcome
-        assert "config.yaml" in outcome.messages[0]
-    assert (target / "metrics.csv").read_bytes() == before
+    stored = []
+    for words in (short, full):
+        line = [f"{key}={value}" for key, value in words.items()]
+        outcome = call([TINY[0], *line, "clients=4", "--dry-run", "--json"], capfd)
+        stored.append(json.loads(outcome.out)["configuration"])
+    assert stored[0] == stored[1] and stored[0]["exchange"]["topology"]["name"] == "ring"
 
 
 def test_a_folder_of_checkpoints_that_are_foreign_holds_no_run(tmp_path, capfd):
@@ -117,7 +85,7 @@ def test_a_folder_of_checkpoints_that_are_foreign_holds_no_run(tmp_path, capfd):
 
 def test_data_files_that_do_not_fit(tmp_path, capfd):
     file, target = tmp_path / "digits.h5", tmp_path / "run"
-    assert make_data(["digits", "--output", str(file), "--clients", "5"]) == 0
+    assert run_command(["data", "digits", "--output", file, "--clients", 5]) == 0
     words = ["digits-fedem", "rounds=1", "--output", target]
     wrong = [*words, "clients=7", f"data={file}"]
     refused(call(wrong, capfd), "clients is 7, but data.path", target)
@@ -155,32 +123,6 @@ def test_a_traceback_is_shown_to_who_asks_for_it(tmp_path, capfd, monkeypatch):
     assert "Traceback" in outcome.err
     assert "check_value" in outcome.err
     assert len(outcome.messages) == 1
-
-
-KEYS = [*SECTIONS, *(f"{section}.name" for section in SECTIONS), "x", "local.lr", "data.n_test"]
-WORDS = ["fedavg", "gossip", "ring", "fmmc", "mlp", "digits", "bernoulli", "ranks", "x.h5", ":", ""]
-LEAVES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.sampled_from(WORDS))
-VALUES = st.recursive(
-    LEAVES,
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=2),
-        st.dictionaries(st.sampled_from(["name", "p", "hidden", 3]), inner, max_size=2),
-    ),
-    max_leaves=4,
-)
-
-
-@settings(deadline=None, derandomize=True)
-@given(st.dictionaries(st.sampled_from(KEYS), VALUES, min_size=1, max_size=3))
-def test_any_value_is_refused_in_a_sentence_or_complete(overrides):
-    try:
-        mapping = apply_overrides(read_experiment("synthetic-fedem"), overrides)
-        configuration = resolve(mapping, ranks=3)
-    except InputError as error:
-        assert "\n" not in str(error)
-    else:
-        assert resolve(yaml.safe_load(to_yaml(configuration))) == configuration
-        assert resolve(json.loads(json.dumps(to_mapping(configuration)))) == configuration
 
 
 # Where the run is to be written.

@@ -30,7 +30,10 @@ LISTS = {
 SECTIONS = ("local", "privacy", "network", "compute", "evaluation", "checkpoint", "storage")
 PROBLEMS = {
     "sa_ssmm": {"clients": 1},
-    "fedmm_ot": {"data": "transport", "model": "icnn"},
+    "fedmm_ot": {
+        "data": {"name": "transport", "dimension": 2, "samples": 16},
+        "model": {"name": "icnn", "hidden": [3, 3]},
+    },
     "fedspd": {"local": {}},
 }
 
