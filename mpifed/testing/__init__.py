@@ -25,6 +25,7 @@ from mpifed.testing.models import make_model
 from mpifed.testing.ranks import played, world
 from mpifed.testing.rounds import Deployed, Rounds, run_rounds
 from mpifed.testing.shelves import names
+from mpifed.testing.surrogates import make_surrogate
 
 __all__ = [
     "Deployed",
@@ -41,6 +42,7 @@ __all__ = [
     "check_topology",
     "load_dataset",
     "make_model",
+    "make_surrogate",
     "names",
     "played",
     "run_command",

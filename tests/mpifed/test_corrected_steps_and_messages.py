@@ -178,7 +178,7 @@ DATA = {"name": "synthetic", "n_test": 20, "dimension": 6, "seed": 20}
 
 
 @pytest.mark.parametrize("name", ["led", "lt_admm"])
-@pytest.mark.parametrize("method", ["fedavg", "fedem"])
+@pytest.mark.parametrize("method", ["fedavg", "fedem", "ditto"])
 def test_methods_take_duals_in_every_step(name, method):
     """With one full step a round, each is the correction that sees sums of steps."""
     graph = {"name": "gossip", "topology": "ring", "weights": "metropolis_hastings"}
