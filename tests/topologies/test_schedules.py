@@ -27,6 +27,7 @@ from topologies import (
     prepare_schedule,
     restore_schedule,
 )
+from topologies.node_counts import prime_factors
 from topologies.schedules.circulants import (
     _pairs,
     base_k,
@@ -35,7 +36,6 @@ from topologies.schedules.circulants import (
     k_peer_exponential,
     null_cascade,
     one_peer_exponential,
-    prime_factors,
     simple_base_k,
     static_exponential,
 )

@@ -13,7 +13,8 @@ import pytest
 
 from topologies.analysis.cases import build_case, parse_case
 from topologies.analysis.consensus import SAMPLES, ConsensusRate, consensus_rate
-from topologies.schedules.circulants import powers, prime_factors
+from topologies.node_counts import prime_factors
+from topologies.schedules.circulants import powers
 from topologies.schedules.sequences import Schedule
 
 # Probability with which a bound on a drawn matrix may fail.
