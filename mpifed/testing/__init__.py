@@ -15,6 +15,7 @@ from mpifed.testing.checks import (
     check_model,
     check_schedule,
     check_server_optimizer,
+    check_surrogate,
     check_topology,
 )
 from mpifed.testing.ranks import played
@@ -32,6 +33,7 @@ __all__ = [
     "check_model",
     "check_schedule",
     "check_server_optimizer",
+    "check_surrogate",
     "check_topology",
     "played",
     "run_rounds",
