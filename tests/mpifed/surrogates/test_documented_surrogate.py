@@ -18,6 +18,7 @@ from surrogate_problems import describe, mean_statistic, mm, objective, start
 
 from mpifed.components.registry import find
 from mpifed.errors import InputError
+from mpifed.testing import check_surrogate
 from topologies.schema import check_options
 
 PAGE = Path(__file__).parents[3] / "docs" / "surrogates.md"
@@ -60,6 +61,7 @@ def waits(count):
 def test_the_documented_surrogate_is_one(make):
     surrogate = make(describe(2), **check_options(make, {"penalty": 1e-2}, "surrogate"))
     z = waits(200)
+    check_surrogate("waiting:censored_waiting", z, psi=surrogate.psi, phi=surrogate.phi)
     path = mm(surrogate, z, start(surrogate, 0), 60)
     values = [objective(surrogate, z, theta) for theta in path]
     assert (np.diff(values) <= 1e-14).all()
