@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[2]
 
 SHELVES = (
     "mpifed/components/tables.py",
-    "topologies/graphs/families.py",
-    "topologies/weights/rules.py",
+    "topologies/graphs/build.py",
+    "topologies/weights/table.py",
     "topologies/schedules/table.py",
 )
 """Files with tables of items."""

@@ -22,7 +22,7 @@ from topologies.matrix import COLUMNS, IMPORT_TOLERANCE, NEGATIVE, MixingMatrix
 from topologies.node_counts import check_nodes
 from topologies.schedules.sequences import Arrays, Drawn, Periodic, Schedule, Static, check_round
 from topologies.weights.formulas import metropolis_hastings_weights
-from topologies.weights.rules import mixing_matrix
+from topologies.weights.table import mixing_matrix
 
 Rule = tuple[str, Mapping[str, Any]]
 
