@@ -19,7 +19,6 @@ from torch import Tensor
 import topologies
 from mpifed import state as states
 from mpifed.components.registry import (
-    checked_section,
     find,
     is_component,
     make,
@@ -37,8 +36,9 @@ from mpifed.federation.clients import Draws
 from mpifed.method import Algorithm
 from mpifed.models.base import Model
 from mpifed.mpi.communicator import Alone
-from mpifed.surrogate import Surrogate, as_surrogate
+from mpifed.surrogate import Surrogate
 from mpifed.testing.rounds import DATA, Rounds, run_rounds
+from mpifed.testing.surrogates import make_surrogate
 
 SIZES = (1, 2, 8, 33)
 """Numbers in the messages on which a compressor is checked, a power of two among them."""
@@ -827,13 +827,9 @@ def check_surrogate(
 
 def _problem(surrogate: Any, z: Tensor) -> Surrogate:
     """Return a surrogate of samples, which knows their facts."""
-    if isinstance(surrogate, Surrogate):
-        problem = surrogate
-    else:
-        counts = np.array([len(z)])
-        description = Description("samples", (z.shape[1],), 0, counts, counts, counts, "unlabelled")
-        section = checked_section("surrogate", _section(surrogate, "surrogate"), "surrogate")
-        problem = as_surrogate(find("surrogate", section.name)(description, **section.options))
+    counts = np.array([len(z)])
+    data = Description("samples", (z.shape[1],), 0, counts, counts, counts, "unlabelled")
+    problem = surrogate if isinstance(surrogate, Surrogate) else make_surrogate(surrogate, data)
     if problem.waits:
         blocks = [problem.facts(z, block) for block in range(len(problem.fact_blocks))]
         problem = problem.knowing(problem.conclude(torch.cat(blocks)))

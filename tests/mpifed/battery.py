@@ -17,7 +17,7 @@ import numpy as np
 import scipy.optimize
 from scipy.special import expit
 
-from mpifed.components.registry import find
+from mpifed.method import find
 from mpifed.testing import Rounds, run_rounds
 
 CLIENTS, DIMENSION = 4, 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 
 import numpy as np
@@ -12,12 +13,17 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from surrogate_problems import PROBLEMS, mean_statistic, mm, objective, phi, psi, start
 
-from mpifed.local.projections import columns_in_unit_ball
-from mpifed.surrogates.remark_one import RemarkOne
-from mpifed.testing import check_surrogate
+from mpifed.surrogate import columns_in_unit_ball
+from mpifed.testing import check_surrogate, run_command
 
 SEEDS = st.integers(0, 10_000)
 EVERY = pytest.mark.parametrize("name", PROBLEMS)
+
+
+def test_every_surrogate_has_a_problem(capsys):
+    assert run_command(["run", "--list", "surrogates", "--json"]) == 0
+    names = {each["name"] for each in json.loads(capsys.readouterr().out)}
+    assert names == {problem.name for problem in PROBLEMS.values()}
 
 
 @EVERY
@@ -26,6 +32,9 @@ def test_it_passes_the_common_checks(name):
     if name == "poisson_known":
         z = z * (1.7 / z.mean())
     check_surrogate(surrogate, z, psi=partial(psi, surrogate), phi=partial(phi, surrogate))
+
+
+RemarkOne = type(PROBLEMS["remark_one"].make())
 
 
 class Summed(RemarkOne):
