@@ -23,7 +23,8 @@ from mpifed.checkpoint import integrity as seal
 from mpifed.data.base import Description
 from mpifed.errors import InputError
 from mpifed.models.linear import Linear
-from mpifed.models.losses import CROSS_ENTROPY, MULTI_LABEL, SEQUENCE, SQUARED, score
+from mpifed.models.loss import score
+from mpifed.models.losses import CROSS_ENTROPY, MULTI_LABEL, SEQUENCE, SQUARED
 from mpifed.models.mlp import Mlp
 from mpifed.mpi.communicator import Alone, world
 from mpifed.training.build import Setup
