@@ -22,17 +22,17 @@ FLOORS = (
     {"data"},
     {"dataset"},
     {"federation", "models"},
-    {"sources", "local", "checkpoint", "exchange", "model", "optimal_transport"},
-    {"method", "message", "surrogate"},
+    {"sources", "local", "checkpoint", "exchange", "optimal_transport"},
+    {"method", "message", "model", "surrogate"},
     {"config", "surrogates"},
     {"aggregators", "corrections"},
     {"algorithms", "new", "report", "sweep"},
     {"training"},
     {"api", "jobs"},
     {"mpifed"},
-    {"launch", "reproduce", "testing"},
+    {"launch", "reproduce"},
     {"retime", "verify", "__main__"},
-    {"run"},
+    {"run", "testing"},
 )
 """The rooms (folders and root modules of ``mpifed``, and ``topologies``), from the ground up."""
 

@@ -26,6 +26,8 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from mpifed import state
+from mpifed.dataset import check_memory, shuffles
+from mpifed.message import SparseRows
 from mpifed.method import (
     Algorithm,
     Clients,
@@ -35,16 +37,11 @@ from mpifed.method import (
     Predictor,
     Requirement,
     ServerChannel,
-    SparseRows,
-    check_memory,
-    columns_of,
     computed_once,
     heartbeat,
-    rows_of,
-    shuffles,
     total,
 )
-from mpifed.model import Linear
+from mpifed.model import Linear, columns_of, rows_of
 
 # Smaller eigenvalues of W'W count as this, so that Sigma has an inverse.
 LEAST_EIGENVALUE = 1e-7
