@@ -82,6 +82,10 @@ RULES: dict[str, type[Rule]] = {
 }
 
 
+# Inputs, targets and weights of the samples of a minibatch.
+Batch = tuple[Tensor, Tensor, Tensor]
+
+
 class Averaging(Protocol):
     """What averages the rows that a solver trains, as it bears on their steps: a ``Channel``."""
 
@@ -231,10 +235,6 @@ def _sharpen(compute: Gradient, batch: Batch, row: Tensor, gradient: Tensor, rad
     row[:numbers] = ascended(row[None, :numbers], gradient[None], radius)[0]
     compute(*batch)
     row.copy_(saved)
-
-
-# Inputs, targets and weights of the samples of a minibatch.
-Batch = tuple[Tensor, Tensor, Tensor]
 
 
 def step_one_by_one(
