@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +20,9 @@ from mpifed.components.registry import Section, is_component, name_of
 from mpifed.config.configuration import Configuration, resolve
 from mpifed.config.experiments import with_overrides
 from mpifed.data.base import Dataset, Description, Shards, Split
-from mpifed.federation.clients import Draws
+from mpifed.exchange.base import Exchange
+from mpifed.exchange.gossip import Gossip
+from mpifed.federation.clients import Clients, Draws
 from mpifed.mpi.communicator import Alone, Communicator
 from mpifed.testing.ranks import Played, Table, in_threads
 from mpifed.training.build import make, make_dataset
@@ -83,10 +85,13 @@ class Deployed:
         (clients, M, P); None where nothing is predicted.
     mixture : ndarray or None
         Weights (clients, M), or None where M is 1.
+    results : mapping of str to ndarray
+        Further numbers of each client, (clients, ...).
     """
 
     parameters: np.ndarray | None
     mixture: np.ndarray | None
+    results: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 class Rounds:
@@ -148,6 +153,49 @@ class Rounds:
         self._on_each(advance)
         return self
 
+    def start_from(self, **fields: Any) -> Rounds:
+        """Go on from other values of some fields of the method's state.
+
+        Parameters
+        ----------
+        **fields
+            Arrays or tensors of the shapes that ``state`` has, rows in the order of the clients;
+            a field of tensors is such an object.
+
+        Returns
+        -------
+        Rounds
+            These rounds.
+
+        Examples
+        --------
+        FedAvg from x = 10, where both optima are 0 and lr is 1/2:
+
+        >>> model = {"name": "linear", "bias": False, "loss": "half_squared"}
+        >>> rounds = run_rounds("fedavg", [([[1.0]], [0.0])] * 2, rounds=0, model=model,
+        ...                     local={"lr": 0.5})
+        >>> rounds.start_from(model=[[10.0]]).advance().state.model.tolist()
+        [[5.0]]
+        """
+        before = self.state
+        values = {
+            name: torch.as_tensor(np.array(value)).to(getattr(before, name))
+            if isinstance(getattr(before, name), torch.Tensor)
+            else value
+            for name, value in fields.items()
+        }
+        after = replace(before, **values)
+
+        def start(rank: int) -> None:
+            engine = self._engines[rank]
+            is_rows = engine.setup.exchange.shared_is_rows
+            rows = torch.from_numpy(engine.setup.federation.hosted)
+            state = states.select(after, rows, is_rows)
+            engine.rows.take(states.RunState(state, engine.state.memory))
+
+        self._on_each(start)
+        return self
+
     def resumed(self, ranks: int = 1) -> Rounds:
         """Return rounds that continue from a checkpoint of these, on any number of ranks."""
         continued = object.__new__(type(self))
@@ -188,9 +236,43 @@ class Rounds:
         return self._engines[0].setup.model
 
     @property
+    def clients(self) -> Clients:
+        """The clients of the first rank with their samples: all clients, where there is one."""
+        return self._engines[0].everyone
+
+    @property
+    def exchange(self) -> Exchange:
+        """The exchange of the first rank; its ``ledger`` counts what all clients have sent."""
+        return self._engines[0].setup.exchange
+
+    @property
     def participants(self) -> np.ndarray:
         """The clients that take part in the next round, ascending."""
         return np.flatnonzero(taking_part(self._engines[0].setup, self.round + 1))
+
+    def mixing_matrix(self, round: int | None = None) -> np.ndarray:
+        """Return the matrix W of a round under gossip, of the next one by default.
+
+        Parameters
+        ----------
+        round : int, optional
+            A round, from 1.
+
+        Returns
+        -------
+        ndarray
+            (clients, clients), where all of them take part.
+
+        Examples
+        --------
+        >>> rounds = run_rounds("fedavg", exchange={"name": "gossip", "topology": "complete"})
+        >>> rounds.mixing_matrix().round(3)[0].tolist()
+        [0.2, 0.2, 0.2, 0.2, 0.2]
+        """
+        exchange = self.exchange
+        if not isinstance(exchange, Gossip):
+            raise TypeError("exchange is 'server', which mixes by no matrix; allowed: gossip")
+        return exchange.schedule.matrix(self.round + 1 if round is None else round).to_dense()
 
     @property
     def state(self) -> Any:
@@ -212,10 +294,15 @@ class Rounds:
         values = {name: self._in_order([each[name] for each in rows]) for name in rows[0]}
         return states.replace_tensors(parts[0], values)
 
-    def _in_order(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return rows of the clients of all ranks in the order of the clients."""
-        hosted = np.concatenate([engine.setup.federation.hosted for engine in self._engines])
-        return torch.cat(list(parts))[torch.from_numpy(np.argsort(hosted, kind="stable"))]
+    def _in_order(
+        self, parts: Sequence[torch.Tensor], among: np.ndarray | None = None
+    ) -> torch.Tensor:
+        """Return rows of clients of all ranks in their order, of ``among`` or of all clients."""
+        federations = [engine.setup.federation for engine in self._engines]
+        clients = np.concatenate([each.hosted for each in federations])
+        if among is not None:
+            clients = clients[np.isin(clients, among)]
+        return torch.cat(list(parts))[torch.from_numpy(np.argsort(clients, kind="stable"))]
 
     @property
     def digest(self) -> str:
@@ -243,19 +330,27 @@ class Rounds:
                 predictor = engine.setup.algorithm.deploy(
                     engine.state.algorithm, clients, Draws(engine.seed, engine.round)
                 )
+            results = predictor.results if len(clients) else {}
             if predictor.parameters is None:
-                return None, None
+                return None, None, results
             rows = [predictor.parameters_of(i) for i in range(len(clients))]
             size = engine.setup.model.n_parameters
             parameters = torch.stack(rows) if rows else torch.zeros(0, 1, size)
-            return parameters, predictor.mixture
+            return parameters, predictor.mixture, results
 
         parts = self._on_each(deploy)
+        training = self.clients.federation.training
+        names: Mapping[str, Any] = next((results for *_, results in parts if results), {})
+        results = {
+            name: self._in_order([part[name] for *_, part in parts if part], training).numpy()
+            for name in names
+        }
         if parts[0][0] is None:
-            return Deployed(None, None)
-        parameters = self._in_order([each for each, _ in parts if len(each)]).numpy()
-        mixtures = [mixture for _, mixture in parts if mixture is not None and len(mixture)]
-        return Deployed(parameters, self._in_order(mixtures).numpy() if mixtures else None)
+            return Deployed(None, None, results)
+        parameters = self._in_order([each for each, *_ in parts if len(each)], training)
+        mixtures = [mixture for _, mixture, _ in parts if mixture is not None and len(mixture)]
+        mixture = self._in_order(mixtures, training).numpy() if mixtures else None
+        return Deployed(parameters.numpy(), mixture, results)
 
 
 def run_rounds(
