@@ -156,6 +156,8 @@ class Rounds:
     def start_from(self, **fields: Any) -> Rounds:
         """Go on from other values of some fields of the method's state.
 
+        Before round 1, the exchange remembers these values in place of the first ones.
+
         Parameters
         ----------
         **fields
@@ -190,8 +192,10 @@ class Rounds:
             engine = self._engines[rank]
             is_rows = engine.setup.exchange.shared_is_rows
             rows = torch.from_numpy(engine.setup.federation.hosted)
-            state = states.select(after, rows, is_rows)
-            engine.rows.take(states.RunState(state, engine.state.memory))
+            state, memory = states.select(after, rows, is_rows), engine.state.memory
+            if not self.round:
+                memory = engine.setup.first_memory(state, len(rows))
+            engine.rows.take(states.RunState(state, memory))
 
         self._on_each(start)
         return self

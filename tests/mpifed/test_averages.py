@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from commands import TINY, call, rows
-from convex import Run, quadratics, random_quadratics
+from old_convex import Run, quadratics, random_quadratics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from on_ranks import SMALL, unlike_one_rank

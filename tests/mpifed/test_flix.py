@@ -9,7 +9,7 @@ import pytest
 import scipy.optimize
 import scipy.special
 import torch
-from convex import ANISOTROPIC, ISOTROPIC, Run, logistic, quadratics, random_quadratics
+from old_convex import ANISOTROPIC, ISOTROPIC, Run, logistic, quadratics, random_quadratics
 
 from mpifed.algorithms.flix import theorems as theory
 from mpifed.algorithms.flix.flix import Dcgd, Diana, Flix

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from convex import Run, clients_of, logistic, random_quadratics
+from old_convex import Run, clients_of, logistic, random_quadratics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

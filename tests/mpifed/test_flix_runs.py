@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 from commands import call, checkpoints, rows
-from convex import Run, clients_of, logistic, quadratics
+from old_convex import Run, clients_of, logistic, quadratics
 from flix_words import SMALL
 
 from mpifed.algorithms.flix import descent

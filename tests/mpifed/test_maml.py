@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from convex import Run, clients_of, logistic
+from old_convex import Run, clients_of, logistic
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from convex import Run, clients_of
-from numpy_mlp import BODY, HEAD, descended, present, regressions
-from personal_runs import COUNTS, gradient, mean, regression, taking_part
+from old_convex import Run, clients_of
+from old_numpy_mlp import BODY, HEAD, descended, present, regressions
+from old_personal_runs import COUNTS, gradient, mean, regression, taking_part
 from test_corrections import D, Descent, N, exchange_of, gradients, matrix_of
 
 from mpifed.algorithms.fedavg.fedavg import FedAvg

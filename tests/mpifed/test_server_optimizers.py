@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from convex import Run
-from personal_runs import LOCAL, gradient, mean, ran, regression, taking_part
+from old_convex import Run
+from old_personal_runs import LOCAL, gradient, mean, ran, regression, taking_part
 
 from mpifed.algorithms.fedavg.fedadam import FedAdam
 from mpifed.algorithms.fedavg.fedavg import FedAvg

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from convex import quadratics
+from old_convex import quadratics
 from test_corrections import (
     CENTRES,
     MATRICES,

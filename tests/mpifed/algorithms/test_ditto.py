@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from convex import Run, quadratics, two_quadratics
-from personal_runs import (
+from old_convex import Run, quadratics, two_quadratics
+from old_personal_runs import (
     COUNTS,
     LOCAL,
     ROUNDS,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from commands import rows
-from convex import clients_of, two_quadratics
+from old_convex import clients_of, two_quadratics
 from on_ranks import run, unlike_one_rank
 from scipy.optimize import minimize
 from test_algorithms import prepared

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from convex import Run
-from least_squares import LeastSquares
+from old_convex import Run
+from old_least_squares import LeastSquares
 
 from mpifed.algorithms.personal.fedfomo import FedFomo
 from mpifed.data.base import Split

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from convex import Run, clients_of, logistic
+from old_convex import Run, clients_of, logistic
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from convex import Run, clients_of
-from least_squares import LeastSquares
+from old_convex import Run, clients_of
+from old_least_squares import LeastSquares
 
 from mpifed.algorithms.fedavg.fedavg import FedAvg
 from mpifed.algorithms.fedavg.fednova import FedNova

@@ -6,8 +6,8 @@ import itertools
 
 import numpy as np
 import pytest
-from convex import Run
-from numpy_mlp import BODY, HEAD, HIDDEN, present
+from old_convex import Run
+from old_numpy_mlp import BODY, HEAD, HIDDEN, present
 from test_fedproto import STRENGTH, WHOLE, classes, represented, slope
 
 from mpifed.algorithms.shared_body.fedpac import FedPAC, combinations

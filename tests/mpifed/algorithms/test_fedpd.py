@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from convex import Run, two_quadratics
-from least_squares import LeastSquares
+from old_convex import Run, two_quadratics
+from old_least_squares import LeastSquares
 
 from mpifed.algorithms.global_model.feddyn import FedDyn
 from mpifed.algorithms.global_model.fedlt import FedLT

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from convex import Run, clients_of
-from numpy_mlp import HIDDEN, INPUTS, SIZES, present
+from old_convex import Run, clients_of
+from old_numpy_mlp import HIDDEN, INPUTS, SIZES, present
 
 from mpifed.algorithms.global_model.local import Local
 from mpifed.algorithms.personal.fedproto import FedProto, Nearest

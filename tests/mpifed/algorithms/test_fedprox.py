@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from convex import Run, clients_of, two_quadratics
-from least_squares import LeastSquares
+from old_convex import Run, clients_of, two_quadratics
+from old_least_squares import LeastSquares
 from test_algorithms import engine_of
 
 from mpifed.algorithms.fedavg.fedavg import FedAvg

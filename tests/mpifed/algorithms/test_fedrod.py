@@ -8,8 +8,8 @@ import network_modules
 import numpy as np
 import pytest
 import torch
-from convex import Run, clients_of
-from numpy_mlp import present
+from old_convex import Run, clients_of
+from old_numpy_mlp import present
 from server_rounds import after
 from torch import nn
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from convex import Run
-from least_squares import LeastSquares
+from old_convex import Run
+from old_least_squares import LeastSquares
 from test_corrections import exchange_of
 
 from mpifed.algorithms.fedem.fedspd import FedSPD

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from commands import TINY, call
-from convex import Run
-from numpy_mlp import BODY, HEAD, SIZES, descended, gradient, present, regressions
+from old_convex import Run
+from old_numpy_mlp import BODY, HEAD, SIZES, descended, gradient, present, regressions
 from server_rounds import after
 from torch import nn
 

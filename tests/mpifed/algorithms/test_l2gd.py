@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from convex import Run, two_quadratics
-from personal_runs import COUNTS, LOCAL, ROUNDS, gradient, mean, ran, regression, taking_part
+from old_convex import Run, two_quadratics
+from old_personal_runs import COUNTS, LOCAL, ROUNDS, gradient, mean, ran, regression, taking_part
 
 from mpifed.algorithms.personal.l2gd import L2GD, L2SGD, runs
 from mpifed.federation.clients import Draws

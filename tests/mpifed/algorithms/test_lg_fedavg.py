@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from convex import Run
-from numpy_mlp import BODY, HEAD, descended, present, regressions
+from old_convex import Run
+from old_numpy_mlp import BODY, HEAD, descended, present, regressions
 
 from mpifed.algorithms.fedavg.fedavg import FedAvg
 from mpifed.algorithms.shared_body.lg_fedavg import LGFedAvg

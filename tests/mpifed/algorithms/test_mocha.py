@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from convex import Run, clients_of
+from old_convex import Run, clients_of
 from sklearn.svm import LinearSVC
 
 from mpifed.algorithms.personal.mocha import Mocha, ascend, relations

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from convex import Run
-from numpy_mlp import HIDDEN, INPUTS, gradient, present, regressions
+from old_convex import Run
+from old_numpy_mlp import HIDDEN, INPUTS, gradient, present, regressions
 
 from mpifed.algorithms.fedavg.fedavg import FedAvg
 from mpifed.algorithms.fedavg.moon import Moon

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from convex import Run, two_quadratics
-from numpy_mlp import BODY, HEAD, descended, present, regressions
+from old_convex import Run, two_quadratics
+from old_numpy_mlp import BODY, HEAD, descended, present, regressions
 from server_rounds import after
 from test_corrections import exchange_of
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from convex import Run, clients_of
-from personal_runs import LOCAL, gradient, mean, regression, taking_part
+from old_convex import Run, clients_of
+from old_personal_runs import LOCAL, gradient, mean, regression, taking_part
 from test_fedem import numpy_posterior
 from test_local_sgd import logistic_gradient
 

@@ -7,7 +7,7 @@ penalised models of the clients at (a_i c_i + 2 w) / (a_i + 2)."""
 from __future__ import annotations
 
 import pytest
-from convex import Run, two_quadratics
+from old_convex import Run, two_quadratics
 from test_corrections import exchange_of
 
 from mpifed.components.tables import ALGORITHMS

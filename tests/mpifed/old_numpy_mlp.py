@@ -1,0 +1,51 @@
+"""A network of one tanh layer in plain numpy, float64: an independent check of federated rounds."""
+
+from __future__ import annotations
+
+import numpy as np
+from old_convex import clients_of
+
+from mpifed.federation.clients import participants
+from mpifed.models.mlp import mlp
+
+SIZES = (5, 9, 4, 7)
+INPUTS, HIDDEN = 2, 3
+HEAD = np.arange(INPUTS * HIDDEN + HIDDEN, (INPUTS + 2) * HIDDEN + 1)
+BODY = np.arange(INPUTS * HIDDEN + HIDDEN)
+
+
+def regressions(seed=0, participation=0.5):
+    """Clients with unequal numbers of samples, their data, and the network as mpifed has it."""
+    draw = np.random.default_rng(seed)
+    xs = [draw.normal(size=(n, INPUTS)) for n in SIZES]
+    ys = [np.sin(x @ draw.normal(size=INPUTS)) for x in xs]
+    clients, about = clients_of(xs, ys, participation=participation)
+    model = mlp(about, hidden=[HIDDEN], activation="tanh", loss="half_squared")
+    return (clients, about), list(zip(xs, ys, strict=True)), model
+
+
+def gradient(row, x, y):
+    """The gradient of the mean of (h(x) - y)^2 / 2 over the samples, in one row (P,)."""
+    cut = np.cumsum([INPUTS * HIDDEN, HIDDEN, HIDDEN])
+    w, b, v, c = np.split(row, cut)
+    w = w.reshape(HIDDEN, INPUTS)
+    h = np.tanh(x @ w.T + b)
+    slope = (h @ v + c - y) / len(x)
+    inner = np.outer(slope, v) * (1 - h**2)
+    return np.concatenate([(inner.T @ x).ravel(), inner.sum(0), slope @ h, [slope.sum()]])
+
+
+def descended(row, x, y, lr, steps, part=slice(None)):
+    """The row after steps of all samples that move its numbers in ``part``."""
+    row = row.copy()
+    for _ in range(steps):
+        row[part] -= lr * gradient(row, x, y)[part]
+    return row
+
+
+def present(clients, round, seed=0):
+    """The participants of a round and their weights n_t over the sum."""
+    federation = clients.federation
+    who = np.flatnonzero(participants(federation, federation.participation, seed, round))
+    counts = np.array(SIZES)[who]
+    return who, counts / max(counts.sum(), 1)
