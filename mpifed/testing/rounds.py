@@ -40,39 +40,52 @@ DATA = {"name": "synthetic", "n_test": 10, "dimension": 6}
 class Arrays(Dataset):
     """Samples of each client, as arrays, on which it is trained and scored."""
 
-    def __init__(self, clients: Sequence[tuple[Any, Any]]) -> None:
-        self._x = [np.asarray(x, float) for x, _ in clients]
-        targets = [np.asarray(y) for _, y in clients]
+    def __init__(self, clients: Sequence[tuple[Any, ...]]) -> None:
+        self._train = [(np.asarray(x, float), np.asarray(y)) for x, y, *_ in clients]
+        targets = [y for _, y in self._train]
         labels = all(y.dtype.kind in "biu" and y.ndim == 1 for y in targets)
-        self._y = [y if labels or y.ndim > 1 else y[:, None] for y in targets]
-        counts = np.array([len(x) for x in self._x], np.int64)
-        outputs = int(max(y.max() for y in self._y)) + 1 if labels else self._y[0].shape[1]
+        outputs = (
+            int(max(y.max() for y in targets)) + 1 if labels else _columns(targets[0]).shape[1]
+        )
+        self._validation = [
+            tuple(map(np.asarray, held_out)) or (x[:0], y[:0])
+            for (x, y), (_, _, *held_out) in zip(self._train, clients, strict=True)
+        ]
+        counts = np.array([len(y) for y in targets], np.int64)
         self.description = Description(
             "arrays",
-            self._x[0].shape[1:],
+            self._train[0][0].shape[1:],
             max(outputs, 2) if labels else outputs,
             counts,
-            0 * counts,
+            np.array([len(y) for _, y in self._validation], np.int64),
             counts,
             "classification" if labels else "regression" if outputs else "unlabelled",
         )
 
     def load(self, client_ids: np.ndarray, dtype: torch.dtype) -> Shards:
         """Return the arrays of some clients."""
+        train, validation = (
+            self._split([samples[i] for i in client_ids], dtype)
+            for samples in (self._train, self._validation)
+        )
+        return Shards(client_ids, train, validation, train)
+
+    def _split(self, parts: Sequence[tuple[np.ndarray, np.ndarray]], dtype: torch.dtype) -> Split:
         description = self.description
-        counts = description.n_train[client_ids]
-        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        x = np.concatenate(
-            [np.zeros((0, *description.input_shape)), *(self._x[i] for i in client_ids)]
-        )
-        empty = np.zeros((0, *description.target_shape))
-        y = np.concatenate([empty, *(self._y[i] for i in client_ids)])
-        split = Split(
-            torch.from_numpy(x).to(dtype),
-            torch.from_numpy(y).to(description.target_type(dtype)),
-            offsets,
-        )
-        return Shards(client_ids, split, Split(split.x[:0], split.y[:0], 0 * offsets), split)
+        labels = description.task == "classification"
+        x = [np.zeros((0, *description.input_shape)), *(x for x, _ in parts)]
+        y = [
+            np.zeros((0, *description.target_shape)),
+            *(y if labels else _columns(y) for _, y in parts),
+        ]
+        offsets = np.cumsum([0, *(len(part) for part, _ in parts)]).astype(np.int64)
+        targets = torch.from_numpy(np.concatenate(y)).to(description.target_type(dtype))
+        return Split(torch.from_numpy(np.concatenate(x)).to(dtype), targets, offsets)
+
+
+def _columns(y: np.ndarray) -> np.ndarray:
+    """Return targets (samples, outputs)."""
+    return y if y.ndim > 1 else y[:, None]
 
 
 @dataclass(frozen=True)
@@ -373,10 +386,10 @@ def run_rounds(
     ----------
     method : str, type or mapping
         A method's name, ``module:Class``, its class, or a mapping with ``name`` and its options.
-    data : sequence of (array_like, array_like), Dataset, str or mapping, optional
+    data : sequence of (array_like, array_like, ...), Dataset, str or mapping, optional
         Inputs and targets of each client, on which it is trained and scored: whole numbers are
-        labels, others are regressed on. Or a data set, or what ``mpifed.run(data=...)`` takes. A
-        small synthetic one by default.
+        labels, others are regressed on. Two more arrays are inputs and targets for validation. Or a
+        data set, or what ``mpifed.run(data=...)`` takes. A small synthetic one by default.
     rounds : int
         Rounds to run. 0 gives the state before the first.
     ranks : int

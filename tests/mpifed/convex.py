@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from mpifed.dataset import Description
-from mpifed.testing import Rounds, run_rounds
+from mpifed.method import Draws
+from mpifed.testing import Rounds
 
 ISOTROPIC = [[[1.0]], [[4.0]]], [[0.0], [3.0]]
 ANISOTROPIC = [np.diag([1.0, 4.0]), np.diag([3.0, 1.0])], [[1.0, 0.0], [0.0, 2.0]]
@@ -136,3 +137,10 @@ class Run(Rounds):
         """What the clients predict with, one row (P,) for each client and component."""
         parameters = self.deployed.parameters
         return parameters.reshape(-1, parameters.shape[-1])
+
+    def adapted(self, clients: Any = None) -> np.ndarray:
+        """What clients would predict with that took no part, as ``models``; all by default."""
+        clients = clients or self.clients
+        draws = Draws(self.configuration.seed, self.round)
+        rows = self.algorithm.adapt(self.state, clients, self.exchange, draws).parameters
+        return rows.reshape(-1, rows.shape[-1]).numpy()

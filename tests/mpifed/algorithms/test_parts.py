@@ -5,25 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from old_convex import Run, two_quadratics
-from old_numpy_mlp import BODY, HEAD, descended, present, regressions
+from convex import Run, two_quadratics
+from numpy_mlp import BODY, HEAD, descended, present, regressions
 from server_rounds import after
 from test_corrections import exchange_of
 
-from mpifed.algorithms.fedavg.fedavg import FedAvg
-from mpifed.algorithms.fedavg.fedavg_ft import FedAvgFineTuned
-from mpifed.algorithms.global_model.local import Local
-from mpifed.algorithms.shared_body.fedbabu import FedBABU
-from mpifed.algorithms.shared_body.fedper import FedPer
-from mpifed.algorithms.shared_body.fedrep import FedRep
-from mpifed.algorithms.shared_body.pfeddst import PFedDST
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Clients, Draws
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSolver
 from mpifed.models.mlp import mlp
 
-EVERY = (FedPer, FedRep, FedBABU)
+EVERY = ("fedper", "fedrep", "fedbabu")
 WHOLE = {"lr": 0.3, "batch_size": 64}
 
 
@@ -31,10 +24,10 @@ def solver_of(model, longest=40, **options):
     return LocalSolver(model, LocalOptions(**options), 10, longest, torch.device("cpu"))
 
 
-@pytest.mark.parametrize("method", [FedPer, FedRep])
+@pytest.mark.parametrize("method", ["fedper", "fedrep"])
 def test_with_the_model_as_head_clients_end_at_their_own_minimisers(method):
     run = Run(method, two_quadratics(), local={"lr": 0.1, "epochs": 5}, head=["*"]).go(45)
-    assert run.deployed()[:, 0] == pytest.approx([0, 4], abs=1e-9)
+    assert run.models()[:, 0] == pytest.approx([0, 4], abs=1e-9)
 
 
 @pytest.mark.parametrize("method", EVERY)
@@ -78,9 +71,9 @@ def written_out(method, data, body, heads, rounds, lr):
         for i in who:
             row = np.empty(len(BODY) + len(HEAD))
             row[BODY], row[HEAD] = body, heads[i]
-            if method is FedPer:
+            if method is "fedper":
                 row = descended(row, *samples[i], lr, 2)
-            elif method is FedRep:
+            elif method is "fedrep":
                 row = descended(row, *samples[i], lr, 3, HEAD)
                 row = descended(row, *samples[i], lr, 2, BODY)
             else:
@@ -95,7 +88,7 @@ def written_out(method, data, body, heads, rounds, lr):
 @pytest.mark.parametrize("method", EVERY)
 def test_four_rounds_written_out(method):
     data = regressions()
-    options = {"head_epochs": 3} if method is FedRep else {}
+    options = {"head_epochs": 3} if method is "fedrep" else {}
     run = Run(method, data[0], model=data[2], local={**WHOLE, "epochs": 2}, **options)
     first = run.state.body[0].numpy(), run.state.heads[:, 0].numpy()
     run.go(4)
@@ -109,14 +102,14 @@ def test_four_rounds_written_out(method):
 def test_fedbabu_fine_tunes_the_named_part(part):
     data, samples, model = regressions(participation=1.0)
     how = {"tune_part": part, "tune_epochs": 4, "tune_lr": 0.2}
-    run = Run(FedBABU, data, model=model, local=WHOLE, **how).go(2)
+    run = Run("fedbabu", data, model=model, local=WHOLE, **how).go(2)
     shared = np.concatenate([run.state.body[0].numpy(), run.state.heads[0, 0].numpy()])
     which = {"full": slice(None), "body": BODY, "head": HEAD}[part]
     expected = [descended(shared, x, y, 0.2, 4, which) for x, y in samples]
-    assert run.deployed() == pytest.approx(np.array(expected), abs=1e-12)
+    assert run.models() == pytest.approx(np.array(expected), abs=1e-12)
 
 
-@pytest.mark.parametrize("method", [FedPer, FedRep])
+@pytest.mark.parametrize("method", ["fedper", "fedrep"])
 def test_unseen_clients_fit_their_first_head_with_the_body_fixed(method):
     data, samples, model = regressions(participation=1.0)
     run = Run(method, data, model=model, local=WHOLE, unseen_epochs=6)
@@ -128,7 +121,7 @@ def test_unseen_clients_fit_their_first_head_with_the_body_fixed(method):
     # The last client has the head that it began with, as one that never took part.
     heads = torch.cat([start.heads[:3], first[3:]])
     state = type(start)(**{**vars(start), "heads": heads})
-    found = run.method.adapt(state, unseen, server, Draws(0, 2)).parameters
+    found = run.algorithm.adapt(state, unseen, server, Draws(0, 2)).parameters
     row = np.concatenate([state.body[0].numpy(), first[3, 0].numpy()])
     expected = descended(row, *samples[3], 0.3, 6, HEAD)
     assert found[0, 0].numpy() == pytest.approx(expected, abs=1e-12)
@@ -137,7 +130,7 @@ def test_unseen_clients_fit_their_first_head_with_the_body_fixed(method):
 @pytest.mark.parametrize(("init", "differ"), [("shared", False), ("per_client", True)])
 def test_heads_begin_alike_or_apart(init, differ):
     data, _, model = regressions()
-    heads = Run(FedPer, data, model=model, local=WHOLE, head_init=init).state.heads
+    heads = Run("fedper", data, model=model, local=WHOLE, head_init=init).state.heads
     assert bool((heads[0] != heads[1]).any()) == differ
 
 
@@ -147,7 +140,7 @@ def test_pfeddst_mixes_bodies_with_the_peers_that_score_best(graph):
     n, alpha, c, recency = len(samples), 3.0, 0.5, 0.4
     exchange = exchange_of("none", *graph, n=n)
     run = Run(
-        PFedDST,
+        "pfeddst",
         (clients, about),
         model=model,
         local={**WHOLE, "epochs": 2},
@@ -187,7 +180,7 @@ def test_pfeddst_mixes_bodies_with_the_peers_that_score_best(graph):
             rows[i] = descended(rows[i], *samples[i], 0.3, 2, BODY)
             rows[i] = descended(rows[i], *samples[i], 0.3, 3, HEAD)
         run.go()
-        assert run.deployed() == pytest.approx(rows, abs=1e-12)
+        assert run.models() == pytest.approx(rows, abs=1e-12)
         assert (run.state.chosen.numpy() == last).all()
     assert len(picks) > n or None in graph
     assert exchange.ledger.up_floats == 5 * (near.sum() - n) * (model.n_parameters + 1)

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from old_convex import Run, clients_of
-from old_personal_runs import LOCAL, gradient, mean, regression, taking_part
+from convex import Run, clients_of
+from personal_runs import LOCAL, gradient, mean, regression, taking_part
 from test_fedem import numpy_posterior
 from test_local_sgd import logistic_gradient
 
-from mpifed.algorithms.fedavg.fedadam import FedAdam
-from mpifed.algorithms.fedavg.fedavg import FedAvg
-from mpifed.algorithms.fedavg.fedavg_ft import FedAvgFineTuned
-from mpifed.algorithms.fedem import FedEM
-from mpifed.algorithms.global_model.local import Local
 from mpifed.federation.clients import participants
 from mpifed.models.linear import linear
 
@@ -46,7 +41,7 @@ def descend(w, x, y, q, steps=EPOCHS):
 
 def test_fedem():
     data, model, samples = problem()
-    run = Run(FedEM, data, model=model, local=LOCAL_PLAIN_PROGRAMS)
+    run = Run("fedem", data, model=model, local=LOCAL_PLAIN_PROGRAMS)
     theta, pi = run.state.components.numpy(), run.state.mixture.numpy().copy()
     counts = []
     for round in range(1, 5):
@@ -68,7 +63,7 @@ def test_fedem():
 @pytest.mark.parametrize("tuned", [False, True])
 def test_fedavg_and_its_fine_tuned_models(tuned):
     data, model, samples = problem()
-    run = Run(FedAvgFineTuned if tuned else FedAvg, data, model=model, local=LOCAL_PLAIN_PROGRAMS)
+    run = Run("fedavg_ft" if tuned else "fedavg", data, model=model, local=LOCAL_PLAIN_PROGRAMS)
     w = run.x.copy()
     for round in range(1, 5):
         who, weights = present(data[0], round)
@@ -79,17 +74,17 @@ def test_fedavg_and_its_fine_tuned_models(tuned):
     expected = [w]
     if tuned:
         expected = [descend(w, x, y, np.ones(len(y)), steps=1) for x, y in samples]
-    assert run.deployed() == pytest.approx(np.array(expected), abs=1e-12)
+    assert run.models() == pytest.approx(np.array(expected), abs=1e-12)
 
 
 def test_local():
     data, model, samples = problem()
-    run = Run(Local, data, model=model, local=LOCAL_PLAIN_PROGRAMS)
-    own = run.deployed().copy()
+    run = Run("local", data, model=model, local=LOCAL_PLAIN_PROGRAMS)
+    own = run.models().copy()
     for round in range(1, 5):
         for i in present(data[0], round)[0]:
             own[i] = descend(own[i], *samples[i], np.ones(SIZES[i]))
-    assert run.go(4).deployed() == pytest.approx(own, abs=1e-12)
+    assert run.go(4).models() == pytest.approx(own, abs=1e-12)
 
 
 # FedAdam: two rounds by hand (Reddi et al. 2021, Algorithm 2), with both weights of clients.
@@ -101,7 +96,7 @@ def test_rounds_are_those_of_a_program_in_numpy(by, corrected):
     data, samples = regression()
     rate, tau, beta1, beta2 = 0.3, 0.05, 0.9, 0.8
     betas = {"beta1": beta1, "beta2": beta2, "bias_correction": corrected}
-    run = Run(FedAdam, data, local=LOCAL, server_lr=rate, tau=tau, client_weights=by, **betas)
+    run = Run("fedadam", data, local=LOCAL, server_lr=rate, tau=tau, client_weights=by, **betas)
     x, m, v = run.x.copy(), 0.0, 0.0 if corrected else tau**2
     for round in (1, 2):
         here = taking_part(data, round)

@@ -7,8 +7,7 @@ penalised models of the clients at (a_i c_i + 2 w) / (a_i + 2)."""
 from __future__ import annotations
 
 import pytest
-from old_convex import Run, two_quadratics
-from test_corrections import exchange_of
+from convex import Run, gossip, two_quadratics
 
 from mpifed.components.tables import ALGORITHMS
 from mpifed.method.algorithm import algorithm_class
@@ -91,7 +90,7 @@ def test_a_method_ends_in_its_closed_form(name):
     gossips = algorithm_class(name).exchanges == ("gossip",)
     server = exchange_of("none", "complete", n=2) if gossips else None
     run = Run(algorithm_class(name), two_quadratics(), local=local, server=server, **options)
-    found = run.go(rounds).deployed()[:, 0]
+    found = run.go(rounds).models()[:, 0]
     assert (found if len(found) == 2 else [*found] * 2) == pytest.approx(
         expected, rel=1e-8, abs=1e-8
     )
