@@ -14,10 +14,12 @@ that look into a model.
   its last layer is given, the ``representation``.
 * Models made from others: ``Derived`` of rows ``Between`` two models, or with ``TwoHeads`` or
   ``HyperHeads``; ``contrastive`` and ``prototyped`` losses of representations.
+* ``merge`` puts plain layers in place of those with low-rank adapters.
 * ``logistic`` and ``sigmoid`` functions that round alike everywhere.
 """
 
 from mpifed.data.base import Description
+from mpifed.models.adapters import merge
 from mpifed.models.base import Model, NoModel, Parametrised
 from mpifed.models.heads import (
     Between,
@@ -66,6 +68,7 @@ __all__ = [
     "last_layer",
     "last_sizes",
     "logistic",
+    "merge",
     "module_model",
     "normalisation_layers",
     "own_loss",

@@ -30,9 +30,9 @@ FLOORS = (
     {"training"},
     {"api", "jobs"},
     {"mpifed"},
-    {"launch", "reproduce", "testing"},
+    {"launch", "reproduce"},
     {"retime", "verify", "__main__"},
-    {"run"},
+    {"run", "testing"},
 )
 """The rooms (folders and root modules of ``mpifed``, and ``topologies``), from the ground up."""
 

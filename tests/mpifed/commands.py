@@ -17,8 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from mpifed.launch import main
-from topologies.job_environment import RANK_VARIABLES
+from mpifed.testing import run_command
 
 HERE = Path(__file__).parent
 
@@ -71,17 +70,10 @@ class Outcome:
         return [line for line in self.err.splitlines() if line.startswith("mpifed: ")]
 
 
-def call(words, capture, command=main) -> Outcome:
-    """The command in this process; ``capture`` is pytest's ``capfd``."""
-    handlers = {number: signal.getsignal(number) for number in (2, 10, 15)}
+def call(words, capture, subcommand: str = "run") -> Outcome:
+    """``mpifed SUBCOMMAND WORDS`` in this process; ``capture`` is pytest's ``capfd``."""
     capture.readouterr()
-    try:
-        code = command([str(word) for word in words])
-    except SystemExit as ended:
-        code = int(ended.code or 0)
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+    code = run_command([*subcommand.split(), *words])
     return Outcome(code, *capture.readouterr())
 
 
@@ -119,12 +111,8 @@ def in_child(
 
 def environment(**more: str) -> dict[str, str]:
     """This process's environment without traces of a launcher, for ranks on few cores."""
-    foreign = (*RANK_VARIABLES, "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMI_FD")
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in foreign and not name.startswith(("PMIX_", "SLURM_"))
-    }
+    foreign = ("OMPI_COMM_WORLD_", "PMI_", "PMIX_", "MPI_LOCALNRANKS", "SLURM_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     return kept | {
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": f"{HERE}:{HERE.parents[1]}",

@@ -112,7 +112,7 @@ RUN = {
 
 
 def accuracy(tmp_path, name, **more):
-    run("synthetic-fedem", {**RUN, **more}, tmp_path / name, Alone())
+    run("synthetic-fedem", {**RUN, **more}, tmp_path / name)
     return float(metrics_of(tmp_path / name)[-1]["test_accuracy"])
 
 

@@ -25,7 +25,7 @@ from mpifed.config.configuration import Configuration, apply_overrides, resolve,
 from mpifed.config.experiments import read_experiment
 from mpifed.data.__main__ import main as make_data
 from mpifed.errors import InputError
-from mpifed.mpi.communicator import world
+from mpifed.testing import world
 
 SECTIONS = [field.name for field in dataclasses.fields(Configuration)]
 

@@ -191,7 +191,7 @@ def test_locally_a_round_without_a_client_costs_it_nothing():
 
 def test_epsilon_is_in_the_files_of_a_run(tmp_path):
     given = {**SMALL, "clients": 5, "privacy": {**NOISE, "noise_multiplier": 1.0}}
-    run("synthetic-fedem", given, tmp_path / "run", Alone())
+    run("synthetic-fedem", given, tmp_path / "run")
     found = [float(row["epsilon"]) for row in metrics_of(tmp_path / "run")]
     assert found == [accounting.gaussian(1.0, k, 0.01) for k in (0, 2, 4)]
     summary = (tmp_path / "run" / "summary.json").read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ from mpifed.algorithms.flix.flix import Flix
 from mpifed.data.sources.synthetic import Synthetic
 from mpifed.errors import InputError
 from mpifed.local import optima
-from mpifed.mpi.communicator import world
+from mpifed.testing import world
 
 NOT_CALLABLE = 3
 
