@@ -193,13 +193,13 @@ class Rounds:
         [[5.0]]
         """
         before = self.state
-        values = {
-            name: torch.as_tensor(np.array(value)).to(getattr(before, name))
-            if isinstance(getattr(before, name), torch.Tensor)
-            else value
-            for name, value in fields.items()
-        }
-        after = replace(before, **values)
+        for name, value in fields.items():
+            if isinstance(getattr(before, name), torch.Tensor):
+                tensor = (
+                    value if isinstance(value, torch.Tensor) else torch.tensor(np.asarray(value))
+                )
+                fields[name] = tensor.to(getattr(before, name))
+        after = replace(before, **fields)
 
         def start(rank: int) -> None:
             engine = self._engines[rank]

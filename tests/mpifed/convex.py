@@ -59,6 +59,14 @@ def logistic(n=6, m=40, d=5, seed=0, **how):
     return problem_of(xs, ys, "classification", **how)
 
 
+def random_labels(counts, shape=(5,), n_classes=2, seed=0, model="linear", **how):
+    """Clients with random inputs and labels, each of which occurs."""
+    draw = np.random.default_rng(seed)
+    xs = [draw.uniform(-1, 1, (n, *shape)) for n in counts]
+    ys = np.split(draw.permutation(np.arange(sum(counts)) % n_classes), np.cumsum(counts)[:-1])
+    return problem_of(xs, ys, "classification", model=model, **how)
+
+
 def two_quadratics(**how):
     """f_i = a_i (x - c_i)^2 / 2 with a = (1, 3) and c = (0, 4): one sample a client."""
     return quadratics([[[1.0]], [[3.0]]], [[0.0], [4.0]], **how)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from old_convex import quadratics
+from convex import quadratics
 from test_corrections import (
     CENTRES,
     MATRICES,
@@ -19,9 +19,6 @@ from test_corrections import (
     matrix_of,
 )
 
-from mpifed.algorithms.global_model.d_admm import DADMM
-from mpifed.algorithms.global_model.kgt import KGT
-from mpifed.algorithms.global_model.scaffnew import Scaffnew
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Draws
 from mpifed.local.options import LocalOptions
@@ -95,7 +92,7 @@ def d_admm_as_written(w, c):
 def test_kgt_is_algorithm_1(eta_s):
     exchange = exchange_of("none")
     run, paper = (
-        Run(KGT, exchange, eta_s=eta_s),
+        Run("kgt", exchange, eta_s=eta_s),
         kgt_as_written(matrix_of(exchange), 0.05, 3, eta_s),
     )
     for _ in range(12):
@@ -103,7 +100,7 @@ def test_kgt_is_algorithm_1(eta_s):
 
 
 def test_kgt_reaches_the_pooled_optimum_with_local_steps_where_tracking_their_sum_does_not():
-    found = Run(KGT, exchange_of("none"), lr=0.03, steps=5).go(700)
+    found = Run("kgt", exchange_of("none"), lr=0.03, steps=5).go(700)
     np.testing.assert_allclose(found, np.tile(OPTIMUM, (N, 1)), rtol=0, atol=1e-12)
 
     def five_steps(x):
@@ -126,7 +123,7 @@ def test_scaffnew_is_its_algorithm_coin_by_coin(server):
     v = np.full((N, N), 1 / N) if server else (np.eye(N) + matrix_of(exchange)) / 2
     coins = [int(Draws(SEED, k).stream("coin").geometric(p)) for k in range(1, 15)]
     assert len(set(coins)) > 2
-    run = Run(Scaffnew, exchange, lr=0.1, scaffnew_p=p)
+    run = Run("scaffnew", exchange, lr=0.1, scaffnew_p=p)
     for expected in scaffnew_as_written(v, 0.1, p, coins):
         x = expected[:1] if server else expected
         np.testing.assert_allclose(run.go(1), x, rtol=0, atol=1e-12)
@@ -134,12 +131,12 @@ def test_scaffnew_is_its_algorithm_coin_by_coin(server):
 
 @pytest.mark.parametrize("server", [True, False])
 def test_scaffnew_reaches_the_pooled_optimum(server):
-    run = Run(Scaffnew, None if server else exchange_of("none"), lr=1 / L, scaffnew_p=0.4)
+    run = Run("scaffnew", None if server else exchange_of("none"), lr=1 / L, scaffnew_p=0.4)
     np.testing.assert_allclose(run.go(600) - OPTIMUM, 0, atol=1e-12)
 
 
 def test_scaffnew_that_always_communicates_is_exact_diffusion():
-    run = Run(Scaffnew, exchange_of("none"), lr=0.1, scaffnew_p=1.0)
+    run = Run("scaffnew", exchange_of("none"), lr=0.1, scaffnew_p=1.0)
     other = Descent(exchange_of("exact_diffusion"), 0.1)
     np.testing.assert_allclose(run.go(20), other.go(20), rtol=0, atol=1e-12)
 
@@ -147,7 +144,7 @@ def test_scaffnew_that_always_communicates_is_exact_diffusion():
 def test_d_admm_with_many_local_steps_is_admm():
     exchange = exchange_of("none")
     run, paper = (
-        Run(DADMM, exchange, lr=0.15, steps=150, admm_c=1.0),
+        Run("d_admm", exchange, lr=0.15, steps=150, admm_c=1.0),
         d_admm_as_written(matrix_of(exchange), 1.0),
     )
     for _ in range(6):
@@ -156,7 +153,7 @@ def test_d_admm_with_many_local_steps_is_admm():
 
 @pytest.mark.parametrize("steps", [1, 4])
 def test_d_admm_reaches_the_pooled_optimum_however_few_its_local_steps(steps):
-    found = Run(DADMM, exchange_of("none"), lr=0.15, steps=steps, admm_c=1.0).go(500)
+    found = Run("d_admm", exchange_of("none"), lr=0.15, steps=steps, admm_c=1.0).go(500)
     np.testing.assert_allclose(found, np.tile(OPTIMUM, (N, 1)), rtol=0, atol=1e-12)
 
 
@@ -171,6 +168,6 @@ def test_d_admm_bears_steps_up_to_its_bound(weights, steps, share):
     many = 2 / (L + 2 * c)
     bound = one if steps == 1 else many
     matrices = np.tile(L * np.eye(D), (N, 1, 1))
-    run = Run(DADMM, exchange, share * bound, steps, matrices, admm_c=c)
+    run = Run("d_admm", exchange, share * bound, steps, matrices, admm_c=c)
     first, last = (np.abs(run.go(60) - CENTRES.mean(0)).max() for _ in range(2))
     assert last < first / 2 if share < 1 else last > 2 * first

@@ -7,22 +7,14 @@ import numpy as np
 import pytest
 import torch
 from commands import rows
-from old_convex import clients_of, two_quadratics
+from convex import clients_of, two_quadratics
 from on_ranks import run, unlike_one_rank
 from scipy.optimize import minimize
 from test_algorithms import prepared
 from test_fedem import client_data, likelihood, numpy_posterior, random_start
 
-from mpifed.algorithms.fedem import FedEM
 from mpifed.algorithms.fedem.expectation import entropies, fitted_mixture, log_likelihoods
-from mpifed.algorithms.fedem.fedem import (
-    OwnRisks,
-    PartialSurrogate,
-    WeightedRisks,
-    local_improvement,
-    minimise_surrogates,
-)
-from mpifed.algorithms.personal.pfedme import PFedMe
+from mpifed.algorithms.fedem.fedem import OwnRisks, PartialSurrogate, WeightedRisks, local_improvement, minimise_surrogates
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Draws
 from mpifed.local.adjustments import Proximal

@@ -5,14 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from old_convex import Run, clients_of, logistic
+from convex import Run, clients_of, logistic
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
 import mpifed
-from mpifed.algorithms.fedavg.fedavg import FedAvg
-from mpifed.algorithms.fedem import FedEM
-from mpifed.algorithms.fedem.fedgmm import FedGMM, Gate, Representation, gaussians_of, statistics_at
+from mpifed.algorithms.fedem.fedgmm import Gate, Representation, gaussians_of, statistics_at
 from mpifed.federation.clients import Draws, participants
 from mpifed.models import losses as costs
 from mpifed.training.evaluation import first_samples
@@ -54,8 +52,8 @@ def log_pairs(x, y, pi, means, covariances, theta):
 def test_with_one_gaussian_it_is_fedem_bit_for_bit():
     settings = {"lr": 0.1, "batch_size": 16, "momentum": 0.9}
     data = logistic(participation=0.5)
-    own = Run(FedGMM, data, local=settings, n_gaussians=1, n_components=2).go(4)
-    other = Run(FedEM, data, local=settings, n_components=2).go(4)
+    own = Run("fedgmm", data, local=settings, n_gaussians=1, n_components=2).go(4)
+    other = Run("fedem", data, local=settings, n_components=2).go(4)
     for name in ("components", "mixture"):
         assert torch.equal(getattr(own.state, name), getattr(other.state, name))
     assert torch.equal(own.state.optimizer.momentum, other.state.optimizer.momentum)
@@ -65,8 +63,8 @@ def test_with_one_gaussian_it_is_fedem_bit_for_bit():
 def test_with_one_component_too_it_is_fedavg_bit_for_bit():
     settings = {"lr": 0.1, "batch_size": 16, "momentum": 0.9}
     data = logistic(participation=0.5)
-    own = Run(FedGMM, data, local=settings, n_gaussians=1, n_components=1).go(4)
-    assert torch.equal(own.state.components, Run(FedAvg, data, local=settings).go(4).state.model)
+    own = Run("fedgmm", data, local=settings, n_gaussians=1, n_components=1).go(4)
+    assert torch.equal(own.state.components, Run("fedavg", data, local=settings).go(4).state.model)
 
 
 @pytest.mark.parametrize("covariance", ["full", "diagonal"])
@@ -74,7 +72,7 @@ def test_one_gaussian_has_the_mean_and_covariance_of_all_inputs(covariance):
     """Means over clients of their covariances would lack the spread of their means."""
     xs, ys = two_populations()
     options = {**EXACT, "covariance": covariance, "n_gaussians": 1}
-    run = Run(FedGMM, clients_of(xs, ys), local={"lr": 0.01}, **options).go(1)
+    run = Run("fedgmm", clients_of(xs, ys), local={"lr": 0.01}, **options).go(1)
     means, covariances = unpacked(run, covariance == "full")
     pooled = np.concatenate(xs)
     expected = np.cov(pooled.T, bias=True)
@@ -88,7 +86,7 @@ def test_four_rounds_are_those_of_a_program_in_numpy(covariance):
     xs, ys = two_populations(1, (5, 8, 6, 11, 4, 7))
     full = covariance == "full"
     run = Run(
-        FedGMM,
+        "fedgmm",
         clients_of(xs, ys, participation=0.5),
         local={"lr": 0.02, "epochs": 2},
         n_gaussians=3,
@@ -131,7 +129,7 @@ def test_the_likelihood_of_all_samples_never_falls():
     """The M-step is exact for Gaussians and mixtures; one small step descends for components."""
     xs, ys = two_populations(2)
     options = {"n_gaussians": 2, "n_components": 2, **EXACT}
-    run = Run(FedGMM, clients_of(xs, ys), local={"lr": 0.02}, seed=1, **options)
+    run = Run("fedgmm", clients_of(xs, ys), local={"lr": 0.02}, seed=1, **options)
     reached = []
     for _ in range(40):
         pi = run.state.mixture.numpy().reshape(-1, 2, 2)
@@ -150,7 +148,7 @@ def test_the_likelihood_of_all_samples_never_falls():
 def test_clients_of_two_populations_are_told_apart_by_their_inputs():
     xs, ys = two_populations(3)
     options = {"n_gaussians": 2, "n_components": 2, **EXACT}
-    run = Run(FedGMM, clients_of(xs, ys), local={"lr": 0.1}, seed=1, **options).go(60)
+    run = Run("fedgmm", clients_of(xs, ys), local={"lr": 0.1}, seed=1, **options).go(60)
     share = run.state.mixture.numpy().reshape(-1, 2, 2).sum(2)
     assert share.max(1) == pytest.approx(1, abs=0.02)
     assert len(set(share.argmax(1)[[0, 2]])) == len(set(share.argmax(1)[[1, 3]])) == 1
@@ -217,16 +215,16 @@ def test_wide_inputs_are_projected_and_narrow_ones_are_not():
 def test_a_federation_sends_components_and_moments():
     xs, ys = two_populations()
     options = {"local": {"lr": 0.1}, "n_gaussians": 3, "n_components": 2, **EXACT}
-    run = Run(FedGMM, clients_of(xs, ys), **options)
-    prepared = run.server.ledger.up_bits
+    run = Run("fedgmm", clients_of(xs, ys), **options)
+    prepared = run.exchange.ledger.up_bits
     assert prepared == 4 * 5 * 64  # a count, two means and two squares
-    compressed = Run(FedGMM, clients_of(xs, ys), ("rand_k", {"k": 2}), **options)
-    assert compressed.server.ledger.up_bits == prepared
+    compressed = Run("fedgmm", clients_of(xs, ys), ("rand_k", {"k": 2}), **options)
+    assert compressed.exchange.ledger.up_bits == prepared
     assert compressed.state.statistics.equal(run.state.statistics)
     run.go(3)
     numbers = 2 * 2 + 3 * (1 + 2 + 4)
-    assert run.server.ledger.up_bits - prepared == run.server.ledger.down_bits
-    assert run.server.ledger.down_bits == 3 * 4 * numbers * 64
+    assert run.exchange.ledger.up_bits - prepared == run.exchange.ledger.down_bits
+    assert run.exchange.ledger.down_bits == 3 * 4 * numbers * 64
 
 
 def test_a_loaded_client_predicts_as_it_was_scored(tmp_path):
@@ -259,9 +257,9 @@ def test_a_loaded_client_predicts_as_it_was_scored(tmp_path):
 def test_an_unseen_clients_mixture_converges_where_steps_are_not_counted():
     """The limit is a fixed point of the E-step, and the one of many steps."""
     data, run = clients_of(*two_populations()), {"local": {"lr": 0.1}, "n_components": 2, **EXACT}
-    made = Run(FedGMM, data, n_gaussians=2, unseen_e_steps=None, **run).go(5)
-    counted = Run(FedGMM, data, n_gaussians=2, unseen_e_steps=1000, **run).go(5)
-    few = Run(FedGMM, data, n_gaussians=2, **run).go(5)
+    made = Run("fedgmm", data, n_gaussians=2, unseen_e_steps=None, **run).go(5)
+    counted = Run("fedgmm", data, n_gaussians=2, unseen_e_steps=1000, **run).go(5)
+    few = Run("fedgmm", data, n_gaussians=2, **run).go(5)
     limit, many, one = (
         each.method.adapt(each.state, each.clients, each.server, Draws(0, 5))
         .results["joint_mixture"]
@@ -273,7 +271,7 @@ def test_an_unseen_clients_mixture_converges_where_steps_are_not_counted():
 
 
 def test_a_client_without_samples_has_a_uniform_mixture():
-    run = Run(FedGMM, clients_of(*two_populations()), n_gaussians=2, n_components=2, **EXACT)
+    run = Run("fedgmm", clients_of(*two_populations()), n_gaussians=2, n_components=2, **EXACT)
     fewer = first_samples(run.clients, 0.0)
-    made = run.method.adapt(run.state, fewer, run.server, Draws(0, 1))
+    made = run.algorithm.adapt(run.state, fewer, run.server, Draws(0, 1))
     assert (made.results["joint_mixture"] == 0.25).all()

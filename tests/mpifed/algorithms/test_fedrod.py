@@ -8,14 +8,12 @@ import network_modules
 import numpy as np
 import pytest
 import torch
-from old_convex import Run, clients_of
-from old_numpy_mlp import present
+from convex import Run, clients_of
+from numpy_mlp import present
 from server_rounds import after
 from torch import nn
 
-from mpifed.algorithms.fedavg.fedavg import FedAvg
-from mpifed.algorithms.fedavg.fedrod import FedRoD, FedRoDHyper, log_counts
-from mpifed.algorithms.shared_body.fedbn import FedBN
+from mpifed.algorithms.fedavg.fedrod import log_counts
 from mpifed.data.base import Description
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Clients, Draws, participants
@@ -47,10 +45,10 @@ def test_without_inputs_the_generic_model_is_uniform_and_the_personal_ones_are_f
     labels = [[0, 1, 2, 2], [0, 0, 0, 1, 2], [0, 1, 1, 1, 1, 2]]
     data = labelled([np.zeros((len(y), 1)) for y in labels], [np.array(y) for y in labels], 3)
     model = linear(data[1])
-    run = Run(FedRoD, data, model=model, local={"lr": 1.0, "epochs": 5}).go(60)
+    run = Run("fedrod", data, model=model, local={"lr": 1.0, "epochs": 5}).go(60)
     generic = torch.softmax(run.state.model[0, -3:], 0)
     assert generic.numpy() == pytest.approx(1 / 3, abs=1e-9)
-    found = torch.softmax(torch.from_numpy(run.deployed()[:, -3:]), 1)
+    found = torch.softmax(torch.from_numpy(run.models()[:, -3:]), 1)
     shares = [np.bincount(y, minlength=3) / len(y) for y in labels]
     assert found.numpy() == pytest.approx(np.array(shares), abs=1e-9)
 
@@ -70,7 +68,7 @@ def test_four_rounds_of_a_plain_torch_program(weight_decay):
     data = labelled(*map(list, zip(*samples, strict=True)), 3, 0.5)
     model = mlp(data[1], hidden=[3], activation="tanh")
     local = {"lr": 0.3, "batch_size": 64, "epochs": 2, "weight_decay": weight_decay}
-    run = Run(FedRoD, data, model=model, local=local)
+    run = Run("fedrod", data, model=model, local=local)
     shared, heads = run.state.model[0].numpy(), np.zeros((4, 12))
     took = set()
     for round in range(1, 5):
@@ -102,7 +100,7 @@ def test_four_rounds_of_a_plain_torch_program(weight_decay):
     assert run.state.heads[:, 0].numpy() == pytest.approx(heads, abs=1e-12)
     both = np.tile(shared, (4, 1))
     both[:, -12:] += heads
-    assert run.deployed() == pytest.approx(both, abs=1e-12)
+    assert run.models() == pytest.approx(both, abs=1e-12)
 
 
 def torch_hypernetwork(numbers):
@@ -123,9 +121,9 @@ def test_four_rounds_of_a_plain_torch_program_with_a_hypernetwork():
     data = labelled(*map(list, zip(*samples, strict=True)), 3, 0.5)
     model = mlp(data[1], hidden=[3], activation="tanh")
     local = {"lr": 0.3, "batch_size": 64, "epochs": 2, "weight_decay": 0.1}
-    run = Run(FedRoDHyper, data, model=model, local=local, hyper_width=4)
+    run = Run("fedrod_hyper", data, model=model, local=local, hyper_width=4)
     shared, nu = run.state.model[0].numpy(), run.state.hyper[0].numpy()
-    assert run.deployed() == pytest.approx(np.tile(shared, (4, 1)), abs=1e-15)
+    assert run.models() == pytest.approx(np.tile(shared, (4, 1)), abs=1e-15)
     a = [np.bincount(y, minlength=3) / len(y) for _, y in samples]
     for round in range(1, 5):
         who, weights = present(data[0], round)
@@ -157,7 +155,7 @@ def test_four_rounds_of_a_plain_torch_program_with_a_hypernetwork():
     heads = torch_hypernetwork(nu)(torch.from_numpy(np.array(a))).detach().numpy()
     rows = np.tile(shared, (4, 1))
     rows[:, -12:] += heads
-    assert run.deployed() == pytest.approx(rows, abs=1e-12)
+    assert run.models() == pytest.approx(rows, abs=1e-12)
     assert np.ptp(heads, axis=0).max() > 1e-3
 
 
@@ -234,8 +232,8 @@ def solver_of_fedbn(model, **options):
 def test_four_rounds_of_a_plain_torch_program_of_fedbn():
     """Unequal clients, of whom about half take part; steps of all samples."""
     data, samples, model = problem()
-    run = Run(FedBN, data, model=model, local={"lr": 0.3, "batch_size": 64, "epochs": 2})
-    first = model.module(torch.from_numpy(run.deployed()[0])).state_dict()
+    run = Run("fedbn", data, model=model, local={"lr": 0.3, "batch_size": 64, "epochs": 2})
+    first = model.module(torch.from_numpy(run.models()[0])).state_dict()
     own = [copy.deepcopy(first) for _ in SIZES_FEDBN]
     shared = copy.deepcopy(first)
     federation = run.clients.federation
@@ -257,7 +255,7 @@ def test_four_rounds_of_a_plain_torch_program_of_fedbn():
         weights = np.array(SIZES_FEDBN)[who] / np.array(SIZES_FEDBN)[who].sum()
         for k in shared if len(who) else []:
             shared[k] = sum(w * t[k] for w, t in zip(weights, trained, strict=True))
-    found = run.go(4).deployed()
+    found = run.go(4).models()
     for i, row in enumerate(found):
         state = model.module(torch.from_numpy(row)).state_dict()
         for k in first:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from old_personal_runs import ran
+from personal_runs import ran
 
 from mpifed.training.evaluation import training_of
 

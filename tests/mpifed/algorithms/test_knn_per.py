@@ -8,20 +8,13 @@ import numpy as np
 import pytest
 import torch
 from commands import TINY, call
-from old_convex import Run
-from old_numpy_mlp import BODY, HEAD, SIZES, descended, gradient, present, regressions
+from convex import Run
+from numpy_mlp import BODY, HEAD, SIZES, descended, gradient, present, regressions
 from server_rounds import after
 from torch import nn
 
 from mpifed.algorithms.fedavg import knn_per
-from mpifed.algorithms.fedavg.fedala import FedALA
-from mpifed.algorithms.fedavg.fedavg import FedAvg
-from mpifed.algorithms.fedavg.knn_per import (
-    KnnPer,
-    NearestNeighbours,
-    nearest_columns,
-    nearest_keys,
-)
+from mpifed.algorithms.fedavg.knn_per import NearestNeighbours, nearest_columns, nearest_keys
 from mpifed.data.base import Description, Shards, Split
 from mpifed.exchange.server import Server
 from mpifed.federation.clients import Clients, Draws, Federation
@@ -286,7 +279,7 @@ def test_four_rounds_written_out():
     """Unequal clients, of whom about half take part; all samples in every step."""
     data, samples, model = regressions()
     how = {"ala_share": 1.0, "ala_lr": 3.0, "first_epochs": 4}
-    run = Run(FedALA, data, model=model, local=WHOLE, **how)
+    run = Run("fedala", data, model=model, local=WHOLE, **how)
     shared = run.state.model[0].numpy()
     own, w, rounds = {}, np.ones((len(SIZES), len(HEAD))), np.zeros(len(SIZES), int)
     clipped = 0
@@ -314,20 +307,20 @@ def test_four_rounds_written_out():
 
 def test_a_client_without_a_model_of_its_own_deploys_the_global_one():
     data, _, model = regressions(participation=0.25)
-    run = Run(FedALA, data, model=model, local=WHOLE).go(1)
+    run = Run("fedala", data, model=model, local=WHOLE).go(1)
     absent = (run.state.rounds == 0).numpy()
     assert 0 < absent.sum() < len(absent)
-    assert (run.deployed()[absent] == run.state.model.numpy()).all()
+    assert (run.models()[absent] == run.state.model.numpy()).all()
     # Below the head all clients take the global model.
-    assert (run.deployed()[:, BODY] == run.state.model.numpy()[:, BODY]).all()
+    assert (run.models()[:, BODY] == run.state.model.numpy()[:, BODY]).all()
 
 
 def test_evaluation_leaves_no_trace():
     data, _, model = regressions()
-    plain, watched = (Run(FedALA, data, model=model, local=WHOLE) for _ in range(2))
+    plain, watched = (Run("fedala", data, model=model, local=WHOLE) for _ in range(2))
     plain.go(3)
     for _ in range(3):
-        watched.deployed()
+        watched.models()
         watched.go(1)
     assert torch.equal(plain.state.weights, watched.state.weights)
     assert torch.equal(plain.state.model, watched.state.model)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from on_ranks import run
-from old_personal_runs import ran
+from personal_runs import ran
 from test_algorithms import engine_of
 
 from mpifed.federation.clients import Draws
