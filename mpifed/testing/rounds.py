@@ -45,7 +45,7 @@ class Arrays(Dataset):
         targets = [y for _, y in self._train]
         labels = all(y.dtype.kind in "biu" and y.ndim == 1 for y in targets)
         outputs = (
-            int(max(y.max() for y in targets)) + 1 if labels else _columns(targets[0]).shape[1]
+            int(max(y.max() for y in targets if len(y))) + 1 if labels else _columns(targets[0]).shape[1]
         )
         self._validation = [
             tuple(map(np.asarray, held_out)) or (x[:0], y[:0])
