@@ -27,7 +27,7 @@ from mpifed.mpi.communicator import Alone, Communicator
 from mpifed.testing.ranks import Played, Table, in_threads
 from mpifed.training.build import make, make_dataset
 from mpifed.training.engine import Clock, Engine, computing_threads
-from mpifed.training.evaluation import training_of
+from mpifed.training.evaluation import of_trained, training_of
 from mpifed.training.samples import samples_of
 from mpifed.training.simulated_time import taking_part
 
@@ -45,7 +45,9 @@ class Arrays(Dataset):
         targets = [y for _, y in self._train]
         labels = all(y.dtype.kind in "biu" and y.ndim == 1 for y in targets)
         outputs = (
-            int(max(y.max() for y in targets if len(y))) + 1 if labels else _columns(targets[0]).shape[1]
+            int(max(y.max() for y in targets if len(y))) + 1
+            if labels
+            else _columns(targets[0]).shape[1]
         )
         self._validation = [
             tuple(map(np.asarray, held_out)) or (x[:0], y[:0])
@@ -345,7 +347,9 @@ class Rounds:
             clients = training_of(engine.setup, engine.samples)
             with torch.no_grad():
                 predictor = engine.setup.algorithm.deploy(
-                    engine.state.algorithm, clients, Draws(engine.seed, engine.round)
+                    of_trained(engine.setup, engine.state, clients),
+                    clients,
+                    Draws(engine.seed, engine.round),
                 )
             results = predictor.results if len(clients) else {}
             if predictor.parameters is None:

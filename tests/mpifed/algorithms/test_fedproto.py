@@ -102,7 +102,7 @@ def test_without_the_pull_it_is_training_alone():
 
 
 def test_a_last_layer_that_is_not_linear_is_refused():
-    with pytest.raises(InputError, match="Bilinear.*Linear"):
+    with pytest.raises(InputError, match=r"Bilinear.*Linear"):
         last_sizes(module_model(Twice, (3,), (2,)))
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from convex import Run, gossip, problem_of
 
-
 N, M, D = 5, 6, 3
 DRAW = np.random.default_rng(3)
 XS = DRAW.normal(size=(N, M, D)) + 1
