@@ -141,6 +141,15 @@ class Run(Rounds):
         self.advance(rounds)
         return self
 
+    def measured(self) -> dict[str, Any]:
+        """What the method measures after this round."""
+        draws = Draws(self.configuration.seed, self.round)
+        return self.algorithm.measure(self.state, self.clients, self.exchange, draws)
+
+    def remarks(self) -> str:
+        """What the method remarks on before it begins."""
+        return " ".join(self.algorithm.remarks(self.state, self.clients, self.exchange))
+
     def models(self) -> np.ndarray:
         """What the clients predict with, one row (P,) for each client and component."""
         parameters = self.deployed.parameters
