@@ -161,3 +161,24 @@ class Run(Rounds):
         draws = Draws(self.configuration.seed, self.round)
         rows = self.algorithm.adapt(self.state, clients, self.exchange, draws).parameters
         return rows.reshape(-1, rows.shape[-1]).numpy()
+
+
+class Descent(Run):
+    """Gradient descent by gossip: FedAvg of whole shards from ``x``, zero by default."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        exchange: Any,
+        eta: float,
+        x: np.ndarray | None = None,
+        steps: int = 1,
+        **options: Any,
+    ) -> None:
+        local = {"lr": eta, "steps": steps}
+        super().__init__("fedavg", problem, exchange=exchange, local=local, **options)
+        self.start_from(model=0 * self.state.model if x is None else x[:, None])
+
+    def rows(self, rounds: int) -> np.ndarray:
+        """The clients' models after further rounds, (clients, P)."""
+        return self.advance(rounds).state.model[:, 0].numpy()

@@ -5,27 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from test_algorithms import prepared
-from test_corrections import (
-    MATRICES,
-    OPTIMUM,
-    D,
-    Descent,
-    N,
-    exchange_of,
-    gradients,
-    matrix_of,
-)
+from convex import Descent, gossip, quadratics
+from test_corrections import CENTRES, MATRICES, OPTIMUM, D, N, gradients
 
-from mpifed.exchange.choco import constants, optimal_step
-from mpifed.exchange.compression import build
-from mpifed.exchange.correction import growth
-from mpifed.training import exchanging
+from mpifed.testing import run_rounds
 
+QUADRATICS = quadratics(MATRICES, CENTRES)
 ZEROS, EVERYWHERE = np.zeros((N, D)), np.tile(OPTIMUM, (N, 1))
 
 
-TOP = build({"name": "top_k", "k": 1})
+TOP = ("top_k", {"k": 1})
 
 
 def largest_alone(rows):
@@ -50,37 +39,26 @@ def motef(w, eta, rate, gamma, c):
 def test_compressed_tracking_is_that_of_the_paper_and_reaches_the_optimum(name, rate, compressor):
     correction = {"name": name, **({"momentum_rate": rate} if name == "motef" else {})}
     eta, gamma = 0.03, 0.3
-    exchange = exchange_of(correction, compressor=compressor, step=gamma)
-    paper = motef(matrix_of(exchange), eta, rate, gamma, largest_alone if compressor else np.copy)
-    run = Descent(exchange, eta)
+    exchange = gossip(correction, consensus_step=gamma)
+    run = Descent(QUADRATICS, exchange, eta, compression=compressor)
+    paper = motef(run.mixing_matrix(), eta, rate, gamma, largest_alone if compressor else np.copy)
     for _ in range(25):
-        np.testing.assert_allclose(run.go(1), next(paper), rtol=0, atol=1e-11)
+        np.testing.assert_allclose(run.rows(1), next(paper), rtol=0, atol=1e-11)
     bits = 2 * (64 + 32) if compressor else 2 * 3 * 64
-    assert exchange.ledger.up_bits == exchange.ledger.down_bits == 25 * 2 * N * bits
-    np.testing.assert_allclose(run.go(1500), EVERYWHERE, rtol=0, atol=1e-9)
+    ledger = run.exchange.ledger
+    assert ledger.up_bits == ledger.down_bits == 25 * 2 * N * bits
+    np.testing.assert_allclose(run.rows(1500), EVERYWHERE, rtol=0, atol=1e-9)
 
 
-def test_the_step_of_replicas_is_the_proven_one_or_that_of_whole_messages():
-    cautious = exchange_of("beer", compressor=TOP)
-    gap, spread = constants(matrix_of(cautious))
-    assert cautious.choco_step(D) == optimal_step(gap, spread, 1 / D)
-    assert "the best proven" in exchanging.remarks(cautious, D, 100)[0]
-    assert exchange_of("beer").choco_step(D) == 1
-
-
-class Local(Descent):
-    """``steps`` gradient steps in a round, each with its share of the duals."""
-
-    def go(self, rounds, steps=1):
-        for _ in range(rounds):
-            self.round += 1
-            channel = self.exchange.at(self.round, np.ones(N, bool), self.memory)
-            phi, share = self.x, channel.duals(self.x) / steps
-            for _ in range(steps):
-                phi = phi - self.eta * torch.from_numpy(gradients(phi.numpy())) - share
-            weights = torch.ones(N, dtype=torch.float64)
-            self.x, self.memory = channel.average(phi, weights, before=self.x), channel.memory
-        return self.x.numpy()
+def test_the_step_of_replicas_is_that_of_whole_messages_where_they_are_whole():
+    plain = Descent(QUADRATICS, gossip("beer"), 0.03)
+    ones = Descent(QUADRATICS, gossip("beer", consensus_step=1.0), 0.03)
+    assert np.array_equal(plain.rows(5), ones.rows(5))
+    cautious = Descent(QUADRATICS, gossip("beer"), 0.03, compression=TOP)
+    assert 0 < cautious.exchange.choco_step(D) < 0.3
+    by_hand = gossip("beer", consensus_step=cautious.exchange.choco_step(D))
+    same = Descent(QUADRATICS, by_hand, 0.03, compression=TOP)
+    assert np.array_equal(cautious.rows(5), same.rows(5))
 
 
 def led(w, eta, tau):
@@ -118,43 +96,28 @@ def lt_admm(w, eta, tau, p=0.8):
 def test_local_steps_with_duals_end_at_the_optimum_where_sums_of_steps_do_not(
     correction, written, one_step
 ):
-    exchange, eta, tau = exchange_of(correction), 0.05, 4
-    run, paper = Local(exchange, eta), written(matrix_of(exchange), eta, tau)
+    eta, tau = 0.05, 4
+    run = Descent(QUADRATICS, gossip(correction), eta, steps=tau)
+    paper = written(run.mixing_matrix(), eta, tau)
     for _ in range(25):
-        np.testing.assert_allclose(run.go(1, tau), next(paper), rtol=0, atol=1e-11)
-    np.testing.assert_allclose(run.go(300, tau), EVERYWHERE, rtol=0, atol=1e-10)
-    whole = np.stack([np.linalg.inv(a) for a in MATRICES])
-    shrunk = np.stack([np.linalg.matrix_power(np.eye(D) - eta * a, tau) for a in MATRICES])
-
-    def of_all_steps(x):
-        return np.einsum("nij,njk,nk->ni", np.eye(D) - shrunk, whole, gradients(x))
-
-    drifted = Descent(exchange_of(one_step), 1.0, of_all_steps).go(300)
+        np.testing.assert_allclose(run.rows(1), next(paper), rtol=0, atol=1e-11)
+    np.testing.assert_allclose(run.rows(300), EVERYWHERE, rtol=0, atol=1e-10)
+    drifted = Descent(QUADRATICS, gossip(one_step), eta, steps=tau).rows(300)
     assert np.abs(drifted - EVERYWHERE).max() > 0.01
     if one_step == "extra":
-        exchange = exchange_of({"name": "lt_admm", "penalty": 1.0})
-    np.testing.assert_allclose(
-        Local(exchange, eta).go(30), Descent(exchange_of(one_step), eta).go(30), rtol=0, atol=1e-12
-    )
+        correction = {"name": "lt_admm", "penalty": 1.0}
+    one, other = (Descent(QUADRATICS, gossip(name), eta) for name in (correction, one_step))
+    np.testing.assert_allclose(one.rows(30), other.rows(30), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["led", "lt_admm"])
 @pytest.mark.parametrize("method", ["fedavg", "fedem"])
 def test_methods_take_duals_in_every_step(name, method):
     """With one full step a round, each is the correction that sees sums of steps."""
-    graph = {"name": "gossip", "topology": "ring", "weights": "metropolis_hastings"}
     one = {"dtype": "float64", "local": {"steps": 1, "batch_size": 4096, "lr": 0.1}}
     ends, kind = [], "component" if method == "fedem" else "model"
     for correction in (name, {"led": "exact_diffusion", "lt_admm": "extra"}[name]):
-        options = {"algorithm": {"name": method, f"{kind}_init": "shared"}, **one}
-        engine = prepared(method, {**graph, "correction": correction}, **options)
-        for _ in range(5):
-            engine.advance()
-        ends.append(next(iter(vars(engine.state.algorithm).values())))
+        algorithm = {"name": method, f"{kind}_init": "shared"}
+        rounds = run_rounds(algorithm, exchange=gossip(correction), clients=4, rounds=5, **one)
+        ends.append(next(iter(vars(rounds.state).values())))
     torch.testing.assert_close(*ends, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", ["led", "lt_admm"])
-def test_what_moves_within_steps_is_played_within_them(name):
-    exchange = exchange_of(name)
-    assert growth(exchange.correction, exchange.schedule) < 1e-4

@@ -85,7 +85,7 @@ def test_the_average_is_within_theorem_one_and_proposition_five(seed, alpha):
 
 
 @pytest.mark.parametrize(
-    ("samples", "clients"), [(300, 40), (41, 4), (7, 7), (9, 2), (1, 1), (8124, 50)]
+    ("samples", "clients"), [(300, 40), (41, 4), (7, 7), (9, 2), (2, 1), (8124, 50)]
 )
 def test_the_split_is_the_paper_s(samples, clients, tmp_path):
     """Client i has rows floor((i - 1) r / n) + 1 to floor(i r / n), all counted from 1."""

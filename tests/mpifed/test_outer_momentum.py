@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from convex import Run, gossip, problem_of, quadratics
+from convex import Descent, Run, gossip, problem_of, quadratics
 from numpy_mlp import BODY, HEAD, descended, present, regressions
 from personal_runs import COUNTS, gradient, mean, regression
 from test_corrections import CENTRES, MATRICES, D, N, gradients
@@ -19,15 +19,8 @@ DILOCO = {"server_optimizer": {"name": "nesterov", "lr": RATE, "beta": BETA}}
 QUADRATICS = quadratics(MATRICES, CENTRES)
 
 
-class Descent(Run):
-    """Gradient descent by gossip from zero, a full gradient a round."""
-
-    def __init__(self, exchange, eta=ETA, x=None):
-        super().__init__("fedavg", QUADRATICS, exchange=exchange, local={"lr": eta})
-        self.start_from(model=(np.zeros((N, D)) if x is None else x)[:, None])
-
-    def rows(self, rounds):
-        return self.go(rounds).state.model[:, 0].numpy()
+def descent(exchange, eta=ETA, x=None):
+    return Descent(QUADRATICS, exchange, eta, x)
 
 
 def adamw(x, kept, of, lr, decay, steps, betas=(0.9, 0.999), epsilon=1e-8):
@@ -127,7 +120,7 @@ PAIRS = {"topology": "complete", "weights": None, "schedule": "random_matching"}
     ],
 )
 def test_it_is_the_recursion_of_its_paper(options, written, graph):
-    run = Descent(gossip(options, **graph))
+    run = descent(gossip(options, **graph))
     paper = written(run.mixing_matrix)
     for _ in range(25):
         np.testing.assert_allclose(run.rows(1), next(paper), rtol=1e-10, atol=1e-11)
@@ -136,7 +129,7 @@ def test_it_is_the_recursion_of_its_paper(options, written, graph):
 @pytest.mark.parametrize(("correction", "beta"), [("gasloc", BETA), ("noloco", 0.5)])
 def test_on_the_complete_graph_it_is_a_server_with_momentum(correction, beta):
     """GASLoC is DiLoCo; NoLoCo is FedAvg with momentum at the server."""
-    found = Descent(gossip(correction, "complete", "uniform")).rows(20)
+    found = descent(gossip(correction, "complete", "uniform")).rows(20)
     x, m = np.zeros(D), 0
     for _ in range(20):
         delta = -ETA * gradients(np.tile(x, (N, 1))).mean(0)
@@ -160,7 +153,7 @@ def test_momentum_speeds_up_gossip_as_its_characteristic_roots_say():
     start = np.random.default_rng(0).normal(size=(N, D))
     gaps = []
     for beta in (0.0, 0.4):
-        run = Descent(gossip({"name": "gasloc", "outer_momentum": beta}), 1e-300, start)
+        run = descent(gossip({"name": "gasloc", "outer_momentum": beta}), 1e-300, start)
         values = np.linalg.eigvalsh(run.mixing_matrix())[:-1]
         rate = max(abs(np.roots([1, -e * (1 + beta), e * beta])).max() for e in values)
         errors = [np.abs(run.rows(1) - start.mean(0)).max() for _ in range(60)]
@@ -171,9 +164,9 @@ def test_momentum_speeds_up_gossip_as_its_characteristic_roots_say():
 
 def test_eigenvalues_with_which_the_momentum_diverges_are_refused():
     with pytest.raises(InputError, match=r"is -0\.5.*-0\.357143"):
-        Descent(gossip("gasloc", "hypercube", "uniform"))
-    Descent(gossip({"name": "gasloc", "outer_momentum": 0.4}, "hypercube", "uniform"))
-    Descent(gossip({"name": "gasloc", "momentum_of": "own"}, "hypercube", "uniform"))
+        descent(gossip("gasloc", "hypercube", "uniform"))
+    descent(gossip({"name": "gasloc", "outer_momentum": 0.4}, "hypercube", "uniform"))
+    descent(gossip({"name": "gasloc", "momentum_of": "own"}, "hypercube", "uniform"))
 
 
 @pytest.mark.parametrize(("beta", "converges"), [(0.5, True), (0.9, False)])
@@ -181,5 +174,5 @@ def test_random_pairs_on_a_ring_bear_less_momentum(beta, converges):
     start = np.random.default_rng(0).normal(size=(N, D))
     correction = {"name": "gasloc", "outer_momentum": beta}
     exchange = gossip(correction, weights=None, schedule="random_matching")
-    error = np.abs(Descent(exchange, 1e-300, start).rows(300) - start.mean(0)).max()
+    error = np.abs(descent(exchange, 1e-300, start).rows(300) - start.mean(0)).max()
     assert error < 1e-12 if converges else error > 100
