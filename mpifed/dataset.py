@@ -11,7 +11,8 @@ set derives from one of three classes.
     passes a function that returns a ``Source``: a ``Pool``, and what this is dealt by.
 
 ================================  ==================================================================
-``Description``, ``Task``         what every rank knows about a data set, and what is to be learnt
+``Description``, ``Task``,        what every rank knows about a data set, and what is to be learnt;
+``ProblemDescription``            one that poses a problem beside its samples
 ``Shards``, ``Split``,            samples of clients; the names of the splits; a split whose samples
 ``SplitName``, ``SPLITS``,        are still to be written
 ``empty_split``
@@ -23,6 +24,7 @@ set derives from one of three classes.
                                   clusters of equal size
 ``decoded``                       a PNG or JPEG picture as bytes
 ``stream``, ``key``               randomness by a seed, a purpose, a round and a client
+``bits_at``, ``shuffles``         many such numbers, or orders, at once
 ``Communicator``, ``agreed``      the ranks, and what one of them finds for all
 ``check_memory``                  refuses what memory cannot hold
 ``raise_if_stop_requested``,      called while files are read or samples drawn, by which a run can
@@ -57,19 +59,22 @@ from mpifed.data.base import (
     SPLITS,
     Dataset,
     Description,
+    GeneratedDataset,
+    ProblemDescription,
     Shards,
     Split,
     SplitName,
     Task,
     agreed,
+    alike,
     empty_split,
+    parts_up_to,
 )
-from mpifed.data.generated import GeneratedDataset, alike, parts_up_to
 from mpifed.data.images import decoded
 from mpifed.data.partitioned import Pool, PooledDataset, Source
 from mpifed.io.memory import check_memory
 from mpifed.mpi.communicator import Communicator
-from mpifed.random import key, stream
+from mpifed.random import bits_at, key, shuffles, stream
 from mpifed.watchdog.heartbeat import raise_if_stop_requested, step
 
 __all__ = [
@@ -80,6 +85,7 @@ __all__ = [
     "GeneratedDataset",
     "Pool",
     "PooledDataset",
+    "ProblemDescription",
     "Shards",
     "Source",
     "Split",
@@ -88,6 +94,7 @@ __all__ = [
     "agreed",
     "alike",
     "archives",
+    "bits_at",
     "check_memory",
     "decoded",
     "empty_split",
@@ -96,6 +103,7 @@ __all__ = [
     "partitions",
     "parts_up_to",
     "raise_if_stop_requested",
+    "shuffles",
     "step",
     "stream",
     "tables",

@@ -46,6 +46,7 @@ UNREAD = ("arithmetic", "placement_costs")
 
 # Keys that have ended, and why: they are read with a remark.
 RETIRED = {
+    "data.kmeans_solver": "mpifed itself makes clusters of equal size",
     "exchange.reduction": "ranks add along one tree",
     "exchange.transport": "ranks send each other the rows that they mix",
     "storage.directory": "states of clients are in memory",
@@ -391,7 +392,7 @@ def _count_clients(mapping: Mapping[str, Any]) -> int:
 def _without_idle_sections(configuration: Configuration) -> Configuration:
     """Replace a model and a compression that would change nothing by none."""
     algorithm, exchange = configuration.algorithm, configuration.exchange
-    if not find_algorithm(algorithm.name).uses_model:
+    if not find_algorithm(algorithm.name).uses_model():
         # The experiment may name a model, but this algorithm trains something else.
         configuration = dataclasses.replace(configuration, model=Section("none"))
     mixes_plainly = exchange.name == "gossip" and exchange.options["consensus_step"] is None
@@ -441,8 +442,8 @@ def decided(mapping: Mapping[str, Any], configuration: Configuration) -> list[st
         lines.append(f"model={model} changes nothing: {name} trains no predictor")
     for key, why in RETIRED.items():
         section, _, option = key.partition(".")
-        options = mapping.get(section)
-        is_option = section == "exchange" and option in configuration.exchange.options
+        options, component = mapping.get(section), getattr(configuration, section)
+        is_option = isinstance(component, Section) and option in component.options
         if isinstance(options, Mapping) and options.get(option) is not None and not is_option:
             lines.append(f"{key} has ended and changes nothing: {why}")
     return lines
@@ -479,9 +480,9 @@ def with_name(section: str, component: Any) -> Any:
     if component is None:
         raise InputError(f"{section} is empty; it must be a name, or a mapping with a name")
     if (
-        section == "exchange"
+        section in ("data", "exchange")
         and isinstance(component, Mapping)
         and ":" not in str(component.get("name"))
     ):
-        return _without_retired(section, component)
+        component = _without_retired(section, component)
     return as_data_file(component) if section == "data" else component

@@ -8,7 +8,9 @@ from typing import Any
 
 import mpifed.__main__
 import mpifed.launch
+import mpifed.verify
 
+UNGUARDED = {"run": mpifed.launch.main, "verify": mpifed.verify.verified}
 SIGNALS = (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM)
 
 
@@ -35,8 +37,9 @@ def run_command(words: Sequence[Any]) -> int:
     texts = [str(word) for word in words]
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     try:
-        if texts[:1] == ["run"]:  # this process is no rank of a launcher that guards it
-            return mpifed.launch.main(texts[1:])
+        # This process goes on afterwards, so no launcher's guard is to end it.
+        if texts and texts[0] in UNGUARDED:
+            return UNGUARDED[texts[0]](texts[1:])
         return mpifed.__main__.main(texts)
     except SystemExit as ended:
         return int(ended.code or 0)

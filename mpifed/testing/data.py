@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from mpifed.components.registry import is_component, name_of
@@ -58,7 +59,15 @@ def load_dataset(
     >>> dataset.load(np.array([1]), torch.float32).test.x.shape
     torch.Size([10, 6])
     """
-    section = name_of(data, "data") if is_component(data) else data
-    keys = {**options, "clients": clients, "seed": seed, "data": section}
+    keys = {**options, "clients": clients, "seed": seed, "data": with_names(data, "data")}
     configuration = with_all_options(with_overrides({}, keys))
     return make_dataset(configuration, communicator or Alone())
+
+
+def with_names(value: Any, key: str) -> Any:
+    """Return a part of a configuration in which classes and functions have become their names."""
+    if is_component(value):
+        return name_of(value, key)
+    if isinstance(value, Mapping):
+        return {name: with_names(item, f"{key}.{name}") for name, item in value.items()}
+    return value

@@ -16,7 +16,7 @@ import torch
 
 from mpifed import state as states
 from mpifed.checkpoint import files as checkpoint
-from mpifed.components.registry import Section, is_component, name_of
+from mpifed.components.registry import Section
 from mpifed.config.configuration import Configuration, resolve
 from mpifed.config.experiments import with_overrides
 from mpifed.data.base import Dataset, Description, Shards, Split
@@ -24,11 +24,11 @@ from mpifed.exchange.base import Exchange
 from mpifed.exchange.gossip import Gossip
 from mpifed.federation.clients import Clients, Draws
 from mpifed.mpi.communicator import Alone, Communicator
+from mpifed.testing.data import with_names
 from mpifed.testing.ranks import Played, Table, in_threads
 from mpifed.training.build import make, make_dataset
 from mpifed.training.engine import Clock, Engine, computing_threads
 from mpifed.training.evaluation import of_trained, training_of
-from mpifed.training.samples import samples_of
 from mpifed.training.simulated_time import taking_part
 
 T = TypeVar("T")
@@ -151,7 +151,7 @@ class Rounds:
         communicator = self._communicators[rank]
         dataset = self._dataset or make_dataset(configuration, communicator)
         setup = make(configuration, communicator, configuration.rounds, stored, dataset)
-        engine = Engine(setup, samples_of(setup), Clock())
+        engine = Engine(setup, setup.hosted_shards(), Clock())
         if stored is None:
             with torch.no_grad():
                 engine.prepare()
@@ -344,7 +344,7 @@ class Rounds:
 
         def deploy(rank: int) -> Any:
             engine = self._engines[rank]
-            clients = training_of(engine.setup, engine.samples)
+            clients = training_of(engine.setup, engine.shards)
             with torch.no_grad():
                 predictor = engine.setup.algorithm.deploy(
                     of_trained(engine.setup, engine.state, clients),
@@ -429,8 +429,8 @@ def _understood(
     method: Any, data: Any, options: Mapping[str, Any]
 ) -> tuple[Configuration, Dataset | None]:
     """Return the configuration of some rounds, and the data set where it was passed itself."""
-    keys = {key: _named(value, key) for key, value in options.items()}
-    keys["algorithm"] = _named(method, "algorithm")
+    keys = {key: with_names(value, key) for key, value in options.items()}
+    keys["algorithm"] = with_names(method, "algorithm")
     if isinstance(data, Dataset):
         dataset: Dataset | None = data
     elif isinstance(data, Sequence) and not isinstance(data, str):
@@ -439,16 +439,7 @@ def _understood(
     else:
         dataset = None
     if dataset is None:
-        keys["data"] = _named(DATA if data is None else data, "data")
+        keys["data"] = with_names(DATA if data is None else data, "data")
         return resolve(with_overrides({"clients": 5}, keys)), None
     mapping = with_overrides({"clients": dataset.description.n_clients}, keys)
     return resolve({**mapping, "data": Section("arrays", {})}), dataset
-
-
-def _named(value: Any, key: str) -> Any:
-    """Return a part of a configuration in which classes and functions have become their names."""
-    if is_component(value):
-        return name_of(value, key)
-    if isinstance(value, Mapping):
-        return {name: _named(item, f"{key}.{name}") for name, item in value.items()}
-    return value

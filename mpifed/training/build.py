@@ -8,13 +8,12 @@ import inspect
 import math
 import os
 import socket
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 import torch
@@ -23,36 +22,27 @@ from mpifed.components.registry import Section, find
 from mpifed.components.registry import make as make_component
 from mpifed.components.tables import ON_TRANSPORT
 from mpifed.config.configuration import PLAIN_MEAN, Configuration
-from mpifed.data.base import (
-    SPLITS,
-    Checked,
-    Dataset,
-    DerivedDataset,
-    Description,
-    HeldOut,
-    Shards,
-    Split,
-    SplitName,
-)
+from mpifed.config.requirements import fits_gpu
+from mpifed.data.base import SPLITS, Dataset, Description, Shards, Split, SplitName
+from mpifed.data.derived import Checked, DerivedDataset, HeldOut
 from mpifed.errors import InputError
 from mpifed.exchange.attacks import Attackers, attackers, check_labels
-from mpifed.exchange.base import Channel, Exchange, exchange_class
-from mpifed.exchange.collusion import Colluding, collusion
+from mpifed.exchange.base import Channel, Exchange, Transform, exchange_class
 from mpifed.exchange.compression import build
 from mpifed.exchange.gossip import Gossip
 from mpifed.exchange.gossip_channel import GossipChannel
 from mpifed.exchange.mixing_options import with_sizes
-from mpifed.exchange.privacy import local_noise, pairwise_noise
+from mpifed.exchange.privacy import LocalNoise, PairwiseNoise
 from mpifed.exchange.server import Server, Silent
+from mpifed.exchange.transforms import ServerStep
 from mpifed.federation.clients import (
     Clients,
     Draws,
     Federation,
-    balanced_owners,
-    contiguous_owners,
     draw_unseen,
-    partitioned_owners,
 )
+from mpifed.federation.hosted import CachedShards, HostedShards, LoadedShards
+from mpifed.federation.placement import balanced_owners, contiguous_owners, partitioned_owners
 from mpifed.io.memory import check_memory, enough_memory
 from mpifed.local.minibatches import work_of
 from mpifed.local.objective import HeldOutRisks
@@ -112,6 +102,7 @@ def make_exchange(
     stored: Mapping[str, np.ndarray],
     algorithm: Algorithm,
     horizon: int,
+    hostile: Attackers | None = None,
 ) -> Exchange:
     """Return the exchange of a run of ``horizon`` rounds; collective."""
     compressor = None
@@ -123,10 +114,11 @@ def make_exchange(
     exchanging, options = exchanging_of(configuration)
     construct: Callable[..., Exchange] = exchanging
     exchange = construct(federation, configuration.seed, stored, compressor, **options)
+    exchange.transforms = transforms_of(configuration, hostile)
     if isinstance(exchange, Server) and configuration.server_optimizer != PLAIN_MEAN:
         section = "server_optimizer"
-        exchange.optimizer = make_component(section, configuration.server_optimizer, section)
-        exchange.shared_buffers = algorithm.shared_buffers
+        optimizer = make_component(section, configuration.server_optimizer, section)
+        exchange.steps = [ServerStep(optimizer, algorithm.shared_buffers)]
     if isinstance(exchange, Gossip):
         exchange.spread_over(horizon)
     if configuration.privacy.is_asked_for:
@@ -134,11 +126,9 @@ def make_exchange(
     return exchange
 
 
-def choose_device(
-    name: str, supported: Collection[str], communicator: Communicator
-) -> torch.device:
+def choose_device(name: str, fits: bool, communicator: Communicator) -> torch.device:
     """Return the CPU, or this rank's GPU: its number on the node modulo the visible GPUs."""
-    if name == "cpu" or "cuda" not in supported:
+    if name == "cpu" or not fits:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         if name == "cuda":
@@ -239,13 +229,6 @@ class Poisoned(DerivedDataset):
         return replace(train, y=y)
 
 
-def scored_split(dataset: Dataset, train: Split, client_ids: np.ndarray) -> Split:
-    """Return the training samples of clients with their true labels."""
-    if not isinstance(dataset, Poisoned):
-        return train
-    return dataset.with_true_labels(train, client_ids)
-
-
 def attacked(
     configuration: Configuration, federation: Federation, dataset: Dataset
 ) -> tuple[Attackers | None, Dataset]:
@@ -260,17 +243,16 @@ def attacked(
     return hostile, Poisoned(dataset, hostile)
 
 
-def transforms_of(configuration: Configuration, hostile: Attackers | None) -> list[Any]:
+def transforms_of(configuration: Configuration, hostile: Attackers | None) -> list[Transform]:
     """Return what clients do to their updates before they send them, in turn."""
-    transforms: list[Any] = []
+    transforms: list[Transform] = []
     options = configuration.privacy
     if options.is_asked_for and options.where == "local":
-        transforms.append(local_noise(options, configuration.clients))
+        transforms.append(LocalNoise(options))
     if options.pairwise_multiplier:
-        transforms.append(partial(pairwise_noise, options=options))
+        transforms.append(PairwiseNoise(options))
     if hostile is not None and hostile.attack.changes_updates:
-        colluding = isinstance(hostile.attack, Colluding)
-        transforms.append(partial(collusion, hostile) if colluding else hostile.transform)
+        transforms.append(hostile)
     return transforms
 
 
@@ -314,15 +296,15 @@ def make_model(
             f"local.autocast is '{configuration.local.autocast}', but model '{name}' is computed "
             "by formulas of its own; allowed with networks (torch modules)"
         )
-    allowed = method.model_type if isinstance(built, Parametrised) else (Model, torch.nn.Module)
+    allowed = method.model_type() if isinstance(built, Parametrised) else Model | torch.nn.Module
     if not isinstance(built, allowed):
-        kinds = allowed if isinstance(allowed, tuple) else (allowed,)
+        kinds = get_args(allowed) or (allowed,)
         raise InputError(
             f"model.name is '{name}', which gives a {type(built).__name__}, but algorithm "
             f"'{configuration.algorithm.name}' needs a "
             f"{' or '.join(kind.__name__ for kind in kinds)}"
         )
-    # A model that does not predict reaches only methods that ask for it by ``model_type``.
+    # A model that does not predict reaches only methods that ask for it by a parameter of its type.
     return cast(Model, built)
 
 
@@ -358,7 +340,7 @@ def validate_exact(
     configuration: Configuration, model: Model, method: Algorithm | type[Algorithm]
 ) -> None:
     """Refuse a model whose risk is random in a method that needs whole risks."""
-    if not method.uses_model or method.local_options is None:
+    if not method.uses_model() or method.local_options is None:
         return
     if not model.deterministic:
         raise InputError(
@@ -415,19 +397,18 @@ class Setup:
     def channel(
         self, round: int, active: np.ndarray, memory: Any = None, clients: Clients | None = None
     ) -> Channel:
-        """Return the channel of a round, in which clients add noise and attack.
+        """Return the channel of a round.
 
         ``clients`` are the participants hosted here, who can look at models of others.
         """
         channel = self.exchange.at(round, active, memory)
-        channel.transforms = transforms_of(self.configuration, self.attackers)
-        averages = self.algorithm.averages_models
-        if clients is not None and averages and isinstance(channel, GossipChannel):
+        if clients is None or not isinstance(channel, GossipChannel):
+            return channel
+        if channel.mixing.correction is not None and channel.mixing.correction.chooses:
             layers = [slice(span.begin, span.end) for span in self.model.spans()]
             channel.layers = layers or [slice(0, self.model.n_parameters)]
-            if averages == "one":
-                like = torch.zeros(0, dtype=self.dtype, device=self.device)
-                channel.held_out = HeldOutRisks(self.model, clients, like)
+            like = torch.zeros(0, dtype=self.dtype, device=self.device)
+            channel.held_out = HeldOutRisks(self.model, clients, like)
         return channel
 
     def load(self) -> Shards:
@@ -443,13 +424,22 @@ class Setup:
         )
         return Shards(shards.client_ids, train, val, test, shards.fresh)
 
+    def hosted_shards(self) -> HostedShards:
+        """Return the shards of the clients hosted here. Collective where all are loaded."""
+        budget = kept_bytes(self.configuration, self.dataset, self.federation)
+        if budget is None:
+            return LoadedShards(self.federation, self.load())
+        size = sample_bytes(self.configuration, self.dataset.description)
+        return CachedShards(self.federation, self.dataset, self.dtype, self.device, size, budget)
+
     def first_state(self, everyone: Clients) -> RunState:
         """Return the state before round 1 and before ``Algorithm.prepare``; collective."""
         draws = Draws(self.configuration.seed, 0)
         first = self.algorithm.init(everyone, self.exchange, draws, self.dtype)
         check_state(self.algorithm, "init", first)
-        check_rows(self.algorithm, first, len(everyone), self.exchange.shared_is_rows)
-        return RunState(first, self.first_memory(first, len(everyone)))
+        n_hosted = len(self.federation.hosted)
+        check_rows(self.algorithm, first, n_hosted, self.exchange.shared_is_rows)
+        return RunState(first, self.first_memory(first, n_hosted))
 
     def first_memory(self, first: Any, n_hosted: int) -> Any:
         """Return what the exchange remembers of ``first``, an algorithm's state before round 1."""
@@ -489,7 +479,7 @@ def make_dataset(configuration: Configuration, communicator: Communicator) -> Da
     if ":" in configuration.data.name:
         dataset = Checked(dataset)
     description = dataset.description
-    if description.n_clients != n_clients:
+    if len(description.n_train) != n_clients:
         raise InputError(
             f"clients is {n_clients}, but the data set holds {description.n_clients} clients"
         )
@@ -547,8 +537,6 @@ def make(
             "samples of its own; evaluation.validation_fraction holds some of the training out"
         )
     unseen = draw_unseen(n_clients, configuration.evaluation.unseen_fraction, configuration.seed)
-    scored = description.n_test + (description.n_val if configuration.evaluation.validates else 0)
-    work = description.n_train + scored / configuration.evaluation.every
     method = algorithm_class(configuration.algorithm.name)
     exchanging, options = exchanging_of(configuration)
     n_training = int((~unseen).sum())
@@ -559,14 +547,15 @@ def make(
         with _labels_of_data(configuration, sized, ~unseen, communicator) as prepared:
             stored = exchanging.prepare(communicator, n_training, configuration.seed, prepared)
     hosting = hosting_ranks(configuration, communicator)
-    if configuration.placement == "balanced":
-        owner = balanced_owners(samples_of_steps(configuration, description), len(hosting))
-    else:
-        owner = contiguous_owners(work, len(hosting), description.n_train)
+    work, links = samples_of_steps(configuration, description), None
     if configuration.placement == "partitioned":
         links = exchanging.links(n_training, configuration.seed, options, stored)
-        if links is not None:
-            owner = partitioned_owners(work, unseen, links, len(hosting), communicator)
+    if links is not None:
+        owner = partitioned_owners(work, unseen, links, len(hosting), communicator)
+    elif configuration.placement == "balanced":
+        owner = balanced_owners(work, len(hosting))
+    else:
+        owner = contiguous_owners(work, len(hosting), description.n_train)
     owner = hosting[owner]
     federation = Federation(
         communicator, owner, unseen, description.n_train, configuration.participation
@@ -575,7 +564,7 @@ def make(
     hostile, dataset = attacked(configuration, federation, dataset)
     with enough_memory(f"the model {configuration.model.name} with such options"):
         model = make_model(configuration, description, method)
-    device = choose_device(configuration.device, method.devices, communicator)
+    device = choose_device(configuration.device, fits_gpu(configuration), communicator)
     configuration = with_stepping(configuration, model, device)
     check_memory(
         COPIES * model.n_parameters * _dtype(configuration).itemsize,
@@ -591,7 +580,7 @@ def make(
     validate_buffers(configuration, model, federation.is_unbiased)
     if begins:
         algorithm.inspect(_dtype(configuration))
-    exchange = make_exchange(configuration, federation, stored, algorithm, horizon)
+    exchange = make_exchange(configuration, federation, stored, algorithm, horizon, hostile)
     if device.type == "cpu":
         is_rows = exchange.shared_is_rows
         by_rank = state_bytes(configuration, federation, model, algorithm, is_rows)

@@ -7,7 +7,7 @@ import torch
 
 from mpifed.config.configuration import Configuration
 from mpifed.federation.clients import Federation
-from mpifed.local.optimizers import RULES
+from mpifed.local.solver import RULES
 from mpifed.method.algorithm import Algorithm
 from mpifed.models.base import Model, Parametrised
 from mpifed.models.modules import ModuleModel
@@ -46,14 +46,16 @@ def state_bytes(
         float64 (ranks,); zeros for methods that train no predictor.
     """
     size = federation.communicator.size
-    if not algorithm.uses_model or not isinstance(model, Model) or not model.n_parameters:
+    if not algorithm.uses_model() or not isinstance(model, Model) or not model.n_parameters:
         return np.zeros(size)
     hosted = np.bincount(federation.owner, minlength=size).astype(float)
     trained = float(model.n_parameters - model.n_buffers)
     shared = float(max(algorithm.payload(), model.n_parameters))
     total = shared * (hosted if is_rows else np.ones(size))
     if algorithm.local_options is None:
-        models = algorithm.n_trained_models
+        # A mean of several models is of models that clients have trained.
+        several = algorithm.aggregates == "mean"
+        models = max(1, algorithm.payload() // model.n_parameters) if several else 1
         rule = RULES[configuration.local.optimizer](configuration.local, model)
         empty = rule.moments(rule.init(0, models, int(trained), torch.zeros(0)))
         lasting = models * sum(moment.shape[-1] for moment in empty)

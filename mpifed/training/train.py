@@ -40,7 +40,6 @@ from mpifed.training.evaluation import VALIDATION_COLUMNS, columns_of, count_sco
 from mpifed.training.footprint import state_bytes
 from mpifed.training.request import Request, Task
 from mpifed.training.run_directory import REPLACED, Recorder
-from mpifed.training.samples import samples_of
 from mpifed.training.simulated_time import COLUMN, taking_part
 from mpifed.watchdog.heartbeat import stop_requests_from
 from mpifed.watchdog.launcher import launched_rank
@@ -138,16 +137,16 @@ def train(
     with listening(say if speaks else None) as warned, ExitStack() as at_the_end:
         with clock.measure("data"), early():
             loading = enough_memory("the samples of the clients hosted here")
-            samples = agree(communicator, loading(partial(samples_of, setup)))
+            shards = agree(communicator, loading(setup.hosted_shards))
         making = enough_memory("the state of the clients hosted here")
-        engine = agree(communicator, making(partial(Engine, setup, samples, clock, task.output)))
+        engine = agree(communicator, making(partial(Engine, setup, shards, clock, task.output)))
         if task.point is not None:
             engine.restore(task.point.path, task.point.meta)
             _check_digest(engine, task.point)
         else:
             with early():
                 agree(communicator, engine.prepare)
-        of_evaluation = partial(evaluation.remarks, setup, engine.state, samples)
+        of_evaluation = partial(evaluation.remarks, setup, engine.state, shards)
         remarks = agree(communicator, of_evaluation)
         recorder = agree(communicator, lambda: _recorder(setup, task, engine.writer.settle))
         progress = None
@@ -346,7 +345,7 @@ def remarks(setup: Setup) -> list[str]:
     rounds = setup.configuration.rounds
     return [
         *_of_cores(setup),
-        *setup.dataset.remarks(),
+        *setup.dataset.remarks,
         *_of_weights(setup),
         *_of_schedule(setup),
         *(exchanging.remarks(setup.exchange, payload, rounds) if payload else []),
@@ -392,7 +391,9 @@ def _of_weights(setup: Setup) -> list[str]:
     n_train = federation.n_train[federation.training]
     over = configuration.exchange.options["average_over"]
     plain = over == "participants" and not federation.is_unbiased
-    if not plain or algorithm.averages_by != "samples" or n_train.min() == n_train.max():
+    by_samples = configuration.algorithm.options.get("client_weights", "samples") == "samples"
+    plain = plain and by_samples and algorithm.aggregates != "sums"
+    if not plain or n_train.min() == n_train.max():
         return []
     return [
         f"clients have {_range(n_train)} training samples and take part with probability "

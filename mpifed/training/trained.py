@@ -24,6 +24,7 @@ from mpifed.config.configuration import Configuration, resolve, with_all_options
 from mpifed.data.base import Dataset, Description, Fresh, Shards, Split, SplitName
 from mpifed.errors import InputError, closest, one_line
 from mpifed.federation.clients import Clients, Draws
+from mpifed.federation.hosted import LazyShards
 from mpifed.io.atomic import replace_bytes
 from mpifed.io.memory import enough_memory
 from mpifed.io.weights import sealed
@@ -34,7 +35,6 @@ from mpifed.models.losses import Loss
 from mpifed.mpi.communicator import Alone
 from mpifed.state import RunState
 from mpifed.training.build import Setup, make, make_dataset
-from mpifed.training.samples import LazyShards
 from topologies.errors import excerpt
 
 
@@ -387,7 +387,7 @@ def load(run: str | os.PathLike[str], round: int | None = None) -> Trained:
         raise InputError(f"run is '{directory}', which cannot be loaded: {error}") from None
     if not isinstance(setup.model, Model):
         raise InputError(without_predictor(directory, setup.configuration))
-    shards = LazyShards(setup, setup.federation.hosted, _loaded_once(setup))
+    shards = LazyShards(setup.dataset, setup.device, setup.federation.hosted, _loaded_once(setup))
     with enough_memory("the state of all clients"), torch.no_grad():
         hosted = setup.federation.hosted
         first = setup.first_state(Clients(setup.federation, shards, np.arange(len(hosted))))

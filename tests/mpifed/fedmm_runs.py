@@ -50,7 +50,7 @@ def data_of(parts, participation=1.0, targets=0, tests=None):
 
 
 class Run(Rounds):
-    """A method round by round; ``compressor`` is a name and its options. Others are the method's."""
+    """A method round by round; ``compressor`` is a name and its options."""
 
     def __init__(
         self, name, problem, surrogate=None, compressor=None, seed=0, keys=None, **options

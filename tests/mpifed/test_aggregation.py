@@ -8,11 +8,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from engine_runs import prepared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import minimize
-from test_algorithms import CASES, PLAIN, goes_with, prepared, problem
+from small_runs import CASES, PLAIN, goes_with, problem
 
 from mpifed.components.registry import find_algorithm
 from mpifed.components.tables import AGGREGATORS, ALGORITHMS

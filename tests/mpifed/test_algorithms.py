@@ -5,103 +5,22 @@ from __future__ import annotations
 import inspect
 import re
 import typing
-from types import SimpleNamespace
 
 import pytest
 import torch
 from on_ranks import SMALL, unlike_one_rank_though_resumed
+from small_runs import CASES, NEVER_CUT_SHORT, goes_with, problem, refused, rounds_of
 
-from mpifed.checkpoint import files as checkpoint
-from mpifed.components.tables import ALGORITHMS
-from mpifed.config.configuration import resolve
-from mpifed.errors import InputError
-from mpifed.exchange.base import Channel, ServerChannel
-from mpifed.method.algorithm import Algorithm, algorithm_class
-from mpifed.mpi.communicator import Alone
-from mpifed.testing import check_method
-from mpifed.training.build import make
-from mpifed.training.engine import Clock, Engine
-from mpifed.training.samples import samples_of
+from mpifed.method import Algorithm, Channel, GossipChannel, ServerChannel
+from mpifed.testing import check_method, find, names, run_rounds
 
-PLAIN = {
-    "clients": 4,
-    "rounds": 3,
-    "data": {"name": "synthetic", "n_test": 20, "dimension": 6, "seed": 20},  # few samples
-    "local": {"batch_size": 16, "momentum": 0.9},
-    "evaluation": {"every": 2},
-}
-UNLABELLED = {"data": {"name": "dictionary", "dim": 4, "atoms": 3, "samples": 12}, "local": {}}
-DEEP = {"model": {"name": "mlp", "hidden": [5]}}
-OWN = {
-    "clustered": {"algorithm": {"eps1": 100.0, "eps2": 1e-3, "warm_up": 1}},
-    "fedper": DEEP,
-    "fedrep": DEEP,
-    "fedbabu": DEEP,
-    "lg_fedavg": DEEP,
-    "moon": DEEP,
-    "fedproto": DEEP,
-    "fedpac": DEEP,
-    "pfeddst": DEEP,
-    "fedbn": {"model": "network_modules:normalised_mlp"},
-    "scaffold": {"local": {"batch_size": 16}},
-    "fednova": {"local": {"batch_size": 16, "momentum": 0.9, "reset_momentum": True}},
-    "kgt": {"local": {"batch_size": 16}},
-    "fedspd": {"local": {"batch_size": 16}},
-    "scaffnew": {"local": {"batch_size": 16}},
-    "fedmm": UNLABELLED,
-    "fedmm_theta": {**UNLABELLED, "data": "poisson", "algorithm": {"surrogate": "poisson"}},
-    "sa_ssmm": {**UNLABELLED, "clients": 1},
-    "fedmgs": UNLABELLED,
-    "fedmm_ot": {
-        "data": {"name": "transport", "dimension": 2, "samples": 16},
-        "model": {"name": "icnn", "hidden": [3, 3]},
-        "local": {"batch_size": 8, "lr": 0.1},
-        "algorithm": {"pretraining": 5, "conjugate_steps": 2},
-    },
-}
-"""What an algorithm needs in place of ``PLAIN``."""
-
-
-def problem(name, exchange):
-    own = {**PLAIN, **OWN.get(name, {})}
-    own["algorithm"] = {"name": name, **own.get("algorithm", {})}
-    return {**own, "exchange": exchange}
-
-
-def goes_with(name, exchange):
-    allowed = algorithm_class(name).exchanges
-    return allowed is None or exchange in allowed
-
-
-def mixes_as_given(name):
-    return goes_with(name, "gossip") and algorithm_class(name).neighbours == "given"
-
-
-CASES = [
-    pytest.param(name, exchange, id=f"{name}-{exchange}")
-    for name in ALGORITHMS
-    for exchange in ("server", "gossip")
-    if goes_with(name, exchange)
-]
-every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
-
-
-def engine_of(name, exchange, **more):
-    configuration = resolve({**problem(name, exchange), **more})
-    setup = make(configuration, Alone(), configuration.rounds)
-    return Engine(setup, samples_of(setup), Clock())
-
-
-def prepared(name, exchange, **more):
-    engine = engine_of(name, exchange, **more)
-    with torch.no_grad():
-        engine.prepare()
-    return engine
+RING = {"name": "gossip", "topology": "ring", "weights": "metropolis_hastings"}
+every_algorithm = pytest.mark.parametrize("name", names("algorithms"))
 
 
 @every_algorithm
 def test_it_says_what_it_is_and_where_it_is_from(name):
-    found = algorithm_class(name)
+    found = find("algorithm", name)
     assert re.match(r"[\w+-]+(:|;| ).{10,}\.$", found.__doc__.strip().split("\n")[0])
     where = [inspect.getmodule(kind).__doc__ for kind in found.__mro__ if kind is not Algorithm]
     sources = re.findall(r"\(?(?:19|20)\d\d\b", " ".join([found.__doc__, *filter(None, where)]))
@@ -110,25 +29,26 @@ def test_it_says_what_it_is_and_where_it_is_from(name):
 
 @every_algorithm
 def test_the_type_of_its_channel_says_whether_it_needs_a_server(name):
-    found = algorithm_class(name)
+    found = find("algorithm", name)
     channel = typing.get_type_hints(found.round)["channel"]
     if isinstance(channel, typing.TypeVar):
         # The base class leaves it open, and the class itself says which.
         named = typing.get_args(found.__orig_bases__[0])
         (channel,) = (kind for kind in named if issubclass(kind, Channel))
-    assert channel in (Channel, ServerChannel)
-    if channel is ServerChannel:
-        assert found.exchanges == ("server",)
+    only = {Channel: found.exchanges, ServerChannel: ("server",), GossipChannel: ("gossip",)}
+    assert found.exchanges == only[channel]
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", names("algorithms"))
 def test_it_passes_the_common_checks(name):
     exchanges = ("server", "gossip") if goes_with(name, "gossip") else ("server",)
     check_passes(name, exchanges[-1:])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if goes_with(name, "server")])
+@pytest.mark.parametrize(
+    "name", [name for name in names("algorithms") if goes_with(name, "server")]
+)
 def test_it_passes_the_common_checks_under_a_server(name):
     check_passes(name, ("server",), ranks=(2, 5))
 
@@ -139,37 +59,21 @@ def check_passes(name, exchanges, **options):
     check_method(own.pop("algorithm"), own.pop("data"), exchanges=exchanges, **own, **options)
 
 
-def test_a_resumed_run_overwrites_the_rows_that_it_has_read(tmp_path):
-    engine = prepared("fedem", "server", participation=0.5)
-    engine.advance()
-    engine._checkpoint(tmp_path, SimpleNamespace(metrics="round\n"))
-    engine.writer.finish()
-    path = checkpoint.path_of(tmp_path / "checkpoints", 1)
-    again = engine_of("fedem", "server", participation=0.5)
-    again.restore(path, checkpoint.read_meta(path))
-    read = again.state.algorithm.optimizer.momentum
-    again.advance()
-    assert again.state.algorithm.optimizer.momentum is read
-    engine.advance()
-    assert again.digest() == engine.digest()
-
-
-def refused(name, exchange="server", **more):
-    try:
-        engine_of(name, exchange, **more)
-    except InputError:
-        return True
-    return False
+def test_a_resumed_run_goes_on_with_what_it_has_read():
+    rounds = rounds_of("fedem", participation=0.5, rounds=1)
+    again = rounds.resumed()
+    assert again.state.optimizer.momentum.equal(rounds.state.optimizer.momentum)
+    assert again.advance().digest == rounds.advance().digest
 
 
 @every_algorithm
 def test_it_does_what_it_declares_and_refuses_the_rest(name):
-    found = algorithm_class(name)
+    found = find("algorithm", name)
     for exchange in ("server", "gossip"):
         assert refused(name, exchange) == (not goes_with(name, exchange))
     home = "server" if goes_with(name, "server") else "gossip"
     late = {"name": "stragglers", "rate": 0.5, "late": "partial"}
-    assert refused(name, home, participation=late) == (not found.steps_locally)
+    assert refused(name, home, participation=late) == (name in NEVER_CUT_SHORT)
     unseen = {"every": 2, "unseen_fraction": 0.3}
     if name != "sa_ssmm":  # has a single client
         assert refused(name, home, evaluation=unseen) == (not found.serves_unseen_clients())
@@ -218,3 +122,43 @@ def hard(name, exchange, **more):
 )
 def test_files_depend_neither_on_ranks_nor_on_resumes(name, exchange, more, tmp_path):
     assert unlike_one_rank_though_resumed(hard(name, exchange, **more), tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "exchange"),
+    [
+        ("scaffold", "server"),
+        ("fednova", "server"),
+        ("scaffnew", "server"),
+        ("scaffnew", "gossip"),
+        ("kgt", "gossip"),
+    ],
+)
+@pytest.mark.parametrize("clock", ["round", "local_epoch"])
+def test_steps_of_rate_zero_leave_what_is_known_of_gradients_as_it_is(name, exchange, clock):
+    local = {"lr_schedule": "cosine", "lr_clock": clock, "epochs": 2, "batch_size": 16}
+    rounds = run_rounds(
+        name, rounds=4, local=local, exchange=RING if exchange == "gossip" else exchange
+    )
+    before, after = rounds.state, rounds.advance(3).state
+    for field in ("variate", "variates", "correction"):
+        if hasattr(before, field):
+            gradients = getattr(before, field)
+            assert gradients.any()
+            torch.testing.assert_close(getattr(after, field), gradients, rtol=0, atol=1e-7)
+    if exchange == "server":
+        torch.testing.assert_close(after.model, before.model)
+    assert torch.isfinite(after.model).all()
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fednova", "qffl", "agnostic", "ifca"])
+def test_a_server_books_the_numbers_that_a_method_says_it_sends(name):
+    rounds = run_rounds(name, rounds=2)
+    numbers = rounds.metrics["up_bits"] / (32 * 2 * rounds.configuration.clients)
+    assert numbers == rounds.algorithm.payload()
+
+
+def test_pfeddst_sends_each_neighbour_a_model_and_a_loss():
+    rounds = run_rounds("pfeddst", rounds=2, model="mlp", exchange=RING)
+    numbers = rounds.metrics["up_bits"] / (32 * 2 * 2 * rounds.configuration.clients)
+    assert numbers == rounds.algorithm.payload()

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from engine_runs import engine_of, prepared
 from on_ranks import same_after_a_resume, unlike_one_rank
-from test_algorithms import PLAIN, engine_of, mixes_as_given, prepared
+from small_runs import PLAIN, mixes_as_given
 
 from mpifed.checkpoint import files as checkpoint
 from mpifed.components.tables import ALGORITHMS
@@ -320,7 +321,7 @@ def test_pairs_have_the_time_and_the_values_of_their_last_averages():
     live = engine.state.memory.kept[:, 0].double()
     assert torch.equal(now.flatten(1).double(), live) and not torch.equal(now, shared[0])
     wanted = float((live - live.mean(0)).square().sum(1).mean())
-    found = evaluation.evaluate(engine.setup, engine.samples, engine.state, Draws(0, 3)).distance
+    found = evaluation.evaluate(engine.setup, engine.shards, engine.state, Draws(0, 3)).distance
     assert found == pytest.approx(wanted, rel=1e-5)
 
 

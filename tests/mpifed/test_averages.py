@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 from commands import TINY, call, rows
-from old_convex import Run, quadratics, random_quadratics
+from engine_runs import prepared
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from old_convex import Run, quadratics, random_quadratics
 from on_ranks import SMALL, unlike_one_rank
-from test_algorithms import OWN, prepared, refused
+from small_runs import OWN, refused
 from torch.profiler import ProfilerActivity, profile
 
 from mpifed.algorithms.flix.flix import Flix
@@ -34,11 +35,10 @@ from mpifed.federation.participation import (
     inclusion,
     present,
 )
-from mpifed.method.algorithm import algorithm_class
 from mpifed.mpi.communicator import Alone
 
 # They average over clusters, correct steps by variates that add up to zero, or need gossip.
-OTHERS = {"clustered", "ifca", *(n for n in ALGORITHMS if algorithm_class(n).neighbours != "given")}
+OTHERS = {"clustered", "ifca", "fedspd", "pfeddst", "kgt", "scaffnew", "d_admm"}
 
 
 def federation(counts, participation=1.0):

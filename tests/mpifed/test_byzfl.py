@@ -7,11 +7,12 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
+from engine_runs import prepared
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+from small_runs import PLAIN
 from test_aggregation import aggregate, distances, federation, small, updates
-from test_algorithms import PLAIN, prepared
 
 from mpifed.config.configuration import resolve
 from mpifed.errors import InputError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from test_algorithms import prepared
+from engine_runs import prepared
 from test_corrections import N, exchange_of
 
 from mpifed.errors import Diverged, InputError

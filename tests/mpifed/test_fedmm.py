@@ -6,7 +6,8 @@ import torch
 from fedmm_runs import Run, data_of
 
 from mpifed.message import Compressor
-from mpifed.method import Draws, find
+from mpifed.method import Draws
+from mpifed.testing import find
 
 
 def columns(*values):

@@ -9,9 +9,9 @@ from fedmm_runs import Run, Samples, data_of
 from test_fedmm import CONSTANT, MIXTURE, blobs, least_squares
 
 from mpifed.errors import Diverged, InputError, RunError
-from mpifed.method import find
 from mpifed.state import Nothing
 from mpifed.surrogate import client_means
+from mpifed.testing import find
 
 FEW = {"name": "bernoulli", "p": 0.3}
 LOSSY = ("quantise", {"bits": 3})

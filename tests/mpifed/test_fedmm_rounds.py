@@ -9,7 +9,8 @@ from commands import call
 from fedmm_runs import Problem, Run, Unequal, data_of
 
 import mpifed
-from mpifed.method import Draws, find
+from mpifed.method import Draws
+from mpifed.testing import find
 
 RHO, GAMMA = 0.1, 0.3
 MIXTURE = {"name": "gaussian_mixture", "components": 2}

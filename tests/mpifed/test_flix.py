@@ -26,7 +26,7 @@ from numpy_flix import (
     variance,
 )
 
-from mpifed.method import (
+from mpifed.model import (
     Objectives,
     Regulariser,
     SparseObjective,

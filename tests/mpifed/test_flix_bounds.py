@@ -18,7 +18,7 @@ from numpy_flix import (
     variance,
 )
 
-from mpifed.method import Regulariser, smoothness
+from mpifed.model import Regulariser, smoothness
 from mpifed.testing import load_dataset
 
 norm = np.linalg.norm

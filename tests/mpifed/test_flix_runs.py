@@ -15,7 +15,7 @@ from convex import Run, logistic, problem_of, quadratics
 from flix_words import SMALL
 from numpy_flix import Constants, Risk, quadratic_risk, spread, variance
 
-from mpifed.method import Objectives, Regulariser
+from mpifed.model import Objectives, Regulariser
 
 
 def curves(n=4, m=12, seed=0):

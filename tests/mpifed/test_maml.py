@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from old_convex import Run, clients_of, logistic
 from hypothesis import given
 from hypothesis import strategies as st
+from old_convex import Run, clients_of, logistic
 
 from mpifed.algorithms.global_model.maml import Fomaml, Maml, Reptile, query, support
 from mpifed.data.base import Split

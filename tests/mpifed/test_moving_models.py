@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from engine_runs import engine_of, prepared
 from on_ranks import same_after_a_resume, unlike_one_rank
-from test_algorithms import engine_of, prepared
 from test_corrections import SEED, Descent, N, exchange_of, gradients
 
 from mpifed.errors import InputError

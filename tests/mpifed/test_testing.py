@@ -7,6 +7,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 import mpifed
 import mpifed.testing as harness
@@ -14,6 +15,7 @@ from mpifed.algorithms.fedavg.fedavg import FedAvg
 from mpifed.exchange import compression, server_optimizers
 from mpifed.exchange.aggregation import ByCoordinates, Median
 from mpifed.exchange.attacks import SignFlip
+from mpifed.exchange.collusion import Colluding
 
 REGRESSION = [([[1.0]], [0.0]), ([[1.0]], [4.0])]
 HALF_SQUARED = {"name": "linear", "bias": False, "loss": "half_squared"}
@@ -68,6 +70,13 @@ class Turns(SignFlip):
         return updates.neg_()
 
 
+class Nearby(Colluding):
+    """A message that depends on who is on the same rank."""
+
+    def message(self, seen):
+        return -seen.updates.sum(0)
+
+
 class Drifts(server_optimizers.Sgd):
     """A server that moves by itself."""
 
@@ -85,6 +94,7 @@ class Drifts(server_optimizers.Sgd):
         (harness.check_aggregator, First, "order"),
         (harness.check_aggregator, Enlarging, "equal updates"),
         (harness.check_attack, Turns, "in place"),
+        (harness.check_attack, Nearby, "number of ranks"),
         (harness.check_server_optimizer, Drifts, "zero"),
     ],
 )
@@ -207,3 +217,25 @@ def test_the_matrix_of_a_round_is_that_by_which_models_are_mixed():
         assert mixed.numpy() == pytest.approx(w @ x, abs=1e-7)
     with pytest.raises(TypeError):
         harness.run_rounds("fedavg", REGRESSION, rounds=0, model=HALF_SQUARED).mixing_matrix()
+
+
+def test_a_data_set_is_that_of_a_run_on_any_ranks():
+    data = {"name": "synthetic", "n_test": 7, "dimension": 3}
+    dataset = harness.load_dataset(data, clients=4, seed=2)
+    of_run = harness.run_rounds("fedavg", data, clients=4, seed=2)
+    assert harness.run_rounds("fedavg", dataset, seed=2).digest == of_run.digest
+    expected = dataset.load(np.arange(4), torch.float64).train.x
+
+    def on_rank(communicator):
+        clients = np.arange(2) + 2 * communicator.rank
+        shared = harness.load_dataset(data, clients=4, seed=2, communicator=communicator)
+        return shared.load(clients, torch.float64).train.x
+
+    assert torch.equal(torch.cat(harness.played(on_rank, 2)), expected)
+
+
+def test_a_command_ends_with_its_exit_code(capsys):
+    assert harness.run_command(["report", "--help"]) == 0
+    assert "RUN_DIR" in capsys.readouterr().out
+    assert harness.run_command(["run", "synthetic-fedem", "clients=0"]) == 2
+    assert "clients" in capsys.readouterr().err

@@ -32,9 +32,8 @@ from mpifed.method import (
     Requirement,
     ServerChannel,
     initial_models,
-    train_risks,
 )
-from mpifed.model import Model
+from mpifed.model import Model, train_risks
 
 
 class ByCluster(Algorithm[ServerChannel]):
@@ -48,7 +47,6 @@ class ByCluster(Algorithm[ServerChannel]):
     )
     aggregates = "means"
     compressors = "unbiased"
-    steps_locally = True
     model: Model
 
     @abstractmethod

@@ -38,6 +38,7 @@ from mpifed.algorithms.fedem.expectation import (
     mixture_weights,
     posterior_of_losses,
 )
+from mpifed.dataset import Shards, Split, check_memory, stream
 from mpifed.method import (
     Algorithm,
     Clients,
@@ -48,16 +49,10 @@ from mpifed.method import (
     Predictor,
     Requirement,
     ServerChannel,
-    Shards,
-    Split,
-    check_memory,
     initial_models,
-    samples_of,
-    stream,
     to_server,
-    train_losses,
 )
-from mpifed.model import Model
+from mpifed.model import Model, samples_of, train_losses
 
 # Samples of a client that are worked on at once.
 TOGETHER = 4096
@@ -304,7 +299,6 @@ class FedGMM(Algorithm[ServerChannel]):
         ),
     )
     aggregates = "sums"
-    steps_locally = True
     tasks = ("classification", "multi_label", "regression")
 
     def __init__(
@@ -323,8 +317,8 @@ class FedGMM(Algorithm[ServerChannel]):
     ) -> None:
         self.shape, self.n_pairs = (n_gaussians, n_components), n_gaussians * n_components
         check_floor(mixture_floor, self.n_pairs, "(n_gaussians n_components)")
-        self.model, self.local, self.deploys_mixtures = model, local, n_components > 1
-        self.n_trained_models = n_components
+        self.model, self.local = model, local
+        self.columns = ("nll",) if n_components > 1 else ()
         self.full, self.covariance_floor = covariance == "full", covariance_floor
         self.gmm_dimension, self.mixture_init = gmm_dimension, mixture_init
         self.mixture_floor, self.unseen_e_steps = mixture_floor, unseen_e_steps
@@ -340,6 +334,7 @@ class FedGMM(Algorithm[ServerChannel]):
         return gaussians_of(state.statistics, self.full, self.covariance_floor, dtype)
 
     def payload(self) -> int:
+        """Return the numbers of the models; how many moments go along depends on the data."""
         return self.shape[1] * self.model.n_parameters
 
     def init(

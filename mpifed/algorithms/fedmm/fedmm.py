@@ -30,35 +30,33 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from mpifed import state
+from mpifed.dataset import Description, Split
 from mpifed.errors import Diverged, InputError, RunError
+from mpifed.message import ComponentOf, message_variance
 from mpifed.method import (
     Algorithm,
     Channel,
     Clients,
-    ComponentOf,
-    Compressors,
-    Description,
     Draws,
     Exchange,
-    Federation,
     LocalSolver,
     Not,
     Predictor,
     Requirement,
     ServerChannel,
-    Split,
-    batches,
-    checked_section,
-    chosen,
     computed_once,
-    find,
-    message_variance,
-    step_scale,
     to_server,
     total,
 )
-from mpifed.model import NoModel
-from mpifed.surrogate import LinAlgError, MadeWithTarget, Surrogate, as_surrogate
+from mpifed.model import NoModel, batches, chosen
+from mpifed.surrogate import (
+    LinAlgError,
+    MadeWithTarget,
+    Surrogate,
+    as_surrogate,
+    checked_section,
+    find,
+)
 
 # Exceptions of factorisations, those of torch and those of surrogates.
 FAILURES = (LinAlgError, RunError)
@@ -253,17 +251,17 @@ class FedMM(Algorithm[Channel]):
         Requirement(
             {"exchange.asynchrony": ("none", "wait_free"), "algorithm.control_variate_rate": 0},
             "where values are projected and no server has control variates",
-            {"algorithm:communicates": True, "exchange": "gossip"},
+            {"algorithm:exchanges": Not(()), "exchange": "gossip"},
         ),
         Requirement({"data:fresh": Not(None)}, "which draws samples", {"algorithm.online": True}),
+        Requirement(
+            {"device": ("auto", "cpu"), "participation.late": "miss"},
+            "which computes on the CPU, and takes no steps that could be cut",
+        ),
     )
     aggregates = "sums"
-    devices = ("cpu",)
-    model_type = NoModel
     local_options = ()
-    averages_by = None
-    compressors: ClassVar[Compressors] = "unbiased"
-    steps_without_clients = True
+    compressors: ClassVar[Literal["unbiased", "none"]] = "unbiased"
     tasks = ("unlabelled", "classification", "regression")
     columns: tuple[str, ...] = ("objective", "surrogate_update", "parameter_update")
 
@@ -324,15 +322,16 @@ class FedMM(Algorithm[Channel]):
             self.surrogate = as_surrogate(self.surrogate.knowing(facts))
             stored_facts = StoredFacts(facts) if self.surrogate.waits else stored_facts
         if self.by_samples and exchange.shared_is_rows:
-            self.check_steps(clients.federation)
+            self.check_steps(clients)
         theta = torch.from_numpy(self.surrogate.init(draws.stream("surrogate")))
         begun = exchange.spread(self.first(theta))
         size = self.message_size()
         zeros = torch.zeros(len(clients), size, dtype=torch.float64)
         return FedMMState(begun, begun.clone(), zeros, zeros.new_zeros(size), stored_facts)
 
-    def check_steps(self, federation: Federation) -> None:
+    def check_steps(self, clients: Clients) -> None:
         """Refuse steps gamma n mu_i above 1 of a client under gossip, with mu_i = m_i / m."""
+        federation = clients.federation
         largest = int(federation.n_train[federation.training].max()) * len(federation.training)
         longest = self.gamma(1) * largest / federation.n_train_total
         if longest > 1:
@@ -367,7 +366,7 @@ class FedMM(Algorithm[Channel]):
         oracle = self.oracle(start, theta, clients, draws)
         weights = self.weights(clients)
         if not isinstance(channel, ServerChannel):
-            scale = step_scale(clients, channel, "normalised" if self.by_samples else "none")
+            scale = channel.rates(clients, "normalised" if self.by_samples else "none")
             size = gamma if scale is None else gamma * torch.from_numpy(scale)[:, None]
             moved = self.project(start + size * (oracle - start))
             mixed = channel.average(moved, weights, before=state.surrogate)
@@ -386,6 +385,12 @@ class FedMM(Algorithm[Channel]):
             state.variate + self.rate * summed,
             state.known,
         )
+
+    def idle(
+        self, state: FedMMState, clients: Clients, channel: Channel, draws: Draws
+    ) -> FedMMState:
+        """Move along V also where no message arrives."""
+        return self.round(state, clients, channel, draws)
 
     def gamma(self, round: int) -> float:
         """Return gamma_t of round t, counted from 1."""
@@ -561,7 +566,7 @@ class SaSsmm(FedMM):
             {"clients": 1, "participation": 1.0, "compression": "none"}, "which sends nothing"
         ),
     )
-    communicates = False
+    exchanges = ()
     compressors = "none"
 
     def round(

@@ -21,44 +21,41 @@ from torch import Tensor
 import mpifed.algorithms.flix.theorems as theory
 from mpifed import state as states
 from mpifed.algorithms.flix.objective import FlixObjective, Method, as_linear, minimum
-from mpifed.errors import InputError
+from mpifed.errors import InputError, excerpt
+from mpifed.message import SparseRows, gathered, message_variance, proven_contraction
 from mpifed.method import (
-    FIRST_SMOOTHNESS,
-    MOST_SMOOTHNESS,
-    SMALL_LOSS,
     Algorithm,
     AnyChannel,
     Clients,
     Draws,
     Exchange,
     LocalSolver,
-    Objectives,
     Predictor,
-    Regulariser,
     Requirement,
     ServerChannel,
-    Solver,
-    SparseRows,
-    Start,
-    Weighting,
     agreed,
-    excerpt,
-    gathered,
     largest,
-    local_optima,
-    local_starts,
-    message_variance,
     plain,
-    proven_contraction,
-    smoothness,
     starting_point,
     stored_configuration,
     stored_state,
     to_server,
     total,
+)
+from mpifed.model import (
+    FIRST_SMOOTHNESS,
+    MOST_SMOOTHNESS,
+    SMALL_LOSS,
+    Model,
+    Objectives,
+    Regulariser,
+    Solver,
+    Start,
+    local_optima,
+    local_starts,
+    smoothness,
     usual_tolerance,
 )
-from mpifed.model import Model
 
 # Parts of a configuration, and options of the algorithm, that change a client's optimum.
 PROBLEM = ("clients", "seed", "dtype", "data", "model")
@@ -159,6 +156,7 @@ class Descent(Algorithm[AnyChannel]):
     """
 
     requires: ClassVar[tuple[Requirement, ...]] = (
+        Requirement({"participation.late": "miss"}, "whose clients compute one gradient"),
         Requirement(
             {"algorithm.regulariser": "l2", "algorithm.l2": Gt(0)},
             "which nothing else makes the risks",
@@ -174,7 +172,6 @@ class Descent(Algorithm[AnyChannel]):
         ),
     )
     step_option = "algorithm.step"
-    averages_by: Weighting = "clients"
     aggregates = "sums"
     local_options: tuple[str, ...] = ()
     columns = ("objective", "objective_gap", "deployed_distance", "up_floats")

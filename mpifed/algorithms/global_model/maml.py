@@ -24,6 +24,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from mpifed import state
+from mpifed.dataset import Split, check_memory
 from mpifed.method import (
     Algorithm,
     Channel,
@@ -31,15 +32,11 @@ from mpifed.method import (
     Draws,
     Exchange,
     LocalSolver,
-    Objective,
-    Objectives,
     Predictor,
-    Regulariser,
-    Split,
-    check_memory,
+    Requirement,
     starting_point,
 )
-from mpifed.model import Linear, Model
+from mpifed.model import Linear, Model, Objective, Objectives, Regulariser
 
 
 def support(split: Split, fraction: float) -> Split:
@@ -101,8 +98,16 @@ class MetaLearner(Algorithm[Channel]):
         First shared model. None is zeros for linear models and a random draw for networks.
     """
 
-    server_steps = True
-    averages_by = "clients"
+    requires = (
+        Requirement(
+            {
+                "participation.late": "miss",
+                "exchange.correction:within_steps": (None, False),
+                "exchange.correction:chooses": (None, False),
+            },
+            "whose clients take full gradient steps away from the model that they average",
+        ),
+    )
     columns = ("up_floats",)
     local_options = ()
     step_option = "algorithm.inner_step or outer_step"

@@ -26,17 +26,9 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.global_model.one_model import GlobalModel
-from mpifed.method import (
-    Clients,
-    Draws,
-    LocalSolver,
-    OptimizerState,
-    ServerChannel,
-    averaged_buffers,
-    row_norms,
-    train_risks,
-)
-from mpifed.model import Model
+from mpifed.message import averaged_buffers
+from mpifed.method import Clients, Draws, LocalSolver, OptimizerState, ServerChannel
+from mpifed.model import Model, row_norms, train_risks
 
 # Smaller risks count as this, so that their powers are finite.
 LEAST_RISK = 1e-10
@@ -64,8 +56,6 @@ class Qffl(GlobalModel[ServerChannel]):
     aggregates = "sums"
     state_class = QfflState
     compressors = "unbiased"
-    averages_by = None
-    steps_locally = True
     step_option = "local.lr or 1 / algorithm.lipschitz"
 
     def __init__(
@@ -102,6 +92,10 @@ class Qffl(GlobalModel[ServerChannel]):
             average = state.model - channel.mean(moves, p).to(w)
             moved = averaged_buffers(moved, average, self.model.n_buffers)
         return QfflState(moved, optimizer)
+
+    def payload(self) -> int:
+        """Return the numbers of a move and of a risk; beside a compressed move its norm is sent."""
+        return self.model.n_parameters + 1
 
     def risks(self, state: QfflState, clients: Clients) -> Tensor:
         """Return F_t at the model that clients were sent, float64 (clients,); ones where q is 0."""

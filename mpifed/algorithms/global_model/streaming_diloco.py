@@ -28,16 +28,8 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.global_model.one_model import GlobalModel
-from mpifed.method import (
-    Clients,
-    Draws,
-    LocalSolver,
-    Moment,
-    Nesterov,
-    OptimizerState,
-    Requirement,
-    ServerChannel,
-)
+from mpifed.message import Moment, Nesterov
+from mpifed.method import Clients, Draws, LocalSolver, OptimizerState, Requirement, ServerChannel
 from mpifed.model import Model
 
 
@@ -66,7 +58,12 @@ class StreamingDiLoCo(GlobalModel[ServerChannel]):
         alpha, the share of a client's own fragment that it keeps.
     """
 
-    requires = (Requirement({"participation": 1.0}, "whose clients all move in every round"),)
+    requires = (
+        Requirement(
+            {"participation": 1.0, "participation.late": "miss"},
+            "whose clients all move in every round",
+        ),
+    )
     aggregates = "means"
     compressors = "unbiased"
     state_class = StreamingState

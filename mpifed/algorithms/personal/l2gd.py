@@ -37,6 +37,7 @@ from torch import Tensor
 
 from mpifed import state
 from mpifed.algorithms.personal.shared_model import combined, copies
+from mpifed.dataset import bits_at, check_memory
 from mpifed.errors import InputError
 from mpifed.method import (
     Algorithm,
@@ -45,18 +46,13 @@ from mpifed.method import (
     Draws,
     Exchange,
     LocalSolver,
-    Objectives,
     OptimizerState,
     Predictor,
     Proximal,
-    Regulariser,
-    StackedObjective,
-    bits_at,
-    check_memory,
+    Requirement,
     initial_models,
-    minibatches,
 )
-from mpifed.model import Model
+from mpifed.model import Model, Objectives, Regulariser, StackedObjective, minibatches
 
 
 def runs(draws: Draws, p: float) -> tuple[int, int]:
@@ -87,8 +83,17 @@ class L2GD(Algorithm[Channel]):
         Whether steps on f_i are along its gradient, or those of the local solver.
     """
 
+    requires = (
+        Requirement(
+            {
+                "participation.late": "miss",
+                "server_optimizer": "sgd",
+                "server_optimizer.lr": 1.0,
+            },
+            "whose clients all take the steps that a coin shows, and whose mean is their mean",
+        ),
+    )
     exchanges = ("server",)
-    averages_by = "clients"
     _takes_risks, _instead = "algorithm.l2gd_gradients is 'full'", "minibatch"
 
     def __init__(

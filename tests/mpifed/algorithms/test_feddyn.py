@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from old_least_squares import LeastSquares
+from least_squares import LeastSquares
 
 from mpifed.testing import run_rounds
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from commands import rows
 from convex import clients_of
+from engine_runs import prepared
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy_logistic import client_data, likelihood, numpy_posterior, random_start
 from on_ranks import run, unlike_one_rank
 from scipy.optimize import minimize
-from test_algorithms import prepared
 
 import mpifed
 from mpifed.algorithms.fedem.expectation import entropies, fitted_mixture, log_likelihoods
@@ -31,10 +31,9 @@ from mpifed.federation.clients import Draws
 from mpifed.local.adjustments import Proximal
 from mpifed.local.options import LocalOptions
 from mpifed.local.solver import LocalSolver
-from mpifed.method import find
 from mpifed.models.linear import linear
 from mpifed.models.losses import CROSS_ENTROPY, HALF_SQUARED, SQUARED
-from mpifed.testing import load_dataset
+from mpifed.testing import find, load_dataset
 from mpifed.training import evaluation
 
 CPU = torch.device("cpu")
@@ -222,7 +221,7 @@ def test_a_beginning_that_stays_as_it_is_is_warned_of(exchange, mixture, compone
     if components == "equal":
         first = engine.state.algorithm.components
         first.copy_(first[..., :1, :].clone())
-    lines = evaluation.remarks(engine.setup, engine.state, engine.samples)
+    lines = evaluation.remarks(engine.setup, engine.state, engine.shards)
     for _ in range(3):
         engine.advance()
     after = engine.state.algorithm.components

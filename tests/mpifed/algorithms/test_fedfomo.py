@@ -9,7 +9,8 @@ import pytest
 from convex import Run
 from least_squares import LeastSquares
 
-from mpifed.method import Draws, find
+from mpifed.method import Draws
+from mpifed.testing import find
 
 
 def validated(problem):

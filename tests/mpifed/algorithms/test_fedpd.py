@@ -7,7 +7,7 @@ import pytest
 from convex import Run, two_quadratics
 from least_squares import LeastSquares
 
-from mpifed.method import stream
+from mpifed.dataset import stream
 
 
 @pytest.mark.parametrize("steps", [1, 5])

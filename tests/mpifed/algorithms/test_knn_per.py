@@ -13,14 +13,16 @@ from scipy.special import logsumexp
 from torch import nn
 
 from mpifed.dataset import alike
-from mpifed.method import Clients, Draws, best_weight, share_weights
+from mpifed.method import Clients, Draws
 from mpifed.model import (
     CROSS_ENTROPY,
     Between,
     Derived,
+    best_weight,
     last_layer,
     module_model,
     representation,
+    share_weights,
 )
 from mpifed.testing import make_model
 

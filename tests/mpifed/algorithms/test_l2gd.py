@@ -8,7 +8,8 @@ import torch
 from convex import Run, two_quadratics
 from personal_runs import COUNTS, LOCAL, ROUNDS, gradient, mean, ran, regression
 
-from mpifed.method import Draws, bits_at
+from mpifed.dataset import bits_at
+from mpifed.method import Draws
 
 P, PULL, LR = 0.3, 2.0, 0.1
 X = [12 / 7, 24 / 7]

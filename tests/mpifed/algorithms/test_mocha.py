@@ -10,7 +10,8 @@ import torch
 from convex import Run, problem_of
 from sklearn.svm import LinearSVC
 
-from mpifed.method import Draws, shuffles
+from mpifed.dataset import shuffles
+from mpifed.method import Draws
 from mpifed.testing import run_rounds
 
 SIZES = (6, 9, 4)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import pytest
 from convex import Run, gossip, two_quadratics
 
-from mpifed.method import find
-from mpifed.testing import names
+from mpifed.testing import find, names
 
 FIVE = {"lr": 0.1, "epochs": 5}
 ONE = {"lr": 0.1}
@@ -95,5 +94,5 @@ def test_a_method_ends_in_its_closed_form(name):
 
 def test_every_method_that_learns_regressions_is_among_them():
     kinds = {name: find("algorithm", name) for name in names("algorithms")}
-    learn = {name for name, kind in kinds.items() if kind.uses_model and "regression" in kind.tasks}
+    learn = {n for n, kind in kinds.items() if kind.uses_model() and "regression" in kind.tasks}
     assert learn - {*ELSEWHERE, "fedmm_ot"} == {*METHODS}
